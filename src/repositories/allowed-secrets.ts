@@ -7,7 +7,7 @@ import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { administered } from './lifecycle.ts';
+import { demandAdminAccess } from './lifecycle.ts';
 import {
   type AccessRow,
   type RepositoryId,
@@ -55,7 +55,7 @@ export async function disallowSecret<S extends Select>(
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
-    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
     const where = { repositoryId: id, finding };
     const allowed = await tx.allowedSecret.findFirst({ where, select: { kind: true, path: true } });
     if (!allowed) throw notFound('Finding');

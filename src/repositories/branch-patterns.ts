@@ -9,7 +9,7 @@ const MAX_PATTERN = 240;
 const MAX_STARS = 8;
 
 /** Returns why a text is not a valid pattern, or null if it is valid. */
-export function problemOfPattern(pattern: string): string | null {
+export function validatePattern(pattern: string): string | null {
   if (pattern.length > MAX_PATTERN) return `must have at most ${MAX_PATTERN} characters`;
   if (pattern.startsWith('refs/')) return 'must be a branch name without `refs/heads/`';
   if ((pattern.match(/\*+/g) ?? []).length > MAX_STARS)
@@ -24,7 +24,7 @@ export function problemOfPattern(pattern: string): string | null {
  * Backtracking further is never needed: what an earlier wildcard could match, a later one can match as well. So
  * the time is bounded.
  */
-export function matches(pattern: string, name: string): boolean {
+export function matchesPattern(pattern: string, name: string): boolean {
   const literal = pattern.search(/[*?]/);
   if (literal < 0) return pattern === name;
   if (!name.startsWith(pattern.slice(0, literal))) return false;

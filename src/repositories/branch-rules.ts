@@ -12,8 +12,8 @@ import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { problemOfPattern } from './branch-patterns.ts';
-import { administered } from './lifecycle.ts';
+import { validatePattern } from './branch-patterns.ts';
+import { demandAdminAccess } from './lifecycle.ts';
 import {
   type AccessRow,
   lockRepository,
@@ -46,7 +46,7 @@ const BY_PATTERN: Sorting = {
   id: 'pattern',
 };
 
-export const ruleColumns = {
+const ruleColumns = {
   pattern: true,
   pushRole: true,
   pusherIds: true,
@@ -68,7 +68,7 @@ export async function sliceBranchRules(
 }
 
 /** Names of the listed pushers. Deleted users are left out. */
-export async function pushersOf({ db }: Deps, { pusherIds }: BranchRule): Promise<string[]> {
+export async function listPusherNames({ db }: Deps, { pusherIds }: BranchRule): Promise<string[]> {
   if (pusherIds.length === 0) return [];
   const rows = await db.user.findMany({
     where: { id: { in: pusherIds } },
@@ -78,7 +78,7 @@ export async function pushersOf({ db }: Deps, { pusherIds }: BranchRule): Promis
   return rows.map(({ username }) => username);
 }
 
-export type RuleInput = RepositoryId & {
+type RuleInput = RepositoryId & {
   pattern: string;
   pushRole: Role;
   pushers: readonly string[];
@@ -97,13 +97,13 @@ export async function setBranchRule<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
-  const problem = problemOfPattern(pattern);
+  const problem = validatePattern(pattern);
   if (problem) throw invalid('pattern', problem);
   if (pushRole === 'read') throw invalid('pushRole', 'must be WRITE or ADMIN');
   if (pushers.length > MAX_PUSHERS) throw invalid('pushers', `must have at most ${MAX_PUSHERS} names`);
   return inTransaction(db, async (tx) => {
     await lockRepository(tx, key.id);
-    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
     const users = await Promise.all(pushers.map((username) => userNamed(tx, username)));
     const pusherIds = [...new Set(users.map(({ userId }) => userId))];
     const data = { pushRole, pusherIds, allowsForcePushes, allowsDeletions, updatedAt: new Date() };
@@ -135,9 +135,9 @@ export async function deleteBranchRule<S extends Select>(
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
-    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
     const where = { repositoryId: id, pattern };
-    const { count } = problemOfPattern(pattern)
+    const { count } = validatePattern(pattern)
       ? { count: 0 }
       : await tx.branchRule.deleteMany({ where });
     if (count === 0) throw notFound('Rule');

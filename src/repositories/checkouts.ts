@@ -21,7 +21,7 @@ import { fetchLargeFiles } from './large-checkout.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 
 /** The commit to check out, and the size limits of the checkout. */
-export type CheckoutInput = Limits & {
+type CheckoutInput = Limits & {
   repositoryId: string;
   commitSha: string;
   signal?: AbortSignal;

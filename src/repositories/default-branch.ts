@@ -10,19 +10,19 @@ import { PREFIX, setHead } from '../git/objects/refs.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { inFolder } from './folder.ts';
-import { measure } from './pushes/measure.ts';
+import { measureRepository } from './pushes/measure.ts';
 import { lockRepository } from './repositories.ts';
 
 /** The note on disk for a change of the default branch (`recovery.ts`). */
-export type BegunDefaultBranch = { kind: 'default-branch' };
+export type DefaultBranchNote = { kind: 'default-branch' };
 
 /**
  * Detects the language of a branch that is about to become the default branch.
  * @throws AppError 404 naming `defaultBranch`
  */
-export const languageOfBranch = onServerOf('languageOfBranch', (services, id, branch: string) =>
+export const detectBranchLanguage = onServerOf('languageOfBranch', (services, id, branch: string) =>
   inFolder(services, id, async () => {
-    const { refs, language } = await measure(services, id, () => branch);
+    const { refs, language } = await measureRepository(services, id, () => branch);
     if (!refs.has(PREFIX.branch + branch))
       throw new AppError('not_found', `defaultBranch: the repository has no branch ${branch}`, {
         field: 'defaultBranch',
@@ -35,7 +35,7 @@ export const languageOfBranch = onServerOf('languageOfBranch', (services, id, br
  * Points `HEAD` to the default branch. Takes the row lock, so that of several concurrent changes the last one
  * wins.
  */
-export function alignHead({ db, git }: { db: Db; git: Git }, id: string): Promise<void> {
+export function syncHead({ db, git }: { db: Db; git: Git }, id: string): Promise<void> {
   return inTransaction(db, async (tx) => {
     if (!(await lockRepository(tx, id))) return;
     const select = { defaultBranch: true };

@@ -57,7 +57,7 @@ export async function inFolder<T>(
  * aborts when the caller stops waiting.
  * @throws as `inFolder`
  */
-export function folderWork<In, Out>(
+export function defineFolderTask<In, Out>(
   name: string,
   work: (services: Deps, dir: string, input: In, signal?: AbortSignal) => Promise<Out>,
 ): (services: Reads, id: string, input: In, signal?: AbortSignal) => Promise<Out> {

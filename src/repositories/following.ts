@@ -18,7 +18,7 @@ type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 export type RepositoryEventType = Extract<EventType, `repository.${string}`>;
 
-export type Push = {
+export type PushSummary = {
   pusher: string;
   /** Number of all changed refs; `refs` has at most the first 50. */
   refCount: number;
@@ -33,10 +33,10 @@ export type RepositoryEvent = {
   repositoryId: string;
   name: string;
   fullName: string;
-  push: Push | null;
+  push: PushSummary | null;
 };
 
-export type FollowInput = {
+type FollowInput = {
   namespaces: readonly string[];
   /** Limits the events to one repository; requires exactly one namespace. */
   name?: string | null;
@@ -118,7 +118,7 @@ function toRepositoryEvent({ id, seq, type, timestamp, subject, data }: OutboxEv
 }
 
 /** Events of earlier versions have the fields of the push at the top level of `data`. */
-function readPush(data: OutboxEvent['data']): Push {
+function readPush(data: OutboxEvent['data']): PushSummary {
   const push = data.push as PushPayload | undefined;
   if (push) return { pusher: push.pusher, refCount: push.ref_count, refs: push.refs };
   const commands = data.refs as unknown as Command[];

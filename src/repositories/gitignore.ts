@@ -31,7 +31,7 @@ const ALIASES: Record<string, string> = {
 };
 
 /** Names of the templates in alphabetical order. */
-export async function gitignoreNames(): Promise<string[]> {
+async function listGitignoreTemplates(): Promise<string[]> {
   const files = await readdir(FOLDER);
   return files
     .filter((file) => file.endsWith(SUFFIX))
@@ -43,9 +43,9 @@ export async function gitignoreNames(): Promise<string[]> {
  * Reads a template; names are case-insensitive.
  * @throws AppError 400 naming `gitignoreTemplate` and the known names.
  */
-export async function gitignore(name: string): Promise<string> {
+export async function readGitignoreTemplate(name: string): Promise<string> {
   const wanted = name.toLowerCase();
-  const names = await gitignoreNames();
+  const names = await listGitignoreTemplates();
   const known =
     names.find((one) => one.toLowerCase() === wanted) ??
     (Object.hasOwn(ALIASES, wanted) ? ALIASES[wanted] : undefined);

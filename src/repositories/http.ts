@@ -30,11 +30,11 @@ import { takesLong, wasCutOff } from '../platform/web/connections.ts';
 import { answerOf, isUnexpected, toPublic } from '../platform/web/error-response.ts';
 import { otherMethod } from '../platform/web/methods.ts';
 import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
-import { ARCHIVE_PATH, demandArchiveLink, sendArchive } from './browsing/archives.ts';
+import { ARCHIVE_PATH, verifyArchiveLink, sendArchive } from './browsing/archives.ts';
 import {
   DOWNLOAD_PATH,
   type DownloadLink,
-  demandLink,
+  verifyDownloadLink,
   findDownload,
 } from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
@@ -237,7 +237,7 @@ function download(services: Deps): RequestHandler<{ id: string; oid: string; nam
   return async (req, res) => {
     const { id, oid, name } = req.params;
     const link: DownloadLink = { id, oid, query: req.query };
-    demandLink(services, link);
+    verifyDownloadLink(services, link);
     if (await forwarded(services, req as unknown as Request, res, id)) return;
     const found = await findDownload(services, link);
     beginDownload(res, name, 'application/octet-stream');
@@ -262,7 +262,7 @@ const ARCHIVE_TYPES = { 'tar.gz': 'application/gzip', zip: 'application/zip' } a
 function archive(services: Deps): RequestHandler<{ id: string; commit: string; name: string }> {
   return async (req, res) => {
     const { id, commit, name } = req.params;
-    const { format, folder } = demandArchiveLink(services, { id, commit, name, query: req.query });
+    const { format, folder } = verifyArchiveLink(services, { id, commit, name, query: req.query });
     if (await forwarded(services, req as unknown as Request, res, id)) return;
     takesLong(req as unknown as Request);
     const send = (dir: string) =>

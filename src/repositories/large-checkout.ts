@@ -20,7 +20,7 @@ const BATCH = 1_000;
 const CONCURRENCY = 4;
 
 /** Whether the repository has any large files. */
-export async function hasLargeFiles(
+export async function readHasLargeFiles(
   { pool }: { pool: pg.Pool },
   repositoryId: string,
 ): Promise<boolean> {

@@ -21,8 +21,8 @@ import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
 import { type EventType, publish } from '../platform/events/outbox.ts';
 import { demandRoom } from '../platform/limits/quotas.ts';
-import { alignHead, type BegunDefaultBranch, languageOfBranch } from './default-branch.ts';
-import { gitignore } from './gitignore.ts';
+import { syncHead, type DefaultBranchNote, detectBranchLanguage } from './default-branch.ts';
+import { readGitignoreTemplate } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
 import { type PayloadRow, payloadColumns, payloadOf, type RepositoryEventData } from './payload.ts';
 import {
@@ -33,7 +33,7 @@ import {
   type Select,
 } from './repositories.ts';
 
-export type CreateInput = {
+type CreateInput = {
   namespace: string;
   name: string;
   description: string;
@@ -131,7 +131,7 @@ async function initialFiles({
       'gitignoreTemplate',
       'needs a first commit: set autoInit to true, or leave gitignoreTemplate out',
     );
-  return { '.gitignore': await gitignore(gitignoreTemplate) };
+  return { '.gitignore': await readGitignoreTemplate(gitignoreTemplate) };
 }
 
 /** The id stays; the old clone URL stops working immediately. @throws AppError 400, 401, 403, 404, 409. */
@@ -188,7 +188,7 @@ export async function transferRepository<S extends Select>(
   });
 }
 
-export type UpdateInput = RepositoryId & {
+type UpdateInput = RepositoryId & {
   description?: string | null;
   defaultBranch?: string | null;
   branchProtection?: boolean | null;
@@ -213,14 +213,14 @@ export async function updateRepository<S extends Select>(
   if (defaultBranch == null) return update({});
 
   checkBranch(defaultBranch);
-  await administered(services.db, viewer, key);
-  const language = await languageOfBranch(services, id, defaultBranch);
-  const note: BegunDefaultBranch = { kind: 'default-branch' };
+  await demandAdminAccess(services.db, viewer, key);
+  const language = await detectBranchLanguage(services, id, defaultBranch);
+  const note: DefaultBranchNote = { kind: 'default-branch' };
   const begun = await services.git.disk.begin(id, note);
   // A push that is being recorded may have read the previous default branch. Incrementing `records` makes it measure
   // again.
   const row = await update({ language, records: { increment: 1 } });
-  await alignHead(services, id);
+  await syncHead(services, id);
   await begun.done();
   return row;
 }
@@ -236,7 +236,7 @@ export async function deleteRepository(
 ): Promise<string> {
   const { disk, objects } = services.git;
   const author = demandAccount(viewer);
-  const row = await administered(services.db, viewer, key);
+  const row = await demandAdminAccess(services.db, viewer, key);
   const begun = await disk.begin(row.id, { kind: 'delete' });
   await detachJobs(services.db, row.id);
   await inTransaction(services.db, async (tx) => {
@@ -280,10 +280,10 @@ async function detachJobs(db: Db, id: string): Promise<void> {
         select id from jobs where repository_id = ${id} limit ${JOB_BATCH} for update skip locked))`;
 }
 
-type AdminRow = Awaited<ReturnType<typeof administered>>;
+type AdminRow = Awaited<ReturnType<typeof demandAdminAccess>>;
 
 /** Reads the row of a repository that its admin is about to change. @throws AppError 401, 403, 404 */
-export function administered(db: Db, viewer: Viewer, key: RepositoryId) {
+export function demandAdminAccess(db: Db, viewer: Viewer, key: RepositoryId) {
   return demandRepository(db, viewer, key, 'repository.administer', payloadColumns);
 }
 
@@ -316,7 +316,7 @@ async function change<S extends Select>(
   return inTransaction(db, async (tx) => {
     // The lock makes concurrent changes and deletions wait, so the row that is read is the row that is changed.
     await lockRepository(tx, key.id);
-    const row = await administered(tx, viewer, key);
+    const row = await demandAdminAccess(tx, viewer, key);
     const planned = await plan(row, tx);
     const { data, owner = { id: row.namespaceId, name: row.namespace.name }, details } = planned;
     const updated = await tx.repository.update({

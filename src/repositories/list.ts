@@ -17,7 +17,7 @@ import {
   toOffset,
 } from '../platform/database/paging.ts';
 import { unionPage } from '../platform/database/union-page.ts';
-import { accessColumns, canExist, type Row, type Select, target } from './repositories.ts';
+import { accessColumns, isPossibleKey, type Row, type Select, target } from './repositories.ts';
 import { repositoryRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
 
@@ -34,11 +34,11 @@ const SORT_COLUMNS = {
 const SORT_TYPES = { name: 'text', created_at: 'time', updated_at: 'time', size: 'integer' } as const;
 
 export type Sort = keyof typeof SORT_COLUMNS;
-export type Order = 'asc' | 'desc';
+type Order = 'asc' | 'desc';
 export const SORTS = Object.keys(SORT_COLUMNS) as Sort[];
 
 type ListOptions = { sort: Sort; order: Order; visibility?: Visibility | null };
-export type ListInput = PageRequest & ListOptions & { namespace: string };
+type ListInput = PageRequest & ListOptions & { namespace: string };
 
 /** Options of a list in GraphQL. */
 export type SliceInput = SliceRequest & ListOptions;
@@ -95,7 +95,7 @@ export async function listRepositories<S extends Select>(
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
   const request = { page, perPage };
   toOffset(request);
-  if (!canExist({ namespace })) throw notFound('Namespace');
+  if (!isPossibleKey({ namespace })) throw notFound('Namespace');
   const { sql } = Prisma;
   const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
   const where = sql`${visibleSql(viewer)} and ${filter}`;

@@ -12,7 +12,7 @@ import { removeCutRefs, storeRefs } from '../git/disk/ref-files.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Session } from '../platform/database/session.ts';
-import { alignHead, type BegunDefaultBranch } from './default-branch.ts';
+import { syncHead, type DefaultBranchNote } from './default-branch.ts';
 import { removeQuarantines } from './folder.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
 import type { BegunPush } from './pushes/rows.ts';
@@ -99,7 +99,7 @@ async function finish(services: Deps, id: string, begun: Begun[]): Promise<void>
   const [pushes, others] = row
     ? [begun.filter(isPush), begun.filter((operation) => !isPush(operation))]
     : [[], begun];
-  if (others.some(isDefaultBranch)) await alignHead(services, id);
+  if (others.some(isDefaultBranch)) await syncHead(services, id);
   const hasQuarantines = row !== null && others.some(isReceiving);
   // In the background, because a different server may have the repository and may be slow to respond.
   if (hasQuarantines)
@@ -127,7 +127,7 @@ async function finish(services: Deps, id: string, begun: Begun[]): Promise<void>
 }
 
 function isDefaultBranch({ data }: Begun): boolean {
-  return (data as Partial<BegunDefaultBranch> | null)?.kind === 'default-branch';
+  return (data as Partial<DefaultBranchNote> | null)?.kind === 'default-branch';
 }
 
 function isReceiving({ data }: Begun): boolean {

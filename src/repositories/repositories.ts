@@ -14,7 +14,7 @@ import type { Rule } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import { columnOf } from '../platform/database/keyset.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
-import { folderWork, type Reads } from './folder.ts';
+import { defineFolderTask, type Reads } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { repositoryRows } from './rows.ts';
 import { visibleTo } from './visibility.ts';
@@ -44,7 +44,7 @@ export async function findRepositoryById<S extends Select>(
 }
 
 /** Names a repository by its id or by its name. */
-export type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
+type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
 
 /** The columns that every permission check needs. */
 export const accessColumns = {
@@ -68,7 +68,7 @@ export async function getRepository<S extends Select>(
 ): Promise<AccessRow & Row<S>> {
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
   if (!key.id && !key.name) throw invalid(null, 'Give the id or the name of the repository');
-  const row = canExist(key) ? await findRepository(services, key, select) : null;
+  const row = isPossibleKey(key) ? await findRepository(services, key, select) : null;
   if (row && (key.id || can(viewer, 'repository.read', target(row)))) {
     demand(viewer, 'repository.read', target(row));
     return row;
@@ -171,7 +171,7 @@ export async function openForGit(
  * The permission rule for a running transfer, which may take hours. It uses the id, so a rename does not affect
  * it.
  */
-export function ruleOfGit({ db }: { db: Db }, id: string, action: GitAction): Rule {
+export function gitAccessRule({ db }: { db: Db }, id: string, action: GitAction): Rule {
   return {
     key: `${action} ${id}`,
     async demand(now) {
@@ -224,7 +224,7 @@ export async function lookForCommit(
   return { fullName: fullName(row), isThere: await hasCommit(services, repositoryId, commitSha) };
 }
 
-const hasCommit = folderWork('hasCommit', async ({ git }, dir, sha: string) => {
+const hasCommit = defineFolderTask('hasCommit', async ({ git }, dir, sha: string) => {
   return (await resolveCommit(git.objects, dir, sha)) !== null;
 });
 
@@ -236,7 +236,7 @@ export function keyOf(field: string, fullName: string): { namespace: string; nam
 }
 
 /** Resolves the first of the branches that exists. */
-const resolveFirstBranch = folderWork('tipOf', async ({ git }, dir, branches: string[]) => {
+const resolveFirstBranch = defineFolderTask('tipOf', async ({ git }, dir, branches: string[]) => {
   for (const branch of branches) {
     const commitSha = await branchTip(git.objects, dir, branch);
     if (commitSha) return { branch, commitSha };
@@ -268,7 +268,7 @@ export function target({ id, namespaceId, visibility }: Omit<AccessRow, 'default
  * False for text that cannot be a name or an id. Such lookups skip the database, which also rejects NUL
  * characters.
  */
-export function canExist({ namespace, id, name }: RepositoryKey): boolean {
+export function isPossibleKey({ namespace, id, name }: RepositoryKey): boolean {
   return (
     canBeNamespace(namespace) && (!id || isId('repo', id)) && (!name || isRepositoryName(name))
   );

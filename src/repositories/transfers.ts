@@ -19,9 +19,9 @@ import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { removeQuarantines } from './folder.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
-import { pushRules } from './pushes/rules.ts';
+import { createPushRules } from './pushes/rules.ts';
 import type { FindingIds } from './pushes/secrets/find.ts';
-import { type GitAction, ruleOfGit } from './repositories.ts';
+import { type GitAction, gitAccessRule } from './repositories.ts';
 
 export type Deps = {
   log: Logger;
@@ -46,12 +46,12 @@ export function whileAllowed(
   { viewer }: { viewer: Viewer },
   { id, action, output }: { id: string; action: GitAction; output: Writable },
 ): Recheck {
-  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, action));
+  const right = services.rechecks.watch(viewer, gitAccessRule(services, id, action));
   right.refused.addEventListener('abort', () => output.destroy(), { once: true });
   return right;
 }
 
-export type Push = {
+type PushTransfer = {
   /** The repository's id. */
   id: string;
   requestId: string;
@@ -65,10 +65,10 @@ export type Push = {
 export async function receiving(
   services: Deps,
   { viewer }: { viewer: Viewer },
-  { id, requestId, right, input, output }: Push,
+  { id, requestId, right, input, output }: PushTransfer,
 ): Promise<(session: Session) => Promise<Ending>> {
   const by = demandAccount(viewer);
-  const rules = await pushRules(services, { repositoryId: id, by, requestId, right });
+  const rules = await createPushRules(services, { repositoryId: id, by, requestId, right });
   return (session) =>
     services.git.quarantines.during(
       id,

@@ -22,14 +22,14 @@ import { FLUSH, pktLine, reportedRefs } from '../git/transport/pkt-line.ts';
 import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import { OF_GIT, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
-import { checkPath, find } from './browsing/contents.ts';
+import { checkPath, locateAtRef } from './browsing/contents.ts';
 import { inFolder } from './folder.ts';
 import {
   type AccessRow,
   demandRepository,
   type RepositoryId,
   type Row,
-  ruleOfGit,
+  gitAccessRule,
   type Select,
 } from './repositories.ts';
 import { receiving, type Deps as TransferDeps } from './transfers.ts';
@@ -99,13 +99,13 @@ export async function deleteRef<S extends Select>(
 }
 
 /** If `content` is null, the file is deleted. */
-export type WrittenChange = {
+type WrittenChange = {
   path: string;
   content?: string | null;
   encoding: 'utf-8' | 'base64';
 };
 
-export type CommitInput = RepositoryId & {
+type CommitInput = RepositoryId & {
   branch: string;
   message: string;
   changes: readonly WrittenChange[];
@@ -116,7 +116,7 @@ export type CommitInput = RepositoryId & {
 };
 
 /** A new commit and its repository. */
-export type MadeHere = { repository: AccessRow; sha: string };
+export type CreatedCommit = { repository: AccessRow; sha: string };
 
 /**
  * Adds a commit to a branch, and creates the branch if it does not exist.
@@ -126,7 +126,7 @@ export async function createCommit(
   services: Deps,
   request: Request,
   { branch, message, changes, expectedHead, from, ...key }: CommitInput,
-): Promise<MadeHere> {
+): Promise<CreatedCommit> {
   const { account, row } = await demandPushAccess(services, request.viewer, key);
   checkRef(branch, 'branch');
   checkMessage(message);
@@ -214,7 +214,7 @@ const createRefOnServer = onServerOf<NewRef, null, Deps>(
   (services, id, { ref, defaultBranch, from, annotation, ...pusher }) =>
     inFolder(services, id, async (dir) => {
       const { objects } = services.git;
-      const found = await objects.use(dir, (all) => find(all, { defaultBranch }, from, ''));
+      const found = await objects.use(dir, (all) => locateAtRef(all, { defaultBranch }, from, ''));
       if (!found) throw notFound('Revision');
       const { commit } = found;
       const before = await readRef(services, dir, ref);
@@ -287,7 +287,7 @@ const createCommitOnServer = onServerOf<NewCommit, string, Deps>(
         );
       const start =
         before === NONE
-          ? await git.objects.use(dir, (objects) => find(objects, { defaultBranch }, from, ''))
+          ? await git.objects.use(dir, (objects) => locateAtRef(objects, { defaultBranch }, from, ''))
           : { commit: before };
       if (!start && from) throw notFound('Revision');
       const author = { name: account.username, email: account.email };
@@ -324,7 +324,7 @@ async function push(
   { id, dir, ref, before, after, pack }: ServerPush,
 ): Promise<void> {
   const { git, rechecks } = services;
-  using right = rechecks.watch(account, ruleOfGit(services, id, 'repository.push'));
+  using right = rechecks.watch(account, gitAccessRule(services, id, 'repository.push'));
   const commands = `${pktLine(`${before} ${after} ${ref}\0report-status agent=loam`)}${FLUSH}`;
   const input = Readable.from([Buffer.from(commands), ...(pack ? [pack] : [])], {
     objectMode: false,

@@ -1,6 +1,6 @@
 /** Rules for branches, with the stock git. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { matches, problemOfPattern } from '../../src/repositories/branch-patterns.ts';
+import { matchesPattern, validatePattern } from '../../src/repositories/branch-patterns.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
@@ -62,15 +62,15 @@ test.each([
   ['**a*/b', 'x/a/c/d', false],
   ['a**', 'a', true],
 ])('%j and %j: %j', (pattern, name, expected) => {
-  expect(matches(pattern, name)).toBe(expected);
+  expect(matchesPattern(pattern, name)).toBe(expected);
 });
 
 test('a pattern takes no longer for being hard', () => {
-  expect(problemOfPattern(`${'*a'.repeat(8)}b`)).toBeNull();
+  expect(validatePattern(`${'*a'.repeat(8)}b`)).toBeNull();
   const begun = process.cpuUsage();
   for (let times = 0; times < 1_000; times++) {
-    expect(matches(`${'*a'.repeat(8)}b`, 'a'.repeat(240))).toBe(false);
-    expect(matches(`${'**a*'.repeat(4)}b`, 'a'.repeat(240))).toBe(false);
+    expect(matchesPattern(`${'*a'.repeat(8)}b`, 'a'.repeat(240))).toBe(false);
+    expect(matchesPattern(`${'**a*'.repeat(4)}b`, 'a'.repeat(240))).toBe(false);
   }
   expect(process.cpuUsage(begun).user).toBeLessThan(20e6);
   for (const pattern of [
@@ -83,7 +83,7 @@ test('a pattern takes no longer for being hard', () => {
     'x'.repeat(241),
     'a..b',
   ])
-    expect([pattern, problemOfPattern(pattern)]).toEqual([pattern, expect.any(String)]);
+    expect([pattern, validatePattern(pattern)]).toEqual([pattern, expect.any(String)]);
 });
 
 test('a rule refuses force pushes and deletions of the branches that match, and of no others', async () => {

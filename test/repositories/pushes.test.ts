@@ -11,7 +11,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
 import type { Account } from '../../src/identity/permissions.ts';
-import { pushRules } from '../../src/repositories/pushes/rules.ts';
+import { createPushRules } from '../../src/repositories/pushes/rules.ts';
 import { recoverRepositories } from '../../src/repositories/recovery.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -488,7 +488,7 @@ test('a push whose repository is deleted while it is judged is told so', async (
     return read;
   };
   const pool = { query } as typeof services.pool;
-  const rules = await pushRules(
+  const rules = await createPushRules(
     { ...services, pool },
     {
       repositoryId: id,
@@ -516,7 +516,7 @@ test('a push is refused when nobody answers whether its pusher still may push, a
     signal.throwIfAborted();
   };
   const by = { userId: null, username: 'ada', credential: { kind: 'token', id: 'pat_x' } };
-  const rules = await pushRules(app.app.services, {
+  const rules = await createPushRules(app.app.services, {
     repositoryId: id,
     by: by as unknown as Account,
     requestId: 'the-request',

@@ -20,7 +20,7 @@ const MAX_OCTAL = 8 ** 11 - 1;
 const MAX_EXTENDED_BYTES = 2 ** 20;
 
 /** @throws Error if the tar is truncated; errors of the storage */
-export async function* withLargeFiles(
+export async function* replacePointersInTar(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   tar: AsyncIterable<Buffer>,

@@ -34,7 +34,7 @@ type Entry = {
 };
 
 /** @param comment the archive comment; git puts the commit id there */
-export async function* zipOf(tar: AsyncIterable<Buffer>, comment: string): AsyncGenerator<Buffer> {
+export async function* convertTarToZip(tar: AsyncIterable<Buffer>, comment: string): AsyncGenerator<Buffer> {
   const extracted = extract();
   // A failure destroys `unpacked`, which ends the loop.
   const extracting = pipeline(Readable.from(tar, { objectMode: false }), extracted);

@@ -16,20 +16,20 @@ import { demand } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { Reads } from '../folder.ts';
-import { folderWork } from '../folder.ts';
-import { hasLargeFiles } from '../large-checkout.ts';
+import { defineFolderTask } from '../folder.ts';
+import { readHasLargeFiles } from '../large-checkout.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import type { AccessRow } from '../repositories.ts';
 import { target } from '../repositories.ts';
-import { withLargeFiles } from './archive-tar.ts';
-import { zipOf } from './archive-zip.ts';
-import { find } from './contents.ts';
-import { noLink } from './downloads.ts';
+import { replacePointersInTar } from './archive-tar.ts';
+import { convertTarToZip } from './archive-zip.ts';
+import { locateAtRef } from './contents.ts';
+import { invalidLink } from './downloads.ts';
 
 /** Path that serves archives. */
 export const ARCHIVE_PATH = '/repository/:id/archives/:commit/:name';
 
-export const ARCHIVE_FORMATS = ['tar.gz', 'zip'] as const;
+const ARCHIVE_FORMATS = ['tar.gz', 'zip'] as const;
 export type ArchiveFormat = (typeof ARCHIVE_FORMATS)[number];
 
 /**
@@ -37,7 +37,7 @@ export type ArchiveFormat = (typeof ARCHIVE_FORMATS)[number];
  * the same name.
  * @throws AppError 401, 403, 404 for an unknown ref
  */
-export async function archiveUrl(
+export async function createArchiveUrl(
   services: Reads & { signer: Signer; urls: Urls },
   viewer: Viewer,
   repository: AccessRow & { name: string },
@@ -55,13 +55,13 @@ export async function archiveUrl(
 
 type At = { defaultBranch: string; ref?: string | null };
 
-const resolveRef = folderWork('commitNamed', async ({ git }, dir, at: At) => {
-  const found = await git.objects.use(dir, (objects) => find(objects, at, at.ref, ''));
+const resolveRef = defineFolderTask('commitNamed', async ({ git }, dir, at: At) => {
+  const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, at.ref, ''));
   if (!found) throw notFound('Ref');
   return { ref: found.ref, commit: found.commit };
 });
 
-export type ArchiveLink = {
+type ArchiveLink = {
   id: string;
   commit: string;
   name: string;
@@ -69,13 +69,13 @@ export type ArchiveLink = {
 };
 
 /** As `verifyDownloadLink`, for an archive. @returns its format and its top-level folder */
-export function demandArchiveLink(
+export function verifyArchiveLink(
   { signer }: { signer: Signer },
   { id, commit, name, query }: ArchiveLink,
 ): { format: ArchiveFormat; folder: string } {
   const format = ARCHIVE_FORMATS.find((one) => name.endsWith(`.${one}`));
   if (!isId('repo', id) || !isObjectId(commit) || !format) throw notFound('Archive');
-  if (!signer.verify(archiveSubject(id, commit, name), query)) throw noLink();
+  if (!signer.verify(archiveSubject(id, commit, name), query)) throw invalidLink();
   return { format, folder: name.slice(0, -format.length - 1) };
 }
 
@@ -90,15 +90,15 @@ export async function sendArchive(
   of: ArchiveOf,
   output: Writable,
 ): Promise<boolean> {
-  if (!(await hasLargeFiles(services, repositoryId)))
+  if (!(await readHasLargeFiles(services, repositoryId)))
     return (await writeArchive(of, output)).code === 0;
   const { dir, commit, format, folder, signal } = of;
   const args = ['archive', '--format=tar', `--prefix=${folder}/`, commit];
   using process = await startGit(args, { dir, signal });
   process.stdin.end();
-  const tar = withLargeFiles(services, repositoryId, process.stdout);
+  const tar = replacePointersInTar(services, repositoryId, process.stdout);
   const stages =
-    format === 'zip' ? [Readable.from(zipOf(tar, commit))] : [Readable.from(tar), createGzip()];
+    format === 'zip' ? [Readable.from(convertTarToZip(tar, commit))] : [Readable.from(tar), createGzip()];
   try {
     await pipeline([...stages, output] as [Readable, Writable], { end: false, signal });
   } catch (error) {

@@ -9,24 +9,24 @@ import type { DirectoryAt } from '../../git/objects/last-commits.ts';
 import type { TreeEntry } from '../../git/objects/read.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { folderWork, type Reads } from '../folder.ts';
+import { defineFolderTask, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { boundedWork } from './changes.ts';
+import { defineBoundedFolderTask } from './changes.ts';
 import {
-  type CommitHere,
+  type RepositoryCommit,
   type ContentsPath,
   checkPath,
-  find,
+  locateAtRef,
   type Tree,
-  takeCommits,
+  chargeCommits,
 } from './contents.ts';
 
 /** Lines per response. */
 const MAX_LINES = 2_000;
 const TOO_LONG = 'The history is too long to be read in time; request fewer lines';
 
-export type BlameRange = { path: string; ref?: string | null; from: number; to?: number | null };
-export type Blamed = BlamedLines & { commit: CommitHere | null };
+type BlameRange = { path: string; ref?: string | null; from: number; to?: number | null };
+export type BlameHunk = BlamedLines & { commit: RepositoryCommit | null };
 
 /**
  * @throws AppError 400 for an invalid path or a line range outside the file, 401, 403, 404 for an unknown ref or a path
@@ -38,7 +38,7 @@ export async function blame(
   repository: AccessRow,
   { path, ref, from, to }: BlameRange,
   allowance: Allowance,
-): Promise<Blamed[]> {
+): Promise<BlameHunk[]> {
   demand(viewer, 'repository.read', target(repository));
   checkPath(path);
   const last = to ?? from + MAX_LINES - 1;
@@ -59,8 +59,8 @@ async function chargeBySha(
   allowance: Allowance,
   repository: AccessRow,
   commits: readonly (Commit | null)[],
-): Promise<Map<string, CommitHere>> {
-  await takeCommits(allowance, commits);
+): Promise<Map<string, RepositoryCommit>> {
+  await chargeCommits(allowance, commits);
   const present = commits.filter((commit) => commit !== null);
   return new Map(present.map((commit) => [commit.sha, { ...commit, repository }]));
 }
@@ -68,12 +68,12 @@ async function chargeBySha(
 type BlameInput = { defaultBranch: string } & Required<Omit<BlameRange, 'ref'>> &
   Pick<BlameRange, 'ref'>;
 
-const blameOnServer = boundedWork(
+const blameOnServer = defineBoundedFolderTask(
   'blamed',
   TOO_LONG,
   async ({ git }, dir, { defaultBranch, ref, path, from, to }: BlameInput) => {
     const found = await git.objects.use(dir, (objects) =>
-      find(objects, { defaultBranch }, ref, path),
+      locateAtRef(objects, { defaultBranch }, ref, path),
     );
     if (!found) throw notFound('Ref');
     if (found.object?.type !== 'blob') throw notFound('File');
@@ -93,27 +93,27 @@ const blameOnServer = boundedWork(
  * if the commit is not found within 5 seconds.
  * @throws AppError 400 for an invalid path, 401, 403, 404 for an unknown ref or path
  */
-export async function lastCommitOf(
+export async function findLastCommit(
   services: Reads,
   viewer: Viewer,
   repository: AccessRow,
   { path, ref }: ContentsPath,
   allowance: Allowance,
-): Promise<CommitHere | null> {
+): Promise<RepositoryCommit | null> {
   demand(viewer, 'repository.read', target(repository));
   const normalizedPath = path === '/' ? '' : path;
   if (normalizedPath) checkPath(normalizedPath);
   const { id, defaultBranch } = repository;
   const commit = await lastCommitOnServer(services, id, { defaultBranch, ref, path: normalizedPath });
   if (!commit) return null;
-  await takeCommits(allowance, [commit]);
+  await chargeCommits(allowance, [commit]);
   return { ...commit, repository };
 }
 
 type PathAt = { defaultBranch: string; ref?: string | null; path: string };
 
-const lastCommitOnServer = folderWork('lastChange', async ({ git }, dir, { path, ref, ...at }: PathAt) => {
-  const found = await git.objects.use(dir, (objects) => find(objects, at, ref, path));
+const lastCommitOnServer = defineFolderTask('lastChange', async ({ git }, dir, { path, ref, ...at }: PathAt) => {
+  const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, ref, path));
   if (!found && (ref || path)) throw notFound('Ref');
   if (!found) return null;
   if (!found.object) throw notFound('Path');
@@ -123,18 +123,18 @@ const lastCommitOnServer = folderWork('lastChange', async ({ git }, dir, { path,
 });
 
 /** The first call of `lastCommit` finds the commits of all entries of the directory. */
-export type EntryHere = TreeEntry & { lastCommit(): Promise<CommitHere | null> };
+export type EntryWithLastCommit = TreeEntry & { lastCommit(): Promise<RepositoryCommit | null> };
 
-export function entriesOf(
+export function addLastCommits(
   services: Reads,
   { repository, commit, path, entries }: Tree,
   allowance: Allowance,
-): EntryHere[] {
+): EntryWithLastCommit[] {
   const names = entries.map(({ name }) => name);
   const normalizedPath = path === '/' ? '' : path;
   const commits = lazyAsync(async () =>
     commit === null
-      ? new Map<string, CommitHere>()
+      ? new Map<string, RepositoryCommit>()
       : lastCommits(services, repository, { commit, path: normalizedPath, names }, allowance),
   );
   return entries.map((entry) => ({
@@ -149,7 +149,7 @@ async function lastCommits(
   repository: AccessRow,
   directory: DirectoryAt,
   allowance: Allowance,
-): Promise<Map<string, CommitHere>> {
+): Promise<Map<string, RepositoryCommit>> {
   const { changed, commits } = await lastCommitsOnServer(services, repository.id, directory);
   const bySha = await chargeBySha(allowance, repository, commits);
   return new Map(
@@ -160,7 +160,7 @@ async function lastCommits(
   );
 }
 
-const lastCommitsOnServer = boundedWork(
+const lastCommitsOnServer = defineBoundedFolderTask(
   'lastChanges',
   TOO_LONG,
   async ({ git }, dir, directory: DirectoryAt) => {

@@ -20,14 +20,14 @@ import {
   sliceOf,
 } from '../../platform/database/paging.ts';
 import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
-import { folderWork, type Reads } from '../folder.ts';
+import { defineFolderTask, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { type CommitHere, find, takeCommits } from './contents.ts';
+import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts';
 
 /** The first call of `patch` reads the patches of the whole page. */
 export type ChangedFile = FileShape & { patch(): Promise<Patch | null> };
 
-export type ChangesHere = Changes & {
+export type RepositoryChanges = Changes & {
   /** Sums over all files; null if there are more files than are listed. */
   additions: number | null;
   deletions: number | null;
@@ -40,14 +40,14 @@ export type ChangesHere = Changes & {
  * check: the caller got the commit object after one.
  * @throws AppError 422 if it takes too long.
  */
-export function changesOf(
+export function readCommitChanges(
   services: Reads,
-  { repository, sha, parents }: CommitHere,
-): Promise<ChangesHere> {
+  { repository, sha, parents }: RepositoryCommit,
+): Promise<RepositoryChanges> {
   return readChanges(services, repository, { from: parents[0] ?? null, to: sha });
 }
 
-async function readChanges(services: Reads, repository: AccessRow, range: Range): Promise<ChangesHere> {
+async function readChanges(services: Reads, repository: AccessRow, range: Range): Promise<RepositoryChanges> {
   const changes = await changesOnServer(services, repository.id, range);
   const sum = (of: 'additions' | 'deletions') =>
     changes.isTruncated ? null : changes.files.reduce((total, file) => total + (file[of] ?? 0), 0);
@@ -65,9 +65,9 @@ const changesOnServer = defineComparisonTask('changesIn', ({ git }, dir, range: 
 );
 
 /** In git's order, by path. @throws AppError 400 */
-export function changedFiles(
+export function listChangedFiles(
   services: Reads,
-  { files, repository, range }: ChangesHere,
+  { files, repository, range }: RepositoryChanges,
   request: SliceRequest,
   allowance: Allowance,
 ): Slice<ChangedFile> {
@@ -108,16 +108,16 @@ async function truncateToAllowance(patches: readonly Patch[], allowance: Allowan
 
 export type Comparison = {
   repository: AccessRow;
-  base: CommitHere;
-  head: CommitHere;
+  base: RepositoryCommit;
+  head: RepositoryCommit;
   /** The best common ancestor; null if there is none. */
-  mergeBase: CommitHere | null;
+  mergeBase: RepositoryCommit | null;
   /** Counts the commits that each side has and the other lacks. */
   apart(): Promise<Distance>;
 };
 
 /** Compares `head` with `base`. @throws AppError 401, 403, 404 for an unknown revision, 422 if it takes too long. */
-export async function compare(
+export async function compareRevisions(
   services: Reads,
   viewer: Viewer,
   repository: AccessRow,
@@ -149,7 +149,7 @@ const comparisonOnServer = defineComparisonTask(
     const [base = '', head = ''] = await objects.use(dir, (objects) =>
       Promise.all(
         [revisions.base, revisions.head].map(async (name) => {
-          const at = name ? await find(objects, { defaultBranch }, name, '') : null;
+          const at = name ? await locateAtRef(objects, { defaultBranch }, name, '') : null;
           if (!at) throw notFound('Revision');
           return at.commit;
         }),
@@ -168,20 +168,20 @@ const distanceOnServer = defineComparisonTask('distance', ({ git }, dir, { base,
 );
 
 /** Reads what `head` changes since the merge base; without one, relative to `base`. */
-export function changesBetween(
+export function readComparisonChanges(
   services: Reads,
   { repository, base, head, mergeBase }: Comparison,
-): Promise<ChangesHere> {
+): Promise<RepositoryChanges> {
   return readChanges(services, repository, { from: (mergeBase ?? base).sha, to: head.sha });
 }
 
 /** Lists the commits of `head` that `base` lacks, newest first. @throws AppError 400 */
-export async function commitsBetween(
+export async function listComparisonCommits(
   services: Reads,
   { repository, base, head, apart }: Comparison,
   { first, after }: SliceRequest,
   allowance: Allowance,
-): Promise<Slice<CommitHere>> {
+): Promise<Slice<RepositoryCommit>> {
   const take = checkFirst(first);
   const skip = after == null ? 0 : parseCursor(after);
   const { commits, hasNextPage } = await commitsOnServer(services, repository.id, {
@@ -189,7 +189,7 @@ export async function commitsBetween(
     skip,
     take,
   });
-  await takeCommits(allowance, commits);
+  await chargeCommits(allowance, commits);
   return {
     items: commits.flatMap((commit, i) =>
       commit ? [{ cursor: String(skip + i + 1), node: { ...commit, repository } }] : [],
@@ -219,18 +219,18 @@ function parseCursor(cursor: string): number {
 /** A function declaration, because it is used before this line. */
 function defineComparisonTask<In, Out>(
   name: string,
-  work: Parameters<typeof boundedWork<In, Out>>[2],
-): ReturnType<typeof boundedWork<In, Out>> {
-  return boundedWork<In, Out>(name, 'The revisions differ too much to be compared in time', work);
+  work: Parameters<typeof defineBoundedFolderTask<In, Out>>[2],
+): ReturnType<typeof defineBoundedFolderTask<In, Out>> {
+  return defineBoundedFolderTask<In, Out>(name, 'The revisions differ too much to be compared in time', work);
 }
 
 /** As `defineFolderTask`. @throws AppError 422 with `tooLong` if git was stopped because of its time or output limit */
-export function boundedWork<In, Out>(
+export function defineBoundedFolderTask<In, Out>(
   name: string,
   tooLong: string,
-  work: Parameters<typeof folderWork<In, Out>>[1],
-): ReturnType<typeof folderWork<In, Out>> {
-  return folderWork<In, Out>(name, async (services, dir, input, signal) => {
+  work: Parameters<typeof defineFolderTask<In, Out>>[1],
+): ReturnType<typeof defineFolderTask<In, Out>> {
+  return defineFolderTask<In, Out>(name, async (services, dir, input, signal) => {
     try {
       return await work(services, dir, input, signal);
     } catch (error) {

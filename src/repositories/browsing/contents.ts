@@ -20,11 +20,11 @@ import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import { type OffsetPage, type PageRequest, toOffset } from '../../platform/database/paging.ts';
 import { type Allowance, takeWhole } from '../../platform/limits/reads.ts';
-import { folderWork, type Reads } from '../folder.ts';
+import { defineFolderTask, type Reads } from '../folder.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { downloadUrl, largeFileUrl } from './downloads.ts';
-import { type ContentsRow, hasLargeFiles, largeFileOf, withLargeSizes } from './large-files.ts';
+import { createDownloadUrl, createLargeFileUrl } from './downloads.ts';
+import { type ContentsRow, hasLargeFiles, findLargeFile, addLargeFileSizes } from './large-files.ts';
 
 /** `commit` is null if the repository has no commits. */
 export type Tree = {
@@ -59,7 +59,7 @@ const EAGER_BYTES = 64 * 1024;
 export type ContentsPath = { path: string; ref?: string | null };
 
 /** Reads a directory. @throws AppError 400 for an invalid path or a directory that is too large, 401, 403, 404, 503. */
-export async function tree(
+export async function readDirectory(
   services: Reads & { largeFiles: LargeFiles },
   viewer: Viewer,
   repository: ContentsRow,
@@ -76,7 +76,7 @@ export async function tree(
   const { ref: used, commit, oid, size } = found;
   await takeWhole(allowance, size);
   const entries = found.entries ?? (await readWideTree(services, id, { oid, pointers }));
-  const sized = await withLargeSizes(services, id, entries);
+  const sized = await addLargeFileSizes(services, id, entries);
   return { path, ref: used, commit, entries: sized, repository };
 }
 
@@ -84,9 +84,9 @@ type TreeAt = At & { pointers: boolean };
 type At = { defaultBranch: string; ref?: string | null; path: string };
 
 /** Null for the root of a repository without commits. Includes the entries unless the directory is large. */
-const locateTree = folderWork('locateTree', async ({ git }, dir, at: TreeAt) => {
+const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeAt) => {
   const found = await git.objects.use(dir, async (objects) => {
-    const located = await find(objects, at, at.ref, at.path);
+    const located = await locateAtRef(objects, at, at.ref, at.path);
     if (!located && (at.ref || at.path)) throw notFound('Ref');
     if (!located) return null;
     const directory = located.object;
@@ -103,7 +103,7 @@ const locateTree = folderWork('locateTree', async ({ git }, dir, at: TreeAt) => 
 
 type WideTree = { oid: string; pointers: boolean };
 
-const readWideTree = folderWork('readWideTree', ({ git }, dir, { oid, pointers }: WideTree) =>
+const readWideTree = defineFolderTask('readWideTree', ({ git }, dir, { oid, pointers }: WideTree) =>
   git.objects.useHeavily(dir, (objects) => readTree(objects, oid, { pointers })),
 );
 
@@ -111,7 +111,7 @@ const readWideTree = folderWork('readWideTree', ({ git }, dir, { oid, pointers }
  * Reads a file. @throws AppError 400 for an invalid path, 401, 403, 404 for an unknown ref or a path that is not a
  * file.
  */
-export async function file(
+export async function readFile(
   services: Reads & { signer: Signer; urls: Urls; largeFiles: LargeFiles },
   viewer: Viewer,
   repository: ContentsRow,
@@ -131,9 +131,9 @@ export async function file(
     ref,
     path,
   });
-  const large = hasLargeFiles(repository) && eagerText ? await largeFileOf(services, id, eagerText) : null;
+  const large = hasLargeFiles(repository) && eagerText ? await findLargeFile(services, id, eagerText) : null;
   if (large) {
-    const url = largeFileUrl(services, id, large.oid, path);
+    const url = createLargeFileUrl(services, id, large.oid, path);
     return {
       path,
       ref: used,
@@ -147,7 +147,7 @@ export async function file(
   if (isInline) await takeWhole(allowance, size);
   const readNow = isInline && eagerText === undefined;
   const text = readNow ? await readTextOnServer(services, id, oid) : eagerText;
-  const rawUrl = downloadUrl(services, id, oid, path);
+  const rawUrl = createDownloadUrl(services, id, oid, path);
   const found = { path, ref: used, sizeBytes: size, rawUrl };
   if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
   const isText = text === undefined && (await isTextOnServer(services, id, oid));
@@ -159,9 +159,9 @@ export async function file(
 }
 
 /** Includes the text of a short file; null if it is not text. */
-const locateFile = folderWork('locateFile', ({ git }, dir, at: At) =>
+const locateFile = defineFolderTask('locateFile', ({ git }, dir, at: At) =>
   git.objects.use(dir, async (objects) => {
-    const located = await find(objects, at, at.ref, at.path);
+    const located = await locateAtRef(objects, at, at.ref, at.path);
     if (!located) throw notFound('Ref');
     const blob = located.object;
     if (blob?.type !== 'blob') throw notFound('File');
@@ -171,36 +171,36 @@ const locateFile = folderWork('locateFile', ({ git }, dir, at: At) =>
   }),
 );
 
-const readTextOnServer = folderWork('readText', ({ git }, dir, oid: string) =>
+const readTextOnServer = defineFolderTask('readText', ({ git }, dir, oid: string) =>
   git.objects.use(dir, (objects) => readText(objects, oid)),
 );
 
-const isTextOnServer = folderWork('looksLikeText', ({ git }, dir, oid: string) =>
+const isTextOnServer = defineFolderTask('looksLikeText', ({ git }, dir, oid: string) =>
   git.turns.take(() => looksLikeText(dir, oid), { key: dir }),
 );
 
 /** A commit and its repository. */
-export type CommitHere = Commit & { repository: AccessRow };
+export type RepositoryCommit = Commit & { repository: AccessRow };
 
 /** Lists commits by page, newest first. @throws AppError 400, 401, 403, 404 for an unknown revision. */
-export async function commits(
+export async function listCommits(
   services: Reads,
   viewer: Viewer,
   repository: AccessRow,
   { revision, page, perPage }: PageRequest & { revision: string },
   allowance: Allowance,
-): Promise<OffsetPage<CommitHere>> {
+): Promise<OffsetPage<RepositoryCommit>> {
   demand(viewer, 'repository.read', target(repository));
   const range = toOffset({ page, perPage });
   const { commits, total } = await historyOnServer(services, repository.id, { revision, range });
-  await takeCommits(allowance, commits);
+  await chargeCommits(allowance, commits);
   const nodes = commits.map((commit) => ({ ...commit, repository }));
   return { nodes, page, perPage, total };
 }
 
 type HistoryInput = { revision: string; range: ReturnType<typeof toOffset> };
 
-const historyOnServer = folderWork(
+const historyOnServer = defineFolderTask(
   'historyOf',
   async ({ git: { objects, history } }, dir, { revision, range }: HistoryInput) => {
     const sha = hasNoNul(revision) ? await resolveCommit(objects, dir, revision) : null;
@@ -214,7 +214,7 @@ const historyOnServer = folderWork(
  * charged.
  * @throws as `takeWhole`
  */
-export function takeCommits(
+export function chargeCommits(
   allowance: Allowance,
   commits: readonly (Pick<Commit, 'message'> | null)[],
 ): Promise<void> {
@@ -225,7 +225,7 @@ export function takeCommits(
 }
 
 /** Locates a path at a ref. Without a ref: `main` if that branch exists, else the default branch. */
-export async function find(
+export async function locateAtRef(
   objects: Objects,
   { defaultBranch }: Pick<AccessRow, 'defaultBranch'>,
   ref: string | null | undefined,

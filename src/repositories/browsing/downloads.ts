@@ -21,7 +21,7 @@ export const LARGE_DOWNLOAD_PATH = '/repository/:id/large-files/:oid/:name';
  * Creates a link to a blob. It names the object id, so it stays valid when the branch moves or the repository is
  * renamed.
  */
-export function downloadUrl(
+export function createDownloadUrl(
   { signer, urls }: { signer: Signer; urls: Urls },
   repositoryId: string,
   oid: string,
@@ -32,7 +32,7 @@ export function downloadUrl(
 }
 
 /** As `createDownloadUrl`, for a large file. */
-export function largeFileUrl(
+export function createLargeFileUrl(
   { signer, urls }: { signer: Signer; urls: Urls },
   repositoryId: string,
   oid: string,
@@ -49,9 +49,9 @@ function fileNameOf(path: string): string {
 export type DownloadLink = { id: string; oid: string; query: Record<string, unknown> };
 
 /** @throws AppError 403 if the signature is invalid or expired, 404 for malformed ids */
-export function demandLink({ signer }: { signer: Signer }, { id, oid, query }: DownloadLink): void {
+export function verifyDownloadLink({ signer }: { signer: Signer }, { id, oid, query }: DownloadLink): void {
   if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
-  if (!signer.verify(blobSubject(id, oid), query)) throw noLink();
+  if (!signer.verify(blobSubject(id, oid), query)) throw invalidLink();
 }
 
 /** As `verifyDownloadLink`, for a large file. */
@@ -60,14 +60,14 @@ export function demandLargeLink(
   { id, oid, query }: DownloadLink,
 ): void {
   if (!isId('repo', id)) throw notFound('File');
-  if (!signer.verify(largeFileSubject(id, oid), query)) throw noLink();
+  if (!signer.verify(largeFileSubject(id, oid), query)) throw invalidLink();
 }
 
-export function noLink(): AppError {
+export function invalidLink(): AppError {
   return forbidden('This link is not valid or has expired; ask for a new one');
 }
 
-export type Download = {
+type Download = {
   size: number;
   /** Opens the bytes from `start` to `end`, both included. @throws AppError 404, 500, 503. */
   open(range?: { start: number; end: number }): Promise<AsyncIterable<Buffer>>;

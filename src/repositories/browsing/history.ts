@@ -16,22 +16,22 @@ import {
   type SliceRequest,
 } from '../../platform/database/paging.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { folderWork, type Reads } from '../folder.ts';
+import { defineFolderTask, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { type CommitHere, find, takeCommits } from './contents.ts';
+import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts';
 
 /**
  * Lists the history of a revision, newest first. A cursor continues the history that it was created for, even if the
  * branch has moved. Without a revision: `main`, or else the default branch, which may have no commits.
  * @throws AppError 400, 401, 403, 404 for an unknown revision.
  */
-export async function history(
+export async function sliceHistory(
   services: Reads,
   viewer: Viewer,
   repository: AccessRow,
   { revision, first, after }: SliceRequest & { revision?: string | null },
   allowance: Allowance,
-): Promise<Slice<CommitHere>> {
+): Promise<Slice<RepositoryCommit>> {
   demand(viewer, 'repository.read', target(repository));
   const take = checkFirst(first);
   const start = after == null ? null : parseHistoryCursor(after);
@@ -45,7 +45,7 @@ export async function history(
   });
   if (!found) return { items: [], hasNextPage: false, totalCount: () => 0 };
   const { sha, commits, total } = found;
-  await takeCommits(allowance, commits);
+  await chargeCommits(allowance, commits);
   return {
     items: commits.map((commit, i) => ({
       cursor: `${sha}.${skip + i + 1}`,
@@ -60,10 +60,10 @@ type RevisionInput = { defaultBranch: string; name?: string | null };
 type HistoryInput = RevisionInput & { isCursor: boolean; range: { skip: number; take: number } };
 
 /** Null if no revision is given and there are no commits. */
-const historyOnServer = folderWork(
+const historyOnServer = defineFolderTask(
   'pageOfHistory',
   async ({ git: { objects, history } }, dir, { name, isCursor, range, ...at }: HistoryInput) => {
-    const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
+    const found = await objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
     if (!found && name) throw isCursor ? noCursor() : notFound('Revision');
     if (!found) return null;
     const sha = found.commit;
@@ -79,25 +79,25 @@ function parseHistoryCursor(cursor: string): { sha: string; position: number } {
 }
 
 /** Reads the commit that a revision names. @throws AppError 401, 403, 404. */
-export async function commit(
+export async function readCommit(
   services: Reads,
   viewer: Viewer,
   repository: AccessRow,
   revision: string,
   allowance: Allowance,
-): Promise<CommitHere> {
+): Promise<RepositoryCommit> {
   demand(viewer, 'repository.read', target(repository));
   if (!revision) throw notFound('Revision');
   const { id, defaultBranch } = repository;
   const found = await commitOnServer(services, id, { defaultBranch, name: revision });
-  await takeCommits(allowance, [found]);
+  await chargeCommits(allowance, [found]);
   return { ...found, repository };
 }
 
-const commitOnServer = folderWork(
+const commitOnServer = defineFolderTask(
   'commitOf',
   async ({ git: { objects } }, dir, { name, ...at }: RevisionInput) => {
-    const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
+    const found = await objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
     const [commit] = found ? await readCommits(objects, dir, [found.commit]) : [];
     if (!commit) throw notFound('Revision');
     return commit;
@@ -109,7 +109,7 @@ const commitOnServer = folderWork(
  * counting takes longer than 5 seconds.
  * @throws AppError 401, 403, 404 for an unknown revision
  */
-export async function activity(
+export async function readCommitActivity(
   services: Reads,
   viewer: Viewer,
   repository: AccessRow,
@@ -120,15 +120,15 @@ export async function activity(
   return activityOnServer(services, id, { defaultBranch, name: revision });
 }
 
-const activityOnServer = folderWork('activityOf', async ({ git }, dir, { name, ...at }: RevisionInput) => {
-  const found = await git.objects.use(dir, (objects) => find(objects, at, name, ''));
+const activityOnServer = defineFolderTask('activityOf', async ({ git }, dir, { name, ...at }: RevisionInput) => {
+  const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
   if (!found && name) throw notFound('Revision');
   return found && git.activity.of(dir, found.commit);
 });
 
 /** The first call of a method reads the values of the whole page. */
-export type RefAndCommit = Ref & {
-  commit(): Promise<CommitHere | null>;
+export type RefWithDetails = Ref & {
+  commit(): Promise<RepositoryCommit | null>;
   /** Distance of a branch from the default branch; null for tags, and if counting takes longer than 5 seconds. */
   distance(): Promise<Distance | null>;
   /** Null except for annotated tags. */
@@ -136,13 +136,13 @@ export type RefAndCommit = Ref & {
 };
 
 /** Lists branches or tags by name. `totalCount` comes from the repository's row. @throws AppError 400, 401, 403. */
-export async function refs(
+export async function sliceRefs(
   services: Reads,
   viewer: Viewer,
   repository: AccessRow,
   { kind, totalCount, first, after }: SliceRequest & { kind: RefKind; totalCount: number },
   allowance: Allowance,
-): Promise<Slice<RefAndCommit>> {
+): Promise<Slice<RefWithDetails>> {
   demand(viewer, 'repository.read', target(repository));
   const take = checkFirst(first);
   const start = after == null ? null : parseRefCursor(after);
@@ -151,7 +151,7 @@ export async function refs(
   const commits = lazyAsync(async () => {
     const shas = [...new Set(page.map(({ sha }) => sha))];
     const commits = await commitsOnServer(services, repository.id, shas);
-    await takeCommits(allowance, commits);
+    await chargeCommits(allowance, commits);
     return new Map(shas.map((sha, i) => [sha, commits[i] ?? null]));
   });
   const commitAt = async (sha: string) => {
@@ -161,7 +161,7 @@ export async function refs(
   const annotations = lazyAsync(async () => {
     const shas = page.flatMap(({ tag }) => tag ?? []);
     const found = await annotationsOnServer(services, repository.id, shas);
-    await takeCommits(allowance, found);
+    await chargeCommits(allowance, found);
     return new Map(found.map((one) => [one?.sha, one]));
   });
   const annotationOf = async (tag: string | null) =>
@@ -189,21 +189,21 @@ export async function refs(
 
 type RefsInput = { kind: RefKind } & Parameters<typeof listRefs>[2];
 
-const refsOnServer = folderWork('pageOfRefs', ({ git }, dir, { kind, ...range }: RefsInput) =>
+const refsOnServer = defineFolderTask('pageOfRefs', ({ git }, dir, { kind, ...range }: RefsInput) =>
   git.turns.take(() => listRefs(dir, kind, range), { key: dir }),
 );
 
-const commitsOnServer = folderWork('commitsOf', ({ git }, dir, shas: string[]) =>
+const commitsOnServer = defineFolderTask('commitsOf', ({ git }, dir, shas: string[]) =>
   readCommits(git.objects, dir, shas),
 );
 
-const annotationsOnServer = folderWork('annotationsOf', ({ git }, dir, shas: string[]) =>
+const annotationsOnServer = defineFolderTask('annotationsOf', ({ git }, dir, shas: string[]) =>
   readAnnotations(git.objects, dir, shas),
 );
 
 type DistancesInput = { defaultBranch: string; shas: string[] };
 
-const distancesOnServer = folderWork(
+const distancesOnServer = defineFolderTask(
   'distancesOf',
   async ({ git }, dir, { defaultBranch, shas }: DistancesInput) => {
     const base = await git.objects.use(dir, (objects) =>

@@ -16,7 +16,7 @@ export function hasLargeFiles({ largeBytes }: ContentsRow): boolean {
 }
 
 /** Replaces the size of each pointer entry by the size of its large file, if the repository has it. */
-export async function withLargeSizes(
+export async function addLargeFileSizes(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   entries: TreeEntry[],
@@ -30,14 +30,14 @@ export async function withLargeSizes(
   }));
 }
 
-export type LargeFile = { oid: string; size: number; isText: boolean };
+type LargeFile = { oid: string; size: number; isText: boolean };
 
 /**
  * Returns the large file that a text points to; null if the text is not a pointer or the repository does not have the
  * file.
  * @throws AppError 503 if the storage is unavailable
  */
-export async function largeFileOf(
+export async function findLargeFile(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   text: string,

@@ -9,8 +9,8 @@ import type { Caller } from '../../platform/limits/fair-semaphore.ts';
 import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
 import type { Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { boundedWork } from './changes.ts';
-import { checkPath, find } from './contents.ts';
+import { defineBoundedFolderTask } from './changes.ts';
+import { checkPath, locateAtRef } from './contents.ts';
 
 /** Maximum length of the search text. */
 const MAX_TEXT = 256;
@@ -23,7 +23,7 @@ type Named = { ref?: string | null; text: string; first: number };
  * The client of a search. Callers share the search capacity fairly; `signal` ends the search when the client
  * disconnects.
  */
-export type Asking = { viewer: Viewer; caller: Caller; signal?: AbortSignal };
+type Searcher = { viewer: Viewer; caller: Caller; signal?: AbortSignal };
 
 /**
  * Finds paths that contain every word of `text`, case-insensitively; matches in the file name come first.
@@ -31,7 +31,7 @@ export type Asking = { viewer: Viewer; caller: Caller; signal?: AbortSignal };
  */
 export async function findFiles(
   services: Reads,
-  { viewer, caller, signal }: Asking,
+  { viewer, caller, signal }: Searcher,
   repository: AccessRow,
   { first, ...search }: Named,
   allowance: Allowance,
@@ -49,7 +49,7 @@ export async function findFiles(
 type At = { defaultBranch: string; ref?: string | null };
 type FindFilesInput = At & { text: string; limit: number; caller: Caller };
 
-const findFilesOnServer = boundedWork(
+const findFilesOnServer = defineBoundedFolderTask(
   'filesNamed',
   TOO_LONG,
   async ({ git }, dir, { text, limit, caller, ...at }: FindFilesInput, signal) => {
@@ -62,7 +62,7 @@ const findFilesOnServer = boundedWork(
   },
 );
 
-export type LineQuery = Named & { path: string; isPattern: boolean; ignoresCase: boolean };
+type LineQuery = Named & { path: string; isPattern: boolean; ignoresCase: boolean };
 
 /**
  * Finds matching lines of text files; binary files are skipped, and at most 20 lines per file are returned.
@@ -70,7 +70,7 @@ export type LineQuery = Named & { path: string; isPattern: boolean; ignoresCase:
  */
 export async function findLines(
   services: Reads,
-  { viewer, caller, signal }: Asking,
+  { viewer, caller, signal }: Searcher,
   repository: AccessRow,
   { first, ...search }: LineQuery,
   allowance: Allowance,
@@ -91,7 +91,7 @@ export async function findLines(
 
 type FindLinesInput = At & Omit<LineQuery, 'first' | 'ref'> & { limit: number; caller: Caller };
 
-const findLinesOnServer = boundedWork(
+const findLinesOnServer = defineBoundedFolderTask(
   'linesWith',
   TOO_LONG,
   async ({ git }, dir, { defaultBranch, ref, caller, ...search }: FindLinesInput, signal) => {
@@ -111,7 +111,7 @@ const findLinesOnServer = boundedWork(
 
 /** Null if the repository has no commits. @throws AppError 404 for an unknown ref */
 async function resolveCommitAt({ objects }: Git, dir: string, at: At) {
-  const found = await objects.use(dir, (objects) => find(objects, at, at.ref, ''));
+  const found = await objects.use(dir, (objects) => locateAtRef(objects, at, at.ref, ''));
   if (!found && at.ref) throw notFound('Ref');
   return found && { ref: found.ref, commit: found.commit };
 }

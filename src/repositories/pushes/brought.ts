@@ -7,7 +7,7 @@ import type { Command, Verdict } from '../../git/transport/hooks.ts';
 import type { Actor } from '../../identity/audit.ts';
 
 /** A push before its refs are updated. */
-export type Brought = {
+export type IncomingPush = {
   repository: { id: string; name: string; namespaceId: string };
   by: Actor;
   commands: readonly Command[];
@@ -20,7 +20,7 @@ export type Brought = {
 };
 
 /** Inspects the new objects of a push. The objects are read once for all scanners. */
-export type Look = {
+export type ObjectScanner = {
   /** The objects to inspect. */
   wanted: Wanted;
   /** @returns whether it has seen enough to reject the push */
@@ -30,7 +30,7 @@ export type Look = {
 };
 
 /** The reasons are shown to the pusher, one per line. */
-export function refused(...reasons: string[]): Verdict {
+export function reject(...reasons: string[]): Verdict {
   return { accepted: false, reasons };
 }
 
@@ -42,7 +42,7 @@ const SLICE_MS = 10;
  * loop and checks the signal.
  * @throws the reason of the signal
  */
-export function takeTurns(signal: AbortSignal): () => Promise<void> | undefined {
+export function createYielder(signal: AbortSignal): () => Promise<void> | undefined {
   let sliceStart = performance.now();
   return () => {
     if (performance.now() - sliceStart < SLICE_MS) return undefined;

@@ -3,7 +3,7 @@
  * it is inferred from the current refs and from the recorded events.
  */
 import { type Command, NONE } from '../../git/transport/hooks.ts';
-import type { Pushed, ToldMove } from './rows.ts';
+import type { Pushed, RecordedPush } from './rows.ts';
 
 /** Ref name → object id. */
 type Refs = ReadonlyMap<string, string>;
@@ -13,7 +13,7 @@ type RecordedUpdate = Command & { at: Date };
 /** Ref name → its recorded updates, latest first. */
 type RecordedUpdates = ReadonlyMap<string, readonly RecordedUpdate[]>;
 
-export type ClassifiedPushes = {
+type ClassifiedPushes = {
   /** Pushes that took effect, oldest first, each with only the commands that did. */
   effective: Pushed[];
   /**
@@ -39,10 +39,10 @@ export type ClassifiedPushes = {
  * @param pushes the oldest first
  * @param recorded the latest first
  */
-export function sortPushes(
+export function classifyPushes(
   pushes: readonly Pushed[],
   refs: Refs,
-  recorded: readonly ToldMove[],
+  recorded: readonly RecordedPush[],
 ): ClassifiedPushes {
   const updates = groupByRef(recorded);
   const undecided = findUndecided(pushes, refs, updates);
@@ -95,7 +95,7 @@ function findUndecided(pushes: readonly Pushed[], refs: Refs, updates: RecordedU
   return new Set(undecided);
 }
 
-function groupByRef(recorded: readonly ToldMove[]): RecordedUpdates {
+function groupByRef(recorded: readonly RecordedPush[]): RecordedUpdates {
   const updates = new Map<string, RecordedUpdate[]>();
   for (const { refs, at } of recorded)
     for (const { ref, before, after } of refs) {

@@ -3,7 +3,7 @@ import type { Git } from '../../git/git.ts';
 import type { NewObject } from '../../git/objects/new-objects.ts';
 import { POINTER_BYTES, type Pointer, parsePointer } from '../../git/objects/pointer.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { type Brought, type Look, refused } from './brought.ts';
+import { type IncomingPush, type ObjectScanner, reject } from './brought.ts';
 
 /** Missing files listed in the message. */
 const MAX_SHOWN = 5;
@@ -18,7 +18,7 @@ type Deps = { git: Git; largeFiles: LargeFiles };
  * Rejects new pointers to large files that the repository does not have, because no clone could check them out. git-lfs
  * uploads files before it pushes; other ways do not, such as `git push --mirror` of a clone without its large files.
  */
-export function lookForPointers({ git, largeFiles }: Deps, { repository, quarantined }: Brought): Look {
+export function createPointerScanner({ git, largeFiles }: Deps, { repository, quarantined }: IncomingPush): ObjectScanner {
   /** Pointers to look up. `blob` is the id of the git object. */
   let pointers: (Pointer & { blob: string })[] = [];
   /** SHA-256 → size. */
@@ -55,7 +55,7 @@ function refuseMissing(missing: ReadonlyMap<string, number>) {
   const count = `${missing.size >= MAX_MISSING ? 'at least ' : ''}${missing.size}`;
   const shown = [...missing].slice(0, MAX_SHOWN);
   const more = missing.size - shown.length;
-  return refused(
+  return reject(
     `The push refers to ${count} large file${missing.size > 1 ? 's' : ''} that were not uploaded to this repository:`,
     ...shown.map(([oid, size]) => `  ${oid} (${size} bytes)`),
     ...(more > 0 ? [`  and ${more} more`] : []),

@@ -9,7 +9,7 @@ import {
 import { PREFIX } from '../../git/objects/refs.ts';
 import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
-import { type Brought, refused } from './brought.ts';
+import { type IncomingPush, reject } from './brought.ts';
 
 /** Locked files listed in the message. */
 const MAX_SHOWN = 5;
@@ -27,9 +27,9 @@ const MAX_PATHS = 100;
  * deleted branch could be recreated from an old commit, so it may be deleted only if other refs contain its changes to
  * locked files.
  */
-export async function judgeLocks(
+export async function checkLocks(
   locks: ReadonlyMap<string, string>,
-  { commands, tips, quarantined }: Pick<Brought, 'commands' | 'tips' | 'quarantined'>,
+  { commands, tips, quarantined }: Pick<IncomingPush, 'commands' | 'tips' | 'quarantined'>,
 ): Promise<Verdict> {
   if (locks.size === 0) return { accepted: true };
   const found = new Set<string>();
@@ -50,13 +50,13 @@ export async function judgeLocks(
     ({ ref, after }) => ref.startsWith(PREFIX.branch) && after === NONE,
   );
   if (deleted.length > MAX_DELETED)
-    return refused(
+    return reject(
       `The repository has locked files: a push may delete at most ${MAX_DELETED} branches, and this one deletes ${deleted.length}`,
     );
   if (found.size === 0 && deleted.length > 0)
     for await (const path of lostPaths(quarantined, deleted, tips)) if (add(path)) break;
   if (found.size === 0) return { accepted: true };
-  return refused(
+  return reject(
     'The push changes files that other users have locked:',
     ...found,
     'Ask them to push their work and unlock the files (git lfs unlock).',

@@ -7,7 +7,7 @@ import { allRefs, PREFIX } from '../../git/objects/refs.ts';
 import { diskUsage, walkTree } from '../../git/objects/walk.ts';
 import { countLanguages } from './language.ts';
 
-export type Measures = {
+export type Measurements = {
   refs: ReadonlyMap<string, string>;
   /** The result of `choose`; the language is that of this branch. */
   defaultBranch: string;
@@ -24,11 +24,11 @@ const MAX_MS = 10_000;
 const languages = new LRUCache<string, { language: string | null }>({ max: 1_000 });
 
 /** @throws GitError if the repository no longer exists. */
-export async function measure(
+export async function measureRepository(
   { git, log }: { git: Git; log: Logger },
   id: string,
-  choose: (refs: Measures['refs']) => string,
-): Promise<Measures> {
+  choose: (refs: Measurements['refs']) => string,
+): Promise<Measurements> {
   const dir = git.disk.pathOf(id);
   const [refs, sizeBytes] = await Promise.all([allRefs(dir), diskUsage(dir)]);
   const names = [...refs.keys()];

@@ -5,10 +5,10 @@ import { isWanted, newObjects } from '../../git/objects/new-objects.ts';
 import type { Verdict } from '../../git/transport/hooks.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import type { Brought, Look } from './brought.ts';
-import { lookForPointers } from './large-files.ts';
+import type { IncomingPush, ObjectScanner } from './brought.ts';
+import { createPointerScanner } from './large-files.ts';
 import type { FindingIds } from './secrets/find.ts';
-import { lookForSecrets } from './secrets/judge.ts';
+import { createSecretScanner } from './secrets/judge.ts';
 
 /**
  * Time limit when only large files are checked. This check protects only the pusher, so a push with more objects (some
@@ -20,13 +20,13 @@ const MAX_POINTERS_MS = 20_000;
 type Deps = { db: Db; findingIds: FindingIds; git: Git; largeFiles: LargeFiles };
 
 /** @throws GitError; the reason of the signal */
-export async function judgeNewFiles(
+export async function scanNewObjects(
   services: Deps,
-  brought: Brought,
+  brought: IncomingPush,
   { forSecrets }: { forSecrets: boolean },
 ): Promise<Verdict> {
-  const pointers = lookForPointers(services, brought);
-  if (forSecrets) return scan(brought, [pointers, lookForSecrets(services, brought)]);
+  const pointers = createPointerScanner(services, brought);
+  if (forSecrets) return scan(brought, [pointers, createSecretScanner(services, brought)]);
   const { quarantined } = brought;
   const timeout = AbortSignal.timeout(MAX_POINTERS_MS);
   const bounded = { ...quarantined, signal: AbortSignal.any([quarantined.signal, timeout]) };
@@ -43,8 +43,8 @@ export async function judgeNewFiles(
  * push allows.
  */
 async function scan(
-  { quarantined }: Pick<Brought, 'quarantined'>,
-  scanners: readonly [Look, ...Look[]],
+  { quarantined }: Pick<IncomingPush, 'quarantined'>,
+  scanners: readonly [ObjectScanner, ...ObjectScanner[]],
 ): Promise<Verdict> {
   const all = scanners.map(({ wanted }) => wanted);
   const wanted = {

@@ -7,9 +7,9 @@ import { PREFIX, setHead } from '../../git/objects/refs.ts';
 import { NONE } from '../../git/transport/hooks.ts';
 import { onConnection } from '../../platform/database/client.ts';
 import { pipeline } from '../../platform/database/statement.ts';
-import { sortPushes } from './effective.ts';
-import { type Measures, measure } from './measure.ts';
-import { beginLocked, type Pushed, readRecorded, writeRecord } from './rows.ts';
+import { classifyPushes } from './effective.ts';
+import { type Measurements, measureRepository } from './measure.ts';
+import { beginAndLock, type Pushed, readRecordedState, writeRecord } from './rows.ts';
 
 type Deps = { git: Git; log: Logger; pool: pg.Pool };
 
@@ -44,19 +44,19 @@ async function recordMeasured(
   pushes: readonly Pushed[],
 ): Promise<ReadonlySet<Pushed> | null> {
   const { git, pool } = services;
-  const row = await readRecorded(pool, id, eventWindow(pushes));
+  const row = await readRecordedState(pool, id, eventWindow(pushes));
   if (!row) return new Set();
   const dir = git.disk.pathOf(id);
   const { recorded } = row;
-  const { refs, ...measures } = await measure(services, id, (refs) =>
-    chooseDefaultBranch(row, sortPushes(pushes, refs, recorded).effective, refs),
+  const { refs, ...measures } = await measureRepository(services, id, (refs) =>
+    chooseDefaultBranch(row, classifyPushes(pushes, refs, recorded).effective, refs),
   );
-  const { effective, undecided } = sortPushes(pushes, refs, recorded);
+  const { effective, undecided } = classifyPushes(pushes, refs, recorded);
   if (effective.length === 0) return undecided;
   if (measures.defaultBranch !== row.defaultBranch) await setHead(dir, measures.defaultBranch);
 
   return onConnection(pool, async (client) => {
-    const locked = await beginLocked(client, id, effective);
+    const locked = await beginAndLock(client, id, effective);
     const isUnchanged = locked?.records === row.records;
     await pipeline(client, async (tx) => {
       if (locked && isUnchanged) {
@@ -102,7 +102,7 @@ const PREFERRED_BRANCHES = ['main', 'master'];
 function chooseDefaultBranch(
   { branchCount, defaultBranch }: { branchCount: number; defaultBranch: string },
   effective: readonly Pushed[],
-  refs: Measures['refs'],
+  refs: Measurements['refs'],
 ): string {
   if (branchCount > 0 || refs.has(PREFIX.branch + defaultBranch)) return defaultBranch;
   for (const { commands } of effective) {

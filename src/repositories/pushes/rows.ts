@@ -26,7 +26,7 @@ import {
   pushPayloadOf,
   type RefPayload,
 } from '../payload.ts';
-import type { Measures } from './measure.ts';
+import type { Measurements } from './measure.ts';
 
 /** The note on disk of a push that was accepted and is not recorded yet. */
 export type BegunPush = {
@@ -52,27 +52,27 @@ export type Pushed = BegunPush & {
 };
 
 /** Plan and storage use of a namespace. `storageBytes` includes reservations. */
-export type Room = { plan: Plan; storageBytes: bigint };
+export type NamespaceStorage = { plan: Plan; storageBytes: bigint };
 
 /** @returns null if the repository no longer exists, like all reads in this file */
-export async function readRoom(pool: pg.Pool, id: string): Promise<Room | null> {
+export async function readNamespaceStorage(pool: pg.Pool, id: string): Promise<NamespaceStorage | null> {
   const text = `select n.plan, n.storage_bytes + ${RESERVED_BYTES} as "storageBytes"
     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`;
-  const { rows } = await pool.query<Room>({ name: 'loam-push-room', text, values: [id] });
+  const { rows } = await pool.query<NamespaceStorage>({ name: 'loam-push-room', text, values: [id] });
   return rows.map((row) => ({ ...row, storageBytes: BigInt(row.storageBytes) }))[0] ?? null;
 }
 
-export type HeededRule = Omit<BranchRule, 'updatedAt'>;
+export type EnforcedRule = Omit<BranchRule, 'updatedAt'>;
 
 /** What the pre-receive check needs to know about a repository. */
-export type Judged = {
+type PushPolicy = {
   name: string;
   defaultBranch: string;
   branchProtection: boolean;
   secretScanning: boolean;
   namespaceId: string;
   plan: Plan;
-  rules: HeededRule[];
+  rules: EnforcedRule[];
   /** Files locked by other users: path → name of the lock's owner. */
   locks: ReadonlyMap<string, string>;
 };
@@ -93,11 +93,11 @@ const POLICY_SQL = `
   from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`;
 
 /** @param userId null for pushers that cannot own locks */
-export async function readJudged(
+export async function readPushPolicy(
   pool: pg.Pool,
   id: string,
   userId: string | null,
-): Promise<Judged | null> {
+): Promise<PushPolicy | null> {
   const { rows } = await pool.query({
     name: 'loam-push-judged',
     text: POLICY_SQL,
@@ -110,13 +110,13 @@ export async function readJudged(
 }
 
 /** The ref updates of one push event. */
-export type ToldMove = { refs: RefPayload[]; at: Date };
+export type RecordedPush = { refs: RefPayload[]; at: Date };
 /** `recorded`: the latest first. */
-export type Recorded = {
+type RecordedState = {
   defaultBranch: string;
   branchCount: number;
   records: number;
-  recorded: ToldMove[];
+  recorded: RecordedPush[];
 };
 
 const STATE_SQL = `
@@ -132,11 +132,11 @@ const STATE_SQL = `
   from repositories r where r.id = $1`;
 
 /** Includes the ref updates of the last `limit` push events that are not older than `since`. */
-export async function readRecorded(
+export async function readRecordedState(
   pool: pg.Pool,
   id: string,
   { since, limit }: { since: Date; limit: number },
-): Promise<Recorded | null> {
+): Promise<RecordedState | null> {
   const values = [id, limit, since];
   const { rows } = await pool.query({ name: 'loam-push-recorded', text: STATE_SQL, values });
   const [row] = rows;
@@ -148,7 +148,7 @@ export async function readRecorded(
   return { ...row, recorded };
 }
 
-export type LockedRow = PayloadRow & {
+type LockedRow = PayloadRow & {
   namespaceId: string;
   /** The name of the owner. */
   namespace: string;
@@ -174,7 +174,7 @@ const LOCK_SQL = `
   where r.id = $1 for no key update of r`;
 
 /** Begins a transaction and locks the repository; other records of the repository wait until the end. */
-export async function beginLocked(
+export async function beginAndLock(
   client: pg.PoolClient,
   id: string,
   pushes: readonly Pushed[],
@@ -185,7 +185,7 @@ export async function beginLocked(
   return { ...row, sizeBytes: BigInt(row.sizeBytes), largeBytes: BigInt(row.largeBytes) };
 }
 
-type Changes = Omit<Measures, 'refs'> & { pushedAt: Date; updatedAt: Date };
+type Changes = Omit<Measurements, 'refs'> & { pushedAt: Date; updatedAt: Date };
 
 /** Updates the row, and writes an event and an audit entry for each push, oldest first, in one statement. */
 export async function writeRecord(

@@ -28,13 +28,13 @@ import { storageExceeded, storageLeft, storageLimit } from '../../platform/limit
 import { PushReservation } from '../../platform/limits/storage.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { judgeBranches } from './branchVerdict.ts';
-import { refused } from './brought.ts';
-import { judgeLocks } from './locks.ts';
-import { judgeNewFiles } from './new-files.ts';
+import { judgeBranches } from './branches.ts';
+import { reject } from './brought.ts';
+import { checkLocks } from './locks.ts';
+import { scanNewObjects } from './new-files.ts';
 import type { PushRecorder } from './recorder.ts';
 import type { BegunPush } from './rows.ts';
-import { type Room, readJudged, readRoom } from './rows.ts';
+import { type NamespaceStorage, readPushPolicy, readNamespaceStorage } from './rows.ts';
 import type { FindingIds } from './secrets/find.ts';
 
 type Deps = {
@@ -49,7 +49,7 @@ type Deps = {
   largeFiles: LargeFiles;
 };
 
-export type PushBy = {
+type PushRequest = {
   repositoryId: string;
   by: Account;
   requestId: string;
@@ -69,12 +69,12 @@ const MAX_SHOWN_NAME = 300;
  * hours to arrive, the permission is checked again at its end. The request id is shown on server errors and is in the
  * log.
  */
-export async function pushRules(
+export async function createPushRules(
   services: Deps,
-  { repositoryId: id, by, requestId, right }: PushBy,
+  { repositoryId: id, by, requestId, right }: PushRequest,
 ): Promise<PushRules> {
   const { db, git, log, pool, pushes } = services;
-  const room = await readRoom(pool, id);
+  const room = await readNamespaceStorage(pool, id);
   const event = newId('evt');
   const reservation = new PushReservation(services, event);
   let begun: Begun<BegunPush> | undefined;
@@ -100,10 +100,10 @@ export async function pushRules(
           });
         return verdict;
       } catch (error) {
-        if (error instanceof AppError && error.status < 500) return refused(error.message);
-        if (await isGone(db, id)) return refused(DELETED);
+        if (error instanceof AppError && error.status < 500) return reject(error.message);
+        if (await isGone(db, id)) return reject(DELETED);
         log.error({ err: error, repository: id, req: { id: requestId } }, 'could not check a push');
-        return refused(
+        return reject(
           'The push could not be checked because of a server error. Nothing was changed.',
           `Try again. If it fails again, give the operator the request id ${requestId}.`,
         );
@@ -127,7 +127,7 @@ export async function pushRules(
 }
 
 /** The size limit for the pack, and the message for a larger one. */
-function packLimit(services: Deps, room: Room | null): PushRules['limit'] {
+function packLimit(services: Deps, room: NamespaceStorage | null): PushRules['limit'] {
   if (!room) return { maxBytes: 0, reason: DELETED };
   const left = storageLeft(services, room);
   if (services.space.room < left)
@@ -160,11 +160,11 @@ async function checkPush(
   { id, by, push, signal, reservation }: CheckInput,
 ): Promise<Verdict> {
   const { commands, quarantine, options } = push;
-  const row = await readJudged(services.pool, id, by.userId);
-  if (!row) return refused(DELETED);
+  const row = await readPushPolicy(services.pool, id, by.userId);
+  if (!row) return reject(DELETED);
   for (const { ref, after } of commands) {
     const problem = after === NONE ? undefined : findNameProblem(ref);
-    if (problem) return refused(`${ref.slice(0, MAX_SHOWN_NAME)} ${problem}; choose another name`);
+    if (problem) return reject(`${ref.slice(0, MAX_SHOWN_NAME)} ${problem}; choose another name`);
   }
   const limit = AbortSignal.timeout(MAX_CHECK_MS);
   const bounded = AbortSignal.any([signal, limit]);
@@ -174,7 +174,7 @@ async function checkPush(
     defaultBranch: row.branchProtection ? row.defaultBranch : null,
     rules: row.rules,
   };
-  if (services.space.low) return refused(diskFull().message);
+  if (services.space.low) return reject(diskFull().message);
   await reservation.take(row.namespaceId, row.plan, quarantine ? sizeOf(quarantine) : 0);
   const repository = { id, name: row.name, namespaceId: row.namespaceId };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
@@ -182,12 +182,12 @@ async function checkPush(
   try {
     const branchVerdict = await judgeBranches(protection, by, commands, quarantined);
     if (!branchVerdict.accepted) return branchVerdict;
-    const lockVerdict = await judgeLocks(row.locks, brought);
+    const lockVerdict = await checkLocks(row.locks, brought);
     if (!lockVerdict.accepted) return lockVerdict;
-    return await judgeNewFiles(services, brought, { forSecrets: row.secretScanning });
+    return await scanNewObjects(services, brought, { forSecrets: row.secretScanning });
   } catch (error) {
     if (!limit.aborted) throw error;
-    return refused(
+    return reject(
       `The push could not be checked within ${MAX_CHECK_MS / 1000} seconds.`,
       `Push fewer commits at once${row.secretScanning ? ', or turn off secret scanning for the repository' : ''}.`,
     );

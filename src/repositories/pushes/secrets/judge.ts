@@ -6,7 +6,7 @@ import { NONE, type Verdict } from '../../../git/transport/hooks.ts';
 import { recordAll } from '../../../identity/audit.ts';
 import type { Db } from '../../../platform/database/client.ts';
 import { inTransaction } from '../../../platform/database/client.ts';
-import { type Brought, type Look, refused } from '../brought.ts';
+import { type IncomingPush, type ObjectScanner, reject } from '../brought.ts';
 import type { FindingIds } from './find.ts';
 import { type Candidate, type Finding, SecretScan } from './scan.ts';
 
@@ -18,7 +18,7 @@ const ALLOW = 'secret.allow=';
 type Deps = { db: Db; findingIds: FindingIds; git: Git };
 
 /** Findings that the pusher allows are stored with an audit entry, if no scanner rejects the push. */
-export function lookForSecrets(services: Deps, brought: Brought): Look {
+export function createSecretScanner(services: Deps, brought: IncomingPush): ObjectScanner {
   const { repository, commands, tips, options, quarantined } = brought;
   const allowedIds = new Set(
     options.filter((one) => one.startsWith(ALLOW)).map((one) => one.slice(ALLOW.length).trim()),
@@ -58,7 +58,7 @@ export function lookForSecrets(services: Deps, brought: Brought): Look {
 
 function refuseFindings(findings: readonly Finding[]): Verdict {
   const more = findings.length < MAX_FINDINGS ? '' : ` (the first ${MAX_FINDINGS} findings)`;
-  return refused(
+  return reject(
     `Secret scanning rejected the push${more}:`,
     ...findings.map(
       ({ location, kind, commit, id }) =>
@@ -86,7 +86,7 @@ async function readAllowed(
 
 async function storeAllowed(
   { db }: Deps,
-  { repository, by }: Brought,
+  { repository, by }: IncomingPush,
   secrets: readonly Candidate[],
 ): Promise<void> {
   const { id: repositoryId, name, namespaceId } = repository;

@@ -15,7 +15,7 @@ import { pathsOf } from '../../../git/objects/file-changes.ts';
 import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
 import { patchOf, type Quarantined } from '../../../git/objects/walk.ts';
-import { takeTurns } from '../brought.ts';
+import { createYielder } from '../brought.ts';
 import { secretsIn } from './find.ts';
 
 export type Finding = {
@@ -29,7 +29,7 @@ export type Finding = {
   commit: string | null;
 };
 
-export type ScanOptions = {
+type ScanOptions = {
   /** Computes the id of a finding. */
   idOf(kind: string, text: string): string;
   /** Returns the ids of the candidates that are allowed. */
@@ -75,7 +75,7 @@ export class SecretScan {
     this.#quarantined = quarantined;
     this.#tips = tips;
     this.#options = options;
-    this.#yieldIfDue = takeTurns(quarantined.signal);
+    this.#yieldIfDue = createYielder(quarantined.signal);
   }
 
   /**
@@ -235,7 +235,7 @@ async function* findAddedLines(
   // One regular expression per file matches all its candidates. Searching 300,000 lines for 200 candidates one by one
   // took 5 s.
   const anyOf = new Map(paths.map((path) => [path, matcherOf(candidates.get(path) ?? [])]));
-  const yieldIfDue = takeTurns(quarantined.signal);
+  const yieldIfDue = createYielder(quarantined.signal);
   for await (const { text, path, line, commit } of addedLines(patchOf(quarantined, tips, paths))) {
     const wait = yieldIfDue();
     if (wait) await wait;
