@@ -5,7 +5,7 @@ import { isFastForward, type Quarantined } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
 import { type Account, roleIn } from '../../identity/permissions.ts';
 import { matchesPattern } from '../branch-patterns.ts';
-import { reject, createYielder } from './brought.ts';
+import { reject, createYielder } from './incoming-push.ts';
 import type { EnforcedRule } from './rows.ts';
 
 type Protection = {

@@ -3,7 +3,7 @@ import type { Git } from '../../git/git.ts';
 import type { NewObject } from '../../git/objects/new-objects.ts';
 import { POINTER_BYTES, type Pointer, parsePointer } from '../../git/objects/pointer.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { type IncomingPush, type ObjectScanner, reject } from './brought.ts';
+import { type IncomingPush, type ObjectScanner, reject } from './incoming-push.ts';
 
 /** Missing files listed in the message. */
 const MAX_SHOWN = 5;

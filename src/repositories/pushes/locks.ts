@@ -9,7 +9,7 @@ import {
 import { PREFIX } from '../../git/objects/refs.ts';
 import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
-import { type IncomingPush, reject } from './brought.ts';
+import { type IncomingPush, reject } from './incoming-push.ts';
 
 /** Locked files listed in the message. */
 const MAX_SHOWN = 5;

@@ -7,7 +7,7 @@ import { PREFIX, setHead } from '../../git/objects/refs.ts';
 import { NONE } from '../../git/transport/hooks.ts';
 import { onConnection } from '../../platform/database/client.ts';
 import { pipeline } from '../../platform/database/statement.ts';
-import { classifyPushes } from './effective.ts';
+import { classifyPushes } from './classify.ts';
 import { type Measurements, measureRepository } from './measure.ts';
 import { beginAndLock, type Pushed, readRecordedState, writeRecord } from './rows.ts';
 

@@ -15,7 +15,7 @@ import { pathsOf } from '../../../git/objects/file-changes.ts';
 import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
 import { patchOf, type Quarantined } from '../../../git/objects/walk.ts';
-import { createYielder } from '../brought.ts';
+import { createYielder } from '../incoming-push.ts';
 import { secretsIn } from './find.ts';
 
 export type Finding = {

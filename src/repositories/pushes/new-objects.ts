@@ -5,10 +5,10 @@ import { isWanted, newObjects } from '../../git/objects/new-objects.ts';
 import type { Verdict } from '../../git/transport/hooks.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import type { IncomingPush, ObjectScanner } from './brought.ts';
+import type { IncomingPush, ObjectScanner } from './incoming-push.ts';
 import { createPointerScanner } from './large-files.ts';
 import type { FindingIds } from './secrets/find.ts';
-import { createSecretScanner } from './secrets/judge.ts';
+import { createSecretScanner } from './secrets/scanner.ts';
 
 /**
  * Time limit when only large files are checked. This check protects only the pusher, so a push with more objects (some

@@ -6,7 +6,7 @@ import { NONE, type Verdict } from '../../../git/transport/hooks.ts';
 import { recordAll } from '../../../identity/audit.ts';
 import type { Db } from '../../../platform/database/client.ts';
 import { inTransaction } from '../../../platform/database/client.ts';
-import { type IncomingPush, type ObjectScanner, reject } from '../brought.ts';
+import { type IncomingPush, type ObjectScanner, reject } from '../incoming-push.ts';
 import type { FindingIds } from './find.ts';
 import { type Candidate, type Finding, SecretScan } from './scan.ts';
 
