@@ -47,9 +47,9 @@ type Handler = (services: Deps, req: GitRequest, res: Response) => Promise<void>
 type GitRequest = Request<{ namespace: string; name: string }>;
 
 const ROUTES = [
-  ['get', 'info/refs', infoRefs],
-  ['post', 'git-upload-pack', fetchRequest],
-  ['post', 'git-receive-pack', pushRequest],
+  ['get', 'info/refs', serveInfoRefs],
+  ['post', 'git-upload-pack', serveFetch],
+  ['post', 'git-receive-pack', servePush],
 ] as const satisfies readonly (readonly ['get' | 'post', string, Handler])[];
 
 /**
@@ -65,7 +65,7 @@ export function gitRouter(services: Deps, before: RequestHandler[]): Router {
     );
     route.all(otherMethod([method.toUpperCase()]));
   }
-  router.use(plainErrors(services));
+  router.use(plainTextErrors(services));
   return router;
 }
 
@@ -73,42 +73,42 @@ export function downloadsRouter(services: Deps): Router {
   const router = Router();
   router
     .route(DOWNLOAD_PATH)
-    .get(download(services) as RequestHandler)
+    .get(serveDownload(services) as RequestHandler)
     .all(otherMethod(['GET']));
   router
     .route(ARCHIVE_PATH)
-    .get(archive(services) as RequestHandler)
+    .get(serveArchive(services) as RequestHandler)
     .all(otherMethod(['GET']));
   return router;
 }
 
-async function infoRefs(services: Deps, req: GitRequest, res: Response): Promise<void> {
+async function serveInfoRefs(services: Deps, req: GitRequest, res: Response): Promise<void> {
   const service = SERVICES.find((name) => name === req.query.service);
   if (!service)
     throw forbidden('This server supports only the smart HTTP protocol; use git 1.6.6 or newer');
-  const id = await open(services, req, service);
+  const id = await authorize(services, req, service);
   if (await forwarded(services, req, res, id)) return;
-  begin(res, `application/x-${service}-advertisement`);
+  sendHeaders(res, `application/x-${service}-advertisement`);
   await runGit(services, req, res, id, (session) => advertise(service, session, res));
 }
 
-async function fetchRequest(services: Deps, req: GitRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'git-upload-pack');
+async function serveFetch(services: Deps, req: GitRequest, res: Response): Promise<void> {
+  const id = await authorize(services, req, 'git-upload-pack');
   if (await forwarded(services, req, res, id)) return;
-  const input = body(req, 'git-upload-pack');
+  const input = readBody(req, 'git-upload-pack');
   using _ = whileAllowed(services, req, { id, action: 'repository.read', output: res });
-  begin(res, 'application/x-git-upload-pack-result');
+  sendHeaders(res, 'application/x-git-upload-pack-result');
   await runGit(services, req, res, id, (session) => uploadPack(session, input, res), input);
 }
 
-async function pushRequest(services: Deps, req: GitRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'git-receive-pack');
+async function servePush(services: Deps, req: GitRequest, res: Response): Promise<void> {
+  const id = await authorize(services, req, 'git-receive-pack');
   if (await forwarded(services, req, res, id)) return;
-  const input = body(req, 'git-receive-pack');
+  const input = readBody(req, 'git-receive-pack');
   using right = whileAllowed(services, req, { id, action: 'repository.push', output: res });
   const push = { id, requestId: req.id, right, input, output: res };
   const receive = await receiving(services, req, push);
-  begin(res, 'application/x-git-receive-pack-result');
+  sendHeaders(res, 'application/x-git-receive-pack-result');
   await runGit(services, req, res, id, receive, input);
 }
 
@@ -121,7 +121,7 @@ function forwarded(services: Deps, req: Request, res: Response, id: string): Pro
   return forward(services, id, incoming, res);
 }
 
-function open(services: Deps, req: GitRequest, service: Service): Promise<string> {
+function authorize(services: Deps, req: GitRequest, service: Service): Promise<string> {
   const { namespace, name } = req.params;
   const key = { namespace, name: name.replace(/\.git$/, '') };
   return openForGit(services, req.viewer, key, actionOf(service));
@@ -171,7 +171,7 @@ function toClientError(error: GitError, dir: string): Error {
 }
 
 /** The request body, decompressed. @throws AppError 400. */
-function body(req: Request, service: Service): Readable {
+function readBody(req: Request, service: Service): Readable {
   const type = req.get('content-type');
   if (type !== `application/x-${service}-request`)
     throw invalid(null, `Content-Type must be application/x-${service}-request`);
@@ -210,12 +210,12 @@ function pipeBody(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
   return last;
 }
 
-function begin(res: Response, type: string): void {
+function sendHeaders(res: Response, type: string): void {
   res.status(200).setHeader('Content-Type', type);
   res.setHeader('Cache-Control', 'no-cache, max-age=0, must-revalidate');
 }
 
-function plainErrors({ log }: { log: Logger }): ErrorRequestHandler {
+function plainTextErrors({ log }: { log: Logger }): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(error);
     if (isUnexpected(error) && !wasCutOff(req))
@@ -233,14 +233,14 @@ function plainErrors({ log }: { log: Logger }): ErrorRequestHandler {
   };
 }
 
-function download(services: Deps): RequestHandler<{ id: string; oid: string; name: string }> {
+function serveDownload(services: Deps): RequestHandler<{ id: string; oid: string; name: string }> {
   return async (req, res) => {
     const { id, oid, name } = req.params;
     const link: DownloadLink = { id, oid, query: req.query };
     verifyDownloadLink(services, link);
     if (await forwarded(services, req as unknown as Request, res, id)) return;
     const found = await findDownload(services, link);
-    beginDownload(res, name, 'application/octet-stream');
+    setDownloadHeaders(res, name, 'application/octet-stream');
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
     await sendObject(req, res, object, (send) =>
@@ -249,7 +249,7 @@ function download(services: Deps): RequestHandler<{ id: string; oid: string; nam
   };
 }
 
-function beginDownload(res: Response, name: string, type: string): void {
+function setDownloadHeaders(res: Response, name: string, type: string): void {
   res.attachment(name);
   res.setHeader('Content-Type', type);
   neverAsPage(res);
@@ -259,7 +259,7 @@ function beginDownload(res: Response, name: string, type: string): void {
 const ARCHIVE_TYPES = { 'tar.gz': 'application/gzip', zip: 'application/zip' } as const;
 
 /** The archive is created while it is sent, so it has neither a length nor ranges. */
-function archive(services: Deps): RequestHandler<{ id: string; commit: string; name: string }> {
+function serveArchive(services: Deps): RequestHandler<{ id: string; commit: string; name: string }> {
   return async (req, res) => {
     const { id, commit, name } = req.params;
     const { format, folder } = verifyArchiveLink(services, { id, commit, name, query: req.query });
@@ -268,7 +268,7 @@ function archive(services: Deps): RequestHandler<{ id: string; commit: string; n
     const send = (dir: string) =>
       services.git.tasks.run(async (signal) => {
         if (signal.aborted) throw busy('The server is shutting down; try again');
-        beginDownload(res, name, ARCHIVE_TYPES[format]);
+        setDownloadHeaders(res, name, ARCHIVE_TYPES[format]);
         if (req.method === 'HEAD') return void res.end();
         const of = { dir, commit, format, folder, signal };
         if (await sendArchive(services, id, of, res)) return void res.end();

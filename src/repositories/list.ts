@@ -54,15 +54,10 @@ export async function sliceRepositories<S extends Select>(
   select: S,
 ): Promise<Slice<Row<S>>> {
   const sorting: Sorting = { name: sort, column: SORT_COLUMNS[sort], type: SORT_TYPES[sort], order };
-  const { sql } = Prisma;
-  const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
-  const table = { pool, rows: repositoryRows, prisma: visibleRowsReader(db, viewer) };
-  const counted = storedCountsFor(viewer, visibility);
+  const { table, counted, ...filters } = visibleRows({ db, pool }, viewer, visibility);
   return unionPage<Row<S>>(table, sorting, range, {
-    from: 'repositories',
+    ...filters,
     parts: [{ alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds }],
-    where: sql`${visibleSql(viewer)} and ${filter}`,
-    isFiltered: visibility != null,
     counted: counted && { ...counted, namespaceIds },
     select,
   });
@@ -96,22 +91,29 @@ export async function listRepositories<S extends Select>(
   const request = { page, perPage };
   toOffset(request);
   if (!isPossibleKey({ namespace })) throw notFound('Namespace');
-  const { sql } = Prisma;
-  const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
-  const where = sql`${visibleSql(viewer)} and ${filter}`;
-  const table = { pool, rows: repositoryRows, prisma: visibleRowsReader(db, viewer) };
   const sorting = { column: SORT_COLUMNS[sort], order, unique: sort === 'name' };
-  const query = {
-    from: 'repositories',
-    namespace,
-    where,
-    isFiltered: visibility != null,
-    counted: storedCountsFor(viewer, visibility),
-    select,
-  };
+  const { table, ...filters } = visibleRows({ db, pool }, viewer, visibility);
+  const query = { ...filters, namespace, select };
   const found = await offsetPage<Row<S>>(table, sorting, request, query);
   if (!found) throw notFound('Namespace');
   return { ...request, nodes: found.nodes, total: found.total };
+}
+
+/** The parts of a list query that both kinds of pages share. */
+function visibleRows(
+  { db, pool }: { db: Db; pool: pg.Pool },
+  viewer: Viewer,
+  visibility?: Visibility | null,
+) {
+  const { sql } = Prisma;
+  const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
+  return {
+    table: { pool, rows: repositoryRows, prisma: visibleRowsReader(db, viewer) },
+    from: 'repositories',
+    where: sql`${visibleSql(viewer)} and ${filter}`,
+    isFiltered: visibility != null,
+    counted: storedCountsFor(viewer, visibility),
+  };
 }
 
 /**

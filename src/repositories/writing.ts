@@ -350,7 +350,7 @@ async function push(
   if (reportedRefs(Buffer.concat(output))?.has(ref)) return;
   right.refused.throwIfAborted();
   // The reasons of the pre-receive check come first; the lines that git adds name its hook and are dropped.
-  const [first = 'git refused it', ...rest] = ending.stderr
+  const [first = 'git rejected the push', ...rest] = ending.stderr
     .split('\n')
     .filter((line) => line !== '' && !/^(?:error|fatal|warning): /.test(line));
   throw new AppError('conflict', [first, ...rest].join('\n'));

@@ -17,6 +17,7 @@ import {
   type ContentsPath,
   checkPath,
   locateAtRef,
+  normalizePath,
   type Tree,
   chargeCommits,
 } from './contents.ts';
@@ -52,7 +53,7 @@ export async function blame(
     to: last,
   });
   const bySha = await chargeBySha(allowance, repository, commits);
-  return lines.map((one) => ({ ...one, commit: bySha.get(one.sha) ?? null }));
+  return lines.map((hunk) => ({ ...hunk, commit: bySha.get(hunk.sha) ?? null }));
 }
 
 async function chargeBySha(
@@ -101,8 +102,7 @@ export async function findLastCommit(
   allowance: Allowance,
 ): Promise<RepositoryCommit | null> {
   demand(viewer, 'repository.read', target(repository));
-  const normalizedPath = path === '/' ? '' : path;
-  if (normalizedPath) checkPath(normalizedPath);
+  const normalizedPath = normalizePath(path);
   const { id, defaultBranch } = repository;
   const commit = await lastCommitOnServer(services, id, { defaultBranch, ref, path: normalizedPath });
   if (!commit) return null;
@@ -131,7 +131,7 @@ export function addLastCommits(
   allowance: Allowance,
 ): EntryWithLastCommit[] {
   const names = entries.map(({ name }) => name);
-  const normalizedPath = path === '/' ? '' : path;
+  const normalizedPath = normalizePath(path);
   const commits = lazyAsync(async () =>
     commit === null
       ? new Map<string, RepositoryCommit>()

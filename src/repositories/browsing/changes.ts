@@ -89,9 +89,9 @@ export function listChangedFiles(
   };
 }
 
-type PatchesIn = { range: Range; page: FileShape[] };
+type PatchesInput = { range: Range; page: FileShape[] };
 
-const patchesOnServer = defineComparisonTask('patchesIn', ({ git }, dir, { range, page }: PatchesIn) =>
+const patchesOnServer = defineComparisonTask('patchesIn', ({ git }, dir, { range, page }: PatchesInput) =>
   git.diffs.patches(dir, range, page),
 );
 
@@ -113,7 +113,7 @@ export type Comparison = {
   /** The best common ancestor; null if there is none. */
   mergeBase: RepositoryCommit | null;
   /** Counts the commits that each side has and the other lacks. */
-  apart(): Promise<Distance>;
+  distance(): Promise<Distance>;
 };
 
 /** Compares `head` with `base`. @throws AppError 401, 403, 404 for an unknown revision, 422 if it takes too long. */
@@ -125,15 +125,15 @@ export async function compareRevisions(
 ): Promise<Comparison> {
   demand(viewer, 'repository.read', target(repository));
   const { id, defaultBranch } = repository;
-  const apart = await comparisonOnServer(services, id, { defaultBranch, ...revisions });
+  const found = await comparisonOnServer(services, id, { defaultBranch, ...revisions });
   const withRepository = (commit: Commit) => ({ ...commit, repository });
-  const [base, head] = [withRepository(apart.base), withRepository(apart.head)];
+  const [base, head] = [withRepository(found.base), withRepository(found.head)];
   return {
     repository,
     base,
     head,
-    mergeBase: apart.mergeBase && withRepository(apart.mergeBase),
-    apart: lazyAsync(() => distanceOnServer(services, id, { base: base.sha, head: head.sha })),
+    mergeBase: found.mergeBase && withRepository(found.mergeBase),
+    distance: lazyAsync(() => distanceOnServer(services, id, { base: base.sha, head: head.sha })),
   };
 }
 
@@ -178,7 +178,7 @@ export function readComparisonChanges(
 /** Lists the commits of `head` that `base` lacks, newest first. @throws AppError 400 */
 export async function listComparisonCommits(
   services: Reads,
-  { repository, base, head, apart }: Comparison,
+  { repository, base, head, distance }: Comparison,
   { first, after }: SliceRequest,
   allowance: Allowance,
 ): Promise<Slice<RepositoryCommit>> {
@@ -195,15 +195,15 @@ export async function listComparisonCommits(
       commit ? [{ cursor: String(skip + i + 1), node: { ...commit, repository } }] : [],
     ),
     hasNextPage,
-    totalCount: async () => (await apart()).ahead,
+    totalCount: async () => (await distance()).ahead,
   };
 }
 
-type CommitsApart = { ends: Ends; skip: number; take: number };
+type CommitsInput = { ends: Ends; skip: number; take: number };
 
 const commitsOnServer = defineComparisonTask(
   'commitsApart',
-  async ({ git: { objects, diffs } }, dir, { ends, skip, take }: CommitsApart) => {
+  async ({ git: { objects, diffs } }, dir, { ends, skip, take }: CommitsInput) => {
     const range = { skip, take: take + 1 };
     const shas = await diffs.commitsBetween(dir, ends.base, ends.head, range);
     const commits = await readCommits(objects, dir, shas.slice(0, take));

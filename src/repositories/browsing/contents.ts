@@ -47,7 +47,7 @@ export type File = {
   rawUrl: string;
 };
 
-const TOO_WIDE =
+const DIRECTORY_TOO_LARGE =
   'is a directory of more than 4 MiB (some 100,000 entries), which cannot be listed; clone the repository to see it';
 
 /**
@@ -67,8 +67,7 @@ export async function readDirectory(
   allowance: Allowance,
 ): Promise<Tree> {
   demand(viewer, 'repository.read', target(repository));
-  const normalizedPath = path === '/' ? '' : path;
-  if (normalizedPath) checkPath(normalizedPath);
+  const normalizedPath = normalizePath(path);
   const { id, defaultBranch } = repository;
   const pointers = hasLargeFiles(repository);
   const found = await locateTree(services, id, { defaultBranch, ref, path: normalizedPath, pointers });
@@ -92,7 +91,7 @@ const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeA
     const directory = located.object;
     if (directory?.type !== 'tree') throw notFound('Directory');
     const { oid, size } = directory;
-    if (size > MAX_TREE_BYTES) throw invalid('path', TOO_WIDE);
+    if (size > MAX_TREE_BYTES) throw invalid('path', DIRECTORY_TOO_LARGE);
     const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid, at) : null;
     return { ref: located.ref, commit: located.commit, oid, size, entries };
   });
@@ -238,6 +237,13 @@ export async function locateAtRef(
 
 function hasNoNul(ref: string): boolean {
   return !ref.includes('\0');
+}
+
+/** Maps `/` to the root and checks any other path. @throws AppError 400 naming `path`. */
+export function normalizePath(path: string): string {
+  if (path === '/' || path === '') return '';
+  checkPath(path);
+  return path;
 }
 
 /** @throws AppError 400 naming `path`. */

@@ -132,11 +132,11 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
     aheadBy: t.int({
       description: 'The number of commits of `head` that `base` lacks.',
       complexity: PROCESS,
-      resolve: async (comparison) => (await comparison.apart()).ahead,
+      resolve: async (comparison) => (await comparison.distance()).ahead,
     }),
     behindBy: t.int({
       description: 'The number of commits of `base` that `head` lacks.',
-      resolve: async (comparison) => (await comparison.apart()).behind,
+      resolve: async (comparison) => (await comparison.distance()).behind,
     }),
     commits: t.field({
       type: CommitConnection,

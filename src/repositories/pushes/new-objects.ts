@@ -22,12 +22,12 @@ type Deps = { db: Db; findingIds: FindingIds; git: Git; largeFiles: LargeFiles }
 /** @throws GitError; the reason of the signal */
 export async function scanNewObjects(
   services: Deps,
-  brought: IncomingPush,
+  incoming: IncomingPush,
   { forSecrets }: { forSecrets: boolean },
 ): Promise<Verdict> {
-  const pointers = createPointerScanner(services, brought);
-  if (forSecrets) return scan(brought, [pointers, createSecretScanner(services, brought)]);
-  const { quarantined } = brought;
+  const pointers = createPointerScanner(services, incoming);
+  if (forSecrets) return scan(incoming, [pointers, createSecretScanner(services, incoming)]);
+  const { quarantined } = incoming;
   const timeout = AbortSignal.timeout(MAX_POINTERS_MS);
   const bounded = { ...quarantined, signal: AbortSignal.any([quarantined.signal, timeout]) };
   try {

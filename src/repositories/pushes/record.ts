@@ -73,8 +73,8 @@ async function recordMeasured(
   });
 }
 
-function latest(one: Date, other: Date | null): Date {
-  return other && other > one ? other : one;
+function latest(a: Date, b: Date | null): Date {
+  return b && b > a ? b : a;
 }
 
 /** How many of the latest events are searched for the last update of a ref. */

@@ -28,7 +28,7 @@ import { storageExceeded, storageLeft, storageLimit } from '../../platform/limit
 import { PushReservation } from '../../platform/limits/storage.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { judgeBranches } from './branches.ts';
+import { checkBranches } from './branches.ts';
 import { reject } from './incoming-push.ts';
 import { checkLocks } from './locks.ts';
 import { scanNewObjects } from './new-objects.ts';
@@ -74,14 +74,14 @@ export async function createPushRules(
   { repositoryId: id, by, requestId, right }: PushRequest,
 ): Promise<PushRules> {
   const { db, git, log, pool, pushes } = services;
-  const room = await readNamespaceStorage(pool, id);
+  const namespaceStorage = await readNamespaceStorage(pool, id);
   const event = newId('evt');
   const reservation = new PushReservation(services, event);
   let begun: Begun<BegunPush> | undefined;
   return {
     hooks: git.hooks,
     locks: git.locks,
-    limit: packLimit(services, room),
+    limit: packLimit(services, namespaceStorage),
     async judge(push, signal) {
       try {
         const verdict = await checkPush(services, { id, by, push, signal, reservation });
@@ -127,12 +127,12 @@ export async function createPushRules(
 }
 
 /** The size limit for the pack, and the message for a larger one. */
-function packLimit(services: Deps, room: NamespaceStorage | null): PushRules['limit'] {
-  if (!room) return { maxBytes: 0, reason: DELETED };
-  const left = storageLeft(services, room);
+function packLimit(services: Deps, namespaceStorage: NamespaceStorage | null): PushRules['limit'] {
+  if (!namespaceStorage) return { maxBytes: 0, reason: DELETED };
+  const left = storageLeft(services, namespaceStorage);
   if (services.space.room < left)
     return { maxBytes: services.space.room, reason: diskFull().message };
-  const { plan, storageBytes } = room;
+  const { plan, storageBytes } = namespaceStorage;
   const numbers = { limit: storageLimit(services, plan), used: Number(storageBytes), adding: null };
   return { maxBytes: left, reason: storageExceeded(plan, numbers).message };
 }
@@ -178,13 +178,13 @@ async function checkPush(
   await reservation.take(row.namespaceId, row.plan, quarantine ? sizeOf(quarantine) : 0);
   const repository = { id, name: row.name, namespaceId: row.namespaceId };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
-  const brought = { repository, by, commands, tips, options, quarantined };
+  const incoming = { repository, by, commands, tips, options, quarantined };
   try {
-    const branchVerdict = await judgeBranches(protection, by, commands, quarantined);
+    const branchVerdict = await checkBranches(protection, by, commands, quarantined);
     if (!branchVerdict.accepted) return branchVerdict;
-    const lockVerdict = await checkLocks(row.locks, brought);
+    const lockVerdict = await checkLocks(row.locks, incoming);
     if (!lockVerdict.accepted) return lockVerdict;
-    return await scanNewObjects(services, brought, { forSecrets: row.secretScanning });
+    return await scanNewObjects(services, incoming, { forSecrets: row.secretScanning });
   } catch (error) {
     if (!limit.aborted) throw error;
     return reject(

@@ -36,7 +36,7 @@ function lookupTable(chars: string): Uint8Array {
 
 type Compiled = { name: string; hint: RegExp; form: RegExp; isLive: NonNullable<Kind['isLive']> };
 
-const compiled = (flags: string, kinds: readonly Kind[]): Compiled[] =>
+const compileKinds = (flags: string, kinds: readonly Kind[]): Compiled[] =>
   kinds.map(({ name, hint = '', form, isLive = looksRandom }) => ({
     name,
     hint: new RegExp(hint, 'y'),
@@ -44,9 +44,9 @@ const compiled = (flags: string, kinds: readonly Kind[]): Compiled[] =>
     isLive,
   }));
 
-const hinted = KINDS.filter(({ hint }) => hint);
-const TOKENS = compiled('y', hinted);
-const HINTS = hinted.map(({ hint }) => hint).join('|');
+const KINDS_WITH_HINT = KINDS.filter(({ hint }) => hint);
+const TOKENS = compileKinds('y', KINDS_WITH_HINT);
+const HINTS = KINDS_WITH_HINT.map(({ hint }) => hint).join('|');
 
 const ANCHORED = Map.groupBy(
   KINDS.flatMap((kind) => (kind.anchors ?? []).map((anchor) => ({ anchor, kind }))),
@@ -55,7 +55,7 @@ const ANCHORED = Map.groupBy(
   .entries()
   .map(([anchor, kinds]) => ({
     anchor,
-    kinds: compiled(
+    kinds: compileKinds(
       '',
       kinds.map(({ kind }) => kind),
     ),
@@ -67,11 +67,11 @@ const ANCHORED = Map.groupBy(
  * to time, so that the caller can yield to the event loop.
  */
 export function* secretsIn(bytes: Uint8Array, text: string): Generator<Secret | null> {
-  yield* tokensIn(bytes, text);
-  for (const { anchor, kinds } of ANCHORED) yield* nearAnchor(text, anchor, kinds);
+  yield* findTokens(bytes, text);
+  for (const { anchor, kinds } of ANCHORED) yield* findNearAnchors(text, anchor, kinds);
 }
 
-function* tokensIn(bytes: Uint8Array, text: string): Generator<Secret | null> {
+function* findTokens(bytes: Uint8Array, text: string): Generator<Secret | null> {
   const hint = new RegExp(HINTS, 'y');
   let steps = 0;
   let done = 0;
@@ -83,7 +83,7 @@ function* tokensIn(bytes: Uint8Array, text: string): Generator<Secret | null> {
       if (at > 0 && IS_OF_WORD[bytes[at - 1] as number] === 1) continue;
       if (++steps % YIELD_INTERVAL === 0) yield null;
       hint.lastIndex = at;
-      const secret = hint.test(text) ? tokenAt(text, at) : null;
+      const secret = hint.test(text) ? matchTokenAt(text, at) : null;
       if (!secret) continue;
       yield secret;
       at += secret.text.length - 1;
@@ -103,7 +103,7 @@ function earliestStart(bytes: Uint8Array, { start }: Run, done: number): number 
 type Run = { start: number; end: number; isRandomLike: boolean };
 
 /**
- * Finds the next run of at least `RUN` token characters. `mixed` means that it contains a digit or no lower-case
+ * Finds the next run of at least `RUN` token characters. It is `isRandomLike` if it contains a digit or no lower-case
  * letter, as random text does and a long identifier rarely does. A separate function: inside a generator the loop is
  * five times slower.
  */
@@ -135,7 +135,7 @@ function looksRandomRun(bytes: Uint8Array, start: number, end: number): boolean 
   return !hasLowerCase;
 }
 
-function tokenAt(text: string, at: number): Secret | null {
+function matchTokenAt(text: string, at: number): Secret | null {
   for (const { name, hint, form, isLive } of TOKENS) {
     hint.lastIndex = at;
     if (!hint.test(text)) continue;
@@ -146,7 +146,7 @@ function tokenAt(text: string, at: number): Secret | null {
   return null;
 }
 
-function* nearAnchor(
+function* findNearAnchors(
   text: string,
   anchor: string,
   kinds: readonly Compiled[],
@@ -176,11 +176,11 @@ export type FindingIds = (repositoryId: string, kind: string, text: string) => s
 
 /** Ten characters are 50 bits: enough to distinguish the findings of a repository, and short to type. */
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';
-const CHARACTERS = 10;
+const ID_LENGTH = 10;
 
 export function createFindingIds(key: Uint8Array): FindingIds {
   return (repositoryId, kind, text) => {
     const mac = createHmac('sha256', key).update(JSON.stringify([repositoryId, kind, text]));
-    return [...mac.digest().subarray(0, CHARACTERS)].map((byte) => ALPHABET[byte & 31]).join('');
+    return [...mac.digest().subarray(0, ID_LENGTH)].map((byte) => ALPHABET[byte & 31]).join('');
   };
 }

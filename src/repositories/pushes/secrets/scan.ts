@@ -48,7 +48,7 @@ export type Candidate = Suspect & { path: string };
 type Suspect = Pick<Finding, 'id' | 'kind'> & { firstLine: string };
 
 /** An object with possible secrets. `isOpaque`: git may produce no patch for it. */
-type Suspected = { type: ObjectType; isOpaque: boolean; suspects: Suspect[] };
+type SuspectObject = { type: ObjectType; isOpaque: boolean; suspects: Suspect[] };
 
 /** Objects that are located in one batch. */
 const MAX_OBJECTS = 200;
@@ -56,9 +56,9 @@ const MAX_OBJECTS = 200;
  * Candidates per file over all its versions, because each added line is searched for each. A file full of keys needs no
  * more.
  */
-const MAX_OF_FILE = 200;
+const MAX_CANDIDATES_PER_FILE = 200;
 /** Digits of an object id in messages. */
-const SHORT = 10;
+const SHORT_ID = 10;
 
 /** Finds the secrets added by the commits that are reachable from `tips` and from no existing ref. */
 export class SecretScan {
@@ -69,7 +69,7 @@ export class SecretScan {
   /** Finding id → finding. */
   readonly #findings = new Map<string, Finding>();
   /** Object id → object. */
-  #suspected = new Map<string, Suspected>();
+  #suspected = new Map<string, SuspectObject>();
 
   constructor(quarantined: Quarantined, tips: readonly string[], options: ScanOptions) {
     this.#quarantined = quarantined;
@@ -82,7 +82,7 @@ export class SecretScan {
    * Inspects a new object. @returns whether the limit of findings is reached @throws GitError; the reason of the signal
    */
   async inspect({ type, oid, data }: NewObject): Promise<boolean> {
-    const text = type === 'tree' ? namesIn(data) : data;
+    const text = type === 'tree' ? fileNamesIn(data) : data;
     const suspects = await this.#suspectsIn(text);
     if (suspects.length > 0)
       this.#suspected.set(oid, { type, isOpaque: text.includes(0), suspects });
@@ -116,7 +116,7 @@ export class SecretScan {
         const { kind, text } = secret;
         const id = this.#options.idOf(kind, text);
         found.set(id, { id, kind, firstLine: text.split(/\r?\n/, 1)[0] ?? '' });
-        if (found.size >= MAX_OF_FILE) break;
+        if (found.size >= MAX_CANDIDATES_PER_FILE) break;
       }
       await this.#yieldIfDue();
     }
@@ -129,7 +129,7 @@ export class SecretScan {
     if (suspected.size === 0) return;
     const blobs = suspected.entries().filter(([, { type }]) => type === 'blob');
     const paths = await pathsOf(this.#quarantined, this.#tips, new Set(blobs.map(([oid]) => oid)));
-    const isPatchable = ([oid, { isOpaque }]: [string, Suspected]) => !isOpaque && paths.has(oid);
+    const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) => !isOpaque && paths.has(oid);
     const [patchable, wholeObjects] = [
       [...suspected].filter((one) => isPatchable(one)),
       [...suspected].filter((one) => !isPatchable(one)),
@@ -138,7 +138,7 @@ export class SecretScan {
     if (patchable.length > 0 && !this.#isFull) await this.#addLines(candidatesByPath(patchable, paths));
   }
 
-  async #addWhole(objects: readonly [string, Suspected][], paths: Paths): Promise<void> {
+  async #addWhole(objects: readonly [string, SuspectObject][], paths: Paths): Promise<void> {
     if (objects.length === 0) return;
     const known = await this.#options.known(objects.map(([oid]) => oid));
     const candidates = objects.flatMap(([oid, { type, suspects }]) => {
@@ -153,18 +153,18 @@ export class SecretScan {
     if (candidates.length === 0) return;
     const allowed = await this.#options.allowed(candidates);
     for (const { id, kind, path } of candidates)
-      if (!allowed.has(id)) this.#note({ id, kind, location: path, commit: null });
+      if (!allowed.has(id)) this.#report({ id, kind, location: path, commit: null });
   }
 
   async #addLines(candidates: ReadonlyMap<string, Candidate[]>): Promise<void> {
     const allowed = await this.#options.allowed([...candidates.values()].flat());
     for await (const finding of findAddedLines(this.#quarantined, this.#tips, candidates)) {
-      if (!allowed.has(finding.id)) this.#note(finding);
+      if (!allowed.has(finding.id)) this.#report(finding);
       if (this.#isFull) break;
     }
   }
 
-  #note(finding: Finding): void {
+  #report(finding: Finding): void {
     if (!this.#isFull && !this.#findings.has(finding.id)) this.#findings.set(finding.id, finding);
   }
 }
@@ -177,7 +177,7 @@ function withoutNuls(data: Buffer): Buffer {
 }
 
 /** The names in a directory, one per line. */
-function namesIn(tree: Buffer): Buffer {
+function fileNamesIn(tree: Buffer): Buffer {
   return Buffer.from(
     parseTree(tree)
       .map(({ name }) => name)
@@ -190,7 +190,7 @@ type Paths = ReadonlyMap<string, ReadonlySet<string>>;
 
 /** Describes the location without names that may themselves be secrets. */
 function describeLocation(oid: string, type: ObjectType, paths: Paths): string {
-  const short = oid.slice(0, SHORT);
+  const short = oid.slice(0, SHORT_ID);
   switch (type) {
     case 'blob': {
       const [path] = paths.get(oid) ?? [];
@@ -208,7 +208,7 @@ function describeLocation(oid: string, type: ObjectType, paths: Paths): string {
 
 /** Groups the candidates of text files by path, as Latin-1. */
 function candidatesByPath(
-  files: readonly [string, Suspected][],
+  files: readonly [string, SuspectObject][],
   paths: Paths,
 ): ReadonlyMap<string, Candidate[]> {
   const candidates = new Map<string, Candidate[]>();
@@ -219,7 +219,7 @@ function candidatesByPath(
       const ids = new Set(known.map(({ id }) => id));
       const fresh = suspects.filter(({ id }) => !ids.has(id));
       const all = [...known, ...fresh.map((one) => ({ ...one, path }))];
-      candidates.set(bytes, all.slice(0, MAX_OF_FILE));
+      candidates.set(bytes, all.slice(0, MAX_CANDIDATES_PER_FILE));
     }
   }
   return candidates;
@@ -234,19 +234,19 @@ async function* findAddedLines(
   const paths = [...candidates.keys()];
   // One regular expression per file matches all its candidates. Searching 300,000 lines for 200 candidates one by one
   // took 5 s.
-  const anyOf = new Map(paths.map((path) => [path, matcherOf(candidates.get(path) ?? [])]));
+  const matchers = new Map(paths.map((path) => [path, createMatcher(candidates.get(path) ?? [])]));
   const yieldIfDue = createYielder(quarantined.signal);
   for await (const { text, path, line, commit } of addedLines(patchOf(quarantined, tips, paths))) {
     const wait = yieldIfDue();
     if (wait) await wait;
-    if (!anyOf.get(path)?.test(text)) continue;
+    if (!matchers.get(path)?.test(text)) continue;
     for (const { firstLine, id, kind, path: shown } of candidates.get(path) ?? [])
       if (text.includes(firstLine)) yield { id, kind, location: `${shown}:${line}`, commit };
   }
 }
 
 /** A pattern for lines that contain any of the candidates. */
-function matcherOf(candidates: readonly Candidate[]): RegExp {
+function createMatcher(candidates: readonly Candidate[]): RegExp {
   return new RegExp(candidates.map(({ firstLine }) => RegExp.escape(firstLine)).join('|'));
 }
 
@@ -261,22 +261,22 @@ export async function* addedLines(patch: AsyncIterable<string>): AsyncGenerator<
   let commit = '';
   let path = '';
   let line = 0;
-  /** Remaining lines of the new file in the hunk, and the number of parents it is compared with. */
-  let left = 0;
-  let removed: number[] = [];
+  /** Remaining lines of the hunk: those of the new file, and those of each parent that it is compared with. */
+  let remainingAdded = 0;
+  let remainingRemoved: number[] = [];
   let parents = 1;
   for await (const text of patch) {
-    const inHunk = left > 0 || removed.some((count) => count > 0);
+    const inHunk = remainingAdded > 0 || remainingRemoved.some((count) => count > 0);
     if (inHunk && !text.startsWith('\\')) {
       const marks = text.slice(0, parents);
       if (marks.includes('-')) {
-        removed = removed.map((count, i) => count - (marks[i] === '-' ? 1 : 0));
+        remainingRemoved = remainingRemoved.map((count, i) => count - (marks[i] === '-' ? 1 : 0));
         continue;
       }
-      left--;
+      remainingAdded--;
       // A line that one parent has was checked in that parent.
       if (!marks.includes(' ')) yield { commit, path, line, text: text.slice(parents) };
-      removed = removed.map((count, i) => count - (marks[i] === ' ' ? 1 : 0));
+      remainingRemoved = remainingRemoved.map((count, i) => count - (marks[i] === ' ' ? 1 : 0));
       line++;
       continue;
     }
@@ -284,12 +284,12 @@ export async function* addedLines(patch: AsyncIterable<string>): AsyncGenerator<
     if (hunk) {
       const [, marks = '', olds = '', start, count] = hunk;
       parents = marks.length - 1;
-      removed = olds
+      remainingRemoved = olds
         .trim()
         .split(' ')
         .map((old) => Number(old.split(',')[1] ?? 1));
       line = Number(start);
-      left = Number(count ?? 1);
+      remainingAdded = Number(count ?? 1);
     } else if (text.startsWith('commit ')) {
       commit = text.slice('commit '.length);
     } else if (text.startsWith('+++ ')) {

@@ -18,8 +18,8 @@ const ALLOW = 'secret.allow=';
 type Deps = { db: Db; findingIds: FindingIds; git: Git };
 
 /** Findings that the pusher allows are stored with an audit entry, if no scanner rejects the push. */
-export function createSecretScanner(services: Deps, brought: IncomingPush): ObjectScanner {
-  const { repository, commands, tips, options, quarantined } = brought;
+export function createSecretScanner(services: Deps, incoming: IncomingPush): ObjectScanner {
+  const { repository, commands, tips, options, quarantined } = incoming;
   const allowedIds = new Set(
     options.filter((one) => one.startsWith(ALLOW)).map((one) => one.slice(ALLOW.length).trim()),
   );
@@ -47,7 +47,7 @@ export function createSecretScanner(services: Deps, brought: IncomingPush): Obje
       await scan.inspectRefs(createdRefs.map(({ ref }) => ref));
       const findings = await scan.findings();
       if (findings.length > 0) return refuseFindings(findings);
-      if (newlyAllowed.size > 0) await storeAllowed(services, brought, [...newlyAllowed.values()]);
+      if (newlyAllowed.size > 0) await storeAllowed(services, incoming, [...newlyAllowed.values()]);
       const notes = [...allowedIds]
         .filter((id) => !newlyAllowed.has(id))
         .map((id) => `${ALLOW}${id} had no effect: this push has no new finding with that id.`);
