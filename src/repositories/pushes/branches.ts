@@ -36,7 +36,7 @@ export async function checkBranches(
     const matching = rules.filter(({ pattern }) => matchesPattern(pattern, branch));
     const violated = matching.find((rule) => !mayPush(rule, by, namespaceId));
     if (violated)
-      return reject(`The branch ${branch} is protected: ${describePushers(violated)} may push to it`);
+      return reject(`The branch ${branch} is protected: ${describePushers(violated)} to push to it`);
     if (command.after === NONE && (isDefault || matching.some((rule) => !rule.allowsDeletions)))
       return reject(`The branch ${branch} is protected and cannot be deleted`);
     const mustFastForward = isDefault || matching.some((rule) => !rule.allowsForcePushes);
@@ -62,5 +62,5 @@ function mayPush({ pushRole, pusherIds }: EnforcedRule, by: Account, namespaceId
 
 function describePushers({ pattern, pusherIds }: EnforcedRule): string {
   const users = pusherIds.length > 0 ? ' and the users it names' : '';
-  return `by the rule for ${pattern} only administrators${users}`;
+  return `the rule for ${pattern} allows only administrators${users}`;
 }
