@@ -21,7 +21,7 @@ import { QueueTimeout } from '../platform/limits/fair-semaphore.ts';
 type Deps = { db: Db; git: Git; log: Logger };
 
 /** Dependencies of reading a repository on whichever server has it. */
-export type Reads = Deps & { pool: pg.Pool; cluster: Cluster };
+export type RepositoryReadDeps = Deps & { pool: pg.Pool; cluster: Cluster };
 
 /** Ids of repositories whose missing data has been logged. */
 const reported = new LRUCache<string, true>({ max: 10_000 });
@@ -53,14 +53,14 @@ export async function inFolder<T>(
 
 /**
  * Defines an operation on the folder of a repository that can be called on any server; the server that has the
- * repository runs it. Input and output must be serializable, and the operation must be idempotent. `signal`
- * aborts when the caller stops waiting.
- * @throws as `inFolder`
+ * repository runs it. Input and output must be serializable, and the operation must be idempotent. `signal` aborts when
+ * the caller stops waiting.
+ * @throws AppError 404, 500, 503 as for any work in the folder, and errors of `work`
  */
 export function defineFolderTask<In, Out>(
   name: string,
   work: (services: Deps, dir: string, input: In, signal?: AbortSignal) => Promise<Out>,
-): (services: Reads, id: string, input: In, signal?: AbortSignal) => Promise<Out> {
+): (services: RepositoryReadDeps, id: string, input: In, signal?: AbortSignal) => Promise<Out> {
   return onServerOf<In, Out>(name, (services, id, input, signal) =>
     inFolder(services, id, (dir) => work(services, dir, input, signal)),
   );

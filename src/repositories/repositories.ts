@@ -14,7 +14,7 @@ import type { Rule } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import { columnOf } from '../platform/database/keyset.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
-import { defineFolderTask, type Reads } from './folder.ts';
+import { defineFolderTask, type RepositoryReadDeps } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { repositoryRows } from './rows.ts';
 import { visibleTo } from './visibility.ts';
@@ -197,7 +197,7 @@ export type Source = {
  * @throws AppError 400 if `repo` is not `namespace/name`, 401, 404 for the repository or the branch.
  */
 export async function resolveBranch(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   { repo, branch }: { repo: string; branch: string | null },
 ): Promise<Source> {
@@ -215,7 +215,7 @@ export async function resolveBranch(
  * @throws AppError 404
  */
 export async function lookForCommit(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   { repositoryId, commitSha }: { repositoryId: string; commitSha: string },
 ): Promise<{ fullName: string; isThere: boolean }> {

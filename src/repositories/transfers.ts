@@ -55,7 +55,7 @@ type PushTransfer = {
   /** The repository's id. */
   id: string;
   requestId: string;
-  /** The watched permission to push, from `whileAllowed`. */
+  /** The watched permission to push. */
   right: Recheck;
   input: Readable;
   output: Writable;

@@ -15,7 +15,7 @@ import type { Viewer } from '../../identity/permissions.ts';
 import { demand } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import type { Reads } from '../folder.ts';
+import type { RepositoryReadDeps } from '../folder.ts';
 import { defineFolderTask } from '../folder.ts';
 import { readHasLargeFiles } from '../large-checkout.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
@@ -38,7 +38,7 @@ export type ArchiveFormat = (typeof ARCHIVE_FORMATS)[number];
  * @throws AppError 401, 403, 404 for an unknown ref
  */
 export async function createArchiveUrl(
-  services: Reads & { signer: Signer; urls: Urls },
+  services: RepositoryReadDeps & { signer: Signer; urls: Urls },
   viewer: Viewer,
   repository: AccessRow & { name: string },
   { ref, format }: { ref?: string | null; format: ArchiveFormat },

@@ -9,7 +9,7 @@ import type { DirectoryAt } from '../../git/objects/last-commits.ts';
 import type { TreeEntry } from '../../git/objects/read.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { defineFolderTask, type Reads } from '../folder.ts';
+import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { defineBoundedFolderTask } from './changes.ts';
 import {
@@ -34,7 +34,7 @@ export type BlameHunk = BlamedLines & { commit: RepositoryCommit | null };
  *   that is not a file, 422 if it takes too long
  */
 export async function blame(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   { path, ref, from, to }: BlameRange,
@@ -95,7 +95,7 @@ const blameOnServer = defineBoundedFolderTask(
  * @throws AppError 400 for an invalid path, 401, 403, 404 for an unknown ref or path
  */
 export async function findLastCommit(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   { path, ref }: ContentsPath,
@@ -126,7 +126,7 @@ const lastCommitOnServer = defineFolderTask('lastChange', async ({ git }, dir, {
 export type EntryWithLastCommit = TreeEntry & { lastCommit(): Promise<RepositoryCommit | null> };
 
 export function addLastCommits(
-  services: Reads,
+  services: RepositoryReadDeps,
   { repository, commit, path, entries }: Tree,
   allowance: Allowance,
 ): EntryWithLastCommit[] {
@@ -145,7 +145,7 @@ export function addLastCommits(
 
 /** Entry name → commit. Entries whose commit is not found in time are missing. */
 async function lastCommits(
-  services: Reads,
+  services: RepositoryReadDeps,
   repository: AccessRow,
   directory: DirectoryAt,
   allowance: Allowance,

@@ -20,7 +20,7 @@ import {
   sliceOf,
 } from '../../platform/database/paging.ts';
 import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
-import { defineFolderTask, type Reads } from '../folder.ts';
+import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts';
 
@@ -41,13 +41,13 @@ export type RepositoryChanges = Changes & {
  * @throws AppError 422 if it takes too long.
  */
 export function readCommitChanges(
-  services: Reads,
+  services: RepositoryReadDeps,
   { repository, sha, parents }: RepositoryCommit,
 ): Promise<RepositoryChanges> {
   return readChanges(services, repository, { from: parents[0] ?? null, to: sha });
 }
 
-async function readChanges(services: Reads, repository: AccessRow, range: Range): Promise<RepositoryChanges> {
+async function readChanges(services: RepositoryReadDeps, repository: AccessRow, range: Range): Promise<RepositoryChanges> {
   const changes = await changesOnServer(services, repository.id, range);
   const sum = (of: 'additions' | 'deletions') =>
     changes.isTruncated ? null : changes.files.reduce((total, file) => total + (file[of] ?? 0), 0);
@@ -66,7 +66,7 @@ const changesOnServer = defineComparisonTask('changesIn', ({ git }, dir, range: 
 
 /** In git's order, by path. @throws AppError 400 */
 export function listChangedFiles(
-  services: Reads,
+  services: RepositoryReadDeps,
   { files, repository, range }: RepositoryChanges,
   request: SliceRequest,
   allowance: Allowance,
@@ -118,7 +118,7 @@ export type Comparison = {
 
 /** Compares `head` with `base`. @throws AppError 401, 403, 404 for an unknown revision, 422 if it takes too long. */
 export async function compareRevisions(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   revisions: { base: string; head: string },
@@ -169,7 +169,7 @@ const distanceOnServer = defineComparisonTask('distance', ({ git }, dir, { base,
 
 /** Reads what `head` changes since the merge base; without one, relative to `base`. */
 export function readComparisonChanges(
-  services: Reads,
+  services: RepositoryReadDeps,
   { repository, base, head, mergeBase }: Comparison,
 ): Promise<RepositoryChanges> {
   return readChanges(services, repository, { from: (mergeBase ?? base).sha, to: head.sha });
@@ -177,7 +177,7 @@ export function readComparisonChanges(
 
 /** Lists the commits of `head` that `base` lacks, newest first. @throws AppError 400 */
 export async function listComparisonCommits(
-  services: Reads,
+  services: RepositoryReadDeps,
   { repository, base, head, distance }: Comparison,
   { first, after }: SliceRequest,
   allowance: Allowance,

@@ -20,7 +20,7 @@ import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import { type OffsetPage, type PageRequest, toOffset } from '../../platform/database/paging.ts';
 import { type Allowance, takeWhole } from '../../platform/limits/reads.ts';
-import { defineFolderTask, type Reads } from '../folder.ts';
+import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { createDownloadUrl, createLargeFileUrl } from './downloads.ts';
@@ -60,7 +60,7 @@ export type ContentsPath = { path: string; ref?: string | null };
 
 /** Reads a directory. @throws AppError 400 for an invalid path or a directory that is too large, 401, 403, 404, 503. */
 export async function readDirectory(
-  services: Reads & { largeFiles: LargeFiles },
+  services: RepositoryReadDeps & { largeFiles: LargeFiles },
   viewer: Viewer,
   repository: ContentsRow,
   { path, ref }: ContentsPath,
@@ -111,7 +111,7 @@ const readWideTree = defineFolderTask('readWideTree', ({ git }, dir, { oid, poin
  * file.
  */
 export async function readFile(
-  services: Reads & { signer: Signer; urls: Urls; largeFiles: LargeFiles },
+  services: RepositoryReadDeps & { signer: Signer; urls: Urls; largeFiles: LargeFiles },
   viewer: Viewer,
   repository: ContentsRow,
   { path, ref }: ContentsPath,
@@ -183,7 +183,7 @@ export type RepositoryCommit = Commit & { repository: AccessRow };
 
 /** Lists commits by page, newest first. @throws AppError 400, 401, 403, 404 for an unknown revision. */
 export async function listCommits(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   { revision, page, perPage }: PageRequest & { revision: string },

@@ -16,7 +16,7 @@ import {
   type SliceRequest,
 } from '../../platform/database/paging.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { defineFolderTask, type Reads } from '../folder.ts';
+import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts';
 
@@ -26,7 +26,7 @@ import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts
  * @throws AppError 400, 401, 403, 404 for an unknown revision.
  */
 export async function sliceHistory(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   { revision, first, after }: SliceRequest & { revision?: string | null },
@@ -80,7 +80,7 @@ function parseHistoryCursor(cursor: string): { sha: string; position: number } {
 
 /** Reads the commit that a revision names. @throws AppError 401, 403, 404. */
 export async function readCommit(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   revision: string,
@@ -110,7 +110,7 @@ const commitOnServer = defineFolderTask(
  * @throws AppError 401, 403, 404 for an unknown revision
  */
 export async function readCommitActivity(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   revision?: string | null,
@@ -137,7 +137,7 @@ export type RefWithDetails = Ref & {
 
 /** Lists branches or tags by name. `totalCount` comes from the repository's row. @throws AppError 400, 401, 403. */
 export async function sliceRefs(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   { kind, totalCount, first, after }: SliceRequest & { kind: RefKind; totalCount: number },

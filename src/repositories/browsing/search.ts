@@ -7,7 +7,7 @@ import { demand, type Viewer } from '../../identity/permissions.ts';
 import { checkFirst } from '../../platform/database/paging.ts';
 import type { Caller } from '../../platform/limits/fair-semaphore.ts';
 import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
-import type { Reads } from '../folder.ts';
+import type { RepositoryReadDeps } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { defineBoundedFolderTask } from './changes.ts';
 import { checkPath, locateAtRef } from './contents.ts';
@@ -30,7 +30,7 @@ type Searcher = { viewer: Viewer; caller: Caller; signal?: AbortSignal };
  * @throws AppError 400, 401, 403, 404 for an unknown ref, 422 if it takes too long
  */
 export async function findFiles(
-  services: Reads,
+  services: RepositoryReadDeps,
   { viewer, caller, signal }: Searcher,
   repository: AccessRow,
   { first, ...search }: Named,
@@ -69,7 +69,7 @@ type LineQuery = Named & { path: string; isPattern: boolean; ignoresCase: boolea
  * @throws AppError 400, 401, 403, 404 for an unknown ref, 422 if it takes too long
  */
 export async function findLines(
-  services: Reads,
+  services: RepositoryReadDeps,
   { viewer, caller, signal }: Searcher,
   repository: AccessRow,
   { first, ...search }: LineQuery,
