@@ -23,7 +23,7 @@ import type { AccessRow } from '../repositories.ts';
 import { target } from '../repositories.ts';
 import { replacePointersInTar } from './archive-tar.ts';
 import { convertTarToZip } from './archive-zip.ts';
-import { locateAtRef } from './contents.ts';
+import { locateAtRef, type RefAt } from './contents.ts';
 import { invalidLink } from './downloads.ts';
 
 /** Path that serves archives. */
@@ -53,9 +53,7 @@ export async function createArchiveUrl(
   return services.signer.signUrl(url, archiveSubject(id, found.commit, name));
 }
 
-type At = { defaultBranch: string; ref?: string | null };
-
-const resolveRef = defineFolderTask('commitNamed', async ({ git }, dir, at: At) => {
+const resolveRef = defineFolderTask('commitNamed', async ({ git }, dir, at: RefAt) => {
   const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, at.ref, ''));
   if (!found) throw notFound('Ref');
   return { ref: found.ref, commit: found.commit };

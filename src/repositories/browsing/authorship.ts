@@ -18,6 +18,7 @@ import {
   checkPath,
   locateAtRef,
   normalizePath,
+  type PathAt,
   type Tree,
   chargeCommits,
 } from './contents.ts';
@@ -109,8 +110,6 @@ export async function findLastCommit(
   await chargeCommits(allowance, [commit]);
   return { ...commit, repository };
 }
-
-type PathAt = { defaultBranch: string; ref?: string | null; path: string };
 
 const lastCommitOnServer = defineFolderTask('lastChange', async ({ git }, dir, { path, ref, ...at }: PathAt) => {
   const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, ref, path));

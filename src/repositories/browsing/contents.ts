@@ -79,8 +79,10 @@ export async function readDirectory(
   return { path, ref: used, commit, entries: sized, repository };
 }
 
-type TreeAt = At & { pointers: boolean };
-type At = { defaultBranch: string; ref?: string | null; path: string };
+/** A ref as an operation on the server of the repository gets it; without `ref`, see `locateAtRef`. */
+export type RefAt = { defaultBranch: string; ref?: string | null };
+export type PathAt = RefAt & { path: string };
+type TreeAt = PathAt & { pointers: boolean };
 
 /** Null for the root of a repository without commits. Includes the entries unless the directory is large. */
 const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeAt) => {
@@ -158,7 +160,7 @@ export async function readFile(
 }
 
 /** Includes the text of a short file; null if it is not text. */
-const locateFile = defineFolderTask('locateFile', ({ git }, dir, at: At) =>
+const locateFile = defineFolderTask('locateFile', ({ git }, dir, at: PathAt) =>
   git.objects.use(dir, async (objects) => {
     const located = await locateAtRef(objects, at, at.ref, at.path);
     if (!located) throw notFound('Ref');

@@ -10,7 +10,7 @@ import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
 import type { RepositoryReadDeps } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { defineBoundedFolderTask } from './changes.ts';
-import { checkPath, locateAtRef } from './contents.ts';
+import { checkPath, locateAtRef, type RefAt } from './contents.ts';
 
 /** Maximum length of the search text. */
 const MAX_TEXT = 256;
@@ -46,8 +46,7 @@ export async function findFiles(
   return found;
 }
 
-type At = { defaultBranch: string; ref?: string | null };
-type FindFilesInput = At & { text: string; limit: number; caller: Caller };
+type FindFilesInput = RefAt & { text: string; limit: number; caller: Caller };
 
 const findFilesOnServer = defineBoundedFolderTask(
   'filesNamed',
@@ -89,7 +88,7 @@ export async function findLines(
   return found;
 }
 
-type FindLinesInput = At & Omit<LineQuery, 'first' | 'ref'> & { limit: number; caller: Caller };
+type FindLinesInput = RefAt & Omit<LineQuery, 'first' | 'ref'> & { limit: number; caller: Caller };
 
 const findLinesOnServer = defineBoundedFolderTask(
   'linesWith',
@@ -110,7 +109,7 @@ const findLinesOnServer = defineBoundedFolderTask(
 );
 
 /** Null if the repository has no commits. @throws AppError 404 for an unknown ref */
-async function resolveCommitAt({ objects }: Git, dir: string, at: At) {
+async function resolveCommitAt({ objects }: Git, dir: string, at: RefAt) {
   const found = await objects.use(dir, (objects) => locateAtRef(objects, at, at.ref, ''));
   if (!found && at.ref) throw notFound('Ref');
   return found && { ref: found.ref, commit: found.commit };
