@@ -87,14 +87,14 @@ async function serveInfoRefs(services: Deps, req: GitRequest, res: Response): Pr
   if (!service)
     throw forbidden('This server supports only the smart HTTP protocol; use git 1.6.6 or newer');
   const id = await authorize(services, req, service);
-  if (await forwarded(services, req, res, id)) return;
+  if (await forwardIfRemote(services, req, res, id)) return;
   sendHeaders(res, `application/x-${service}-advertisement`);
   await runGit(services, req, res, id, (session) => advertise(service, session, res));
 }
 
 async function serveFetch(services: Deps, req: GitRequest, res: Response): Promise<void> {
   const id = await authorize(services, req, 'git-upload-pack');
-  if (await forwarded(services, req, res, id)) return;
+  if (await forwardIfRemote(services, req, res, id)) return;
   const input = readBody(req, 'git-upload-pack');
   using _ = whileAllowed(services, req, { id, action: 'repository.read', output: res });
   sendHeaders(res, 'application/x-git-upload-pack-result');
@@ -103,7 +103,7 @@ async function serveFetch(services: Deps, req: GitRequest, res: Response): Promi
 
 async function servePush(services: Deps, req: GitRequest, res: Response): Promise<void> {
   const id = await authorize(services, req, 'git-receive-pack');
-  if (await forwarded(services, req, res, id)) return;
+  if (await forwardIfRemote(services, req, res, id)) return;
   const input = readBody(req, 'git-receive-pack');
   using right = whileAllowed(services, req, { id, action: 'repository.push', output: res });
   const push = { id, requestId: req.id, right, input, output: res };
@@ -113,7 +113,7 @@ async function servePush(services: Deps, req: GitRequest, res: Response): Promis
 }
 
 /** Forwards the request if a different server has the repository. @returns whether it did */
-function forwarded(services: Deps, req: Request, res: Response, id: string): Promise<boolean> {
+function forwardIfRemote(services: Deps, req: Request, res: Response, id: string): Promise<boolean> {
   if (req.forwarded) return Promise.resolve(false);
   takesLong(req);
   const { originalUrl: url } = req;
@@ -238,7 +238,7 @@ function serveDownload(services: Deps): RequestHandler<{ id: string; oid: string
     const { id, oid, name } = req.params;
     const link: DownloadLink = { id, oid, query: req.query };
     verifyDownloadLink(services, link);
-    if (await forwarded(services, req as unknown as Request, res, id)) return;
+    if (await forwardIfRemote(services, req as unknown as Request, res, id)) return;
     const found = await findDownload(services, link);
     setDownloadHeaders(res, name, 'application/octet-stream');
     const contents = (range?: ByteRange) => found.open(range);
@@ -263,7 +263,7 @@ function serveArchive(services: Deps): RequestHandler<{ id: string; commit: stri
   return async (req, res) => {
     const { id, commit, name } = req.params;
     const { format, folder } = verifyArchiveLink(services, { id, commit, name, query: req.query });
-    if (await forwarded(services, req as unknown as Request, res, id)) return;
+    if (await forwardIfRemote(services, req as unknown as Request, res, id)) return;
     takesLong(req as unknown as Request);
     const send = (dir: string) =>
       services.git.tasks.run(async (signal) => {

@@ -17,7 +17,7 @@ const MAX_TEXT = 256;
 const TOO_LONG = 'The search took too long: search in one directory, or for a rarer text';
 
 export type FoundFiles = { ref: string; paths: string[]; isTruncated: boolean };
-type Named = { ref?: string | null; text: string; first: number };
+type FileQuery = { ref?: string | null; text: string; first: number };
 
 /**
  * The client of a search. Callers share the search capacity fairly; `signal` ends the search when the client
@@ -33,7 +33,7 @@ export async function findFiles(
   services: RepositoryReadDeps,
   { viewer, caller, signal }: Searcher,
   repository: AccessRow,
-  { first, ...search }: Named,
+  { first, ...search }: FileQuery,
   allowance: Allowance,
 ): Promise<FoundFiles> {
   demand(viewer, 'repository.read', target(repository));
@@ -61,7 +61,7 @@ const findFilesOnServer = defineBoundedFolderTask(
   },
 );
 
-type LineQuery = Named & { path: string; isPattern: boolean; ignoresCase: boolean };
+type LineQuery = FileQuery & { path: string; isPattern: boolean; ignoresCase: boolean };
 
 /**
  * Finds matching lines of text files; binary files are skipped, and at most 20 lines per file are returned.

@@ -46,17 +46,17 @@ export function createPointerScanner({ git, largeFiles }: Deps, { repository, qu
     },
     async verdict() {
       if (pointers.length > 0) await lookUpBatch();
-      return missing.size > 0 ? refuseMissing(missing) : { accepted: true };
+      return missing.size > 0 ? rejectMissing(missing) : { accepted: true };
     },
   };
 }
 
-function refuseMissing(missing: ReadonlyMap<string, number>) {
+function rejectMissing(missing: ReadonlyMap<string, number>) {
   const count = `${missing.size >= MAX_MISSING ? 'at least ' : ''}${missing.size}`;
   const shown = [...missing].slice(0, MAX_SHOWN);
   const more = missing.size - shown.length;
   return reject(
-    `The push refers to ${count} large file${missing.size > 1 ? 's' : ''} that were not uploaded to this repository:`,
+    `The push refers to ${count} large file${missing.size > 1 ? 's' : ''} missing from this repository:`,
     ...shown.map(([oid, size]) => `  ${oid} (${size} bytes)`),
     ...(more > 0 ? [`  and ${more} more`] : []),
     'Upload them first: git lfs push --all <remote>',

@@ -46,7 +46,7 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
     async verdict() {
       await scan.inspectRefs(createdRefs.map(({ ref }) => ref));
       const findings = await scan.findings();
-      if (findings.length > 0) return refuseFindings(findings);
+      if (findings.length > 0) return rejectFindings(findings);
       if (newlyAllowed.size > 0) await storeAllowed(services, incoming, [...newlyAllowed.values()]);
       const notes = [...allowedIds]
         .filter((id) => !newlyAllowed.has(id))
@@ -56,7 +56,7 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
   };
 }
 
-function refuseFindings(findings: readonly Finding[]): Verdict {
+function rejectFindings(findings: readonly Finding[]): Verdict {
   const more = findings.length < MAX_FINDINGS ? '' : ` (the first ${MAX_FINDINGS} findings)`;
   return reject(
     `Secret scanning rejected the push${more}:`,
