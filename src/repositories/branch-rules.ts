@@ -100,7 +100,8 @@ export async function setBranchRule<S extends Select>(
   const problem = validatePattern(pattern);
   if (problem) throw invalid('pattern', problem);
   if (pushRole === 'read') throw invalid('pushRole', 'must be WRITE or ADMIN');
-  if (pushers.length > MAX_PUSHERS) throw invalid('pushers', `must have at most ${MAX_PUSHERS} names`);
+  if (pushers.length > MAX_PUSHERS)
+    throw invalid('pushers', `must have at most ${MAX_PUSHERS} names`);
   return inTransaction(db, async (tx) => {
     await lockRepository(tx, key.id);
     const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
@@ -113,7 +114,10 @@ export async function setBranchRule<S extends Select>(
       update: data,
     });
     if ((await tx.branchRule.count({ where: { repositoryId: id } })) > MAX_RULES)
-      throw new AppError('conflict', `A repository may have at most ${MAX_RULES} branch rules; delete one first`);
+      throw new AppError(
+        'conflict',
+        `A repository may have at most ${MAX_RULES} branch rules; delete one first`,
+      );
     await record(tx, author, {
       action: 'branch_rule.set',
       namespaceIds: [namespaceId],

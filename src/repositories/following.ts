@@ -103,7 +103,14 @@ function repositoryRule({ db }: { db: Db }, { id }: AccessRow): Rule {
   };
 }
 
-function toRepositoryEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): RepositoryEvent {
+function toRepositoryEvent({
+  id,
+  seq,
+  type,
+  timestamp,
+  subject,
+  data,
+}: OutboxEvent): RepositoryEvent {
   const repository = data.repository as RepositoryPayload | undefined;
   return {
     id,

@@ -30,12 +30,12 @@ import { takesLong, wasCutOff } from '../platform/web/connections.ts';
 import { answerOf, isUnexpected, toPublic } from '../platform/web/error-response.ts';
 import { otherMethod } from '../platform/web/methods.ts';
 import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
-import { ARCHIVE_PATH, verifyArchiveLink, sendArchive } from './browsing/archives.ts';
+import { ARCHIVE_PATH, sendArchive, verifyArchiveLink } from './browsing/archives.ts';
 import {
   DOWNLOAD_PATH,
   type DownloadLink,
-  verifyDownloadLink,
   findDownload,
+  verifyDownloadLink,
 } from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
 import { openForGit } from './repositories.ts';
@@ -113,7 +113,12 @@ async function servePush(services: Deps, req: GitRequest, res: Response): Promis
 }
 
 /** Forwards the request if a different server has the repository. @returns whether it did */
-function forwardIfRemote(services: Deps, req: Request, res: Response, id: string): Promise<boolean> {
+function forwardIfRemote(
+  services: Deps,
+  req: Request,
+  res: Response,
+  id: string,
+): Promise<boolean> {
   if (req.forwarded) return Promise.resolve(false);
   takesLong(req);
   const { originalUrl: url } = req;
@@ -259,7 +264,9 @@ function setDownloadHeaders(res: Response, name: string, type: string): void {
 const ARCHIVE_TYPES = { 'tar.gz': 'application/gzip', zip: 'application/zip' } as const;
 
 /** The archive is created while it is sent, so it has neither a length nor ranges. */
-function serveArchive(services: Deps): RequestHandler<{ id: string; commit: string; name: string }> {
+function serveArchive(
+  services: Deps,
+): RequestHandler<{ id: string; commit: string; name: string }> {
   return async (req, res) => {
     const { id, commit, name } = req.params;
     const { format, folder } = verifyArchiveLink(services, { id, commit, name, query: req.query });

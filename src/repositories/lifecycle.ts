@@ -21,7 +21,7 @@ import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
 import { type EventType, publish } from '../platform/events/outbox.ts';
 import { demandRoom } from '../platform/limits/quotas.ts';
-import { syncHead, type DefaultBranchNote, detectBranchLanguage } from './default-branch.ts';
+import { type DefaultBranchNote, detectBranchLanguage, syncHead } from './default-branch.ts';
 import { readGitignoreTemplate } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
 import { type PayloadRow, payloadColumns, payloadOf, type RepositoryEventData } from './payload.ts';
@@ -204,7 +204,9 @@ export async function updateRepository<S extends Select>(
 ): Promise<Row<S>> {
   const { description, defaultBranch } = changes;
   const key = { id, namespace };
-  const changedFields = Object.fromEntries(Object.entries(changes).filter(([, value]) => value != null));
+  const changedFields = Object.fromEntries(
+    Object.entries(changes).filter(([, value]) => value != null),
+  );
   const update = (more: Prisma.RepositoryUncheckedUpdateInput) =>
     change(services, viewer, key, 'repository.update', select, async () => {
       if (description != null) checkDescription(description);
@@ -261,7 +263,10 @@ export async function deleteRepository(
     await begun.done();
   } catch (error) {
     // The row is deleted, so the request succeeds. The next start removes the remaining files.
-    services.log.error({ err: error, repository: row.id }, 'could not remove the files of a deleted repository; the next start retries');
+    services.log.error(
+      { err: error, repository: row.id },
+      'could not remove the files of a deleted repository; the next start retries',
+    );
   }
   return row.id;
 }

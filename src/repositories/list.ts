@@ -31,7 +31,12 @@ const SORT_COLUMNS = {
   size: 'sizeBytes',
 } as const;
 
-const SORT_TYPES = { name: 'text', created_at: 'time', updated_at: 'time', size: 'integer' } as const;
+const SORT_TYPES = {
+  name: 'text',
+  created_at: 'time',
+  updated_at: 'time',
+  size: 'integer',
+} as const;
 
 export type Sort = keyof typeof SORT_COLUMNS;
 type Order = 'asc' | 'desc';
@@ -53,7 +58,12 @@ export async function sliceRepositories<S extends Select>(
   { sort, order, visibility, ...range }: SliceInput,
   select: S,
 ): Promise<Slice<Row<S>>> {
-  const sorting: Sorting = { name: sort, column: SORT_COLUMNS[sort], type: SORT_TYPES[sort], order };
+  const sorting: Sorting = {
+    name: sort,
+    column: SORT_COLUMNS[sort],
+    type: SORT_TYPES[sort],
+    order,
+  };
   const { table, counted, ...filters } = visibleRows({ db, pool }, viewer, visibility);
   return unionPage<Row<S>>(table, sorting, range, {
     ...filters,

@@ -12,7 +12,7 @@ import { removeCutRefs, storeRefs } from '../git/disk/ref-files.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Session } from '../platform/database/session.ts';
-import { syncHead, type DefaultBranchNote } from './default-branch.ts';
+import { type DefaultBranchNote, syncHead } from './default-branch.ts';
 import { removeQuarantines } from './folder.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
 import type { BegunPush } from './pushes/rows.ts';
@@ -59,7 +59,10 @@ export function takeOverFromDead(services: Deps, session: Session): AsyncDisposa
   const working = (async () => {
     while (!signal.aborted) {
       const hasMore = await takeOverAll().catch((error) => {
-        services.log.warn({ err: error }, 'could not take over the operations of a dead server; retrying');
+        services.log.warn(
+          { err: error },
+          'could not take over the operations of a dead server; retrying',
+        );
         return true;
       });
       await members.changed(hasMore ? RETRY_MS : IDLE_MS, signal);
@@ -84,9 +87,15 @@ async function finishAll(services: Deps, all: Begun[]): Promise<void> {
   for (const [id, begun] of byRepository) {
     try {
       await finish(services, id, begun);
-      services.log.info({ repository: id, begun: begun.length }, 'finished the interrupted operations of a repository');
+      services.log.info(
+        { repository: id, begun: begun.length },
+        'finished the interrupted operations of a repository',
+      );
     } catch (error) {
-      services.log.error({ err: error, repository: id }, 'could not finish the interrupted operations of a repository');
+      services.log.error(
+        { err: error, repository: id },
+        'could not finish the interrupted operations of a repository',
+      );
     }
   }
 }

@@ -27,9 +27,9 @@ import { inFolder } from './folder.ts';
 import {
   type AccessRow,
   demandRepository,
+  gitAccessRule,
   type RepositoryId,
   type Row,
-  gitAccessRule,
   type Select,
 } from './repositories.ts';
 import { receiving, type Deps as TransferDeps } from './transfers.ts';
@@ -197,7 +197,10 @@ function checkChanges(changes: readonly FileChange[]): void {
   for (const path of paths)
     for (let at = path.indexOf('/'); at >= 0; at = path.indexOf('/', at + 1))
       if (paths.has(path.slice(0, at)))
-        throw invalid('changes', `must not contain ${path.slice(0, at)} both as a file and as a directory`);
+        throw invalid(
+          'changes',
+          `must not contain ${path.slice(0, at)} both as a file and as a directory`,
+        );
 }
 
 type RefInput = Pusher & { ref: string };
@@ -287,7 +290,9 @@ const createCommitOnServer = onServerOf<NewCommit, string, Deps>(
         );
       const start =
         before === NONE
-          ? await git.objects.use(dir, (objects) => locateAtRef(objects, { defaultBranch }, from, ''))
+          ? await git.objects.use(dir, (objects) =>
+              locateAtRef(objects, { defaultBranch }, from, ''),
+            )
           : { commit: before };
       if (!start && from) throw notFound('Revision');
       const author = { name: account.username, email: account.email };

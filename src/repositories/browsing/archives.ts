@@ -96,12 +96,17 @@ export async function sendArchive(
   process.stdin.end();
   const tar = replacePointersInTar(services, repositoryId, process.stdout);
   const stages =
-    format === 'zip' ? [Readable.from(convertTarToZip(tar, commit))] : [Readable.from(tar), createGzip()];
+    format === 'zip'
+      ? [Readable.from(convertTarToZip(tar, commit))]
+      : [Readable.from(tar), createGzip()];
   try {
     await pipeline([...stages, output] as [Readable, Writable], { end: false, signal });
   } catch (error) {
     if (!output.destroyed && !signal.aborted)
-      services.log.error({ err: error, repository: repositoryId }, 'could not send an archive completely');
+      services.log.error(
+        { err: error, repository: repositoryId },
+        'could not send an archive completely',
+      );
     return false;
   }
   return (await process.ended).code === 0;

@@ -13,14 +13,14 @@ import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { defineBoundedFolderTask } from './changes.ts';
 import {
-  type RepositoryCommit,
   type ContentsPath,
+  chargeCommits,
   checkPath,
   locateAtRef,
   normalizePath,
   type PathAt,
+  type RepositoryCommit,
   type Tree,
-  chargeCommits,
 } from './contents.ts';
 
 /** Lines per response. */
@@ -105,21 +105,28 @@ export async function findLastCommit(
   demand(viewer, 'repository.read', target(repository));
   const normalizedPath = normalizePath(path);
   const { id, defaultBranch } = repository;
-  const commit = await lastCommitOnServer(services, id, { defaultBranch, ref, path: normalizedPath });
+  const commit = await lastCommitOnServer(services, id, {
+    defaultBranch,
+    ref,
+    path: normalizedPath,
+  });
   if (!commit) return null;
   await chargeCommits(allowance, [commit]);
   return { ...commit, repository };
 }
 
-const lastCommitOnServer = defineFolderTask('lastChange', async ({ git }, dir, { path, ref, ...at }: PathAt) => {
-  const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, ref, path));
-  if (!found && (ref || path)) throw notFound('Ref');
-  if (!found) return null;
-  if (!found.object) throw notFound('Path');
-  const sha = path === '' ? found.commit : await git.lastCommits.ofPath(dir, found.commit, path);
-  const [commit = null] = sha ? await readCommits(git.objects, dir, [sha]) : [];
-  return commit;
-});
+const lastCommitOnServer = defineFolderTask(
+  'lastChange',
+  async ({ git }, dir, { path, ref, ...at }: PathAt) => {
+    const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, ref, path));
+    if (!found && (ref || path)) throw notFound('Ref');
+    if (!found) return null;
+    if (!found.object) throw notFound('Path');
+    const sha = path === '' ? found.commit : await git.lastCommits.ofPath(dir, found.commit, path);
+    const [commit = null] = sha ? await readCommits(git.objects, dir, [sha]) : [];
+    return commit;
+  },
+);
 
 /** The first call of `lastCommit` finds the commits of all entries of the directory. */
 export type EntryWithLastCommit = TreeEntry & { lastCommit(): Promise<RepositoryCommit | null> };

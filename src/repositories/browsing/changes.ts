@@ -22,7 +22,7 @@ import {
 import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts';
+import { chargeCommits, locateAtRef, type RepositoryCommit } from './contents.ts';
 
 /** The first call of `patch` reads the patches of the whole page. */
 export type ChangedFile = FileShape & { patch(): Promise<Patch | null> };
@@ -47,7 +47,11 @@ export function readCommitChanges(
   return readChanges(services, repository, { from: parents[0] ?? null, to: sha });
 }
 
-async function readChanges(services: RepositoryReadDeps, repository: AccessRow, range: Range): Promise<RepositoryChanges> {
+async function readChanges(
+  services: RepositoryReadDeps,
+  repository: AccessRow,
+  range: Range,
+): Promise<RepositoryChanges> {
   const changes = await changesOnServer(services, repository.id, range);
   const sum = (of: 'additions' | 'deletions') =>
     changes.isTruncated ? null : changes.files.reduce((total, file) => total + (file[of] ?? 0), 0);
@@ -76,7 +80,10 @@ export function listChangedFiles(
   );
   const page = items.map(({ node }) => node);
   const patches = lazyAsync(async () => {
-    return truncateToAllowance(await patchesOnServer(services, repository.id, { range, page }), allowance);
+    return truncateToAllowance(
+      await patchesOnServer(services, repository.id, { range, page }),
+      allowance,
+    );
   });
   const patchOf = async (file: FileShape, at: number) =>
     file.isBinary ? null : ((await patches())[at] ?? null);
@@ -91,12 +98,16 @@ export function listChangedFiles(
 
 type PatchesInput = { range: Range; page: FileShape[] };
 
-const patchesOnServer = defineComparisonTask('patchesIn', ({ git }, dir, { range, page }: PatchesInput) =>
-  git.diffs.patches(dir, range, page),
+const patchesOnServer = defineComparisonTask(
+  'patchesIn',
+  ({ git }, dir, { range, page }: PatchesInput) => git.diffs.patches(dir, range, page),
 );
 
 /** Keeps the patches that fit into the response allowance; marks the rest as truncated. */
-async function truncateToAllowance(patches: readonly Patch[], allowance: Allowance): Promise<Patch[]> {
+async function truncateToAllowance(
+  patches: readonly Patch[],
+  allowance: Allowance,
+): Promise<Patch[]> {
   const bytes = patches.reduce((sum, { text }) => sum + text.length, 0);
   let left = await takeOfGit(allowance, bytes);
   return patches.map((patch) => {
@@ -221,7 +232,11 @@ function defineComparisonTask<In, Out>(
   name: string,
   work: Parameters<typeof defineBoundedFolderTask<In, Out>>[2],
 ): ReturnType<typeof defineBoundedFolderTask<In, Out>> {
-  return defineBoundedFolderTask<In, Out>(name, 'The revisions differ too much to be compared in time', work);
+  return defineBoundedFolderTask<In, Out>(
+    name,
+    'The revisions differ too much to be compared in time',
+    work,
+  );
 }
 
 /** As `defineFolderTask`. @throws AppError 422 with `tooLong` if git was stopped because of its time or output limit */

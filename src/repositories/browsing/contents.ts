@@ -24,7 +24,12 @@ import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { createDownloadUrl, createLargeFileUrl } from './downloads.ts';
-import { type ContentsRow, hasLargeFiles, findLargeFile, addLargeFileSizes } from './large-files.ts';
+import {
+  addLargeFileSizes,
+  type ContentsRow,
+  findLargeFile,
+  hasLargeFiles,
+} from './large-files.ts';
 
 /** `commit` is null if the repository has no commits. */
 export type Tree = {
@@ -70,7 +75,12 @@ export async function readDirectory(
   const normalizedPath = normalizePath(path);
   const { id, defaultBranch } = repository;
   const pointers = hasLargeFiles(repository);
-  const found = await locateTree(services, id, { defaultBranch, ref, path: normalizedPath, pointers });
+  const found = await locateTree(services, id, {
+    defaultBranch,
+    ref,
+    path: normalizedPath,
+    pointers,
+  });
   if (!found) return { path, ref: defaultBranch, commit: null, entries: [], repository };
   const { ref: used, commit, oid, size } = found;
   await takeWhole(allowance, size);
@@ -132,7 +142,8 @@ export async function readFile(
     ref,
     path,
   });
-  const large = hasLargeFiles(repository) && eagerText ? await findLargeFile(services, id, eagerText) : null;
+  const large =
+    hasLargeFiles(repository) && eagerText ? await findLargeFile(services, id, eagerText) : null;
   if (large) {
     const url = createLargeFileUrl(services, id, large.oid, path);
     return {

@@ -49,7 +49,10 @@ function fileNameOf(path: string): string {
 export type DownloadLink = { id: string; oid: string; query: Record<string, unknown> };
 
 /** @throws AppError 403 if the signature is invalid or expired, 404 for malformed ids */
-export function verifyDownloadLink({ signer }: { signer: Signer }, { id, oid, query }: DownloadLink): void {
+export function verifyDownloadLink(
+  { signer }: { signer: Signer },
+  { id, oid, query }: DownloadLink,
+): void {
   if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
   if (!signer.verify(blobSubject(id, oid), query)) throw invalidLink();
 }

@@ -18,7 +18,7 @@ import {
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts';
+import { chargeCommits, locateAtRef, type RepositoryCommit } from './contents.ts';
 
 /**
  * Lists the history of a revision, newest first. A cursor continues the history that it was created for, even if the
@@ -120,11 +120,14 @@ export async function readCommitActivity(
   return activityOnServer(services, id, { defaultBranch, name: revision });
 }
 
-const activityOnServer = defineFolderTask('activityOf', async ({ git }, dir, { name, ...at }: RevisionInput) => {
-  const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
-  if (!found && name) throw notFound('Revision');
-  return found && git.activity.of(dir, found.commit);
-});
+const activityOnServer = defineFolderTask(
+  'activityOf',
+  async ({ git }, dir, { name, ...at }: RevisionInput) => {
+    const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
+    if (!found && name) throw notFound('Revision');
+    return found && git.activity.of(dir, found.commit);
+  },
+);
 
 /** The first call of a method reads the values of the whole page. */
 export type RefWithDetails = Ref & {
@@ -146,7 +149,11 @@ export async function sliceRefs(
   demand(viewer, 'repository.read', target(repository));
   const take = checkFirst(first);
   const start = after == null ? null : parseRefCursor(after);
-  const found = await refsOnServer(services, repository.id, { kind, after: start, limit: take + 1 });
+  const found = await refsOnServer(services, repository.id, {
+    kind,
+    after: start,
+    limit: take + 1,
+  });
   const page = found.slice(0, take);
   const commits = lazyAsync(async () => {
     const shas = [...new Set(page.map(({ sha }) => sha))];

@@ -4,7 +4,12 @@ import { builder, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
 import * as rules from '../branch-rules.ts';
 import { accessColumns } from '../repositories.ts';
-import { resolveMutation, definePayload, REPOSITORY_ID, REPOSITORY_NAMESPACE } from './mutations.ts';
+import {
+  definePayload,
+  REPOSITORY_ID,
+  REPOSITORY_NAMESPACE,
+  resolveMutation,
+} from './mutations.ts';
 import { Repository } from './repositories.ts';
 
 const PATTERN =
@@ -25,7 +30,10 @@ const BranchRule = builder.objectRef<rules.BranchRule>('BranchRule').implement({
     }),
     allowsForcePushes: t.exposeBoolean('allowsForcePushes', { description: FORCE }),
     allowsDeletions: t.exposeBoolean('allowsDeletions', { description: DELETE }),
-    updatedAt: t.expose('updatedAt', { type: 'DateTime', description: 'When the rule was last changed.' }),
+    updatedAt: t.expose('updatedAt', {
+      type: 'DateTime',
+      description: 'When the rule was last changed.',
+    }),
   }),
 });
 
@@ -74,8 +82,7 @@ builder.mutationFields((t) => ({
   setBranchRule: t.field({
     type: definePayload('SetBranchRule'),
     nullable: true,
-    description:
-      'Creates or replaces the branch rule for a pattern. Requires `ADMIN`.',
+    description: 'Creates or replaces the branch rule for a pattern. Requires `ADMIN`.',
     args: { input: t.arg({ type: SetBranchRuleInput, ...INPUT }) },
     resolve: resolveMutation(rules.setBranchRule),
   }),

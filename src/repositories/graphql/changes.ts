@@ -109,8 +109,7 @@ builder.objectField(Commit, 'changes', (t) =>
   t.field({
     type: ChangesType,
     nullable: true,
-    description:
-      'The changes relative to the first parent. A root commit adds all its files.',
+    description: 'The changes relative to the first parent. A root commit adds all its files.',
     complexity: { field: PROCESS, multiplier: 1 },
     resolve: (commit, _args, { services }) => changes.readCommitChanges(services, commit),
   }),
@@ -156,7 +155,8 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
       description:
         'The changes of `head` since `mergeBase`, or relative to `base` if there is no merge base.',
       complexity: { field: PROCESS, multiplier: 1 },
-      resolve: (comparison, _args, { services }) => changes.readComparisonChanges(services, comparison),
+      resolve: (comparison, _args, { services }) =>
+        changes.readComparisonChanges(services, comparison),
     }),
   }),
 });

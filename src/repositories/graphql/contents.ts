@@ -99,8 +99,7 @@ export const File = builder.objectRef<contents.File>('File').implement({
 });
 
 const Signature = builder.objectRef<SignatureShape>('Signature').implement({
-  description:
-    'An author, committer or tagger as recorded in the commit or tag; not verified.',
+  description: 'An author, committer or tagger as recorded in the commit or tag; not verified.',
   fields: (t) => ({
     name: t.exposeString('name', { description: 'The name.' }),
     email: t.exposeString('email', { description: 'The email address, which may be any text.' }),
@@ -165,7 +164,8 @@ const Ref = builder.objectRef<RefWithDetails>('Ref').implement({
     commit: t.field({
       type: Commit,
       nullable: true,
-      description: 'The commit that it points to; null if a tag points to a different kind of object.',
+      description:
+        'The commit that it points to; null if a tag points to a different kind of object.',
       resolve: (ref) => ref.commit(),
     }),
     aheadBy: t.int({

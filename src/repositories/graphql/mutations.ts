@@ -50,7 +50,8 @@ const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
       description: 'Whether its large files are deduplicated with those of other repositories.',
     }),
     gitignoreTemplate: t.string({
-      description: 'The name of a language or tool whose `.gitignore` template is added to the initial commit.',
+      description:
+        'The name of a language or tool whose `.gitignore` template is added to the initial commit.',
     }),
   }),
 });
@@ -92,8 +93,7 @@ const UpdateRepositoryInput = builder.inputType('UpdateRepositoryInput', {
       description: 'The branch that a clone checks out; it must exist.',
     }),
     branchProtection: t.boolean({
-      description:
-        'Whether the default branch rejects deletion and non-fast-forward pushes.',
+      description: 'Whether the default branch rejects deletion and non-fast-forward pushes.',
     }),
     secretScanning: t.boolean({
       description: 'Whether pushes that add a likely secret are rejected.',

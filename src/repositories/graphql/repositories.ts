@@ -74,7 +74,9 @@ export const Repository = builder.prismaNode('Repository', {
   // A repository that the viewer may not see is null, like one that does not exist.
   findUnique: (id, { viewer }) => ({ id, AND: [visibleTo(viewer)] }),
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'The name, which is unique in the namespace, case-insensitively.' }),
+    name: t.exposeString('name', {
+      description: 'The name, which is unique in the namespace, case-insensitively.',
+    }),
     namespace: t.string({
       description: "The owner's name.",
       select: { namespace: { select: { name: true } } },
@@ -106,8 +108,7 @@ export const Repository = builder.prismaNode('Repository', {
       description: 'Whether its large files are deduplicated with those of other repositories.',
     }),
     branchProtection: t.exposeBoolean('branchProtection', {
-      description:
-        'Whether the default branch rejects deletion and non-fast-forward pushes.',
+      description: 'Whether the default branch rejects deletion and non-fast-forward pushes.',
     }),
     secretScanning: t.exposeBoolean('secretScanning', {
       description: 'Whether pushes that add a likely secret are rejected.',
@@ -195,7 +196,10 @@ export const Repository = builder.prismaNode('Repository', {
       },
       select: repos.accessColumns,
       resolve: async (row, args, { services, viewer, allowance }, info) =>
-        toConnection(await history.sliceHistory(services, viewer, row, args, allowance(info)), args),
+        toConnection(
+          await history.sliceHistory(services, viewer, row, args, allowance(info)),
+          args,
+        ),
     }),
     commit: t.field({
       type: Commit,
@@ -231,7 +235,8 @@ export const Repository = builder.prismaNode('Repository', {
       complexity: { field: PROCESS, multiplier: WEEKS },
       args: { ref: t.arg.string({ description: REF_DESCRIPTION }) },
       select: repos.accessColumns,
-      resolve: (row, { ref }, { services, viewer }) => history.readCommitActivity(services, viewer, row, ref),
+      resolve: (row, { ref }, { services, viewer }) =>
+        history.readCommitActivity(services, viewer, row, ref),
     }),
     comparison: t.field({
       type: Comparison,
@@ -243,7 +248,8 @@ export const Repository = builder.prismaNode('Repository', {
         head: t.arg.string({ required: true, description: 'Branch, tag or commit to merge.' }),
       },
       select: repos.accessColumns,
-      resolve: (row, args, { services, viewer }) => changes.compareRevisions(services, viewer, row, args),
+      resolve: (row, args, { services, viewer }) =>
+        changes.compareRevisions(services, viewer, row, args),
     }),
     branches: t.field({
       type: RefConnection,
@@ -262,7 +268,8 @@ export const Repository = builder.prismaNode('Repository', {
       complexity: pageCost(PROCESS),
       args: sliceArgs,
       select: { ...repos.accessColumns, tagCount: true },
-      resolve: (row, args, context, info) => refsConnection(row, 'tag', row.tagCount, args, context, info),
+      resolve: (row, args, context, info) =>
+        refsConnection(row, 'tag', row.tagCount, args, context, info),
     }),
   }),
 });
@@ -299,7 +306,8 @@ builder.queryFields((t) => ({
   repository: t.field({
     type: Repository,
     nullable: true,
-    description: 'A repository by id or by name. By name, a repository that the viewer may not see is reported as not found.',
+    description:
+      'A repository by id or by name. By name, a repository that the viewer may not see is reported as not found.',
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
       id: t.arg.id({ description: 'The id. Give this or `name`.' }),

@@ -61,7 +61,9 @@ const BlamedLines = builder.objectRef<authorship.BlameHunk>('BlamedLines').imple
     line: t.exposeInt('line', { description: 'The number of the first line, starting at 1.' }),
     count: t.exposeInt('count', { description: 'The number of lines.' }),
     oldPath: t.exposeString('oldPath', { description: 'The path of the file in that commit.' }),
-    oldLine: t.exposeInt('oldLine', { description: 'The number of the first line in that commit.' }),
+    oldLine: t.exposeInt('oldLine', {
+      description: 'The number of the first line in that commit.',
+    }),
     commit: t.expose('commit', { type: Commit, nullable: true, description: 'The commit.' }),
   }),
 });
@@ -149,7 +151,11 @@ builder.prismaObjectFields(Repository, (t) => ({
         description: 'The path of the file from the root, without a leading `/`.',
       }),
       ref: t.arg.string({ description: REF_DESCRIPTION }),
-      from: t.arg.int({ required: true, defaultValue: 1, description: 'The first line, starting at 1.' }),
+      from: t.arg.int({
+        required: true,
+        defaultValue: 1,
+        description: 'The first line, starting at 1.',
+      }),
       to: t.arg.int({
         description: 'The last line. Default: 2,000 lines, or up to the end of the file.',
       }),

@@ -74,13 +74,18 @@ export function classifyPushes(
       later.set(ref, (later.get(ref) ?? new Set()).add(before));
       if (isCurrent(refs, command)) explained.add(ref);
     }
-    const commands = push.updated?.filter((command) => !isLatestRecorded(command, since)) ?? applied;
+    const commands =
+      push.updated?.filter((command) => !isLatestRecorded(command, since)) ?? applied;
     if (commands.length > 0 && !undecided.has(push)) effective.unshift({ ...push, commands });
   }
   return { effective, undecided };
 }
 
-function findUndecided(pushes: readonly Pushed[], refs: Refs, updates: RecordedUpdates): ReadonlySet<Pushed> {
+function findUndecided(
+  pushes: readonly Pushed[],
+  refs: Refs,
+  updates: RecordedUpdates,
+): ReadonlySet<Pushed> {
   const explained = new Set(pushes.flatMap(({ commands }) => commands.map(refValueKey)));
   const isUndecided = ({ ref, before, after }: Command) => {
     const value = refs.get(ref) ?? NONE;
@@ -121,7 +126,11 @@ function isContinued(command: Command, since: number, updates: RecordedUpdates):
   );
 }
 
-function isRecordedSince(all: readonly RecordedUpdate[], { before, after }: Command, since: number): boolean {
+function isRecordedSince(
+  all: readonly RecordedUpdate[],
+  { before, after }: Command,
+  since: number,
+): boolean {
   return all.some(
     (move) => move.before === before && move.after === after && move.at.getTime() >= since,
   );

@@ -64,7 +64,9 @@ async function recordMeasured(
         const at = new Date(effective.at(-1)?.at ?? Date.now());
         const pushedAt = latest(at, locked.pushedAt);
         const updatedAt = latest(pushedAt, locked.updatedAt);
-        const unrecorded = effective.filter(({ event }) => !event || !locked.existingEvents.includes(event));
+        const unrecorded = effective.filter(
+          ({ event }) => !event || !locked.existingEvents.includes(event),
+        );
         await writeRecord(tx, locked, { ...measures, pushedAt, updatedAt }, unrecorded);
       }
       await tx.query({ text: 'commit' });

@@ -55,10 +55,17 @@ export type Pushed = BegunPush & {
 export type NamespaceStorage = { plan: Plan; storageBytes: bigint };
 
 /** @returns null if the repository no longer exists, like all reads in this file */
-export async function readNamespaceStorage(pool: pg.Pool, id: string): Promise<NamespaceStorage | null> {
+export async function readNamespaceStorage(
+  pool: pg.Pool,
+  id: string,
+): Promise<NamespaceStorage | null> {
   const text = `select n.plan, n.storage_bytes + ${RESERVED_BYTES} as "storageBytes"
     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`;
-  const { rows } = await pool.query<NamespaceStorage>({ name: 'loam-push-room', text, values: [id] });
+  const { rows } = await pool.query<NamespaceStorage>({
+    name: 'loam-push-room',
+    text,
+    values: [id],
+  });
   return rows.map((row) => ({ ...row, storageBytes: BigInt(row.storageBytes) }))[0] ?? null;
 }
 
@@ -197,7 +204,10 @@ export async function writeRecord(
   const { id, name, namespaceId } = locked;
   const sizeBytes = BigInt(changes.sizeBytes) + locked.largeBytes;
   const repository = payloadOf({ ...locked, ...changes, sizeBytes }, locked.namespace);
-  const recorded = pushes.map((push) => ({ ...push, push: pushPayloadOf(push.pusher, push.commands) }));
+  const recorded = pushes.map((push) => ({
+    ...push,
+    push: pushPayloadOf(push.pusher, push.commands),
+  }));
   const statement = openParts();
   const { parts, parameter, values } = statement;
   const subject = parameter(id, 'text');

@@ -34,7 +34,7 @@ import { checkLocks } from './locks.ts';
 import { scanNewObjects } from './new-objects.ts';
 import type { PushRecorder } from './recorder.ts';
 import type { BegunPush } from './rows.ts';
-import { type NamespaceStorage, readPushPolicy, readNamespaceStorage } from './rows.ts';
+import { type NamespaceStorage, readNamespaceStorage, readPushPolicy } from './rows.ts';
 import type { FindingIds } from './secrets/find.ts';
 
 type Deps = {

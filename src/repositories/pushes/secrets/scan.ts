@@ -129,13 +129,15 @@ export class SecretScan {
     if (suspected.size === 0) return;
     const blobs = suspected.entries().filter(([, { type }]) => type === 'blob');
     const paths = await pathsOf(this.#quarantined, this.#tips, new Set(blobs.map(([oid]) => oid)));
-    const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) => !isOpaque && paths.has(oid);
+    const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) =>
+      !isOpaque && paths.has(oid);
     const [patchable, wholeObjects] = [
       [...suspected].filter((one) => isPatchable(one)),
       [...suspected].filter((one) => !isPatchable(one)),
     ];
     await this.#addWhole(wholeObjects, paths);
-    if (patchable.length > 0 && !this.#isFull) await this.#addLines(candidatesByPath(patchable, paths));
+    if (patchable.length > 0 && !this.#isFull)
+      await this.#addLines(candidatesByPath(patchable, paths));
   }
 
   async #addWhole(objects: readonly [string, SuspectObject][], paths: Paths): Promise<void> {

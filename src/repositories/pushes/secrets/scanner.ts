@@ -34,7 +34,9 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
       return stored.union(allowedIds);
     },
     async known(oids) {
-      const found = await services.git.objects.use(quarantined.dir, (objects) => objects.info(oids));
+      const found = await services.git.objects.use(quarantined.dir, (objects) =>
+        objects.info(oids),
+      );
       return new Set(found.flatMap((info) => info?.oid ?? []));
     },
     limit: MAX_FINDINGS,
