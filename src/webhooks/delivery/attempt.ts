@@ -4,16 +4,16 @@ import { createHmac } from 'node:crypto';
 import type { Dispatcher } from 'undici';
 import { inTrace } from '../../platform/tracing/spans.ts';
 import type { Connector } from './connector.ts';
-import { type Outcome, outcomeOf, reasonOf, type Try, Unanswered } from './outcomes.ts';
+import { type Outcome, classifyError, readTlsReason, type AttemptRecord, NoAnswerError } from './outcomes.ts';
 import { readRetryAfter } from './schedule.ts';
 
 /** Of the answer's body, to show to who looks for what went wrong. */
-const KEPT_BYTES = 1_024;
+const KEPT_ANSWER_BYTES = 1_024;
 /** Read to its end so that the connection can be used again; when there is more it is closed. */
-const MAX_BYTES = 64 * 1_024;
+const MAX_BODY_BYTES = 64 * 1_024;
 
 /** How attempts are made. */
-export type Means = {
+export type AttemptDeps = {
   connector: Connector;
   userAgent: string;
   /** For all of an attempt, lookup and answer included; unset: 15 seconds (decisions, section 5). */
@@ -31,7 +31,7 @@ export type Message = {
   body: string;
 };
 
-export type Attempt = Try & {
+export type Attempt = AttemptRecord & {
   /** For how long, in milliseconds, the endpoint asked to be left alone. */
   retryAfter: number | null;
 };
@@ -41,7 +41,7 @@ export type Attempt = Try & {
  * an endpoint that nobody chose.
  * @throws Error when this machine is short of something, and `signal.reason` when it aborts: nothing is to be recorded
  */
-export function attempt(means: Means, message: Message, signal: AbortSignal): Promise<Attempt> {
+export function attempt(means: AttemptDeps, message: Message, signal: AbortSignal): Promise<Attempt> {
   const { webhookId, id, url } = message;
   const attributes = {
     'loam.webhook.id': webhookId,
@@ -61,7 +61,7 @@ export function attempt(means: Means, message: Message, signal: AbortSignal): Pr
 }
 
 async function send(
-  { connector, userAgent, timeoutMs = TIMEOUT_MS }: Means,
+  { connector, userAgent, timeoutMs = TIMEOUT_MS }: AttemptDeps,
   { webhookId, url, secrets, id, body: text }: Message,
   signal: AbortSignal,
 ): Promise<Attempt> {
@@ -79,15 +79,15 @@ async function send(
     },
     body,
   };
-  const { status, answer, retryAfter, error } = await answerTo(
+  const { status, answer, retryAfter, error } = await readAnswer(
     dispatcher,
     request,
     timeoutMs,
     signal,
   );
   signal.throwIfAborted();
-  const outcome: Outcome = status === null ? outcomeOf(error) : `status_${status}`;
-  const reason = status === null ? reasonOf(error) : undefined;
+  const outcome: Outcome = status === null ? classifyError(error) : `status_${status}`;
+  const reason = status === null ? readTlsReason(error) : undefined;
   return {
     at: new Date(started).toISOString(),
     took: Date.now() - started,
@@ -112,7 +112,7 @@ type Answer = {
  * Settles when the answer is read, as far as it is, and never later than an attempt may take. What follows the status
  * may be cut off without harm: by its status the endpoint has said what became of the message.
  */
-function answerTo(
+function readAnswer(
   dispatcher: Dispatcher,
   request: Omit<Dispatcher.DispatchOptions, 'origin'>,
   timeoutMs: number,
@@ -131,7 +131,7 @@ function answerTo(
     isOver = true;
     clearTimeout(timer);
     signal.removeEventListener('abort', onAbort);
-    const answer = Buffer.concat(kept).subarray(0, KEPT_BYTES).toString();
+    const answer = Buffer.concat(kept).subarray(0, KEPT_ANSWER_BYTES).toString();
     resolve({ status, answer, retryAfter, error });
   };
   const cut = (why: Error) => {
@@ -139,9 +139,9 @@ function answerTo(
     // Before there is a connection there is nothing to cut; the request is dropped when there is one.
     connection?.abort(why);
   };
-  const onAbort = () => cut(new Unanswered('timeout', 'the server stops'));
+  const onAbort = () => cut(new NoAnswerError('timeout', 'the server stops'));
   const timer = setTimeout(
-    () => cut(new Unanswered('timeout', 'the endpoint took too long')),
+    () => cut(new NoAnswerError('timeout', 'the endpoint took too long')),
     timeoutMs,
   );
   signal.addEventListener('abort', onAbort);
@@ -150,7 +150,7 @@ function answerTo(
   dispatcher.dispatch(request, {
     onRequestStart(controller) {
       connection = controller;
-      if (isOver) controller.abort(new Unanswered('timeout', 'the attempt has ended'));
+      if (isOver) controller.abort(new NoAnswerError('timeout', 'the attempt has ended'));
     },
     onResponseStart(_controller, code, headers) {
       // 1xx come before the answer.
@@ -159,9 +159,9 @@ function answerTo(
       retryAfter = readRetryAfter(headers['retry-after']);
     },
     onResponseData(_controller, chunk) {
-      if (bytes < KEPT_BYTES) kept.push(Buffer.from(chunk.subarray(0, KEPT_BYTES - bytes)));
+      if (bytes < KEPT_ANSWER_BYTES) kept.push(Buffer.from(chunk.subarray(0, KEPT_ANSWER_BYTES - bytes)));
       bytes += chunk.length;
-      if (bytes > MAX_BYTES) cut(new Unanswered('bad_answer', 'the answer is too long'));
+      if (bytes > MAX_BODY_BYTES) cut(new NoAnswerError('bad_answer', 'the answer is too long'));
     },
     onResponseEnd: () => end(),
     onResponseError: (_controller, error) => end(error),
@@ -176,11 +176,11 @@ function answerTo(
  */
 
 /** 24 to 64 bytes are what Standard Webhooks recommends; we take any. */
-const ENCODED = /^whsec_((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)$/;
+const WHSEC = /^whsec_((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)$/;
 
 /** The bytes that Standard Webhooks signs with: those that `whsec_…` encodes, else those of the secret's text. */
-function keyOf(secret: string): Buffer {
-  const [, encoded] = ENCODED.exec(secret) ?? [];
+function signingKey(secret: string): Buffer {
+  const [, encoded] = WHSEC.exec(secret) ?? [];
   return encoded ? Buffer.from(encoded, 'base64') : Buffer.from(secret);
 }
 
@@ -195,17 +195,17 @@ function signatureHeaders(
   const headers: Record<string, string> = { 'webhook-id': id, 'webhook-timestamp': `${at}` };
   const [secret, former] = secrets;
   if (secret === undefined) return headers;
-  headers['webhook-signature'] = secrets.map((one) => standard(one, { id, body, at })).join(' ');
-  headers['X-Service-Signature'] = ofBody(secret, body);
-  if (former !== undefined) headers['X-Service-Signature-Former'] = ofBody(former, body);
+  headers['webhook-signature'] = secrets.map((one) => signStandardWebhooks(one, { id, body, at })).join(' ');
+  headers['X-Service-Signature'] = signBody(secret, body);
+  if (former !== undefined) headers['X-Service-Signature-Former'] = signBody(former, body);
   return headers;
 }
 
-function standard(secret: string, { id, body, at }: { id: string; body: Buffer; at: number }) {
-  const hmac = createHmac('sha256', keyOf(secret)).update(`${id}.${at}.`).update(body);
+function signStandardWebhooks(secret: string, { id, body, at }: { id: string; body: Buffer; at: number }) {
+  const hmac = createHmac('sha256', signingKey(secret)).update(`${id}.${at}.`).update(body);
   return `v1,${hmac.digest('base64')}`;
 }
 
-function ofBody(secret: string, body: Buffer): string {
+function signBody(secret: string, body: Buffer): string {
   return `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;
 }

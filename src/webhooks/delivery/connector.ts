@@ -25,7 +25,7 @@ import type { buildConnector, Dispatcher, Pool } from 'undici';
 import { ConfigError } from '../../base/config/config.ts';
 import { isResourceExhausted } from '../../platform/database/outage.ts';
 import type { AddressGuard, Lookup } from './guard.ts';
-import { Unanswered } from './outcomes.ts';
+import { NoAnswerError } from './outcomes.ts';
 
 /** No attempt waits for longer. */
 const CONNECT_MS = 15_000;
@@ -42,9 +42,9 @@ export const MAX_CONNECTIONS = 8;
  */
 const MAX_POOLS = 512;
 /** Less than the 5 s after which Node's servers close idle connections; they are the most impatient. */
-const IDLE_MS = 4_000;
+const IDLE_CONNECTION_MS = 4_000;
 /** Then it is looked up again, so that an endpoint which moved is followed. */
-const MAX_REQUESTS = 1_000;
+const MAX_REQUESTS_PER_CONNECTION = 1_000;
 const MAX_HEADER_BYTES = 16 * 1_024;
 /**
  * Of all that comes as an answer to one message. It is more than an attempt reads of headers and body; what it bounds
@@ -75,7 +75,7 @@ export function createConnector({
 }: ConnectorOptions): Connector {
   let context: SecureContext | undefined;
   // Not at the start, which it would make 50 ms longer.
-  const trusting = () => {
+  const getSecureContext = () => {
     context ??= createSecureContext({ ca: [...getCACertificates('default'), ...authorities] });
     return context;
   };
@@ -87,31 +87,31 @@ export function createConnector({
 
   async function dial({ hostname, port }: buildConnector.Options): Promise<TLSSocket> {
     const signal = AbortSignal.timeout(timeoutMs);
-    const addresses = await checkedAddresses(hostname, signal);
-    const socket = await reach(hostname, Number(port || 443), addresses, signal);
-    return secure(socket, hostname, signal);
+    const addresses = await resolveAllowed(hostname, signal);
+    const socket = await openTcp(hostname, Number(port || 443), addresses, signal);
+    return startTls(socket, hostname, signal);
   }
 
   /** @throws Unanswered */
-  async function checkedAddresses(host: string, signal: AbortSignal): Promise<string[]> {
+  async function resolveAllowed(host: string, signal: AbortSignal): Promise<string[]> {
     let addresses = [host];
     if (!isIP(host))
       addresses = await lookup(host, signal).catch((error) => {
-        if (signal.aborted) throw new Unanswered('timeout', 'the lookup took too long', error);
-        throw new Unanswered('dns_failed', `${host} could not be looked up`, error);
+        if (signal.aborted) throw new NoAnswerError('timeout', 'the lookup took too long', error);
+        throw new NoAnswerError('dns_failed', `${host} could not be looked up`, error);
       });
-    for (const address of addresses) demandPublic(address);
+    for (const address of addresses) demandAllowed(address);
     return addresses;
   }
 
   /** @throws Unanswered */
-  function demandPublic(address: string | undefined): void {
+  function demandAllowed(address: string | undefined): void {
     const why = guard.whyNot(address ?? '');
-    if (why) throw new Unanswered('refused_address', `the address of the endpoint ${why}`);
+    if (why) throw new NoAnswerError('refused_address', `the address of the endpoint ${why}`);
   }
 
   /** Connects to the first of the addresses that answers. @throws Unanswered; Error about this machine */
-  async function reach(
+  async function openTcp(
     host: string,
     port: number,
     addresses: readonly string[],
@@ -130,9 +130,9 @@ export function createConnector({
       lookup: (_host, options, done) =>
         options.all ? done(null, all) : done(null, first.address, first.family),
     });
-    await settled(socket, 'connect', signal, 'connect_failed');
+    await waitForSocket(socket, 'connect', signal, 'connect_failed');
     try {
-      demandPublic(socket.remoteAddress);
+      demandAllowed(socket.remoteAddress);
     } catch (error) {
       socket.destroy();
       throw error;
@@ -141,18 +141,18 @@ export function createConnector({
   }
 
   /** @throws Unanswered */
-  async function secure(socket: Socket, host: string, signal: AbortSignal): Promise<TLSSocket> {
+  async function startTls(socket: Socket, host: string, signal: AbortSignal): Promise<TLSSocket> {
     // The dot of the root at the end of a name stands in no certificate.
     const name = host.replace(/\.$/, '');
     const secured = connectTls({
       socket,
-      secureContext: trusting(),
+      secureContext: getSecureContext(),
       host: name,
       ...(!isIP(name) && { servername: name }),
       ALPNProtocols: ['http/1.1'],
     });
-    await settled(secured, 'secureConnect', signal, 'tls_failed');
-    boundAnswers(secured);
+    await waitForSocket(secured, 'secureConnect', signal, 'tls_failed');
+    limitAnswers(secured);
     return secured;
   }
 
@@ -175,9 +175,9 @@ export function createConnector({
         connections: MAX_CONNECTIONS,
         pipelining: 1,
         allowH2: false,
-        keepAliveTimeout: IDLE_MS,
-        keepAliveMaxTimeout: IDLE_MS,
-        maxRequestsPerClient: MAX_REQUESTS,
+        keepAliveTimeout: IDLE_CONNECTION_MS,
+        keepAliveMaxTimeout: IDLE_CONNECTION_MS,
+        maxRequestsPerClient: MAX_REQUESTS_PER_CONNECTION,
         maxHeaderSize: MAX_HEADER_BYTES,
         // An attempt has a time for all of it.
         headersTimeout: 0,
@@ -194,7 +194,7 @@ export function createConnector({
 }
 
 /** Ends the connection where an answer is too long. Answers begin where something was written since what came before. */
-function boundAnswers(socket: TLSSocket): void {
+function limitAnswers(socket: TLSSocket): void {
   let written = socket.bytesWritten;
   let before = socket.bytesRead;
   let read = before;
@@ -205,22 +205,22 @@ function boundAnswers(socket: TLSSocket): void {
     }
     read = socket.bytesRead;
     if (read - before > MAX_ANSWER_BYTES)
-      socket.destroy(new Unanswered('bad_answer', 'the answer is too long'));
+      socket.destroy(new NoAnswerError('bad_answer', 'the answer is too long'));
   });
 }
 
 /** Waits for the event, and destroys the socket when it does not come. @throws Unanswered; Error about this machine */
-async function settled(
+async function waitForSocket(
   socket: Socket,
   event: 'connect' | 'secureConnect',
   signal: AbortSignal,
   outcome: 'connect_failed' | 'tls_failed',
 ): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const onAbort = () => reject(new Unanswered('timeout', 'the connection took too long'));
-  const onClose = () => reject(new Unanswered(outcome, 'the connection was closed'));
+  const onAbort = () => reject(new NoAnswerError('timeout', 'the connection took too long'));
+  const onClose = () => reject(new NoAnswerError(outcome, 'the connection was closed'));
   const onError = (error: Error) =>
-    reject(isResourceExhausted(error) ? error : new Unanswered(outcome, error.message, error));
+    reject(isResourceExhausted(error) ? error : new NoAnswerError(outcome, error.message, error));
   socket.once(event, resolve).once('close', onClose).on('error', onError);
   signal.addEventListener('abort', onAbort);
   try {

@@ -73,18 +73,18 @@ const FAMILIES = { 4: 'ipv4', 6: 'ipv6' } as const;
 type Family = keyof typeof FAMILIES;
 
 /** Of one range; the first that holds an address says what it is. */
-type Refused = { family: Family; list: BlockList; why: string };
+type RefusedRange = { family: Family; list: BlockList; why: string };
 
-const refused: readonly Refused[] = RANGES.map(([range, kind, source]) => {
+const REFUSED_RANGES: readonly RefusedRange[] = RANGES.map(([range, kind, source]) => {
   const family = familyOf(range.split('/')[0] ?? '');
-  return { family, list: listOf([range], family), why: `is ${kind} (${source})` };
+  return { family, list: toBlockList([range], family), why: `is ${kind} (${source})` };
 });
 
 /** @param allow CIDRs and addresses that may be contacted all the same */
 export function createGuard(allow: readonly string[]): AddressGuard {
   const allowed = {
-    4: listOf(allow, 4),
-    6: listOf(allow, 6),
+    4: toBlockList(allow, 4),
+    6: toBlockList(allow, 6),
   };
   return {
     whyNot(address) {
@@ -93,7 +93,7 @@ export function createGuard(allow: readonly string[]): AddressGuard {
       if (isIP(bare) === 0) return 'is no address';
       const family = familyOf(bare);
       if (allowed[family].check(bare, FAMILIES[family])) return null;
-      const range = refused.find(
+      const range = REFUSED_RANGES.find(
         (one) => one.family === family && one.list.check(bare, FAMILIES[family]),
       );
       if (range) return range.why;
@@ -107,7 +107,7 @@ function familyOf(address: string): Family {
 }
 
 /** A list for each family, because Node takes an IPv4-mapped address for the one of IPv4 in it. */
-function listOf(ranges: readonly string[], family: Family): BlockList {
+function toBlockList(ranges: readonly string[], family: Family): BlockList {
   const list = new BlockList();
   for (const range of ranges) {
     const [address = '', bits] = range.split('/');
@@ -121,7 +121,7 @@ function listOf(ranges: readonly string[], family: Family): BlockList {
 /** For how long the creation of a webhook waits for the lookup of its host. */
 const LOOKUP_MS = 2_000;
 const MAX_URL = 2_048;
-const NOT_SENT_TO = 'leads to an address that webhooks are not sent to';
+const REFUSED_ADDRESS = 'leads to an address that webhooks are not sent to';
 const HOW_TO_ALLOW = 'the operator of this server can allow it with LOAM_WEBHOOK_ALLOW';
 
 /**
@@ -151,11 +151,11 @@ export async function whyNotUrl(
   const host = hostOf(url);
   if (isIP(host)) {
     const why = guard.whyNot(host);
-    return why && `${NOT_SENT_TO}: it ${why}; ${HOW_TO_ALLOW}`;
+    return why && `${REFUSED_ADDRESS}: it ${why}; ${HOW_TO_ALLOW}`;
   }
   const addresses = await lookup(host, AbortSignal.timeout(LOOKUP_MS)).catch(() => []);
   return addresses.some((address) => guard.whyNot(address))
-    ? `${NOT_SENT_TO}; ${HOW_TO_ALLOW}`
+    ? `${REFUSED_ADDRESS}; ${HOW_TO_ALLOW}`
     : null;
 }
 
@@ -176,7 +176,7 @@ export function hostOf(url: URL): string {
 /** @throws Error when there is no address; what `signal` was aborted with */
 export type Lookup = (host: string, signal: AbortSignal) => Promise<string[]>;
 
-const HOSTS = '/etc/hosts';
+const HOSTS_FILE = '/etc/hosts';
 /** Of one question to one server; each is asked twice at most. */
 const QUERY_MS = 3_000;
 const TRIES = 2;
@@ -185,7 +185,7 @@ export const lookUp: Lookup = async (host, signal) => {
   signal.throwIfAborted();
   // The root's dot at the end changes nothing about an absolute name.
   const name = host.toLowerCase().replace(/\.$/, '');
-  const known = addressesIn(await readFile(HOSTS, 'utf8').catch(() => ''), name);
+  const known = addressesIn(await readFile(HOSTS_FILE, 'utf8').catch(() => ''), name);
   if (known.length > 0) return known;
   // All names under it are of this machine (RFC 6761, 6.3), and many resolvers do not know that.
   if (/(?:^|\.)localhost$/.test(name)) return ['127.0.0.1'];
@@ -198,7 +198,7 @@ export const lookUp: Lookup = async (host, signal) => {
     signal.throwIfAborted();
     const found = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []));
     if (found.length > 0) return found;
-    throw answers.find((answer) => answer.status === 'rejected')?.reason ?? noAddress(name);
+    throw answers.find((answer) => answer.status === 'rejected')?.reason ?? noAddressError(name);
   } finally {
     signal.removeEventListener('abort', giveUp);
   }
@@ -212,6 +212,6 @@ export function addressesIn(hosts: string, name: string): string[] {
   });
 }
 
-function noAddress(name: string): Error {
+function noAddressError(name: string): Error {
   return new Error(`${name} has no address`);
 }

@@ -18,7 +18,7 @@ export type Outcome =
   | 'bad_answer';
 
 /** An attempt, as `Delivery.tries` keeps it. */
-export type Try = {
+export type AttemptRecord = {
   /** When it began, in ISO 8601. */
   at: string;
   /** Milliseconds. */
@@ -32,7 +32,7 @@ export type Try = {
 };
 
 /** An attempt that ended without an answer, for a reason that is known where it is thrown. */
-export class Unanswered extends Error {
+export class NoAnswerError extends Error {
   readonly outcome: Outcome;
   constructor(outcome: Outcome, message: string, cause?: unknown) {
     super(message, { cause });
@@ -51,24 +51,24 @@ const MAX_REASON = 300;
  * Of TLS alone: of other outcomes it could tell what the operator's network looks like. As PostgreSQL can keep it: names
  * in a certificate are a stranger's.
  */
-export function reasonOf(error: unknown): string | undefined {
-  if (!(error instanceof Unanswered) || error.outcome !== 'tls_failed') return undefined;
+export function readTlsReason(error: unknown): string | undefined {
+  if (!(error instanceof NoAnswerError) || error.outcome !== 'tls_failed') return undefined;
   return error.message.replaceAll('\0', '\ufffd').slice(0, MAX_REASON).toWellFormed();
 }
 
 /** By the codes that Node and undici give to errors of a connection that was there. */
-const RESET = /^(?:ECONNRESET|EPIPE|ECONNABORTED|UND_ERR_SOCKET|ERR_SSL_\w+|ERR_STREAM_\w+)$/;
+const RESET_CODE = /^(?:ECONNRESET|EPIPE|ECONNABORTED|UND_ERR_SOCKET|ERR_SSL_\w+|ERR_STREAM_\w+)$/;
 
 /**
  * What an error means that an attempt ended with before it had a status.
  * @throws the error when it is about this machine, which has no file descriptors or no memory left: the endpoint
  *   has failed nothing then
  */
-export function outcomeOf(error: unknown): Outcome {
-  if (error instanceof Unanswered) return error.outcome;
+export function classifyError(error: unknown): Outcome {
+  if (error instanceof NoAnswerError) return error.outcome;
   if (isResourceExhausted(error)) throw error;
   const { code, message } = error as { code?: unknown; message?: unknown };
   // undici has one code for a connection that was closed, and for an answer that makes no sense, such as 100 and 101.
   const isNonsense = /^bad (?:upgrade|response)$/.test(String(message));
-  return RESET.test(String(code)) && !isNonsense ? 'reset' : 'bad_answer';
+  return RESET_CODE.test(String(code)) && !isNonsense ? 'reset' : 'bad_answer';
 }

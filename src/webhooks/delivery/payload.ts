@@ -17,16 +17,16 @@ type Job = Parameters<typeof payloadToSend>[1];
 type EventData = { job: Job } | { repository: object; push?: object };
 
 /** The same for every attempt, but for the links to artifacts, which are signed for the time from now on. */
-export function bodyOf(
+export function renderBody(
   services: { signer: Signer; urls: Urls },
   { id, type, timestamp, namespace, data }: StoredMessage,
 ): string {
   const at = timestamp.toISOString();
-  return JSON.stringify({ id, type, timestamp: at, namespace, data: dataToSend(services, data) });
+  return JSON.stringify({ id, type, timestamp: at, namespace, data: renderData(services, data) });
 }
 
 /** The job or the repository as GET returned it then, with a push beside the fields of its repository. */
-export function dataToSend(services: { signer: Signer; urls: Urls }, data: unknown): unknown {
+export function renderData(services: { signer: Signer; urls: Urls }, data: unknown): unknown {
   const event = data as EventData;
   if ('job' in event) return payloadToSend(services, event.job);
   if ('repository' in event)
