@@ -1,13 +1,12 @@
 /**
- * Connections to the endpoints of webhooks, to addresses that were checked and to no others.
+ * Connections to webhook endpoints, only to checked addresses.
  *
- * A name is looked up once for a connection, every address that it has is checked, and it is these addresses that
- * are dialled. So a name that leads elsewhere a moment later (DNS rebinding) leads us nowhere. The address that is
- * reached is checked once more, before a byte is sent. undici's own `lookup` option would not do: it is not called
- * for a URL that names an address.
+ * A host name is resolved once per connection. All its addresses are checked, and the connection uses exactly these
+ * addresses, so a name that resolves differently a moment later (DNS rebinding) has no effect. The connected address is
+ * checked again before a byte is sent. undici's `lookup` option is not enough: it is not called for IP addresses in URLs.
  *
- * HTTP/1.1 alone: every receiver has it, and a connection carries one request at a time, so what becomes of one says
- * nothing about another.
+ * Only HTTP/1.1: every receiver supports it, and a connection carries one request at a time, so a broken connection
+ * affects one attempt only.
  */
 
 import { X509Certificate } from 'node:crypto';
@@ -27,43 +26,43 @@ import { isResourceExhausted } from '../../platform/database/outage.ts';
 import type { AddressGuard, Lookup } from './guard.ts';
 import { NoAnswerError } from './outcomes.ts';
 
-/** No attempt waits for longer. */
+/** As long as the timeout of an attempt. */
 const CONNECT_MS = 15_000;
 /**
- * Until the next address is tried. Node's 250 ms are too few for another continent: such an endpoint with an address of
- * IPv6 too would never be reached from a network that has none.
+ * Time per address before the next one is tried. Node's 250 ms are too short for another continent: from a network
+ * without IPv6, an endpoint there that also has an IPv6 address would never be reached.
  */
 const NEXT_ADDRESS_MS = 3_000;
-/** Connections to the endpoint of a webhook: as many as there are attempts of it at once. */
+/** Per webhook: as many as its concurrent attempts. */
 export const MAX_CONNECTIONS = 8;
 /**
- * Webhooks whose connections are kept: so at most 4,096 sockets are open, besides those of pools that have been
- * dropped and still work, which last as long as one attempt.
+ * Webhooks with kept connections: at most 4,096 open sockets, plus those of evicted pools, which last as long as their
+ * running attempts.
  */
 const MAX_POOLS = 512;
-/** Less than the 5 s after which Node's servers close idle connections; they are the most impatient. */
+/** Less than the 5 s after which Node's HTTP servers close idle connections, the shortest common limit. */
 const IDLE_CONNECTION_MS = 4_000;
-/** Then it is looked up again, so that an endpoint which moved is followed. */
+/** A new connection resolves the name again, so that a moved endpoint is found. */
 const MAX_REQUESTS_PER_CONNECTION = 1_000;
 const MAX_HEADER_BYTES = 16 * 1_024;
 /**
- * Of all that comes as an answer to one message. It is more than an attempt reads of headers and body; what it bounds
- * is what undici reads and counts as neither: interim answers, extensions of chunks, trailers. An endpoint that sends
- * those as fast as it can would keep the process busy for 15 seconds.
+ * Limit of all bytes of one response. It is above the limits of headers and body together; it bounds data that undici reads
+ * but does not count: interim responses, chunk extensions and trailers. An endpoint that sends those at full speed would
+ * keep the process busy for 15 seconds.
  */
 const MAX_ANSWER_BYTES = 256 * 1_024;
 
 export type Connector = AsyncDisposable & {
-  /** Where requests for `origin` go, of this webhook alone: webhooks share no connections, so none waits for another's. */
+  /** The dispatcher of this webhook for `origin`. Webhooks share no connections, so none waits for another's. */
   to(webhookId: string, origin: string): Promise<Dispatcher>;
 };
 
 export type ConnectorOptions = {
   guard: AddressGuard;
   lookup: Lookup;
-  /** In PEM, besides those that Node knows. */
+  /** CA certificates in PEM, in addition to Node's. */
   authorities: readonly string[];
-  /** Until a connection is there, lookup and TLS included; unset: as long as an attempt may take. */
+  /** For establishing a connection, including DNS lookup and TLS; unset: 15 seconds. */
   timeoutMs?: number;
 };
 
@@ -74,14 +73,14 @@ export function createConnector({
   timeoutMs = CONNECT_MS,
 }: ConnectorOptions): Connector {
   let context: SecureContext | undefined;
-  // Not at the start, which it would make 50 ms longer.
+  // Created on first use, because it takes 50 ms.
   const getSecureContext = () => {
     context ??= createSecureContext({ ca: [...getCACertificates('default'), ...authorities] });
     return context;
   };
   const pools = new LRUCache<string, Pool>({
     max: MAX_POOLS,
-    // What it has begun ends by itself.
+    // `close` waits for running requests.
     dispose: (pool) => void pool.close().catch(() => {}),
   });
 
@@ -92,7 +91,7 @@ export function createConnector({
     return startTls(socket, hostname, signal);
   }
 
-  /** @throws Unanswered */
+  /** @throws NoAnswerError */
   async function resolveAllowed(host: string, signal: AbortSignal): Promise<string[]> {
     let addresses = [host];
     if (!isIP(host))
@@ -104,13 +103,13 @@ export function createConnector({
     return addresses;
   }
 
-  /** @throws Unanswered */
+  /** @throws NoAnswerError */
   function demandAllowed(address: string | undefined): void {
     const why = guard.whyNot(address ?? '');
     if (why) throw new NoAnswerError('refused_address', `the address of the endpoint ${why}`);
   }
 
-  /** Connects to the first of the addresses that answers. @throws Unanswered; Error about this machine */
+  /** Connects to the first address that answers. @throws NoAnswerError; Error when this machine is out of a resource */
   async function openTcp(
     host: string,
     port: number,
@@ -124,7 +123,7 @@ export function createConnector({
       port,
       noDelay: true,
       keepAlive: true,
-      // Node tries one after the other, by itself; it gets them from here and asks nobody else.
+      // Node tries the addresses in turn. The lookup below returns the checked addresses, so Node resolves nothing.
       autoSelectFamily: true,
       autoSelectFamilyAttemptTimeout: NEXT_ADDRESS_MS,
       lookup: (_host, options, done) =>
@@ -140,9 +139,9 @@ export function createConnector({
     return socket;
   }
 
-  /** @throws Unanswered */
+  /** @throws NoAnswerError */
   async function startTls(socket: Socket, host: string, signal: AbortSignal): Promise<TLSSocket> {
-    // The dot of the root at the end of a name stands in no certificate.
+    // Certificates do not contain the trailing dot of an absolute name.
     const name = host.replace(/\.$/, '');
     const secured = connectTls({
       socket,
@@ -165,7 +164,7 @@ export function createConnector({
 
   return {
     async to(webhookId, origin) {
-      // Its hundred modules take memory that a server without webhooks has no use for.
+      // Imported on first use: its hundred modules take memory that a server without webhooks does not need.
       const { Pool } = await import('undici');
       const key = `${webhookId} ${origin}`;
       const known = pools.get(key);
@@ -179,7 +178,7 @@ export function createConnector({
         keepAliveMaxTimeout: IDLE_CONNECTION_MS,
         maxRequestsPerClient: MAX_REQUESTS_PER_CONNECTION,
         maxHeaderSize: MAX_HEADER_BYTES,
-        // An attempt has a time for all of it.
+        // The timeout of the attempt covers these.
         headersTimeout: 0,
         bodyTimeout: 0,
       });
@@ -193,7 +192,7 @@ export function createConnector({
   };
 }
 
-/** Ends the connection where an answer is too long. Answers begin where something was written since what came before. */
+/** Destroys the connection when a response is too long. A response starts with the first read after a write. */
 function limitAnswers(socket: TLSSocket): void {
   let written = socket.bytesWritten;
   let before = socket.bytesRead;
@@ -209,7 +208,7 @@ function limitAnswers(socket: TLSSocket): void {
   });
 }
 
-/** Waits for the event, and destroys the socket when it does not come. @throws Unanswered; Error about this machine */
+/** Waits for the event, and destroys the socket on failure. @throws NoAnswerError; Error when a resource is exhausted */
 async function waitForSocket(
   socket: Socket,
   event: 'connect' | 'secureConnect',
@@ -226,7 +225,7 @@ async function waitForSocket(
   try {
     await promise;
   } catch (error) {
-    // Its own listener stays, because a socket may have an error after it was destroyed.
+    // The error listener stays, because a socket may emit an error after it was destroyed.
     socket.destroy();
     throw error;
   } finally {
@@ -236,8 +235,8 @@ async function waitForSocket(
 }
 
 /**
- * Certificates in a file of PEM.
- * @throws ConfigError when it cannot be read or holds none
+ * Reads the certificates in a PEM file.
+ * @throws ConfigError when the file cannot be read or contains no certificate
  */
 export async function readAuthorities(file: string | undefined): Promise<string[]> {
   if (file === undefined) return [];
@@ -246,12 +245,12 @@ export async function readAuthorities(file: string | undefined): Promise<string[
   });
   const all = text.match(/-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g) ?? [];
   if (all.length === 0)
-    throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} holds no certificate in PEM`);
+    throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} contains no PEM certificate`);
   for (const one of all)
     try {
       new X509Certificate(one);
     } catch {
-      throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} holds a certificate that cannot be read`);
+      throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} contains a certificate that cannot be parsed`);
     }
   return all;
 }
