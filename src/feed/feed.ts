@@ -1,11 +1,11 @@
 /**
- * The events of namespaces, for who may see what they are about: pages of those that are kept, and a subscription to
- * those that come. They are the rows that webhooks send, by the same ids, names and data.
+ * The events of namespaces: pages of kept events, and a subscription to new ones. Ids, types and data are those that
+ * webhooks send.
  *
- * It shows members what they may see of jobs and of repositories: a credential without the scope for jobs gets those
- * of repositories alone, and one that is narrowed to repositories those of these and of their jobs. What is public of
- * a namespace is no feed for strangers, because its events tell more (who pushed, former names); one repository can be
- * followed by whoever may read it (`repos/following.ts`).
+ * Members see events of the jobs and repositories that they may see: a credential without the scope for jobs gets only
+ * events of repositories, and a credential restricted to repositories gets only events of these and their jobs. Non-members
+ * see no feed, even of public repositories, because events reveal more (who pushed, former names). A single repository can
+ * be followed by everybody who may read it (`repositories/following.ts`).
  */
 import type pg from 'pg';
 import type { Urls } from '../base/urls.ts';
@@ -33,24 +33,24 @@ import type { RepositoryEventData } from '../repositories/repositories.ts';
 import { TOLD_AS, type WebhookEventType } from '../webhooks/event-types.ts';
 import { dataToSend } from '../webhooks/webhooks.ts';
 
-/** As webhooks name them, and those of which webhooks are not told. */
+/** The types that webhooks have, and those that webhooks do not receive. */
 export type FeedType = WebhookEventType | 'job.deleted' | 'repository.updated';
 
 export type FeedEvent = {
-  /** What receivers of webhooks get as `webhook-id`. */
+  /** Webhooks send it as `webhook-id`. */
   id: string;
   cursor: number;
   type: FeedType;
   timestamp: Date;
   /** The id of the job or repository. */
   subject: string;
-  /** As it is stored: `payloadOf` has it as it is sent. */
+  /** As stored; `getEventPayload` renders it for clients. */
   data: OutboxEvent['data'];
 };
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
-/** What events begin with → what it takes to see them. */
+/** Prefix of event types → the permission to see these events. */
 const ACTION_OF_KIND = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
 type Kind = keyof typeof ACTION_OF_KIND;
 
@@ -103,9 +103,9 @@ export async function sliceFeed(
 }
 
 /**
- * What happens in some namespaces.
- * @throws AppError 400, 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later when
- *   the viewer may not see them any more
+ * Follows the events of some namespaces.
+ * @throws AppError 400, 401, 403, 404 at once; 400 at the first read for an `after` that is not the cursor of an event;
+ *   later when the viewer loses access
  */
 export async function followFeed(
   services: Deps,
@@ -139,25 +139,25 @@ export async function followFeed(
   };
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      // One query for all types, so that all who follow these namespaces share what is read.
+      // One query for all types, so that all followers of these namespaces share the reads.
       for await (const event of follow(services, { namespaceIds, prefix: '', after }, ended))
         if (isVisible(event)) yield toFeedEvent(event);
     });
 }
 
 /**
- * The types as they are stored: those asked for, all of which the viewer must be allowed to see, or else those that
- * the viewer may see in all of the namespaces.
+ * The stored types of the requested feed types, all of which the viewer must be allowed to see. Without requested types,
+ * those that the viewer may see in all of the namespaces.
  * @throws AppError 401, 403
  */
 function visibleTypes(
   viewer: Viewer,
   namespaceIds: readonly string[],
-  asked: readonly FeedType[] | null | undefined,
+  requested: readonly FeedType[] | null | undefined,
 ): EventType[] {
   const known = Object.keys(ACTION_OF_KIND) as Kind[];
-  if (asked?.length) {
-    const stored = EVENT_TYPES.filter((type) => asked.includes(toFeedType(type)));
+  if (requested?.length) {
+    const stored = EVENT_TYPES.filter((type) => requested.includes(toFeedType(type)));
     for (const kind of kindsOf(stored)) demandKind(viewer, namespaceIds, kind);
     return stored;
   }
@@ -179,8 +179,8 @@ function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind)
 }
 
 /**
- * What webhooks send as `data`: the job as GET returns it, its links signed now, or the repository with the push beside
- * its fields, as they were then. Null for events of versions that kept less.
+ * The `data` that webhooks send: the job or repository as GET returned it at the time of the event, with links signed now.
+ * Null for events of versions that stored less.
  */
 export function getEventPayload(
   services: { signer: Signer; urls: Urls },
@@ -189,7 +189,7 @@ export function getEventPayload(
   return data.job || data.repository ? (dataToSend(services, data) as object) : null;
 }
 
-/** The name that the namespace had; null in events of versions that kept less. */
+/** The name of the namespace at the time of the event; null for events of versions that stored less. */
 export function getEventNamespace({ data }: FeedEvent): string | null {
   const { job, repository } = data as Partial<JobEventData & RepositoryEventData>;
   return (job ?? repository)?.namespace ?? null;

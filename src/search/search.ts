@@ -1,9 +1,9 @@
 /**
- * Going anywhere: namespaces, repositories and jobs by their names.
+ * Search for namespaces, repositories and jobs by name.
  *
- * What it costs is bounded however much there is. By the beginning of the name anything is found, through the indexes of
- * names; by its other parts what has changed or was created lately, because an index of parts would be written with each
- * job. `acme/tr` looks in one namespace alone.
+ * The cost is bounded. A name prefix finds any object through the indexes of names. Words inside names find only recently
+ * changed or created objects, because an index of name parts would be written with each job. `acme/tr` searches only the
+ * namespace `acme`.
  */
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
@@ -15,12 +15,12 @@ import { checkFirst } from '../platform/database/paging.ts';
 import { visibleSql as visibleRepositories, visibleTo } from '../repositories/visibility.ts';
 
 const MAX_TEXT = 200;
-/** That are looked through for other parts of names, over all namespaces; of each at least so many. */
+/** Recent objects whose names are searched for words: in all namespaces together, and at least per namespace. */
 const MAX_RECENT = 5_000;
 const MIN_RECENT_PER_NAMESPACE = 20;
 
 export type ResultKind = 'Namespace' | 'Repository' | 'Job';
-/** What is read of each kind. */
+/** The columns to read of each kind. */
 export type Selects = Record<ResultKind, object>;
 export type SearchHit = { __typename: ResultKind; id: string };
 
@@ -29,8 +29,8 @@ type Candidate = { kind: ResultKind; id: string; name: string; at: Date };
 type Query = { namespaceIds: string[]; prefix: string; words: string[]; first: number };
 
 /**
- * The best first: whose name is the text, begins with it, has a part that begins so, has it anywhere; of these
- * namespaces, then repositories, then jobs, the newest first.
+ * Results by quality of the match: the name is the text, begins with it, has parts that begin with its words, or contains
+ * them. Equal matches are sorted by kind (namespaces, repositories, jobs), then newest first.
  * @throws AppError 400, 401
  */
 export async function search(
@@ -43,7 +43,7 @@ export async function search(
   checkFirst(first);
   const wanted = text.trim().toLowerCase();
   if (wanted.length > MAX_TEXT) throw invalid('text', `must be at most ${MAX_TEXT} characters`);
-  // No name has such.
+  // Names contain only these characters.
   if (!/^[\x20-\x7e]+$/.test(wanted)) return [];
   const slash = wanted.indexOf('/');
   const prefix = wanted.slice(slash + 1);
@@ -67,7 +67,7 @@ async function resolveNamespaceId({ db }: Deps, name: string): Promise<string | 
   return row?.id ?? null;
 }
 
-/** Everybody may know of every namespace; by the other parts of its name one finds those that one is a member of. */
+/** The names of all namespaces are visible to every user, but words inside names find only the viewer's namespaces. */
 async function findNamespaces(
   { db }: Deps,
   { namespaces: narrowed }: Account,
@@ -100,7 +100,7 @@ async function findRepositories(
   const { sql, empty } = Prisma;
   const { prefix, first } = query;
   const visible = visibleRepositories(viewer);
-  const ofAll = sql`
+  const everywhereSql = sql`
     union all (
       select r.id, r.name, r.updated_at as at from repositories r join namespaces n on n.id = r.namespace_id
       where r.visibility <> 'private' and r.name_key like ${`${escapeLike(prefix)}%`} and ${visible}
@@ -114,11 +114,11 @@ async function findRepositories(
       select r.id, r.name, r.updated_at as at from repositories r
       where r.namespace_id = n.id and ${visible}
       order by r.updated_at desc, r.id desc`,
-    more: everywhere ? ofAll : empty,
+    more: everywhere ? everywhereSql : empty,
   });
 }
 
-/** Their names have capitals, and are in the index as they are. */
+/** Names of jobs are case-sensitive in the index. */
 async function findJobs({ pool }: Deps, viewer: Account, query: Query): Promise<Candidate[]> {
   const { sql, empty } = Prisma;
   const visible = visibleJobs(viewer);
@@ -135,7 +135,7 @@ async function findJobs({ pool }: Deps, viewer: Account, query: Query): Promise<
   });
 }
 
-/** Through pg, which has PostgreSQL plan it for these values (`database/merged.ts`). */
+/** Run through pg, so that PostgreSQL plans the statement for these values. */
 async function readCandidates(
   pool: pg.Pool,
   kind: ResultKind,
@@ -143,20 +143,20 @@ async function readCandidates(
   { named, recent, more }: Record<'named' | 'recent' | 'more', Prisma.Sql>,
 ): Promise<Candidate[]> {
   const { sql } = Prisma;
-  const ofEach = Math.max(MIN_RECENT_PER_NAMESPACE, Math.floor(MAX_RECENT / Math.max(1, namespaceIds.length)));
+  const perNamespace = Math.max(MIN_RECENT_PER_NAMESPACE, Math.floor(MAX_RECENT / Math.max(1, namespaceIds.length)));
   const patterns = words.map((word) => `%${escapeLike(word)}%`);
   const { text, values } = sql`
     with mine as (select unnest(${namespaceIds}::text[]) as id)
     select f.* from mine n cross join lateral (${named}) f
     union all
-    select f.* from mine n cross join lateral (${recent} limit ${ofEach}) f
+    select f.* from mine n cross join lateral (${recent} limit ${perNamespace}) f
       where lower(f.name) like all(${patterns}::text[])
     ${more}`;
   const { rows } = await pool.query<Omit<Candidate, 'kind'>>(text, values);
   return rows.map((row) => ({ ...row, kind }));
 }
 
-/** In a pattern an underscore would stand for any character, and a percent sign for all. */
+/** Escapes the wildcards of LIKE. */
 function escapeLike(text: string): string {
   return text.replace(/[\\%_]/g, (character) => `\\${character}`);
 }
@@ -187,7 +187,7 @@ function rankOf(name: string, prefix: string, words: readonly string[]): number 
   return words.every((word) => parts.some((part) => part.startsWith(word))) ? 2 : 3;
 }
 
-/** In their order. What has gone since is left out. */
+/** Reads the rows in the order of `found`, without those that were deleted since. */
 async function loadHits(
   { db }: Deps,
   viewer: Account,

@@ -1,4 +1,4 @@
-/** Going anywhere, in GraphQL. */
+/** Search in GraphQL. */
 import { queryFromInfo } from '@pothos/plugin-prisma';
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { Job } from '../../jobs/graphql/jobs.ts';
@@ -10,7 +10,7 @@ import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type SearchHit, search, type ResultKind } from '../search.ts';
 
 const SearchResult = builder.unionType('SearchResult', {
-  description: 'What one can go to.',
+  description: 'A result of a search.',
   types: [Namespace, Repository, Job],
   resolveType: (found) => (found as unknown as SearchHit).__typename,
 });
@@ -20,18 +20,18 @@ builder.queryField('search', (t) =>
     type: [SearchResult],
     nullable: true,
     description:
-      'Namespaces, repositories and jobs that the viewer may see, by their names, the best first. Anything of the namespaces of the viewer is found by the beginning of its name, and what is of late by any words of it; of other namespaces their names, and repositories that are open to all. `acme/tr` looks in the namespace `acme` alone.',
-    // To find them takes several statements, however few they are.
+      'Searches the names of namespaces, repositories and jobs that the viewer may see; the best match comes first. In namespaces of the viewer, a name prefix finds everything, and words inside a name find recent objects. Elsewhere, a name prefix finds namespaces, and repositories that are open to all. `acme/tr` searches only in the namespace `acme`.',
+    // The search runs several statements, independent of the number of results.
     complexity: pageCost(20),
     args: {
       text: t.arg.string({
         required: true,
-        description: 'The beginning of a name, or words of it: 1 to 200 characters.',
+        description: 'The beginning of a name, or words in it: 1 to 200 characters.',
       }),
       first: t.arg.int({
         required: true,
         defaultValue: 20,
-        description: `How many to find: 1 to ${MAX_FIRST}. More is refused.`,
+        description: `The maximum number of results: 1 to ${MAX_FIRST}. More is refused.`,
       }),
     },
     resolve: async (_root, args, context, info) => {
