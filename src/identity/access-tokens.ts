@@ -1,4 +1,4 @@
-/** Personal access tokens: each belongs to a user, and only that user sees it. */
+/** Personal access tokens. Each belongs to a user, and only that user can see it. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { invalid, notFound } from '../base/errors.ts';
 import { isId, newId } from '../base/ids.ts';
@@ -19,17 +19,17 @@ import {
 } from './credentials.ts';
 import { demand, hasFullRights, type Scope, type Viewer } from './permissions.ts';
 
-/** Of namespaces or repositories that a token is narrowed to. */
-const MAX_NARROWING = 100;
+/** Namespaces or repositories that a token can be restricted to. */
+const MAX_RESTRICTIONS = 100;
 
 export type AccessToken = {
   id: string;
   name: string;
   userId: string;
   scopes: Scope[];
-  /** Names; empty: no narrowing. */
+  /** Names of the only namespaces it works in; empty: all. */
   namespaces: string[];
-  /** Ids; empty: no narrowing. */
+  /** Ids of the only repositories it works for; empty: all. */
   repositories: string[];
   createdAt: Date;
   expiresAt: Date | null;
@@ -39,12 +39,12 @@ export type AccessToken = {
 type Deps = { db: Db };
 
 /**
- * A token for the viewer, or, by the operator, for the user named.
+ * Creates a token for the viewer; an operator may create one for another user.
  *
- * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted); it
- * stands in a URL, so no `/` and no control characters. `expiresInDays`: 1 to 365. `namespaces` are names and
- * `repositories` ids, at most 100 each, kept as ids: they follow renames and never widen.
- * @returns it and its secret, which is kept nowhere.
+ * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted). It is part of a URL,
+ * so `/` and control characters are refused. `expiresInDays`: 1 to 365. `namespaces` (names) and `repositories` (ids), at
+ * most 100 each, are stored as ids, so they follow renames.
+ * @returns the token and its secret, which is not stored
  * @throws AppError 400, 401, 403, 404 (user, namespace, repository), 409 for a taken name.
  */
 export async function createAccessToken(
@@ -64,9 +64,9 @@ export async function createAccessToken(
   const life = computeLifetime(input.expiresInDays);
   const owner = await resolveCredentialOwner(db, account, input.username);
   const namespaces = await Promise.all(
-    checkNarrowing('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
+    checkRestriction('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
   );
-  const repositories = checkNarrowing('repositories', input.repositories);
+  const repositories = checkRestriction('repositories', input.repositories);
   await demandReadableRepositories(db, account, repositories);
 
   const token = newToken();
@@ -90,7 +90,7 @@ export async function createAccessToken(
   return { accessToken: toAccessToken(row, toNameMap(namespaces)), token };
 }
 
-/** The viewer's tokens, newest first, after a cursor. @throws AppError 400, 401, 403. */
+/** A page of the viewer's tokens after a cursor, newest first. @throws AppError 400, 401, 403. */
 export async function sliceAccessTokens(
   { db }: Deps,
   viewer: Viewer,
@@ -131,7 +131,7 @@ export async function getAccessToken(
   return token;
 }
 
-/** Those of the ids that are the viewer's own; a credential that may not manage them finds none. */
+/** The viewer's tokens among `ids`; none for a credential without full rights. */
 export async function findAccessTokens(
   { db }: Deps,
   viewer: Viewer,
@@ -145,7 +145,7 @@ export async function findAccessTokens(
   return toAccessTokens(db, rows);
 }
 
-/** The token stops working at once, also when it is the one in use. @throws AppError 401, 403, 404. */
+/** The token stops working at once, even if it is the token of this request. @throws AppError 401, 403, 404. */
 export async function deleteAccessToken(
   services: Deps,
   viewer: Viewer,
@@ -166,7 +166,7 @@ export async function deleteAccessToken(
   return id;
 }
 
-/** That it was made, in the log of the namespace of the user whose it is. */
+/** Records the creation of a token in the audit log of its user's namespace. */
 export async function recordTokenCreation(
   tx: Db,
   by: Actor,
@@ -208,7 +208,6 @@ async function demandReadableRepositories(db: Db, viewer: Viewer, ids: readonly 
     demand(viewer, 'repository.read', { namespaceId, repositoryId: id, visibility });
 }
 
-/** One query for all rows' names. */
 async function toAccessTokens(db: Db, rows: readonly TokenRow[]): Promise<AccessToken[]> {
   const ids = [...new Set(rows.flatMap((row) => row.namespaces))];
   const namespaces = ids.length
@@ -232,19 +231,19 @@ function toAccessToken(row: TokenRow, names: ReadonlyMap<string, string>): Acces
   };
 }
 
-function checkNarrowing(field: string, values: readonly string[] | null | undefined): string[] {
+function checkRestriction(field: string, values: readonly string[] | null | undefined): string[] {
   const unique = [...new Set(values)];
-  if (unique.length > MAX_NARROWING) throw invalid(field, `at most ${MAX_NARROWING} can be named`);
+  if (unique.length > MAX_RESTRICTIONS) throw invalid(field, `must contain at most ${MAX_RESTRICTIONS}`);
   return unique;
 }
 
-/** Of any script and with spaces, but it must look in a URL like what it is. @throws AppError 400. */
+/** Any script and spaces are allowed, but no characters that change or hide a URL. @throws AppError 400. */
 export function checkTokenName(name: string): void {
-  const fine =
+  const isValid =
     /^[^\p{C}/]{1,100}$/u.test(name) && name.trim() === name && name !== '.' && name !== '..';
-  if (!fine)
+  if (!isValid)
     throw invalid(
       'name',
-      'must be 1 to 100 characters, without control characters, a slash, or a space at either end',
+      'must be 1 to 100 characters, without control characters, slashes, or spaces at either end',
     );
 }

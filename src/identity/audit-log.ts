@@ -1,6 +1,6 @@
 /**
- * Reading the audit log: of a namespace, by who may administer it; of what a user did, by that user; all of it, by the
- * operator. Only with a credential of full rights, because it tells of all credentials.
+ * Reading the audit log. Admins read the log of their namespace, users their own actions, and operators everything. Always
+ * with a credential of full rights, because entries name credentials.
  */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -30,7 +30,7 @@ const entryColumns = {
 } as const satisfies Prisma.AuditEntrySelect;
 type EntryRow = Prisma.AuditEntryGetPayload<{ select: typeof entryColumns }>;
 
-/** `namespace`: its name; null once it is gone. */
+/** `namespace`: the name; null once the namespace is deleted. */
 export type AuditEntry = EntryRow & { namespace: string | null };
 
 export type AuditRequest = SliceRequest & {
@@ -52,7 +52,7 @@ export async function sliceNamespaceLog(
   return sliceEntries(services, request, { namespaceId });
 }
 
-/** What a user did. @throws AppError 400, 401, 403 */
+/** The actions of a user. @throws AppError 400, 401, 403 */
 export async function sliceUserLog(
   services: Deps,
   viewer: Viewer,

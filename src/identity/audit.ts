@@ -1,9 +1,8 @@
 /**
- * The audit log: who changed what, from where and by which credential.
+ * The audit log: who changed what, from where, and with which credential.
  *
- * A domain function writes its entry in the transaction of its change, so neither exists without the other. What was
- * refused, and what changed nothing, leaves none. What the server does by itself (a job that ends) is no entry: it is
- * an event.
+ * A domain function writes the entry in the transaction of the change, so neither exists without the other. Requests that
+ * are refused or change nothing leave no entry. Actions of the server itself (a job that ends) are events, not entries.
  */
 
 import type pg from 'pg';
@@ -12,7 +11,7 @@ import { newId } from '../base/ids.ts';
 import { columnOf } from '../platform/database/keyset.ts';
 import type { Parts } from '../platform/database/statement.ts';
 
-/** Action → what was done. */
+/** Action → its description in GraphQL. */
 export const AUDIT_ACTIONS = {
   'user.create': 'A user was created.',
   'user.disable': 'A user was disabled: their credentials are refused.',
@@ -69,12 +68,12 @@ export type AuditAction = keyof typeof AUDIT_ACTIONS;
 export type Origin = { address: string | null; requestId: string };
 
 /**
- * A personal access token, an API key, over SSH the key of a user or a deploy key, the session of a browser, and an
- * access token of an issuer of identities.
+ * A personal access token, an API key, an SSH key of a user, a deploy key, a browser session, or an access token of an
+ * identity provider.
  */
 export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc';
 
-/** Who did it; the account of a request is one. */
+/** Who made a change. The account of a request is an actor. */
 export type Actor = {
   userId: string | null;
   username: string;
@@ -82,22 +81,22 @@ export type Actor = {
   from?: Origin;
 };
 
-/** For what is done on the server's machine: at its start, or by a command. */
+/** For changes on the server's machine: at its start, or by a command. */
 export const SERVER: Actor = { userId: null, username: 'server', credential: null };
 
-/** An actor as plain data, for a note that outlives the request. */
+/** Copies an actor as plain data, for use after the request. */
 export function actorOf({ userId, username, credential, from }: Actor): Actor {
   return { userId, username, credential, ...(from && { from }) };
 }
 
 export type Change = {
   action: AuditAction;
-  /** Those whose administrators are to see it: at least one, and first the one that it is of. */
+  /** Namespaces whose admins see the entry: at least one, and first the namespace of the changed object. */
   namespaceIds: readonly string[];
-  /** The id of what was changed, and its name after the change. */
+  /** The id of the changed object, and its name after the change. */
   subject: string;
   name: string;
-  /** Small and plain: never a secret, a token, a job's command or its environment. */
+  /** Small values, and never a secret, a token, a job's command or environment. */
   details?: Prisma.InputJsonObject;
 };
 
@@ -105,12 +104,12 @@ type ChangeBy = Change & { by: Actor };
 
 type Tx = Pick<Prisma.TransactionClient, 'auditEntry'>;
 
-/** Writes the entry of one change, in one statement. */
+/** Writes the entry of one change. */
 export async function record(tx: Tx, by: Actor, change: Change): Promise<void> {
   await recordAll(tx, [{ by, ...change }]);
 }
 
-/** Writes an entry for each change, in one statement. */
+/** Writes the entries of several changes in one statement. */
 export async function recordAll(tx: Tx, changes: readonly ChangeBy[]) {
   const rows = changes.flatMap(toEntries);
   if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
@@ -136,7 +135,7 @@ const COLUMN_TYPES = {
 const COLUMNS = Object.keys(COLUMN_TYPES).map(columnOf);
 const RECORD_COLUMNS = Object.entries(COLUMN_TYPES).map(([field, type]) => `"${field}" ${type}`);
 
-/** Writes them as a part of the statement that makes the changes, whose text is the same for any number of them. */
+/** Adds the entries to the statement that makes the changes. Its text does not depend on the number of changes. */
 export function recordIn({ parts, parameter }: Parts, changes: readonly ChangeBy[]): void {
   const rows = changes.flatMap(toEntries);
   const listed = parameter(JSON.stringify(rows), 'jsonb');
@@ -166,11 +165,10 @@ function toEntries({ by, namespaceIds, action, subject, name, details = {} }: Ch
   return ids.map((namespaceId, at) => ({ ...entry, namespaceId, main: at === 0 }));
 }
 
-/** For how long the audit log is kept. */
 const BATCH = 1_000;
 
 /**
- * Removes a batch of the entries that are older than `days`. Ids sort by time, so the oldest are found along the key.
+ * Removes a batch of entries older than `days`. Ids sort by time, so the primary key finds the oldest entries.
  * @returns whether there may be more
  */
 export async function removeOldEntries(

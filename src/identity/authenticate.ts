@@ -1,10 +1,9 @@
 /**
- * The one place where a credential becomes a Viewer, for REST, GraphQL and git alike: one query
- * reads the credential, its user and the user's roles, at each request, so that what is deleted or taken
- * away is gone at once on every server.
+ * Turns a credential into a Viewer, for REST, GraphQL and git. One query per request reads the credential, its user and the
+ * user's roles, so deletions and revoked roles take effect at once on every server.
  *
- * The query is written by hand because every request pays for it: the join took 61 µs of CPU through pg and
- * 132 through Prisma. There is no cache, because every deletion would have to reach it, on every server.
+ * The query is hand-written because every request pays for it: the join took 61 µs of CPU through pg and 132 through
+ * Prisma. There is no cache, because every deletion would have to invalidate it on every server.
  */
 import type pg from 'pg';
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
@@ -24,7 +23,7 @@ import {
 import { isOperatorByGroup, whyNotAdmitted } from './sign-in/admission.ts';
 import type { Issuer } from './sign-in/issuers.ts';
 
-/** What a request carries. Basic, which is all that git can send, may hold a token or a key. */
+/** The credential of a request. Git can only send Basic, which contains a token or an API key. */
 export type Credential =
   | { kind: 'pat'; token: string }
   | { kind: 'session'; token: string }
@@ -32,7 +31,7 @@ export type Credential =
 
 const ANONYMOUS: Viewer = { kind: 'anonymous' };
 
-/** 401: what was given is unknown, deleted or expired. */
+/** 401: the credentials are unknown, deleted or expired. */
 export function refusedCredentials(kind?: Credential['kind']): AppError {
   const how =
     '. With Basic, send a personal access token as the password, or an API key as name and secret';
@@ -48,7 +47,7 @@ export function disabledUserError(username: string): AppError {
 
 type Pool = pg.Pool;
 
-/** `credential` null: none was given. */
+/** @param credential null when the request has none */
 export async function authenticate(
   { pool, usage, issuers }: { pool: pg.Pool; usage: Usage; issuers: readonly Issuer[] },
   credential: Credential | null,
@@ -65,7 +64,7 @@ export async function authenticate(
   return account;
 }
 
-/** What may be an access token of an issuer; no token of ours has dots. */
+/** Matches access tokens of identity providers; Loam's own tokens contain no dots. */
 const JWT = /^eyJ[\w-]{1,2000}\.[\w-]{1,16000}\.[\w-]{1,2000}$/;
 
 function getToken(credential: Credential): string | null {
@@ -73,10 +72,10 @@ function getToken(credential: Credential): string | null {
   return credential.kind === 'basic' ? credential.secret : null;
 }
 
-/** A front end sends several requests at once. */
+/** Shares reads of one token, because a browser sends several requests at once. */
 const reads = new WeakMap<Pool, Coalesced<AccountResult>>();
 
-/** Undefined: there is no such credential, or it is over. An error: its user is disabled. */
+/** Undefined: the credential does not exist or has expired. AppError: its user is disabled. */
 type AccountResult = Account | AppError | undefined;
 
 async function readAccount(pool: Pool, credential: Credential): Promise<AccountResult> {
@@ -90,14 +89,14 @@ async function readAccount(pool: Pool, credential: Credential): Promise<AccountR
   const { kind, name, secret } = credential;
   if (kind === 'basic' && secret.startsWith(TOKEN_PREFIX)) return readByToken(pool, secret);
   const account = API_KEY_NAME.test(name) ? await readByKey(pool, name, secret) : undefined;
-  // The operator may have chosen the first token by hand, without the prefix.
+  // LOAM_ADMIN_TOKEN may be a token without the prefix.
   return account ?? (kind === 'basic' ? readByToken(pool, secret) : undefined);
 }
 
 type Row = {
   id: string;
   name: string;
-  /** Null and empty are one: Prisma writes either. */
+  /** Null and empty both mean unrestricted: Prisma writes either. */
   scopes: Scope[] | null;
   namespaces: string[] | null;
   repositories: string[] | null;
@@ -127,7 +126,7 @@ const TOKENS = `
 const TOKEN = `${TOKENS} c.hash = $1`;
 const TOKENS_BY_ID = `${TOKENS} c.id = any($1)`;
 
-/** What is done with a namespace's key is done on its plan, whoever made the key. */
+/** Requests with a key of a namespace count against the plan of that namespace, not of the key's user. */
 const KEYS = `
   select c.id, c.name, c.scopes, c.hash, array_remove(array[bound.id], null) as namespaces,
     null as repositories, coalesce(bound.plan, u.plan) as plan, ${USER}
@@ -136,7 +135,7 @@ const KEYS = `
 const KEY = `${KEYS} c.name = $1`;
 const KEYS_BY_ID = `${KEYS} c.id = any($1)`;
 
-/** Of a user: the user's full rights. A deploy key: the right to read one repository, or to push to it. */
+/** A user's key has the user's full rights. A deploy key may read one repository, or also push to it. */
 const SSH_KEYS = `
   select c.id, c.title as name, u.plan, null as namespaces, case when c.repository_id is null
       then null else array[case when c.write then 'repo:write' else 'repo:read' end] end as scopes,
@@ -145,7 +144,7 @@ const SSH_KEYS = `
 const SSH_KEY = `${SSH_KEYS} c.fingerprint = $1`;
 const SSH_KEYS_BY_ID = `${SSH_KEYS} c.id = any($1)`;
 
-/** SQL: a session lasts for so long without being used. */
+/** SQL interval after which an unused session ends. */
 export const SESSION_IDLE = `interval '14 days'`;
 const SESSIONS = `
   select c.id, c.method as name, u.plan, null as scopes, null as namespaces, null as repositories, ${USER}
@@ -160,8 +159,8 @@ async function readBySession(pool: Pool, secret: string): Promise<AccountResult>
 }
 
 /**
- * Of an access token that an issuer gave to somebody who has signed in here before. `operator` is whether they are one
- * without this identity: what its groups give, the token says.
+ * Identities of users who have signed in here before. `operator` ignores what the groups of this identity gave at sign-in,
+ * because the access token itself says whether the user is an operator by a group.
  */
 const IDENTITIES = `
   select c.id, c.issuer as name, u.plan, null as scopes, null as namespaces, null as repositories,
@@ -172,16 +171,15 @@ const IDENTITIES = `
 const IDENTITY = `${IDENTITIES} c.issuer = $1 and c.subject = $2`;
 const IDENTITIES_BY_ID = `${IDENTITIES} c.id = any($1)`;
 
-/** Ends the id of a credential whose token says that its owner is an operator. */
+/** Suffix of a credential id whose token says that its owner is an operator. */
 const OPERATOR_SUFFIX = 'operator';
 
 /**
- * The token itself shows that its owner may sign in here, and whether a group makes them an operator, so that who has left
- * a group keeps nothing by tokens that were given afterwards.
+ * Authenticates an access token of an identity provider. The claims of the token decide whether its owner may sign in, and
+ * whether a group makes them an operator, so a user who left a group keeps no rights with later tokens.
  *
- * The id of the credential is that of the identity, the token's end in seconds, and `operator`, with dots between: so
- * all of it is known wherever the credential is asked for again.
- * @throws AppError 401, 503 when the issuer is away
+ * The credential id is `<identity id>.<expiry in seconds>[.operator]`, so that a recheck by id needs no token.
+ * @throws AppError 401, 503 when the identity provider is unavailable
  */
 async function readByIssuerToken(pool: Pool, issuers: readonly Issuer[], token: string): Promise<AccountResult> {
   const named = readUnverifiedIssuer(token);
@@ -191,10 +189,10 @@ async function readByIssuerToken(pool: Pool, issuers: readonly Issuer[], token: 
   const { claims, expires } = await issuer.verify(token);
   const why = whyNotAdmitted(config, claims);
   if (why)
-    throw unauthenticated(`The access token does not show that you may sign in here: ${why}`);
+    throw unauthenticated(`The access token does not allow you to sign in here: ${why}`);
   const rows = await runStatement<Row>(pool, IDENTITY, [named, claims.subject]);
   if (!rows[0])
-    throw unauthenticated('The owner of the access token has not signed in here yet, at /login');
+    throw unauthenticated('The owner of the access token must sign in at /login once before using it');
   const parts = [rows[0].id, expires, ...(isOperatorByGroup(config, claims) ? [OPERATOR_SUFFIX] : [])];
   return toIssuerAccount(rows[0], parts.join('.'));
 }
@@ -204,7 +202,7 @@ function toIssuerAccount(row: Row, id: string): Account | AppError {
   return toAccount('oidc', { ...row, id, operator });
 }
 
-/** What a token says before it is verified, to find who can verify it. */
+/** The issuer that an unverified token names, to find the keys to verify it with. */
 function readUnverifiedIssuer(token: string): string | undefined {
   try {
     const { iss } = JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString());
@@ -224,7 +222,7 @@ async function readByKey(pool: Pool, name: string, secret: string): Promise<Acco
   return rows[0] && matchesHash(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
 }
 
-/** The accounts, as they are now, of credentials that were verified before; those not valid any more are left out. `demandValid` takes what is found. */
+/** Reads the current accounts of credentials that were verified before, by id. Credentials that became invalid are missing. */
 export async function readAccounts(
   pool: Pool,
   credentials: readonly Account['credential'][],
@@ -267,7 +265,7 @@ async function readIssuerAccounts(
   );
 }
 
-/** @throws AppError 401 for what `accountsOf` did not find, or found to be disabled */
+/** @throws AppError 401 when the credential is invalid or its user is disabled */
 export function demandValidAccount(found: AccountResult): Account {
   if (!found) throw refusedCredentials();
   if (found instanceof AppError) throw found;
@@ -275,8 +273,8 @@ export function demandValidAccount(found: AccountResult): Account {
 }
 
 /**
- * Whose an SSH key is, by its fingerprint (`SHA256:…`); undefined: nobody has such a key. Of a disabled user too, whose
- * commands are refused with a reason (`accountById`); the protocol has none for a key.
+ * Finds the owner of an SSH key by its fingerprint (`SHA256:…`). Keys of disabled users are found too, because `accountById`
+ * refuses their commands with a reason; the SSH protocol has no reason for a refused key.
  */
 export async function ownerOfSshKey(
   { pool }: { pool: pg.Pool },
@@ -286,7 +284,7 @@ export async function ownerOfSshKey(
   return row && { keyId: row.id, userId: row.userId, username: row.username };
 }
 
-/** As it is now, of a credential that was verified before and is named by its id. @throws AppError 401 */
+/** Reads the current account of a credential that was verified before. @throws AppError 401 */
 export async function accountById(
   { pool, usage }: { pool: pg.Pool; usage: Usage },
   id: string,
