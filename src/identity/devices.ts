@@ -1,9 +1,9 @@
 /**
- * Signing in a program that has no browser (RFC 8628): it shows a short code, a user who is signed in types it on a page
- * of ours and agrees, and the program is given a personal access token.
+ * Device authorization grant (RFC 8628) for programs without a browser: the program shows a short code, a signed-in user
+ * enters the code on a page of this server and approves, and the program receives a personal access token.
  *
- * Each request is a row, so that it outlives a restart and any server can answer. Of both codes only hashes are kept, and
- * the token is made when the program fetches it, so that it is never kept at all.
+ * Each request is a row, so that it survives restarts and any server can answer. Only hashes of both codes are stored. The
+ * token is created when the program fetches it, so it is never stored.
  */
 
 import { randomInt } from 'node:crypto';
@@ -18,20 +18,20 @@ import { demandFullRights, hashSecret, computeLifetime, newToken, randomSecret }
 import { SCOPES, type Scope, type Viewer } from './permissions.ts';
 
 export const DEVICE_CODE_SECONDS = 900;
-/** Between two questions of a program; one that asks sooner has to wait five more from then on. */
+/** Polling interval of a program. RFC 8628 adds five seconds each time the program polls too early. */
 const INTERVAL_SECONDS = 5;
-/** Consonants without those that are taken for others: 8 of them are 34 bits. */
+/** Consonants that are not easily confused; 8 of them have 34 bits. */
 const USER_CODE_LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
 const USER_CODE_LENGTH = 8;
-/** So that the name of the token has room for the code. */
+/** Leaves room for the code in the name of the token. */
 const MAX_CLIENT_NAME = 80;
-/** From one address that nobody has answered. */
+/** Unanswered requests per client address. */
 const MAX_PENDING = 30;
-/** Of one user within the life of a code: with so few it takes a hundred thousand years to find one of a thousand. */
+/** Per user within the lifetime of a code: guessing one of a thousand codes then takes a hundred thousand years. */
 const MAX_WRONG_CODES = 10;
 const DEFAULT_TOKEN_DAYS = 30;
 
-/** What RFC 6749 and RFC 8628 call an error. */
+/** Error codes of RFC 6749 and RFC 8628. */
 export type DeviceErrorCode =
   | 'invalid_request'
   | 'invalid_scope'
@@ -73,7 +73,7 @@ export async function createDeviceRequest(
   const deviceCode = randomSecret();
   const userCode = newUserCode();
   await inTransaction(db, async (tx) => {
-    // Concurrent requests of one address wait for each other, so that each counts those before it.
+    // The lock serializes concurrent requests of one address, so that each counts the earlier ones.
     await tx.$executeRaw`
       select pg_advisory_xact_lock(hashtextextended(${`loam.device ${address}`}, 0))`;
     const now = new Date();
@@ -81,7 +81,7 @@ export async function createDeviceRequest(
       where: { address, status: 'pending', expiresAt: { gt: now } },
     });
     if (waiting >= MAX_PENDING)
-      throw new DeviceError('slow_down', 'Too many requests of this address wait to be answered');
+      throw new DeviceError('slow_down', 'Too many requests from this address are pending');
     await tx.deviceRequest.create({
       data: {
         id: newId('dev'),
@@ -101,7 +101,7 @@ function checkClient(client: string): string {
   try {
     checkTokenName(client);
   } catch {
-    throw new DeviceError('invalid_request', 'client_id: the name of the program is required');
+    throw new DeviceError('invalid_request', 'client_id: must be the name of the program');
   }
   if (client.length > MAX_CLIENT_NAME)
     throw new DeviceError('invalid_request', `client_id: must be at most ${MAX_CLIENT_NAME} characters`);
@@ -109,11 +109,11 @@ function checkClient(client: string): string {
 }
 
 function checkScopes(scope: string): Scope[] {
-  const asked = scope.split(/[\s,]+/).filter((one) => one !== '');
-  const unknown = asked.find((one) => !SCOPES.includes(one as Scope));
+  const requested = scope.split(/[\s,]+/).filter((each) => each !== '');
+  const unknown = requested.find((each) => !SCOPES.includes(each as Scope));
   if (unknown !== undefined)
-    throw new DeviceError('invalid_scope', `scope: each must be one of ${SCOPES.join(' ')}`);
-  return [...new Set(asked as Scope[])];
+    throw new DeviceError('invalid_scope', `scope: must contain only ${SCOPES.join(' ')}`);
+  return [...new Set(requested as Scope[])];
 }
 
 function checkDays(text: string): number {
@@ -135,7 +135,7 @@ function formatUserCode(userCode: string): string {
 }
 
 /**
- * The token, once the user has agreed; each device code gives one, once.
+ * Creates the token once the user has approved. Each device code gives one token.
  * @throws DeviceError
  */
 export async function redeemDeviceCode(
@@ -143,11 +143,11 @@ export async function redeemDeviceCode(
   input: { grantType: string; deviceCode: string; client: string },
 ): Promise<{ token: string; scopes: Scope[]; expiresAt: Date }> {
   if (input.grantType !== 'urn:ietf:params:oauth:grant-type:device_code')
-    throw new DeviceError('unsupported_grant_type', 'grant_type: only device_code is known here');
-  const given = await inTransaction(db, (tx) => redeemLocked(tx, input.deviceCode, input.client));
-  // Thrown here, because what the answer has written must stay.
-  if (given instanceof DeviceError) throw given;
-  return given;
+    throw new DeviceError('unsupported_grant_type', 'grant_type: must be urn:ietf:params:oauth:grant-type:device_code');
+  const result = await inTransaction(db, (tx) => redeemLocked(tx, input.deviceCode, input.client));
+  // Thrown after the commit, because an error answer also writes to the row.
+  if (result instanceof DeviceError) throw result;
+  return result;
 }
 
 async function redeemLocked(tx: Db, deviceCode: string, client: string) {
@@ -158,14 +158,14 @@ async function redeemLocked(tx: Db, deviceCode: string, client: string) {
     include: { user: { include: { namespace: { select: { id: true } } } } },
   });
   if (!row || row.client !== client)
-    return new DeviceError('invalid_grant', 'The device code is not known, or was used already');
+    return new DeviceError('invalid_grant', 'The device code is unknown or has been used');
   const now = new Date();
   const { id, polledAt, interval, status, user } = row;
   if (row.expiresAt <= now)
-    return new DeviceError('expired_token', 'Nobody has answered in time; begin anew');
+    return new DeviceError('expired_token', 'The code has expired; request a new one');
   if (status === 'refused') {
     await tx.deviceRequest.delete({ where: { id } });
-    return new DeviceError('access_denied', 'The user has refused');
+    return new DeviceError('access_denied', 'The user refused the request');
   }
   if (status === 'pending' || !user) {
     const tooSoon = polledAt !== null && now.getTime() - polledAt.getTime() < interval * 1_000;
@@ -175,7 +175,7 @@ async function redeemLocked(tx: Db, deviceCode: string, client: string) {
       select: { id: true },
     });
     return tooSoon
-      ? new DeviceError('slow_down', `Ask every ${interval + INTERVAL_SECONDS} s`)
+      ? new DeviceError('slow_down', `Wait ${interval + INTERVAL_SECONDS} s between requests`)
       : new DeviceError('authorization_pending', 'The user has not answered yet');
   }
   await tx.deviceRequest.delete({ where: { id } });
@@ -198,8 +198,8 @@ async function redeemLocked(tx: Db, deviceCode: string, client: string) {
 }
 
 /**
- * What a program asks for that shows this code, in any case and with any signs between.
- * @throws AppError 401, 403, 404 for what is no code that waits, 429 after ten of these
+ * Finds the pending request of a user code. Case and separators do not matter.
+ * @throws AppError 401, 403, 404 for a code without a pending request, 429 after ten wrong codes
  */
 export async function findDeviceRequest(
   { db }: Deps,
@@ -218,7 +218,7 @@ export async function findDeviceRequest(
   return { ...row, scopes: row.scopes as Scope[], userCode: formatUserCode(code) };
 }
 
-/** @throws AppError as `findDevice` */
+/** Approves or refuses a request. @throws AppError as `findDeviceRequest` */
 export async function answerDeviceRequest(
   { db }: Deps,
   viewer: Viewer,
@@ -229,7 +229,7 @@ export async function answerDeviceRequest(
   const tokenName = `${found.client} ${found.userCode}`;
   await inTransaction(db, async (tx) => {
     const { count } = await tx.deviceRequest.updateMany({
-      // Of two who answer at once, one does.
+      // The condition on the status lets one of two concurrent answers win.
       where: { userHash: hashSecret(normalizeUserCode(userCode)), status: 'pending' },
       data: approve
         ? { status: 'approved', userId: account.userId, tokenName }
@@ -253,8 +253,8 @@ function normalizeUserCode(userCode: string): string {
 }
 
 /**
- * Counts a code as wrong before it is looked up, in one statement that also compares: of codes that are tried at the same
- * time only ten are looked up. @throws AppError 429
+ * Counts a code as wrong before it is looked up. One statement counts and compares, so that of many concurrent guesses only
+ * ten are looked up. @throws AppError 429
  */
 async function countWrongCode(db: Db, userId: string): Promise<void> {
   const isRecent = Prisma.sql`device_guesses.since > now() - make_interval(secs => ${DEVICE_CODE_SECONDS})`;
@@ -276,13 +276,13 @@ async function countWrongCode(db: Db, userId: string): Promise<void> {
   );
 }
 
-/** For a code that was right. */
+/** Undoes `countWrongCode` for a correct code. */
 async function uncountWrongCode(db: Db, userId: string): Promise<void> {
   await db.$executeRaw`
     update device_guesses set wrong = wrong - 1 where user_id = ${userId} and wrong > 0`;
 }
 
-/** For `upkeep.ts`. Those that are over are told so for an hour. @returns whether there is more */
+/** For `maintenance.ts`. Expired requests are kept for an hour, so that programs get `expired_token`. @returns whether there may be more */
 export async function removeOldDevices({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from device_requests where expires_at < now() - interval '1 hour'`);
   await pool.query(`delete from device_guesses where since < now() - interval '1 hour'`);

@@ -1,6 +1,6 @@
 /**
- * Members of namespaces, which the admins keep. A user is admin of their own namespace without a row in `members`, so that it
- * can be neither lost nor taken.
+ * Members of namespaces, managed by admins. A user is admin of their own namespace without a row in `members`, so that this
+ * role cannot be lost.
  */
 import type { Namespace, Prisma, Role } from '../../prisma/generated/client.ts';
 import { AppError } from '../base/errors.ts';
@@ -17,7 +17,7 @@ type Deps = { db: Db };
 
 export type MemberKey = { namespaceId: string; userId: string };
 
-/** Null when there is no such member, or the viewer may not see who is in the namespace. */
+/** Null when the user is not a member, or the viewer may not see the members. */
 export async function findMember(
   { db }: Deps,
   viewer: Viewer,
@@ -35,8 +35,8 @@ async function findOwner(db: Db, { namespaceId, userId }: MemberKey): Promise<Me
 }
 
 /**
- * Adds a member or changes its role.
- * @throws AppError 401, 403, 404, 409 for the user whose namespace it is and for the last admin of an organization.
+ * Adds a member or changes a member's role.
+ * @throws AppError 401, 403, 404, 409 for the owner of a user's namespace and for the last admin of an organization.
  */
 export async function setMember(
   { db }: Deps,
@@ -62,8 +62,8 @@ export async function setMember(
 }
 
 /**
- * By an admin of the namespace, and of one's own membership by everybody.
- * @returns the membership that is gone; null when there was none. @throws AppError as `setMember`.
+ * Removes a member. Admins may remove everybody, and members may leave.
+ * @returns the removed membership; null when there was none. @throws AppError as `setMember`.
  */
 export async function removeMember(
   { db }: Deps,
@@ -83,8 +83,8 @@ export async function removeMember(
 }
 
 /**
- * Who is disabled administers nothing, and does not count.
- * @throws AppError 409 when nobody but the user administers the organization
+ * Disabled admins do not count.
+ * @throws AppError 409 when the user is the only admin of the organization
  */
 async function demandOtherAdmin(
   tx: Prisma.TransactionClient,
@@ -98,7 +98,7 @@ async function demandOtherAdmin(
   if (others === 0)
     throw new AppError(
       'conflict',
-      'An organization keeps at least one admin: make somebody else an admin first',
+      'An organization needs at least one admin: make another member an admin first',
     );
 }
 
@@ -143,7 +143,7 @@ const BY_JOIN_TIME: Sorting = {
   id: 'userId',
 };
 
-/** Members by time of joining, the owner of a user's namespace first. @throws AppError 400, 401, 403. */
+/** Members in the order of joining; the owner of a user's namespace comes first. @throws AppError 400, 401, 403. */
 export async function sliceMembers(
   { db }: Deps,
   viewer: Viewer,
@@ -152,7 +152,7 @@ export async function sliceMembers(
 ): Promise<Slice<Membership>> {
   demand(viewer, 'namespace.read', { namespaceId: id });
   const { where, orderBy, take } = pageQuery(BY_JOIN_TIME, range);
-  // As old as the namespace, and so the first.
+  // Joined with the creation of the namespace, so the owner is always the first.
   const owner: Membership[] =
     userId && range.after == null ? [{ namespaceId: id, userId, role: 'admin', createdAt }] : [];
   const members = await db.member.findMany({
