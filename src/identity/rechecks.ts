@@ -1,11 +1,10 @@
 /**
- * Open streams ask again, at least every five seconds, whether their viewer may still see what they show:
- * meanwhile a credential is deleted or expires, a member is removed, a repository is closed.
+ * Rechecks the permissions of open streams at least every five seconds, because a credential may be deleted or expire, a
+ * member may be removed, or a repository may become private.
  *
- * The asking is shared, so that it costs by the number of credentials and subjects and not of streams: one
- * query a round reads all credentials with their users' roles, and a rule is asked once for all streams of one
- * credential that share its key. Nothing is shown on an answer older than five seconds: while the database
- * cannot be asked, streams wait.
+ * Checks are shared, so the cost grows with the number of credentials and rules, not of streams: one query per round reads
+ * all credentials with their users' roles, and a rule is checked once for all streams with the same credential and key.
+ * A stream shows nothing on a check older than five seconds: while the database is unavailable, streams wait.
  */
 
 import type pg from 'pg';
@@ -15,37 +14,38 @@ import { isDatabaseAway } from '../platform/database/outage.ts';
 import { readAccounts, demandValidAccount } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
-/** A round may take a second, and its answers are good for five. */
+/** A round may take a second, and a check is valid for five. */
 const ROUND_MS = 4_000;
 const FRESH_MS = 5_000;
-/** After a round that failed. */
+/** Delay after a failed round. */
 const RETRY_MS = 500;
 
-/** What must hold for as long as a stream is open. */
+/** A condition that must hold while a stream is open. */
 export type Rule = {
-  /** Streams of one credential with the same key share the answer. */
+  /** Streams of one credential with the same key share one check. */
   key: string;
-  /** Is given the viewer with the rights of this moment. @throws AppError when it may not see this any more */
+  /** Checks a viewer with its current rights. @throws AppError when access is lost */
   demand(viewer: Viewer): void | Promise<void>;
 };
 
 export type Recheck = Disposable & {
-  /** Aborts, with the AppError as its reason, when the viewer may not see it any more. */
+  /** Aborts with an AppError as reason when the viewer loses access. */
   readonly refused: AbortSignal;
   /**
-   * To be called before something is shown. Undefined: the last answer is fresh. Else settles with the next one.
-   * @throws AppError when it is a refusal; `signal.reason` when that aborts
+   * Call this before each event is shown. Undefined when the last check is fresh, otherwise settles with the next check.
+   * @throws AppError when the check fails; `signal.reason` when that aborts
    */
   fresh(signal: AbortSignal): Promise<void> | undefined;
 };
 
 export type Rechecks = AsyncDisposable & {
-  /** For a viewer that has just been found to be allowed. */
+  /** Registers a stream. The caller has just checked the rule for this viewer. */
   watch(viewer: Viewer, rule: Rule): Recheck;
-  /** How many checks are registered. Tests see here whether one was not removed. */
+  /** Number of registered streams, for tests. */
   readonly streams: number;
 };
 
+/** A check that several streams share. */
 type Subject = {
   credential: Account['credential'] | null;
   rule: Rule;
@@ -58,11 +58,11 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
   const closed = new AbortController();
   let timer: NodeJS.Timeout | undefined;
   let round: Promise<void> | undefined;
-  /** Settles with the round that is under way or next. */
+  /** Settles at the end of the current or next round. */
   let roundEnd = Promise.withResolvers<void>();
   let failing = false;
 
-  /** The next round comes a while after this one, for as long as there is a stream. */
+  /** Schedules the next round, if there are streams. */
   function schedule(ms: number): void {
     clearTimeout(timer);
     const needed = subjects.size > 0 && !closed.signal.aborted;
@@ -74,7 +74,7 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
     round = checkAll().then(
       () => finishRound(ROUND_MS),
       (error) => {
-        if (!failing) log.warn({ err: error }, 'open streams wait: their rights cannot be asked');
+        if (!failing) log.warn({ err: error }, 'open streams wait because their permissions cannot be checked');
         failing = true;
         finishRound(RETRY_MS);
       },
@@ -95,7 +95,7 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
     const credentials = all.flatMap(({ credential }) => credential ?? []);
     const accounts = await readAccounts(pool, credentials);
     let failure: unknown;
-    // One after the other: most rules only look at the account, and the rest must not take the whole pool.
+    // In sequence: most rules only look at the account, and the others must not use the whole pool.
     for (const subject of all) {
       const { credential, rule, streams } = subject;
       try {
@@ -171,8 +171,8 @@ function whenAborted(signal: AbortSignal): Promise<void> {
 }
 
 /**
- * What `open` yields, for as long as the viewer may see it; whoever has opened it was found to be allowed.
- * @throws AppError 401, 403, 404 when it ends because the viewer may not any more
+ * Yields the events of `open` while the viewer has access. The caller has checked access before.
+ * @throws AppError 401, 403, 404 when the viewer loses access
  */
 export async function* whileAllowed<T>(
   { rechecks }: { rechecks: Rechecks },

@@ -154,7 +154,7 @@ test('a user is deleted by operators, with all credentials, when nothing depends
   expect((await refusal(deleteUser(app.admin, 'beta')))?.[0]).toBe('NOT_FOUND');
   expect(await refusal(deleteUser(app.admin, 'carol'))).toEqual([
     'CONFLICT',
-    'The user is the last admin of beta: make somebody else an admin first',
+    'The user is the last admin of beta: make another member an admin first',
   ]);
   await app.admin.gql(
     'mutation { setMember(input: { namespace: "beta", username: "ada", role: ADMIN }) { member { id } } }',

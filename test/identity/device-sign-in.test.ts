@@ -160,9 +160,9 @@ test('who asks too often has to slow down, and who is too late begins anew', asy
   expect((await poll(device_code)).body.error).toBe('authorization_pending');
   expect((await poll(device_code)).body).toEqual({
     error: 'slow_down',
-    error_description: 'Ask every 10 s',
+    error_description: 'Wait 10 s between requests',
   });
-  expect((await poll(device_code)).body.error_description).toBe('Ask every 15 s');
+  expect((await poll(device_code)).body.error_description).toBe('Wait 15 s between requests');
   await wait();
   expect((await poll(device_code)).body.error).toBe('authorization_pending');
   await app.pool.query('update device_requests set expires_at = now()');
