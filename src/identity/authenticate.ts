@@ -189,10 +189,10 @@ async function readByIssuerToken(pool: Pool, issuers: readonly Issuer[], token: 
   const { claims, expires } = await issuer.verify(token);
   const why = whyNotAdmitted(config, claims);
   if (why)
-    throw unauthenticated(`The access token does not allow you to sign in here: ${why}`);
+    throw unauthenticated(`The access token does not prove that you may sign in here: ${why}`);
   const rows = await runStatement<Row>(pool, IDENTITY, [named, claims.subject]);
   if (!rows[0])
-    throw unauthenticated('The owner of the access token must sign in at /login once before using it');
+    throw unauthenticated('The owner of the access token has not signed in here yet: sign in at /login first');
   const parts = [rows[0].id, expires, ...(isOperatorByGroup(config, claims) ? [OPERATOR_SUFFIX] : [])];
   return toIssuerAccount(rows[0], parts.join('.'));
 }

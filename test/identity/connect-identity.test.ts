@@ -115,12 +115,12 @@ test('an identity of another user is refused, and so is one that may not sign in
   await follow(hers, await connectUrl(hers), 'eve');
   const browser = await browserOf(ada);
   const taken = await follow(browser, await connectUrl(browser), 'eve');
-  expect(taken.text).toContain('Another user here signs in by this identity of Acme');
+  expect(taken.text).toContain('This identity of Acme belongs to another user of this server');
   issuer.people.far = { email: 'far@evil.example', email_verified: true };
   // The issuer knows the first browser as Eve's.
   const second = await browserOf(ada);
   const far = await follow(second, await connectUrl(second), 'far');
-  expect(far.text).toContain('of no domain that may sign in');
+  expect(far.text).toContain('not in a domain that may sign in');
   expect(await identities()).toEqual([{ subject: 'eve', username: 'eve' }]);
 });
 
@@ -130,7 +130,7 @@ test("another's ticket, a changed one and one of nobody begin nothing", async ()
   // Eve sends Ada her own address, so that Ada's identity would be hers; and none but her browser may begin.
   for (const browser of [mine, new Browser(), await browserOf(eve)]) {
     const end = await follow(browser, url, 'ada');
-    expect([end.status, end.text.includes('not signed in as when you began')]).toEqual([401, true]);
+    expect([end.status, end.text.includes('no longer signed in with the session that started this')]).toEqual([401, true]);
   }
   for (const wrong of [`${url.slice(0, -8)}AAAAAAAA`, `${app.base}/login/oidc?connect=1`]) {
     expect((await follow(hers, wrong, 'eve')).status).toBe(401);
@@ -147,7 +147,7 @@ test('who comes back with the attempt of another session connects nothing', asyn
     if (name.endsWith('-attempt')) mine.cookies(app.base).set(name, value);
   const planted = await mine.open(stopped.url);
   expect(planted.status).toBe(401);
-  expect(planted.text).toContain('not signed in as when you began');
+  expect(planted.text).toContain('no longer signed in with the session that started this');
   expect(await identities()).toEqual([]);
 
   // Signed out meanwhile.

@@ -97,7 +97,7 @@ test('a program is signed in when its user agrees, with what was asked for, and 
   expect((await poll(asked.device_code)).body.error).toBe('authorization_pending');
 
   const agreed = await respond(adas, asked.user_code, 'approve');
-  expect([agreed.status, agreed.text.includes('<b>tool</b> is signed in as you')]).toEqual([
+  expect([agreed.status, agreed.text.includes('<b>tool</b> will be signed in as you')]).toEqual([
     200,
     true,
   ]);

@@ -110,14 +110,14 @@ test('who may not sign in is told why, and no user is made', async () => {
   await app.pool.query(`update users set email = 'taken@acme.com' where username = 'taken'`);
   const before = [await count('users'), await count('browser_sessions')];
   const refused: [string, object, string][] = [
-    ['far', { email: 'far@evil.example', email_verified: true }, 'of no domain that may sign in'],
-    ['sub', { email: 'x@sub.acme.com', email_verified: true }, 'of no domain that may sign in'],
-    ['odd', { email: 'x@acme.com', email_verified: false }, 'has not confirmed'],
-    ['none', {}, 'of no domain that may sign in'],
+    ['far', { email: 'far@evil.example', email_verified: true }, 'not in a domain that may sign in'],
+    ['sub', { email: 'x@sub.acme.com', email_verified: true }, 'not in a domain that may sign in'],
+    ['odd', { email: 'x@acme.com', email_verified: false }, 'has not verified'],
+    ['none', {}, 'not in a domain that may sign in'],
     [
       'again',
       { email: 'taken@acme.com', email_verified: true },
-      'Another user here has the address',
+      'Another user of this server has the email address',
     ],
   ];
   for (const [person, claims, said] of refused) {
@@ -267,13 +267,13 @@ test('an access token is held to the rules of signing in, by what it says itself
   const clientOf = async (more: object) =>
     own.client(`Bearer ${await issuer.sign({ ...claims, ...more })}`);
   for (const [more, said] of [
-    [{}, 'in no group'],
-    [{ groups: [] }, 'in no group'],
-    [{ groups: ['guests'] }, 'in no group'],
-    [{ groups: ['ops'], email: 'grace@evil.example' }, 'of no domain'],
-    [{ groups: ['ops'], email: undefined }, 'of no domain'],
-    [{ groups: ['ops'], email_verified: false }, 'has not confirmed'],
-    [{ groups: ['ops'], email_verified: undefined }, 'has not confirmed'],
+    [{}, 'not in a group'],
+    [{ groups: [] }, 'not in a group'],
+    [{ groups: ['guests'] }, 'not in a group'],
+    [{ groups: ['ops'], email: 'grace@evil.example' }, 'not in a domain'],
+    [{ groups: ['ops'], email: undefined }, 'not in a domain'],
+    [{ groups: ['ops'], email_verified: false }, 'has not verified'],
+    [{ groups: ['ops'], email_verified: undefined }, 'has not verified'],
   ] as const) {
     const { status, body } = await (await clientOf(more)).get('/auth/v1/whoami');
     expect([status, body.error.code], JSON.stringify(more)).toEqual([401, 'authentication_failed']);
@@ -353,7 +353,7 @@ test('an address that the issuer has not confirmed is taken from nobody', async 
   // Some issuers never say whether they have.
   issuer.people.silent = { email: 'silent@acme.com' };
   const refused = await open('thief');
-  expect([refused.status, refused.text.includes('has not confirmed')]).toEqual([403, true]);
+  expect([refused.status, refused.text.includes('has not verified')]).toEqual([403, true]);
   for (const person of ['victim', 'silent'])
     expect((await open(person)).url, person).toBe(`${own.base}/`);
   await issuer.serve(`${app.base}/login/oidc/callback`);
@@ -377,7 +377,7 @@ test('the keys of the issuer may change, and the issuer be away', async () => {
   const page = await fresh.anonymous.request('GET', '/login/oidc', {
     headers: { accept: 'text/html' },
   });
-  expect([page.status, page.text.includes('cannot be asked just now')]).toEqual([503, true]);
+  expect([page.status, page.text.includes('is unavailable; try again later')]).toEqual([503, true]);
   expect((await fresh.client(`Bearer ${old}`).get('/auth/v1/whoami')).status).toBe(503);
   issuer.isAway = false;
   expect((await fresh.anonymous.get('/login/oidc')).status).toBe(303);

@@ -1,4 +1,4 @@
-/** Signing in a program that has no browser: what the program asks, and the page where its user answers (RFC 8628). */
+/** HTTP of the device authorization grant (RFC 8628): the endpoints of the program, and the page where its user answers. */
 
 import express, { type Request, type Response, type Router } from 'express';
 import type { Urls } from '../../base/urls.ts';
@@ -18,7 +18,7 @@ import {
 import { demandSameOrigin, readForm, readText } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
-export type Deps = { db: Db; urls: Urls };
+type Deps = { db: Db; urls: Urls };
 
 const PATH = '/login/device';
 
@@ -99,7 +99,7 @@ export function deviceRouter(services: Deps): Router {
   return router;
 }
 
-/** What is wrong with a code is said where another can be typed. */
+/** Shows problems with a code above the form for another code. */
 async function orSendCodeForm(res: Response, work: () => Promise<void>): Promise<void> {
   try {
     await work();
@@ -112,11 +112,11 @@ async function orSendCodeForm(res: Response, work: () => Promise<void>): Promise
 
 function renderResult(client: string, approve: boolean): string {
   const name = `<b>${escaped(client)}</b>`;
-  if (!approve) return `${name} was refused.`;
-  return `${name} is signed in as you in a moment: close this page and go back to it. Its token is among your personal access tokens, where you can delete it.`;
+  if (!approve) return `${name} was refused access.`;
+  return `${name} will be signed in as you in a moment. You can close this page and return to the program. Its token is listed in your personal access tokens, where you can delete it.`;
 }
 
-/** Programs expect the form of RFC 6749, whatever is wrong. */
+/** Answers with JSON, and with errors in the form of RFC 6749, which programs expect. */
 async function sendOAuthJson(
   req: Request,
   res: Response,

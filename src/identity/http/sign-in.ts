@@ -1,4 +1,4 @@
-/** The pages where one signs in and out. They work without a script. */
+/** The pages to sign in and out. They work without JavaScript. */
 
 import express, {
   type ErrorRequestHandler,
@@ -60,7 +60,7 @@ export function signInRouter(services: Deps): Router {
 
   router
     .route('/login/link')
-    // Opening it uses nothing up: programs that look through mail open addresses, too.
+    // Opening the link does not use it up, because mail scanners open links too.
     .get(async (req, res) => {
       const secret = readText(req.query.secret);
       const username = await findLinkUser(services, secret);
@@ -126,7 +126,7 @@ export function signInRouter(services: Deps): Router {
   return router;
 }
 
-/** A session of its own for each time that somebody signs in: one that was there before ends. */
+/** Starts a new session and ends the browser's previous one. */
 async function signIn(
   services: Deps,
   req: Request,
@@ -143,7 +143,7 @@ async function signIn(
 async function endCurrentSession(services: Deps, { viewer }: Request): Promise<void> {
   if (viewer.kind === 'account' && viewer.credential.kind === 'session')
     await deleteSession(services, viewer, viewer.credential.id).catch((error) => {
-      // Another request has ended it.
+      // Another request may have ended the session.
       if (isUnexpected(error)) throw error;
     });
 }
@@ -152,15 +152,15 @@ function browserOf(req: Request): Browser {
   return { userAgent: req.get('user-agent') ?? '', ...originOf(req) };
 }
 
-/** Browsers take `//host` and `/\host` for addresses of other hosts. */
+/** Excludes `//host` and `/\host`, which browsers treat as URLs of other hosts. */
 const LOCAL_PATH = /^\/(?![/\\])[\x21-\x7e]*$/;
 
-/** A path of this server, to go on to; anything else leads home. */
+/** The path to redirect to after sign-in; `/` for anything that is not a path of this server. */
 function toLocalPath(to: unknown, { base }: Pick<Urls, 'base'>): string {
   const text = readText(to);
   if (!LOCAL_PATH.test(text) || !URL.canParse(text, base)) return '/';
   const { origin, pathname, search } = new URL(text, base);
-  // Looked at again, because the parser makes `//host` of `/.//host`.
+  // Tested again, because the URL parser turns `/.//host` into `//host`.
   const place = `${pathname}${search}`;
   return origin === new URL(base).origin && LOCAL_PATH.test(place) ? place : '/';
 }
@@ -175,7 +175,7 @@ function sendSignIn(
 ): void {
   const to = readText(req.query.to);
   const on = to ? `?to=${encodeURIComponent(to)}` : '';
-  // The first way is the primary one: with issuers, people have no token yet when they come here first.
+  // The first choice is the primary button: with identity providers, new users have no token yet.
   const primary = (isFirst: boolean) => (isFirst ? ' primary' : '');
   const choices = issuers.map(
     ({ config }, index) =>
@@ -183,7 +183,7 @@ function sendSignIn(
   );
   const body = `
   ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
-  ${requestId ? `<p>Its request id is <code>${escaped(requestId)}</code>.</p>` : ''}
+  ${requestId ? `<p>The request id is <code>${escaped(requestId)}</code>.</p>` : ''}
   ${choices.length > 0 ? `<p class="choices">${choices.join('')}</p>` : ''}
   <form method="post" action="${escaped(`/login${on}`)}">
     <label>Personal access token
@@ -206,14 +206,14 @@ function renderConfirmation(username: string, secret: string): string {
 `;
 }
 
-/** What is wrong is said on the page where one can try again. */
+/** Shows errors on the sign-in page, so that the user can try again. */
 function sendProblem(services: Deps): ErrorRequestHandler {
   const { log } = services;
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
     const { status, message } = toPublic(error);
     if (isUnexpected(error))
-      log.error({ err: error, req: { id: req.id } }, 'somebody could not be signed in');
+      log.error({ err: error, req: { id: req.id } }, 'sign-in failed');
     const requestId = status >= 500 ? req.id : undefined;
     sendSignIn(services, req, res, { problem: message, status, requestId });
   };

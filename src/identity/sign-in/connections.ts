@@ -1,4 +1,4 @@
-/** The identities of a user: connecting one more, which takes both the session and the issuer, and taking one away. */
+/** Connects further identities to a user, which takes a session and a sign-in at the identity provider; removes them. */
 
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
@@ -28,13 +28,13 @@ export type IssuerChoice = {
   label: string;
   issuer: string;
   signInUrl: string;
-  /** Null for who is not signed in with a browser. */
+  /** Null for a viewer without a browser session. */
   connectUrl: string | null;
 };
 
 type Deps = { db: Db };
 
-/** The issuers by which one can sign in here. Of a session the addresses that connect an identity to its user. */
+/** The configured identity providers; for a browser session with the URLs that connect an identity to its user. */
 export function listIssuers(
   { issuers, urls }: { issuers: readonly Issuer[]; urls: Urls },
   viewer: Viewer,
@@ -52,16 +52,16 @@ function currentSession(viewer: Viewer): ConnectingSession | null {
   return { userId: viewer.userId, sessionId: viewer.credential.id };
 }
 
-/** Whether the session that asks is the one that has begun to connect an identity. @throws AppError 401 */
+/** Checks that the session is the one that started to connect an identity. @throws AppError 401 */
 export function demandSameSession(viewer: Viewer, connecting: ConnectingSession): Account {
   const session = currentSession(viewer);
   const isSame =
     session?.sessionId === connecting.sessionId && session.userId === connecting.userId;
   if (viewer.kind === 'account' && isSame) return viewer;
-  throw unauthenticated('This browser is not signed in as when you began; sign in and try again');
+  throw unauthenticated('This browser is no longer signed in with the session that started this: sign in and try again');
 }
 
-/** Whom the ticket of a page lets connect an identity. @throws AppError 401 */
+/** Opens the ticket of a connect URL, which is valid for the session that it was created for. @throws AppError 401 */
 export function openConnectTicket(issuer: Issuer, viewer: Viewer, ticket: string): ConnectingSession {
   const connecting = issuer.openTicket(ticket);
   demandSameSession(viewer, connecting);
@@ -69,8 +69,8 @@ export function openConnectTicket(issuer: Issuer, viewer: Viewer, ticket: string
 }
 
 /**
- * Connects whom an issuer has named to the user of the session that began it. Again it changes nothing.
- * @throws AppError 401, 403 for who may not sign in here, 409 for an identity of another user
+ * Connects an identity to the user of the session that started it. Repeating it changes nothing.
+ * @throws AppError 401, 403 when the identity may not sign in here, 409 for an identity of another user
  */
 export async function connectIdentity(
   { db }: Deps,
@@ -91,7 +91,7 @@ export async function connectIdentity(
     if (known)
       throw new AppError(
         'already_exists',
-        `Another user here signs in by this identity of ${config.label}: remove it there first`,
+        `This identity of ${config.label} belongs to another user of this server: remove it there first`,
       );
     const id = newId('idn');
     await tx.identity.create({ data: { id, issuer, subject, userId } });
@@ -106,7 +106,7 @@ export async function connectIdentity(
   });
 }
 
-/** Those of the viewer, newest first, after a cursor. @throws AppError 400, 401, 403 */
+/** A page of the viewer's identities after a cursor, newest first. @throws AppError 400, 401, 403 */
 export async function sliceIdentities(
   { db }: Deps,
   viewer: Viewer,
@@ -126,8 +126,8 @@ const columns = {
 } as const;
 
 /**
- * It signs nobody in any more, at once: its access tokens are refused, and the user's other sessions that began with an
- * issuer end, because a session does not say with which identity it began.
+ * Removes an identity, which takes effect at once: its access tokens are refused, and the user's other sessions from an
+ * identity provider end, because a session does not record its identity.
  * @throws AppError 401, 403, 404, 409 for the last way to sign in
  */
 export async function deleteIdentity(
@@ -138,7 +138,7 @@ export async function deleteIdentity(
   const account = demandFullRights(viewer);
   const { userId } = account;
   await inTransaction(db, async (tx) => {
-    // Of two that take away the last two ways in, the second waits for the first.
+    // The lock keeps two concurrent removals from removing the last two ways to sign in.
     await tx.$executeRaw`select from users where id = ${userId} for update`;
     const row = isId('idn', id) ? await tx.identity.findUnique({ where: { id, userId } }) : null;
     if (!row) throw notFound('Identity');
@@ -187,11 +187,11 @@ async function demandOtherSignIn(
   if (tokens > 0) return;
   throw new AppError(
     'conflict',
-    'It is your last way to sign in: make a personal access token of full rights first',
+    'This is your last way to sign in: create a personal access token with full rights first',
   );
 }
 
-/** What pages call an issuer; null for one that is not configured any more. */
+/** The display name of an identity provider; null when it is not configured any more. */
 export function findIssuerLabel(
   issuers: readonly Pick<Issuer, 'config'>[],
   address: string,

@@ -1,7 +1,7 @@
 /**
- * What issuers of identities (OpenID Connect) say: who somebody is that they have sent here, and whose an access token is.
+ * Client of an identity provider (OpenID Connect): signs users in, and verifies access tokens.
  *
- * Each is asked for what it can do when it is needed first, so that one that is away stops neither the start nor the others.
+ * Discovery happens on first use, so that an unavailable provider affects neither the start nor other providers.
  */
 import { createRemoteJWKSet, type JWTVerifyGetKey, errors as joseErrors, jwtVerify } from 'jose';
 import * as oidc from 'openid-client';
@@ -10,14 +10,14 @@ import { AppError, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { open, seal } from '../../platform/crypto/keys.ts';
 
-/** Of asking an issuer. */
+/** Per request to a provider. */
 const TIMEOUT_SECONDS = 10;
-/** For how long what an issuer said of itself is believed. */
+/** How long provider metadata is cached. */
 const METADATA_TTL_MS = 3_600_000;
-/** From leaving for the issuer to coming back. */
+/** From the redirect to the provider until the callback. */
 const ATTEMPT_SECONDS = 600;
 const CLOCK_TOLERANCE_SECONDS = 30;
-/** None that shares a secret, and not `none`. */
+/** Only asymmetric algorithms, and not `none`. */
 const ALGORITHMS = [
   'RS256',
   'RS384',
@@ -32,19 +32,18 @@ const ALGORITHMS = [
   'Ed25519',
 ];
 
-/** Who somebody is. */
 export type Claims = {
   issuer: string;
   subject: string;
   email?: string;
-  /** Whether the issuer has seen that the address is theirs. Unset: it does not say, as Entra never does. */
+  /** Whether the provider has verified the address. Unset when it does not say, as with Entra. */
   emailVerified?: boolean;
-  /** What they call themselves. */
+  /** Preferred username. */
   username?: string;
   groups: string[];
 };
 
-/** What the browser keeps, sealed, while it is with the issuer. */
+/** State of a sign-in, which the browser keeps encrypted while it is at the provider. */
 type Attempt = {
   state: string;
   nonce: string;
@@ -54,30 +53,33 @@ type Attempt = {
   connecting: ConnectingSession | null;
 };
 
-/** The session that connects an identity to its user, instead of signing in. */
+/** The session to whose user an identity is connected, instead of signing in. */
 export type ConnectingSession = { userId: string; sessionId: string };
 
 export type Issuer = {
   config: IssuerConfig;
-  /** Where the browser is sent, and what it is to bring back within so many seconds. @throws AppError 500 when the issuer is away */
+  /**
+   * @returns the URL to redirect the browser to, and the sealed attempt that it must send back within `seconds`
+   * @throws AppError 503 when the provider is unavailable
+   */
   begin(
     callback: string,
     to: string,
     connecting?: ConnectingSession | null,
   ): Promise<{ url: string; attempt: string; seconds: number }>;
   /**
-   * Who has come back to `url`, with the attempt that the same browser began.
-   * @throws AppError 401 for what is no answer of this issuer to it, 500 when the issuer is away
+   * Completes the attempt of the same browser with the callback URL.
+   * @throws AppError 401 when the callback does not belong to the attempt, 503 when the provider is unavailable
    */
   finish(
     url: URL,
     attempt: string,
   ): Promise<{ claims: Claims; to: string; connecting: ConnectingSession | null }>;
-  /** What lets a session begin to connect an identity for ten minutes; no other session, and no other site. */
+  /** Creates a ticket with which only this session can start to connect an identity, for ten minutes. */
   ticket(session: ConnectingSession): string;
-  /** @throws AppError 401 for what is none of this issuer, or too old */
+  /** @throws AppError 401 for an invalid or expired ticket */
   openTicket(ticket: string): ConnectingSession;
-  /** What an access token says of its owner, and until when. @throws AppError 401, 503 when the issuer is away */
+  /** Verifies an access token. @throws AppError 401, 503 when the provider is unavailable */
   verify(token: string): Promise<{ claims: Claims; expires: number }>;
 };
 
@@ -97,7 +99,7 @@ export function openIssuer(
       execute: address.protocol === 'http:' ? [oidc.allowInsecureRequests] : [],
     });
     const { jwks_uri } = client.serverMetadata();
-    if (!jwks_uri) throw new Error('the issuer names no keys');
+    if (!jwks_uri) throw new Error('the provider metadata has no jwks_uri');
     const keys = createRemoteJWKSet(new URL(jwks_uri), {
       timeoutDuration: TIMEOUT_SECONDS * 1_000,
     });
@@ -111,7 +113,7 @@ export function openIssuer(
     try {
       return await known;
     } catch (error) {
-      // What it said before is better than nothing.
+      // Keep using the expired metadata; retry in half the cache time.
       if (last) {
         known = Promise.resolve({ ...last, at: Date.now() - METADATA_TTL_MS / 2 });
         return last;
@@ -122,8 +124,8 @@ export function openIssuer(
   }
 
   function unavailable(error: unknown): AppError {
-    log.warn({ err: error, issuer: config.issuer }, 'an issuer of identities could not be asked');
-    return new AppError('internal_error', `${config.label} cannot be asked just now; try again`, {
+    log.warn({ err: error, issuer: config.issuer }, 'an identity provider is unavailable');
+    return new AppError('internal_error', `${config.label} is unavailable; try again later`, {
       status: 503,
       retryAfter: 5,
     });
@@ -163,20 +165,20 @@ export function openIssuer(
           expectedNonce: attempt.nonce,
           idTokenExpected: true,
         });
-        const told = tokens.claims();
-        if (!told) throw new Error('the issuer sent no ID token');
-        const more = client.serverMetadata().userinfo_endpoint
-          ? await oidc.fetchUserInfo(client, tokens.access_token, told.sub)
+        const idClaims = tokens.claims();
+        if (!idClaims) throw new Error('the provider sent no ID token');
+        const userInfo = client.serverMetadata().userinfo_endpoint
+          ? await oidc.fetchUserInfo(client, tokens.access_token, idClaims.sub)
           : {};
-        const claims = toClaims({ ...more, ...told }, config);
+        const claims = toClaims({ ...userInfo, ...idClaims }, config);
         return { claims, to: attempt.to, connecting: attempt.connecting ?? null };
       } catch (error) {
         if (isIssuerUnavailable(error)) throw unavailable(error);
         log.warn(
           { err: error, issuer: config.issuer },
-          'somebody did not come back with an identity',
+          'sign-in with an identity provider failed',
         );
-        throw unauthenticated(`${config.label} did not confirm who you are; try again`);
+        throw unauthenticated(`Sign-in with ${config.label} failed; try again`);
       }
     },
 
@@ -228,12 +230,12 @@ function openSealedJson<T extends { expires: number }>(
     const value: T = JSON.parse(open(key, Buffer.from(sealed, 'base64url'), context).toString());
     if (value.expires > Date.now()) return value;
   } catch {
-    // Of another issuer, or of another server.
+    // Sealed for another provider, or by a server with another key.
   }
-  throw unauthenticated('This browser did not begin to sign in, or too long ago; try again');
+  throw unauthenticated('This browser did not start this sign-in, or started it too long ago; try again');
 }
 
-/** Of the network, or of an issuer with a fault; else its answer was a refusal. */
+/** Network errors, timeouts and 5xx responses. Other errors mean that the provider refused the request. */
 function isIssuerUnavailable(error: unknown): boolean {
   if (error instanceof TypeError && error.message === 'fetch failed') return true;
   const { name, cause } = error as { name?: string; cause?: unknown };
@@ -241,14 +243,14 @@ function isIssuerUnavailable(error: unknown): boolean {
   return cause instanceof Response && cause.status >= 500;
 }
 
-function toClaims(told: Record<string, unknown>, { issuer, groupsClaim }: IssuerConfig): Claims {
-  const text = (name: string) => (typeof told[name] === 'string' ? told[name] : undefined);
-  const groups = told[groupsClaim];
+function toClaims(claims: Record<string, unknown>, { issuer, groupsClaim }: IssuerConfig): Claims {
+  const text = (name: string) => (typeof claims[name] === 'string' ? claims[name] : undefined);
+  const groups = claims[groupsClaim];
   return {
     issuer: text('iss') ?? issuer,
     subject: text('sub') ?? '',
     email: text('email')?.toLowerCase(),
-    ...(told.email_verified !== undefined && { emailVerified: told.email_verified === true }),
+    ...(claims.email_verified !== undefined && { emailVerified: claims.email_verified === true }),
     username: text('preferred_username') ?? text('nickname'),
     groups: Array.isArray(groups) ? groups.filter((one) => typeof one === 'string') : [],
   };
