@@ -119,7 +119,7 @@ function toBlockList(ranges: readonly string[], family: Family): BlockList {
 /** How long the creation of a webhook waits for the DNS lookup. */
 const LOOKUP_MS = 2_000;
 const MAX_URL = 2_048;
-const REFUSED_ADDRESS = 'resolves to an address that webhooks must not be sent to';
+const REFUSED_ADDRESS = 'has an address that webhooks are not sent to';
 const HOW_TO_ALLOW = 'the operator of this server can allow it with LOAM_WEBHOOK_ALLOW';
 
 /**
