@@ -222,7 +222,7 @@ async function readByKey(pool: Pool, name: string, secret: string): Promise<Acco
   return rows[0] && matchesHash(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
 }
 
-/** Reads the current accounts of credentials that were verified before, by id. Credentials that became invalid are missing. */
+/** Reads the current accounts of credentials that were verified before, by id. Invalid credentials are missing. */
 export async function readAccounts(
   pool: Pool,
   credentials: readonly Account['credential'][],
@@ -273,8 +273,8 @@ export function demandValidAccount(found: AccountResult): Account {
 }
 
 /**
- * Finds the owner of an SSH key by its fingerprint (`SHA256:…`). Keys of disabled users are found too, because `accountById`
- * refuses their commands with a reason; the SSH protocol has no reason for a refused key.
+ * Finds the owner of an SSH key by its fingerprint (`SHA256:…`), also of a disabled user: `accountById` refuses the commands
+ * with a reason, which the SSH protocol does not have for a refused key.
  */
 export async function ownerOfSshKey(
   { pool }: { pool: pg.Pool },

@@ -282,7 +282,10 @@ async function uncountWrongCode(db: Db, userId: string): Promise<void> {
     update device_guesses set wrong = wrong - 1 where user_id = ${userId} and wrong > 0`;
 }
 
-/** For `maintenance.ts`. Expired requests are kept for an hour, so that programs get `expired_token`. @returns whether there may be more */
+/**
+ * For `maintenance.ts`. Expired requests are kept for an hour, so that programs get `expired_token`.
+ * @returns whether there may be more
+ */
 export async function removeOldDevices({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from device_requests where expires_at < now() - interval '1 hour'`);
   await pool.query(`delete from device_guesses where since < now() - interval '1 hour'`);

@@ -54,15 +54,15 @@ export async function sliceAllOrganizations<S extends Prisma.NamespaceSelect>(
 
 /** Names and addresses are stored in lower case. */
 function toContains(text: string | null | undefined): { contains: string } | null {
-  const wanted = toSearchableName(text ?? '')
+  const part = toSearchableName(text ?? '')
     .trim()
     .toLowerCase();
   // Prisma makes a LIKE pattern of it without escaping the wildcards.
-  return text ? { contains: wanted.replace(/[\\%_]/g, (character) => `\\${character}`) } : null;
+  return text ? { contains: part.replace(/[\\%_]/g, (character) => `\\${character}`) } : null;
 }
 
 /**
- * Sets the plan of an organization, or of a user and the user's namespace. Its limits and quotas apply from the next request.
+ * Sets the plan of an organization, or of a user and the user's namespace. The new limits apply from the next request.
  * @throws AppError 401, 403, 404
  */
 export async function setPlan(

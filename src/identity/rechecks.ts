@@ -38,13 +38,6 @@ export type Recheck = Disposable & {
   fresh(signal: AbortSignal): Promise<void> | undefined;
 };
 
-export type Rechecks = AsyncDisposable & {
-  /** Registers a stream. The caller has just checked the rule for this viewer. */
-  watch(viewer: Viewer, rule: Rule): Recheck;
-  /** Number of registered streams, for tests. */
-  readonly streams: number;
-};
-
 /** A check that several streams share. */
 type Subject = {
   credential: Account['credential'] | null;
@@ -53,53 +46,111 @@ type Subject = {
   streams: Set<AbortController>;
 };
 
-export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rechecks {
-  const subjects = new Map<string, Subject>();
-  const closed = new AbortController();
-  let timer: NodeJS.Timeout | undefined;
-  let round: Promise<void> | undefined;
+export class Rechecks implements AsyncDisposable {
+  readonly #pool: pg.Pool;
+  readonly #log: Logger;
+  /** By credential and key of the rule. */
+  readonly #subjects = new Map<string, Subject>();
+  readonly #closed = new AbortController();
+  #timer: NodeJS.Timeout | undefined;
+  #round: Promise<void> | undefined;
   /** Settles at the end of the current or next round. */
-  let roundEnd = Promise.withResolvers<void>();
-  let failing = false;
+  #roundEnd = Promise.withResolvers<void>();
+  #isFailing = false;
 
-  /** Schedules the next round, if there are streams. */
-  function schedule(ms: number): void {
-    clearTimeout(timer);
-    const needed = subjects.size > 0 && !closed.signal.aborted;
-    timer = needed ? setTimeout(startRound, ms) : undefined;
+  constructor({ pool, log }: { pool: pg.Pool; log: Logger }) {
+    this.#pool = pool;
+    this.#log = log;
   }
 
-  function startRound(): void {
-    timer = undefined;
-    round = checkAll().then(
-      () => finishRound(ROUND_MS),
+  /** Registers a stream. The caller has just checked the rule for this viewer. */
+  watch(viewer: Viewer, rule: Rule): Recheck {
+    const credential = viewer.kind === 'account' ? viewer.credential : null;
+    const key = `${credential?.id ?? ''} ${rule.key}`;
+    const subject = this.#subjects.get(key) ?? {
+      credential,
+      rule,
+      checkedAt: Date.now(),
+      streams: new Set(),
+    };
+    this.#subjects.set(key, subject);
+    const stream = new AbortController();
+    subject.streams.add(stream);
+    if (!this.#timer && !this.#round) this.#schedule(ROUND_MS);
+    return {
+      refused: stream.signal,
+      fresh: (signal) => {
+        stream.signal.throwIfAborted();
+        if (isFresh(subject)) return undefined;
+        const ended = AbortSignal.any([signal, stream.signal, this.#closed.signal]);
+        return this.#waitUntilFresh(subject, ended);
+      },
+      [Symbol.dispose]: () => this.#remove(key, subject, stream),
+    };
+  }
+
+  /** Number of registered streams, for tests. */
+  get streams(): number {
+    return this.#subjects.values().reduce((sum, { streams }) => sum + streams.size, 0);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed.abort();
+    clearTimeout(this.#timer);
+    await this.#round;
+  }
+
+  #remove(key: string, subject: Subject, stream: AbortController): void {
+    subject.streams.delete(stream);
+    if (subject.streams.size > 0 || this.#subjects.get(key) !== subject) return;
+    this.#subjects.delete(key);
+    if (this.#subjects.size === 0) this.#schedule(ROUND_MS);
+  }
+
+  /** Schedules the next round, if there are streams. */
+  #schedule(ms: number): void {
+    clearTimeout(this.#timer);
+    const isNeeded = this.#subjects.size > 0 && !this.#closed.signal.aborted;
+    this.#timer = isNeeded ? setTimeout(() => this.#startRound(), ms) : undefined;
+  }
+
+  #startRound(): void {
+    this.#timer = undefined;
+    this.#round = this.#checkAll().then(
+      () => this.#finishRound(ROUND_MS),
       (error) => {
-        if (!failing) log.warn({ err: error }, 'open streams wait because their permissions cannot be checked');
-        failing = true;
-        finishRound(RETRY_MS);
+        if (!this.#isFailing)
+          this.#log.warn(
+            { err: error },
+            'open streams wait because their permissions cannot be checked',
+          );
+        this.#isFailing = true;
+        this.#finishRound(RETRY_MS);
       },
     );
   }
 
-  function finishRound(nextMs: number): void {
-    round = undefined;
-    if (nextMs === ROUND_MS) failing = false;
-    schedule(nextMs);
-    roundEnd.resolve();
-    roundEnd = Promise.withResolvers<void>();
+  #finishRound(nextMs: number): void {
+    this.#round = undefined;
+    if (nextMs === ROUND_MS) this.#isFailing = false;
+    this.#schedule(nextMs);
+    this.#roundEnd.resolve();
+    this.#roundEnd = Promise.withResolvers<void>();
   }
 
-  async function checkAll(): Promise<void> {
+  async #checkAll(): Promise<void> {
     const now = Date.now();
-    const all = [...subjects.values()];
-    const credentials = all.flatMap(({ credential }) => credential ?? []);
-    const accounts = await readAccounts(pool, credentials);
+    const subjects = [...this.#subjects.values()];
+    const credentials = subjects.flatMap(({ credential }) => credential ?? []);
+    const accounts = await readAccounts(this.#pool, credentials);
     let failure: unknown;
     // In sequence: most rules only look at the account, and the others must not use the whole pool.
-    for (const subject of all) {
+    for (const subject of subjects) {
       const { credential, rule, streams } = subject;
       try {
-        await rule.demand(credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS);
+        await rule.demand(
+          credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS,
+        );
         subject.checkedAt = now;
       } catch (error) {
         if (isDatabaseAway(error)) throw error;
@@ -110,51 +161,16 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
     if (failure) throw failure;
   }
 
-  async function waitUntilFresh(subject: Subject, ended: AbortSignal): Promise<void> {
+  async #waitUntilFresh(subject: Subject, ended: AbortSignal): Promise<void> {
     while (!isFresh(subject)) {
-      await Promise.race([roundEnd.promise, whenAborted(ended)]);
+      await Promise.race([this.#roundEnd.promise, whenAborted(ended)]);
       ended.throwIfAborted();
     }
   }
+}
 
-  return {
-    watch(viewer, rule) {
-      const credential = viewer.kind === 'account' ? viewer.credential : null;
-      const key = `${credential?.id ?? ''} ${rule.key}`;
-      const subject = subjects.get(key) ?? {
-        credential,
-        rule,
-        checkedAt: Date.now(),
-        streams: new Set(),
-      };
-      subjects.set(key, subject);
-      const stream = new AbortController();
-      subject.streams.add(stream);
-      if (!timer && !round) schedule(ROUND_MS);
-      return {
-        refused: stream.signal,
-        fresh(signal) {
-          stream.signal.throwIfAborted();
-          if (isFresh(subject)) return undefined;
-          return waitUntilFresh(subject, AbortSignal.any([signal, stream.signal, closed.signal]));
-        },
-        [Symbol.dispose]() {
-          subject.streams.delete(stream);
-          if (subject.streams.size > 0 || subjects.get(key) !== subject) return;
-          subjects.delete(key);
-          if (subjects.size === 0) schedule(ROUND_MS);
-        },
-      };
-    },
-    get streams() {
-      return subjects.values().reduce((sum, { streams }) => sum + streams.size, 0);
-    },
-    async [Symbol.asyncDispose]() {
-      closed.abort();
-      clearTimeout(timer);
-      await round;
-    },
-  };
+export function openRechecks(services: { pool: pg.Pool; log: Logger }): Rechecks {
+  return new Rechecks(services);
 }
 
 const ANONYMOUS: Viewer = { kind: 'anonymous' };

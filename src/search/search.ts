@@ -41,14 +41,14 @@ export async function search(
 ): Promise<SearchHit[]> {
   const account = demandAccount(viewer);
   checkFirst(first);
-  const wanted = text.trim().toLowerCase();
-  if (wanted.length > MAX_TEXT) throw invalid('text', `must be at most ${MAX_TEXT} characters`);
+  const trimmed = text.trim().toLowerCase();
+  if (trimmed.length > MAX_TEXT) throw invalid('text', `must be at most ${MAX_TEXT} characters`);
   // Names contain only these characters.
-  if (!/^[\x20-\x7e]+$/.test(wanted)) return [];
-  const slash = wanted.indexOf('/');
-  const prefix = wanted.slice(slash + 1);
+  if (!/^[\x20-\x7e]+$/.test(trimmed)) return [];
+  const slash = trimmed.indexOf('/');
+  const prefix = trimmed.slice(slash + 1);
   const words = prefix.split(/\s+/).filter((word) => word !== '');
-  const within = slash === -1 ? null : await resolveNamespaceId(services, wanted.slice(0, slash));
+  const within = slash === -1 ? null : await resolveNamespaceId(services, trimmed.slice(0, slash));
   if (slash !== -1 && within === null) return [];
   const query: Query = {
     namespaceIds: within ? [within] : namespacesAsMember(account, 'read'),

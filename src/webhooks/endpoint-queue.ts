@@ -78,11 +78,12 @@ export class EndpointQueue {
     this.endpoint = endpoint;
   }
 
-  /** Adds the deliveries of a read. @param wanted the limit of the read */
-  add(due: readonly DueDelivery[], wanted: number): void {
+  /** Adds the deliveries of a read. @param limit of the read */
+  add(due: readonly DueDelivery[], limit: number): void {
     this.#readAt = Date.now();
-    this.isDrained = due.length < wanted;
-    if (!this.isDrained && this.#isAnswering) this.#targetHeld = Math.min(2 * this.#targetHeld, MAX_HELD);
+    this.isDrained = due.length < limit;
+    if (!this.isDrained && this.#isAnswering)
+      this.#targetHeld = Math.min(2 * this.#targetHeld, MAX_HELD);
     this.#isAnswering = false;
     for (const { id } of due) this.heldIds.add(id);
     this.#waiting.push(...due);
@@ -90,8 +91,8 @@ export class EndpointQueue {
 
   /** The next delivery to send, if one more concurrent attempt is allowed. */
   next(): DueDelivery | undefined {
-    if (this.isHalted || this.sending >= (this.#isFailing ? 1 : this.#targetHeld / HELD_PER_ATTEMPT))
-      return undefined;
+    const maxSending = this.#isFailing ? 1 : this.#targetHeld / HELD_PER_ATTEMPT;
+    if (this.isHalted || this.sending >= maxSending) return undefined;
     if (Date.now() - this.#readAt > STALE_MS) this.requeue();
     if (this.sending === 0) this.#lastEndAt = Date.now();
     return this.#waiting.shift();

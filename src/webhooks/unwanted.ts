@@ -39,7 +39,7 @@ export async function endUnwantedDeliveries(
          returning deliveries.id
        )
        select id, next_attempt_at as due,
-         (select pg_notify('loam', 'webhook:' || $1) from ended limit 1) as told
+         (select pg_notify('loam', 'webhook:' || $1) from ended limit 1) as notified
        from unwanted order by next_attempt_at, id`,
       [webhookId, ...after],
     );

@@ -219,8 +219,8 @@ builder.mutationFields((t) => ({
       'Removes a member from a namespace, with immediate effect. Only for admins of the namespace, and for members who leave. The last admin of an organization cannot be removed.',
     args: { input: t.arg({ type: RemoveMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => {
-      const gone = await members.removeMember(services, viewer, input);
-      return { id: gone && memberId(gone) };
+      const removed = await members.removeMember(services, viewer, input);
+      return { id: removed && memberId(removed) };
     },
   }),
 }));

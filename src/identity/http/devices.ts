@@ -79,8 +79,8 @@ export function deviceRouter(services: Deps): Router {
       }
       if (code === '') return sendCodeForm(res);
       await orSendCodeForm(res, async () => {
-        const asked = await findDeviceRequest(services, viewer, code);
-        sendPage(res, { title: 'Sign in a program', body: renderApproval(asked, viewer.username) });
+        const request = await findDeviceRequest(services, viewer, code);
+        sendPage(res, { title: 'Sign in a program', body: renderApproval(request, viewer.username) });
       });
     })
     .post(async (req, res) => {

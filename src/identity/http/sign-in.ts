@@ -79,37 +79,7 @@ export function signInRouter(services: Deps): Router {
     })
     .all(otherMethod(['GET', 'POST']));
 
-  for (const issuer of services.issuers) {
-    const path = `/login/${issuer.config.name}`;
-    const callback = `${urls.base}${path}/callback`;
-    router
-      .route(path)
-      .get(async (req, res) => {
-        const ticket = readText(req.query.connect);
-        const connecting = ticket ? openConnectTicket(issuer, req.viewer, ticket) : null;
-        const to = toLocalPath(req.query.to, urls);
-        const { url, attempt, seconds } = await issuer.begin(callback, to, connecting);
-        setAttemptCookie(res, urls, attempt, seconds);
-        res.set('Cache-Control', 'no-store').redirect(303, url);
-      })
-      .all(otherMethod(['GET']));
-    router
-      .route(`${path}/callback`)
-      .get(async (req, res) => {
-        const attempt = takeAttemptCookie(req, res, urls);
-        const url = new URL(req.originalUrl, urls.base);
-        const { claims, to, connecting } = await issuer.finish(url, attempt);
-        if (connecting) {
-          const { config } = issuer;
-          await connectIdentity(services, req.viewer, { config, claims, connecting });
-          return void res.redirect(303, toLocalPath(to, urls));
-        }
-        const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
-        await signIn(services, req, res, begin, to);
-      })
-      .all(otherMethod(['GET']));
-  }
-
+  for (const issuer of services.issuers) addIssuerRoutes(router, services, issuer);
   router.use(deviceRouter(services));
 
   router
@@ -124,6 +94,39 @@ export function signInRouter(services: Deps): Router {
 
   router.use(/^\/log(?:in|out)(?=\/|$)/, sendProblem(services));
   return router;
+}
+
+/** Routes of one identity provider: the redirect to it, and its callback. */
+function addIssuerRoutes(router: Router, services: Deps, issuer: Issuer): void {
+  const { urls } = services;
+  const path = `/login/${issuer.config.name}`;
+  const callback = `${urls.base}${path}/callback`;
+  router
+    .route(path)
+    .get(async (req, res) => {
+      const ticket = readText(req.query.connect);
+      const connecting = ticket ? openConnectTicket(issuer, req.viewer, ticket) : null;
+      const to = toLocalPath(req.query.to, urls);
+      const { url, attempt, seconds } = await issuer.begin(callback, to, connecting);
+      setAttemptCookie(res, urls, attempt, seconds);
+      res.set('Cache-Control', 'no-store').redirect(303, url);
+    })
+    .all(otherMethod(['GET']));
+  router
+    .route(`${path}/callback`)
+    .get(async (req, res) => {
+      const attempt = takeAttemptCookie(req, res, urls);
+      const url = new URL(req.originalUrl, urls.base);
+      const { claims, to, connecting } = await issuer.finish(url, attempt);
+      if (connecting) {
+        const { config } = issuer;
+        await connectIdentity(services, req.viewer, { config, claims, connecting });
+        return void res.redirect(303, toLocalPath(to, urls));
+      }
+      const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
+      await signIn(services, req, res, begin, to);
+    })
+    .all(otherMethod(['GET']));
 }
 
 /** Starts a new session and ends the browser's previous one. */

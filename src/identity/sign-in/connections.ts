@@ -40,9 +40,10 @@ export function listIssuers(
   viewer: Viewer,
 ): IssuerChoice[] {
   const session = currentSession(viewer);
-  return issuers.map(({ config: { name, label, issuer }, ticket }) => {
+  return issuers.map((provider) => {
+    const { name, label, issuer } = provider.config;
     const signInUrl = `${urls.base}/login/${name}`;
-    const connectUrl = session && `${signInUrl}?connect=${ticket(session)}`;
+    const connectUrl = session && `${signInUrl}?connect=${provider.createTicket(session)}`;
     return { name, label, issuer, signInUrl, connectUrl };
   });
 }

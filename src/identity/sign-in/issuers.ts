@@ -56,45 +56,145 @@ type Attempt = {
 /** The session to whose user an identity is connected, instead of signing in. */
 export type ConnectingSession = { userId: string; sessionId: string };
 
-export type Issuer = {
-  config: IssuerConfig;
+type Metadata = { client: oidc.Configuration; keys: JWTVerifyGetKey; at: number };
+
+export class Issuer {
+  readonly config: IssuerConfig;
+  readonly #key: Uint8Array;
+  readonly #log: Pick<Logger, 'warn'>;
+  #metadata: Promise<Metadata> | undefined;
+
+  constructor(config: IssuerConfig, key: Uint8Array, log: Pick<Logger, 'warn'>) {
+    this.config = config;
+    this.#key = key;
+    this.#log = log;
+  }
+
   /**
+   * Starts a sign-in.
    * @returns the URL to redirect the browser to, and the sealed attempt that it must send back within `seconds`
    * @throws AppError 503 when the provider is unavailable
    */
-  begin(
+  async begin(
     callback: string,
     to: string,
-    connecting?: ConnectingSession | null,
-  ): Promise<{ url: string; attempt: string; seconds: number }>;
+    connecting: ConnectingSession | null = null,
+  ): Promise<{ url: string; attempt: string; seconds: number }> {
+    const { client } = await this.#getMetadata();
+    const attempt: Attempt = {
+      state: oidc.randomState(),
+      nonce: oidc.randomNonce(),
+      verifier: oidc.randomPKCECodeVerifier(),
+      to,
+      expires: Date.now() + ATTEMPT_SECONDS * 1_000,
+      connecting,
+    };
+    const url = oidc.buildAuthorizationUrl(client, {
+      redirect_uri: callback,
+      scope: this.config.scopes,
+      state: attempt.state,
+      nonce: attempt.nonce,
+      code_challenge: await oidc.calculatePKCECodeChallenge(attempt.verifier),
+      code_challenge_method: 'S256',
+    });
+    const sealed = sealJson(this.#key, attempt, this.config.name);
+    return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
+  }
+
   /**
    * Completes the attempt of the same browser with the callback URL.
    * @throws AppError 401 when the callback does not belong to the attempt, 503 when the provider is unavailable
    */
-  finish(
+  async finish(
     url: URL,
-    attempt: string,
-  ): Promise<{ claims: Claims; to: string; connecting: ConnectingSession | null }>;
+    sealed: string,
+  ): Promise<{ claims: Claims; to: string; connecting: ConnectingSession | null }> {
+    const attempt = openSealedJson<Attempt>(this.#key, sealed, this.config.name);
+    const { client } = await this.#getMetadata();
+    try {
+      const tokens = await oidc.authorizationCodeGrant(client, url, {
+        pkceCodeVerifier: attempt.verifier,
+        expectedState: attempt.state,
+        expectedNonce: attempt.nonce,
+        idTokenExpected: true,
+      });
+      const idClaims = tokens.claims();
+      if (!idClaims) throw new Error('the provider sent no ID token');
+      const userInfo = client.serverMetadata().userinfo_endpoint
+        ? await oidc.fetchUserInfo(client, tokens.access_token, idClaims.sub)
+        : {};
+      const claims = toClaims({ ...userInfo, ...idClaims }, this.config);
+      return { claims, to: attempt.to, connecting: attempt.connecting ?? null };
+    } catch (error) {
+      if (isIssuerUnavailable(error)) throw this.#unavailable(error);
+      const { issuer, label } = this.config;
+      this.#log.warn({ err: error, issuer }, 'sign-in with an identity provider failed');
+      throw unauthenticated(`Sign-in with ${label} failed; try again`);
+    }
+  }
+
   /** Creates a ticket with which only this session can start to connect an identity, for ten minutes. */
-  ticket(session: ConnectingSession): string;
+  createTicket({ userId, sessionId }: ConnectingSession): string {
+    const expires = Date.now() + ATTEMPT_SECONDS * 1_000;
+    return sealJson(this.#key, { userId, sessionId, expires }, this.#ticketContext);
+  }
+
   /** @throws AppError 401 for an invalid or expired ticket */
-  openTicket(ticket: string): ConnectingSession;
+  openTicket(ticket: string): ConnectingSession {
+    const { userId, sessionId } = openSealedJson<ConnectingSession & { expires: number }>(
+      this.#key,
+      ticket,
+      this.#ticketContext,
+    );
+    return { userId, sessionId };
+  }
+
   /** Verifies an access token. @throws AppError 401, 503 when the provider is unavailable */
-  verify(token: string): Promise<{ claims: Claims; expires: number }>;
-};
+  async verify(token: string): Promise<{ claims: Claims; expires: number }> {
+    const { keys, client } = await this.#getMetadata();
+    try {
+      const { payload } = await jwtVerify(token, keys, {
+        issuer: client.serverMetadata().issuer,
+        audience: this.config.audience,
+        algorithms: ALGORITHMS,
+        requiredClaims: ['sub', 'exp'],
+        clockTolerance: CLOCK_TOLERANCE_SECONDS,
+      });
+      const expires = Math.floor(Number(payload.exp));
+      return { claims: toClaims(payload, this.config), expires };
+    } catch (error) {
+      if (error instanceof joseErrors.JWKSTimeout || !(error instanceof joseErrors.JOSEError))
+        throw this.#unavailable(error);
+      throw unauthenticated('The access token is not valid or has expired');
+    }
+  }
 
-type Metadata = { client: oidc.Configuration; keys: JWTVerifyGetKey; at: number };
+  get #ticketContext(): string {
+    return `${this.config.name} ticket`;
+  }
 
-export function openIssuer(
-  config: IssuerConfig,
-  key: Uint8Array,
-  log: Pick<Logger, 'warn'>,
-): Issuer {
-  let known: Promise<Metadata> | undefined;
+  async #getMetadata(): Promise<Metadata> {
+    const last = await this.#metadata?.catch(() => undefined);
+    if (last && Date.now() - last.at < METADATA_TTL_MS) return last;
+    const discovery = this.#discover();
+    this.#metadata = discovery;
+    try {
+      return await discovery;
+    } catch (error) {
+      // Keep using the expired metadata; retry in half the cache time.
+      if (last) {
+        this.#metadata = Promise.resolve({ ...last, at: Date.now() - METADATA_TTL_MS / 2 });
+        return last;
+      }
+      this.#metadata = undefined;
+      throw this.#unavailable(error);
+    }
+  }
 
-  async function discover(): Promise<Metadata> {
-    const address = new URL(config.issuer);
-    const client = await oidc.discovery(address, config.clientId, config.clientSecret, undefined, {
+  async #discover(): Promise<Metadata> {
+    const { issuer, clientId, clientSecret } = this.config;
+    const address = new URL(issuer);
+    const client = await oidc.discovery(address, clientId, clientSecret, undefined, {
       timeout: TIMEOUT_SECONDS,
       execute: address.protocol === 'http:' ? [oidc.allowInsecureRequests] : [],
     });
@@ -106,114 +206,22 @@ export function openIssuer(
     return { client, keys, at: Date.now() };
   }
 
-  async function getMetadata(): Promise<Metadata> {
-    const last = await known?.catch(() => undefined);
-    if (last && Date.now() - last.at < METADATA_TTL_MS) return last;
-    known = discover();
-    try {
-      return await known;
-    } catch (error) {
-      // Keep using the expired metadata; retry in half the cache time.
-      if (last) {
-        known = Promise.resolve({ ...last, at: Date.now() - METADATA_TTL_MS / 2 });
-        return last;
-      }
-      known = undefined;
-      throw unavailable(error);
-    }
-  }
-
-  function unavailable(error: unknown): AppError {
-    log.warn({ err: error, issuer: config.issuer }, 'an identity provider is unavailable');
-    return new AppError('internal_error', `${config.label} is unavailable; try again later`, {
+  #unavailable(error: unknown): AppError {
+    const { issuer, label } = this.config;
+    this.#log.warn({ err: error, issuer }, 'an identity provider is unavailable');
+    return new AppError('internal_error', `${label} is unavailable; try again later`, {
       status: 503,
       retryAfter: 5,
     });
   }
+}
 
-  return {
-    config,
-    async begin(callback, to, connecting = null) {
-      const { client } = await getMetadata();
-      const attempt: Attempt = {
-        state: oidc.randomState(),
-        nonce: oidc.randomNonce(),
-        verifier: oidc.randomPKCECodeVerifier(),
-        to,
-        expires: Date.now() + ATTEMPT_SECONDS * 1_000,
-        connecting,
-      };
-      const url = oidc.buildAuthorizationUrl(client, {
-        redirect_uri: callback,
-        scope: config.scopes,
-        state: attempt.state,
-        nonce: attempt.nonce,
-        code_challenge: await oidc.calculatePKCECodeChallenge(attempt.verifier),
-        code_challenge_method: 'S256',
-      });
-      const sealed = sealJson(key, attempt, config.name);
-      return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
-    },
-
-    async finish(url, sealed) {
-      const attempt = openSealedJson<Attempt>(key, sealed, config.name);
-      const { client } = await getMetadata();
-      try {
-        const tokens = await oidc.authorizationCodeGrant(client, url, {
-          pkceCodeVerifier: attempt.verifier,
-          expectedState: attempt.state,
-          expectedNonce: attempt.nonce,
-          idTokenExpected: true,
-        });
-        const idClaims = tokens.claims();
-        if (!idClaims) throw new Error('the provider sent no ID token');
-        const userInfo = client.serverMetadata().userinfo_endpoint
-          ? await oidc.fetchUserInfo(client, tokens.access_token, idClaims.sub)
-          : {};
-        const claims = toClaims({ ...userInfo, ...idClaims }, config);
-        return { claims, to: attempt.to, connecting: attempt.connecting ?? null };
-      } catch (error) {
-        if (isIssuerUnavailable(error)) throw unavailable(error);
-        log.warn(
-          { err: error, issuer: config.issuer },
-          'sign-in with an identity provider failed',
-        );
-        throw unauthenticated(`Sign-in with ${config.label} failed; try again`);
-      }
-    },
-
-    ticket({ userId, sessionId }) {
-      const expires = Date.now() + ATTEMPT_SECONDS * 1_000;
-      return sealJson(key, { userId, sessionId, expires }, `${config.name} ticket`);
-    },
-
-    openTicket(ticket) {
-      const { userId, sessionId } = openSealedJson<ConnectingSession & { expires: number }>(
-        key,
-        ticket,
-        `${config.name} ticket`,
-      );
-      return { userId, sessionId };
-    },
-
-    async verify(token) {
-      const { keys, client } = await getMetadata();
-      try {
-        const { payload } = await jwtVerify(token, keys, {
-          issuer: client.serverMetadata().issuer,
-          audience: config.audience,
-          algorithms: ALGORITHMS,
-          requiredClaims: ['sub', 'exp'],
-          clockTolerance: CLOCK_TOLERANCE_SECONDS,
-        });
-        return { claims: toClaims(payload, config), expires: Math.floor(Number(payload.exp)) };
-      } catch (error) {
-        if (error instanceof joseErrors.JWKSTimeout || !(error instanceof joseErrors.JOSEError))
-          throw unavailable(error);
-        throw unauthenticated('The access token is not valid or has expired');
-      }
-    },
-  };
+export function openIssuer(
+  config: IssuerConfig,
+  key: Uint8Array,
+  log: Pick<Logger, 'warn'>,
+): Issuer {
+  return new Issuer(config, key, log);
 }
 
 function sealJson(key: Uint8Array, value: object, context: string): string {
