@@ -1,11 +1,9 @@
 /**
- * The events of namespaces: pages of kept events, and a subscription to new ones. Ids, types and data are those that
- * webhooks send.
+ * The events of namespaces, with the ids, types and data that webhooks send: pages of kept events, and a subscription.
  *
- * Members see events of the jobs and repositories that they may see: a credential without the scope for jobs gets only
- * events of repositories, and a credential restricted to repositories gets only events of these and their jobs. Non-members
- * see no feed, even of public repositories, because events reveal more (who pushed, former names). A single repository can
- * be followed by everybody who may read it (`repositories/following.ts`).
+ * Members see events of the jobs and repositories that their credential may read. Non-members see no feed, even of public
+ * repositories, because events reveal more (who pushed, former names); one repository can be followed by everybody who may
+ * read it (`repositories/following.ts`).
  */
 import type pg from 'pg';
 import type { Urls } from '../base/urls.ts';
@@ -54,7 +52,7 @@ type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 const ACTION_OF_KIND = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
 type Kind = keyof typeof ACTION_OF_KIND;
 
-export function toFeedType(type: EventType): FeedType {
+function toFeedType(type: EventType): FeedType {
   return TOLD_AS[type] ?? (type as FeedType);
 }
 
@@ -76,7 +74,7 @@ const EVENT_TYPES = [
 
 export const FEED_TYPES = [...new Set(EVENT_TYPES.map(toFeedType))];
 
-export type FeedRequest = SliceRequest & { order: Order; types?: readonly FeedType[] | null };
+type FeedRequest = SliceRequest & { order: Order; types?: readonly FeedType[] | null };
 
 /**
  * A page of a namespace's events.

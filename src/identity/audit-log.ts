@@ -33,7 +33,7 @@ type EntryRow = Prisma.AuditEntryGetPayload<{ select: typeof entryColumns }>;
 /** `namespace`: the name; null once the namespace is deleted. */
 export type AuditEntry = EntryRow & { namespace: string | null };
 
-export type AuditRequest = SliceRequest & {
+type AuditRequest = SliceRequest & {
   action?: AuditAction | null;
   /** The name of a user. */
   actor?: string | null;

@@ -45,7 +45,7 @@ export const AUDIT_ACTIONS = {
   'branch_rule.set': 'A branch rule of a repository was created or changed.',
   'branch_rule.delete': 'A branch rule of a repository was deleted.',
   'secret.allow':
-    'A push contained a secret that the pusher had allowed, although secret scanning refuses it.',
+    'A pusher allowed a secret that secret scanning had refused.',
   'secret.disallow': 'An allowed secret is refused again.',
   'repository.delete': 'A repository was deleted.',
   'large_file.lock': 'A file was locked: only the owner of the lock may push changes to it.',

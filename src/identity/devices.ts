@@ -32,7 +32,7 @@ const MAX_WRONG_CODES = 10;
 const DEFAULT_TOKEN_DAYS = 30;
 
 /** Error codes of RFC 6749 and RFC 8628. */
-export type DeviceErrorCode =
+type DeviceErrorCode =
   | 'invalid_request'
   | 'invalid_scope'
   | 'invalid_grant'

@@ -12,7 +12,7 @@ import { demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
 
-export type DirectoryInput = SliceRequest & {
+type DirectoryInput = SliceRequest & {
   /** Part of a name, or of a user's email address. */
   text?: string | null;
 };

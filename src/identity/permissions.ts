@@ -37,7 +37,7 @@ const IMPLIED: Partial<Record<Scope, readonly Scope[]>> = {
  * Action → the required role, the scope that a limited credential needs (null: only full rights suffice), and the text for
  * error messages.
  */
-export const ACTIONS = {
+const ACTIONS = {
   'repository.read': { role: 'read', scope: 'repo:read', what: 'read repositories' },
   'repository.push': { role: 'write', scope: 'repo:write', what: 'push' },
   'repository.create': { role: 'admin', scope: 'repo:admin', what: 'create repositories' },
@@ -89,7 +89,7 @@ export type Account = {
   repositories: ReadonlySet<string> | null;
 };
 
-export type Anonymous = {
+type Anonymous = {
   kind: 'anonymous';
   /** Set when the request had credentials that were refused: answer 401 even where no credentials are needed. */
   failure?: AppError;
@@ -119,7 +119,7 @@ export function roleIn(viewer: Viewer, namespaceId: string): Role | null {
  * The targets of an action that a viewer may reach, as data. `reaches` tests one target, and lists turn it into a query
  * condition (`repositories/visibility.ts`, `jobs/visibility.ts`), so that both follow one rule.
  */
-export type Reach = {
+type Reach = {
   /** Repositories with these visibilities, in any namespace. */
   visibilities: readonly Visibility[];
   /** Targets in these namespaces and of these repositories; null: any. Undefined: no target. */
@@ -160,7 +160,7 @@ export function namespacesAsMember({ namespace, roles, namespaces }: Account, ro
   return namespaces ? all.filter((id) => namespaces.has(id)) : all;
 }
 
-export function reaches({ visibilities, within }: Reach, target: Target): boolean {
+function reaches({ visibilities, within }: Reach, target: Target): boolean {
   if (target.visibility && visibilities.includes(target.visibility)) return true;
   if (!within) return false;
   const { namespaces, repositories } = within;

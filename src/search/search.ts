@@ -21,7 +21,7 @@ const MIN_RECENT_PER_NAMESPACE = 20;
 
 export type ResultKind = 'Namespace' | 'Repository' | 'Job';
 /** The columns to read of each kind. */
-export type Selects = Record<ResultKind, object>;
+type Selects = Record<ResultKind, object>;
 export type SearchHit = { __typename: ResultKind; id: string };
 
 type Deps = { db: Db; pool: pg.Pool };

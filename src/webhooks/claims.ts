@@ -48,7 +48,7 @@ const CLAIM = `
   from chosen where queue.webhook_id = chosen.webhook_id
   returning queue.webhook_id as "webhookId", queue.namespace_id as "namespaceId"`;
 
-export type ClaimedWebhook = { webhookId: string; namespaceId: string };
+type ClaimedWebhook = { webhookId: string; namespaceId: string };
 
 /** Claims webhooks with due deliveries for this server, as far as it has slots. */
 export async function claim(
@@ -172,7 +172,7 @@ export async function readDue(pool: pg.Pool, wants: readonly ReadRequest[]): Pro
 }
 
 /** A webhook to release. */
-export type Release = {
+type Release = {
   webhookId: string;
   seen: string;
   /** More is due, but other webhooks wait for the slot. Its `due_at` becomes now, so they are claimed before it. */

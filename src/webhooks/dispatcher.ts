@@ -28,8 +28,8 @@ const DISPATCH_LOCK = 72707373;
 /** Interval of attempts to take the lock. */
 const LOCK_RETRY_MS = 1_000;
 /**
- * Pause after a page of events without matching webhooks: with many short jobs the dispatcher read 50 times a second, which
- * took a twentieth of the CPU time of the jobs.
+ * Pause after a page of events without matching webhooks: with many short jobs the dispatcher read 50 times a second, a
+ * twentieth of the total cost of these jobs.
  */
 const UNMATCHED_PAUSE_MS = 100;
 /** After a page of this size the next read follows at once, because more events wait. */

@@ -15,7 +15,7 @@ export const SPECIFIED_TYPES = [
 ] as const;
 
 /** Types that GraphQL accepts in addition. */
-export const FURTHER_TYPES = [
+const FURTHER_TYPES = [
   'job.queued',
   'job.running',
   'job.cancelled',

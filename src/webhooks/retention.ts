@@ -3,7 +3,7 @@ import type pg from 'pg';
 import { inPoolTransaction } from '../platform/database/client.ts';
 
 /** Longer than the retries of a delivery take. */
-export const DELIVERY_DAYS = 30;
+const DELIVERY_DAYS = 30;
 
 const BATCH = 1_000;
 

@@ -22,10 +22,10 @@ export function createWebhookSecrets(keys: Keys): WebhookSecrets {
 }
 
 /** How long the previous secret signs as well after a new one was set. */
-export const FORMER_MS = 24 * 3_600_000;
+const FORMER_MS = 24 * 3_600_000;
 
 /** The columns of a webhook that hold its secrets. */
-export type SealedSecrets = {
+type SealedSecrets = {
   secret: Uint8Array<ArrayBuffer> | null;
   formerSecret: Uint8Array<ArrayBuffer> | null;
   formerUntil: Date | null;

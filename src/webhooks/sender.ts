@@ -1,16 +1,13 @@
 /**
  * Sends due deliveries. Every server that answers requests runs one sender.
  *
- * The sender claims webhooks with due deliveries (`claims.ts`), reads a few deliveries of each, sends them, records the
- * results (`recorder.ts`), and releases a webhook when none of its deliveries is due. One round serves all claimed webhooks:
- * claim, read, release. A round starts when a delivery was added, when a webhook has few deliveries left in memory, and
- * every second for retries.
+ * A round claims webhooks with due deliveries (`claims.ts`), reads a few deliveries of each, and releases webhooks without
+ * due deliveries. It runs when a delivery was added, when a webhook has few deliveries left in memory, and every second
+ * for retries. Delivery is at least once: an attempt without a recorded result is repeated under the same `webhook-id`.
  *
  * A dead or slow endpoint must not delay the rest. A webhook has at most eight concurrent attempts, and one while it fails.
  * The number of claimed webhooks is limited per server and per namespace (`concurrency-limits.ts`); at a limit, a webhook
  * gives up its slot after five seconds.
- *
- * Delivery is at least once: an attempt without a recorded result is repeated under the same `webhook-id`.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -329,7 +326,7 @@ class Sender implements AsyncDisposable {
     }
   }
 
-  /** Makes one attempt of a delivery and records the result. Never rejects while the endpoint is known. */
+  /** Makes one attempt of a delivery and records the result. After an error, the delivery is read and sent again. */
   async #deliver(queue: EndpointQueue, due: claims.DueDelivery): Promise<void> {
     const { endpoint } = queue;
     if (!endpoint) throw new Error('a delivery was read without its endpoint');

@@ -3,7 +3,7 @@ import type pg from 'pg';
 import { PING } from './event-types.ts';
 
 /** Outcome of these deliveries: nothing was sent. */
-export const WEBHOOK_OFF = 'webhook_off';
+const WEBHOOK_OFF = 'webhook_off';
 
 const BATCH = 1_000;
 

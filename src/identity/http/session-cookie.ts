@@ -87,7 +87,7 @@ function isNavigation(req: Request): boolean {
   return req.get('sec-fetch-mode') === 'navigate' && req.get('sec-fetch-dest') === 'document';
 }
 
-/** Whether a page of this server makes the request, by headers that scripts cannot set. */
+/** Whether a page of this server makes the request. Over plain HTTP, browsers name the origin only of unsafe methods. */
 function isSameOrigin(req: Request, { base }: Pick<Urls, 'base'>): boolean {
   const site = req.get('sec-fetch-site');
   if (site !== undefined) return site === 'same-origin';

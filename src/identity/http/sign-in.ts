@@ -92,7 +92,7 @@ export function signInRouter(services: Deps): Router {
     })
     .all(otherMethod(['POST']));
 
-  router.use(/^\/log(?:in|out)(?=\/|$)/, sendProblem(services));
+  router.use(/^\/log(?:in|out)(?=\/|$)/, createProblemHandler(services));
   return router;
 }
 
@@ -210,7 +210,7 @@ function renderConfirmation(username: string, secret: string): string {
 }
 
 /** Shows errors on the sign-in page, so that the user can try again. */
-function sendProblem(services: Deps): ErrorRequestHandler {
+function createProblemHandler(services: Deps): ErrorRequestHandler {
   const { log } = services;
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);

@@ -70,7 +70,7 @@ export function originOf({ ip, id }: Request): Origin {
  * @returns null without a header
  * @throws AppError 401 that says what is wrong with the format, without repeating a possible secret
  */
-export function readAuthorization(header: string | undefined): Credential | null {
+function readAuthorization(header: string | undefined): Credential | null {
   if (!header) return null;
   const [scheme = '', value = '', ...more] = header.trim().split(/[ \t]+/);
   switch (scheme.toLowerCase()) {

@@ -54,7 +54,7 @@ function currentSession(viewer: Viewer): ConnectingSession | null {
 }
 
 /** Checks that the session is the one that started to connect an identity. @throws AppError 401 */
-export function demandSameSession(viewer: Viewer, connecting: ConnectingSession): Account {
+function demandSameSession(viewer: Viewer, connecting: ConnectingSession): Account {
   const session = currentSession(viewer);
   const isSame =
     session?.sessionId === connecting.sessionId && session.userId === connecting.userId;

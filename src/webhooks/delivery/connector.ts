@@ -34,7 +34,7 @@ const CONNECT_MS = 15_000;
  */
 const NEXT_ADDRESS_MS = 3_000;
 /** Per webhook: as many as its concurrent attempts. */
-export const MAX_CONNECTIONS = 8;
+const MAX_CONNECTIONS = 8;
 /**
  * Webhooks with kept connections: at most 4,096 open sockets, plus those of evicted pools, which last as long as their
  * running attempts.

@@ -157,7 +157,7 @@ export async function whyNotUrl(
 }
 
 /** The host of a URL; an IPv6 address without brackets. */
-export function hostOf(url: URL): string {
+function hostOf(url: URL): string {
   return url.hostname.replace(/^\[(.*)\]$/, '$1');
 }
 
