@@ -2,7 +2,7 @@
  * Turns events into deliveries: one per event and matching webhook.
  *
  * One server dispatches at a time: the server whose session holds an advisory lock. Another server takes over within a
- * second of its end. The lock saves work; the cursor makes dispatch exact. The deliveries of a page of events and the
+ * second of its end. Not the lock but the cursor makes dispatch exact: the deliveries of a page of events and the
  * cursor behind the page are written in one transaction, which does nothing if another server has moved the cursor. So
  * each event is dispatched exactly once, whatever happens to servers, sessions and locks.
  *
@@ -21,7 +21,7 @@ import { placeNow } from '../platform/events/cursor.ts';
 import type { EventType } from '../platform/events/outbox.ts';
 import { EventsRemoved, type OutboxEvent, readAllEvents } from '../platform/events/read.ts';
 import { TOLD_AS } from './event-types.ts';
-import { openNotices } from './recorder.ts';
+import { openFollowerNotifier } from './recorder.ts';
 
 /** Advisory lock of the dispatching server. */
 const DISPATCH_LOCK = 72707373;
@@ -107,7 +107,7 @@ async function dispatchWhileConnected(services: Deps, stopped: AbortSignal): Pro
 /** Returns when another server has moved the cursor. @throws `signal.reason` */
 async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
   const { pool, log } = services;
-  await using notices = openNotices(services);
+  await using notifier = openFollowerNotifier(services);
   let stored = await untilAnswered(() => readCursor(pool), signal);
   let reached = stored;
   // A page and the timer both write the cursor, so their writes are serialized.
@@ -147,7 +147,7 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
         );
         if (!moved) return null;
         stored = cursor;
-        notices.add(pairs.map(({ webhookId }) => webhookId));
+        notifier.add(pairs.map(({ webhookId }) => webhookId));
       }
       reached = cursor;
       return pairs.length;

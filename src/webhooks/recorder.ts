@@ -47,7 +47,7 @@ export function openRecorder(
   onOff: (webhookId: string) => void,
 ): Recorder {
   const { log } = services;
-  const notices = openNotices(services);
+  const notifier = openFollowerNotifier(services);
   const closing = new AbortController();
   let waiting: PendingResult[] = [];
   let timer: NodeJS.Timeout | undefined;
@@ -80,7 +80,7 @@ export function openRecorder(
     for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
       try {
         const off = await store(services.pool, results);
-        notices.add(results.map(({ webhookId }) => webhookId));
+        notifier.add(results.map(({ webhookId }) => webhookId));
         for (const { resolve } of batch) resolve();
         for (const id of off) onOff(id);
         return;
@@ -118,7 +118,7 @@ export function openRecorder(
         await writing;
       }
       isClosed = true;
-      await notices[Symbol.asyncDispose]();
+      await notifier[Symbol.asyncDispose]();
     },
   };
 }
@@ -198,7 +198,7 @@ function toEndpointStates(results: readonly Result[]): EndpointState[] {
 /** Followers of a webhook are notified at most this often, however many deliveries it has. */
 const NOTIFY_MS = 300;
 
-type Notices = AsyncDisposable & {
+type FollowerNotifier = AsyncDisposable & {
   add(webhookIds: Iterable<string>): void;
 };
 
@@ -206,7 +206,7 @@ type Notices = AsyncDisposable & {
  * Notifies followers of a webhook's deliveries of changes. Followers also poll, so a notification that a killed server did
  * not send is not needed.
  */
-export function openNotices({ pool, log }: { pool: pg.Pool; log: Logger }): Notices {
+export function openFollowerNotifier({ pool, log }: { pool: pg.Pool; log: Logger }): FollowerNotifier {
   const changed = new Set<string>();
   let timer: NodeJS.Timeout | undefined;
   let notifying: Promise<void> = Promise.resolve();

@@ -7,7 +7,7 @@ export type CreateInput = {
   url: string;
   secret?: string | null;
   eventTypes: readonly string[];
-  /** Names. */
+  /** Names of namespaces. */
   namespaces: readonly string[];
 };
 
@@ -18,7 +18,7 @@ export type UpdateInput = {
   /** Null removes the secret. */
   secret?: string | null;
   eventTypes?: readonly string[] | null;
-  /** Names. */
+  /** Names of namespaces. */
   namespaces?: readonly string[] | null;
   active?: boolean | null;
 };
