@@ -8,10 +8,10 @@ import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { namespaceNamed } from './accounts.ts';
 import { type Actor, record } from './audit.ts';
 import {
+  computeLifetime,
   demandFullRights,
   demandOwn,
   hashSecret,
-  computeLifetime,
   newToken,
   resolveCredentialOwner,
   toSearchableName,
@@ -196,7 +196,11 @@ const tokenColumns = {
 } as const satisfies Prisma.AccessTokenSelect;
 type TokenRow = Prisma.AccessTokenGetPayload<{ select: typeof tokenColumns }>;
 
-async function demandReadableRepositories(db: Db, viewer: Viewer, ids: readonly string[]): Promise<void> {
+async function demandReadableRepositories(
+  db: Db,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<void> {
   if (ids.length === 0) return;
   if (!ids.every((id) => isId('repo', id))) throw notFound('Repository');
   const found = await db.repository.findMany({
@@ -233,7 +237,8 @@ function toAccessToken(row: TokenRow, names: ReadonlyMap<string, string>): Acces
 
 function checkRestriction(field: string, values: readonly string[] | null | undefined): string[] {
   const unique = [...new Set(values)];
-  if (unique.length > MAX_RESTRICTIONS) throw invalid(field, `must contain at most ${MAX_RESTRICTIONS}`);
+  if (unique.length > MAX_RESTRICTIONS)
+    throw invalid(field, `must contain at most ${MAX_RESTRICTIONS}`);
   return unique;
 }
 

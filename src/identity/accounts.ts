@@ -117,11 +117,14 @@ export async function createUser(
 ): Promise<User> {
   const operator = demandOperator(viewer);
   checkName('username', input.username);
-  if (!isEmail(input.email)) throw invalid('email', 'must be an email address such as ada@example.com');
+  if (!isEmail(input.email))
+    throw invalid('email', 'must be an email address such as ada@example.com');
   const user = { ...input, id: newId('user'), email: input.email.toLowerCase() };
   return inTransaction(db, (tx) => insertUser(tx, operator, user)).catch((error) => {
     if (violatesUnique(error, 'email'))
-      throw new AppError('already_exists', 'email: another user has this address', { field: 'email' });
+      throw new AppError('already_exists', 'email: another user has this address', {
+        field: 'email',
+      });
     throw toNameTakenError(error, 'username');
   });
 }
@@ -187,7 +190,7 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
 /** The ids of the viewer's own namespace and of those the viewer is a member of. @throws AppError 401, 403 */
 export function ownNamespaces(viewer: Viewer, userId: string): string[] {
   const account = demandAccount(viewer);
-  if (account.userId !== userId) throw forbidden("You cannot list the namespaces of another user");
+  if (account.userId !== userId) throw forbidden('You cannot list the namespaces of another user');
   return namespacesAsMember(account, 'read');
 }
 

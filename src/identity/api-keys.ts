@@ -8,11 +8,11 @@ import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { namespaceNamed } from './accounts.ts';
 import { record } from './audit.ts';
 import {
+  API_KEY_NAME,
+  computeLifetime,
   demandFullRights,
   demandOwn,
   hashSecret,
-  API_KEY_NAME,
-  computeLifetime,
   randomSecret,
   toSearchableName,
   toTakenError,

@@ -40,12 +40,12 @@ export const AUDIT_ACTIONS = {
   'repository.rename': 'A repository was renamed.',
   'repository.change_visibility': 'The visibility of a repository was changed.',
   'repository.update': 'The description or the settings of a repository were changed.',
-  'repository.transfer': 'A repository was transferred to another namespace; both namespaces have the entry.',
+  'repository.transfer':
+    'A repository was transferred to another namespace; both namespaces have the entry.',
   'repository.push': 'A repository was pushed to.',
   'branch_rule.set': 'A branch rule of a repository was created or changed.',
   'branch_rule.delete': 'A branch rule of a repository was deleted.',
-  'secret.allow':
-    'A pusher allowed a secret that secret scanning had refused.',
+  'secret.allow': 'A pusher allowed a secret that secret scanning had refused.',
   'secret.disallow': 'An allowed secret is refused again.',
   'repository.delete': 'A repository was deleted.',
   'large_file.lock': 'A file was locked: only the owner of the lock may push changes to it.',

@@ -11,7 +11,7 @@ import { AppError, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { type Coalesced, coalesce } from '../platform/database/coalesce.ts';
 import { runStatement } from '../platform/database/statement.ts';
-import { hashSecret, API_KEY_NAME, matchesHash, TOKEN_PREFIX } from './credentials.ts';
+import { API_KEY_NAME, hashSecret, matchesHash, TOKEN_PREFIX } from './credentials.ts';
 import type { Usage } from './last-used.ts';
 import {
   type Account,
@@ -181,7 +181,11 @@ const OPERATOR_SUFFIX = 'operator';
  * The credential id is `<identity id>.<expiry in seconds>[.operator]`, so that a recheck by id needs no token.
  * @throws AppError 401, 503 when the identity provider is unavailable
  */
-async function readByIssuerToken(pool: Pool, issuers: readonly Issuer[], token: string): Promise<AccountResult> {
+async function readByIssuerToken(
+  pool: Pool,
+  issuers: readonly Issuer[],
+  token: string,
+): Promise<AccountResult> {
   const named = readUnverifiedIssuer(token);
   const issuer = issuers.find(({ config }) => config.audience && config.issuer === named);
   if (!issuer) return undefined;
@@ -192,8 +196,14 @@ async function readByIssuerToken(pool: Pool, issuers: readonly Issuer[], token: 
     throw unauthenticated(`The access token does not prove that you may sign in here: ${why}`);
   const rows = await runStatement<Row>(pool, IDENTITY, [named, claims.subject]);
   if (!rows[0])
-    throw unauthenticated('The owner of the access token has not signed in here yet: sign in at /login first');
-  const parts = [rows[0].id, expires, ...(isOperatorByGroup(config, claims) ? [OPERATOR_SUFFIX] : [])];
+    throw unauthenticated(
+      'The owner of the access token has not signed in here yet: sign in at /login first',
+    );
+  const parts = [
+    rows[0].id,
+    expires,
+    ...(isOperatorByGroup(config, claims) ? [OPERATOR_SUFFIX] : []),
+  ];
   return toIssuerAccount(rows[0], parts.join('.'));
 }
 
@@ -240,7 +250,8 @@ export async function readAccounts(
     const rows = await runStatement<Row>(pool, statement, [[...ids]]);
     for (const row of rows) accounts.set(row.id, toAccount(kind, row));
   }
-  for (const [id, account] of await readIssuerAccounts(pool, credentials)) accounts.set(id, account);
+  for (const [id, account] of await readIssuerAccounts(pool, credentials))
+    accounts.set(id, account);
   return accounts;
 }
 

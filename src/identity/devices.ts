@@ -14,7 +14,13 @@ import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
 import { record } from './audit.ts';
-import { demandFullRights, hashSecret, computeLifetime, newToken, randomSecret } from './credentials.ts';
+import {
+  computeLifetime,
+  demandFullRights,
+  hashSecret,
+  newToken,
+  randomSecret,
+} from './credentials.ts';
 import { SCOPES, type Scope, type Viewer } from './permissions.ts';
 
 export const DEVICE_CODE_SECONDS = 900;
@@ -104,7 +110,10 @@ function checkClient(client: string): string {
     throw new DeviceError('invalid_request', 'client_id: must be the name of the program');
   }
   if (client.length > MAX_CLIENT_NAME)
-    throw new DeviceError('invalid_request', `client_id: must be at most ${MAX_CLIENT_NAME} characters`);
+    throw new DeviceError(
+      'invalid_request',
+      `client_id: must be at most ${MAX_CLIENT_NAME} characters`,
+    );
   return client;
 }
 
@@ -127,7 +136,10 @@ function checkDays(text: string): number {
 }
 
 function newUserCode(): string {
-  return Array.from({ length: USER_CODE_LENGTH }, () => USER_CODE_LETTERS[randomInt(USER_CODE_LETTERS.length)]).join('');
+  return Array.from(
+    { length: USER_CODE_LENGTH },
+    () => USER_CODE_LETTERS[randomInt(USER_CODE_LETTERS.length)],
+  ).join('');
 }
 
 function formatUserCode(userCode: string): string {
@@ -143,7 +155,10 @@ export async function redeemDeviceCode(
   input: { grantType: string; deviceCode: string; client: string },
 ): Promise<{ token: string; scopes: Scope[]; expiresAt: Date }> {
   if (input.grantType !== 'urn:ietf:params:oauth:grant-type:device_code')
-    throw new DeviceError('unsupported_grant_type', 'grant_type: must be urn:ietf:params:oauth:grant-type:device_code');
+    throw new DeviceError(
+      'unsupported_grant_type',
+      'grant_type: must be urn:ietf:params:oauth:grant-type:device_code',
+    );
   const result = await inTransaction(db, (tx) => redeemLocked(tx, input.deviceCode, input.client));
   // Thrown after the commit, because an error answer also writes to the row.
   if (result instanceof DeviceError) throw result;

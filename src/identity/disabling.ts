@@ -69,10 +69,7 @@ export async function demandNotSelfOrLastOperator(
   userId: string,
 ): Promise<void> {
   if (userId === operator.userId)
-    throw new AppError(
-      'conflict',
-      'You cannot disable or delete yourself: ask another operator',
-    );
+    throw new AppError('conflict', 'You cannot disable or delete yourself: ask another operator');
   await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.operators'))`;
   const others = await tx.user.count({
     where: { operator: true, disabledAt: null, id: { not: userId } },

@@ -9,7 +9,7 @@ import { type Db, inTransaction } from '../platform/database/client.ts';
 import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
 import { insertUser, userNamed } from './accounts.ts';
 import { SERVER } from './audit.ts';
-import { hashSecret, computeLifetime, newToken, toTakenError } from './credentials.ts';
+import { computeLifetime, hashSecret, newToken, toTakenError } from './credentials.ts';
 
 /** Name of the token that the environment variable sets. */
 const ENV_TOKEN_NAME = 'LOAM_ADMIN_TOKEN';

@@ -154,7 +154,10 @@ function namespacesWithRole(viewer: Account, role: Role): ReadonlySet<string> | 
  * Ids of the namespaces in which the viewer is a member with at least the role, and in which the credential is allowed. An
  * operator has rights in all namespaces, but is not a member of all.
  */
-export function namespacesAsMember({ namespace, roles, namespaces }: Account, role: Role): string[] {
+export function namespacesAsMember(
+  { namespace, roles, namespaces }: Account,
+  role: Role,
+): string[] {
   const members = [...roles].filter(([, held]) => includesRole(held, role));
   const all = [namespace.id, ...members.map(([id]) => id)];
   return namespaces ? all.filter((id) => namespaces.has(id)) : all;

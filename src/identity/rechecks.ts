@@ -11,7 +11,7 @@ import type pg from 'pg';
 import { AppError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import { isDatabaseAway } from '../platform/database/outage.ts';
-import { readAccounts, demandValidAccount } from './authenticate.ts';
+import { demandValidAccount, readAccounts } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
 /** A round may take a second, and a check is valid for five. */
@@ -148,9 +148,7 @@ export class Rechecks implements AsyncDisposable {
     for (const subject of subjects) {
       const { credential, rule, streams } = subject;
       try {
-        await rule.demand(
-          credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS,
-        );
+        await rule.demand(credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS);
         subject.checkedAt = now;
       } catch (error) {
         if (isDatabaseAway(error)) throw error;

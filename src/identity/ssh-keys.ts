@@ -49,7 +49,12 @@ export async function addSshKey(
   const data = { id: newId('ssh'), userId: account.userId, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
     const where = { userId: account.userId, repositoryId: null };
-    await demandBelowLimit(tx, where, account.userId, `A user can have at most ${MAX_KEYS_PER_OWNER} SSH keys`);
+    await demandBelowLimit(
+      tx,
+      where,
+      account.userId,
+      `A user can have at most ${MAX_KEYS_PER_OWNER} SSH keys`,
+    );
     const created = await tx.sshKey.create({ data, select: keyColumns });
     await record(tx, account, {
       action: 'ssh_key.add',
@@ -118,7 +123,11 @@ export async function addDeployKey(
   viewer: Viewer,
   input: { repositoryId: string; title: string; key: string; write: boolean },
 ): Promise<DeployKey> {
-  const { account, namespaceId } = await demandAdministeredRepository(db, viewer, input.repositoryId);
+  const { account, namespaceId } = await demandAdministeredRepository(
+    db,
+    viewer,
+    input.repositoryId,
+  );
   const { repositoryId, write } = input;
   const { fingerprint, ...named } = checkKeyInput(input);
   const { userId } = account;
@@ -221,7 +230,8 @@ async function demandBelowLimit(
 ): Promise<void> {
   await tx.$executeRaw`
     select pg_advisory_xact_lock(hashtextextended(${`sshKeys ${ownerId}`}, 0))`;
-  if ((await tx.sshKey.count({ where })) >= MAX_KEYS_PER_OWNER) throw new AppError('conflict', limit);
+  if ((await tx.sshKey.count({ where })) >= MAX_KEYS_PER_OWNER)
+    throw new AppError('conflict', limit);
 }
 
 /** @returns the columns to store. @throws AppError 400 */

@@ -236,7 +236,10 @@ async function demandQuotaIn(
 }
 
 /** @throws AppError 400 */
-async function demandAllowedUrl({ webhooks }: { webhooks: WebhookDeps }, url: string): Promise<void> {
+async function demandAllowedUrl(
+  { webhooks }: { webhooks: WebhookDeps },
+  url: string,
+): Promise<void> {
   const why = await whyNotUrl(url, webhooks.guard);
   if (why) throw invalid('url', why);
 }

@@ -142,7 +142,10 @@ export type ReadRequest = {
  * would compare each row with each element of a list parameter. Messages are read separately, so that a message for many
  * webhooks is read once.
  */
-export async function readDue(pool: pg.Pool, wants: readonly ReadRequest[]): Promise<DueDelivery[]> {
+export async function readDue(
+  pool: pg.Pool,
+  wants: readonly ReadRequest[],
+): Promise<DueDelivery[]> {
   const { rows } = await pool.query<Omit<DueDelivery, 'message'> & { messageId: string }>({
     name: 'deliveries due',
     text: `

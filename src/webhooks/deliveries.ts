@@ -149,7 +149,10 @@ export async function getDelivery(
 }
 
 /** The attempts of a delivery, oldest first. The caller has checked that the viewer may see it. */
-export async function listAttempts({ db }: Deps, { id }: Pick<Delivery, 'id'>): Promise<AttemptRecord[]> {
+export async function listAttempts(
+  { db }: Deps,
+  { id }: Pick<Delivery, 'id'>,
+): Promise<AttemptRecord[]> {
   // Prisma batches the `findUnique` calls of all deliveries in a response into one query.
   const row = await db.delivery.findUnique({ where: { id }, select: { tries: true } });
   return (row?.tries ?? []) as unknown as AttemptRecord[];

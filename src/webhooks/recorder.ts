@@ -95,8 +95,7 @@ export function openRecorder(
           for (const one of batch) await write([one]);
           return;
         }
-        if (!isOver)
-          log.error({ err: error, deliveries }, 'webhook attempts were not recorded');
+        if (!isOver) log.error({ err: error, deliveries }, 'webhook attempts were not recorded');
         for (const { reject } of batch) reject(error);
         return;
       }
@@ -206,7 +205,13 @@ type FollowerNotifier = AsyncDisposable & {
  * Notifies followers of a webhook's deliveries of changes. Followers also poll, so a notification that a killed server did
  * not send is not needed.
  */
-export function openFollowerNotifier({ pool, log }: { pool: pg.Pool; log: Logger }): FollowerNotifier {
+export function openFollowerNotifier({
+  pool,
+  log,
+}: {
+  pool: pg.Pool;
+  log: Logger;
+}): FollowerNotifier {
   const changed = new Set<string>();
   let timer: NodeJS.Timeout | undefined;
   let notifying: Promise<void> = Promise.resolve();

@@ -21,7 +21,7 @@ import type { Bus } from '../platform/events/bus.ts';
 import type { Metrics } from '../platform/metrics/metrics.ts';
 import * as claims from './claims.ts';
 import { ConcurrencyLimits } from './concurrency-limits.ts';
-import { type Attempt, attempt, type AttemptDeps } from './delivery/attempt.ts';
+import { type Attempt, type AttemptDeps, attempt } from './delivery/attempt.ts';
 import { isSuccess } from './delivery/outcomes.ts';
 import { renderBody, type StoredMessage } from './delivery/payload.ts';
 import { nextDelay } from './delivery/schedule.ts';
@@ -128,7 +128,10 @@ class Sender implements AsyncDisposable {
 
   #onSwitchedOff(webhookId: string): void {
     const queue = this.#queues.get(webhookId);
-    if (!queue) return this.#track(endUnwantedDeliveries(this.#services, webhookId));
+    if (!queue) {
+      this.#track(endUnwantedDeliveries(this.#services, webhookId));
+      return;
+    }
     // The next read finds the webhook switched off and ends its deliveries.
     queue.requeue();
     queue.isDrained = false;

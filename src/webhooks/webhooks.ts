@@ -15,7 +15,12 @@ import {
   type SliceRequest,
   toOffset,
 } from '../platform/database/paging.ts';
-import { demandAdministerWebhooks, demandListWebhooks, demandReadWebhook, webhooksVisibleTo } from './access.ts';
+import {
+  demandAdministerWebhooks,
+  demandListWebhooks,
+  demandReadWebhook,
+  webhooksVisibleTo,
+} from './access.ts';
 import type { AddressGuard } from './delivery/guard.ts';
 import type { WebhookEventType } from './event-types.ts';
 import type { WebhookSecrets } from './secrets.ts';

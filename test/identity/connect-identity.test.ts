@@ -130,7 +130,10 @@ test('a ticket of another session, a modified ticket and an invalid ticket are r
   // Eve sends Ada her own connect URL, to get Ada's identity connected to Eve. Only Eve's browser may use it.
   for (const browser of [mine, new Browser(), await browserOf(eve)]) {
     const end = await follow(browser, url, 'ada');
-    expect([end.status, end.text.includes('no longer signed in with the session that started this')]).toEqual([401, true]);
+    expect([
+      end.status,
+      end.text.includes('no longer signed in with the session that started this'),
+    ]).toEqual([401, true]);
   }
   for (const wrong of [`${url.slice(0, -8)}AAAAAAAA`, `${app.base}/login/oidc?connect=1`]) {
     expect((await follow(hers, wrong, 'eve')).status).toBe(401);

@@ -2,7 +2,7 @@
 import { hash } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readConfig } from '../../src/base/config/config.ts';
-import { readAccounts, authenticate, demandValidAccount } from '../../src/identity/authenticate.ts';
+import { authenticate, demandValidAccount, readAccounts } from '../../src/identity/authenticate.ts';
 import { demandAccount } from '../../src/identity/permissions.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { Browser, CLIENT, startIssuer, type TestIssuer } from '../support/oidc-issuer.ts';
@@ -110,7 +110,11 @@ test('a refused sign-in gives the reason, and creates no user', async () => {
   await app.pool.query(`update users set email = 'taken@acme.com' where username = 'taken'`);
   const before = [await count('users'), await count('browser_sessions')];
   const refused: [string, object, string][] = [
-    ['far', { email: 'far@evil.example', email_verified: true }, 'not in a domain that may sign in'],
+    [
+      'far',
+      { email: 'far@evil.example', email_verified: true },
+      'not in a domain that may sign in',
+    ],
     ['sub', { email: 'x@sub.acme.com', email_verified: true }, 'not in a domain that may sign in'],
     ['odd', { email: 'x@acme.com', email_verified: false }, 'has not verified'],
     ['none', {}, 'not in a domain that may sign in'],
@@ -304,7 +308,10 @@ test('the rules for signing in apply to the claims of an access token', async ()
   );
   const credentials = viewers.map((viewer) => demandAccount(viewer).credential);
   const again = await readAccounts(own.pool, credentials);
-  expect(credentials.map(({ id }) => demandValidAccount(again.get(id)).operator)).toEqual([true, false]);
+  expect(credentials.map(({ id }) => demandValidAccount(again.get(id)).operator)).toEqual([
+    true,
+    false,
+  ]);
 });
 
 test('large files are pushed and fetched with an access token of the identity provider', async () => {

@@ -35,8 +35,7 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
   description: 'An event in a namespace, as webhooks send it.',
   fields: (t) => ({
     id: t.exposeID('id', {
-      description:
-        'The id of the event. Webhooks send it as `webhook-id`.',
+      description: 'The id of the event. Webhooks send it as `webhook-id`.',
     }),
     cursor: t.expose('cursor', {
       type: 'SafeInt',

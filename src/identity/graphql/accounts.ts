@@ -157,7 +157,8 @@ builder.mutationFields((t) => ({
   enableUser: t.field({
     type: userPayload('EnableUser'),
     nullable: true,
-    description: 'Enables a disabled user: credentials and sign-ins work again. Only for operators.',
+    description:
+      'Enables a disabled user: credentials and sign-ins work again. Only for operators.',
     args: { input: t.arg({ type: EnableUserInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       user: await enableUser(services, viewer, input),
@@ -195,8 +196,7 @@ builder.mutationFields((t) => ({
   createOrganization: t.field({
     type: CreateOrganizationPayload,
     nullable: true,
-    description:
-      'Creates an organization with the caller as its first admin. Only for operators.',
+    description: 'Creates an organization with the caller as its first admin. Only for operators.',
     args: { input: t.arg({ type: CreateOrganizationInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       namespace: await accounts.createOrganization(services, viewer, input),

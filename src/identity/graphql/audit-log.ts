@@ -25,7 +25,9 @@ const AuditCredential = builder
         description:
           '`pat` for a personal access token, `key` for an API key, `ssh` for an SSH key, `deploy` for a deploy key.',
       }),
-      id: t.exposeID('id', { description: 'The id of the credential, which may be deleted by now.' }),
+      id: t.exposeID('id', {
+        description: 'The id of the credential, which may be deleted by now.',
+      }),
       name: t.exposeString('name', { description: 'The name of the credential.' }),
     }),
   });
@@ -40,7 +42,10 @@ const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
       description: 'The kind of the change.',
       resolve: ({ action }) => action as AuditAction,
     }),
-    timestamp: t.expose('createdAt', { type: 'DateTime', description: 'When the change was made.' }),
+    timestamp: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the change was made.',
+    }),
     namespace: t.exposeString('namespace', {
       nullable: true,
       description: 'The name of the namespace of the change.',
@@ -57,7 +62,8 @@ const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
       resolve: ({ details }) => details as object,
     }),
     actor: t.exposeString('actor', {
-      description: 'The name of the user who made the change; `server` for changes on the machine of the server.',
+      description:
+        'The name of the user who made the change; `server` for changes on the machine of the server.',
     }),
     actorId: t.exposeID('actorId', {
       nullable: true,

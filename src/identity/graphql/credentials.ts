@@ -196,7 +196,8 @@ const CreateAccessTokenPayload = builder
         description: 'The token without its secret.',
       }),
       token: t.exposeString('token', {
-        description: 'The secret, for `Authorization: Bearer …`. It is shown only in this response.',
+        description:
+          'The secret, for `Authorization: Bearer …`. It is shown only in this response.',
       }),
     }),
   });
@@ -228,7 +229,8 @@ const CreateApiKeyPayload = builder
         description: 'The key without its secret.',
       }),
       key: t.exposeString('key', {
-        description: '`name$secret`, for `Authorization: API-Key …`. It is shown only in this response.',
+        description:
+          '`name$secret`, for `Authorization: API-Key …`. It is shown only in this response.',
       }),
     }),
   });

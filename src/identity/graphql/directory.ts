@@ -16,7 +16,9 @@ builder.queryFields((t) => ({
     complexity: pageCost(),
     args: {
       ...sliceArgs,
-      text: t.arg.string({ description: 'Only users whose name or email address contains this text.' }),
+      text: t.arg.string({
+        description: 'Only users whose name or email address contains this text.',
+      }),
     },
     resolve: async (_root, args, context, info) => {
       const select = selectOfNodes<Prisma.UserSelect>(context, info);

@@ -11,7 +11,8 @@ const IdentityIssuer = builder.objectRef<connections.IssuerChoice>('IdentityIssu
     label: t.exposeString('label', { description: 'The display name.' }),
     issuer: t.exposeString('issuer', { description: 'The issuer URL.' }),
     signInUrl: t.exposeString('signInUrl', {
-      description: 'The URL to sign in with it in a browser. `?to=` is the path to open afterwards.',
+      description:
+        'The URL to sign in with it in a browser. `?to=` is the path to open afterwards.',
     }),
     connectUrl: t.exposeString('connectUrl', {
       nullable: true,
@@ -28,10 +29,14 @@ const ConnectedIdentity = builder.objectRef<connections.Identity>('ConnectedIden
     issuer: t.exposeString('issuer', { description: 'The issuer URL of the identity provider.' }),
     label: t.string({
       nullable: true,
-      description: 'The display name of the identity provider; null when it is not configured any more.',
-      resolve: ({ issuer }, _args, { services }) => connections.findIssuerLabel(services.issuers, issuer),
+      description:
+        'The display name of the identity provider; null when it is not configured any more.',
+      resolve: ({ issuer }, _args, { services }) =>
+        connections.findIssuerLabel(services.issuers, issuer),
     }),
-    subject: t.exposeString('subject', { description: 'The id of the user at the identity provider.' }),
+    subject: t.exposeString('subject', {
+      description: 'The id of the user at the identity provider.',
+    }),
     createdAt: t.expose('createdAt', {
       type: 'DateTime',
       description: 'When it was connected, or first used for signing in.',

@@ -38,8 +38,7 @@ export const Role = builder.enumType('Role', {
     },
     ADMIN: {
       value: 'admin',
-      description:
-        'Everything else: delete, transfer, change visibility, manage keys and members.',
+      description: 'Everything else: delete, transfer, change visibility, manage keys and members.',
     },
   } as const,
 });
@@ -131,7 +130,10 @@ export const Namespace = builder.prismaNode('Namespace', {
       description: 'The role of the viewer in the namespace; null without a role.',
       resolve: ({ id }, _args, { viewer }) => accounts.viewerRole(viewer, id),
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the namespace was created.' }),
+    createdAt: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the namespace was created.',
+    }),
   }),
 });
 
@@ -181,8 +183,7 @@ builder.prismaObjectField(User, 'organizations', (t) =>
 );
 
 const Identity = builder.objectRef<accounts.Identity>('Identity').implement({
-  description:
-    'The user of the credential, in the form of REST. In GraphQL use `viewer`.',
+  description: 'The user of the credential, in the form of REST. In GraphQL use `viewer`.',
   fields: (t) => ({
     userId: t.exposeID('userId', { description: 'The id of the user.' }),
     username: t.exposeString('username', { description: 'The name of the user.' }),

@@ -31,7 +31,9 @@ const Session = builder.node(SessionRef, {
       description: 'How the user signed in.',
       resolve: ({ method }) => method as 'token' | 'link' | 'oidc',
     }),
-    userAgent: t.exposeString('userAgent', { description: 'The User-Agent header of the browser.' }),
+    userAgent: t.exposeString('userAgent', {
+      description: 'The User-Agent header of the browser.',
+    }),
     address: t.exposeString('address', {
       nullable: true,
       description: 'The address of the browser when the user signed in.',
@@ -44,7 +46,8 @@ const Session = builder.node(SessionRef, {
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the user signed in.' }),
     lastUsedAt: t.expose('lastUsedAt', {
       type: 'DateTime',
-      description: 'When it was last used, to the minute. It ends when it is not used for two weeks.',
+      description:
+        'When it was last used, to the minute. It ends when it is not used for two weeks.',
     }),
     expiresAt: t.expose('expiresAt', {
       type: 'DateTime',
@@ -98,7 +101,8 @@ const CreateSignInLinkInput = builder.inputType('CreateSignInLinkInput', {
   description: 'The user of the sign-in link.',
   fields: (t) => ({
     username: t.string({
-      description: 'The name of the user. If omitted, the caller; only operators may name another user.',
+      description:
+        'The name of the user. If omitted, the caller; only operators may name another user.',
     }),
   }),
 });

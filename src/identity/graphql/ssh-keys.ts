@@ -42,7 +42,9 @@ const DeployKey = builder.node(DeployKeyRef, {
     }),
     fingerprint: t.exposeString('fingerprint', { description: FINGERPRINT }),
     publicKey: t.exposeString('publicKey', { description: PUBLIC_KEY }),
-    write: t.exposeBoolean('write', { description: 'Whether it may push. Otherwise it may only read.' }),
+    write: t.exposeBoolean('write', {
+      description: 'Whether it may push. Otherwise it may only read.',
+    }),
     repositoryId: t.exposeID('repositoryId', { description: 'The id of its repository.' }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was added.' }),
     lastUsedAt: t.expose('lastUsedAt', {

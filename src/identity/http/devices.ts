@@ -8,12 +8,12 @@ import { otherMethod } from '../../platform/web/methods.ts';
 import { escaped, sendPage } from '../../platform/web/page.ts';
 import {
   answerDeviceRequest,
+  createDeviceRequest,
   DEVICE_CODE_SECONDS,
   DeviceError,
   type DeviceRequest,
-  redeemDeviceCode,
   findDeviceRequest,
-  createDeviceRequest,
+  redeemDeviceCode,
 } from '../devices.ts';
 import { demandSameOrigin, readForm, readText } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
@@ -80,7 +80,10 @@ export function deviceRouter(services: Deps): Router {
       if (code === '') return sendCodeForm(res);
       await orSendCodeForm(res, async () => {
         const request = await findDeviceRequest(services, viewer, code);
-        sendPage(res, { title: 'Sign in a program', body: renderApproval(request, viewer.username) });
+        sendPage(res, {
+          title: 'Sign in a program',
+          body: renderApproval(request, viewer.username),
+        });
       });
     })
     .post(async (req, res) => {

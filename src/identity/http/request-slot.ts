@@ -19,5 +19,10 @@ export function withRequestSlot<T>(
   const { viewer } = req;
   const isAnonymous = viewer.kind === 'anonymous';
   const key = isAnonymous ? address(req) : viewer.credential.id;
-  return withTransferSlot(semaphores, names, { key, isAnonymous, signal: closingOf(res) }, transfer);
+  return withTransferSlot(
+    semaphores,
+    names,
+    { key, isAnonymous, signal: closingOf(res) },
+    transfer,
+  );
 }

@@ -63,7 +63,10 @@ export function setAttemptCookie(
   attempt: string,
   seconds: number,
 ): void {
-  res.cookie(`${cookieName(urls)}-attempt`, attempt, { ...cookieOptions(urls), maxAge: seconds * 1_000 });
+  res.cookie(`${cookieName(urls)}-attempt`, attempt, {
+    ...cookieOptions(urls),
+    maxAge: seconds * 1_000,
+  });
 }
 
 /** Reads and clears the cookie, because an attempt is valid for one callback. */
@@ -99,7 +102,8 @@ function isSameOrigin(req: Request, { base }: Pick<Urls, 'base'>): boolean {
 
 /** Keeps pages of other sites from signing their visitors out, or in as another user. @throws AppError 403 */
 export function demandSameOrigin(req: Request, urls: Urls): void {
-  if (!isSameOrigin(req, urls)) throw forbidden('This request is only accepted from pages of this server');
+  if (!isSameOrigin(req, urls))
+    throw forbidden('This request is only accepted from pages of this server');
 }
 
 /** Parses a form. `get` returns the first value of a repeated field. @throws AppError 400, 413 */

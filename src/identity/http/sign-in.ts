@@ -17,17 +17,17 @@ import type { Usage } from '../last-used.ts';
 import { connectIdentity, openConnectTicket } from '../sign-in/connections.ts';
 import { signInByIdentity } from '../sign-in/identities.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
-import { signInByLink, findLinkUser } from '../sign-in/links.ts';
+import { findLinkUser, signInByLink } from '../sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from '../sign-in/sessions.ts';
 import { deviceRouter } from './devices.ts';
 import {
   clearSessionCookie,
   demandSameOrigin,
   readForm,
+  readText,
   setAttemptCookie,
   setSessionCookie,
   takeAttemptCookie,
-  readText,
 } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
@@ -47,7 +47,8 @@ export function signInRouter(services: Deps): Router {
   router
     .route('/login')
     .get((req, res) => {
-      if (req.viewer.kind === 'account') return void res.redirect(303, toLocalPath(req.query.to, urls));
+      if (req.viewer.kind === 'account')
+        return void res.redirect(303, toLocalPath(req.query.to, urls));
       sendSignIn(services, req, res);
     })
     .post(async (req, res) => {
@@ -215,8 +216,7 @@ function createProblemHandler(services: Deps): ErrorRequestHandler {
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
     const { status, message } = toPublic(error);
-    if (isUnexpected(error))
-      log.error({ err: error, req: { id: req.id } }, 'sign-in failed');
+    if (isUnexpected(error)) log.error({ err: error, req: { id: req.id } }, 'sign-in failed');
     const requestId = status >= 500 ? req.id : undefined;
     sendSignIn(services, req, res, { problem: message, status, requestId });
   };

@@ -80,7 +80,9 @@ function readAuthorization(header: string | undefined): Credential | null {
       return { kind: 'pat', token: value };
     case 'api-key':
       if (more.length === 0 && value.includes('$')) return splitCredential('key', value, '$');
-      throw malformedHeader('<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"');
+      throw malformedHeader(
+        '<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"',
+      );
     case 'basic': {
       const decoded = Buffer.from(value, 'base64').toString('utf8');
       if (more.length === 0 && decoded.includes(':')) return splitCredential('basic', decoded, ':');

@@ -59,11 +59,17 @@ function demandSameSession(viewer: Viewer, connecting: ConnectingSession): Accou
   const isSame =
     session?.sessionId === connecting.sessionId && session.userId === connecting.userId;
   if (viewer.kind === 'account' && isSame) return viewer;
-  throw unauthenticated('This browser is no longer signed in with the session that started this: sign in and try again');
+  throw unauthenticated(
+    'This browser is no longer signed in with the session that started this: sign in and try again',
+  );
 }
 
 /** Opens the ticket of a connect URL, which is valid for the session that it was created for. @throws AppError 401 */
-export function openConnectTicket(issuer: Issuer, viewer: Viewer, ticket: string): ConnectingSession {
+export function openConnectTicket(
+  issuer: Issuer,
+  viewer: Viewer,
+  ticket: string,
+): ConnectingSession {
   const connecting = issuer.openTicket(ticket);
   demandSameSession(viewer, connecting);
   return connecting;
@@ -76,7 +82,11 @@ export function openConnectTicket(issuer: Issuer, viewer: Viewer, ticket: string
 export async function connectIdentity(
   { db }: Deps,
   viewer: Viewer,
-  { config, claims, connecting }: { config: IssuerConfig; claims: Claims; connecting: ConnectingSession },
+  {
+    config,
+    claims,
+    connecting,
+  }: { config: IssuerConfig; claims: Claims; connecting: ConnectingSession },
 ): Promise<void> {
   const account = demandFullRights(demandSameSession(viewer, connecting));
   demandAdmitted(config, claims);

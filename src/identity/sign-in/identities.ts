@@ -36,7 +36,8 @@ export async function signInByIdentity(
     // The lock makes the second of two concurrent first sign-ins wait and find the user.
     await lockIdentity(tx, claims);
     const user =
-      (await findKnownUser(tx, claims, operator)) ?? (await createUserFromClaims(tx, config, claims, operator));
+      (await findKnownUser(tx, claims, operator)) ??
+      (await createUserFromClaims(tx, config, claims, operator));
     return beginSession(tx, browser, {
       ...user,
       method: 'oidc',

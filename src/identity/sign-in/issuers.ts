@@ -240,7 +240,9 @@ function openSealedJson<T extends { expires: number }>(
   } catch {
     // Sealed for another provider, or by a server with another key.
   }
-  throw unauthenticated('This browser did not start this sign-in, or started it too long ago; try again');
+  throw unauthenticated(
+    'This browser did not start this sign-in, or started it too long ago; try again',
+  );
 }
 
 /** Network errors, timeouts and 5xx responses. Other errors mean that the provider refused the request. */

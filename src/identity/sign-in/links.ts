@@ -6,7 +6,12 @@ import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { userNamed } from '../accounts.ts';
 import { type Actor, record, SERVER } from '../audit.ts';
-import { demandFullRights, hashSecret, resolveCredentialOwner, randomSecret } from '../credentials.ts';
+import {
+  demandFullRights,
+  hashSecret,
+  randomSecret,
+  resolveCredentialOwner,
+} from '../credentials.ts';
 import type { Viewer } from '../permissions.ts';
 import { type Browser, beginSession } from './sessions.ts';
 

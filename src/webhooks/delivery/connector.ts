@@ -250,7 +250,9 @@ export async function readAuthorities(file: string | undefined): Promise<string[
     try {
       new X509Certificate(one);
     } catch {
-      throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} contains a certificate that cannot be parsed`);
+      throw new ConfigError(
+        `LOAM_WEBHOOK_CA: ${file} contains a certificate that cannot be parsed`,
+      );
     }
   return all;
 }

@@ -17,8 +17,13 @@ const DeliveryTry = builder.objectRef<AttemptRecord>('DeliveryTry').implement({
       description: 'When the attempt started.',
       resolve: ({ at }) => new Date(at),
     }),
-    milliseconds: t.int({ description: 'Duration of the attempt in milliseconds.', resolve: ({ took }) => took }),
-    outcome: t.exposeString('outcome', { description: 'The outcome of the attempt, as in `Delivery.outcome`.' }),
+    milliseconds: t.int({
+      description: 'Duration of the attempt in milliseconds.',
+      resolve: ({ took }) => took,
+    }),
+    outcome: t.exposeString('outcome', {
+      description: 'The outcome of the attempt, as in `Delivery.outcome`.',
+    }),
     responseStatus: t.exposeInt('status', {
       nullable: true,
       description: 'The HTTP status of the response; null without a response.',
@@ -37,7 +42,8 @@ const DeliveryTry = builder.objectRef<AttemptRecord>('DeliveryTry').implement({
 
 const DeliveryRef = builder.objectRef<deliveries.Delivery>('Delivery');
 export const Delivery = builder.node(DeliveryRef, {
-  description: 'A message for one webhook, with all attempts to send it. Deliveries are kept for 30 days.',
+  description:
+    'A message for one webhook, with all attempts to send it. Deliveries are kept for 30 days.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) => {
     const found = await deliveries.findDeliveries(services, viewer, ids);
@@ -66,7 +72,10 @@ export const Delivery = builder.node(DeliveryRef, {
       nullable: true,
       description: 'When the next attempt is made; null when there is none.',
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the delivery was created.' }),
+    createdAt: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the delivery was created.',
+    }),
     completedAt: t.expose('completedAt', {
       type: 'DateTime',
       nullable: true,

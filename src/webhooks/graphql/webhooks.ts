@@ -34,7 +34,9 @@ export const Webhook = builder.node(WebhookRef, {
   },
   fields: (t) => ({
     name: t.exposeString('name', { description: 'The display name. It need not be unique.' }),
-    url: t.exposeString('url', { description: 'The endpoint, which receives a POST request for each event.' }),
+    url: t.exposeString('url', {
+      description: 'The endpoint, which receives a POST request for each event.',
+    }),
     eventTypes: t.field({
       type: [WebhookEventType],
       description: 'The event types that it receives.',
@@ -49,21 +51,24 @@ export const Webhook = builder.node(WebhookRef, {
     formerSecretUntil: t.expose('formerUntil', {
       type: 'DateTime',
       nullable: true,
-      description:
-        'Until when the previous secret signs as well; null when it does not.',
+      description: 'Until when the previous secret signs as well; null when it does not.',
     }),
     active: t.exposeBoolean('active', { description: 'Whether the webhook is on.' }),
     offReason: t.expose('offReason', {
       type: WebhookOffReason,
       nullable: true,
-      description: 'Why the server switched it off; null while it is on, and when a user switched it off.',
+      description:
+        'Why the server switched it off; null while it is on, and when a user switched it off.',
     }),
     failingSince: t.expose('failingSince', {
       type: 'DateTime',
       nullable: true,
       description: 'Since when every attempt has failed; null when the last one succeeded.',
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the webhook was created.' }),
+    createdAt: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the webhook was created.',
+    }),
     updatedAt: t.expose('updatedAt', {
       type: 'DateTime',
       description: 'When the webhook was last changed.',
