@@ -1,11 +1,9 @@
 /**
- * The events of namespaces, for who may see what they are about: pages of those that are kept, and a subscription to
- * those that come. They are the rows that webhooks send, by the same ids, names and data.
+ * The events of namespaces, with the ids, types and data that webhooks send: pages of kept events, and a subscription.
  *
- * It shows members what they may see of jobs and of repositories: a credential without the scope for jobs gets those
- * of repositories alone, and one that is narrowed to repositories those of these and of their jobs. What is public of
- * a namespace is no feed for strangers, because its events tell more (who pushed, former names); one repository can be
- * followed by whoever may read it (`repos/following.ts`).
+ * Members see events of the jobs and repositories that their credential may read. Non-members see no feed, even of public
+ * repositories, because events reveal more (who pushed, former names); one repository can be followed by everybody who may
+ * read it (`repositories/following.ts`).
  */
 import type pg from 'pg';
 import type { Urls } from '../base/urls.ts';
@@ -33,28 +31,28 @@ import type { RepositoryEventData } from '../repositories/repositories.ts';
 import { TOLD_AS, type WebhookEventType } from '../webhooks/event-types.ts';
 import { dataToSend } from '../webhooks/webhooks.ts';
 
-/** As webhooks name them, and those of which webhooks are not told. */
+/** The types that webhooks have, and those that webhooks do not receive. */
 export type FeedType = WebhookEventType | 'job.deleted' | 'repository.updated';
 
 export type FeedEvent = {
-  /** What receivers of webhooks get as `webhook-id`. */
+  /** Webhooks send it as `webhook-id`. */
   id: string;
   cursor: number;
   type: FeedType;
   timestamp: Date;
   /** The id of the job or repository. */
   subject: string;
-  /** As it is stored: `payloadOf` has it as it is sent. */
+  /** As stored; `getEventPayload` renders it for clients. */
   data: OutboxEvent['data'];
 };
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
-/** What events begin with → what it takes to see them. */
-const KINDS = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
-type Kind = keyof typeof KINDS;
+/** Prefix of event types → the permission to see these events. */
+const ACTION_OF_KIND = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
+type Kind = keyof typeof ACTION_OF_KIND;
 
-export function feedTypeOf(type: EventType): FeedType {
+function toFeedType(type: EventType): FeedType {
   return TOLD_AS[type] ?? (type as FeedType);
 }
 
@@ -74,9 +72,9 @@ const EVENT_TYPES = [
   'repository.deleted',
 ] as const satisfies readonly EventType[];
 
-export const FEED_TYPES = [...new Set(EVENT_TYPES.map(feedTypeOf))];
+export const FEED_TYPES = [...new Set(EVENT_TYPES.map(toFeedType))];
 
-export type FeedRequest = SliceRequest & { order: Order; types?: readonly FeedType[] | null };
+type FeedRequest = SliceRequest & { order: Order; types?: readonly FeedType[] | null };
 
 /**
  * A page of a namespace's events.
@@ -99,13 +97,13 @@ export async function sliceFeed(
     },
     range,
   );
-  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: eventOf(node) })) };
+  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: toFeedEvent(node) })) };
 }
 
 /**
- * What happens in some namespaces.
- * @throws AppError 400, 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later when
- *   the viewer may not see them any more
+ * Follows the events of some namespaces.
+ * @throws AppError 400, 401, 403, 404 at once; 400 at the first read for an `after` that is not the cursor of an event;
+ *   later when the viewer loses access
  */
 export async function followFeed(
   services: Deps,
@@ -139,67 +137,67 @@ export async function followFeed(
   };
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      // One query for all types, so that all who follow these namespaces share what is read.
+      // One query for all types, so that all followers of these namespaces share the reads.
       for await (const event of follow(services, { namespaceIds, prefix: '', after }, ended))
-        if (isVisible(event)) yield eventOf(event);
+        if (isVisible(event)) yield toFeedEvent(event);
     });
 }
 
 /**
- * The types as they are stored: those asked for, all of which the viewer must be allowed to see, or else those that
- * the viewer may see in all of the namespaces.
+ * The stored types of the requested feed types, all of which the viewer must be allowed to see. Without requested types,
+ * those that the viewer may see in all of the namespaces.
  * @throws AppError 401, 403
  */
 function visibleTypes(
   viewer: Viewer,
   namespaceIds: readonly string[],
-  asked: readonly FeedType[] | null | undefined,
+  requested: readonly FeedType[] | null | undefined,
 ): EventType[] {
-  const known = Object.keys(KINDS) as Kind[];
-  if (asked?.length) {
-    const stored = EVENT_TYPES.filter((type) => asked.includes(feedTypeOf(type)));
+  const known = Object.keys(ACTION_OF_KIND) as Kind[];
+  if (requested?.length) {
+    const stored = EVENT_TYPES.filter((type) => requested.includes(toFeedType(type)));
     for (const kind of kindsOf(stored)) demandKind(viewer, namespaceIds, kind);
     return stored;
   }
   const allowed = known.filter((kind) =>
-    namespaceIds.every((id) => can(viewer, KINDS[kind], anyIn(viewer, id))),
+    namespaceIds.every((id) => can(viewer, ACTION_OF_KIND[kind], anyIn(viewer, id))),
   );
   if (allowed.length === 0) for (const kind of known) demandKind(viewer, namespaceIds, kind);
   return EVENT_TYPES.filter((type) => allowed.some((kind) => type.startsWith(kind)));
 }
 
 function kindsOf(types: readonly EventType[]): Kind[] {
-  const known = Object.keys(KINDS) as Kind[];
+  const known = Object.keys(ACTION_OF_KIND) as Kind[];
   return known.filter((kind) => types.some((type) => type.startsWith(kind)));
 }
 
 function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind): void {
-  const action: Action = KINDS[kind];
+  const action: Action = ACTION_OF_KIND[kind];
   for (const id of namespaceIds) demand(viewer, action, anyIn(viewer, id));
 }
 
 /**
- * What webhooks send as `data`: the job as GET returns it, its links signed now, or the repository with the push beside
- * its fields, as they were then. Null for events of versions that kept less.
+ * The `data` that webhooks send: the job or repository as GET returned it at the time of the event, with links signed now.
+ * Null for events of versions that stored less.
  */
-export function payloadOf(
+export function getEventPayload(
   services: { signer: Signer; urls: Urls },
   { data }: FeedEvent,
 ): object | null {
   return data.job || data.repository ? (dataToSend(services, data) as object) : null;
 }
 
-/** The name that the namespace had; null in events of versions that kept less. */
-export function namespaceOf({ data }: FeedEvent): string | null {
+/** The name of the namespace at the time of the event; null for events of versions that stored less. */
+export function getEventNamespace({ data }: FeedEvent): string | null {
   const { job, repository } = data as Partial<JobEventData & RepositoryEventData>;
   return (job ?? repository)?.namespace ?? null;
 }
 
-function eventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {
+function toFeedEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {
   return {
     id,
     cursor: seq,
-    type: feedTypeOf(type as EventType),
+    type: toFeedType(type as EventType),
     timestamp,
     subject,
     data,

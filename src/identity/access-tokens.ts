@@ -1,4 +1,4 @@
-/** Personal access tokens: each belongs to a user, and only that user sees it. */
+/** Personal access tokens. Each belongs to a user, and only that user can see it. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { invalid, notFound } from '../base/errors.ts';
 import { isId, newId } from '../base/ids.ts';
@@ -8,28 +8,28 @@ import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { namespaceNamed } from './accounts.ts';
 import { type Actor, record } from './audit.ts';
 import {
+  computeLifetime,
   demandFullRights,
   demandOwn,
   hashSecret,
-  lifetime,
   newToken,
-  ownerOfCredential,
-  searchable,
-  taken,
+  resolveCredentialOwner,
+  toSearchableName,
+  toTakenError,
 } from './credentials.ts';
 import { demand, hasFullRights, type Scope, type Viewer } from './permissions.ts';
 
-/** Of namespaces or repositories that a token is narrowed to. */
-const MAX_NARROWED = 100;
+/** Namespaces or repositories that a token can be restricted to. */
+const MAX_RESTRICTIONS = 100;
 
 export type AccessToken = {
   id: string;
   name: string;
   userId: string;
   scopes: Scope[];
-  /** Names; empty: no narrowing. */
+  /** Names of the only namespaces it works in; empty: all. */
   namespaces: string[];
-  /** Ids; empty: no narrowing. */
+  /** Ids of the only repositories it works for; empty: all. */
   repositories: string[];
   createdAt: Date;
   expiresAt: Date | null;
@@ -39,12 +39,12 @@ export type AccessToken = {
 type Deps = { db: Db };
 
 /**
- * A token for the viewer, or, by the operator, for the user named.
+ * Creates a token for the viewer; an operator may create one for another user.
  *
- * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted); it
- * stands in a URL, so no `/` and no control characters. `expiresInDays`: 1 to 365. `namespaces` are names and
- * `repositories` ids, at most 100 each, kept as ids: they follow renames and never widen.
- * @returns it and its secret, which is kept nowhere.
+ * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted). It is part of a URL,
+ * so `/` and control characters are refused. `expiresInDays`: 1 to 365. `namespaces` (names) and `repositories` (ids), at
+ * most 100 each, are stored as ids, so they follow renames.
+ * @returns the token and its secret, which is not stored
  * @throws AppError 400, 401, 403, 404 (user, namespace, repository), 409 for a taken name.
  */
 export async function createAccessToken(
@@ -61,13 +61,13 @@ export async function createAccessToken(
 ): Promise<{ accessToken: AccessToken; token: string }> {
   const account = demandFullRights(viewer);
   checkTokenName(input.name);
-  const life = lifetime(input.expiresInDays);
-  const owner = await ownerOfCredential(db, account, input.username);
+  const life = computeLifetime(input.expiresInDays);
+  const owner = await resolveCredentialOwner(db, account, input.username);
   const namespaces = await Promise.all(
-    atMost('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
+    checkRestriction('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
   );
-  const repositories = atMost('repositories', input.repositories);
-  await demandReadable(db, account, repositories);
+  const repositories = checkRestriction('repositories', input.repositories);
+  await demandReadableRepositories(db, account, repositories);
 
   const token = newToken();
   const data = {
@@ -82,15 +82,15 @@ export async function createAccessToken(
   };
   const row = await inTransaction(db, async (tx) => {
     const created = await tx.accessToken.create({ data, select: tokenColumns });
-    await recordToken(tx, account, owner.namespaceId, created);
+    await recordTokenCreation(tx, account, owner.namespaceId, created);
     return created;
   }).catch((error) => {
-    throw taken(error, 'name: you already have a token of this name');
+    throw toTakenError(error, 'name: you already have a token of this name');
   });
-  return { accessToken: toAccessToken(row, namesOf(namespaces)), token };
+  return { accessToken: toAccessToken(row, toNameMap(namespaces)), token };
 }
 
-/** The viewer's tokens, newest first, after a cursor. @throws AppError 400, 401, 403. */
+/** A page of the viewer's tokens after a cursor, newest first. @throws AppError 400, 401, 403. */
 export async function sliceAccessTokens(
   { db }: Deps,
   viewer: Viewer,
@@ -100,7 +100,7 @@ export async function sliceAccessTokens(
   const { userId } = demandOwn(viewer, ofUser);
   const query = { where: { userId }, select: tokenColumns };
   return readSlice(db.accessToken, NEWEST, range, query, (rows: TokenRow[]) =>
-    withNamespaceNames(db, rows),
+    toAccessTokens(db, rows),
   );
 }
 
@@ -112,7 +112,7 @@ export async function listAccessTokens({ db }: Deps, viewer: Viewer): Promise<Ac
     orderBy: { id: 'desc' },
     select: tokenColumns,
   });
-  return withNamespaceNames(db, rows);
+  return toAccessTokens(db, rows);
 }
 
 /** @throws AppError 401, 403, 404. */
@@ -123,15 +123,15 @@ export async function getAccessToken(
 ): Promise<AccessToken> {
   const { userId } = demandFullRights(viewer);
   const row = await db.accessToken.findUnique({
-    where: { userId_name: { userId, name: searchable(name) } },
+    where: { userId_name: { userId, name: toSearchableName(name) } },
     select: tokenColumns,
   });
-  const [token] = await withNamespaceNames(db, row ? [row] : []);
+  const [token] = await toAccessTokens(db, row ? [row] : []);
   if (!token) throw notFound('Access token');
   return token;
 }
 
-/** Those of the ids that are the viewer's own; a credential that may not manage them finds none. */
+/** The viewer's tokens among `ids`; none for a credential without full rights. */
 export async function findAccessTokens(
   { db }: Deps,
   viewer: Viewer,
@@ -142,10 +142,10 @@ export async function findAccessTokens(
     where: { id: { in: [...ids] }, userId: viewer.userId },
     select: tokenColumns,
   });
-  return withNamespaceNames(db, rows);
+  return toAccessTokens(db, rows);
 }
 
-/** The token stops working at once, also when it is the one in use. @throws AppError 401, 403, 404. */
+/** The token stops working at once, even if it is the token of this request. @throws AppError 401, 403, 404. */
 export async function deleteAccessToken(
   services: Deps,
   viewer: Viewer,
@@ -166,8 +166,8 @@ export async function deleteAccessToken(
   return id;
 }
 
-/** That it was made, in the log of the namespace of the user whose it is. */
-export async function recordToken(
+/** Records the creation of a token in the audit log of its user's namespace. */
+export async function recordTokenCreation(
   tx: Db,
   by: Actor,
   namespaceId: string,
@@ -196,7 +196,11 @@ const tokenColumns = {
 } as const satisfies Prisma.AccessTokenSelect;
 type TokenRow = Prisma.AccessTokenGetPayload<{ select: typeof tokenColumns }>;
 
-async function demandReadable(db: Db, viewer: Viewer, ids: readonly string[]): Promise<void> {
+async function demandReadableRepositories(
+  db: Db,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<void> {
   if (ids.length === 0) return;
   if (!ids.every((id) => isId('repo', id))) throw notFound('Repository');
   const found = await db.repository.findMany({
@@ -208,8 +212,7 @@ async function demandReadable(db: Db, viewer: Viewer, ids: readonly string[]): P
     demand(viewer, 'repository.read', { namespaceId, repositoryId: id, visibility });
 }
 
-/** One query for all rows' names. */
-async function withNamespaceNames(db: Db, rows: readonly TokenRow[]): Promise<AccessToken[]> {
+async function toAccessTokens(db: Db, rows: readonly TokenRow[]): Promise<AccessToken[]> {
   const ids = [...new Set(rows.flatMap((row) => row.namespaces))];
   const namespaces = ids.length
     ? await db.namespace.findMany({
@@ -217,10 +220,10 @@ async function withNamespaceNames(db: Db, rows: readonly TokenRow[]): Promise<Ac
         select: { id: true, name: true },
       })
     : [];
-  return rows.map((row) => toAccessToken(row, namesOf(namespaces)));
+  return rows.map((row) => toAccessToken(row, toNameMap(namespaces)));
 }
 
-function namesOf(namespaces: readonly { id: string; name: string }[]): Map<string, string> {
+function toNameMap(namespaces: readonly { id: string; name: string }[]): Map<string, string> {
   return new Map(namespaces.map(({ id, name }) => [id, name]));
 }
 
@@ -232,19 +235,20 @@ function toAccessToken(row: TokenRow, names: ReadonlyMap<string, string>): Acces
   };
 }
 
-function atMost(field: string, values: readonly string[] | null | undefined): string[] {
+function checkRestriction(field: string, values: readonly string[] | null | undefined): string[] {
   const unique = [...new Set(values)];
-  if (unique.length > MAX_NARROWED) throw invalid(field, `at most ${MAX_NARROWED} can be named`);
+  if (unique.length > MAX_RESTRICTIONS)
+    throw invalid(field, `must contain at most ${MAX_RESTRICTIONS}`);
   return unique;
 }
 
-/** Of any script and with spaces, but it must look in a URL like what it is. @throws AppError 400. */
+/** Any script and spaces are allowed, but no characters that change or hide a URL. @throws AppError 400. */
 export function checkTokenName(name: string): void {
-  const fine =
+  const isValid =
     /^[^\p{C}/]{1,100}$/u.test(name) && name.trim() === name && name !== '.' && name !== '..';
-  if (!fine)
+  if (!isValid)
     throw invalid(
       'name',
-      'must be 1 to 100 characters, without control characters, a slash, or a space at either end',
+      'must be 1 to 100 characters, without control characters, slashes, or spaces at either end',
     );
 }

@@ -1,6 +1,4 @@
-/**
- * Users and organizations, which only the operator makes.
- */
+/** Users and organizations. Only an operator creates them. */
 import type pg from 'pg';
 import type {
   Namespace,
@@ -24,12 +22,12 @@ import {
   can,
   demandAccount,
   demandOperator,
-  memberOf,
+  namespacesAsMember,
   roleIn,
   type Viewer,
 } from './permissions.ts';
 
-/** RFC 5321 ends a path at 256 characters with its angle brackets. Whether anybody reads mail there is not checked. */
+/** RFC 5321 limits a path to 256 characters including its angle brackets. Delivery is not checked. */
 const MAX_EMAIL = 254;
 const EMAIL = /^[^\s@<>()[\],;:\\"]+@[a-z0-9-]+(?:\.[a-z0-9-]+)*$/i;
 
@@ -44,7 +42,7 @@ export function whoami(viewer: Viewer): Identity {
 }
 
 /**
- * By name, ignoring case. That a namespace exists is no secret to who is signed in; what is in it may be.
+ * Finds a namespace by name, ignoring case. Every signed-in user may know that a namespace exists, but not its contents.
  * @throws AppError 401, 404.
  */
 export async function getNamespace<S extends Prisma.NamespaceSelect>(
@@ -67,10 +65,10 @@ export async function getNamespace<S extends Prisma.NamespaceSelect>(
 
 type NamespaceOf<S extends Prisma.NamespaceSelect> = Prisma.NamespaceGetPayload<{ select: S }>;
 
-/** Nearly every query of a front end begins at one. */
+/** By hand-written SQL, because nearly every query of the dashboard starts with a namespace. */
 const namespaceRows = rowsOf({ model: 'Namespace', from: 'namespaces r' });
 
-/** The user of an id that another row names, so there is one; what of it is shown is decided field by field. */
+/** Finds a user by an id from another row. Resolvers decide for each field whether the viewer may see it. */
 export function userById<S extends Prisma.UserSelect>(
   { db }: Deps,
   id: string,
@@ -80,8 +78,9 @@ export function userById<S extends Prisma.UserSelect>(
 }
 
 /**
- * The id and name of a namespace, for domain functions that go on to `demand` something in it. By hand: a job waits for it.
- * @param on the pool, where it must be cheap
+ * Finds a namespace for a domain function, which checks permissions itself. Hand-written SQL, because job creation waits for
+ * it.
+ * @param on the pool where speed matters
  * @throws AppError 404.
  */
 export async function namespaceNamed(on: Transaction, name: string): Promise<NamespaceRow> {
@@ -95,7 +94,7 @@ export async function namespaceNamed(on: Transaction, name: string): Promise<Nam
 
 type NamespaceRow = { id: string; name: string; plan: Plan; kind: NamespaceKind };
 
-/** The ids of a user and of the namespace of the same name. @throws AppError 404. */
+/** Finds the ids of a user and of the user's namespace. @throws AppError 404. */
 export async function userNamed(
   db: Db,
   username: string,
@@ -118,12 +117,15 @@ export async function createUser(
 ): Promise<User> {
   const operator = demandOperator(viewer);
   checkName('username', input.username);
-  if (!isEmail(input.email)) throw invalid('email', 'must be an address such as ada@example.com');
+  if (!isEmail(input.email))
+    throw invalid('email', 'must be an email address such as ada@example.com');
   const user = { ...input, id: newId('user'), email: input.email.toLowerCase() };
   return inTransaction(db, (tx) => insertUser(tx, operator, user)).catch((error) => {
     if (violatesUnique(error, 'email'))
-      throw new AppError('already_exists', 'email: another user has it', { field: 'email' });
-    throw nameTaken(error, 'username');
+      throw new AppError('already_exists', 'email: another user has this address', {
+        field: 'email',
+      });
+    throw toNameTakenError(error, 'username');
   });
 }
 
@@ -148,12 +150,12 @@ export async function createOrganization(
     });
     return namespace;
   }).catch((error) => {
-    throw nameTaken(error, 'name');
+    throw toNameTakenError(error, 'name');
   });
 }
 
 /**
- * Until the transaction ends the namespace is not deleted; under `no key update` nobody else changes its members either.
+ * Locks a namespace until the transaction ends: against deletion, and with `no key update` also against changes of members.
  * @throws AppError 404 when it was deleted meanwhile
  */
 export async function holdNamespace(
@@ -167,7 +169,7 @@ export async function holdNamespace(
 
 const BY_NAME: Sorting = { name: 'name', column: 'name', type: 'text', order: 'asc' };
 
-/** The organizations a user is a member of, by name: for that user and the operator. @throws AppError 400, 401, 403. */
+/** A page of the organizations of a user, by name. Only for that user and operators. @throws AppError 400, 401, 403. */
 export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
   { db }: Deps,
   viewer: Viewer,
@@ -177,7 +179,7 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
 ): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
   demandAccount(viewer);
   if (!isSelfOrOperator(viewer, userId))
-    throw forbidden("Only the user's own organizations are shown");
+    throw forbidden("You cannot list another user's organizations");
   const where: Prisma.NamespaceWhereInput = {
     members: { some: { userId } },
     ...(viewer.namespaces && { id: { in: [...viewer.namespaces] } }),
@@ -185,20 +187,20 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
   return readSlice(db.namespace, BY_NAME, range, { where, select });
 }
 
-/** The ids of the namespaces that a user is a member of, the own one among them: for that user. @throws AppError 401, 403 */
+/** The ids of the viewer's own namespace and of those the viewer is a member of. @throws AppError 401, 403 */
 export function ownNamespaces(viewer: Viewer, userId: string): string[] {
   const account = demandAccount(viewer);
-  if (account.userId !== userId) throw forbidden("Only the user's own are shown");
-  return memberOf(account, 'read');
+  if (account.userId !== userId) throw forbidden('You cannot list the namespaces of another user');
+  return namespacesAsMember(account, 'read');
 }
 
-/** Whether the viewer may see what a user keeps to themselves: address and plan. */
+/** Whether the viewer may see private fields of a user, such as email and plan. */
 export function isSelfOrOperator(viewer: Viewer, userId: string): viewer is Account {
   return viewer.kind === 'account' && (viewer.userId === userId || viewer.operator);
 }
 
-/** The plan of a namespace is for its members. */
-export function visiblePlan(viewer: Viewer, { id, plan }: Pick<Namespace, 'id' | 'plan'>) {
+/** Only members see the plan of a namespace. */
+export function getVisiblePlan(viewer: Viewer, { id, plan }: Pick<Namespace, 'id' | 'plan'>) {
   return can(viewer, 'namespace.read', { namespaceId: id }) ? plan : null;
 }
 
@@ -206,7 +208,7 @@ export function viewerRole(viewer: Viewer, namespaceId: string): Role | null {
   return roleIn(viewer, namespaceId);
 }
 
-/** A user and the namespace of the same name. */
+/** Inserts a user and the namespace of the same name. */
 export async function insertUser(
   tx: Prisma.TransactionClient,
   by: Actor,
@@ -226,7 +228,7 @@ export async function insertUser(
   return { ...user, namespace: { id: namespaceId } };
 }
 
-/** Whether it has the form of one. */
+/** Checks the form only. */
 export function isEmail(text: string): boolean {
   return text.length <= MAX_EMAIL && EMAIL.test(text);
 }
@@ -236,7 +238,7 @@ function checkName(field: string, name: string): void {
   if (fault) throw invalid(field, fault);
 }
 
-function nameTaken(error: unknown, field: string): unknown {
+function toNameTakenError(error: unknown, field: string): unknown {
   return violatesUnique(error)
     ? new AppError('already_exists', `${field}: the name is taken`, { field })
     : error;

@@ -1,4 +1,4 @@
-/** API keys: for programs. One that is bound to a namespace belongs to its admins too. */
+/** API keys for programs. Admins of a namespace also manage the keys that are bound to it. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { forbidden, invalid, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
@@ -8,14 +8,14 @@ import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { namespaceNamed } from './accounts.ts';
 import { record } from './audit.ts';
 import {
+  API_KEY_NAME,
+  computeLifetime,
   demandFullRights,
   demandOwn,
   hashSecret,
-  KEY_NAME,
-  lifetime,
   randomSecret,
-  searchable,
-  taken,
+  toSearchableName,
+  toTakenError,
 } from './credentials.ts';
 import {
   type Account,
@@ -29,7 +29,7 @@ import {
 export type ApiKey = {
   id: string;
   name: string;
-  /** The one namespace it works in; null: all of its user's. */
+  /** Name of the only namespace it works in; null: all of its user's. */
   namespace: string | null;
   scopes: Scope[];
   createdAt: Date;
@@ -40,12 +40,12 @@ export type ApiKey = {
 type Deps = { db: Db };
 
 /**
- * An API key that acts for the viewer, bound to one namespace when one is given: its admins then manage it
- * too, and it loses what its user loses there.
+ * Creates an API key that acts for the viewer. A key that is bound to a namespace is also managed by its admins, and loses
+ * the rights that its user loses there.
  *
  * `name`: 1 to 100 of `A-Za-z0-9._-` (`$` and `:` divide name from secret), unique on the server.
  * `expiresInDays`: 1 to 365.
- * @returns it and `name$secret`, which is kept nowhere.
+ * @returns the key and `name$secret`, which is not stored
  * @throws AppError 400, 401, 403 without `admin` in the namespace, 404, 409 for a taken name.
  */
 export async function createApiKey(
@@ -60,7 +60,7 @@ export async function createApiKey(
 ): Promise<{ apiKey: ApiKey; key: string }> {
   const account = demandFullRights(viewer);
   checkKeyName(input.name);
-  const life = lifetime(input.expiresInDays);
+  const life = computeLifetime(input.expiresInDays);
   const namespace = input.namespace ? await namespaceNamed(db, input.namespace) : null;
   if (namespace) demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
 
@@ -86,55 +86,55 @@ export async function createApiKey(
     });
     return created;
   }).catch((error) => {
-    throw taken(error, 'name: a key of this name exists; names are unique on the server');
+    throw toTakenError(error, 'name: a key of this name exists; names are unique on the server');
   });
   return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
 }
 
-/** As `listApiKeys`, after a cursor. @throws AppError 400, 401, 403. */
+/** A page of `listApiKeys` after a cursor. @throws AppError 400, 401, 403. */
 export async function sliceApiKeys(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
   range: SliceRequest,
 ): Promise<Slice<ApiKey>> {
-  const where = managedBy(demandOwn(viewer, ofUser));
+  const where = whereManagedBy(demandOwn(viewer, ofUser));
   const query = { where, select: keyColumns };
   return readSlice(db.apiKey, NEWEST, range, query, (rows: KeyRow[]) => rows.map(toApiKey));
 }
 
-/** All of the viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */
+/** The viewer's keys, and keys bound to namespaces where the viewer is `admin`, newest first. */
 export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[]> {
   const rows = await db.apiKey.findMany({
-    where: managedBy(demandFullRights(viewer)),
+    where: whereManagedBy(demandFullRights(viewer)),
     orderBy: { id: 'desc' },
     select: keyColumns,
   });
   return rows.map(toApiKey);
 }
 
-/** The same rule as `manages`, as a condition for the database. */
-function managedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
+/** The rule of `manages` as a query condition. */
+function whereManagedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
   const administered = [...roles].flatMap(([id, role]) => (role === 'admin' ? id : []));
   return { OR: [{ userId }, { namespaceId: { in: [namespace.id, ...administered] } }] };
 }
 
-/** @throws AppError 401, 403 for another's key, 404. */
+/** @throws AppError 401, 403 for a key that the viewer does not manage, 404. */
 export async function getApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<ApiKey> {
-  return toApiKey(await managed(db, demandFullRights(viewer), name));
+  return toApiKey(await getManagedKey(db, demandFullRights(viewer), name));
 }
 
-async function managed(db: Db, account: Account, name: string): Promise<KeyRow> {
+async function getManagedKey(db: Db, account: Account, name: string): Promise<KeyRow> {
   const row = await db.apiKey.findUnique({
-    where: { name: searchable(name) },
+    where: { name: toSearchableName(name) },
     select: keyColumns,
   });
   if (!row) throw notFound('API key');
-  if (!manages(account, row)) throw forbidden('This key is not yours');
+  if (!manages(account, row)) throw forbidden('You do not manage this API key');
   return row;
 }
 
-/** Those of the ids that the viewer manages. */
+/** The keys among `ids` that the viewer manages. */
 export async function findApiKeys(
   { db }: Deps,
   viewer: Viewer,
@@ -148,13 +148,13 @@ export async function findApiKeys(
 /** The key stops working at once. @throws AppError 401, 403, 404. */
 export async function deleteApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<string> {
   const account = demandFullRights(viewer);
-  const { id, namespaceId } = await managed(db, account, name);
+  const { id, namespaceId } = await getManagedKey(db, account, name);
   return inTransaction(db, async (tx) => {
     const { count } = await tx.apiKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('API key');
     await record(tx, account, {
       action: 'api_key.delete',
-      // One that is not bound is deleted by its user alone.
+      // Only its user can delete a key that is not bound to a namespace.
       namespaceIds: [namespaceId ?? account.namespace.id],
       subject: id,
       name,
@@ -186,6 +186,6 @@ function toApiKey({ namespace, ...row }: KeyRow): ApiKey {
 }
 
 function checkKeyName(name: string): void {
-  if (!KEY_NAME.test(name) || name === '.' || name === '..')
-    throw invalid('name', 'must be 1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-"');
+  if (!API_KEY_NAME.test(name) || name === '.' || name === '..')
+    throw invalid('name', 'must be 1 to 100 characters from A-Z, a-z, 0-9, ".", "_" and "-"');
 }

@@ -1,6 +1,6 @@
 /**
- * Reading the audit log: of a namespace, by who may administer it; of what a user did, by that user; all of it, by the
- * operator. Only with a credential of full rights, because it tells of all credentials.
+ * Reading the audit log. Admins read the log of their namespace, users their own actions, and operators everything. Always
+ * with a credential of full rights, because entries name credentials.
  */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -30,10 +30,10 @@ const entryColumns = {
 } as const satisfies Prisma.AuditEntrySelect;
 type EntryRow = Prisma.AuditEntryGetPayload<{ select: typeof entryColumns }>;
 
-/** `namespace`: its name; null once it is gone. */
+/** `namespace`: the name; null once the namespace is deleted. */
 export type AuditEntry = EntryRow & { namespace: string | null };
 
-export type AuditRequest = SliceRequest & {
+type AuditRequest = SliceRequest & {
   action?: AuditAction | null;
   /** The name of a user. */
   actor?: string | null;
@@ -49,11 +49,11 @@ export async function sliceNamespaceLog(
   request: AuditRequest,
 ): Promise<Slice<AuditEntry>> {
   demand(viewer, 'namespace.administer', { namespaceId });
-  return sliceWhere(services, request, { namespaceId });
+  return sliceEntries(services, request, { namespaceId });
 }
 
-/** What a user did. @throws AppError 400, 401, 403 */
-export async function sliceLogOf(
+/** The actions of a user. @throws AppError 400, 401, 403 */
+export async function sliceUserLog(
   services: Deps,
   viewer: Viewer,
   userId: string,
@@ -61,20 +61,20 @@ export async function sliceLogOf(
 ): Promise<Slice<AuditEntry>> {
   if (!isSelfOrOperator(viewer, userId)) demandOwn(viewer, userId);
   demandFullRights(viewer);
-  return sliceWhere(services, request, { actorId: userId, main: true });
+  return sliceEntries(services, request, { actorId: userId, main: true });
 }
 
 /** @throws AppError 400, 401, 403, and 404 for an unknown `actor` */
-export async function sliceWholeLog(
+export async function sliceServerLog(
   services: Deps,
   viewer: Viewer,
   request: AuditRequest,
 ): Promise<Slice<AuditEntry>> {
   demandOperator(viewer);
-  return sliceWhere(services, request, { main: true });
+  return sliceEntries(services, request, { main: true });
 }
 
-async function sliceWhere(
+async function sliceEntries(
   { db }: Deps,
   { action, actor, ...range }: AuditRequest,
   where: Prisma.AuditEntryWhereInput,

@@ -1,9 +1,8 @@
 /**
- * The audit log: who changed what, from where and by which credential.
+ * The audit log: who changed what, from where, and with which credential.
  *
- * A domain function writes its entry in the transaction of its change, so neither exists without the other. What was
- * refused, and what changed nothing, leaves none. What the server does by itself (a job that ends) is no entry: it is
- * an event.
+ * A domain function writes the entry in the transaction of the change, so neither exists without the other. Requests that
+ * are refused or change nothing leave no entry. Actions of the server itself (a job that ends) are events, not entries.
  */
 
 import type pg from 'pg';
@@ -12,56 +11,56 @@ import { newId } from '../base/ids.ts';
 import { columnOf } from '../platform/database/keyset.ts';
 import type { Parts } from '../platform/database/statement.ts';
 
-/** Action → what was done. */
+/** Action → its description in GraphQL. */
 export const AUDIT_ACTIONS = {
   'user.create': 'A user was created.',
   'user.disable': 'A user was disabled: their credentials are refused.',
-  'user.enable': 'A user who was disabled was enabled again.',
+  'user.enable': 'A disabled user was enabled again.',
   'user.delete': 'A user was deleted, with the namespace of the same name.',
   'organization.create': 'An organization was created.',
   'organization.delete': 'An organization was deleted.',
-  'plan.set': 'A namespace got another plan.',
-  'member.set': 'A user was made a member, or got another role.',
-  'member.remove': 'A user is no member any more.',
-  'access_token.create': 'A personal access token was made.',
+  'plan.set': 'The plan of a namespace was changed.',
+  'member.set': 'A member was added, or the role of a member was changed.',
+  'member.remove': 'A member was removed.',
+  'access_token.create': 'A personal access token was created.',
   'access_token.delete': 'A personal access token was deleted.',
-  'api_key.create': 'An API key was made.',
+  'api_key.create': 'An API key was created.',
   'api_key.delete': 'An API key was deleted.',
   'ssh_key.add': 'An SSH key was added.',
   'ssh_key.delete': 'An SSH key was deleted.',
   'session.create': 'A user signed in with a browser.',
   'session.delete': 'A user was signed out of a browser.',
-  'sign_in_link.create': 'An address that signs a user in once was made.',
-  'identity.connect': 'A user connected an identity of an issuer, to sign in by it.',
-  'identity.delete': 'A user took an identity away, by which they had signed in.',
-  'device.approve': 'A user let a program sign in as them, which had shown a code.',
+  'sign_in_link.create': 'A single-use sign-in link was created.',
+  'identity.connect': 'A user connected an identity of an identity provider, for signing in.',
+  'identity.delete': 'A user removed an identity that was used for signing in.',
+  'device.approve': 'A user approved the code of a program, which is now signed in as the user.',
   'deploy_key.add': 'A deploy key was added to a repository.',
   'deploy_key.delete': 'A deploy key of a repository was deleted.',
   'repository.create': 'A repository was created.',
   'repository.rename': 'A repository was renamed.',
   'repository.change_visibility': 'The visibility of a repository was changed.',
   'repository.update': 'The description or the settings of a repository were changed.',
-  'repository.transfer': 'A repository was given to another namespace; both have the entry.',
+  'repository.transfer':
+    'A repository was transferred to another namespace; both namespaces have the entry.',
   'repository.push': 'A repository was pushed to.',
-  'branch_rule.set': 'A rule for the branches of a repository was made or changed.',
-  'branch_rule.delete': 'A rule for the branches of a repository was deleted.',
-  'secret.allow':
-    'A secret was pushed that secret scanning had refused: the pusher declared that it may be there.',
-  'secret.disallow': 'A secret that was allowed is refused again.',
+  'branch_rule.set': 'A branch rule of a repository was created or changed.',
+  'branch_rule.delete': 'A branch rule of a repository was deleted.',
+  'secret.allow': 'A pusher allowed a secret that secret scanning had refused.',
+  'secret.disallow': 'An allowed secret is refused again.',
   'repository.delete': 'A repository was deleted.',
-  'large_file.lock': 'A file was locked, so that its owner alone may push changes of it.',
-  'large_file.unlock': 'The lock of a file was ended, by its owner or by an administrator.',
+  'large_file.lock': 'A file was locked: only the owner of the lock may push changes to it.',
+  'large_file.unlock': 'A file was unlocked, by the owner of the lock or by an admin.',
   'large_file.delete': 'Large files were deleted from a repository.',
   'job.create': 'A job was created.',
-  'job.rerun': 'A job was created with the settings of another.',
-  'job.cancel': 'A job was stopped.',
+  'job.rerun': 'A job was created with the settings of another job.',
+  'job.cancel': 'A job was cancelled.',
   'job.delete': 'The record of a job was deleted.',
-  'artifacts.delete': 'Artifacts that had outlived their job were deleted.',
+  'artifacts.delete': 'Artifacts of a deleted job were deleted.',
   'webhook.create': 'A webhook was created; each of its namespaces has the entry.',
   'webhook.update': 'A webhook was changed; each of its namespaces has the entry.',
   'webhook.delete': 'A webhook was deleted; each of its namespaces has the entry.',
   'webhook.test': 'A ping was sent to a webhook.',
-  'webhook.redeliver': 'A message was sent to a webhook again.',
+  'webhook.redeliver': 'A delivery was sent to a webhook again.',
 } as const;
 export type AuditAction = keyof typeof AUDIT_ACTIONS;
 
@@ -69,12 +68,12 @@ export type AuditAction = keyof typeof AUDIT_ACTIONS;
 export type Origin = { address: string | null; requestId: string };
 
 /**
- * A personal access token, an API key, over SSH the key of a user or a deploy key, the session of a browser, and an
- * access token of an issuer of identities.
+ * A personal access token, an API key, an SSH key of a user, a deploy key, a browser session, or an access token of an
+ * identity provider.
  */
 export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc';
 
-/** Who did it; the account of a request is one. */
+/** Who made a change. The account of a request is an actor. */
 export type Actor = {
   userId: string | null;
   username: string;
@@ -82,22 +81,22 @@ export type Actor = {
   from?: Origin;
 };
 
-/** For what is done on the server's machine: at its start, or by a command. */
+/** For changes on the server's machine: at its start, or by a command. */
 export const SERVER: Actor = { userId: null, username: 'server', credential: null };
 
-/** An actor as plain data, for a note that outlives the request. */
+/** Copies an actor as plain data, for use after the request. */
 export function actorOf({ userId, username, credential, from }: Actor): Actor {
   return { userId, username, credential, ...(from && { from }) };
 }
 
 export type Change = {
   action: AuditAction;
-  /** Those whose administrators are to see it: at least one, and first the one that it is of. */
+  /** Namespaces whose admins see the entry: at least one, and first the namespace of the changed object. */
   namespaceIds: readonly string[];
-  /** The id of what was changed, and its name after the change. */
+  /** The id of the changed object, and its name after the change. */
   subject: string;
   name: string;
-  /** Small and plain: never a secret, a token, a job's command or its environment. */
+  /** Small values, and never a secret, a token, a job's command or environment. */
   details?: Prisma.InputJsonObject;
 };
 
@@ -105,18 +104,18 @@ type ChangeBy = Change & { by: Actor };
 
 type Tx = Pick<Prisma.TransactionClient, 'auditEntry'>;
 
-/** Writes the entry of one change, in one statement. */
+/** Writes the entry of one change. */
 export async function record(tx: Tx, by: Actor, change: Change): Promise<void> {
   await recordAll(tx, [{ by, ...change }]);
 }
 
-/** Writes an entry for each change, in one statement. */
+/** Writes the entries of several changes in one statement. */
 export async function recordAll(tx: Tx, changes: readonly ChangeBy[]) {
-  const rows = changes.flatMap(entriesOf);
+  const rows = changes.flatMap(toEntries);
   if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
 }
 
-const TYPES = {
+const COLUMN_TYPES = {
   id: 'text',
   namespaceId: 'text',
   main: 'bool',
@@ -133,20 +132,20 @@ const TYPES = {
   requestId: 'text',
 } as const satisfies Record<keyof Entry, string>;
 
-const COLUMNS = Object.keys(TYPES).map(columnOf);
-const SHAPE = Object.entries(TYPES).map(([field, type]) => `"${field}" ${type}`);
+const COLUMNS = Object.keys(COLUMN_TYPES).map(columnOf);
+const RECORD_COLUMNS = Object.entries(COLUMN_TYPES).map(([field, type]) => `"${field}" ${type}`);
 
-/** Writes them as a part of the statement that makes the changes, whose text is the same for any number of them. */
+/** Adds the entries to the statement that makes the changes. Its text does not depend on the number of changes. */
 export function recordIn({ parts, parameter }: Parts, changes: readonly ChangeBy[]): void {
-  const rows = changes.flatMap(entriesOf);
+  const rows = changes.flatMap(toEntries);
   const listed = parameter(JSON.stringify(rows), 'jsonb');
   parts.push(`audited as (insert into audit_entries (${COLUMNS})
-    select entry.* from jsonb_to_recordset(${listed}) as entry (${SHAPE}))`);
+    select entry.* from jsonb_to_recordset(${listed}) as entry (${RECORD_COLUMNS}))`);
 }
 
-type Entry = ReturnType<typeof entriesOf>[number];
+type Entry = ReturnType<typeof toEntries>[number];
 
-function entriesOf({ by, namespaceIds, action, subject, name, details = {} }: ChangeBy) {
+function toEntries({ by, namespaceIds, action, subject, name, details = {} }: ChangeBy) {
   const entry = {
     id: newId('aud'),
     action,
@@ -166,11 +165,10 @@ function entriesOf({ by, namespaceIds, action, subject, name, details = {} }: Ch
   return ids.map((namespaceId, at) => ({ ...entry, namespaceId, main: at === 0 }));
 }
 
-/** For how long the audit log is kept. */
 const BATCH = 1_000;
 
 /**
- * Removes a batch of the entries that are older than `days`. Ids sort by time, so the oldest are found along the key.
+ * Removes a batch of entries older than `days`. Ids sort by time, so the primary key finds the oldest entries.
  * @returns whether there may be more
  */
 export async function removeOldEntries(

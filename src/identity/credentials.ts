@@ -1,9 +1,9 @@
 /**
- * What personal access tokens and API keys have in common.
+ * Common parts of personal access tokens, API keys and other credentials.
  *
- * A credential can only ever do less than its user: scopes and narrowing take away, and the user's roles are
- * read at each use. Only a credential with full rights manages credentials, or a narrowed one could make
- * itself a wider twin. Deleting takes effect at once everywhere, because nothing caches credentials.
+ * A credential never has more rights than its user: scopes and restrictions remove rights, and the user's roles are read at
+ * each use. Only a credential with full rights manages credentials, because a restricted one could otherwise create an
+ * unrestricted one. Deletion takes effect at once, because nothing caches credentials.
  */
 
 import { hash, randomInt, timingSafeEqual } from 'node:crypto';
@@ -27,19 +27,19 @@ export function demandFullRights(viewer: Viewer): Account {
   const account = demandAccount(viewer);
   if (hasFullRights(account)) return account;
   throw forbidden(
-    'Credentials can be made, listed and deleted only with a credential of full rights; this one is limited',
+    'Managing credentials requires a credential with full rights; this one is limited to scopes, namespaces or repositories',
   );
 }
 
-/** The viewer, who must be that user. @throws AppError 401, 403. */
+/** @returns the viewer, who must be the given user. @throws AppError 401, 403. */
 export function demandOwn(viewer: Viewer, userId: string): Account {
   const account = demandFullRights(viewer);
   if (account.userId === userId) return account;
-  throw forbidden("Another user's credentials are not shown");
+  throw forbidden("You cannot list another user's credentials");
 }
 
-/** Who gets what the viewer makes: the viewer, or, by the operator, the user named. @throws AppError 401, 403, 404 */
-export async function ownerOfCredential(
+/** The owner of a new credential: the viewer, or the user that an operator names. @throws AppError 401, 403, 404 */
+export async function resolveCredentialOwner(
   db: Db,
   viewer: Account,
   username: string | null | undefined,
@@ -52,38 +52,39 @@ export async function ownerOfCredential(
 }
 
 /**
- * When a credential is created and when it expires: one clock for both, because they are exactly so many days apart.
+ * Creation and expiry of a credential, from one clock, so that they are exactly `days` apart.
  * @throws AppError 400 outside 1 to 365.
  */
-export function lifetime(days: number): { createdAt: Date; expiresAt: Date } {
+export function computeLifetime(days: number): { createdAt: Date; expiresAt: Date } {
   if (!Number.isInteger(days) || days < 1 || days > MAX_DAYS)
     throw invalid('expiresInDays', `must be from 1 to ${MAX_DAYS}`);
   const createdAt = new Date();
   return { createdAt, expiresAt: new Date(createdAt.getTime() + days * DAY_MS) };
 }
 
-/** What a name in a search may be: PostgreSQL refuses text with a NUL in it; no name has one. */
-export function searchable(name: string): string {
+/** Prepares a name for a query: PostgreSQL refuses text with NUL, which no stored name contains. */
+export function toSearchableName(name: string): string {
   return name.includes('\0') ? '' : name;
 }
 
-/** What to throw for a failed write: 409 when the name was taken, else the error itself. */
-export function taken(error: unknown, message: string, field = 'name'): unknown {
+/** @returns 409 for a violated unique constraint, otherwise the error itself */
+export function toTakenError(error: unknown, message: string, field = 'name'): unknown {
   return violatesUnique(error) ? new AppError('already_exists', message, { field }) : error;
 }
 
-/**
- * The secrets of credentials. A token is `loam_pat_`, 40 base62 characters and 6 of their CRC32, so that
- * scanners find one in a text and can tell it from random text; only its SHA-256 is kept (decisions section 6).
+/*
+ * Secrets. A token is `loam_pat_`, 40 base62 characters, and their CRC32 in 6 characters, so that secret scanners recognize
+ * it. Only its SHA-256 is stored.
  */
-const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
+
+const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 export const TOKEN_PREFIX = 'loam_pat_';
-/** Of an API key: `$` and, in Basic, `:` divide it from the secret. */
-export const KEY_NAME = /^[A-Za-z0-9._-]{1,100}$/;
+/** Excludes `$` and `:`, which separate the name from the secret in the API-Key and Basic schemes. */
+export const API_KEY_NAME = /^[A-Za-z0-9._-]{1,100}$/;
 
 /** 40 base62 characters, 238 bits. */
 export function randomSecret(): string {
-  return Array.from({ length: 40 }, () => ALPHABET[randomInt(ALPHABET.length)]).join('');
+  return Array.from({ length: 40 }, () => BASE62[randomInt(BASE62.length)]).join('');
 }
 
 export function newToken(): string {
@@ -95,8 +96,8 @@ export function hashSecret(secret: string): Uint8Array<ArrayBuffer> {
   return new Uint8Array(hash('sha256', secret, 'buffer'));
 }
 
-/** Whether `secret` hashes to `hash`, in constant time. */
-export function matches(secret: string, hash: Uint8Array): boolean {
+/** Compares in constant time. */
+export function matchesHash(secret: string, hash: Uint8Array): boolean {
   const given = hashSecret(secret);
   return given.length === hash.length && timingSafeEqual(given, hash);
 }
@@ -105,7 +106,7 @@ function checksum(text: string): string {
   let value = crc32(text);
   let digits = '';
   for (let i = 0; i < 6; i++) {
-    digits = ALPHABET[value % 62] + digits;
+    digits = BASE62[value % 62] + digits;
     value = Math.floor(value / 62);
   }
   return digits;

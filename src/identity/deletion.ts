@@ -1,8 +1,8 @@
 /**
- * Deletion of organizations and users. Nothing of value goes along: repositories and unfinished jobs must be gone first.
+ * Deletes organizations and users. Repositories and unfinished jobs must be gone first, so no data of value is lost.
  *
- * A namespace is given up in one transaction: its name is free, and nobody reaches anything in it. Its finished jobs with
- * their logs and artifacts are removed in the background (`jobs/removal.ts`), and its row after them. Audit entries stay.
+ * One transaction frees the name of a namespace and removes all access to it. Its finished jobs with logs and artifacts are
+ * removed in the background (`jobs/removal.ts`), and then its row. Audit entries stay.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -12,16 +12,16 @@ import { inTransaction } from '../platform/database/client.ts';
 import { wake } from '../platform/events/outbox.ts';
 import { namespaceNamed, userNamed } from './accounts.ts';
 import { record } from './audit.ts';
-import { demandDispensable } from './disabling.ts';
+import { demandNotSelfOrLastOperator } from './disabling.ts';
 import { demand, demandAccount, demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
 type Tx = Prisma.TransactionClient;
 
 /**
- * By its admins and operators.
- * @returns the id that it had
- * @throws AppError 401, 403, 404, 409 for the namespace of a user and while something is left in it
+ * Deletes an organization, for its admins and operators.
+ * @returns the id of the deleted namespace
+ * @throws AppError 401, 403, 404, 409 for the namespace of a user, and while the namespace is not empty
  */
 export async function deleteOrganization(
   { db }: Deps,
@@ -32,9 +32,9 @@ export async function deleteOrganization(
   const namespace = await namespaceNamed(db, name);
   demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
   if (namespace.kind === 'user')
-    throw new AppError('conflict', 'The namespace of a user is deleted with the user alone');
+    throw new AppError('conflict', 'This is the namespace of a user: delete the user instead');
   await inTransaction(db, async (tx) => {
-    await giveUp(tx, namespace);
+    await deleteNamespace(tx, namespace);
     await record(tx, author, {
       action: 'organization.delete',
       namespaceIds: [namespace.id],
@@ -46,10 +46,10 @@ export async function deleteOrganization(
 }
 
 /**
- * By an operator.
- * @returns the id that the user had
- * @throws AppError 401, 403, 404, 409 for oneself, the last operator, the last admin of an organization, and while something
- *   is left in the user's namespace
+ * Deletes a user, for operators.
+ * @returns the id of the deleted user
+ * @throws AppError 401, 403, 404, 409 for the viewer, the last operator, the last admin of an organization, and while the
+ *   user's namespace is not empty
  */
 export async function deleteUser(
   { db }: Deps,
@@ -60,16 +60,16 @@ export async function deleteUser(
   const { userId, namespaceId } = await userNamed(db, username);
   const name = username.toLowerCase();
   const demandDeletable = async (tx: Tx) => {
-    await demandDispensable(tx, operator, userId);
-    await demandNoLastAdmin(tx, userId);
+    await demandNotSelfOrLastOperator(tx, operator, userId);
+    await demandNotLastAdmin(tx, userId);
     await demandEmpty(tx, { id: namespaceId, name });
   };
   await inTransaction(db, demandDeletable);
-  await leaveJobs(db, userId);
+  await removeAsJobCreator(db, userId);
   await inTransaction(db, async (tx) => {
     await demandDeletable(tx);
-    await giveUp(tx, { id: namespaceId, name });
-    // With credentials, sessions, identities, memberships and locks of files.
+    await deleteNamespace(tx, { id: namespaceId, name });
+    // Cascades to credentials, sessions, identities, memberships and file locks.
     await tx.user.delete({ where: { id: userId } });
     await record(tx, operator, {
       action: 'user.delete',
@@ -81,17 +81,17 @@ export async function deleteUser(
   return userId;
 }
 
-/** Takes the name and everything that leads to it from a namespace. @throws AppError 404, 409 while something is left in it */
-async function giveUp(tx: Tx, namespace: { id: string; name: string }): Promise<void> {
+/** Marks a namespace as deleted, and frees its name. @throws AppError 404, 409 while the namespace is not empty */
+async function deleteNamespace(tx: Tx, namespace: { id: string; name: string }): Promise<void> {
   const { id } = namespace;
-  // Who adds a repository or a member has a lock too (`holdNamespace`), and finds `deleted_at` after this one.
+  // Transactions that add a repository or a member take a lock too (`holdNamespace`), and see `deleted_at` after this one.
   const locked = await tx.$executeRaw`
     select from namespaces where id = ${id} and deleted_at is null for update`;
   if (locked === 0) throw notFound('Namespace');
   await demandEmpty(tx, namespace);
   await tx.member.deleteMany({ where: { namespaceId: id } });
   await tx.apiKey.deleteMany({ where: { namespaceId: id } });
-  await leaveWebhooks(tx, id);
+  await removeFromWebhooks(tx, id);
   const data = { name: id, userId: null, deletedAt: new Date() };
   await tx.namespace.update({ where: { id }, data });
 }
@@ -116,8 +116,8 @@ async function demandEmpty(
     );
 }
 
-/** Webhooks that are told of no other namespace are deleted (`webhooks/retention.ts` removes them). */
-async function leaveWebhooks(tx: Tx, namespaceId: string): Promise<void> {
+/** Deletes webhooks without another namespace (`webhooks/retention.ts` removes their rows). */
+async function removeFromWebhooks(tx: Tx, namespaceId: string): Promise<void> {
   const rows = await tx.$queryRaw<{ id: string }[]>`
     select w.id from webhooks w join webhook_namespaces n on n.webhook_id = w.id
     where n.namespace_id = ${namespaceId} order by w.id for update of w`;
@@ -127,7 +127,7 @@ async function leaveWebhooks(tx: Tx, namespaceId: string): Promise<void> {
     where: { id: { in: ids }, namespaces: { none: {} } },
     data: { deletedAt: new Date() },
   });
-  // In whose turn a webhook is sent must be one of the namespaces that it has.
+  // The namespace that the sender counts a webhook for must be one of its namespaces.
   await tx.$executeRaw`
     update webhook_queues q set namespace_id = n.namespace_id
     from (
@@ -137,8 +137,8 @@ async function leaveWebhooks(tx: Tx, namespaceId: string): Promise<void> {
   for (const id of ids) await wake(tx, `webhook:${id}`);
 }
 
-/** @throws AppError 409 naming the organizations that would be without an admin */
-async function demandNoLastAdmin(tx: Tx, userId: string): Promise<void> {
+/** @throws AppError 409 naming the organizations that would have no admin left */
+async function demandNotLastAdmin(tx: Tx, userId: string): Promise<void> {
   const alone = await tx.namespace.findMany({
     where: {
       kind: 'organization',
@@ -153,29 +153,29 @@ async function demandNoLastAdmin(tx: Tx, userId: string): Promise<void> {
   if (alone.length > 0)
     throw new AppError(
       'conflict',
-      `The user is the last admin of ${alone.map(({ name }) => name).join(', ')}: make somebody else an admin first`,
+      `The user is the last admin of ${alone.map(({ name }) => name).join(', ')}: make another member an admin first`,
     );
 }
 
-/** Of so many jobs the rows are locked at once. */
-const JOBS_AT_ONCE = 1_000;
+/** Rows of jobs that are locked at a time. */
+const JOB_BATCH = 1_000;
 
 /**
- * Before the user goes, because all jobs that the user created would be changed in the transaction that deletes the user. By
- * namespace, because the index begins with it.
+ * Clears `created_by_id` in batches before the user is deleted, because the deletion would otherwise update all the user's
+ * jobs in one transaction. By namespace, because the index starts with it.
  */
-async function leaveJobs(db: Db, userId: string): Promise<void> {
-  for (let left = JOBS_AT_ONCE; left === JOBS_AT_ONCE; )
+async function removeAsJobCreator(db: Db, userId: string): Promise<void> {
+  for (let left = JOB_BATCH; left === JOB_BATCH; )
     left = await db.$executeRaw`
       update jobs set created_by_id = null where id = any (array (
         select job.id from namespaces n cross join lateral (
           select id from jobs where namespace_id = n.id and created_by_id = ${userId}
-          limit ${JOBS_AT_ONCE} for update skip locked
-        ) job limit ${JOBS_AT_ONCE}))`;
+          limit ${JOB_BATCH} for update skip locked
+        ) job limit ${JOB_BATCH}))`;
 }
 
 /**
- * For `upkeep.ts`: removes rows of deleted namespaces of which nothing is left, with the usage that they count.
+ * For `maintenance.ts`: removes the rows of deleted namespaces without repositories, jobs and artifacts, and their counters.
  * @returns whether there may be more
  */
 export async function removeDeletedNamespaces({ pool }: { pool: pg.Pool }): Promise<boolean> {

@@ -1,9 +1,9 @@
 /**
- * Signing in a program that has no browser (RFC 8628): it shows a short code, a user who is signed in types it on a page
- * of ours and agrees, and the program is given a personal access token.
+ * Device authorization grant (RFC 8628) for programs without a browser: the program shows a short code, a signed-in user
+ * enters the code on a page of this server and approves, and the program receives a personal access token.
  *
- * Each request is a row, so that it outlives a restart and any server can answer. Of both codes only hashes are kept, and
- * the token is made when the program fetches it, so that it is never kept at all.
+ * Each request is a row, so that it survives restarts and any server can answer. Only hashes of both codes are stored. The
+ * token is created when the program fetches it, so it is never stored.
  */
 
 import { randomInt } from 'node:crypto';
@@ -13,27 +13,33 @@ import { deviceRequestLock } from '../base/advisory-locks.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { checkTokenName, recordToken } from './access-tokens.ts';
+import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
 import { record } from './audit.ts';
-import { demandFullRights, hashSecret, lifetime, newToken, randomSecret } from './credentials.ts';
+import {
+  computeLifetime,
+  demandFullRights,
+  hashSecret,
+  newToken,
+  randomSecret,
+} from './credentials.ts';
 import { SCOPES, type Scope, type Viewer } from './permissions.ts';
 
-export const DEVICE_SECONDS = 900;
-/** Between two questions of a program; one that asks sooner has to wait five more from then on. */
+export const DEVICE_CODE_SECONDS = 900;
+/** Polling interval of a program. RFC 8628 adds five seconds each time the program polls too early. */
 const INTERVAL_SECONDS = 5;
-/** Consonants without those that are taken for others: 8 of them are 34 bits. */
-const LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
-const CODE_LENGTH = 8;
-/** So that the name of the token has room for the code. */
-const MAX_CLIENT = 80;
-/** From one address that nobody has answered. */
+/** Consonants that are not easily confused; 8 of them have 34 bits. */
+const USER_CODE_LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
+const USER_CODE_LENGTH = 8;
+/** Leaves room for the code in the name of the token. */
+const MAX_CLIENT_NAME = 80;
+/** Unanswered requests per client address. */
 const MAX_PENDING = 30;
-/** Of one user within the life of a code: with so few it takes a hundred thousand years to find one of a thousand. */
-const MAX_WRONG = 10;
-const DEFAULT_DAYS = 30;
+/** Per user within the lifetime of a code: guessing one of a thousand codes then takes a hundred thousand years. */
+const MAX_WRONG_CODES = 10;
+const DEFAULT_TOKEN_DAYS = 30;
 
-/** What RFC 6749 and RFC 8628 call an error. */
-export type DeviceFault =
+/** Error codes of RFC 6749 and RFC 8628. */
+type DeviceErrorCode =
   | 'invalid_request'
   | 'invalid_scope'
   | 'invalid_grant'
@@ -45,10 +51,10 @@ export type DeviceFault =
 
 export class DeviceError extends Error {
   override name = 'DeviceError';
-  readonly fault: DeviceFault;
-  constructor(fault: DeviceFault, message: string) {
+  readonly code: DeviceErrorCode;
+  constructor(fault: DeviceErrorCode, message: string) {
     super(message);
-    this.fault = fault;
+    this.code = fault;
   }
 }
 
@@ -63,7 +69,7 @@ export type DeviceRequest = {
 type Deps = { db: Db };
 
 /** @throws DeviceError */
-export async function requestDevice(
+export async function createDeviceRequest(
   { db }: Deps,
   input: { client: string; scope: string; days: string; address: string | null },
 ): Promise<{ deviceCode: string; userCode: string; interval: number }> {
@@ -74,7 +80,7 @@ export async function requestDevice(
   const deviceCode = randomSecret();
   const userCode = newUserCode();
   await inTransaction(db, async (tx) => {
-    // Concurrent requests of one address wait for each other, so that each counts those before it.
+    // The lock serializes concurrent requests of one address, so that each counts the earlier ones.
     await tx.$executeRaw`
       select pg_advisory_xact_lock(hashtextextended(${deviceRequestLock(address)}, 0))`;
     const now = new Date();
@@ -82,7 +88,7 @@ export async function requestDevice(
       where: { address, status: 'pending', expiresAt: { gt: now } },
     });
     if (waiting >= MAX_PENDING)
-      throw new DeviceError('slow_down', 'Too many requests of this address wait to be answered');
+      throw new DeviceError('slow_down', 'Too many requests from this address are pending');
     await tx.deviceRequest.create({
       data: {
         id: newId('dev'),
@@ -90,37 +96,40 @@ export async function requestDevice(
         userHash: hashSecret(userCode),
         ...{ client, scopes, days, address },
         interval: INTERVAL_SECONDS,
-        expiresAt: new Date(now.getTime() + DEVICE_SECONDS * 1_000),
+        expiresAt: new Date(now.getTime() + DEVICE_CODE_SECONDS * 1_000),
       },
       select: { id: true },
     });
   });
-  return { deviceCode, userCode: shown(userCode), interval: INTERVAL_SECONDS };
+  return { deviceCode, userCode: formatUserCode(userCode), interval: INTERVAL_SECONDS };
 }
 
 function checkClient(client: string): string {
   try {
     checkTokenName(client);
   } catch {
-    throw new DeviceError('invalid_request', 'client_id: the name of the program is required');
+    throw new DeviceError('invalid_request', 'client_id: must be the name of the program');
   }
-  if (client.length > MAX_CLIENT)
-    throw new DeviceError('invalid_request', `client_id: must be at most ${MAX_CLIENT} characters`);
+  if (client.length > MAX_CLIENT_NAME)
+    throw new DeviceError(
+      'invalid_request',
+      `client_id: must be at most ${MAX_CLIENT_NAME} characters`,
+    );
   return client;
 }
 
 function checkScopes(scope: string): Scope[] {
-  const asked = scope.split(/[\s,]+/).filter((one) => one !== '');
-  const unknown = asked.find((one) => !SCOPES.includes(one as Scope));
+  const requested = scope.split(/[\s,]+/).filter((each) => each !== '');
+  const unknown = requested.find((each) => !SCOPES.includes(each as Scope));
   if (unknown !== undefined)
-    throw new DeviceError('invalid_scope', `scope: each must be one of ${SCOPES.join(' ')}`);
-  return [...new Set(asked as Scope[])];
+    throw new DeviceError('invalid_scope', `scope: must contain only ${SCOPES.join(' ')}`);
+  return [...new Set(requested as Scope[])];
 }
 
 function checkDays(text: string): number {
-  const days = text === '' ? DEFAULT_DAYS : Number(text);
+  const days = text === '' ? DEFAULT_TOKEN_DAYS : Number(text);
   try {
-    lifetime(days);
+    computeLifetime(days);
   } catch {
     throw new DeviceError('invalid_request', 'expires_in_days: must be from 1 to 365');
   }
@@ -128,30 +137,36 @@ function checkDays(text: string): number {
 }
 
 function newUserCode(): string {
-  return Array.from({ length: CODE_LENGTH }, () => LETTERS[randomInt(LETTERS.length)]).join('');
+  return Array.from(
+    { length: USER_CODE_LENGTH },
+    () => USER_CODE_LETTERS[randomInt(USER_CODE_LETTERS.length)],
+  ).join('');
 }
 
-function shown(userCode: string): string {
+function formatUserCode(userCode: string): string {
   return `${userCode.slice(0, 4)}-${userCode.slice(4)}`;
 }
 
 /**
- * The token, once the user has agreed; each device code gives one, once.
+ * Creates the token once the user has approved. Each device code gives one token.
  * @throws DeviceError
  */
-export async function fetchDeviceToken(
+export async function redeemDeviceCode(
   { db }: Deps,
   input: { grantType: string; deviceCode: string; client: string },
 ): Promise<{ token: string; scopes: Scope[]; expiresAt: Date }> {
   if (input.grantType !== 'urn:ietf:params:oauth:grant-type:device_code')
-    throw new DeviceError('unsupported_grant_type', 'grant_type: only device_code is known here');
-  const given = await inTransaction(db, (tx) => answer(tx, input.deviceCode, input.client));
-  // Thrown here, because what the answer has written must stay.
-  if (given instanceof DeviceError) throw given;
-  return given;
+    throw new DeviceError(
+      'unsupported_grant_type',
+      'grant_type: must be urn:ietf:params:oauth:grant-type:device_code',
+    );
+  const result = await inTransaction(db, (tx) => redeemLocked(tx, input.deviceCode, input.client));
+  // Thrown after the commit, because an error answer also writes to the row.
+  if (result instanceof DeviceError) throw result;
+  return result;
 }
 
-async function answer(tx: Db, deviceCode: string, client: string) {
+async function redeemLocked(tx: Db, deviceCode: string, client: string) {
   const deviceHash = hashSecret(deviceCode);
   await tx.$executeRaw`select from device_requests where device_hash = ${deviceHash} for update`;
   const row = await tx.deviceRequest.findUnique({
@@ -159,14 +174,14 @@ async function answer(tx: Db, deviceCode: string, client: string) {
     include: { user: { include: { namespace: { select: { id: true } } } } },
   });
   if (!row || row.client !== client)
-    return new DeviceError('invalid_grant', 'The device code is not known, or was used already');
+    return new DeviceError('invalid_grant', 'The device code is unknown or has been used');
   const now = new Date();
   const { id, polledAt, interval, status, user } = row;
   if (row.expiresAt <= now)
-    return new DeviceError('expired_token', 'Nobody has answered in time; begin anew');
+    return new DeviceError('expired_token', 'The code has expired; request a new one');
   if (status === 'refused') {
     await tx.deviceRequest.delete({ where: { id } });
-    return new DeviceError('access_denied', 'The user has refused');
+    return new DeviceError('access_denied', 'The user refused the request');
   }
   if (status === 'pending' || !user) {
     const tooSoon = polledAt !== null && now.getTime() - polledAt.getTime() < interval * 1_000;
@@ -176,7 +191,7 @@ async function answer(tx: Db, deviceCode: string, client: string) {
       select: { id: true },
     });
     return tooSoon
-      ? new DeviceError('slow_down', `Ask every ${interval + INTERVAL_SECONDS} s`)
+      ? new DeviceError('slow_down', `Wait ${interval + INTERVAL_SECONDS} s between requests`)
       : new DeviceError('authorization_pending', 'The user has not answered yet');
   }
   await tx.deviceRequest.delete({ where: { id } });
@@ -190,48 +205,48 @@ async function answer(tx: Db, deviceCode: string, client: string) {
       name: row.tokenName ?? client,
       hash: hashSecret(token),
       scopes: row.scopes,
-      ...lifetime(row.days),
+      ...computeLifetime(row.days),
     },
   });
   const by = { userId: user.id, username: user.username, credential: null };
-  await recordToken(tx, by, user.namespace?.id ?? '', created);
+  await recordTokenCreation(tx, by, user.namespace?.id ?? '', created);
   return { token, scopes: row.scopes as Scope[], expiresAt: created.expiresAt as Date };
 }
 
 /**
- * What a program asks for that shows this code, in any case and with any signs between.
- * @throws AppError 401, 403, 404 for what is no code that waits, 429 after ten of these
+ * Finds the pending request of a user code. Case and separators do not matter.
+ * @throws AppError 401, 403, 404 for a code without a pending request, 429 after ten wrong codes
  */
-export async function findDevice(
+export async function findDeviceRequest(
   { db }: Deps,
   viewer: Viewer,
   userCode: string,
 ): Promise<DeviceRequest & { userCode: string }> {
   const { userId } = demandFullRights(viewer);
-  await takeGuess(db, userId);
-  const code = normal(userCode);
+  await countWrongCode(db, userId);
+  const code = normalizeUserCode(userCode);
   const row = await db.deviceRequest.findUnique({
     where: { userHash: hashSecret(code), status: 'pending', expiresAt: { gt: new Date() } },
     select: { client: true, scopes: true, days: true, address: true, createdAt: true },
   });
   if (!row) throw notFound('Code');
-  await giveGuessBack(db, userId);
-  return { ...row, scopes: row.scopes as Scope[], userCode: shown(code) };
+  await uncountWrongCode(db, userId);
+  return { ...row, scopes: row.scopes as Scope[], userCode: formatUserCode(code) };
 }
 
-/** @throws AppError as `findDevice` */
-export async function answerDevice(
+/** Approves or refuses a request. @throws AppError as `findDeviceRequest` */
+export async function answerDeviceRequest(
   { db }: Deps,
   viewer: Viewer,
   { userCode, approve }: { userCode: string; approve: boolean },
 ): Promise<DeviceRequest> {
   const account = demandFullRights(viewer);
-  const found = await findDevice({ db }, viewer, userCode);
+  const found = await findDeviceRequest({ db }, viewer, userCode);
   const tokenName = `${found.client} ${found.userCode}`;
   await inTransaction(db, async (tx) => {
     const { count } = await tx.deviceRequest.updateMany({
-      // Of two who answer at once, one does.
-      where: { userHash: hashSecret(normal(userCode)), status: 'pending' },
+      // The condition on the status lets one of two concurrent answers win.
+      where: { userHash: hashSecret(normalizeUserCode(userCode)), status: 'pending' },
       data: approve
         ? { status: 'approved', userId: account.userId, tokenName }
         : { status: 'refused' },
@@ -249,25 +264,25 @@ export async function answerDevice(
   return found;
 }
 
-function normal(userCode: string): string {
+function normalizeUserCode(userCode: string): string {
   return userCode.toUpperCase().replace(/[^A-Z]/g, '');
 }
 
 /**
- * Counts a code as wrong before it is looked up, in one statement that also compares: of codes that are tried at the same
- * time only ten are looked up. @throws AppError 429
+ * Counts a code as wrong before it is looked up. One statement counts and compares, so that of many concurrent guesses only
+ * ten are looked up. @throws AppError 429
  */
-async function takeGuess(db: Db, userId: string): Promise<void> {
-  const isRecent = Prisma.sql`device_guesses.since > now() - make_interval(secs => ${DEVICE_SECONDS})`;
+async function countWrongCode(db: Db, userId: string): Promise<void> {
+  const isRecent = Prisma.sql`device_guesses.since > now() - make_interval(secs => ${DEVICE_CODE_SECONDS})`;
   const taken = await db.$executeRaw`
     insert into device_guesses (user_id, wrong, since) values (${userId}, 1, now())
     on conflict (user_id) do update set
       wrong = case when ${isRecent} then device_guesses.wrong + 1 else 1 end,
       since = case when ${isRecent} then device_guesses.since else now() end
-    where device_guesses.wrong < ${MAX_WRONG} or not ${isRecent}`;
+    where device_guesses.wrong < ${MAX_WRONG_CODES} or not ${isRecent}`;
   if (taken > 0) return;
   const [row] = await db.$queryRaw<{ seconds: number }[]>`
-    select ceil(extract(epoch from since + make_interval(secs => ${DEVICE_SECONDS}) - now()))::int as seconds
+    select ceil(extract(epoch from since + make_interval(secs => ${DEVICE_CODE_SECONDS}) - now()))::int as seconds
     from device_guesses where user_id = ${userId}`;
   const retryAfter = Math.max(1, row?.seconds ?? 1);
   throw new AppError(
@@ -277,13 +292,16 @@ async function takeGuess(db: Db, userId: string): Promise<void> {
   );
 }
 
-/** For a code that was right. */
-async function giveGuessBack(db: Db, userId: string): Promise<void> {
+/** Undoes `countWrongCode` for a correct code. */
+async function uncountWrongCode(db: Db, userId: string): Promise<void> {
   await db.$executeRaw`
     update device_guesses set wrong = wrong - 1 where user_id = ${userId} and wrong > 0`;
 }
 
-/** For `upkeep.ts`. Those that are over are told so for an hour. @returns whether there is more */
+/**
+ * For `maintenance.ts`. Expired requests are kept for an hour, so that programs get `expired_token`.
+ * @returns whether there may be more
+ */
 export async function removeOldDevices({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from device_requests where expires_at < now() - interval '1 hour'`);
   await pool.query(`delete from device_guesses where since < now() - interval '1 hour'`);

@@ -1,4 +1,4 @@
-/** All users and organizations, for the operator. */
+/** Lists all users and organizations, and sets plans, for operators. */
 
 import type { Namespace, Plan, Prisma } from '../../prisma/generated/client.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -7,20 +7,20 @@ import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { namespaceNamed } from './accounts.ts';
 import { record } from './audit.ts';
-import { searchable } from './credentials.ts';
+import { toSearchableName } from './credentials.ts';
 import { demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
 
-export type DirectoryInput = SliceRequest & {
-  /** What stands in a name or, of a user, in the address. */
+type DirectoryInput = SliceRequest & {
+  /** Part of a name, or of a user's email address. */
   text?: string | null;
 };
 
 const BY_USERNAME: Sorting = { name: 'username', column: 'username', type: 'text', order: 'asc' };
 const BY_NAME: Sorting = { name: 'name', column: 'name', type: 'text', order: 'asc' };
 
-/** By name. @throws AppError 400, 401, 403 */
+/** A page of all users by name. @throws AppError 400, 401, 403 */
 export async function sliceUsers<S extends Prisma.UserSelect>(
   { db }: Deps,
   viewer: Viewer,
@@ -28,12 +28,14 @@ export async function sliceUsers<S extends Prisma.UserSelect>(
   select: S,
 ): Promise<Slice<Prisma.UserGetPayload<{ select: S }>>> {
   demandOperator(viewer);
-  const holds = containing(text);
-  const where: Prisma.UserWhereInput = holds ? { OR: [{ username: holds }, { email: holds }] } : {};
+  const contains = toContains(text);
+  const where: Prisma.UserWhereInput = contains
+    ? { OR: [{ username: contains }, { email: contains }] }
+    : {};
   return readSlice(db.user, BY_USERNAME, range, { where, select });
 }
 
-/** By name. @throws AppError 400, 401, 403 */
+/** A page of all organizations by name. @throws AppError 400, 401, 403 */
 export async function sliceAllOrganizations<S extends Prisma.NamespaceSelect>(
   { db }: Deps,
   viewer: Viewer,
@@ -41,27 +43,26 @@ export async function sliceAllOrganizations<S extends Prisma.NamespaceSelect>(
   select: S,
 ): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
   demandOperator(viewer);
-  const holds = containing(text);
+  const contains = toContains(text);
   const where: Prisma.NamespaceWhereInput = {
     kind: 'organization',
     deletedAt: null,
-    ...(holds && { name: holds }),
+    ...(contains && { name: contains }),
   };
   return readSlice(db.namespace, BY_NAME, range, { where, select });
 }
 
-/** Names and addresses are kept in lower case. */
-function containing(text: string | null | undefined): { contains: string } | null {
-  const wanted = searchable(text ?? '')
+/** Names and addresses are stored in lower case. */
+function toContains(text: string | null | undefined): { contains: string } | null {
+  const part = toSearchableName(text ?? '')
     .trim()
     .toLowerCase();
-  // It becomes a pattern, in which these would stand for other characters.
-  return text ? { contains: wanted.replace(/[\\%_]/g, (character) => `\\${character}`) } : null;
+  // Prisma makes a LIKE pattern of it without escaping the wildcards.
+  return text ? { contains: part.replace(/[\\%_]/g, (character) => `\\${character}`) } : null;
 }
 
 /**
- * Sets the plan of an organization, or of a user and their namespace. Limits and quotas are those of the new one with
- * the next request.
+ * Sets the plan of an organization, or of a user and the user's namespace. The new limits apply from the next request.
  * @throws AppError 401, 403, 404
  */
 export async function setPlan(

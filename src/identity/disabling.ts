@@ -1,6 +1,6 @@
 /**
- * Users who are disabled: every credential of theirs is refused (`authenticate.ts`), nobody signs in as them, and open
- * streams end with the next recheck. Nothing of theirs is removed, so enabling brings all of it back.
+ * Disables and enables users. All credentials of a disabled user are refused (`authenticate.ts`), nobody can sign in as that
+ * user, and open streams end at the next recheck. No data is removed, so enabling restores everything.
  */
 
 import type { Prisma, User } from '../../prisma/generated/client.ts';
@@ -14,7 +14,7 @@ import { type Account, demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
 
-/** By an operator. Jobs of the user go on. @throws AppError 401, 403, 404, 409 for oneself and the last operator */
+/** For operators. Jobs of the user continue. @throws AppError 401, 403, 404, 409 for the viewer and the last operator */
 export async function disableUser(
   { db }: Deps,
   viewer: Viewer,
@@ -23,12 +23,12 @@ export async function disableUser(
   const operator = demandOperator(viewer);
   const { userId, namespaceId } = await userNamed(db, username);
   return inTransaction(db, async (tx) => {
-    await demandDispensable(tx, operator, userId);
+    await demandNotSelfOrLastOperator(tx, operator, userId);
     return setDisabled(tx, operator, { userId, namespaceId }, new Date());
   });
 }
 
-/** By an operator. @throws AppError 401, 403, 404 */
+/** For operators. @throws AppError 401, 403, 404 */
 export async function enableUser(
   { db }: Deps,
   viewer: Viewer,
@@ -61,23 +61,20 @@ async function setDisabled(
 }
 
 /**
- * Until the transaction ends nobody else disables or deletes an operator, so that of two who disable each other one stays.
- * @throws AppError 409 for oneself and the last operator
+ * Holds a lock until the transaction ends, so that two operators cannot disable each other at the same time.
+ * @throws AppError 409 for the viewer and the last operator
  */
-export async function demandDispensable(
+export async function demandNotSelfOrLastOperator(
   tx: Prisma.TransactionClient,
   operator: Account,
   userId: string,
 ): Promise<void> {
   if (userId === operator.userId)
-    throw new AppError(
-      'conflict',
-      'You cannot disable or delete yourself: another operator has to do it',
-    );
+    throw new AppError('conflict', 'You cannot disable or delete yourself: ask another operator');
   await tx.$executeRaw`select pg_advisory_xact_lock(hashtext(${OPERATORS_LOCK}))`;
   const others = await tx.user.count({
     where: { operator: true, disabledAt: null, id: { not: userId } },
   });
   if (others === 0)
-    throw new AppError('conflict', 'The last operator can be neither disabled nor deleted');
+    throw new AppError('conflict', 'The last operator cannot be disabled or deleted');
 }

@@ -1,13 +1,12 @@
 /**
- * When each credential was last used, to the minute (decisions section 6). Requests only leave a note; the
- * notes are written together a moment later, so that a credential costs one row a minute at the most,
- * however many requests it makes, and no request waits for it.
+ * Records when each credential was last used, to the minute. Uses are collected in memory and written in batches, so that a
+ * credential costs at most one row update a minute, and no request waits for it.
  */
 import type pg from 'pg';
 import type { Logger } from '../base/log.ts';
 import type { Account, CredentialKind } from './permissions.ts';
 
-/** Short enough that who looks right after a request sees it. */
+/** Short, so that a user who looks right after a request sees it. */
 const DELAY_MS = 250;
 const MINUTE_MS = 60_000;
 
@@ -16,19 +15,19 @@ export type Usage = AsyncDisposable & {
 };
 
 const STATEMENTS: Record<CredentialKind, string> = {
-  pat: statement('access_tokens'),
-  key: statement('api_keys'),
-  ssh: statement('ssh_keys'),
-  deploy: statement('ssh_keys'),
-  session: statement('browser_sessions'),
-  // Of a token the id has its end too (`authenticate.ts`).
-  oidc: statement('identities').replace('used.id', `split_part(used.id, '.', 1)`),
+  pat: updateStatement('access_tokens'),
+  key: updateStatement('api_keys'),
+  ssh: updateStatement('ssh_keys'),
+  deploy: updateStatement('ssh_keys'),
+  session: updateStatement('browser_sessions'),
+  // The credential id also contains the expiry of the token (`authenticate.ts`).
+  oidc: updateStatement('identities').replace('used.id', `split_part(used.id, '.', 1)`),
 };
 
-/** Disposing writes what is still noted. */
+/** Disposing writes the uses that are still in memory. */
 export function recordUsage({ pool, log }: { pool: pg.Pool; log: Logger }): Usage {
   let minute = 0;
-  /** Noted in this minute already. */
+  /** Ids already noted in this minute. */
   const seen = new Set<string>();
   let notes: { kind: CredentialKind; id: string; at: Date }[] = [];
   let timer: NodeJS.Timeout | undefined;
@@ -48,10 +47,10 @@ export function recordUsage({ pool, log }: { pool: pg.Pool; log: Logger }): Usag
     timer = undefined;
     const batch = notes;
     notes = [];
-    // A note that is lost is replaced by the first request of the next minute.
+    // After a failed write, the first request of the next minute records the use.
     written = written
       .then(() => write(batch))
-      .catch((error) => log.warn({ err: error }, 'the use of credentials was not recorded'));
+      .catch((error) => log.warn({ err: error }, 'the last use of credentials was not recorded'));
     return written;
   }
 
@@ -69,8 +68,8 @@ export function recordUsage({ pool, log }: { pool: pg.Pool; log: Logger }): Usag
   };
 }
 
-/** Another server may have written a later minute. */
-function statement(
+/** The comparison keeps a later minute that another server may have written. */
+function updateStatement(
   table: 'access_tokens' | 'api_keys' | 'ssh_keys' | 'browser_sessions' | 'identities',
 ): string {
   return `update ${table} c set last_used_at = used.at

@@ -1,6 +1,6 @@
 /**
- * Members of namespaces, which the admins keep. A user is admin of their own namespace without a row in `members`, so that it
- * can be neither lost nor taken.
+ * Members of namespaces, managed by admins. A user is admin of their own namespace without a row in `members`, so that this
+ * role cannot be lost.
  */
 import type { Namespace, Prisma, Role } from '../../prisma/generated/client.ts';
 import { AppError } from '../base/errors.ts';
@@ -17,7 +17,7 @@ type Deps = { db: Db };
 
 export type MemberKey = { namespaceId: string; userId: string };
 
-/** Null when there is no such member, or the viewer may not see who is in the namespace. */
+/** Null when the user is not a member, or the viewer may not see the members. */
 export async function findMember(
   { db }: Deps,
   viewer: Viewer,
@@ -25,25 +25,25 @@ export async function findMember(
 ): Promise<Membership | null> {
   if (!can(viewer, 'namespace.read', key)) return null;
   const member = await db.member.findUnique({ where: { namespaceId_userId: key } });
-  return member ?? ownerOf(db, key);
+  return member ?? findOwner(db, key);
 }
 
 /** A user is a member of their own namespace without a row. */
-async function ownerOf(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
+async function findOwner(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
   const namespace = await db.namespace.findUnique({ where: { id: namespaceId, userId } });
   return namespace && { namespaceId, userId, role: 'admin', createdAt: namespace.createdAt };
 }
 
 /**
- * Adds a member or changes its role.
- * @throws AppError 401, 403, 404, 409 for the user whose namespace it is and for the last admin of an organization.
+ * Adds a member or changes a member's role.
+ * @throws AppError 401, 403, 404, 409 for the owner of a user's namespace and for the last admin of an organization.
  */
 export async function setMember(
   { db }: Deps,
   viewer: Viewer,
   input: { namespace: string; username: string; role: Role },
 ): Promise<Membership> {
-  const key = await memberKey(db, viewer, input);
+  const key = await resolveMember(db, viewer, input);
   const { role } = input;
   return inTransaction(db, async (tx) => {
     await holdNamespace(tx, key.namespaceId, 'no key update');
@@ -62,15 +62,15 @@ export async function setMember(
 }
 
 /**
- * By an admin of the namespace, and of one's own membership by everybody.
- * @returns the membership that is gone; null when there was none. @throws AppError as `setMember`.
+ * Removes a member. Admins may remove everybody, and members may leave.
+ * @returns the removed membership; null when there was none. @throws AppError as `setMember`.
  */
 export async function removeMember(
   { db }: Deps,
   viewer: Viewer,
   input: { namespace: string; username: string },
 ): Promise<MemberKey | null> {
-  const key = await memberKey(db, viewer, input, { mayLeave: true });
+  const key = await resolveMember(db, viewer, input, { mayLeave: true });
   return inTransaction(db, async (tx) => {
     await holdNamespace(tx, key.namespaceId, 'no key update');
     const before = await tx.member.findUnique({ where: { namespaceId_userId: key } });
@@ -83,8 +83,8 @@ export async function removeMember(
 }
 
 /**
- * Who is disabled administers nothing, and does not count.
- * @throws AppError 409 when nobody but the user administers the organization
+ * Disabled admins do not count.
+ * @throws AppError 409 when the user is the only admin of the organization
  */
 async function demandOtherAdmin(
   tx: Prisma.TransactionClient,
@@ -98,7 +98,7 @@ async function demandOtherAdmin(
   if (others === 0)
     throw new AppError(
       'conflict',
-      'An organization keeps at least one admin: make somebody else an admin first',
+      'An organization needs at least one admin: make another member an admin first',
     );
 }
 
@@ -118,7 +118,7 @@ async function recordMember(
   });
 }
 
-async function memberKey(
+async function resolveMember(
   db: Db,
   viewer: Viewer,
   input: { namespace: string; username: string },
@@ -135,7 +135,7 @@ async function memberKey(
   return { namespaceId: namespace.id, userId };
 }
 
-const BY_JOINING: Sorting = {
+const BY_JOIN_TIME: Sorting = {
   name: 'joined',
   column: 'createdAt',
   type: 'time',
@@ -143,7 +143,7 @@ const BY_JOINING: Sorting = {
   id: 'userId',
 };
 
-/** Members by time of joining, the owner of a user's namespace first. @throws AppError 400, 401, 403. */
+/** Members in the order of joining; the owner of a user's namespace comes first. @throws AppError 400, 401, 403. */
 export async function sliceMembers(
   { db }: Deps,
   viewer: Viewer,
@@ -151,8 +151,8 @@ export async function sliceMembers(
   range: SliceRequest,
 ): Promise<Slice<Membership>> {
   demand(viewer, 'namespace.read', { namespaceId: id });
-  const { where, orderBy, take } = pageQuery(BY_JOINING, range);
-  // As old as the namespace, and so the first.
+  const { where, orderBy, take } = pageQuery(BY_JOIN_TIME, range);
+  // Joined with the creation of the namespace, so the owner is always the first.
   const owner: Membership[] =
     userId && range.after == null ? [{ namespaceId: id, userId, role: 'admin', createdAt }] : [];
   const members = await db.member.findMany({
@@ -160,7 +160,7 @@ export async function sliceMembers(
     orderBy,
     take: take - owner.length,
   });
-  return toSlice(BY_JOINING, range, [...owner, ...members], async () => {
+  return toSlice(BY_JOIN_TIME, range, [...owner, ...members], async () => {
     const count = await db.member.count({ where: { namespaceId: id } });
     return userId ? count + 1 : count;
   });

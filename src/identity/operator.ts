@@ -1,37 +1,36 @@
 /**
- * What is done for who runs the server, without a viewer to ask: the first user, the token of the environment,
- * and a token for somebody who has lost theirs.
+ * Actions of the person who runs the server, without a viewer: the first user, the token in the environment, and tokens for
+ * users who lost theirs.
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { FIRST_OPERATOR_LOCK } from '../base/advisory-locks.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { checkTokenName, recordToken } from './access-tokens.ts';
+import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
 import { insertUser, userNamed } from './accounts.ts';
 import { SERVER } from './audit.ts';
-import { hashSecret, lifetime, newToken, taken } from './credentials.ts';
+import { computeLifetime, hashSecret, newToken, toTakenError } from './credentials.ts';
 
-/** The name of the token that `LOAM_ADMIN_TOKEN` gives. */
-const CONFIGURED = 'LOAM_ADMIN_TOKEN';
+/** Name of the token that the environment variable sets. */
+const ENV_TOKEN_NAME = 'LOAM_ADMIN_TOKEN';
 
 /**
- * At each start: the operator and its namespace, unless there is one, and the token of the environment, valid
- * for the operator and without expiry. A changed one replaces the one before. Without it, the first start makes
- * a token.
- * @returns the token that was made, so that it can be shown once.
- * @throws ConfigError when the environment's token is already another credential.
+ * Runs at each start. Creates the operator unless one exists, and stores the token of `LOAM_ADMIN_TOKEN` for the operator,
+ * without expiry, replacing an earlier value. Without the variable, the first start creates a token.
+ * @returns the created token, to be shown once
+ * @throws ConfigError when the token of the environment is already another credential
  */
 export async function seedOperator(
   db: PrismaClient,
   admin: Config['admin'],
 ): Promise<string | undefined> {
   return db.$transaction(async (tx) => {
-    // Two replicas on one database may both be starting for the first time.
+    // Two servers on one database may run their first start at the same time.
     await tx.$executeRaw`select pg_advisory_xact_lock(hashtext(${FIRST_OPERATOR_LOCK}))`;
     const operator = await tx.user.findFirst({
       where: { operator: true },
-      // The token of the environment would do nothing for one who is disabled.
+      // Enabled operators first: the token of the environment would be useless for a disabled one.
       orderBy: [{ disabledAt: { sort: 'asc', nulls: 'first' } }, { id: 'asc' }],
       select: { id: true, namespace: { select: { id: true } } },
     });
@@ -46,7 +45,7 @@ export async function seedOperator(
         operator: true,
       }));
     const owner = { userId, namespaceId: namespace?.id ?? '' };
-    if (admin.token) await configureToken(tx, owner, admin.token);
+    if (admin.token) await upsertEnvToken(tx, owner, admin.token);
     if (admin.token || operator) return undefined;
     return insertToken(tx, owner, { name: 'first' });
   });
@@ -54,7 +53,7 @@ export async function seedOperator(
 
 type Owner = { userId: string; namespaceId: string };
 
-/** A token of full rights. @returns its secret */
+/** Inserts a token of full rights. @returns its secret */
 async function insertToken(
   tx: Db,
   { userId, namespaceId }: Owner,
@@ -64,11 +63,11 @@ async function insertToken(
   const created = await tx.accessToken.create({
     data: { ...data, id: newId('pat'), userId, hash: hashSecret(token) },
   });
-  await recordToken(tx, SERVER, namespaceId, created);
+  await recordTokenCreation(tx, SERVER, namespaceId, created);
   return token;
 }
 
-async function configureToken(
+async function upsertEnvToken(
   tx: Db,
   { userId, namespaceId }: Owner,
   token: string,
@@ -77,24 +76,24 @@ async function configureToken(
   const same = await tx.accessToken.findUnique({ where: { hash } });
   if (same) {
     const { scopes, namespaces, repositories, expiresAt } = same;
-    const narrowed = scopes.length + namespaces.length + repositories.length > 0;
-    if (same.userId === userId && !narrowed && !expiresAt) return;
+    const restrictions = scopes.length + namespaces.length + repositories.length;
+    if (same.userId === userId && restrictions === 0 && !expiresAt) return;
     throw new ConfigError(
-      'LOAM_ADMIN_TOKEN: this is a token already that expires, is narrowed or belongs to another user',
+      'LOAM_ADMIN_TOKEN: this token exists already, and it expires, is limited or belongs to another user; set another value',
     );
   }
-  const whole = { hash, scopes: [], namespaces: [], repositories: [], expiresAt: null };
+  const unlimited = { hash, scopes: [], namespaces: [], repositories: [], expiresAt: null };
   const configured = await tx.accessToken.upsert({
-    where: { userId_name: { userId, name: CONFIGURED } },
-    create: { ...whole, id: newId('pat'), userId, name: CONFIGURED },
-    update: { ...whole, lastUsedAt: null },
+    where: { userId_name: { userId, name: ENV_TOKEN_NAME } },
+    create: { ...unlimited, id: newId('pat'), userId, name: ENV_TOKEN_NAME },
+    update: { ...unlimited, lastUsedAt: null },
   });
-  await recordToken(tx, SERVER, namespaceId, configured);
+  await recordTokenCreation(tx, SERVER, namespaceId, configured);
 }
 
 /**
- * A token of full rights for a user, made by who holds the machine.
- * `expiresInDays`: 1 to 365; unset: it does not expire, as the first one.
+ * Creates a token of full rights for a user, for the person who has access to the machine.
+ * `expiresInDays`: 1 to 365; unset: the token does not expire.
  * @throws AppError 400, 404, 409 for a taken name.
  */
 export async function issueToken(
@@ -102,9 +101,9 @@ export async function issueToken(
   { username, name, expiresInDays }: { username: string; name: string; expiresInDays?: number },
 ): Promise<string> {
   checkTokenName(name);
-  const data = { name, ...(expiresInDays !== undefined && lifetime(expiresInDays)) };
+  const data = { name, ...(expiresInDays !== undefined && computeLifetime(expiresInDays)) };
   const owner = await userNamed(db, username);
   return inTransaction(db, (tx) => insertToken(tx, owner, data)).catch((error) => {
-    throw taken(error, `${username} already has a token of this name`);
+    throw toTakenError(error, `${username} already has a token of this name`);
   });
 }

@@ -1,9 +1,9 @@
 /**
- * Who may do what: one table of actions, one pure function. REST, GraphQL and git all end here, because
- * domain functions ask it and routes do not.
+ * Permissions: one table of actions, and one pure function. Domain functions call it and routes do not, so REST, GraphQL
+ * and git follow the same rules.
  *
- * A viewer's right is the smallest of three: the role in the namespace, the credential's scopes, and the
- * namespaces and repositories the credential is narrowed to. Visibility can only add reading.
+ * An action must be allowed by all of: the role in the namespace, the credential's scopes, and the namespaces and
+ * repositories that the credential is restricted to. Visibility can only add the right to read.
  */
 import type { Plan, Role, Visibility } from '../../prisma/generated/enums.ts';
 import { type AppError, forbidden, unauthenticated } from '../base/errors.ts';
@@ -19,14 +19,14 @@ export const SCOPES = [
 ] as const;
 export type Scope = (typeof SCOPES)[number];
 
-/** Each level includes those before it. */
-const LEVELS: readonly Role[] = ['read', 'write', 'admin'];
+/** Each role includes the roles before it. */
+const ROLES_ASCENDING: readonly Role[] = ['read', 'write', 'admin'];
 
-function isEnough(held: Role, needed: Role): boolean {
-  return LEVELS.indexOf(held) >= LEVELS.indexOf(needed);
+function includesRole(held: Role, needed: Role): boolean {
+  return ROLES_ASCENDING.indexOf(held) >= ROLES_ASCENDING.indexOf(needed);
 }
 
-/** A scope that is given includes these. */
+/** Scope → the scopes that it includes. */
 const IMPLIED: Partial<Record<Scope, readonly Scope[]>> = {
   'repo:write': ['repo:read'],
   'repo:admin': ['repo:write', 'repo:read'],
@@ -34,10 +34,10 @@ const IMPLIED: Partial<Record<Scope, readonly Scope[]>> = {
 };
 
 /**
- * Action → the role it needs, the scope a limited credential must have (null: only one of full rights may), and what
- * error messages call it.
+ * Action → the required role, the scope that a limited credential needs (null: only full rights suffice), and the text for
+ * error messages.
  */
-export const ACTIONS = {
+const ACTIONS = {
   'repository.read': { role: 'read', scope: 'repo:read', what: 'read repositories' },
   'repository.push': { role: 'write', scope: 'repo:write', what: 'push' },
   'repository.create': { role: 'admin', scope: 'repo:admin', what: 'create repositories' },
@@ -72,26 +72,26 @@ export type Account = {
   userId: string;
   username: string;
   email: string;
-  /** Of the user, or of the namespace that an API key is bound to: it sets the rate limit. */
+  /** Plan of the user, or of the namespace that an API key is bound to. It sets the rate limit. */
   plan: Plan;
   operator: boolean;
-  /** The user's own namespace, where it is admin. */
+  /** The user's own namespace, in which the user is admin. */
   namespace: { id: string; name: string };
   /** Roles in organizations, by namespace id. */
   roles: ReadonlyMap<string, Role>;
   credential: { kind: CredentialKind; id: string; name: string };
-  /** Of the request, for the audit log; absent where rights are only checked again. */
+  /** Origin of the request for the audit log; absent in rechecks. */
   from?: Origin;
-  /** Null: the user's full rights. Implied scopes are in it. */
+  /** Includes implied scopes. Null: all rights of the user. */
   scopes: ReadonlySet<Scope> | null;
-  /** Ids the credential is narrowed to; null: not narrowed. */
+  /** Ids that the credential is restricted to; null: no restriction. */
   namespaces: ReadonlySet<string> | null;
   repositories: ReadonlySet<string> | null;
 };
 
-export type Anonymous = {
+type Anonymous = {
   kind: 'anonymous';
-  /** Set when credentials were given and refused: a reason to answer 401 even where none are needed. */
+  /** Set when the request had credentials that were refused: answer 401 even where no credentials are needed. */
   failure?: AppError;
 };
 
@@ -99,7 +99,7 @@ export type Viewer = Account | Anonymous;
 
 export type Target = {
   namespaceId: string;
-  /** Of a repository, or of the one that a job runs. */
+  /** Id of the repository, or of the repository that a job runs. */
   repositoryId?: string | null;
   visibility?: Visibility;
 };
@@ -108,7 +108,7 @@ export function withImplied(scopes: readonly Scope[]): Set<Scope> {
   return new Set(scopes.flatMap((scope) => [scope, ...(IMPLIED[scope] ?? [])]));
 }
 
-/** The viewer's role in a namespace, before scopes and narrowing. */
+/** The viewer's role in a namespace, without scopes and restrictions of the credential. */
 export function roleIn(viewer: Viewer, namespaceId: string): Role | null {
   if (viewer.kind === 'anonymous') return null;
   if (viewer.operator || viewer.namespace.id === namespaceId) return 'admin';
@@ -116,13 +116,13 @@ export function roleIn(viewer: Viewer, namespaceId: string): Role | null {
 }
 
 /**
- * What a viewer may do an action to, as data: `reaches` asks it of one target, and lists make it a condition of
- * their query (`repos/visibility.ts`, `jobs/visibility.ts`), so that both follow one rule.
+ * The targets of an action that a viewer may reach, as data. `reaches` tests one target, and lists turn it into a query
+ * condition (`repositories/visibility.ts`, `jobs/visibility.ts`), so that both follow one rule.
  */
-export type Reach = {
-  /** Repositories of these visibilities, whosever they are. */
+type Reach = {
+  /** Repositories with these visibilities, in any namespace. */
   visibilities: readonly Visibility[];
-  /** What lies in these namespaces and belongs to these repositories; null: any. Undefined: nothing. */
+  /** Targets in these namespaces and of these repositories; null: any. Undefined: no target. */
   within?: {
     namespaces: ReadonlySet<string> | null;
     repositories: ReadonlySet<string> | null;
@@ -135,32 +135,35 @@ const PUBLIC: Reach = { visibilities: ['public'] };
 export function reachOf(viewer: Viewer, action: Action): Reach {
   const isReading = action === 'repository.read';
   if (viewer.kind === 'anonymous') return isReading ? PUBLIC : NOTHING;
-  // A deploy key is for its repository alone, whatever others show.
+  // A deploy key works for its repository only, not for public repositories.
   const isOpen = isReading && viewer.credential.kind !== 'deploy';
   const visibilities: Visibility[] = isOpen ? ['public', 'internal'] : [];
   const { role, scope } = ACTIONS[action];
   const { scopes, repositories } = viewer;
   if (scopes && (scope === null || !scopes.has(scope))) return { visibilities };
-  return { visibilities, within: { namespaces: namespacesWhere(viewer, role), repositories } };
+  return { visibilities, within: { namespaces: namespacesWithRole(viewer, role), repositories } };
 }
 
-/** Where the viewer has the role at least, as far as the credential is not narrowed to others; null: everywhere. */
-function namespacesWhere(viewer: Account, role: Role): ReadonlySet<string> | null {
+/** Namespaces in which the viewer has at least the role and the credential is allowed; null: all. */
+function namespacesWithRole(viewer: Account, role: Role): ReadonlySet<string> | null {
   const { operator, namespaces } = viewer;
-  return operator ? namespaces : new Set(memberOf(viewer, role));
+  return operator ? namespaces : new Set(namespacesAsMember(viewer, role));
 }
 
 /**
- * The ids of the namespaces where the viewer has the role at least as a member, which an operator is not of all; as far
- * as the credential is not narrowed to others.
+ * Ids of the namespaces in which the viewer is a member with at least the role, and in which the credential is allowed. An
+ * operator has rights in all namespaces, but is not a member of all.
  */
-export function memberOf({ namespace, roles, namespaces }: Account, role: Role): string[] {
-  const members = [...roles].filter(([, held]) => isEnough(held, role));
+export function namespacesAsMember(
+  { namespace, roles, namespaces }: Account,
+  role: Role,
+): string[] {
+  const members = [...roles].filter(([, held]) => includesRole(held, role));
   const all = [namespace.id, ...members.map(([id]) => id)];
   return namespaces ? all.filter((id) => namespaces.has(id)) : all;
 }
 
-export function reaches({ visibilities, within }: Reach, target: Target): boolean {
+function reaches({ visibilities, within }: Reach, target: Target): boolean {
   if (target.visibility && visibilities.includes(target.visibility)) return true;
   if (!within) return false;
   const { namespaces, repositories } = within;
@@ -175,26 +178,26 @@ export function can(viewer: Viewer, action: Action, target: Target): boolean {
 }
 
 /**
- * What to ask before a repository or job is known: whether the viewer may do it to any of the namespace. For a
- * credential that is narrowed to repositories, to one of them.
+ * The target of a check before the repository or job is known: may the viewer do the action to any object of the namespace?
+ * For a credential restricted to repositories, to the first of them.
  */
 export function anyIn(viewer: Viewer, namespaceId: string): Target {
   const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
   return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
 }
 
-/** @throws AppError 401 for the anonymous, 403 with the reason for the rest. */
+/** @throws AppError 401 for an anonymous viewer, 403 with the reason for an account. */
 export function demand(viewer: Viewer, action: Action, target: Target): void {
   if (can(viewer, action, target)) return;
   if (viewer.kind === 'anonymous') throw viewer.failure ?? unauthenticated();
   throw forbidden(whyNot(viewer, action, target));
 }
 
-/** What is missing, of all that `reachOf` asks for: the role before what the credential is limited to. */
+/** Explains which condition of `reachOf` failed: first the role, then the limits of the credential. */
 function whyNot(viewer: Account, action: Action, { namespaceId }: Target): string {
   const { role, scope, what } = ACTIONS[action];
   const own = roleIn(viewer, namespaceId);
-  if (own === null || !isEnough(own, role))
+  if (own === null || !includesRole(own, role))
     return `You may not ${what} in this namespace: that needs the role ${role}, and ${own ? `yours is ${own}` : 'you are not a member'}`;
   const lacks = () => {
     const { scopes, namespaces } = viewer;
@@ -212,7 +215,7 @@ export function demandAccount(viewer: Viewer): Account {
   throw viewer.failure ?? unauthenticated();
 }
 
-/** @throws AppError 401 or 403: operators alone, with a credential that is not narrowed. */
+/** @returns the account of an operator with a credential of full rights. @throws AppError 401, 403. */
 export function demandOperator(viewer: Viewer): Account {
   const account = demandAccount(viewer);
   if (account.operator && hasFullRights(account)) return account;
@@ -221,7 +224,7 @@ export function demandOperator(viewer: Viewer): Account {
   );
 }
 
-/** Whether the credential carries all the user's rights; only such a one may make other credentials. */
+/** Whether the credential has all rights of its user; this is required to manage credentials. */
 export function hasFullRights({ scopes, namespaces, repositories }: Account): boolean {
   return !scopes && !namespaces && !repositories;
 }

@@ -1,106 +1,155 @@
 /**
- * Open streams ask again, at least every five seconds, whether their viewer may still see what they show:
- * meanwhile a credential is deleted or expires, a member is removed, a repository is closed.
+ * Rechecks the permissions of open streams at least every five seconds, because a credential may be deleted or expire, a
+ * member may be removed, or a repository may become private.
  *
- * The asking is shared, so that it costs by the number of credentials and subjects and not of streams: one
- * query a round reads all credentials with their users' roles, and a rule is asked once for all streams of one
- * credential that share its key. Nothing is shown on an answer older than five seconds: while the database
- * cannot be asked, streams wait.
+ * Checks are shared, so the cost grows with the number of credentials and rules, not of streams: one query per round reads
+ * all credentials with their users' roles, and a rule is checked once for all streams with the same credential and key.
+ * A stream shows nothing on a check older than five seconds: while the database is unavailable, streams wait.
  */
 
 import type pg from 'pg';
 import { AppError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import { isDatabaseAway } from '../platform/database/outage.ts';
-import { accountsOf, demandValid } from './authenticate.ts';
+import { demandValidAccount, readAccounts } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
-/** A round may take a second, and its answers are good for five. */
+/** A round may take a second, and a check is valid for five. */
 const ROUND_MS = 4_000;
 const FRESH_MS = 5_000;
-/** After a round that failed. */
-const AGAIN_MS = 500;
+/** Delay after a failed round. */
+const RETRY_MS = 500;
 
-/** What must hold for as long as a stream is open. */
+/** A condition that must hold while a stream is open. */
 export type Rule = {
-  /** Streams of one credential with the same key share the answer. */
+  /** Streams of one credential with the same key share one check. */
   key: string;
-  /** Is given the viewer with the rights of this moment. @throws AppError when it may not see this any more */
+  /** Checks a viewer with its current rights. @throws AppError when access is lost */
   demand(viewer: Viewer): void | Promise<void>;
 };
 
 export type Recheck = Disposable & {
-  /** Aborts, with the AppError as its reason, when the viewer may not see it any more. */
+  /** Aborts with an AppError as reason when the viewer loses access. */
   readonly refused: AbortSignal;
   /**
-   * To be called before something is shown. Undefined: the last answer is fresh. Else settles with the next one.
-   * @throws AppError when it is a refusal; `signal.reason` when that aborts
+   * Call this before each event is shown. Undefined when the last check is fresh, otherwise settles with the next check.
+   * @throws AppError when the check fails; `signal.reason` when that aborts
    */
   fresh(signal: AbortSignal): Promise<void> | undefined;
 };
 
-export type Rechecks = AsyncDisposable & {
-  /** For a viewer that has just been found to be allowed. */
-  watch(viewer: Viewer, rule: Rule): Recheck;
-  /** How many checks are registered. Tests see here whether one was not removed. */
-  readonly streams: number;
-};
-
+/** A check that several streams share. */
 type Subject = {
   credential: Account['credential'] | null;
   rule: Rule;
-  askedAt: number;
+  checkedAt: number;
   streams: Set<AbortController>;
 };
 
-export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rechecks {
-  const subjects = new Map<string, Subject>();
-  const closed = new AbortController();
-  let timer: NodeJS.Timeout | undefined;
-  let round: Promise<void> | undefined;
-  /** Settles with the round that is under way or next. */
-  let asked = Promise.withResolvers<void>();
-  let failing = false;
+export class Rechecks implements AsyncDisposable {
+  readonly #pool: pg.Pool;
+  readonly #log: Logger;
+  /** By credential and key of the rule. */
+  readonly #subjects = new Map<string, Subject>();
+  readonly #closed = new AbortController();
+  #timer: NodeJS.Timeout | undefined;
+  #round: Promise<void> | undefined;
+  /** Settles at the end of the current or next round. */
+  #roundEnd = Promise.withResolvers<void>();
+  #isFailing = false;
 
-  /** The next round comes a while after this one, for as long as there is a stream. */
-  function schedule(ms: number): void {
-    clearTimeout(timer);
-    const needed = subjects.size > 0 && !closed.signal.aborted;
-    timer = needed ? setTimeout(ask, ms) : undefined;
+  constructor({ pool, log }: { pool: pg.Pool; log: Logger }) {
+    this.#pool = pool;
+    this.#log = log;
   }
 
-  function ask(): void {
-    timer = undefined;
-    round = askAll().then(
-      () => finished(ROUND_MS),
+  /** Registers a stream. The caller has just checked the rule for this viewer. */
+  watch(viewer: Viewer, rule: Rule): Recheck {
+    const credential = viewer.kind === 'account' ? viewer.credential : null;
+    const key = `${credential?.id ?? ''} ${rule.key}`;
+    const subject = this.#subjects.get(key) ?? {
+      credential,
+      rule,
+      checkedAt: Date.now(),
+      streams: new Set(),
+    };
+    this.#subjects.set(key, subject);
+    const stream = new AbortController();
+    subject.streams.add(stream);
+    if (!this.#timer && !this.#round) this.#schedule(ROUND_MS);
+    return {
+      refused: stream.signal,
+      fresh: (signal) => {
+        stream.signal.throwIfAborted();
+        if (isFresh(subject)) return undefined;
+        const ended = AbortSignal.any([signal, stream.signal, this.#closed.signal]);
+        return this.#waitUntilFresh(subject, ended);
+      },
+      [Symbol.dispose]: () => this.#remove(key, subject, stream),
+    };
+  }
+
+  /** Number of registered streams, for tests. */
+  get streams(): number {
+    return this.#subjects.values().reduce((sum, { streams }) => sum + streams.size, 0);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed.abort();
+    clearTimeout(this.#timer);
+    await this.#round;
+  }
+
+  #remove(key: string, subject: Subject, stream: AbortController): void {
+    subject.streams.delete(stream);
+    if (subject.streams.size > 0 || this.#subjects.get(key) !== subject) return;
+    this.#subjects.delete(key);
+    if (this.#subjects.size === 0) this.#schedule(ROUND_MS);
+  }
+
+  /** Schedules the next round, if there are streams. */
+  #schedule(ms: number): void {
+    clearTimeout(this.#timer);
+    const isNeeded = this.#subjects.size > 0 && !this.#closed.signal.aborted;
+    this.#timer = isNeeded ? setTimeout(() => this.#startRound(), ms) : undefined;
+  }
+
+  #startRound(): void {
+    this.#timer = undefined;
+    this.#round = this.#checkAll().then(
+      () => this.#finishRound(ROUND_MS),
       (error) => {
-        if (!failing) log.warn({ err: error }, 'open streams wait: their rights cannot be asked');
-        failing = true;
-        finished(AGAIN_MS);
+        if (!this.#isFailing)
+          this.#log.warn(
+            { err: error },
+            'open streams wait because their permissions cannot be checked',
+          );
+        this.#isFailing = true;
+        this.#finishRound(RETRY_MS);
       },
     );
   }
 
-  function finished(nextMs: number): void {
-    round = undefined;
-    if (nextMs === ROUND_MS) failing = false;
-    schedule(nextMs);
-    asked.resolve();
-    asked = Promise.withResolvers<void>();
+  #finishRound(nextMs: number): void {
+    this.#round = undefined;
+    if (nextMs === ROUND_MS) this.#isFailing = false;
+    this.#schedule(nextMs);
+    this.#roundEnd.resolve();
+    this.#roundEnd = Promise.withResolvers<void>();
   }
 
-  async function askAll(): Promise<void> {
+  async #checkAll(): Promise<void> {
     const now = Date.now();
-    const all = [...subjects.values()];
-    const credentials = all.flatMap(({ credential }) => credential ?? []);
-    const accounts = await accountsOf(pool, credentials);
+    const subjects = [...this.#subjects.values()];
+    const credentials = subjects.flatMap(({ credential }) => credential ?? []);
+    const accounts = await readAccounts(this.#pool, credentials);
     let failure: unknown;
-    // One after the other: most rules only look at the account, and the rest must not take the whole pool.
-    for (const subject of all) {
+    // In sequence: most rules only look at the account, and the others must not use the whole pool.
+    for (const subject of subjects) {
       const { credential, rule, streams } = subject;
       try {
-        await rule.demand(credential ? demandValid(accounts.get(credential.id)) : ANONYMOUS);
-        subject.askedAt = now;
+        await rule.demand(credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS);
+        subject.checkedAt = now;
       } catch (error) {
         if (isDatabaseAway(error)) throw error;
         if (error instanceof AppError) for (const stream of streams) stream.abort(error);
@@ -110,60 +159,25 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
     if (failure) throw failure;
   }
 
-  async function waitFor(subject: Subject, ended: AbortSignal): Promise<void> {
+  async #waitUntilFresh(subject: Subject, ended: AbortSignal): Promise<void> {
     while (!isFresh(subject)) {
-      await Promise.race([asked.promise, aborted(ended)]);
+      await Promise.race([this.#roundEnd.promise, whenAborted(ended)]);
       ended.throwIfAborted();
     }
   }
+}
 
-  return {
-    watch(viewer, rule) {
-      const credential = viewer.kind === 'account' ? viewer.credential : null;
-      const key = `${credential?.id ?? ''} ${rule.key}`;
-      const subject = subjects.get(key) ?? {
-        credential,
-        rule,
-        askedAt: Date.now(),
-        streams: new Set(),
-      };
-      subjects.set(key, subject);
-      const stream = new AbortController();
-      subject.streams.add(stream);
-      if (!timer && !round) schedule(ROUND_MS);
-      return {
-        refused: stream.signal,
-        fresh(signal) {
-          stream.signal.throwIfAborted();
-          if (isFresh(subject)) return undefined;
-          return waitFor(subject, AbortSignal.any([signal, stream.signal, closed.signal]));
-        },
-        [Symbol.dispose]() {
-          subject.streams.delete(stream);
-          if (subject.streams.size > 0 || subjects.get(key) !== subject) return;
-          subjects.delete(key);
-          if (subjects.size === 0) schedule(ROUND_MS);
-        },
-      };
-    },
-    get streams() {
-      return subjects.values().reduce((sum, { streams }) => sum + streams.size, 0);
-    },
-    async [Symbol.asyncDispose]() {
-      closed.abort();
-      clearTimeout(timer);
-      await round;
-    },
-  };
+export function openRechecks(services: { pool: pg.Pool; log: Logger }): Rechecks {
+  return new Rechecks(services);
 }
 
 const ANONYMOUS: Viewer = { kind: 'anonymous' };
 
-function isFresh({ askedAt }: Subject): boolean {
+function isFresh({ checkedAt: askedAt }: Subject): boolean {
   return Date.now() - askedAt <= FRESH_MS;
 }
 
-function aborted(signal: AbortSignal): Promise<void> {
+function whenAborted(signal: AbortSignal): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
   signal.addEventListener('abort', () => resolve(), { once: true });
   if (signal.aborted) resolve();
@@ -171,8 +185,8 @@ function aborted(signal: AbortSignal): Promise<void> {
 }
 
 /**
- * What `open` yields, for as long as the viewer may see it; whoever has opened it was found to be allowed.
- * @throws AppError 401, 403, 404 when it ends because the viewer may not any more
+ * Yields the events of `open` while the viewer has access. The caller has checked access before.
+ * @throws AppError 401, 403, 404 when the viewer loses access
  */
 export async function* whileAllowed<T>(
   { rechecks }: { rechecks: Rechecks },

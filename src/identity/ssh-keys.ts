@@ -1,8 +1,8 @@
 /**
- * Keys for git over SSH. A user's key has the user's full rights. A deploy key works for one repository: it has the
- * rights there of the user who added it, and of those only reading, or reading and pushing.
+ * Keys for git over SSH. A user's key has the user's full rights. A deploy key works for one repository, with the rights of
+ * the user who added it, limited to reading, or to reading and pushing.
  *
- * A key belongs to one of them, whichever: who signs in with it must be known by it alone.
+ * A key can be registered only once, because it alone identifies the account or repository at sign-in.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { sshKeysLock } from '../base/advisory-locks.ts';
@@ -13,7 +13,7 @@ import { type Db, inTransaction } from '../platform/database/client.ts';
 import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { record } from './audit.ts';
-import { demandFullRights, demandOwn, taken } from './credentials.ts';
+import { demandFullRights, demandOwn, toTakenError } from './credentials.ts';
 import { type Account, can, demand, hasFullRights, type Viewer } from './permissions.ts';
 
 export type SshKey = {
@@ -30,15 +30,15 @@ export type DeployKey = SshKey & { write: boolean; repositoryId: string };
 
 type Deps = { db: Db };
 
-/** Of a user, and deploy keys of a repository. */
-const MAX_KEYS = 100;
+/** SSH keys per user, and deploy keys per repository. */
+const MAX_KEYS_PER_OWNER = 100;
 
-const TAKEN =
-  'key: it is in use already; a key belongs to one account, or is a deploy key of one repository';
+const KEY_IN_USE =
+  'key: this key is already in use; a key can belong to one account, or be a deploy key of one repository';
 
 /**
- * A key of the viewer. `title`: 1 to 100 characters; empty: the comment of the key.
- * @throws AppError 400, 401, 403, 409 for a key that is in use, and when there are too many
+ * Adds a key of the viewer. `title`: 1 to 100 characters; empty: the comment of the key.
+ * @throws AppError 400, 401, 403, 409 for a key that is in use, and at the maximum number of keys
  */
 export async function addSshKey(
   { db }: Deps,
@@ -46,11 +46,16 @@ export async function addSshKey(
   input: { title: string; key: string },
 ): Promise<SshKey> {
   const account = demandFullRights(viewer);
-  const { fingerprint, ...named } = read(input);
+  const { fingerprint, ...named } = checkKeyInput(input);
   const data = { id: newId('ssh'), userId: account.userId, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
     const where = { userId: account.userId, repositoryId: null };
-    await demandFew(tx, where, account.userId, `A user may have ${MAX_KEYS} SSH keys`);
+    await demandBelowLimit(
+      tx,
+      where,
+      account.userId,
+      `A user can have at most ${MAX_KEYS_PER_OWNER} SSH keys`,
+    );
     const created = await tx.sshKey.create({ data, select: keyColumns });
     await record(tx, account, {
       action: 'ssh_key.add',
@@ -61,11 +66,11 @@ export async function addSshKey(
     });
     return created;
   }).catch((error) => {
-    throw taken(error, TAKEN, 'key');
+    throw toTakenError(error, KEY_IN_USE, 'key');
   });
 }
 
-/** It stops working at once, also in what is under way. @throws AppError 401, 403, 404 */
+/** The key stops working at once, also in open connections. @throws AppError 401, 403, 404 */
 export async function deleteSshKey({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
   const account = demandFullRights(viewer);
   const where = { id, userId: account.userId, repositoryId: null };
@@ -85,7 +90,7 @@ export async function deleteSshKey({ db }: Deps, viewer: Viewer, id: string): Pr
   return id;
 }
 
-/** The viewer's, newest first, after a cursor. @throws AppError 400, 401, 403 */
+/** A page of the viewer's keys after a cursor, newest first. @throws AppError 400, 401, 403 */
 export async function sliceSshKeys(
   { db }: Deps,
   viewer: Viewer,
@@ -97,7 +102,7 @@ export async function sliceSshKeys(
   return readSlice<SshKey>(db.sshKey, NEWEST, range, query);
 }
 
-/** Those of the ids that are the viewer's own. */
+/** The viewer's keys among `ids`. */
 export async function findSshKeys(
   { db }: Deps,
   viewer: Viewer,
@@ -111,22 +116,26 @@ export async function findSshKeys(
 }
 
 /**
- * A key for one repository, which the viewer must administer.
- * @throws AppError 400, 401, 403, 404, 409 for a key that is in use, and when there are too many
+ * Adds a key for one repository, which the viewer must administer.
+ * @throws AppError 400, 401, 403, 404, 409 for a key that is in use, and at the maximum number of keys
  */
 export async function addDeployKey(
   { db }: Deps,
   viewer: Viewer,
   input: { repositoryId: string; title: string; key: string; write: boolean },
 ): Promise<DeployKey> {
-  const { account, namespaceId } = await administered(db, viewer, input.repositoryId);
+  const { account, namespaceId } = await demandAdministeredRepository(
+    db,
+    viewer,
+    input.repositoryId,
+  );
   const { repositoryId, write } = input;
-  const { fingerprint, ...named } = read(input);
+  const { fingerprint, ...named } = checkKeyInput(input);
   const { userId } = account;
   const data = { id: newId('deploy'), userId, repositoryId, write, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
-    const limit = `A repository may have ${MAX_KEYS} deploy keys`;
-    await demandFew(tx, { repositoryId }, repositoryId, limit);
+    const limit = `A repository can have at most ${MAX_KEYS_PER_OWNER} deploy keys`;
+    await demandBelowLimit(tx, { repositoryId }, repositoryId, limit);
     const created = await tx.sshKey.create({ data, select: deployColumns });
     await record(tx, account, {
       action: 'deploy_key.add',
@@ -137,11 +146,11 @@ export async function addDeployKey(
     });
     return toDeployKey(created);
   }).catch((error) => {
-    throw taken(error, TAKEN, 'key');
+    throw toTakenError(error, KEY_IN_USE, 'key');
   });
 }
 
-/** It stops working at once, also in what is under way. @throws AppError 401, 403, 404 */
+/** The key stops working at once, also in open connections. @throws AppError 401, 403, 404 */
 export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
   demandFullRights(viewer);
   const row = isId('deploy', id)
@@ -149,7 +158,7 @@ export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string):
     : null;
   if (!row?.repositoryId) throw notFound('Deploy key');
   const { repositoryId } = row;
-  const { account, namespaceId } = await administered(db, viewer, repositoryId);
+  const { account, namespaceId } = await demandAdministeredRepository(db, viewer, repositoryId);
   await inTransaction(db, async (tx) => {
     const { count } = await tx.sshKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('Deploy key');
@@ -164,19 +173,19 @@ export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string):
   return id;
 }
 
-/** Those of a repository, newest first, after a cursor. @throws AppError 400, 401, 403, 404 */
+/** A page of a repository's deploy keys after a cursor, newest first. @throws AppError 400, 401, 403, 404 */
 export async function sliceDeployKeys(
   { db }: Deps,
   viewer: Viewer,
   repositoryId: string,
   range: SliceRequest,
 ): Promise<Slice<DeployKey>> {
-  await administered(db, viewer, repositoryId);
+  await demandAdministeredRepository(db, viewer, repositoryId);
   const query = { where: { repositoryId }, select: deployColumns };
   return readSlice(db.sshKey, NEWEST, range, query, (rows: DeployRow[]) => rows.map(toDeployKey));
 }
 
-/** Those of the ids whose repositories the viewer administers. */
+/** The deploy keys among `ids` whose repositories the viewer administers. */
 export async function findDeployKeys(
   { db }: Deps,
   viewer: Viewer,
@@ -211,10 +220,10 @@ function toDeployKey({ repositoryId, ...row }: DeployRow): DeployKey {
 }
 
 /**
- * Additions to one owner follow each other, because the count is made under a lock that lasts until the commit.
+ * Counts under a lock that lasts until the commit, so that concurrent additions cannot exceed the limit.
  * @throws AppError 409
  */
-async function demandFew(
+async function demandBelowLimit(
   tx: Db,
   where: Prisma.SshKeyWhereInput,
   ownerId: string,
@@ -222,23 +231,24 @@ async function demandFew(
 ): Promise<void> {
   await tx.$executeRaw`
     select pg_advisory_xact_lock(hashtextextended(${sshKeysLock(ownerId)}, 0))`;
-  if ((await tx.sshKey.count({ where })) >= MAX_KEYS) throw new AppError('conflict', limit);
+  if ((await tx.sshKey.count({ where })) >= MAX_KEYS_PER_OWNER)
+    throw new AppError('conflict', limit);
 }
 
-/** What is kept of a key that is added. @throws AppError 400 */
-function read({ title, key }: { title: string; key: string }) {
+/** @returns the columns to store. @throws AppError 400 */
+function checkKeyInput({ title, key }: { title: string; key: string }) {
   const { text, fingerprint, comment } = parsePublicKey(key);
   const name = title || comment.slice(0, 100);
   if (!/^[^\p{C}]{1,100}$/u.test(name) || name.trim() !== name)
     throw invalid(
       'title',
-      'must be 1 to 100 characters, without control characters, or a space at either end',
+      'must be 1 to 100 characters, without control characters, or spaces at either end',
     );
   return { title: name, publicKey: text, fingerprint };
 }
 
 /** @throws AppError 401, 403, 404 */
-async function administered(
+async function demandAdministeredRepository(
   db: Db,
   viewer: Viewer,
   repositoryId: string,
@@ -253,17 +263,17 @@ async function administered(
   return { account, namespaceId: row.namespaceId };
 }
 
-/** Public keys of SSH, as `ssh-keygen` writes them: `<type> <base64> <comment>`. */
+/** An SSH public key, which `ssh-keygen` writes as `<type> <base64> <comment>`. */
 type PublicKey = {
   type: string;
-  /** `<type> <base64>`, in one form for each key. */
+  /** `<type> <base64>`, the canonical form of the key. */
   text: string;
-  /** As `ssh-keygen -l` shows it: `SHA256:…`. */
+  /** `SHA256:…`, as `ssh-keygen -l` shows it. */
   fingerprint: string;
   comment: string;
 };
 
-const MAX_TEXT = 16_384;
+const MAX_PUBLIC_KEY = 16_384;
 
 /** @throws AppError 400 naming `key` */
 export function parsePublicKey(given: string): PublicKey {
@@ -271,21 +281,21 @@ export function parsePublicKey(given: string): PublicKey {
   if (text.includes('PRIVATE KEY'))
     throw invalid(
       'key',
-      'this is a private key, which nobody else may see; replace it, and give the public one (the file that ends in .pub)',
+      'this is a private key, which must stay secret: create a new key pair, and send the public key (the file that ends in .pub)',
     );
-  if (text.length > MAX_TEXT || /[\r\n\0]/.test(text))
-    throw invalid('key', 'must be one line: the content of a file that ends in .pub');
+  if (text.length > MAX_PUBLIC_KEY || /[\r\n\0]/.test(text))
+    throw invalid('key', 'must be one line: the content of the .pub file');
   const [type = '', encoded = '', ...comment] = text.split(/[ \t]+/);
   if (!isKeyType(type)) throw invalid('key', whyNotType(type));
   const bytes = Buffer.from(encoded, 'base64');
-  // Node's decoder skips what is no base64.
+  // Node's decoder skips invalid characters.
   if (bytes.length === 0 || bytes.toString('base64') !== encoded)
-    throw invalid('key', 'is cut off: what follows the type is no base64');
+    throw invalid('key', 'the part after the type is not valid base64; the key may be cut off');
   try {
-    if (readWireKey(bytes).type !== type) throw new Error('holds another type');
+    if (readWireKey(bytes).type !== type) throw new Error('contains another type');
   } catch (error) {
     const { message } = error as Error;
-    throw invalid('key', `is no key of the type ${type}: it ${message}`);
+    throw invalid('key', `is not a valid key of type ${type}: it ${message}`);
   }
   return {
     type,
@@ -296,9 +306,9 @@ export function parsePublicKey(given: string): PublicKey {
 }
 
 function whyNotType(type: string): string {
-  const taken = 'taken are Ed25519, ECDSA and RSA keys, such as ssh-keygen -t ed25519 makes';
-  if (type === 'ssh-dss') return `DSA keys are too weak; ${taken}`;
-  // What a certificate may do is said by whoever signed it.
-  if (type.includes('-cert-')) return 'is a certificate; give the key itself';
-  return `must begin with the type of a key; ${taken}`;
+  const supported = 'use an Ed25519, ECDSA or RSA key, for example from ssh-keygen -t ed25519';
+  if (type === 'ssh-dss') return `DSA keys are too weak; ${supported}`;
+  // The signer of a certificate defines what it may do.
+  if (type.includes('-cert-')) return 'is a certificate; send the public key itself';
+  return `must begin with a supported key type; ${supported}`;
 }

@@ -1,4 +1,4 @@
-/** The audit log: every mutation leaves its one entry, a refused one none, and who may read them. */
+/** The audit log: every mutation leaves one entry, refused requests leave none; and who may read the entries. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { schema } from '../../src/api/graphql/schema.ts';
 import {
@@ -89,7 +89,7 @@ type Row = {
   namespace: string;
 };
 
-/** Those of one request, each of its rows. */
+/** All rows of one request. */
 async function entriesOf(requestId: string): Promise<Row[]> {
   const { rows } = await app.pool.query(
     `select e.*, n.name as namespace from audit_entries e join namespaces n on n.id = e.namespace_id
@@ -99,7 +99,7 @@ async function entriesOf(requestId: string): Promise<Row[]> {
   return rows;
 }
 
-/** Calls, and finds what was recorded of it. */
+/** Sends a request, and returns its entries. */
 async function call(client: Client, query: string, args: object = {}) {
   const requestId = crypto.randomUUID();
   const { body } = await client.post(
@@ -110,7 +110,7 @@ async function call(client: Client, query: string, args: object = {}) {
   return { body, entries: await entriesOf(requestId) };
 }
 
-describe('every mutation leaves one entry, and a refused one none', () => {
+describe('every mutation leaves one entry, and a refused mutation leaves none', () => {
   const fields = Object.values(schema.getMutationType()?.getFields() ?? {});
 
   test.each(fields.map((field) => [field.name, field] as const))('%s', async (name, field) => {
@@ -128,13 +128,13 @@ describe('every mutation leaves one entry, and a refused one none', () => {
       await admin.gql(
         'mutation { setMember(input: {namespace: "acme", username: "alone", role: READ}) { member { id } } }',
       );
-    // The role that it is given is another than before.
+    // The new role must differ from the current one.
     if (name === 'setMember')
       await admin.gql(
         'mutation { setMember(input: {namespace: "acme", username: "reader", role: WRITE}) { member { id } } }',
       );
     const args = await make('admin');
-    // The job of the matrix is over, and what is over cannot be cancelled.
+    // The job of the matrix is finished, and cannot be cancelled.
     if (name === 'cancelJob')
       await app.pool.query(
         `update jobs set status = 'queued', available_at = now() + interval '1 h',
@@ -156,7 +156,7 @@ describe('every mutation leaves one entry, and a refused one none', () => {
     );
   });
 
-  test('and every action is that of a mutation, of a push, or of signing in', () => {
+  test('every action belongs to a mutation, a push, or a sign-in', () => {
     const known = Object.keys(AUDIT_ACTIONS);
     const others = [
       'repository.push',
@@ -169,7 +169,7 @@ describe('every mutation leaves one entry, and a refused one none', () => {
   });
 });
 
-test('what changes nothing leaves none', async () => {
+test('a request that changes nothing leaves no entry', async () => {
   const admin = world.callers.find((caller) => caller.name === 'admin')?.client as Client;
   const created = await admin.gql(
     `mutation { createWebhook(input: {name: "same", url: "https://127.0.0.1/hook", secret: "a secret",
@@ -206,7 +206,7 @@ test('what changes nothing leaves none', async () => {
   }
 });
 
-test('REST leaves the same, and nothing that is secret', async () => {
+test('REST leaves the same entries, and no entry contains a secret', async () => {
   const ada = await app.user('ada');
   const requestId = crypto.randomUUID();
   const { body } = await ada.post(
@@ -241,7 +241,7 @@ test('REST leaves the same, and nothing that is secret', async () => {
     expect(all).not.toContain(secret);
 });
 
-test('a push leaves its entry, once, also when it is recorded late', async () => {
+test('a push leaves one entry, even when it is recorded late', async () => {
   const eve = await app.user('eve');
   await eve.post('/auth/v1/repository/eve', { name: 'pushed' });
   await using workspace = await Workspace.open();
@@ -265,7 +265,7 @@ test('a push leaves its entry, once, also when it is recorded late', async () =>
       details: { ref_count: 1, refs: [{ ref: 'refs/heads/main', after: sha }] },
     },
   ]);
-  // The state and the entry are one: what cannot be recorded has not happened yet.
+  // The state and the entry are written together: a push that cannot be recorded has not happened yet.
   await app.pool.query('alter table audit_entries rename to audit_hidden');
   const { body } = await eve.post('/auth/v1/repository/eve', { name: 'never' });
   expect(body.error.code).toBe('internal_error');
@@ -281,7 +281,7 @@ test('a push leaves its entry, once, also when it is recorded late', async () =>
   expect(await pushes()).toHaveLength(2);
 });
 
-test('who may administer a namespace reads its log, users their own, and the operator all', async () => {
+test('admins read the log of their namespace, users their own actions, and operators everything', async () => {
   const by = (name: string) =>
     world.callers.find((caller) => caller.name === name)?.client as Client;
   const FIELDS = `totalCount nodes { id action actor subject name namespace details address requestId timestamp
@@ -311,7 +311,7 @@ test('who may administer a namespace reads its log, users their own, and the ope
   const unknown = await ofAcme(by('manager'), '(actor: "nobody-of-this-name")');
   expect(unknown.errors?.[0]?.extensions.code).toBe('NOT_FOUND');
 
-  // A transfer is in the logs of both, and once in that of the operator.
+  // A transfer is in the logs of both namespaces, and once in the server log.
   const id = await world.repository();
   await by('admin').gql(
     'mutation ($id: ID!) { transferRepository(input: {id: $id, newNamespace: "manager"}) { repository { id } } }',
@@ -341,7 +341,7 @@ test('who may administer a namespace reads its log, users their own, and the ope
   expect(scoped.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
 });
 
-test('what was done on the machine is recorded of the server, and entries go after their days', async () => {
+test('changes on the machine are recorded as made by the server, and old entries are removed', async () => {
   const { rows } = await app.pool.query(
     `select action from audit_entries where actor = 'server' and actor_id is null order by id`,
   );

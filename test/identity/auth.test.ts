@@ -31,7 +31,7 @@ async function tokenFor(app: TestApp, user: Client, input: object): Promise<Clie
   return app.client(`Bearer ${createAccessToken.token}`);
 }
 
-test('a new user has a namespace of the same name', async () => {
+test('a new user has a namespace with the same name', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { viewer, whoami } = await alice.gql(
@@ -58,7 +58,7 @@ test('a new user has a namespace of the same name', async () => {
   });
 });
 
-test('the operator alone makes users and organizations, of names that are free and allowed', async () => {
+test('only operators create users and organizations, with free and valid names', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const user = (username: string, email = `${username}@example.com`) =>
@@ -86,7 +86,7 @@ test('the operator alone makes users and organizations, of names that are free a
   expect(await codes(narrowed, CREATE_ORG, { name })).toEqual(['PERMISSION_DENIED', null]);
 });
 
-test('admins keep the members of a namespace, and members alone see them', async () => {
+test('admins manage the members of a namespace, and only members see them', async () => {
   await using app = await startApp();
   const [alice, bob, carol] = await trio(app);
   await app.admin.gql(CREATE_ORG, { input: { name: 'acme', plan: 'TEAM' } });
@@ -135,7 +135,7 @@ test('admins keep the members of a namespace, and members alone see them', async
     removeMember: { id: null },
   });
 
-  // A user's own namespace takes members, but its owner stays.
+  // A user's own namespace can have members, but its owner stays admin.
   await alice.gql(SET_MEMBER, { input: member('bob', 'ADMIN', 'alice') });
   const owner = member('alice', 'READ', 'alice');
   expect(await codes(bob, SET_MEMBER, owner)).toEqual(['CONFLICT', null]);
@@ -145,7 +145,7 @@ test('admins keep the members of a namespace, and members alone see them', async
   ]);
 });
 
-test('an organization keeps an admin, and members may leave', async () => {
+test('the last admin of an organization stays, and members may leave', async () => {
   await using app = await startApp();
   const [alice, bob] = await trio(app);
   await app.admin.gql(CREATE_ORG, { input: { name: 'acme' } });
@@ -165,7 +165,7 @@ test('an organization keeps an admin, and members may leave', async () => {
   expect(await set(alice, 'alice', 'WRITE')).toEqual(conflict);
   expect(await set(alice, 'alice', 'ADMIN')).toBeUndefined();
 
-  // Who is no admin removes nobody but themselves, and not with a limited credential.
+  // Non-admins can remove only themselves, and not with a limited credential.
   expect(await remove(bob, 'alice')).toEqual(['PERMISSION_DENIED', null]);
   const narrowed = await tokenFor(app, bob, { name: 'n', scopes: ['REPO_READ'] });
   expect(await remove(narrowed, 'bob')).toEqual(['PERMISSION_DENIED', null]);
@@ -175,13 +175,13 @@ test('an organization keeps an admin, and members may leave', async () => {
   );
   expect(rows).toEqual([{ username: 'alice' }]);
 
-  // Of two admins who leave at once, one stays.
+  // When two admins leave at the same time, one stays.
   await set(alice, 'bob', 'ADMIN');
   const left = await Promise.all([remove(alice, 'alice'), remove(bob, 'bob')]);
   expect(left.filter((one) => one === undefined)).toHaveLength(1);
 });
 
-test('a token is shown once, works until it is over or deleted, and is kept as a hash', async () => {
+test('a token is shown once, works until it expires or is deleted, and is stored as a hash', async () => {
   await using app = await startApp();
   const { db, pool } = app.app.services;
   const alice = await app.user('alice');
@@ -218,7 +218,7 @@ test('a token is shown once, works until it is over or deleted, and is kept as a
   expect((await alice.get('/auth/v1/pat/my%20laptop')).status).toBe(404);
 });
 
-test('what a credential is given must make sense', async () => {
+test('invalid inputs of credentials are refused', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const token = (input: object) => codes(alice, CREATE_TOKEN, { name: 'x', ...input });
@@ -240,7 +240,7 @@ test('what a credential is given must make sense', async () => {
   expect(await key({ namespace: 'admin' })).toEqual(['PERMISSION_DENIED', null]);
 });
 
-test('a credential of less than full rights manages no credentials, and sees none', async () => {
+test('a limited credential can neither manage nor see credentials', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const scoped = await tokenFor(app, alice, { name: 'scoped', scopes: ['REPO_ADMIN'] });
@@ -262,7 +262,7 @@ test('a credential of less than full rights manages no credentials, and sees non
   }
 });
 
-test('a key acts for its user, in the namespace it is bound to, where admins manage it', async () => {
+test('an API key acts for its user in its namespace, and the admins there manage it', async () => {
   await using app = await startApp();
   const [alice, bob, carol] = await trio(app);
   await app.admin.gql(CREATE_ORG, { input: { name: 'acme' } });
@@ -291,7 +291,7 @@ test('a key acts for its user, in the namespace it is bound to, where admins man
   expect((await carol.delete('/auth/v1/api_keys/acme-ci')).status).toBe(403);
   expect((await carol.get('/auth/v1/api_keys/none')).status).toBe(404);
 
-  // It can do no more than its user, at each moment.
+  // The key never has more rights than its user has at that time.
   await bob.gql(SET_MEMBER, { input: { namespace: 'acme', username: 'alice', role: 'READ' } });
   expect(await codes(ci, SET_MEMBER, addTo('acme'))).toEqual(['PERMISSION_DENIED', null]);
 
@@ -301,7 +301,7 @@ test('a key acts for its user, in the namespace it is bound to, where admins man
   expect((await ci.get('/auth/v1/whoami')).status).toBe(401);
 });
 
-test('credentials that are given and not valid are refused on every route', async () => {
+test('invalid credentials are refused on every route', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { body } = await alice.post('/auth/v1/api_keys', { name: 'k' });
@@ -345,7 +345,7 @@ test('credentials that are given and not valid are refused on every route', asyn
     expect((await app.client(authorization).get('/auth/v1/whoami')).status).toBe(200);
 });
 
-test('others see neither the address nor the plan of a user, and the anonymous see nobody', async () => {
+test('other users see neither the email nor the plan of a user, and anonymous viewers see no users', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const bob = await app.user('bob');
@@ -364,7 +364,7 @@ test('others see neither the address nor the plan of a user, and the anonymous s
   expect(await app.anonymous.gql('{ viewer { id } }')).toEqual({ viewer: null });
 });
 
-test('a right is the least of role, scopes and narrowing; visibility adds reading', () => {
+test('an action must be allowed by role, scopes and restrictions; visibility adds reading', () => {
   const viewer = (limits: Partial<Extract<Viewer, { kind: 'account' }>> = {}): Viewer => ({
     kind: 'account',
     userId: 'user_1',
@@ -434,7 +434,7 @@ test('a right is the least of role, scopes and narrowing; visibility adds readin
   expect([seen(anonymous), seen(elsewhere)]).toEqual([['public'], ['public', 'internal']]);
 });
 
-test('an id of no form or of no node is the asker’s mistake, one of nothing is null', async () => {
+test('a malformed id or an id of another type is an error, and an unknown id is null', async () => {
   await using app = await startApp();
   const { viewer } = await app.admin.gql('{ viewer { id } }');
   const node = (id: string) =>

@@ -1,4 +1,4 @@
-/** Connecting an identity of an issuer to a user who exists, and taking it away. */
+/** Connecting an identity to an existing user, and removing it. */
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { readConfig } from '../../src/base/config/config.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -35,7 +35,7 @@ beforeEach(async () => {
     issuer.people[name] = { email: `${name}@acme.com`, email_verified: true };
 });
 
-/** A browser that is signed in with the token of a client. */
+/** A browser session, signed in with the token of a client. */
 async function browserOf(client: Client): Promise<Browser> {
   const answer = await app.anonymous.request('POST', '/login', {
     headers: { origin: app.base },
@@ -61,7 +61,7 @@ const connectUrl = async (browser: Browser): Promise<string> =>
 
 const isEnd = (url: string) => url === `${app.base}/graphql`;
 
-/** Follows the address as a person of the issuer. */
+/** Signs in at the identity provider as a person, starting at a URL. */
 function follow(browser: Browser, url: string, person: string, isStop = isEnd) {
   issuer.person = person;
   return browser.open(`${url}&to=%2Fgraphql`, isStop);
@@ -77,7 +77,7 @@ const identities = async () =>
 const MINE = '{ viewer { username identities { totalCount nodes { id issuer label subject } } } }';
 const DELETE = 'mutation ($id: ID!) { deleteIdentity(input: { id: $id }) { id } }';
 
-test('a user connects an identity, and signs in by it from then on', async () => {
+test('a user connects an identity, and can sign in with it from then on', async () => {
   const browser = await browserOf(ada);
   expect((await follow(browser, await connectUrl(browser), 'new')).url).toBe(`${app.base}/graphql`);
   expect(await identities()).toEqual([{ subject: 'new', username: 'ada' }]);
@@ -96,7 +96,7 @@ test('a user connects an identity, and signs in by it from then on', async () =>
       ],
     },
   });
-  // Again it changes nothing.
+  // Connecting again changes nothing.
   await follow(browser, await connectUrl(browser), 'new');
   expect(await identities()).toHaveLength(1);
 
@@ -110,27 +110,30 @@ test('a user connects an identity, and signs in by it from then on', async () =>
   expect(rows).toEqual([{ actor: 'ada', name: 'Acme', credential_kind: 'session' }]);
 });
 
-test('an identity of another user is refused, and so is one that may not sign in', async () => {
+test('an identity of another user is refused, and so is an identity that may not sign in', async () => {
   const hers = await browserOf(eve);
   await follow(hers, await connectUrl(hers), 'eve');
   const browser = await browserOf(ada);
   const taken = await follow(browser, await connectUrl(browser), 'eve');
-  expect(taken.text).toContain('Another user here signs in by this identity of Acme');
+  expect(taken.text).toContain('This identity of Acme belongs to another user of this server');
   issuer.people.far = { email: 'far@evil.example', email_verified: true };
-  // The issuer knows the first browser as Eve's.
+  // At the identity provider, the first browser belongs to Eve.
   const second = await browserOf(ada);
   const far = await follow(second, await connectUrl(second), 'far');
-  expect(far.text).toContain('of no domain that may sign in');
+  expect(far.text).toContain('not in a domain that may sign in');
   expect(await identities()).toEqual([{ subject: 'eve', username: 'eve' }]);
 });
 
-test("another's ticket, a changed one and one of nobody begin nothing", async () => {
+test('a ticket of another session, a modified ticket and an invalid ticket are refused', async () => {
   const [mine, hers] = [await browserOf(ada), await browserOf(eve)];
   const url = await connectUrl(hers);
-  // Eve sends Ada her own address, so that Ada's identity would be hers; and none but her browser may begin.
+  // Eve sends Ada her own connect URL, to get Ada's identity connected to Eve. Only Eve's browser may use it.
   for (const browser of [mine, new Browser(), await browserOf(eve)]) {
     const end = await follow(browser, url, 'ada');
-    expect([end.status, end.text.includes('not signed in as when you began')]).toEqual([401, true]);
+    expect([
+      end.status,
+      end.text.includes('no longer signed in with the session that started this'),
+    ]).toEqual([401, true]);
   }
   for (const wrong of [`${url.slice(0, -8)}AAAAAAAA`, `${app.base}/login/oidc?connect=1`]) {
     expect((await follow(hers, wrong, 'eve')).status).toBe(401);
@@ -138,26 +141,26 @@ test("another's ticket, a changed one and one of nobody begin nothing", async ()
   expect(await identities()).toEqual([]);
 });
 
-test('who comes back with the attempt of another session connects nothing', async () => {
+test('a callback with the attempt of another session connects nothing', async () => {
   const [mine, hers] = [await browserOf(ada), await browserOf(eve)];
   const isCallback = (url: string) => url.startsWith(`${app.base}/login/oidc/callback`);
-  // Eve stops before the end, and plants her attempt and her answer in Ada's browser.
+  // Eve stops before the callback, and plants her attempt and her callback URL in Ada's browser.
   const stopped = await follow(hers, await connectUrl(hers), 'eve', isCallback);
   for (const [name, value] of hers.cookies(app.base))
     if (name.endsWith('-attempt')) mine.cookies(app.base).set(name, value);
   const planted = await mine.open(stopped.url);
   expect(planted.status).toBe(401);
-  expect(planted.text).toContain('not signed in as when you began');
+  expect(planted.text).toContain('no longer signed in with the session that started this');
   expect(await identities()).toEqual([]);
 
-  // Signed out meanwhile.
+  // The session ended in between.
   const again = await follow(hers, await connectUrl(hers), 'eve', isCallback);
   await app.pool.query('delete from browser_sessions');
   expect((await hers.open(again.url)).status).toBe(401);
   expect(await identities()).toEqual([]);
 });
 
-test('an answer is for one return', async () => {
+test('a callback URL works once', async () => {
   const browser = await browserOf(ada);
   let callback = '';
   await follow(browser, await connectUrl(browser), 'ada', (url) => {
@@ -170,7 +173,7 @@ test('an answer is for one return', async () => {
   expect(await identities()).toEqual([]);
 });
 
-test('only a session is given an address that connects', async () => {
+test('only a browser session gets a connect URL', async () => {
   const query = '{ identityIssuers { name label signInUrl connectUrl } }';
   const shown = {
     name: 'oidc',
@@ -182,7 +185,7 @@ test('only a session is given an address that connects', async () => {
     expect((await client.gql(query)).identityIssuers).toEqual([shown]);
 });
 
-test('an identity is taken away, with the sessions that began so; not the last way in', async () => {
+test('removing an identity ends sessions from identity providers; the last way to sign in cannot be removed', async () => {
   const browser = await browserOf(ada);
   await follow(browser, await connectUrl(browser), 'ada');
   const other = new Browser();
@@ -199,7 +202,7 @@ test('an identity is taken away, with the sessions that began so; not the last w
   expect((await ask(other, '{ viewer { username } }')).data.viewer).toBeNull();
   expect((await ask(browser, '{ viewer { username } }')).data.viewer.username).toBe('ada');
 
-  // Whom the issuer made has nothing else.
+  // A user who was created by the first sign-in has no other way to sign in.
   const alone = new Browser();
   issuer.person = 'new';
   await alone.open(`${app.base}/login/oidc?to=%2Fgraphql`, isEnd);
@@ -217,7 +220,7 @@ test('an identity is taken away, with the sessions that began so; not the last w
   expect((await ask(alone, DELETE, { id: own })).errors).toBeUndefined();
 });
 
-test('identities are shown to their user alone', async () => {
+test('only the user sees their identities', async () => {
   const { viewer } = await ada.gql('{ viewer { id } }');
   const query = 'query ($id: ID!) { node(id: $id) { ... on User { identities { totalCount } } } }';
   for (const client of [eve, app.admin]) {
@@ -227,7 +230,7 @@ test('identities are shown to their user alone', async () => {
   }
 });
 
-test('a group makes an operator and takes it back; who was one without it stays one', async () => {
+test('a group grants and revokes operator rights; operators without the group stay operators', async () => {
   const operator = async (name: string) =>
     (await app.pool.query('select operator from users where username = $1', [name])).rows[0]
       .operator;
@@ -245,7 +248,7 @@ test('a group makes an operator and takes it back; who was one without it stays 
     await new Browser().open(`${app.base}/login/oidc?to=%2Fgraphql`, isEnd);
     expect(await operator(name), name).toBe(name === 'admin');
   }
-  // And when the identity goes.
+  // The rights also end with the identity.
   issuer.people.eve = { email: 'eve@acme.com', email_verified: true, groups: ['ops'] };
   const browser = await browserOf(eve);
   await follow(browser, await connectUrl(browser), 'eve');

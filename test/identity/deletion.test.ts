@@ -1,4 +1,4 @@
-/** Deletion of organizations and users: what stands in the way, what goes along, and what stays. */
+/** Deletion of organizations and users: what prevents it, what is removed with them, and what stays. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { removeDeletedNamespaces } from '../../src/identity/deletion.ts';
 import { removeLeftMarked } from '../../src/jobs/artifacts/kept.ts';
@@ -54,7 +54,7 @@ async function repository(client: Client, namespace: string, name: string): Prom
 const rowsOf = async (table: string, id: string, column = 'namespace_id') =>
   (await app.pool.query(`select from ${table} where ${column} = $1`, [id])).rowCount;
 
-/** As maintenance does it. */
+/** Runs the maintenance task. */
 async function maintain(): Promise<void> {
   const { services } = app.app;
   while (await removeJobsOfDeleted(services));
@@ -62,7 +62,7 @@ async function maintain(): Promise<void> {
   await removeDeletedNamespaces(services);
 }
 
-test('an organization is deleted when its repositories and unfinished jobs are gone', async () => {
+test('an organization can be deleted when its repositories and unfinished jobs are gone', async () => {
   const id = await organization('acme');
   const repo = await repository(ada, 'acme', 'code');
   await submit(ada, { namespace: 'acme', name: 'held', image: 'x', command: 'busy' });
@@ -80,7 +80,7 @@ test('an organization is deleted when its repositories and unfinished jobs are g
   await ada.delete(`/auth/v1/repository/acme/${repo}`);
   expect(await refusal(deleteOrganization(ada, 'ada'))).toEqual(['CONFLICT', expect.any(String)]);
 
-  // What goes along: finished jobs with artifacts, artifacts that were kept, keys, members, webhooks.
+  // Removed with it: finished jobs with artifacts, kept artifacts, keys, members, webhooks.
   const artifacts = { command: 'echo done; mkdir out; exit 0', outputPath: 'out' };
   for (const name of ['done', 'kept']) {
     await submit(ada, { namespace: 'acme', name, image: 'x', ...artifacts });
@@ -112,7 +112,7 @@ test('an organization is deleted when its repositories and unfinished jobs are g
   );
   expect([node, organizations.nodes, search]).toEqual([null, [], []]);
 
-  // The name is free, and what has it is another organization.
+  // The name is free, and a new organization can use it.
   const again = await organization('acme');
   expect(again).not.toBe(id);
   const { namespace } = await ada.gql(
@@ -132,7 +132,7 @@ test('an organization is deleted when its repositories and unfinished jobs are g
   });
 });
 
-test('a user is deleted by operators, with all credentials, when nothing depends on them', async () => {
+test('operators delete a user with all credentials, when nothing depends on the user', async () => {
   const carol = await app.user('carol');
   const id = (await carol.gql('{ viewer { id } }')).viewer.id;
   await organization('beta');
@@ -154,7 +154,7 @@ test('a user is deleted by operators, with all credentials, when nothing depends
   expect((await refusal(deleteUser(app.admin, 'beta')))?.[0]).toBe('NOT_FOUND');
   expect(await refusal(deleteUser(app.admin, 'carol'))).toEqual([
     'CONFLICT',
-    'The user is the last admin of beta: make somebody else an admin first',
+    'The user is the last admin of beta: make another member an admin first',
   ]);
   await app.admin.gql(
     'mutation { setMember(input: { namespace: "beta", username: "ada", role: ADMIN }) { member { id } } }',
@@ -169,7 +169,7 @@ test('a user is deleted by operators, with all credentials, when nothing depends
   expect((await carol.get('/auth/v1/whoami')).status).toBe(401);
   expect((await app.admin.get('/auth/v1/repository/carol')).status).toBe(404);
   expect((await refusal(deleteUser(app.admin, 'carol')))?.[0]).toBe('NOT_FOUND');
-  // What is in organizations stays.
+  // Objects in organizations stay.
   expect((await ada.get(`/auth/v1/repository/beta/${theirs}`)).status).toBe(200);
   expect((await ada.get('/beta/job/by-carol')).body.status).toBe('succeeded');
   await maintain();

@@ -1,4 +1,4 @@
-/** Signing in a program without a browser: the codes, the page, the token, and who would like to have it. */
+/** Device authorization grant: the codes, the page, the token, and attempts to steal it. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
@@ -11,7 +11,7 @@ import { needs } from '../support/needs.ts';
 let app: TestApp;
 let ada: Client;
 let eve: Client;
-/** Cookies of browsers that are signed in. */
+/** Session cookies. */
 let adas: string;
 let eves: string;
 
@@ -60,11 +60,11 @@ const respond = (cookie: string, user_code: string, answer: string, headers: obj
     },
   );
 
-/** As though the program had waited. */
+/** Simulates that the program waited for the interval. */
 const wait = () =>
   app.pool.query(`update device_requests set polled_at = polled_at - interval '1 min'`);
 
-test('a program is signed in when its user agrees, with what was asked for, and once', async () => {
+test('a program gets one token with the requested rights when its user approves', async () => {
   const asked = await begin({ scope: 'repo:read job:write', expires_in_days: '7' });
   expect(asked).toEqual({
     device_code: expect.stringMatching(/^[0-9A-Za-z]{40}$/),
@@ -92,12 +92,12 @@ test('a program is signed in when its user agrees, with what was asked for, and 
     expect(page.text).toContain(shown);
   expect(page.headers.get('content-security-policy')).toContain("frame-ancestors 'none'");
   expect(page.headers.get('cache-control')).toBe('no-store');
-  // To look is not to agree.
+  // Opening the page does not approve.
   await wait();
   expect((await poll(asked.device_code)).body.error).toBe('authorization_pending');
 
   const agreed = await respond(adas, asked.user_code, 'approve');
-  expect([agreed.status, agreed.text.includes('<b>tool</b> is signed in as you')]).toEqual([
+  expect([agreed.status, agreed.text.includes('<b>tool</b> will be signed in as you')]).toEqual([
     200,
     true,
   ]);
@@ -120,7 +120,7 @@ test('a program is signed in when its user agrees, with what was asked for, and 
     name: `tool ${asked.user_code}`,
     scopes: ['REPO_READ', 'JOB_WRITE'],
   });
-  // A device code that is used again is no code any more, and so is the other.
+  // Both codes are invalid once the token was fetched.
   expect((await poll(asked.device_code)).body.error).toBe('invalid_grant');
   expect((await respond(eves, asked.user_code, 'approve')).status).toBe(404);
   const { rows } = await app.pool.query(
@@ -133,7 +133,7 @@ test('a program is signed in when its user agrees, with what was asked for, and 
   ]);
 });
 
-test('without scopes the page says that all rights are asked for', async () => {
+test('without scopes the page says that all rights are requested', async () => {
   const { user_code, device_code } = await begin();
   expect((await open(adas, user_code)).text).toContain('everything that you can do');
   await respond(adas, user_code, 'approve');
@@ -145,7 +145,7 @@ test('without scopes the page says that all rights are asked for', async () => {
   expect(made.createAccessToken.token).toMatch(/^loam_pat_/);
 });
 
-test('what a user refuses is denied, and anything but a clear yes is a no', async () => {
+test('a refused request is denied, and any answer except approval refuses', async () => {
   for (const answer of ['refuse', '', 'yes']) {
     const { user_code, device_code } = await begin();
     expect((await respond(adas, user_code, answer)).text).toContain('<b>tool</b> was refused');
@@ -155,14 +155,14 @@ test('what a user refuses is denied, and anything but a clear yes is a no', asyn
   }
 });
 
-test('who asks too often has to slow down, and who is too late begins anew', async () => {
+test('polling too often is answered with slow_down, and late polling with expired_token', async () => {
   const { user_code, device_code } = await begin();
   expect((await poll(device_code)).body.error).toBe('authorization_pending');
   expect((await poll(device_code)).body).toEqual({
     error: 'slow_down',
-    error_description: 'Ask every 10 s',
+    error_description: 'Wait 10 s between requests',
   });
-  expect((await poll(device_code)).body.error_description).toBe('Ask every 15 s');
+  expect((await poll(device_code)).body.error_description).toBe('Wait 15 s between requests');
   await wait();
   expect((await poll(device_code)).body.error).toBe('authorization_pending');
   await app.pool.query('update device_requests set expires_at = now()');
@@ -171,7 +171,7 @@ test('who asks too often has to slow down, and who is too late begins anew', asy
   expect((await respond(adas, user_code, 'approve')).status).toBe(404);
 });
 
-test('nothing is lost when the server starts again', async () => {
+test('requests survive a restart of the server', async () => {
   const { user_code, device_code } = await begin();
   await app.restart();
   await respond(adas, user_code, 'approve');
@@ -179,7 +179,7 @@ test('nothing is lost when the server starts again', async () => {
   expect((await poll(device_code)).body.access_token).toMatch(/^loam_pat_/);
 });
 
-test('of two who fetch the token at once one gets it', async () => {
+test('of two concurrent requests for the token one gets it', async () => {
   const { user_code, device_code } = await begin();
   await respond(adas, user_code, 'approve');
   const answers = await Promise.all(Array.from({ length: 5 }, () => poll(device_code)));
@@ -190,7 +190,7 @@ test('of two who fetch the token at once one gets it', async () => {
   expect(rowCount).toBe(1);
 });
 
-test('wrong requests are refused in the form of RFC 6749', async () => {
+test('invalid requests are refused in the form of RFC 6749', async () => {
   const code = '/login/device/code';
   for (const [path, fields, error] of [
     [code, {}, 'invalid_request'],
@@ -218,7 +218,7 @@ test('wrong requests are refused in the form of RFC 6749', async () => {
   expect((await app.anonymous.get(code)).status).toBe(405);
 });
 
-test('only a user who is signed in may see and answer, from our own page', async () => {
+test('only a signed-in user can see and answer a request, from a page of the server', async () => {
   const { user_code, device_code } = await begin();
   const led = await open('', user_code);
   expect([led.status, led.headers.get('location')]).toEqual([
@@ -233,13 +233,13 @@ test('only a user who is signed in may see and answer, from our own page', async
     { 'sec-fetch-site': 'same-site' },
   ])
     expect((await respond(adas, user_code, 'approve', headers)).status).toBe(403);
-  // Opening an address agrees to nothing.
+  // A GET request approves nothing.
   const opened = await app.anonymous.get(`/login/device?user_code=${user_code}&answer=approve`, {
     cookie: adas,
   });
   expect(opened.status).toBe(200);
   expect((await poll(device_code)).body.error).toBe('authorization_pending');
-  // A credential that is limited gives no other rights.
+  // A limited credential cannot approve.
   const { createAccessToken } = await ada.gql(
     'mutation { createAccessToken(input: {name: "limited", scopes: [REPO_READ]}) { token } }',
   );
@@ -254,7 +254,7 @@ test('only a user who is signed in may see and answer, from our own page', async
   expect(limited.status).toBe(403);
 });
 
-test('codes cannot be guessed: after ten wrong ones a right one is refused too', async () => {
+test('codes cannot be guessed: after ten wrong codes a correct code is refused too', async () => {
   const { user_code } = await begin();
   for (let i = 0; i < 10; i++) {
     const page = await open(eves, `BBBB-BBB${'BCDFGHJKLM'[i]}`);
@@ -266,13 +266,13 @@ test('codes cannot be guessed: after ten wrong ones a right one is refused too',
     expect([page.status, page.text.includes('Too many wrong codes')]).toEqual([429, true]);
     expect((await respond(eves, code, 'approve')).status).toBe(429);
   }
-  // Others are not kept from theirs, and it passes.
+  // Other users are not affected, and the limit ends.
   expect((await open(adas, user_code)).status).toBe(200);
   await app.pool.query(`update device_guesses set since = since - interval '15 min'`);
   expect((await open(eves, user_code)).status).toBe(200);
 });
 
-test('codes that are tried at the same time count, too', async () => {
+test('concurrent wrong codes count too', async () => {
   const codes = Array.from({ length: 60 }, (_, i) => {
     const [a, b] = [Math.floor(i / 10), i % 10].map((n) => 'BCDFGHJKLM'[n]);
     return `BBBB-BB${a}${b}`;
@@ -283,27 +283,27 @@ test('codes that are tried at the same time count, too', async () => {
   expect(statuses.filter((status) => status === 429)).toHaveLength(50);
 });
 
-test('a right code uses up no guess', async () => {
+test('a correct code does not count as a wrong one', async () => {
   const { user_code } = await begin();
   for (let i = 0; i < 12; i++) expect((await open(adas, user_code)).status).toBe(200);
   for (let i = 0; i < 10; i++) expect((await open(adas, 'BBBB-BBBB')).status).toBe(404);
   expect((await open(adas, user_code)).status).toBe(429);
 });
 
-test('an address that asks and asks is told to slow down', async () => {
+test('too many requests from one address are answered with slow_down', async () => {
   const answers = [];
   for (let i = 0; i < 31; i++) answers.push(await begin());
   expect(answers.filter((one) => one.device_code)).toHaveLength(30);
   expect(answers.at(-1)?.error).toBe('slow_down');
 });
 
-test('and also when it asks at the same time', async () => {
+test('concurrent requests from one address are limited too', async () => {
   const answers = await Promise.all(Array.from({ length: 60 }, () => begin()));
   expect(answers.filter((one) => one.device_code)).toHaveLength(30);
   expect(answers.filter((one) => one.error === 'slow_down')).toHaveLength(30);
 });
 
-test('what a program calls itself is text, and codes are not kept', async () => {
+test('the name of a program is escaped, and codes are not stored', async () => {
   const client_id = '<img src=x onerror=alert(1)>"\'&';
   const { user_code, device_code } = await begin({ client_id });
   const { text } = await open(adas, user_code);
@@ -320,11 +320,11 @@ test('what a program calls itself is text, and codes are not kept', async () => 
   expect(evil.text).not.toContain('<script>');
 });
 
-test('the example of the documentation works', async (ctx) => {
+test('the example in the documentation works', async (ctx) => {
   needs(ctx, 'curl', 'jq');
   const page = await readFile(join(import.meta.dirname, '../../docs/identity.md'), 'utf8');
   const [, example = ''] = /```sh\n(ask=.*?)```/s.exec(page) ?? [];
-  // Waiting is what its user does.
+  // The program waits for its user.
   const script = `sleep() { command sleep 0.1; }\n${example}\necho "token: $token"`;
   const shell = spawn('bash', ['--norc', '-eu', '-c', script], {
     env: { PATH: process.env.PATH, LOAM: app.base },
@@ -334,7 +334,7 @@ test('the example of the documentation works', async (ctx) => {
   const [, code = ''] = /^Open \S+\/login\/device and type (\S+)\n$/.exec(`${line}`) ?? [];
   const output = readText(shell.stdout);
   const asked = () => app.pool.query('select from device_requests where polled_at is not null');
-  // It has been told to wait at least once before it is approved.
+  // The program polls at least once before the approval.
   await expect.poll(async () => (await asked()).rowCount).toBe(1);
   expect((await respond(adas, code, 'approve')).status).toBe(200);
   expect(await output).toMatch(/^token: loam_pat_\w{46}\n$/);

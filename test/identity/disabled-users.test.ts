@@ -1,4 +1,4 @@
-/** Users who are disabled: what is refused, what goes on, and that enabling brings all of it back. */
+/** Disabled users: what is refused, what continues, and that enabling restores everything. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -44,7 +44,7 @@ async function signIn(form: Record<string, string>, path = '/login') {
   return { status, text, cookie: headers.getSetCookie()[0]?.split(';')[0] ?? '' };
 }
 
-test('every credential of a disabled user is refused with a reason, and taken again afterwards', async () => {
+test('every credential of a disabled user is refused with a reason, and accepted again after enabling', async () => {
   const ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'code' });
   const { body } = await ada.post('/auth/v1/api_keys', { name: 'adas' });
@@ -77,7 +77,7 @@ test('every credential of a disabled user is refused with a reason, and taken ag
   expect([byToken.status, byToken.cookie]).toEqual([401, '']);
   expect(byToken.text).toContain('The user ada is disabled');
   expect((await signIn({ secret }, '/login/link')).status).toBe(401);
-  // A wrong secret is told nothing of the user.
+  // A wrong secret reveals nothing about the user.
   const wrong = await whoami(app.client('API-Key adas$wrong'));
   expect(wrong.body.error.message).not.toMatch(MESSAGE);
 
@@ -88,7 +88,7 @@ test('every credential of a disabled user is refused with a reason, and taken ag
   expect((await signIn({ secret }, '/login/link')).status).toBe(303);
 });
 
-test('open streams of a disabled user end, and jobs go on', async () => {
+test('open streams of a disabled user end, and jobs continue', async () => {
   const bob = await app.user('bob');
   await submit(bob, { namespace: 'bob', name: 'long', image: 'x', command: 'busy' });
   const query = 'subscription { events(namespaces: ["bob"]) { id } }';
@@ -104,14 +104,14 @@ test('open streams of a disabled user end, and jobs go on', async () => {
   await until(app.admin, 'bob', 'long', 'CANCELLED');
 });
 
-test('operators alone disable, neither themselves nor the last of them', async () => {
+test('only operators disable users, but neither themselves nor the last operator', async () => {
   const eve = await app.user('eve');
   await app.user('second');
   expect(await codeOf(disable('second', eve))).toBe('PERMISSION_DENIED');
   expect(await codeOf(disable('nobody'))).toBe('NOT_FOUND');
   expect(await codeOf(disable('admin'))).toBe('CONFLICT');
 
-  // Of two operators who disable each other at once, one stays.
+  // When two operators disable each other at the same time, one stays.
   await app.pool.query(`update users set operator = true where username = 'eve'`);
   const both = await Promise.all([codeOf(disable('eve')), codeOf(disable('admin', eve))]);
   expect(both.filter((code) => code === undefined)).toHaveLength(1);
@@ -121,7 +121,7 @@ test('operators alone disable, neither themselves nor the last of them', async (
   expect(rows).toHaveLength(1);
 });
 
-test('the token of the environment is for an operator who is not disabled', async () => {
+test('the token of the environment belongs to an enabled operator', async () => {
   await using other = await startApp();
   await other.user('ada');
   await other.pool.query(`update users set operator = true where username = 'ada'`);

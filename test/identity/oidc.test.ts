@@ -1,14 +1,14 @@
-/** Signing in by an issuer of identities, and its access tokens as credentials. */
+/** Signing in with an identity provider (OpenID Connect), and its access tokens as credentials. */
 import { hash } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readConfig } from '../../src/base/config/config.ts';
-import { accountsOf, authenticate, demandValid } from '../../src/identity/authenticate.ts';
+import { authenticate, demandValidAccount, readAccounts } from '../../src/identity/authenticate.ts';
 import { demandAccount } from '../../src/identity/permissions.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { Browser, CLIENT, startIssuer, type TestIssuer } from '../support/oidc-issuer.ts';
 
 const AUDIENCE = 'https://loam.example/api';
-/** What an access token says of Ada. */
+/** Claims of Ada's access token. */
 const ADA = { sub: 'ada', aud: AUDIENCE, email: 'ada@acme.com', email_verified: true };
 let issuer: TestIssuer;
 let app: TestApp;
@@ -38,7 +38,7 @@ afterAll(async () => {
   await issuer[Symbol.asyncDispose]();
 });
 
-/** Signs somebody in with a browser of their own. */
+/** Signs a person in with a new browser. */
 async function signIn(person: string, to = '/graphql') {
   issuer.person = person;
   const browser = new Browser();
@@ -57,7 +57,7 @@ async function whoIs(browser: Browser): Promise<{ username: string; operator: bo
 
 const count = async (table: string) => (await app.pool.query(`select from ${table}`)).rowCount;
 
-test('a first sign-in makes the user, and the next ones find them', async () => {
+test('the first sign-in creates the user, and later sign-ins find the user', async () => {
   const page = await app.anonymous.get('/login?to=/docs', { accept: 'text/html' });
   expect(page.text).toMatch(
     /<a [^>]*href="\/login\/oidc\?to=%2Fdocs">Sign in with Acme &lt;b&gt;<\/a>/,
@@ -75,7 +75,7 @@ test('a first sign-in makes the user, and the next ones find them', async () => 
   ]);
   expect((await app.admin.get('/auth/v1/repository/ada-lovelace')).status).toBe(200);
 
-  // Under another name, with another address: the same user.
+  // With another name and another address it is the same user.
   issuer.people.ada = { email: 'ada2@acme.com', email_verified: true, groups: ['ops'] };
   const second = await signIn('ada');
   expect(await whoIs(second.browser)).toEqual({ username: 'ada-lovelace', operator: true });
@@ -85,7 +85,7 @@ test('a first sign-in makes the user, and the next ones find them', async () => 
   expect(await count('identities')).toBe(1);
 });
 
-test('names are made so that they can be had', async () => {
+test('usernames are made valid and unique', async () => {
   const names: Record<string, string> = {
     admin: 'admin-2',
     'Ada Lovelace': 'ada-lovelace-2',
@@ -105,19 +105,23 @@ test('names are made so that they can be had', async () => {
   }
 });
 
-test('who may not sign in is told why, and no user is made', async () => {
+test('a refused sign-in gives the reason, and creates no user', async () => {
   await app.user('taken');
   await app.pool.query(`update users set email = 'taken@acme.com' where username = 'taken'`);
   const before = [await count('users'), await count('browser_sessions')];
   const refused: [string, object, string][] = [
-    ['far', { email: 'far@evil.example', email_verified: true }, 'of no domain that may sign in'],
-    ['sub', { email: 'x@sub.acme.com', email_verified: true }, 'of no domain that may sign in'],
-    ['odd', { email: 'x@acme.com', email_verified: false }, 'has not confirmed'],
-    ['none', {}, 'of no domain that may sign in'],
+    [
+      'far',
+      { email: 'far@evil.example', email_verified: true },
+      'not in a domain that may sign in',
+    ],
+    ['sub', { email: 'x@sub.acme.com', email_verified: true }, 'not in a domain that may sign in'],
+    ['odd', { email: 'x@acme.com', email_verified: false }, 'has not verified'],
+    ['none', {}, 'not in a domain that may sign in'],
     [
       'again',
       { email: 'taken@acme.com', email_verified: true },
-      'Another user here has the address',
+      'Another user of this server has the email address',
     ],
   ];
   for (const [person, claims, said] of refused) {
@@ -130,7 +134,7 @@ test('who may not sign in is told why, and no user is made', async () => {
   expect([await count('users'), await count('browser_sessions')]).toEqual(before);
 });
 
-test('an answer is taken once, and by the browser that asked', async () => {
+test('a callback works once, and only in the browser that started', async () => {
   issuer.person = 'ada';
   const isCallback = (url: string) => url.startsWith(`${app.base}/login/oidc/callback`);
   const browser = new Browser();
@@ -138,7 +142,7 @@ test('an answer is taken once, and by the browser that asked', async () => {
   const { url } = await begin();
   const before = await count('browser_sessions');
 
-  // Another browser, with no attempt or with its own: somebody was sent the address to be signed in as the sender.
+  // Another browser, without an attempt or with its own: an attacker sent the URL to sign the victim in as the attacker.
   const other = new Browser();
   expect((await other.open(url)).status).toBe(401);
   issuer.person = 'someone';
@@ -146,7 +150,7 @@ test('an answer is taken once, and by the browser that asked', async () => {
   await other.open(`${app.base}/login/oidc`, isCallback);
   expect((await other.open(url)).status).toBe(401);
 
-  // With another state, another issuer, or an error.
+  // A callback with another state, another issuer, or an error.
   for (const change of [
     (to: URL) => to.searchParams.set('state', 'x'),
     (to: URL) => to.searchParams.set('iss', 'https://evil.example'),
@@ -169,13 +173,13 @@ test('an answer is taken once, and by the browser that asked', async () => {
   const attempt = new Map(browser.cookies(app.base));
   expect((await browser.open(good.url, (at) => at === `${app.base}/`)).url).toBe(`${app.base}/`);
   expect(await count('browser_sessions')).toBe((before ?? 0) + 1);
-  // Somebody who has seen all of it, cookies too.
+  // An attacker who has seen everything, including cookies.
   const thief = new Browser();
   for (const [name, value] of attempt) thief.cookies(app.base).set(name, value);
   expect((await thief.open(good.url)).status).toBe(401);
 });
 
-test('an access token of the issuer is a credential, until it ends', async () => {
+test('an access token of the identity provider is a credential until it expires', async () => {
   await signIn('ada');
   const now = Math.floor(Date.now() / 1_000);
   const good = { ...ADA, exp: now + 600 };
@@ -190,7 +194,7 @@ test('an access token of the issuer is a credential, until it ends', async () =>
     .client(`Bearer ${token}`)
     .post('/auth/v1/repository/ada-lovelace', { name: 'jwt' });
   expect(body.name).toBe('jwt');
-  // As git sends it.
+  // In the form that git sends.
   const basic = `Basic ${Buffer.from(`x:${token}`).toString('base64')}`;
   const refs = '/ada-lovelace/jwt.git/info/refs?service=git-receive-pack';
   expect((await app.client(basic).get(refs)).status).toBe(200);
@@ -202,7 +206,7 @@ test('an access token of the issuer is a credential, until it ends', async () =>
     { credential_kind: 'oidc', credential_id: expect.stringMatching(/^idn_\w+\.\d+$/) },
   ]);
 
-  // A disabled user is told so, by the token and when signing in.
+  // A disabled user gets the reason, with the token and when signing in.
   const switched = (field: string) =>
     app.admin.gql(`mutation { ${field}(input: { username: "ada-lovelace" }) { user { id } } }`);
   await switched('disableUser');
@@ -228,14 +232,14 @@ test('an access token of the issuer is a credential, until it ends', async () =>
   }))
     expect(await whoami(forged), why).toEqual(refused);
 
-  // Neither does it sign in with a browser, where it would outlast its end.
+  // It cannot start a browser session, which would outlast the token.
   const form = await app.anonymous.request('POST', '/login', {
     headers: { origin: app.base },
     body: new URLSearchParams({ token }),
   });
   expect(form.status).toBe(403);
 
-  // What is open ends with it.
+  // Open streams end with the token.
   const short = await issuer.sign({ ...good, exp: now + 3 });
   const stream = await fetch(`${app.base}/graphql`, {
     method: 'POST',
@@ -249,7 +253,7 @@ test('an access token of the issuer is a credential, until it ends', async () =>
   expect(await stream.text()).toContain('The credentials are not valid');
 });
 
-test('an access token is held to the rules of signing in, by what it says itself', async () => {
+test('the rules for signing in apply to the claims of an access token', async () => {
   await using own = await startApp({
     config: { issuers: configured({ LOAM_OIDC_GROUPS: 'staff,ops' }) },
   });
@@ -267,13 +271,13 @@ test('an access token is held to the rules of signing in, by what it says itself
   const clientOf = async (more: object) =>
     own.client(`Bearer ${await issuer.sign({ ...claims, ...more })}`);
   for (const [more, said] of [
-    [{}, 'in no group'],
-    [{ groups: [] }, 'in no group'],
-    [{ groups: ['guests'] }, 'in no group'],
-    [{ groups: ['ops'], email: 'grace@evil.example' }, 'of no domain'],
-    [{ groups: ['ops'], email: undefined }, 'of no domain'],
-    [{ groups: ['ops'], email_verified: false }, 'has not confirmed'],
-    [{ groups: ['ops'], email_verified: undefined }, 'has not confirmed'],
+    [{}, 'not in a group'],
+    [{ groups: [] }, 'not in a group'],
+    [{ groups: ['guests'] }, 'not in a group'],
+    [{ groups: ['ops'], email: 'grace@evil.example' }, 'not in a domain'],
+    [{ groups: ['ops'], email: undefined }, 'not in a domain'],
+    [{ groups: ['ops'], email_verified: false }, 'has not verified'],
+    [{ groups: ['ops'], email_verified: undefined }, 'has not verified'],
   ] as const) {
     const { status, body } = await (await clientOf(more)).get('/auth/v1/whoami');
     expect([status, body.error.code], JSON.stringify(more)).toEqual([401, 'authentication_failed']);
@@ -281,7 +285,7 @@ test('an access token is held to the rules of signing in, by what it says itself
     expect(body.error.message).toContain(said);
   }
 
-  // Her user is an operator since she signed in; a token given after she has left the group is of none.
+  // Her user became an operator at sign-in; a token from after she left the group has no operator rights.
   const isOperator = async (client: Client) => {
     const { data, errors } = await client.graphql('{ users(first: 1) { nodes { username } } }');
     return errors ? errors[0]?.extensions.code : data.users.nodes.length;
@@ -290,24 +294,27 @@ test('an access token is held to the rules of signing in, by what it says itself
   const member = await clientOf({ groups: ['staff'] });
   expect(await isOperator(operator)).toBe(1);
   expect(await isOperator(member)).toBe('PERMISSION_DENIED');
-  // Who is one by other means needs no group.
+  // Operators by other means need no group.
   await own.pool.query('update identities set operator = false');
   expect(await isOperator(member)).toBe(1);
   await own.pool.query('update users set operator = false where username = $1', ['grace']);
   expect(await isOperator(member)).toBe('PERMISSION_DENIED');
   expect(await isOperator(operator)).toBe(1);
 
-  // Open streams are held to the same, each time that their rights are asked again.
+  // The rules apply to open streams at each recheck.
   const { services } = own.app;
   const viewers = await Promise.all(
     [operator, member].map(({ token }) => authenticate(services, { kind: 'pat', token })),
   );
   const credentials = viewers.map((viewer) => demandAccount(viewer).credential);
-  const again = await accountsOf(own.pool, credentials);
-  expect(credentials.map(({ id }) => demandValid(again.get(id)).operator)).toEqual([true, false]);
+  const again = await readAccounts(own.pool, credentials);
+  expect(credentials.map(({ id }) => demandValidAccount(again.get(id)).operator)).toEqual([
+    true,
+    false,
+  ]);
 });
 
-test('large files are pushed and fetched with an access token of the issuer', async () => {
+test('large files are pushed and fetched with an access token of the identity provider', async () => {
   await signIn('ada');
   const exp = Math.floor(Date.now() / 1_000) + 600;
   for (const groups of [[], ['ops']]) {
@@ -341,7 +348,7 @@ test('large files are pushed and fetched with an access token of the issuer', as
   }
 });
 
-test('an address that the issuer has not confirmed is taken from nobody', async () => {
+test('an email address that is not verified is refused', async () => {
   await using own = await startApp({ config: { issuers: configured({ LOAM_OIDC_DOMAINS: '' }) } });
   await issuer.serve(`${own.base}/login/oidc/callback`);
   const open = (person: string) => {
@@ -350,22 +357,22 @@ test('an address that the issuer has not confirmed is taken from nobody', async 
   };
   issuer.people.thief = { email: 'victim@acme.com', email_verified: false };
   issuer.people.victim = { email: 'victim@acme.com', email_verified: true };
-  // Some issuers never say whether they have.
+  // Some providers never send whether the address is verified.
   issuer.people.silent = { email: 'silent@acme.com' };
   const refused = await open('thief');
-  expect([refused.status, refused.text.includes('has not confirmed')]).toEqual([403, true]);
+  expect([refused.status, refused.text.includes('has not verified')]).toEqual([403, true]);
   for (const person of ['victim', 'silent'])
     expect((await open(person)).url, person).toBe(`${own.base}/`);
   await issuer.serve(`${app.base}/login/oidc/callback`);
 });
 
-test('the keys of the issuer may change, and the issuer be away', async () => {
+test('the provider may rotate its keys, and may be unavailable', async () => {
   const whoami = async (token: string) =>
     (await app.client(`Bearer ${token}`).get('/auth/v1/whoami')).status;
   const claims = { ...ADA, exp: Math.floor(Date.now() / 1_000) + 600 };
   const old = await issuer.sign(claims);
   expect(await whoami(old)).toBe(200);
-  // Known keys are kept, so that an issuer that is away stops nobody.
+  // Known keys are kept while the provider is unavailable.
   issuer.isAway = true;
   expect(await whoami(old)).toBe(200);
   const away = await signIn('ada');
@@ -377,7 +384,7 @@ test('the keys of the issuer may change, and the issuer be away', async () => {
   const page = await fresh.anonymous.request('GET', '/login/oidc', {
     headers: { accept: 'text/html' },
   });
-  expect([page.status, page.text.includes('cannot be asked just now')]).toEqual([503, true]);
+  expect([page.status, page.text.includes('is unavailable; try again later')]).toEqual([503, true]);
   expect((await fresh.client(`Bearer ${old}`).get('/auth/v1/whoami')).status).toBe(503);
   issuer.isAway = false;
   expect((await fresh.anonymous.get('/login/oidc')).status).toBe(303);
@@ -385,7 +392,7 @@ test('the keys of the issuer may change, and the issuer be away', async () => {
   const { status, body } = await fresh
     .client(`Bearer ${await issuer.sign(claims)}`)
     .get('/auth/v1/whoami');
-  // The key is found; the user is none of this server's.
+  // The key is found, but this server does not know the user.
   expect([status, body.error.message]).toEqual([
     401,
     expect.stringContaining('has not signed in here'),
@@ -409,7 +416,7 @@ test.each<[Record<string, string>, RegExp]>([
   expect(() => readConfig(env)).toThrow(message);
 });
 
-test('several issuers have addresses of their own', () => {
+test('several providers have their own URLs', () => {
   const issuers = readConfig({
     LOAM_OIDC_ISSUER: 'https://a.example',
     LOAM_OIDC_CLIENT_ID: 'one',

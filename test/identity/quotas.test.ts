@@ -5,7 +5,7 @@ import { inTransaction } from '../../src/platform/database/client.ts';
 import { demandRoom } from '../../src/platform/limits/quotas.ts';
 import { startApp } from '../support/harness.ts';
 
-test('the last place is given once, and what a namespace stores is known without counting it', async () => {
+test('concurrent requests cannot exceed a quota, and stored bytes are known without counting', async () => {
   await using app = await startApp({
     config: {
       rateLimits: {

@@ -1,4 +1,4 @@
-/** Signing in with a browser: by a token, by an address that works once; what the cookie is good for, and what ends it. */
+/** Browser sessions: sign-in with a token and with a single-use link, what the cookie allows, and what ends a session. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { maintenanceTasks } from '../../src/maintenance.ts';
 import { eventually } from '../support/eventually.ts';
@@ -13,7 +13,7 @@ beforeAll(async () => {
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
-/** Headers of a request that a page of the server makes. */
+/** Headers of a request from a page of the server. */
 const here = () => ({ origin: app.base, accept: 'text/html' });
 
 function send(
@@ -24,7 +24,7 @@ function send(
   return app.anonymous.request('POST', path, { headers, body: new URLSearchParams(form) });
 }
 
-/** The cookie that an answer sets, as a browser sends it back. */
+/** The cookie that a response sets, in the form that a browser sends. */
 function cookieOf({ headers }: Answer): string {
   return headers.getSetCookie()[0]?.split(';')[0] ?? '';
 }
@@ -35,7 +35,7 @@ async function signIn(token = ada.token): Promise<string> {
   return cookieOf(answer);
 }
 
-/** Who is signed in by the cookie, as a query of a page finds it; null: nobody. */
+/** The username that a query with the cookie sees; null when not signed in. */
 async function whoIs(cookie: string, headers: Record<string, string> = {}): Promise<string | null> {
   const query = '{ viewer { username } }';
   const { body } = await app.anonymous.post(
@@ -64,7 +64,7 @@ const linkFor = async (username: string): Promise<string> => {
 
 const secretOf = (url: string) => new URL(url).searchParams.get('secret') ?? '';
 
-test('a token signs in, with a cookie that no script reads and no other site sends along', async () => {
+test('a token signs in with a cookie that scripts cannot read and other sites cannot use', async () => {
   const page = await app.anonymous.get('/login', { accept: 'text/html' });
   expect(page.status).toBe(200);
   expect(page.text).toContain('<form method="post" action="/login">');
@@ -87,11 +87,11 @@ test('a token signs in, with a cookie that no script reads and no other site sen
   expect([again.status, again.headers.get('location')]).toEqual([303, '/docs']);
 });
 
-test('the cookie counts for the pages of the server alone', async () => {
+test('the cookie is accepted only from pages of the server', async () => {
   const cookie = await signIn();
   for (const site of ['cross-site', 'same-site', 'none'])
     expect(await whoIs(cookie, { 'sec-fetch-site': site }), site).toBeNull();
-  // A browser without that header, or over plain HTTP.
+  // Browsers without that header, or over plain HTTP.
   const old = async (headers: Record<string, string>) => {
     const { body } = await app.anonymous.post(
       '/graphql',
@@ -104,7 +104,7 @@ test('the cookie counts for the pages of the server alone', async () => {
   for (const headers of [{}, { origin: 'null' }, { origin: 'https://evil.example' }])
     expect(await old(headers as Record<string, string>), JSON.stringify(headers)).toBeNull();
 
-  // A GET over plain HTTP says nothing of where it comes from. Our pages send a header with it, and others cannot.
+  // A GET over plain HTTP does not name its origin. Pages of the server send an own header, which other sites cannot.
   const stream = (headers: Record<string, string>) =>
     app.anonymous.request('PUT', '/graphql/stream', { headers: { cookie, ...headers } });
   const token = (await stream({ origin: app.base })).text;
@@ -123,7 +123,7 @@ test('the cookie counts for the pages of the server alone', async () => {
   });
   expect(preflight.headers.get('access-control-allow-headers')).not.toMatch(/loam|\*/i);
 
-  // A form of another site, and a link: neither is a query of ada's.
+  // A form and a link of another site cannot run a query as ada.
   const form = await app.anonymous.request('POST', '/graphql', {
     headers: { cookie, origin: 'https://evil.example', accept: 'application/json' },
     body: new URLSearchParams({ query: 'mutation { deleteSessions(input: {}) { ids } }' }),
@@ -141,7 +141,7 @@ test('the cookie counts for the pages of the server alone', async () => {
   expect(link.text).not.toContain('ada');
   expect(await whoIs(cookie)).toBe('ada');
 
-  // Neither REST nor git has sessions.
+  // REST and git accept no sessions.
   const { body } = await ada.post('/auth/v1/repository/ada', {
     name: 'hidden',
     visibility: 'private',
@@ -153,7 +153,7 @@ test('the cookie counts for the pages of the server alone', async () => {
   expect((await app.anonymous.get(refs, same)).status).toBe(401);
 });
 
-test('a cookie that the server has not given is nobody, whatever it is made of', async () => {
+test('a cookie with an invalid secret signs nobody in', async () => {
   const cookie = await signIn();
   const secret = cookie.slice('loam-session='.length);
   const { rows } = await app.pool.query('select * from browser_sessions order by id desc limit 1');
@@ -163,14 +163,14 @@ test('a cookie that the server has not given is nobody, whatever it is made of',
   for (const forged of [
     ...['', 'x', '0'.repeat(40), `${secret}x`, secret.slice(1), `${secret.slice(0, -1)}!`],
     ...[[...secret].reverse().join(''), "'%20or%20'1'='1", '%00', '..', '[object%20Object]'],
-    // What a reader of the database, or of a token, has.
+    // Values that a reader of the database, or the owner of a token, has.
     ...[...kept, String(ada.token)].map((value) => encodeURIComponent(value)),
   ])
     expect(await whoIs(`loam-session=${forged}`), forged).toBeNull();
   expect(await whoIs(`__Host-loam=${secret}`)).toBeNull();
   expect(await whoIs(cookie)).toBe('ada');
 
-  // Put into a browser before somebody signs in there, so as to know the secret of their session.
+  // Session fixation: a cookie that was planted before sign-in.
   const planted = `loam-session=${'A'.repeat(40)}`;
   const answer = await send('/login', { token: ada.token }, { ...here(), cookie: planted });
   expect(await whoIs(cookieOf(answer))).toBe('ada');
@@ -178,7 +178,7 @@ test('a cookie that the server has not given is nobody, whatever it is made of',
   expect(await whoIs(planted)).toBeNull();
 });
 
-test('with a cookie no GET changes anything, and no form of another site', async () => {
+test('with a cookie, neither a GET request nor a form of another site changes anything', async () => {
   const cookie = await signIn();
   const other = await signIn();
   const query = 'mutation { deleteSessions(input: {}) { ids } }';
@@ -213,7 +213,7 @@ test('with a cookie no GET changes anything, and no form of another site', async
   expect([await whoIs(cookie), await whoIs(other)]).toEqual(['ada', 'ada']);
 });
 
-test('the stream that one has reserved is nothing with the cookie of another', async () => {
+test('a reserved stream cannot be used with the cookie of another user', async () => {
   const cookie = await signIn();
   const others = await signIn((await app.user('mallory')).token ?? '');
   const from = { origin: app.base, 'loam-page': '1' };
@@ -223,7 +223,7 @@ test('the stream that one has reserved is nothing with the cookie of another', a
   });
   const token = { 'x-graphql-event-stream-token': reserved.text };
   const listen = { accept: 'text/event-stream' };
-  // Without a stream that is theirs, it is an operation for itself, and there is none.
+  // Without an own stream, the request is a single operation, and it has none.
   const opened = await app.anonymous.get('/graphql/stream', {
     ...from,
     ...token,
@@ -243,7 +243,7 @@ test('the stream that one has reserved is nothing with the cookie of another', a
   });
   expect(ended.status).toBe(404);
   expect((await asked(cookie)).status).toBe(202);
-  // A stream of REST looks at no cookie.
+  // Streams of REST ignore the cookie.
   const log = await app.anonymous.get('/ada/job/none/logs?stream=true', {
     ...from,
     ...listen,
@@ -252,7 +252,7 @@ test('the stream that one has reserved is nothing with the cookie of another', a
   expect(log.status).toBe(401);
 });
 
-test('what does not sign in is said on the page, and begins no session', async () => {
+test('a failed sign-in shows the reason on the page, and starts no session', async () => {
   const { body: narrow } = await ada.post('/auth/v1/pat', {
     name: 'narrow',
     scopes: ['repo:read'],
@@ -313,7 +313,7 @@ test.each([
   expect(page.text).not.toContain('<script');
 });
 
-test('an address signs in once, whoever opens it before', async () => {
+test('a sign-in link works once, and opening it does not use it up', async () => {
   const url = await linkFor('ada');
   expect(url).toMatch(new RegExp(`^${app.base}/login/link\\?secret=[0-9A-Za-z]{40}$`));
   const path = url.slice(app.base.length);
@@ -342,7 +342,7 @@ test('an address signs in once, whoever opens it before', async () => {
   expect(errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
 });
 
-test('sessions are listed and ended, one or all; each sign-in begins a new one', async () => {
+test('sessions can be listed and ended, and each sign-in starts a new one', async () => {
   await app.pool.query('delete from browser_sessions');
   const first = await signIn();
   const list = `{ viewer { sessions(first: 9) { totalCount nodes {
@@ -363,7 +363,7 @@ test('sessions are listed and ended, one or all; each sign-in begins a new one',
   expect((await by(first)(`{ node(id: "${id}") { id } }`)).node).toEqual({ id });
   expect((await app.admin.gql(`{ node(id: "${id}") { id } }`)).node).toBeNull();
 
-  // Signing in again in the same browser: a secret that somebody put there before is worth nothing.
+  // Signing in again in the same browser replaces the session, so a planted secret is useless.
   const second = cookieOf(await send('/login', { token: ada.token }, { ...here(), cookie: first }));
   expect(second).not.toBe(first);
   expect([await whoIs(first), await whoIs(second)]).toEqual([null, 'ada']);
@@ -405,7 +405,7 @@ test('a session ends with its token, after a month, and after two weeks without 
     const one = await signIn();
     await app.pool.query(`update browser_sessions set ${change}`);
     expect(await whoIs(one), change).toBeNull();
-    // The cookie of a session that is over does not stand in the way of a new one.
+    // The cookie of an ended session does not prevent a new sign-in.
     const page = await app.anonymous.get('/login', { accept: 'text/html', cookie: one });
     expect(page.status).toBe(200);
   }
@@ -413,7 +413,7 @@ test('a session ends with its token, after a month, and after two weeks without 
   expect((await app.pool.query('select from browser_sessions')).rowCount).toBe(0);
 });
 
-test('a user has fifty sessions at most: the one that was not used for longest gives way', async () => {
+test('a user has at most fifty sessions: the least recently used one ends', async () => {
   await app.pool.query('delete from browser_sessions');
   const first = await signIn();
   await app.pool.query(`update browser_sessions set last_used_at = now() - interval '1 day'`);
@@ -451,7 +451,7 @@ test('a subscription ends with its session', async () => {
   expect(await answer.text()).toContain('The credentials are not valid');
 });
 
-test('over https the cookie is bound to its host, and sent encrypted alone', async () => {
+test('over https the cookie is bound to its host, and never sent unencrypted', async () => {
   await using secure = await startApp({ config: { baseUrl: 'https://loam.example' } });
   const { headers } = await secure.anonymous.request('POST', `${secure.app.address}/login`, {
     headers: { origin: 'https://loam.example' },

@@ -10,7 +10,7 @@ import { startApp } from '../support/harness.ts';
 
 const query = (url: string) => Object.fromEntries(new URL(url).searchParams);
 
-test('a link works for 15 minutes, for its own thing and under its own key alone', () => {
+test('a link works for 15 minutes, and only for its own object and key', () => {
   let now = Date.parse('2026-01-01T00:00:30Z');
   const signer = createSigner(new Uint8Array(32), () => now);
   const url = signer.signUrl('https://loam.test/x?a=1', 'blob:a');
@@ -39,7 +39,7 @@ test.each([
   expect(createSigner(new Uint8Array(32)).verify('blob:a', given)).toBe(false);
 });
 
-test('the key is made once, for the owner alone', async () => {
+test('the key is created once, readable by the owner only', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-key-'));
   try {
     const [first, second] = [await readKeys({ dataDir: dir }), await readKeys({ dataDir: dir })];
@@ -55,7 +55,7 @@ test('the key is made once, for the owner alone', async () => {
   }
 });
 
-test('the key of earlier versions is taken over', async () => {
+test('the key of earlier versions is adopted', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-key-'));
   try {
     const earlier = Buffer.alloc(32, 5);
@@ -70,7 +70,7 @@ test('the key of earlier versions is taken over', async () => {
   }
 });
 
-test('secrets sealed before keys were derived are opened', async () => {
+test('secrets that were sealed before keys were derived can be opened', async () => {
   const secretKey = Buffer.alloc(32, 5);
   const box = createSecretBox(await readKeys({ dataDir: '/nowhere', secretKey }));
   const sealed = seal(secretKey, Buffer.from('{"A":"b"}'), 'job_1');

@@ -1,4 +1,4 @@
-/** Keys for git over SSH: which are taken, whose they are, and who sees and deletes them. */
+/** Keys for git over SSH: which are accepted, to whom they belong, and who sees and deletes them. */
 import { execFileSync } from 'node:child_process';
 import { generateKeyPairSync, randomBytes } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -32,7 +32,7 @@ const codes = async (client: Client, query: string, input: object) => {
   return errors?.flatMap(({ extensions }) => [extensions.code, extensions.field ?? null]);
 };
 
-test('what ssh-keygen makes is taken, under the fingerprint that it shows', (ctx) => {
+test('keys of ssh-keygen are accepted, with the fingerprint that it shows', (ctx) => {
   needs(ctx, 'ssh');
   const folder = mkdtempSync(join(tmpdir(), 'loam-keys-'));
   try {
@@ -60,7 +60,7 @@ test('what ssh-keygen makes is taken, under the fingerprint that it shows', (ctx
   }
 });
 
-test('keys of security keys are taken, and what is no key is refused with the reason', () => {
+test('keys of security keys are accepted, and invalid keys are refused with the reason', () => {
   const { x = '', y = '' } = generateKeyPairSync('ec', { namedCurve: 'P-256' }).publicKey.export({
     format: 'jwk',
   });
@@ -78,16 +78,16 @@ test('keys of security keys are taken, and what is no key is refused with the re
   const off = Buffer.from(point);
   off[40] = (off[40] ?? 0) ^ 1;
   for (const [text, why] of [
-    ['', 'must begin with the type'],
-    ['hello', 'must begin with the type'],
-    ['constructor AAAA', 'must begin with the type'],
-    ['command="ls" ssh-ed25519 AAAA', 'must begin with the type'],
+    ['', 'must begin with a supported key type'],
+    ['hello', 'must begin with a supported key type'],
+    ['constructor AAAA', 'must begin with a supported key type'],
+    ['command="ls" ssh-ed25519 AAAA', 'must begin with a supported key type'],
     [line('ssh-dss', [randomBytes(128)]), 'DSA keys are too weak'],
     [line('ssh-ed25519-cert-v01@openssh.com', [randomBytes(32)]), 'is a certificate'],
     [`${newPublicKey()}\n${newPublicKey()}`, 'must be one line'],
-    ['ssh-ed25519', 'no base64'],
-    ['ssh-ed25519 AAAA!', 'no base64'],
-    [`ssh-rsa ${newPublicKey().split(' ')[1]}`, 'holds another type'],
+    ['ssh-ed25519', 'not valid base64'],
+    ['ssh-ed25519 AAAA!', 'not valid base64'],
+    [`ssh-rsa ${newPublicKey().split(' ')[1]}`, 'contains another type'],
     [line('ssh-ed25519', [randomBytes(31)]), 'is not 32 bytes long'],
     [line('ssh-ed25519', [randomBytes(32), 'more']), 'has trailing bytes'],
     [line('ssh-ed25519', []), 'is cut off'],
@@ -103,7 +103,7 @@ test('keys of security keys are taken, and what is no key is refused with the re
     expect(() => parsePublicKey(text), text.slice(0, 60)).toThrow(why);
 });
 
-test('a user adds keys, sees them and deletes them; nobody else does', async () => {
+test('only the user adds, sees and deletes their keys', async () => {
   const key = newPublicKey('ada@laptop');
   const { addSshKey } = await ada.gql(ADD, { input: { title: '', key } });
   const { id } = addSshKey.sshKey;
@@ -123,7 +123,7 @@ test('a user adds keys, sees them and deletes them; nobody else does', async () 
   expect((await ada.gql(find)).node).toEqual({ id });
   expect((await bob.gql(find)).node).toBeNull();
 
-  // One key, one account; the comment makes no difference.
+  // A key belongs to one account, whatever its comment.
   const again = { title: 'mine', key: key.replace('ada@laptop', 'bob') };
   expect(await codes(bob, ADD, again)).toEqual(['ALREADY_EXISTS', 'key']);
   expect(await codes(ada, ADD, again)).toEqual(['ALREADY_EXISTS', 'key']);
@@ -142,7 +142,7 @@ test('a user adds keys, sees them and deletes them; nobody else does', async () 
     'key',
   ]);
 
-  // A credential of less than full rights neither makes keys nor sees them.
+  // A limited credential can neither add nor see keys.
   const { body } = await ada.post('/auth/v1/pat', { name: 'narrow', scopes: ['repo:admin'] });
   const narrow = app.client(`Bearer ${body.token}`);
   expect(await codes(narrow, ADD, { title: 'x', key: newPublicKey() })).toEqual([
@@ -156,7 +156,7 @@ test('a user adds keys, sees them and deletes them; nobody else does', async () 
   expect(await codes(bob, ADD, again)).toBeUndefined();
 });
 
-test('a deploy key is of one repository, and its administrators manage it', async () => {
+test('a deploy key belongs to one repository, whose admins manage it', async () => {
   const { body: repository } = await ada.post('/auth/v1/repository/ada', { name: 'deployed' });
   const input = { repositoryId: repository.id, title: 'ci', key: newPublicKey() };
   const { addDeployKey } = await ada.gql(ADD_DEPLOY, { input });
@@ -170,7 +170,7 @@ test('a deploy key is of one repository, and its administrators manage it', asyn
     'PERMISSION_DENIED',
     null,
   ]);
-  // It is no key of its user.
+  // It is not an SSH key of its user.
   expect(
     (await ada.gql('{ viewer { sshKeys { nodes { title } } } }')).viewer.sshKeys.nodes,
   ).toEqual([]);
@@ -185,13 +185,13 @@ test('a deploy key is of one repository, and its administrators manage it', asyn
   expect(data.repository.deployKeys).toBeNull();
   expect(errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
 
-  // With the repository its keys go, and are free again.
+  // Deleting the repository deletes its keys, which can be used again.
   await ada.delete(`/auth/v1/repository/ada/${repository.id}`);
   expect(await codes(ada, DELETE_DEPLOY, { id: deployKey.id })).toEqual(['NOT_FOUND', null]);
   expect(await codes(bob, ADD, { title: 'x', key: input.key })).toBeUndefined();
 });
 
-test('a user may have 100 keys, and a repository 100 deploy keys', async () => {
+test('a user can have 100 keys, and a repository 100 deploy keys', async () => {
   const carl = await app.user('carl');
   const { body: repository } = await carl.post('/auth/v1/repository/carl', { name: 'many' });
   const { db } = app.app.services;
@@ -210,7 +210,7 @@ test('a user may have 100 keys, and a repository 100 deploy keys', async () => {
     () => codes(carl, ADD, key()),
     () => codes(carl, ADD_DEPLOY, { repositoryId: repository.id, ...key() }),
   ];
-  // Also of those that are added at once, one alone is taken.
+  // Of concurrent additions of the last key, one succeeds.
   for (const one of add) {
     const answers = await Promise.all([one(), one(), one()]);
     expect(answers.filter((answer) => answer === undefined)).toHaveLength(1);

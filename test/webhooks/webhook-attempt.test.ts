@@ -1,10 +1,10 @@
-/** One attempt at a time, without a database: what is sent, and what comes of each way that an endpoint can fail. */
+/** Single attempts without a database: what is sent, and the outcome of each way in which an endpoint can fail. */
 import { createHmac } from 'node:crypto';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TLSSocket } from 'node:tls';
 import { Webhook } from 'standardwebhooks';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { attempt, type Means, type Message } from '../../src/webhooks/delivery/attempt.ts';
+import { type AttemptDeps, attempt, type Message } from '../../src/webhooks/delivery/attempt.ts';
 import { type Connector, createConnector } from '../../src/webhooks/delivery/connector.ts';
 import type { Lookup } from '../../src/webhooks/delivery/guard.ts';
 import { createGuard } from '../../src/webhooks/delivery/guard.ts';
@@ -20,7 +20,7 @@ let authority: Authority;
 let receiver: Receiver;
 let connector: Connector;
 const running = new AbortController();
-/** Set by tests. */
+/** The response, set by tests. */
 const names = new Map<string, string[]>();
 const lookup: Lookup = async (host) => {
   const addresses = names.get(host);
@@ -45,17 +45,17 @@ const BODY = '{"id":"evt_1","type":"ping","data":{"text":"ümlaut"}}';
 function send(
   url: string,
   message: Partial<Message> = {},
-  means: Partial<Means> = {},
+  means: Partial<AttemptDeps> = {},
   signal = running.signal,
 ) {
   const whole = { webhookId: 'wh_1', url, secrets: [], id: 'evt_1', body: BODY, ...message };
   return attempt({ connector, userAgent: 'Loam/test', ...means }, whole, signal);
 }
 
-/** The last that the receiver got. */
+/** The last request that the receiver got. */
 const last = () => receiver.received.at(-1) ?? expect.fail('nothing was received');
 
-test('what is sent is verified by standardwebhooks, and by node:crypto on the raw body', async () => {
+test('signatures are valid for standardwebhooks, and for node:crypto on the raw body', async () => {
   const secret = `whsec_${Buffer.from('a secret of twenty-four bytes').toString('base64')}`;
   const result = await send(`${receiver.url}/hook?a=b`, { secrets: [secret] });
   expect(result).toMatchObject({
@@ -80,7 +80,7 @@ test('what is sent is verified by standardwebhooks, and by node:crypto on the ra
   expect(() => new Webhook(secret).verify(`${body} `, headers as Record<string, string>)).toThrow();
 });
 
-test('a secret that is no base64 signs with its text, and a former one signs beside it', async () => {
+test('a secret that is not base64 signs with its text, and a previous secret signs as well', async () => {
   await send(receiver.url, { secrets: ['new secret', 'former secret'] });
   const { headers, body } = last();
   for (const secret of ['new secret', 'former secret'])
@@ -95,23 +95,23 @@ test('a secret that is no base64 signs with its text, and a former one signs bes
   expect(Math.abs(Date.now() / 1_000 - at)).toBeLessThan(5);
 });
 
-test('without a secret nothing is signed', async () => {
+test('without a secret there are no signatures', async () => {
   await send(receiver.url);
   expect(last().headers).toMatchObject({ 'webhook-id': 'evt_1' });
   expect(Object.keys(last().headers).filter((name) => name.includes('signature'))).toEqual([]);
 });
 
-test('a connection is used again, also after an answer of up to 64 kB', async () => {
+test('a connection is reused, also after a response of up to 64 kB', async () => {
   await send(receiver.url);
   const before = receiver.connections;
   receiver.answer = (response) => void response.writeHead(200).end('ü'.repeat(30_000));
   for (let i = 0; i < 6; i++)
     expect(await send(receiver.url)).toMatchObject({ outcome: 'status_200' });
-  // What is sent at once after an answer may need a second one: undici frees the first a moment later.
+  // A request right after a response may need a second connection: undici frees the first one a moment later.
   expect(receiver.connections).toBeLessThanOrEqual(before + 1);
 });
 
-test('an answer is kept up to a kilobyte, and one without an end is cut off', async () => {
+test('a kilobyte of the response is kept, and an endless response is cut off', async () => {
   let wasCut = Promise.resolve();
   receiver.answer = (response) => {
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -142,7 +142,7 @@ test.each([
   expect(receiver.received.filter(({ path }) => path === '/elsewhere')).toEqual([]);
 });
 
-test('interim answers are not the answer', async () => {
+test('interim responses are skipped', async () => {
   receiver.answer = (response) => {
     response.writeProcessing();
     response.writeEarlyHints({ link: '</a>; rel=preload' });
@@ -151,7 +151,7 @@ test('interim answers are not the answer', async () => {
   expect(await send(receiver.url)).toMatchObject({ outcome: 'status_503', retryAfter: 120_000 });
 });
 
-/** Answers each connection, after its TLS, with this text or not at all. */
+/** Answers each connection after the TLS handshake with this text, or not at all. */
 async function startRaw(act: (socket: TLSSocket, raw: Socket) => void) {
   let raw: Socket | undefined;
   const server = createTlsServer(await authority.certify('IP:127.0.0.1'), (socket) => {
@@ -183,7 +183,7 @@ async function listening(server: Server) {
   };
 }
 
-test('what is no HTTP, and what breaks off, is said by name', async () => {
+test('invalid HTTP and broken connections have their own outcomes', async () => {
   await using nonsense = await startRaw((socket) => socket.end('SSH-2.0-OpenSSH_9.2\r\n'));
   await using large = await startRaw((socket) =>
     socket.write(`HTTP/1.1 200 OK\r\nx: ${'a'.repeat(40_000)}\r\n`),
@@ -212,7 +212,7 @@ test('what is no HTTP, and what breaks off, is said by name', async () => {
   expect(outcomes[6]).toMatchObject({ answer: 'begun' });
 });
 
-test('what is neither headers nor body of an answer is bounded too', async () => {
+test('data that is neither headers nor body of a response is limited too', async () => {
   const flood = (begin: string, more: string) =>
     startRaw((socket) => {
       const on = () => {
@@ -230,22 +230,22 @@ test('what is neither headers nor body of an answer is bounded too', async () =>
   await using extension = await flood(`${chunked}1;`, 'x'.repeat(30_000));
   const started = Date.now();
   expect(await send(hints.url)).toMatchObject({ outcome: 'bad_answer', status: null });
-  // It has said what became of the message.
+  // The status has decided the result of the message.
   expect(await send(extension.url)).toMatchObject({ outcome: 'status_200' });
   expect(Date.now() - started).toBeLessThan(5_000);
 });
 
-test('what is bounded is each answer, not all of a connection', async () => {
+test('the limit applies to each response, not to a connection', async () => {
   receiver.answer = (response) => void response.writeHead(200).end('x'.repeat(60_000));
   await send(receiver.url);
   const before = receiver.connections;
   for (let i = 0; i < 8; i++)
     expect(await send(receiver.url)).toMatchObject({ outcome: 'status_200' });
-  // What is sent at once after an answer may need a second one: undici frees the first a moment later.
+  // A request right after a response may need a second connection: undici frees the first one a moment later.
   expect(receiver.connections).toBeLessThanOrEqual(before + 1);
 });
 
-test('a host is proved by its certificate, by name and by address', async () => {
+test('the certificate must be valid for the host, by name or by address', async () => {
   receiver.answer = (response) => void response.writeHead(204).end();
   for (const name of ['right.hooks.test', 'right.hooks.test.', 'wrong.example'])
     names.set(name, ['127.0.0.1']);
@@ -266,11 +266,11 @@ test('a host is proved by its certificate, by name and by address', async () => 
     outcome: 'tls_failed',
     reason: expect.stringContaining('unable to verify'),
   });
-  // Other outcomes say no more than their name, because more would tell of the operator's network.
+  // Other outcomes have no reason, because it could reveal the operator's network.
   expect(await at('unknown.example')).not.toHaveProperty('reason');
 });
 
-test('of several addresses the next is tried when one does not answer', async () => {
+test('the next address is tried when one does not answer', async () => {
   names.set('two.hooks.test', ['127.0.0.9', '127.0.0.1']);
   expect(await send(`https://two.hooks.test:${receiver.port}/`)).toMatchObject({
     outcome: 'status_204',
@@ -281,7 +281,7 @@ test('of several addresses the next is tried when one does not answer', async ()
   });
 });
 
-test('an attempt is over when its time is, wherever it stands', async () => {
+test('an attempt ends at its timeout, in every phase', async () => {
   await using silent = await listening(createServer(() => {}));
   await using mute = await startRaw(() => {});
   await using slow = await startRaw((socket) =>
@@ -306,13 +306,13 @@ test('an attempt is over when its time is, wherever it stands', async () => {
   expect(tls.outcome).toBe('timeout');
   expect(answer.outcome).toBe('timeout');
   expect(name.outcome).toBe('timeout');
-  // It has said what became of the message.
+  // The status has decided the result of the message.
   expect(body.outcome).toBe('status_200');
   expect(Date.now() - started).toBeGreaterThan(590);
   expect(Date.now() - started).toBeLessThan(5_000);
 });
 
-test('an attempt that the server gives up has no result', async () => {
+test('an attempt that the server aborts has no result', async () => {
   await using mute = await startRaw(() => {});
   const stop = new AbortController();
   const sending = send(mute.url, {}, {}, stop.signal);
@@ -320,7 +320,7 @@ test('an attempt that the server gives up has no result', async () => {
   await expect(sending).rejects.toThrow('aborted');
 });
 
-test('the delays are those that were decided, with up to a fifth more', () => {
+test('the delays follow the schedule, plus up to a fifth', () => {
   expect(DELAYS.map((ms) => ms / 60_000)).toEqual([
     0,
     5 / 60,
@@ -343,7 +343,7 @@ test('the delays are those that were decided, with up to a fifth more', () => {
   expect(nextDelay(10, 60_000, () => 0)).toBeNull();
 });
 
-test('Retry-After is seconds or a date, and anything else is none', () => {
+test('Retry-After is seconds or a date, and other values are ignored', () => {
   const now = Date.parse('2026-01-01T00:00:00Z');
   expect(readRetryAfter('120', now)).toBe(120_000);
   expect(readRetryAfter('0', now)).toBe(0);

@@ -1,4 +1,4 @@
-/** Webhooks as receivers get them: real events, behind real TLS. */
+/** Webhooks as receivers get them: real events over real TLS. */
 import { createHmac } from 'node:crypto';
 import { Webhook } from 'standardwebhooks';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
@@ -29,7 +29,7 @@ beforeAll(async () => {
   receiver = await startReceiver(authority);
   const config: Partial<Config> = {
     webhooks: { allow: ['127.0.0.0/8'], authorities: authority.file },
-    // That a second server has too.
+    // The second server needs the same key.
     secretKey: Buffer.alloc(32, 7),
   };
   app = await startApp({ config, overrides: { runner: fakeRunner() } });
@@ -41,18 +41,18 @@ afterAll(async () => {
   await receiver[Symbol.asyncDispose]();
   await authority[Symbol.asyncDispose]();
 });
-// So that a test gets nothing of another.
+// Each test receives only its own requests.
 afterEach(async () => {
   for (const id of webhooks.splice(0)) await ada.delete(`/auth/v1/seed/webhooks/${id}`);
   receiver.answer = (response) => void response.writeHead(204).end();
 });
 
-// biome-ignore lint/suspicious/noExplicitAny: answers are asserted on, field by field.
+// biome-ignore lint/suspicious/noExplicitAny: responses are asserted field by field.
 type Json = any;
 const query = async (sql: string, values: unknown[] = []): Promise<Json[]> =>
   (await app.pool.query(sql, values)).rows;
 
-/** A webhook with a path of its own at the receiver. */
+/** Creates a webhook with its own path at the receiver. */
 async function hook(more: object = {}): Promise<{ id: string; got: () => Received[] }> {
   const path = `/hook-${++count}`;
   const { body, status, text } = await ada.post('/auth/v1/seed/webhooks', {
@@ -67,14 +67,14 @@ async function hook(more: object = {}): Promise<{ id: string; got: () => Receive
   return { id: body.id, got: () => receiver.received.filter((one) => one.path === path) };
 }
 
-/** A job of ada's that ends by itself. */
+/** Creates a job of ada that ends by itself. */
 const finish = (command = 'exit 0', more: object = {}) =>
   submit(ada, {
     ...{ namespace: 'ada', name: `job-${++count}`, repo: 'ada/code', command, retries: 0 },
     ...more,
   });
 
-/** Events of jobs that ended, without the jobs. @returns their ids */
+/** Inserts events of finished jobs, without the jobs. @returns their ids */
 async function events(total: number): Promise<string[]> {
   const ids = Array.from({ length: total }, () => newId('evt'));
   await query(
@@ -92,7 +92,7 @@ async function events(total: number): Promise<string[]> {
 const deliveries = (webhookId: string) =>
   query('select * from deliveries where webhook_id = $1 order by id', [webhookId]);
 
-/** Its only delivery, once it is in that state. */
+/** Waits until the only delivery of a webhook has this state. */
 const delivery = (webhookId: string, state: object) =>
   eventually(async () => {
     const [one] = await deliveries(webhookId);
@@ -100,7 +100,7 @@ const delivery = (webhookId: string, state: object) =>
     return one;
   });
 
-/** As if the time of the next attempt had come. */
+/** Makes the next attempt due. */
 async function hurry(webhookId: string): Promise<void> {
   await query(
     `update deliveries set next_attempt_at = now() where webhook_id = $1 and status = 'pending'`,
@@ -114,7 +114,7 @@ async function hurry(webhookId: string): Promise<void> {
 
 const idsOf = (got: readonly Received[]) => got.map(({ headers }) => headers['webhook-id']);
 
-test('jobs that end are told of, as GET returns them, and verified by stock libraries', async () => {
+test('events of finished jobs are sent as GET returns the jobs, and stock libraries verify them', async () => {
   const secret = `whsec_${Buffer.from('twenty-four bytes or more').toString('base64')}`;
   const { id, got } = await hook({ secret });
   const { name } = await finish('echo hello; exit 0');
@@ -157,7 +157,7 @@ test('jobs that end are told of, as GET returns them, and verified by stock libr
   });
 });
 
-test('what fails is tried again under one id, ever later, until it succeeds', async () => {
+test('a failed delivery is retried with the same id and growing delays, until it succeeds', async () => {
   const { id, got } = await hook();
   receiver.answer = (response) => void response.writeHead(500).end('out of order');
   await finish();
@@ -188,7 +188,7 @@ test('what fails is tried again under one id, ever later, until it succeeds', as
   ]);
 });
 
-test('after ten attempts a delivery has failed', async () => {
+test('a delivery fails after ten attempts', async () => {
   const { id } = await hook();
   receiver.answer = (response) => void response.writeHead(503).end();
   await finish();
@@ -203,7 +203,7 @@ test('after ten attempts a delivery has failed', async () => {
   ]);
 });
 
-test('Retry-After is obeyed', async () => {
+test('Retry-After is respected', async () => {
   const { id } = await hook();
   receiver.answer = (response) => void response.writeHead(429, { 'retry-after': '600' }).end();
   await finish();
@@ -212,13 +212,13 @@ test('Retry-After is obeyed', async () => {
   expect(next_attempt_at.getTime() - Date.now()).toBeLessThan(730_000);
 });
 
-test('410 switches the webhook off, and what is pending fails', async () => {
+test('410 switches the webhook off, and its pending deliveries fail', async () => {
   const { id, got } = await hook();
   receiver.answer = (response) => void response.writeHead(500).end();
   await finish();
   await delivery(id, { attempts: 1 });
   const before = (await ada.get(`/auth/v1/seed/webhooks/${id}`)).body;
-  // A failure changes nothing about the webhook.
+  // A single failure does not switch the webhook off.
   expect(before.updated_at).toBe(before.created_at);
   receiver.answer = (response) => void response.writeHead(410).end();
   await finish();
@@ -244,7 +244,7 @@ test('410 switches the webhook off, and what is pending fails', async () => {
   expect(got().length).toBe(2);
 });
 
-test('five days of failures alone switch it off', async () => {
+test('only five days of failures switch a webhook off', async () => {
   const { id } = await hook();
   receiver.answer = (response) => void response.writeHead(500).end();
   await finish();
@@ -269,7 +269,7 @@ test('redirects are not followed', async () => {
   expect(receiver.received.filter(({ path }) => path === elsewhere)).toEqual([]);
 });
 
-test('a new secret signs beside the former one', async () => {
+test('a new secret and the previous one both sign', async () => {
   const { id, got } = await hook({ secret: 'the former secret' });
   await ada.request('PATCH', `/auth/v1/seed/webhooks/${id}`, {
     json: { secret: 'the new secret' },
@@ -284,21 +284,21 @@ test('a new secret signs beside the former one', async () => {
   expect(headers['x-service-signature-former']).toMatch(/^sha256=/);
 });
 
-test('a receiver that hangs delays no other, and what is already begun ends within its time', async () => {
+test('a hanging receiver does not delay others, and running attempts end within their timeout', async () => {
   await using silent = await startReceiver(authority);
   silent.answer = () => {};
   const dead = await hook({ url: silent.url });
   const alive = await hook();
   await events(40);
   await eventually(() => expect(alive.got().length).toBe(40));
-  // All came while the first attempts at the silent receiver, which take 15 seconds, were still open.
+  // All arrived while the first attempts at the silent receiver, which take 15 seconds, were running.
   expect((await deliveries(dead.id)).map(({ attempts }) => attempts)).toEqual(Array(40).fill(0));
-  // An endpoint that has not answered yet gets two requests at once.
+  // An endpoint that has not answered yet gets two concurrent requests.
   await eventually(() => expect(silent.received.length).toBe(2));
   expect(await deliveries(dead.id)).toHaveLength(40);
 });
 
-test('receivers that hang delay none of their own namespace, however many they are', async () => {
+test('many hanging receivers do not delay other receivers of their namespace', async () => {
   await query(`update namespaces set plan = 'enterprise' where name = 'ada'`);
   await using silent = await startReceiver(authority);
   silent.answer = () => {};
@@ -309,7 +309,7 @@ test('receivers that hang delay none of their own namespace, however many they a
   const alive = await hook();
   await events(1);
   await eventually(() => expect(alive.got().length).toBe(1));
-  // An attempt takes 15 seconds, and none has ended.
+  // Attempts take 15 seconds, and none has ended.
   const ended = await query(
     'select id from deliveries where webhook_id = any($1::text[]) and attempts > 0',
     [hanging],
@@ -317,17 +317,17 @@ test('receivers that hang delay none of their own namespace, however many they a
   expect(ended).toEqual([]);
 });
 
-test('events come in their order to who answers, each once', async () => {
+test('a receiver that answers gets each event once, in order', async () => {
   const { got } = await hook();
   const ids = await events(600);
   await eventually(() => expect(got().length).toBe(600));
   expect(new Set(idsOf(got()))).toEqual(new Set(ids));
-  // Eight are sent at once.
+  // Eight attempts run concurrently.
   const places = idsOf(got()).map((id) => ids.indexOf(`${id}`));
   expect(Math.max(...places.map((place, i) => Math.abs(place - i)))).toBeLessThan(16);
 });
 
-test('a delivery that is recorded while the next ones are read is sent once', async () => {
+test('a delivery that is recorded during the next read is sent once', async () => {
   const { id, got } = await hook();
   // The receiver answers the first delivery only after a read has found the delivery pending.
   let first: { messageId: unknown; end(): void } | undefined;
@@ -359,7 +359,7 @@ test('a delivery that is recorded while the next ones are read is sent once', as
   expect(idsOf(got()).sort()).toEqual(ids.sort());
 });
 
-test('a restart goes on with what was pending, and an address may change meanwhile', async () => {
+test('a restart continues pending deliveries, also when the URL changed meanwhile', async () => {
   const { id, got } = await hook();
   receiver.answer = (response) => void response.writeHead(500).end();
   const ids = await events(5);
@@ -378,7 +378,7 @@ test('a restart goes on with what was pending, and an address may change meanwhi
   expect(new Set(idsOf(got()))).toEqual(new Set([...ids, ...late]));
 });
 
-test('two servers on one database send each once', async () => {
+test('two servers on one database send each delivery once', async () => {
   const { config, base } = app;
   await using second = await createApp(
     { ...config, port: 0, dataDir: `${config.dataDir}/second` },

@@ -1,4 +1,4 @@
-/** Webhooks are sent to the public internet and nowhere else, however an address is written. */
+/** Webhooks are sent only to public addresses, in every notation of an address. */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -43,7 +43,7 @@ test.each([
   expect(guard.whyNot(address)).toBeNull();
 });
 
-test('the allow-list names what may be contacted all the same, each family by itself', () => {
+test('the allow-list permits refused addresses, separately for each family', () => {
   const allowing = createGuard(['127.0.0.0/8', '10.1.2.3', 'fd00:1::/32', 'fe80::/64']);
   for (const address of ['127.0.0.1', '10.1.2.3', 'fd00:1::9', 'fe80::1%eth0'])
     expect(allowing.whyNot(address)).toBeNull();
@@ -74,19 +74,19 @@ test.each([
   ['https://', 'must be a URL'],
   ['https://[fe80::1%25eth0]/', 'must be a URL'],
   ['https://256.0.0.1/', 'must be a URL'],
-  ['https://ada:secret@public.example/', 'must not hold a user name'],
-  ['https://ada@public.example/', 'must not hold a user name'],
-  ['https://@public.example/', 'must not hold a user name'],
-  ['https://:@public.example', 'must not hold a user name'],
-  // The URL standard takes these, for public.example.
+  ['https://ada:secret@public.example/', 'must not contain a user name'],
+  ['https://ada@public.example/', 'must not contain a user name'],
+  ['https://@public.example/', 'must not contain a user name'],
+  ['https://:@public.example', 'must not contain a user name'],
+  // The URL standard accepts these as public.example.
   ['https:public.example', 'must begin with https:// and a host'],
   ['https:/public.example/', 'must begin with https:// and a host'],
   ['https:///public.example/', 'must begin with https:// and a host'],
   ['https:\\\\public.example\\path', 'must begin with https:// and a host'],
   ['https://public.example\\@elsewhere.example/', 'must begin with https:// and a host'],
   ['https://public.example:0/', 'must name a port'],
-  ['https://public.example/#part', 'must have no fragment'],
-  ['https://public.example/#', 'must have no fragment'],
+  ['https://public.example/#part', 'must not have a fragment'],
+  ['https://public.example/#', 'must not have a fragment'],
   [`https://public.example/${'a'.repeat(2_048)}`, 'must be at most 2048 characters'],
   ['https://localhost/', 'not sent to'],
   ['https://LOCALHOST./', 'not sent to'],
@@ -96,10 +96,10 @@ test.each([
     'https://2130706433/',
     'is a loopback address (RFC 1122); the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
   ],
-  // Of which kind the address of a name is stays unsaid.
+  // For a name, the kind of its address is not revealed.
   ...['inside', 'mixed', 'mapped'].map((name) => [
     `https://${name}.example/`,
-    'leads to an address that webhooks are not sent to; the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
+    'has an address that webhooks are not sent to; the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
   ]),
   ['https://[::ffff:93.184.216.34]/', 'is an IPv4-mapped address'],
 ])('a webhook to %s is not created', async (url, why) => {
@@ -112,19 +112,19 @@ test.each([
   'HTTPS://Public.Example?query=a@b',
   'https://93.184.216.34:8443/',
   'https://[2606:2800:220:1::1]/',
-  // It is looked up again at each attempt.
+  // The name is resolved again at each attempt.
   'https://unknown.example/',
 ])('a webhook to %s is created', async (url) => {
   expect(await whyNotUrl(url, guard, lookup)).toBeNull();
 });
 
-test('a lookup that hangs is given up, and the URL is taken', async () => {
+test('a hanging lookup is cancelled, and the URL is accepted', async () => {
   const hanging: Lookup = (_, signal) =>
     new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
   expect(await whyNotUrl('https://silent.example/', guard, hanging)).toBeNull();
 });
 
-test('the file of hosts is read by lines of an address and its names', () => {
+test('the hosts file is parsed as lines of an address and its names', () => {
   const hosts =
     '127.0.0.1 localhost\n10.0.0.5\tdb db.internal # 10.0.0.6 db\n#10.0.0.7 db\n::1 localhost\n';
   expect(addressesIn(hosts, 'db')).toEqual(['10.0.0.5']);
@@ -134,9 +134,9 @@ test('the file of hosts is read by lines of an address and its names', () => {
 
 describe('nothing is contacted', () => {
   let authority: Authority;
-  /** Listeners at loopback, which every hostile URL below would reach if it were dialled. */
+  /** Listeners on loopback, which every hostile URL below would reach. */
   let listeners: Listener[];
-  /** Addresses that sockets of this process were connected to, or tried to be. */
+  /** Addresses that sockets of this process connected to, or tried to. */
   const dialled: string[] = [];
   const onSocket = (message: unknown) => {
     const { socket } = message as { socket: Socket };
@@ -168,7 +168,7 @@ describe('nothing is contacted', () => {
   const connections = () => listeners.reduce((sum, { count }) => sum + count(), 0);
 
   const HOSTS = [
-    // Literals, in every form that URLs take.
+    // IP literals, in every form that URLs accept.
     ...['127.0.0.1', '127.1', '127.0.1', '2130706433', '0x7f000001', '0x7f.1', '0177.0.0.1'],
     ...['017700000001', '0x7f.0x0.0x0.0x1', '127.000.000.001', '127.0.0.1.', '127.0.0.2'],
     ...['0', '0.0.0.0', '0x0', '10.0.0.1', '012.0.0.1', '100.64.0.1', '169.254.169.254'],
@@ -187,7 +187,7 @@ describe('nothing is contacted', () => {
     ...['[64:ff9b:1::7f00:1]', '[2002:7f00:1::]', '[2001:0:7f00:1::]', '[fe80::1]', '[fc00::1]'],
     ...['[fd00:ec2::254]', '[fec0::1]', '[ff02::1]', '[100::1]', '[2001:db8::1]', '[3fff::1]'],
     ...['[2001:10::1]', '[5f00::1]', '[4000::1]', '[::ffff:8.8.8.8]', '[64:ff9b::8.8.8.8]'],
-    // Names that lead there.
+    // Names that resolve to these addresses.
     ...['localhost', 'LOCALHOST.', 'inside.example', 'mixed.example', 'mapped.example'],
     ...['loopback.example', 'metadata.example', 'zone.example', 'nonsense.example'],
   ];
@@ -227,7 +227,7 @@ describe('nothing is contacted', () => {
     await expect(send(url)).rejects.toThrow('Invalid URL');
   });
 
-  test('when a name leads elsewhere after it was checked', async () => {
+  test('when a name resolves differently after the check', async () => {
     await using receiver = await startReceiver(authority, '127.0.0.3');
     const answers = ['127.0.0.3', '127.0.0.1'];
     const asked: string[] = [];
@@ -239,13 +239,13 @@ describe('nothing is contacted', () => {
     const allowing = createGuard(['127.0.0.3']);
     const url = `https://rebind.hooks.test:${receiver.port}/`;
     const before = dialled.length;
-    // The one look decides where the connection goes.
+    // The single lookup decides where the connection goes.
     expect(await send(url, { guard: allowing, lookup: moving })).toMatchObject({
       outcome: 'status_204',
     });
     expect(asked).toEqual(['127.0.0.3']);
     expect(dialled.slice(before)).toEqual(['127.0.0.3']);
-    // The next look is checked again.
+    // The result of the next lookup is checked again.
     expect(await send(url, { guard: allowing, lookup: moving })).toMatchObject({
       outcome: 'refused_address',
     });
@@ -254,8 +254,8 @@ describe('nothing is contacted', () => {
     expect(connections()).toBe(0);
   });
 
-  test('when the address that is reached is another than the one that was dialled', async () => {
-    // The kernel takes 0.0.0.0 for 127.0.0.1.
+  test('when the connected address differs from the requested one', async () => {
+    // The kernel connects 0.0.0.0 to 127.0.0.1.
     const allowing = createGuard(['0.0.0.0']);
     const { outcome } = await send(`https://0.0.0.0:${listeners[0]?.port}/`, { guard: allowing });
     expect(outcome).toBe('refused_address');
@@ -265,7 +265,7 @@ describe('nothing is contacted', () => {
 
 type Listener = { port: number; count(): number; bytes(): number; close(): Promise<void> };
 
-/** Counts connections, and what comes by them. */
+/** Counts connections and received bytes. */
 async function listen(host: string, port: number): Promise<Listener> {
   let count = 0;
   let bytes = 0;

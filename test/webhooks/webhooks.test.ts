@@ -1,20 +1,20 @@
-/** Webhooks as a resource: who may do what, secrets, deliveries, quota, and what becomes of one that is deleted. */
+/** Webhooks as a resource: permissions, secrets, changes, deliveries, quota and deletion. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { planLimits } from '../../src/base/config/plans.ts';
 import { newId } from '../../src/base/ids.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from '../../src/webhooks/retention.ts';
-import { switchedOff } from '../../src/webhooks/unwanted.ts';
+import { endUnwantedDeliveries } from '../../src/webhooks/unwanted.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
 
 const PATH = '/auth/v1/seed/webhooks';
-/** Nobody answers there. */
+/** No server listens there. */
 const ENDPOINT = 'https://127.0.0.1:9/loam';
 
 let app: TestApp;
-/** Ada is an admin of `left` and `right`, Bob of `left` alone. */
+/** Ada is an admin of `left` and `right`, Bob only of `left`. */
 let ada: Client;
 let bob: Client;
 let count = 0;
@@ -58,7 +58,7 @@ async function create(more: object = {}, by = ada): Promise<string> {
 const patch = (by: Client, id: string, json: object) =>
   by.request('PATCH', `${PATH}/${id}`, { json });
 
-/** Of a call that must fail. */
+/** The error of a call that must fail. */
 const refused = async (answer: ReturnType<Client['get']>) => {
   const { status, body } = await answer;
   return [status, body.error.code, body.error.message];
@@ -70,7 +70,7 @@ async function namespaceId(name: string): Promise<string> {
   return (await app.app.services.db.namespace.findUniqueOrThrow({ where: { name } })).id;
 }
 
-/** Deliveries that no server sends, because they are due tomorrow. */
+/** Inserts deliveries that no server sends, because they are due tomorrow. */
 async function insertDeliveries(
   webhookId: string,
   namespace: string,
@@ -95,7 +95,7 @@ async function insertDeliveries(
   return ids;
 }
 
-/** More deliveries like one. `digit` begins their ids, so that those of no two calls are the same. */
+/** Inserts copies of a delivery. Their ids start with `digit`, so that the ids of two calls differ. */
 async function copy(deliveryId: string | undefined, times: number, digit: number): Promise<void> {
   await app.pool.query(
     `insert into deliveries (id, webhook_id, message_id, type, namespace_id, next_attempt_at)
@@ -106,7 +106,7 @@ async function copy(deliveryId: string | undefined, times: number, digit: number
 }
 
 describe('a request', () => {
-  test('is answered with what was stored, each value once', async () => {
+  test('is answered with the stored values, without duplicates', async () => {
     const json = input({
       secret: 'hush hush',
       event_types: ['job.failed', 'service.scaled', 'job.failed'],
@@ -129,7 +129,7 @@ describe('a request', () => {
     ]);
     expect(text).not.toContain('hush');
     expect((await ada.get(`${PATH}/${body.id}`)).body).toEqual(body);
-    // Sealed, for this webhook alone.
+    // Encrypted for this webhook only.
     const { secret } = await rowOf(body.id);
     expect(Buffer.from(secret ?? []).toString('latin1')).not.toContain('hush');
     const { secrets } = app.app.services.webhooks;
@@ -184,7 +184,7 @@ describe('a request', () => {
     expect([await rowOf(id), await app.app.services.db.webhook.count()]).toEqual(before);
   });
 
-  test('of GraphQL may name more types, though not ping, and REST lists them', async () => {
+  test('of GraphQL may use more types, except ping, and REST lists them', async () => {
     const make = (eventTypes: string[]) =>
       ada.graphql(
         `mutation ($input: CreateWebhookInput!) { createWebhook(input: $input) { webhook { id eventTypes } } }`,
@@ -205,7 +205,7 @@ describe('a request', () => {
 });
 
 describe('who may', () => {
-  test('administer one of several namespaces reads, and takes its own out', async () => {
+  test('administer one of several namespaces can read the webhook and remove that namespace', async () => {
     const id = await create({ namespaces: ['left', 'right'] });
     const at = `${PATH}/${id}`;
     await app.admin.post(`${at}/test`);
@@ -232,7 +232,7 @@ describe('who may', () => {
       ]);
     const out = await patch(bob, id, { namespaces: ['right'] });
     expect([out.status, out.body.namespaces]).toEqual([200, ['right']]);
-    // In whose turn it is sent: not any more in that of the first one.
+    // The webhook is not counted for the removed namespace any more.
     const { db } = app.app.services;
     const queue = await db.webhookQueue.findUniqueOrThrow({ where: { webhookId: id } });
     expect(queue.namespaceId).toBe(await namespaceId('right'));
@@ -241,7 +241,7 @@ describe('who may', () => {
     expect(await refused(patch(ada, id, { namespaces: [] }))).toContain(400);
   });
 
-  test('do nothing finds none of it', async () => {
+  test('do nothing cannot find the webhook', async () => {
     const id = await create({ namespaces: ['right'] });
     expect(await refused(bob.get(`${PATH}/${id}`))).toContain('permission_denied');
     const listed = await bob.get(`${PATH}?per_page=100`);
@@ -265,7 +265,7 @@ describe('who may', () => {
     return (await app.app.services.db.user.findUniqueOrThrow({ where: { username } })).id;
   }
 
-  test('with a limited credential: the scope alone, and no narrowing to repositories', async () => {
+  test('with a limited credential: only with the scope, and without a restriction to repositories', async () => {
     const id = await create();
     const token = async (limits: object) => {
       const { body } = await ada.post('/auth/v1/pat', { name: `pat-${++count}`, ...limits });
@@ -276,7 +276,7 @@ describe('who may', () => {
     expect((await scoped.get(PATH)).status).toBe(200);
     expect((await patch(scoped, id, { name: 'scoped' })).status).toBe(200);
     expect((await scoped.post(PATH, input())).status).toBe(201);
-    // As it can have everything sent to itself, it may read what was sent.
+    // It may read deliveries, because it could have them sent to itself.
     const [sent = ''] = await insertDeliveries(id, 'left', [{}]);
     const payload = `{ node(id: "${sent}") { ... on Delivery { payload } } }`;
     expect((await scoped.gql(payload)).node.payload).toMatchObject({ type: 'job.failed' });
@@ -313,7 +313,7 @@ describe('a secret', () => {
   const until = async (id: string) =>
     (await ada.gql(`{ webhook(id: "${id}") { formerSecretUntil } }`)).webhook.formerSecretUntil;
 
-  test('signs for a day beside the next one', async () => {
+  test('signs for a day together with the next one', async () => {
     const id = await create({ secret: 'first' });
     expect(await secretsOf(id)).toEqual({ secret: 'first', former: null, until: null });
     expect((await patch(ada, id, { secret: 'second' })).body.has_secret).toBe(true);
@@ -322,7 +322,7 @@ describe('a secret', () => {
     const hours = (Number(after.until) - Date.now()) / 3_600_000;
     expect([hours > 23.9, hours <= 24]).toEqual([true, true]);
     expect(await until(id)).toBe(after.until?.toISOString());
-    // A request that is repeated does not end the former.
+    // A repeated request does not end the previous secret.
     await patch(ada, id, { secret: 'second' });
     await patch(ada, id, { name: 'other' });
     expect(await secretsOf(id)).toEqual(after);
@@ -330,7 +330,7 @@ describe('a secret', () => {
     expect(await secretsOf(id)).toMatchObject({ former: 'second' });
   });
 
-  test('is removed by null, with the one before, in REST and GraphQL', async () => {
+  test('is removed by null, together with the previous one, in REST and GraphQL', async () => {
     for (const remove of [
       (id: string) => patch(ada, id, { secret: null }),
       (id: string) =>
@@ -344,7 +344,7 @@ describe('a secret', () => {
       expect(await secretsOf(id)).toEqual({ secret: null, former: null, until: null });
       const { body: without } = await ada.get(`${PATH}/${id}`);
       expect(without.has_secret).toBe(false);
-      // There is none to remove any more.
+      // No secret is left to remove.
       expect((await patch(ada, id, { secret: null })).body).toEqual(without);
       expect(await until(id)).toBeNull();
       await patch(ada, id, { secret: 'third' });
@@ -355,7 +355,7 @@ describe('a secret', () => {
 });
 
 describe('a change', () => {
-  test('leaves alone what it does not name', async () => {
+  test('does not affect omitted fields', async () => {
     const id = await create({ secret: 'hush' });
     const before = (await ada.get(`${PATH}/${id}`)).body;
     expect((await patch(ada, id, {})).body).toEqual(before);
@@ -375,7 +375,7 @@ describe('a change', () => {
     });
   });
 
-  test('that switches it off ends what is pending, and on again begins anew', async () => {
+  test('that switches it off ends pending deliveries, and switching it on resets its failures', async () => {
     const id = await create();
     const [first, second] = await insertDeliveries(id, 'left', [
       {},
@@ -407,7 +407,7 @@ describe('a change', () => {
     expect((await ada.post(`${PATH}/${id}/test`)).status).toBe(202);
   });
 
-  test('that switches it off ends a backlog behind the answer', async () => {
+  test('that switches it off ends a backlog after the response', async () => {
     const id = await create();
     const [one] = await insertDeliveries(id, 'left', [{}]);
     await copy(one, 7_000, 3);
@@ -417,7 +417,7 @@ describe('a change', () => {
     await eventually(async () => expect(await pending()).toBe(0));
   });
 
-  test('that takes a namespace out ends what is pending of it, however much there is', async () => {
+  test('that removes a namespace ends all its pending deliveries', async () => {
     const id = await create({ namespaces: ['left', 'right'] });
     const [other] = await insertDeliveries(id, 'right', [{}]);
     const [one] = await insertDeliveries(id, 'left', [{}]);
@@ -430,8 +430,8 @@ describe('a change', () => {
       [id],
     );
     expect(left.rows).toEqual([{ id: other, ended: 2_501 }]);
-    // Nothing is to be ended of a webhook that is on.
-    await switchedOff(app.app.services, id);
+    // Deliveries of a webhook that is on are not ended.
+    await endUnwantedDeliveries(app.app.services, id);
     const again = await pool.query(
       `select id from deliveries where id = $1 and status = 'pending'`,
       [other],
@@ -492,7 +492,7 @@ describe('deliveries', () => {
     }
   });
 
-  test('are those of namespaces that the viewer administers, and tests', async () => {
+  test('of namespaces that the viewer administers, and tests, are shown', async () => {
     const id = await create({ namespaces: ['left', 'right'] });
     const [left = ''] = await insertDeliveries(id, 'left', [{}]);
     const [right = ''] = await insertDeliveries(id, 'right', [{}]);
@@ -508,7 +508,7 @@ describe('deliveries', () => {
     expect(missing.status).toBe(404);
   });
 
-  test('say why TLS has failed, and nothing more of other attempts', async () => {
+  test('show the reason of TLS failures, and no reason of other failures', async () => {
     const id = await create();
     const tried = { at: new Date().toISOString(), took: 5, status: null, answer: null };
     const tries = [
@@ -523,7 +523,7 @@ describe('deliveries', () => {
     ]);
   });
 
-  test('are made by a test, and again of the same message', async () => {
+  test('are created by a test, and by sending a message again', async () => {
     const id = await create({ event_types: ['dev.started'] });
     const { status, body: sent } = await ada.post(`${PATH}/${id}/test`);
     expect([status, sent]).toMatchObject([202, { event_type: 'ping', status: 'pending' }]);
@@ -562,7 +562,7 @@ describe('deliveries', () => {
     expect(rows).toHaveLength(1);
   });
 
-  test('can be followed, by those who may see them', async () => {
+  test('can be followed by viewers who may see them', async () => {
     const id = await create({ namespaces: ['left', 'right'] });
     await insertDeliveries(id, 'left', [{}]);
     const query = `subscription { webhookDeliveries(id: "${id}") { id eventType status outcome attempts } }`;
@@ -592,7 +592,7 @@ describe('deliveries', () => {
     expect(all?.map((each) => each.id)).toEqual([right, left, left]);
   });
 
-  test('are followed no more when the right is lost', async () => {
+  test('are not followed any more when the permission is lost', async () => {
     const eve = await app.user('eve');
     await setRole('left', 'eve', 'ADMIN');
     const id = await create({ namespaces: ['left'] });
@@ -608,7 +608,7 @@ describe('deliveries', () => {
   });
 });
 
-test('the quota is counted in each namespace, under a lock', async () => {
+test('the quota applies to each namespace, and is counted under a lock', async () => {
   const carl = await app.user('carl', 'free');
   await setRole('left', 'carl', 'ADMIN');
   const json = (namespaces: string[]) => input({ namespaces });
@@ -620,15 +620,15 @@ test('the quota is counted in each namespace, under a lock', async () => {
   expect(await refused(carl.post(PATH, json(['carl'])))).toEqual(full);
   const { body } = await carl.post(PATH, json(['left']));
   expect(await refused(patch(carl, body.id, { namespaces: ['left', 'carl'] }))).toEqual(full);
-  // A change that adds none needs no room.
+  // A change without new namespaces needs no quota.
   const [{ body: one } = { body: {} }] = made.filter(({ status }) => status === 201);
   expect((await patch(carl, one.id, { name: 'other', namespaces: ['carl'] })).status).toBe(200);
   await carl.delete(`${PATH}/${one.id}`);
   expect((await patch(carl, body.id, { namespaces: ['left', 'carl'] })).status).toBe(200);
 });
 
-describe('what is deleted', () => {
-  test('is gone at once, and its rows go in batches', async () => {
+describe('deletion', () => {
+  test('hides a webhook at once, and removes its rows in batches', async () => {
     const id = await create({ secret: 'hush' });
     const [one = ''] = await insertDeliveries(id, 'left', [{}]);
     const { pool, db } = app.app.services;
@@ -648,21 +648,21 @@ describe('what is deleted', () => {
     });
     expect(found.nodes).toEqual([null, null]);
 
-    // Not while its events may be on their way into deliveries.
+    // Not while the dispatcher may still write deliveries.
     await removeDeletedWebhooks(app.app.services);
     expect(await db.delivery.count({ where: { webhookId: id } })).toBe(1_501);
     const age = `update webhooks set deleted_at = now() - interval '2 minutes' where id = $1`;
     await pool.query(age, [id]);
     let batches = 0;
     while (await removeDeletedWebhooks(app.app.services)) batches++;
-    // Others that earlier tests deleted may go too.
+    // Webhooks that earlier tests deleted may be removed too.
     expect(batches).toBeGreaterThan(1);
     expect(await db.delivery.count({ where: { webhookId: id } })).toBe(0);
     expect(await db.webhook.count({ where: { id } })).toBe(0);
     expect(await db.webhookQueue.count({ where: { webhookId: id } })).toBe(0);
   });
 
-  test('by age: deliveries, and messages that none is left of', async () => {
+  test('removes old deliveries, and messages without deliveries', async () => {
     const id = await create();
     const { pool, db } = app.app.services;
     const [old = '', again = ''] = await insertDeliveries(id, 'left', [{}, {}]);
@@ -670,7 +670,7 @@ describe('what is deleted', () => {
       (await db.delivery.findUniqueOrThrow({ where: { id: delivery } })).messageId;
     const [gone, kept] = [await messageOf(old), await messageOf(again)];
     const [young = ''] = await insertDeliveries(id, 'left', [{ messageId: kept }]);
-    // The first of all, as the oldest are.
+    // Ids that sort first, as those of the oldest deliveries do.
     await pool.query(
       `update deliveries set created_at = now() - interval '31 days',
          id = case id when $1 then 'dlv_00000000000000000000000000' else 'dlv_00000000000000000000000001' end

@@ -1,4 +1,4 @@
-/** The events of namespaces in GraphQL: a page of them, and those that come. */
+/** The events of namespaces in GraphQL: pages and a subscription. */
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
 import { pageCost, sliceArgs } from '../../platform/schema/paging.ts';
@@ -8,21 +8,21 @@ import * as feed from '../feed.ts';
 const MEANINGS: Readonly<Record<string, string>> = {
   'job.queued': 'A job was created, or queued for a retry.',
   'job.running': 'The process of a job started.',
-  'job.completed': 'A job ended with exit code 0.',
+  'job.completed': 'A job succeeded with exit code 0.',
   'job.failed': 'A job failed or timed out after its last attempt.',
-  'job.cancelled': 'Somebody stopped a job.',
-  'job.deleted': 'The record of a job was removed. Webhooks are not told of it.',
+  'job.cancelled': 'A user cancelled a job.',
+  'job.deleted': 'The record of a job was deleted. Webhooks do not receive it.',
   'repository.created': 'A repository was created.',
   'repository.renamed': 'A repository was renamed.',
-  'repository.transferred': 'A repository was given to this namespace.',
+  'repository.transferred': 'A repository was transferred to this namespace.',
   'repository.updated':
-    'The description, visibility or settings of a repository changed. Webhooks are not told of it.',
+    'The description, visibility or settings of a repository changed. Webhooks do not receive it.',
   'repository.pushed': 'A repository was pushed to.',
   'repository.deleted': 'A repository was deleted.',
 };
 
 const EventType = builder.enumType('EventType', {
-  description: 'What happened, by the names that webhooks use.',
+  description: 'The type of an event, with the names that webhooks use.',
   values: Object.fromEntries(
     feed.FEED_TYPES.map((value) => [
       value.replace('.', '_').toUpperCase(),
@@ -32,58 +32,57 @@ const EventType = builder.enumType('EventType', {
 });
 
 const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
-  description: 'Something that happened in a namespace: the row that webhooks send.',
+  description: 'An event in a namespace, as webhooks send it.',
   fields: (t) => ({
     id: t.exposeID('id', {
-      description:
-        'The id of the event, which is the same however often it is read. Webhooks send it as `webhook-id`.',
+      description: 'The id of the event. Webhooks send it as `webhook-id`.',
     }),
     cursor: t.expose('cursor', {
       type: 'SafeInt',
       description:
-        'The number of the event. The subscription `events` goes on after it when it is given as `after`.',
+        'The position of the event. The subscription `events` continues after it when it is passed as `after`.',
     }),
-    type: t.expose('type', { type: EventType, description: 'What happened.' }),
-    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it happened.' }),
+    type: t.expose('type', { type: EventType, description: 'The type of the event.' }),
+    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When the event happened.' }),
     namespace: t.string({
       nullable: true,
-      description: 'The name of the owner at that moment. Null in events of earlier versions.',
-      resolve: (event) => feed.namespaceOf(event),
+      description: 'The name of the namespace at that time. Null in events of earlier versions.',
+      resolve: (event) => feed.getEventNamespace(event),
     }),
     subject: t.exposeID('subject', {
-      description: 'The id of the job or repository, also when it was deleted.',
+      description: 'The id of the job or repository, which may be deleted by now.',
     }),
     payload: t.field({
       type: 'JSON',
       nullable: true,
       description:
-        'What webhooks send as `data`: the job or repository as REST returned it at that moment. Links to artifacts are signed anew. Null in events of earlier versions.',
-      resolve: (event, _args, { services }) => feed.payloadOf(services, event),
+        'The `data` of webhooks: the job or repository as REST returned it at that time. Links to artifacts are signed again for each read. Null in events of earlier versions.',
+      resolve: (event, _args, { services }) => feed.getEventPayload(services, event),
     }),
   }),
 });
 
-/** Without `totalCount`: it would be counted through all that is kept. */
+/** Without `totalCount`, because counting would read all kept events. */
 const EventConnection = builder.connectionObject(
   {
     type: Event,
     name: 'EventConnection',
     description:
-      'A page of events. It may be short, or empty, although there are more: `hasNextPage` says so, and the list goes on after `endCursor`.',
+      'A page of events. A page may be short or empty although more events follow: check `hasNextPage`, and continue after `endCursor`.',
     edgesField: { complexity: { field: 1, multiplier: 1 } },
   },
   { name: 'EventEdge', description: 'An event, with its cursor.' },
 );
 
 const ONLY_TYPES =
-  'Only these. Left out: all that the viewer may see; with a type that the viewer may not see it is refused.';
+  'The event types to show. If omitted, all types that the viewer may see; a type that the viewer may not see is refused.';
 
 builder.prismaObjectField(Namespace, 'events', (t) =>
   t.field({
     type: EventConnection,
     nullable: true,
     description:
-      'What happened to jobs and repositories, for as long as events are kept. Only members see it, and of it what they may see of jobs and repositories.',
+      'Kept events of jobs and repositories. Only members see them, and only events of jobs and repositories that they may see.',
     complexity: pageCost(),
     args: {
       ...sliceArgs,
@@ -115,7 +114,7 @@ builder.subscriptionField('events', (t) =>
   t.field({
     type: Event,
     description:
-      'What happens to jobs and repositories in namespaces that the viewer is a member of, each event once. It ends, with an error, when the viewer may not see one of them any more.',
+      'Follows the events of jobs and repositories in namespaces that the viewer is a member of, each event once. Ends with an error when the viewer loses access to one of them.',
     args: {
       namespaces: t.arg.stringList({
         required: true,
@@ -125,7 +124,7 @@ builder.subscriptionField('events', (t) =>
       after: t.arg({
         type: 'SafeInt',
         description:
-          'The `cursor` of the last event that was seen. 0: begin with the oldest event that is kept; left out: with the next one.',
+          'The `cursor` of the last event that was seen. 0 starts with the oldest kept event. If omitted, starts with the next event.',
       }),
     },
     subscribe: async (_root, args, { services, viewer }) =>

@@ -1,4 +1,4 @@
-/** What changes users, organizations and members, in GraphQL. */
+/** Mutations of users, organizations and members in GraphQL. */
 
 import { memberId } from '../../base/ids.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
@@ -14,13 +14,13 @@ const CreateUserInput = builder.inputType('CreateUserInput', {
     username: t.string({ required: true, description: '1 to 39 of a-z, 0-9 and -.' }),
     email: t.string({
       required: true,
-      description: 'The address of the user; no two users have the same.',
+      description: 'The email address of the user. It must be unique on this server.',
     }),
     plan: t.field({
       type: Plan,
       required: true,
       defaultValue: 'free',
-      description: 'The plan of the user and of their namespace.',
+      description: "The plan of the user and of the user's namespace.",
     }),
   }),
 });
@@ -32,7 +32,7 @@ const CreateUserPayload = builder
     fields: (t) => ({
       user: t.field({
         type: User,
-        description: 'The user; its namespace has the same name.',
+        description: "The user. The user's namespace has the same name.",
         resolve: ({ user }) => user as never,
       }),
     }),
@@ -46,7 +46,7 @@ const CreateOrganizationInput = builder.inputType('CreateOrganizationInput', {
       type: Plan,
       required: true,
       defaultValue: 'free',
-      description: 'The plan, which sets its quotas.',
+      description: 'The plan, which sets rate limits and quotas.',
     }),
   }),
 });
@@ -65,11 +65,11 @@ const CreateOrganizationPayload = builder
   });
 
 const SetMemberInput = builder.inputType('SetMemberInput', {
-  description: 'The membership to add or to change.',
+  description: 'The membership to add or change.',
   fields: (t) => ({
     namespace: t.string({ required: true, description: 'The name of the namespace.' }),
     username: t.string({ required: true, description: 'The name of the user.' }),
-    role: t.field({ type: Role, required: true, description: 'The role that the member gets.' }),
+    role: t.field({ type: Role, required: true, description: 'The role of the member.' }),
   }),
 });
 
@@ -80,7 +80,7 @@ const SetMemberPayload = builder
     fields: (t) => ({
       member: t.expose('member', {
         type: Member,
-        description: 'The member, with the role that was set.',
+        description: 'The member with the new role.',
       }),
     }),
   });
@@ -100,7 +100,7 @@ const RemoveMemberPayload = builder
     fields: (t) => ({
       id: t.exposeID('id', {
         nullable: true,
-        description: 'The id that the member had; null when the user was no member.',
+        description: 'The id of the removed member; null when the user was not a member.',
       }),
     }),
   });
@@ -112,7 +112,7 @@ function userPayload(mutation: string) {
     fields: (t) => ({
       user: t.field({
         type: User,
-        description: 'The user as it is now.',
+        description: 'The user after the change.',
         resolve: ({ user }) => user as never,
       }),
     }),
@@ -148,7 +148,7 @@ builder.mutationFields((t) => ({
     type: userPayload('DisableUser'),
     nullable: true,
     description:
-      'Refuses all credentials of a user from now on, and signing in; streams that are open end. Nothing is removed, and jobs go on. Only an operator may, not for themselves.',
+      'Disables a user: all credentials and sign-ins are refused, and open streams end. No data is removed, and jobs continue. Only for operators, who cannot disable themselves.',
     args: { input: t.arg({ type: DisableUserInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       user: await disableUser(services, viewer, input),
@@ -157,7 +157,8 @@ builder.mutationFields((t) => ({
   enableUser: t.field({
     type: userPayload('EnableUser'),
     nullable: true,
-    description: 'Takes the credentials of a disabled user again. Only an operator may.',
+    description:
+      'Enables a disabled user: credentials and sign-ins work again. Only for operators.',
     args: { input: t.arg({ type: EnableUserInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       user: await enableUser(services, viewer, input),
@@ -167,7 +168,7 @@ builder.mutationFields((t) => ({
     type: deletionPayload('DeleteUser'),
     nullable: true,
     description:
-      'Deletes a user with all credentials, and the namespace of the user, for good. Refused with `CONFLICT` while the namespace has repositories or unfinished jobs, and while the user is the last admin of an organization. Only an operator may, not for themselves.',
+      "Permanently deletes a user with all credentials, and the user's namespace. Refused with `CONFLICT` while the namespace has repositories or unfinished jobs, and while the user is the last admin of an organization. Only for operators, who cannot delete themselves.",
     args: { input: t.arg({ type: DeleteUserInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await deleteUser(services, viewer, input),
@@ -177,7 +178,7 @@ builder.mutationFields((t) => ({
     type: deletionPayload('DeleteOrganization'),
     nullable: true,
     description:
-      'Deletes an organization for good, with its members, API keys and webhooks, and the records, logs and artifacts of its jobs. Refused with `CONFLICT` while it has repositories or unfinished jobs. Its admins and operators may.',
+      'Permanently deletes an organization with its members, API keys and webhooks, and the records, logs and artifacts of its jobs. Refused with `CONFLICT` while it has repositories or unfinished jobs. Only for its admins and operators.',
     args: { input: t.arg({ type: DeleteOrganizationInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await deleteOrganization(services, viewer, input),
@@ -186,7 +187,7 @@ builder.mutationFields((t) => ({
   createUser: t.field({
     type: CreateUserPayload,
     nullable: true,
-    description: 'Creates a user, and the namespace of the same name. Only the operator may.',
+    description: 'Creates a user and the namespace of the same name. Only for operators.',
     args: { input: t.arg({ type: CreateUserInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       user: await accounts.createUser(services, viewer, input),
@@ -195,8 +196,7 @@ builder.mutationFields((t) => ({
   createOrganization: t.field({
     type: CreateOrganizationPayload,
     nullable: true,
-    description:
-      'Creates an organization, with the caller as its first admin. Only the operator may.',
+    description: 'Creates an organization with the caller as its first admin. Only for operators.',
     args: { input: t.arg({ type: CreateOrganizationInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       namespace: await accounts.createOrganization(services, viewer, input),
@@ -206,7 +206,7 @@ builder.mutationFields((t) => ({
     type: SetMemberPayload,
     nullable: true,
     description:
-      'Adds a member to a namespace, or changes its role. Only an admin of it may. The last admin of an organization stays one.',
+      'Adds a member to a namespace, or changes the role of a member. Only for admins of the namespace. The last admin of an organization cannot be demoted.',
     args: { input: t.arg({ type: SetMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       member: await members.setMember(services, viewer, input),
@@ -216,11 +216,11 @@ builder.mutationFields((t) => ({
     type: RemoveMemberPayload,
     nullable: true,
     description:
-      'Removes a member from a namespace, at once. An admin of it may, and members may leave. The last admin of an organization stays.',
+      'Removes a member from a namespace, with immediate effect. Only for admins of the namespace, and for members who leave. The last admin of an organization cannot be removed.',
     args: { input: t.arg({ type: RemoveMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => {
-      const gone = await members.removeMember(services, viewer, input);
-      return { id: gone && memberId(gone) };
+      const removed = await members.removeMember(services, viewer, input);
+      return { id: removed && memberId(removed) };
     },
   }),
 }));

@@ -1,4 +1,4 @@
-/** The audit log in GraphQL: of a namespace, of what a user did, and all of it. */
+/** The audit log in GraphQL: of a namespace, of a user, and of the server. */
 
 import { builder } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
@@ -7,7 +7,7 @@ import * as log from '../audit-log.ts';
 import { Namespace, User } from './namespaces.ts';
 
 const Action = builder.enumType('AuditAction', {
-  description: 'What was done.',
+  description: 'The kind of a change.',
   values: Object.fromEntries(
     Object.entries(AUDIT_ACTIONS).map(([value, description]) => [
       value.replace('.', '_').toUpperCase(),
@@ -19,55 +19,61 @@ const Action = builder.enumType('AuditAction', {
 const AuditCredential = builder
   .objectRef<{ kind: string; id: string; name: string }>('AuditCredential')
   .implement({
-    description: 'The credential that something was done with, as it was then.',
+    description: 'The credential that was used for a change, as it was at that time.',
     fields: (t) => ({
       kind: t.exposeString('kind', {
         description:
           '`pat` for a personal access token, `key` for an API key, `ssh` for an SSH key, `deploy` for a deploy key.',
       }),
-      id: t.exposeID('id', { description: 'The id of the credential, also when it was deleted.' }),
+      id: t.exposeID('id', {
+        description: 'The id of the credential, which may be deleted by now.',
+      }),
       name: t.exposeString('name', { description: 'The name of the credential.' }),
     }),
   });
 
 const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
   description:
-    'A change that somebody made. Entries are never changed, and outlive what they tell of.',
+    'A change that a user made. Entries are never modified, and are kept after the changed object is deleted.',
   fields: (t) => ({
     id: t.exposeID('id', { description: 'The id of the entry.' }),
     action: t.field({
       type: Action,
-      description: 'What was done.',
+      description: 'The kind of the change.',
       resolve: ({ action }) => action as AuditAction,
     }),
-    timestamp: t.expose('createdAt', { type: 'DateTime', description: 'When it was done.' }),
+    timestamp: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the change was made.',
+    }),
     namespace: t.exposeString('namespace', {
       nullable: true,
-      description: 'The name of the namespace that it concerned.',
+      description: 'The name of the namespace of the change.',
     }),
     subject: t.exposeID('subject', {
-      description: 'The id of what was changed, also when it was deleted.',
+      description: 'The id of the changed object, which may be deleted by now.',
     }),
     name: t.exposeString('name', {
-      description: 'The name of what was changed, after the change.',
+      description: 'The name of the changed object, after the change.',
     }),
     details: t.field({
       type: 'JSON',
-      description: 'What else is to be known, such as the former name or the new role.',
+      description: 'Further details, such as the previous name or the new role.',
       resolve: ({ details }) => details as object,
     }),
     actor: t.exposeString('actor', {
-      description: 'The name of the user who did it; `server` for what was done on its machine.',
+      description:
+        'The name of the user who made the change; `server` for changes on the machine of the server.',
     }),
     actorId: t.exposeID('actorId', {
       nullable: true,
       description:
-        'The id of the user who did it; null for what was done on the machine of the server.',
+        'The id of the user who made the change; null for changes on the machine of the server.',
     }),
     credential: t.field({
       type: AuditCredential,
       nullable: true,
-      description: 'By which credential; null for what was done on the machine of the server.',
+      description: 'The credential that was used; null for changes on the machine of the server.',
       resolve: ({ credentialKind, credentialId, credentialName }) =>
         credentialKind && credentialId
           ? { kind: credentialKind, id: credentialId, name: credentialName ?? '' }
@@ -75,7 +81,7 @@ const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
     }),
     address: t.exposeString('address', {
       nullable: true,
-      description: 'The address that the request came from.',
+      description: 'The client address of the request.',
     }),
     requestId: t.exposeString('requestId', {
       nullable: true,
@@ -86,15 +92,15 @@ const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
 
 const AuditConnection = connectionType('AuditEntry', AuditEntry);
 
-const ONLY_ACTION = 'Only entries of this action.';
-const ONLY_ACTOR = 'Only what the user of this name did.';
+const ONLY_ACTION = 'Only entries with this action.';
+const ONLY_ACTOR = 'Only entries of the user with this name.';
 
 builder.prismaObjectField(Namespace, 'auditLog', (t) =>
   t.field({
     type: AuditConnection,
     nullable: true,
     description:
-      'What was changed in it, the newest first. Only who may administer it sees it, with a credential of full rights.',
+      'The audit log of the namespace, newest first. Only for its admins, with a credential of full rights.',
     complexity: pageCost(),
     args: {
       ...sliceArgs,
@@ -112,12 +118,12 @@ builder.prismaObjectField(User, 'auditLog', (t) =>
     type: AuditConnection,
     nullable: true,
     description:
-      'What the user changed, the newest first. Only the user and the operator see it, with a credential of full rights.',
+      'The changes that the user made, newest first. Only for the user and operators, with a credential of full rights.',
     complexity: pageCost(),
     args: { ...sliceArgs, action: t.arg({ type: Action, description: ONLY_ACTION }) },
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await log.sliceLogOf(services, viewer, id, args), args),
+      toConnection(await log.sliceUserLog(services, viewer, id, args), args),
   }),
 );
 
@@ -125,7 +131,7 @@ builder.queryField('auditLog', (t) =>
   t.field({
     type: AuditConnection,
     nullable: true,
-    description: 'What was changed on this server, the newest first. Only the operator sees it.',
+    description: 'The audit log of the server, newest first. Only for operators.',
     complexity: pageCost(),
     args: {
       ...sliceArgs,
@@ -133,6 +139,6 @@ builder.queryField('auditLog', (t) =>
       actor: t.arg.string({ description: ONLY_ACTOR }),
     },
     resolve: async (_root, args, { services, viewer }) =>
-      toConnection(await log.sliceWholeLog(services, viewer, args), args),
+      toConnection(await log.sliceServerLog(services, viewer, args), args),
   }),
 );

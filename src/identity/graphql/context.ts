@@ -4,11 +4,11 @@ import type { Rechecks } from '../rechecks.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
 
 declare module '../../platform/schema/context.ts' {
-  /** What resolvers of users, credentials and sessions need. */
+  /** Services for the resolvers of users, credentials and sessions. */
   interface ContextServices {
-    /** Identities by which people sign in. */
+    /** The configured identity providers. */
     issuers: readonly Issuer[];
-    /** Asks for open streams whether their viewers may still see them. */
+    /** Rechecks the permissions of open streams. */
     rechecks: Rechecks;
     /** Empty when this server does not serve SSH. */
     hostKeys: readonly PublicHostKey[];

@@ -10,10 +10,10 @@ import { User } from './namespaces.ts';
 
 const ALLOWS: Record<AScope, string> = {
   'repo:read': 'Read and clone repositories.',
-  'repo:write': 'Push to repositories, too.',
-  'repo:admin': 'Create, change and delete repositories, too.',
+  'repo:write': 'Also push to repositories.',
+  'repo:admin': 'Also create, change and delete repositories.',
   'job:read': 'Read jobs, their logs and artifacts.',
-  'job:write': 'Create, cancel and delete jobs, too.',
+  'job:write': 'Also create, cancel and delete jobs.',
   'webhook:admin': 'Manage webhooks, and read what they send.',
 };
 
@@ -27,10 +27,10 @@ const Scope = builder.enumType('Scope', {
   ) as { [name: string]: { value: AScope } },
 });
 
-// Fields that tokens and keys have in common.
+// Fields of both tokens and keys.
 const GRANTED_SCOPES = {
   type: [Scope] as [typeof Scope],
-  description: 'What it may be used for. Empty: everything that its user may do.',
+  description: 'The scopes. Empty: all rights of its user.',
 };
 const CREATED_AT = { type: 'DateTime', description: 'When it was created.' } as const;
 const EXPIRES_AT = {
@@ -43,15 +43,15 @@ const LAST_USED_AT = {
   nullable: true,
   description: 'When it was last used, to the minute; null: never.',
 } as const;
-// Inputs that both take.
+// Inputs of both.
 const CHOSEN_SCOPES = {
   type: [Scope] as [typeof Scope],
-  description: 'What it may be used for. None: everything that its user may do.',
+  description: 'The scopes. None: all rights of its user.',
 };
 const LIFETIME = {
   required: true,
   defaultValue: 30,
-  description: 'After how many days it stops working: 1 to 365.',
+  description: 'The lifetime in days: 1 to 365.',
 } as const;
 
 const AccessTokenRef = builder.objectRef<tokens.AccessToken>('AccessToken');
@@ -62,14 +62,14 @@ const AccessToken = builder.node(AccessTokenRef, {
     orderByIds(ids, await tokens.findAccessTokens(services, viewer, ids)),
   fields: (t) => ({
     name: t.exposeString('name', {
-      description: 'The name; a user has no two tokens of the same.',
+      description: 'The name, which is unique per user.',
     }),
     scopes: t.expose('scopes', GRANTED_SCOPES),
     namespaces: t.exposeStringList('namespaces', {
-      description: 'The names of the only namespaces it works in. Empty: in all.',
+      description: 'The names of the namespaces to which it is limited. Empty: all namespaces.',
     }),
     repositories: t.exposeIDList('repositories', {
-      description: 'The ids of the only repositories it works for. Empty: for all.',
+      description: 'The ids of the repositories to which it is limited. Empty: all repositories.',
     }),
     createdAt: t.expose('createdAt', CREATED_AT),
     expiresAt: t.expose('expiresAt', EXPIRES_AT),
@@ -85,12 +85,12 @@ const ApiKey = builder.node(ApiKeyRef, {
     orderByIds(ids, await keys.findApiKeys(services, viewer, ids)),
   fields: (t) => ({
     name: t.exposeString('name', {
-      description: 'The name; no two keys of the server have the same.',
+      description: 'The name, which is unique on the server.',
     }),
     namespace: t.exposeString('namespace', {
       nullable: true,
       description:
-        'The name of the only namespace it works in; null: in all that its user may use.',
+        'The name of the namespace to which it is limited; null: all namespaces of its user.',
     }),
     scopes: t.expose('scopes', GRANTED_SCOPES),
     createdAt: t.expose('createdAt', CREATED_AT),
@@ -118,7 +118,7 @@ builder.prismaObjectFields(User, (t) => ({
     type: ApiKeyConnection,
     nullable: true,
     description:
-      'The keys of the user, and those of namespaces the user administers, newest first. Only the user sees them, with a credential of full rights.',
+      'The keys of the user, and the keys of namespaces that the user administers, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
     args: sliceArgs,
     select: { id: true },
@@ -132,7 +132,7 @@ builder.queryFields((t) => ({
     type: [AccessToken],
     nullable: true,
     description:
-      'The tokens of the caller, newest first: only for REST, which has no pages here. In GraphQL ask for `viewer { accessTokens }`.',
+      'The tokens of the caller, newest first; only for REST, which has no pages here. In GraphQL use `viewer { accessTokens }`.',
     resolve: (_root, _args, { services, viewer }) => tokens.listAccessTokens(services, viewer),
   }),
   accessToken: t.field({
@@ -147,7 +147,7 @@ builder.queryFields((t) => ({
     type: [ApiKey],
     nullable: true,
     description:
-      'The keys of the caller, and those of namespaces that the caller administers: only for REST, which has no pages here. In GraphQL ask for `viewer { apiKeys }`.',
+      'The keys of the caller, and the keys of namespaces that the caller administers; only for REST, which has no pages here. In GraphQL use `viewer { apiKeys }`.',
     resolve: (_root, _args, { services, viewer }) => keys.listApiKeys(services, viewer),
   }),
   apiKey: t.field({
@@ -169,19 +169,19 @@ const CreateAccessTokenInput = builder.inputType('CreateAccessTokenInput', {
   fields: (t) => ({
     name: t.string({
       required: true,
-      description: '1 to 100 characters; a user has no two tokens of the same name.',
+      description: '1 to 100 characters, unique per user.',
     }),
     username: t.string({
       description:
-        'The user that the token is for; left out: the caller. Only the operator may name another.',
+        'The user of the token. If omitted, the caller; only operators may name another user.',
     }),
     expiresInDays: t.int(LIFETIME),
     scopes: t.field(CHOSEN_SCOPES),
     namespaces: t.stringList({
-      description: 'The names of the only namespaces it is to work in. None: in all.',
+      description: 'The names of the namespaces to which it is limited. None: all namespaces.',
     }),
     repositories: t.idList({
-      description: 'The ids of the only repositories it is to work for. None: for all.',
+      description: 'The ids of the repositories to which it is limited. None: all repositories.',
     }),
   }),
 });
@@ -193,25 +193,26 @@ const CreateAccessTokenPayload = builder
     fields: (t) => ({
       accessToken: t.expose('accessToken', {
         type: AccessToken,
-        description: 'The token, as it can be read later.',
+        description: 'The token without its secret.',
       }),
       token: t.exposeString('token', {
-        description: 'The secret, for `Authorization: Bearer …`. Only this answer shows it.',
+        description:
+          'The secret, for `Authorization: Bearer …`. It is shown only in this response.',
       }),
     }),
   });
 
 const CreateApiKeyInput = builder.inputType('CreateApiKeyInput', {
-  description: 'The key to create; it acts for the caller.',
+  description: 'The key to create. It acts for the caller.',
   fields: (t) => ({
     name: t.string({
       required: true,
       description:
-        '1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-"; no two keys of the server have the same name.',
+        '1 to 100 characters from A-Z, a-z, 0-9, ".", "_" and "-", unique on the server.',
     }),
     namespace: t.string({
       description:
-        'The name of the only namespace it is to work in, where the caller must be `ADMIN`. Left out: in all.',
+        'The name of the namespace to which it is limited, where the caller must be `ADMIN`. If omitted, all namespaces.',
     }),
     scopes: t.field(CHOSEN_SCOPES),
     expiresInDays: t.int(LIFETIME),
@@ -225,10 +226,11 @@ const CreateApiKeyPayload = builder
     fields: (t) => ({
       apiKey: t.expose('apiKey', {
         type: ApiKey,
-        description: 'The key, as it can be read later.',
+        description: 'The key without its secret.',
       }),
       key: t.exposeString('key', {
-        description: '`name$secret`, for `Authorization: API-Key …`. Only this answer shows it.',
+        description:
+          '`name$secret`, for `Authorization: API-Key …`. It is shown only in this response.',
       }),
     }),
   });
@@ -252,7 +254,7 @@ builder.mutationFields((t) => ({
   createAccessToken: t.field({
     type: CreateAccessTokenPayload,
     nullable: true,
-    description: 'Creates a personal access token. The credential must have full rights.',
+    description: 'Creates a personal access token. Requires a credential of full rights.',
     args: { input: t.arg({ type: CreateAccessTokenInput, ...INPUT }) },
     resolve: (_root, { input }, { services, viewer }) =>
       tokens.createAccessToken(services, viewer, input),
@@ -260,7 +262,7 @@ builder.mutationFields((t) => ({
   deleteAccessToken: t.field({
     type: deletionPayload('DeleteAccessToken'),
     nullable: true,
-    description: 'It stops working at once.',
+    description: 'Deletes a token, which stops working at once.',
     args: { input: t.arg({ type: DeleteAccessTokenInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await tokens.deleteAccessToken(services, viewer, input.name),
@@ -269,14 +271,14 @@ builder.mutationFields((t) => ({
   createApiKey: t.field({
     type: CreateApiKeyPayload,
     nullable: true,
-    description: 'Creates an API key. The credential must have full rights.',
+    description: 'Creates an API key. Requires a credential of full rights.',
     args: { input: t.arg({ type: CreateApiKeyInput, ...INPUT }) },
     resolve: (_root, { input }, { services, viewer }) => keys.createApiKey(services, viewer, input),
   }),
   deleteApiKey: t.field({
     type: deletionPayload('DeleteApiKey'),
     nullable: true,
-    description: 'It stops working at once.',
+    description: 'Deletes an API key, which stops working at once.',
     args: { input: t.arg({ type: DeleteApiKeyInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await keys.deleteApiKey(services, viewer, input.name),

@@ -1,4 +1,4 @@
-/** What the operator sees of all users and organizations, in GraphQL. */
+/** The directory of all users and organizations for operators, in GraphQL. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
@@ -12,11 +12,13 @@ builder.queryFields((t) => ({
   users: t.field({
     type: UserConnection,
     nullable: true,
-    description: 'All users by name. Only the operator sees them.',
+    description: 'All users by name. Only for operators.',
     complexity: pageCost(),
     args: {
       ...sliceArgs,
-      text: t.arg.string({ description: 'Only those who have this in their name or address.' }),
+      text: t.arg.string({
+        description: 'Only users whose name or email address contains this text.',
+      }),
     },
     resolve: async (_root, args, context, info) => {
       const select = selectOfNodes<Prisma.UserSelect>(context, info);
@@ -27,11 +29,11 @@ builder.queryFields((t) => ({
   organizations: t.field({
     type: NamespaceConnection,
     nullable: true,
-    description: 'All organizations by name. Only the operator sees them.',
+    description: 'All organizations by name. Only for operators.',
     complexity: pageCost(),
     args: {
       ...sliceArgs,
-      text: t.arg.string({ description: 'Only those that have this in their name.' }),
+      text: t.arg.string({ description: 'Only organizations whose name contains this text.' }),
     },
     resolve: async (_root, args, context, info) => {
       const select = selectOfNodes<Prisma.NamespaceSelect>(context, info);
@@ -45,11 +47,11 @@ builder.queryFields((t) => ({
 }));
 
 const SetPlanInput = builder.inputType('SetPlanInput', {
-  description: 'Whose plan is to be which.',
+  description: 'The plan to set, and for which namespace.',
   fields: (t) => ({
     namespace: t.string({
       required: true,
-      description: 'The name of an organization, or of a user.',
+      description: 'The name of an organization or a user.',
     }),
     plan: t.field({ type: Plan, required: true, description: 'The new plan.' }),
   }),
@@ -62,7 +64,7 @@ const SetPlanPayload = builder
     fields: (t) => ({
       namespace: t.field({
         type: Namespace,
-        description: 'The namespace, with the plan that was set.',
+        description: 'The namespace with the new plan.',
         resolve: ({ namespace }) => namespace as never,
       }),
     }),
@@ -73,7 +75,7 @@ builder.mutationField('setPlan', (t) =>
     type: SetPlanPayload,
     nullable: true,
     description:
-      'Sets the plan of an organization, or of a user and the namespace of the user. Only the operator may. What a namespace has beyond its new quotas stays.',
+      "Sets the plan of an organization, or of a user and the user's namespace. Only for operators. Existing objects above the new quotas stay.",
     args: { input: t.arg({ type: SetPlanInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       namespace: await directory.setPlan(services, viewer, input),

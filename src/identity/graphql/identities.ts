@@ -1,45 +1,50 @@
-/** Issuers of identities, and those that a user signs in by, in GraphQL. */
+/** Identity providers and connected identities in GraphQL. */
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
 import * as connections from '../sign-in/connections.ts';
 import { User } from './namespaces.ts';
 
 const IdentityIssuer = builder.objectRef<connections.IssuerChoice>('IdentityIssuer').implement({
-  description: 'An issuer of identities (OpenID Connect) by which one can sign in here.',
+  description: 'An identity provider (OpenID Connect) for signing in.',
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'The name in addresses: `oidc`, `oidc-2` …' }),
-    label: t.exposeString('label', { description: 'What people call it.' }),
-    issuer: t.exposeString('issuer', { description: 'Its address.' }),
+    name: t.exposeString('name', { description: 'The name in URLs: `oidc`, `oidc-2` …' }),
+    label: t.exposeString('label', { description: 'The display name.' }),
+    issuer: t.exposeString('issuer', { description: 'The issuer URL.' }),
     signInUrl: t.exposeString('signInUrl', {
-      description: 'To be opened in a browser: signs in by it. `?to=` says where to go then.',
+      description:
+        'The URL to sign in with it in a browser. `?to=` is the path to open afterwards.',
     }),
     connectUrl: t.exposeString('connectUrl', {
       nullable: true,
       description:
-        'To be opened in the same browser within ten minutes: connects an identity to the user, who can sign in by it from then on. `&to=` says where to go then. Null for who is not signed in with a browser.',
+        'The URL to connect an identity to the user, for signing in from then on. Open it in the same browser within ten minutes. `&to=` is the path to open afterwards. Null without a browser session.',
     }),
   }),
 });
 
 const ConnectedIdentity = builder.objectRef<connections.Identity>('ConnectedIdentity').implement({
-  description: 'Who a user is to an issuer of identities: the user signs in by it.',
+  description: 'An account at an identity provider with which a user signs in.',
   fields: (t) => ({
-    id: t.exposeID('id', { description: 'Its id. It is not that of a node.' }),
-    issuer: t.exposeString('issuer', { description: 'The address of the issuer.' }),
+    id: t.exposeID('id', { description: 'The id. It cannot be used with `node`.' }),
+    issuer: t.exposeString('issuer', { description: 'The issuer URL of the identity provider.' }),
     label: t.string({
       nullable: true,
-      description: 'What people call the issuer; null when one cannot sign in by it any more.',
-      resolve: ({ issuer }, _args, { services }) => connections.labelOf(services.issuers, issuer),
+      description:
+        'The display name of the identity provider; null when it is not configured any more.',
+      resolve: ({ issuer }, _args, { services }) =>
+        connections.findIssuerLabel(services.issuers, issuer),
     }),
-    subject: t.exposeString('subject', { description: 'The id of the user there.' }),
+    subject: t.exposeString('subject', {
+      description: 'The id of the user at the identity provider.',
+    }),
     createdAt: t.expose('createdAt', {
       type: 'DateTime',
-      description: 'When it was connected, or the user first signed in by it.',
+      description: 'When it was connected, or first used for signing in.',
     }),
     lastUsedAt: t.expose('lastUsedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When an access token of it was last used, to the minute.',
+      description: 'When an access token of the identity provider was last used, to the minute.',
     }),
   }),
 });
@@ -49,7 +54,7 @@ builder.prismaObjectField(User, 'identities', (t) =>
     type: connectionType('ConnectedIdentity', ConnectedIdentity),
     nullable: true,
     description:
-      'The identities that the user signs in by, newest first. Only the user sees them, with a credential of full rights.',
+      'The connected identities of the user, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
     args: sliceArgs,
     select: { id: true },
@@ -61,13 +66,13 @@ builder.prismaObjectField(User, 'identities', (t) =>
 builder.queryField('identityIssuers', (t) =>
   t.field({
     type: [IdentityIssuer],
-    description: 'The issuers of identities by which one can sign in here.',
+    description: 'The identity providers for signing in.',
     resolve: (_root, _args, { services, viewer }) => connections.listIssuers(services, viewer),
   }),
 );
 
 const DeleteIdentityInput = builder.inputType('DeleteIdentityInput', {
-  description: 'The identity to take away.',
+  description: 'The identity to remove.',
   fields: (t) => ({ id: t.id({ required: true, description: 'The id of the identity.' }) }),
 });
 
@@ -76,7 +81,7 @@ builder.mutationField('deleteIdentity', (t) =>
     type: deletionPayload('DeleteIdentity'),
     nullable: true,
     description:
-      'Takes an identity away from the caller, at once: it signs in nobody any more, and other sessions that began with an issuer end. The last way to sign in is not taken away (`CONFLICT`): another identity or a personal access token of full rights must be left.',
+      'Removes an identity of the caller. It cannot be used for signing in any more, and other sessions from identity providers end. The last way to sign in cannot be removed (`CONFLICT`): another identity or a personal access token of full rights must exist.',
     args: { input: t.arg({ type: DeleteIdentityInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await connections.deleteIdentity(services, viewer, String(input.id)),

@@ -8,38 +8,37 @@ import * as accounts from '../accounts.ts';
 import * as members from '../members.ts';
 
 export const Plan = builder.enumType('Plan', {
-  description: 'A plan: it sets rate limits and quotas.',
+  description: 'A plan, which sets rate limits and quotas.',
   values: {
     FREE: { value: 'free', description: '60 requests a minute.' },
     TEAM: { value: 'team', description: '300 requests a minute.' },
     ENTERPRISE: { value: 'enterprise', description: '1,000 requests a minute.' },
-    UNLIMITED: { value: 'unlimited', description: 'No limits; meant for the operator.' },
+    UNLIMITED: { value: 'unlimited', description: 'No limits; intended for operators.' },
   } as const,
 });
 
 const NamespaceKind = builder.enumType('NamespaceKind', {
-  description: 'What kind of owner a namespace is.',
+  description: 'The kind of a namespace.',
   values: {
-    USER: { value: 'user', description: 'A user, whose name it has.' },
+    USER: { value: 'user', description: 'The namespace of a user, with the same name.' },
     ORGANIZATION: {
       value: 'organization',
-      description: 'An organization, which its members share.',
+      description: 'An organization, shared by its members.',
     },
   } as const,
 });
 
 export const Role = builder.enumType('Role', {
-  description: 'What a member may do. Each role includes those before it.',
+  description: 'The rights of a member. Each role includes the previous ones.',
   values: {
-    READ: { value: 'read', description: 'May read everything in the namespace.' },
+    READ: { value: 'read', description: 'Read everything in the namespace.' },
     WRITE: {
       value: 'write',
-      description: 'May push, create and cancel jobs, and delete own jobs.',
+      description: 'Push, create and cancel jobs, and delete own jobs.',
     },
     ADMIN: {
       value: 'admin',
-      description:
-        'May do everything else: delete, transfer, change visibility, manage keys and members.',
+      description: 'Everything else: delete, transfer, change visibility, manage keys and members.',
     },
   } as const,
 });
@@ -52,11 +51,11 @@ export const User = builder.prismaNode('User', {
   findUnique: (id, { viewer }) => (viewer.kind === 'account' ? { id } : NOTHING),
   fields: (t) => ({
     username: t.exposeString('username', {
-      description: 'The name of the user, and of the namespace of the user.',
+      description: "The name of the user and of the user's namespace.",
     }),
     email: t.string({
       nullable: true,
-      description: 'Shown to the user and the operator.',
+      description: 'The email address. Only the user and operators see it.',
       select: { email: true },
       resolve: ({ id, email }, _args, { viewer }) =>
         accounts.isSelfOrOperator(viewer, id) ? email : null,
@@ -64,14 +63,14 @@ export const User = builder.prismaNode('User', {
     plan: t.field({
       type: Plan,
       nullable: true,
-      description: 'Shown to the user and the operator.',
+      description: 'The plan. Only the user and operators see it.',
       select: { plan: true },
       resolve: ({ id, plan }, _args, { viewer }) =>
         accounts.isSelfOrOperator(viewer, id) ? plan : null,
     }),
     operator: t.exposeBoolean('operator', {
       description:
-        'Whether the user may create users and organizations, and act in every namespace.',
+        'Whether the user is an operator, who may create users and organizations and act in every namespace.',
     }),
     namespace: t.relation('namespace', {
       description: 'The namespace of the user, which has the same name.',
@@ -81,14 +80,14 @@ export const User = builder.prismaNode('User', {
       type: 'DateTime',
       nullable: true,
       description:
-        'When an operator disabled the user, whose credentials are refused since; null for all others. Only the operator sees it.',
+        'When an operator disabled the user; null when the user is enabled. Only the user and operators see it.',
       select: { disabledAt: true },
       resolve: ({ id, disabledAt }, _args, { viewer }) =>
         accounts.isSelfOrOperator(viewer, id) ? disabledAt : null,
     }),
     createdAt: t.expose('createdAt', {
       type: 'DateTime',
-      description: 'When the account was made.',
+      description: 'When the user was created.',
     }),
   }),
 });
@@ -101,24 +100,24 @@ export const Namespace = builder.prismaNode('Namespace', {
   findUnique: (id, { viewer }) => (viewer.kind === 'account' ? { id, deletedAt: null } : NOTHING),
   fields: (t) => ({
     name: t.exposeString('name', {
-      description: 'The name in lower case, with which paths of repositories begin.',
+      description: 'The name in lower case, the first part of repository paths.',
     }),
     kind: t.expose('kind', {
       type: NamespaceKind,
-      description: 'Whether it is a user or an organization.',
+      description: 'Whether it belongs to a user or an organization.',
     }),
     plan: t.field({
       type: Plan,
       nullable: true,
-      description: 'The plan; only members see it.',
+      description: 'The plan. Only members see it.',
       select: { plan: true },
-      resolve: (namespace, _args, { viewer }) => accounts.visiblePlan(viewer, namespace),
+      resolve: (namespace, _args, { viewer }) => accounts.getVisiblePlan(viewer, namespace),
     }),
     members: t.field({
       type: MemberConnection,
       nullable: true,
       description:
-        "The members by time of joining, the owner of a user's namespace first. Only members see them.",
+        "The members in the order of joining; the owner of a user's namespace comes first. Only members see them.",
       complexity: pageCost(),
       args: sliceArgs,
       select: { userId: true, createdAt: true },
@@ -128,14 +127,17 @@ export const Namespace = builder.prismaNode('Namespace', {
     viewerRole: t.field({
       type: Role,
       nullable: true,
-      description: 'The role of the viewer in it; null without one.',
+      description: 'The role of the viewer in the namespace; null without a role.',
       resolve: ({ id }, _args, { viewer }) => accounts.viewerRole(viewer, id),
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
+    createdAt: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the namespace was created.',
+    }),
   }),
 });
 
-/** What no row has as its id. */
+/** A condition that matches no row. */
 const NOTHING = { id: '' };
 
 const MemberRef = builder.objectRef<members.Membership>('Member');
@@ -148,7 +150,7 @@ export const Member = builder.node(MemberRef, {
     user: t.prismaField({
       type: 'User',
       description: 'The user.',
-      // Prisma makes one query of all members' users.
+      // Prisma batches the users of all members into one query.
       resolve: (query, { userId }, _args, { services }) =>
         accounts.userById(services, userId, selectOf<Prisma.UserSelect>(query)) as never,
     }),
@@ -165,7 +167,7 @@ builder.prismaObjectField(User, 'organizations', (t) =>
     type: NamespaceConnection,
     nullable: true,
     description:
-      'The organizations that the user is a member of, by name. Only the user and the operator see them.',
+      'The organizations that the user is a member of, by name. Only the user and operators see them.',
     complexity: pageCost(),
     args: sliceArgs,
     select: { id: true },
@@ -181,14 +183,13 @@ builder.prismaObjectField(User, 'organizations', (t) =>
 );
 
 const Identity = builder.objectRef<accounts.Identity>('Identity').implement({
-  description:
-    'The user that a credential acts for, in the form of REST. In GraphQL `viewer` has more.',
+  description: 'The user of the credential, in the form of REST. In GraphQL use `viewer`.',
   fields: (t) => ({
     userId: t.exposeID('userId', { description: 'The id of the user.' }),
     username: t.exposeString('username', { description: 'The name of the user.' }),
-    email: t.exposeString('email', { description: 'The address of the user.' }),
+    email: t.exposeString('email', { description: 'The email address of the user.' }),
     namespace: t.exposeString('namespace', {
-      description: 'The name of the namespace of the user.',
+      description: "The name of the user's namespace.",
     }),
   }),
 });
@@ -197,7 +198,7 @@ builder.queryFields((t) => ({
   viewer: t.prismaField({
     type: 'User',
     nullable: true,
-    description: 'The user that asks; null without credentials.',
+    description: 'The user of the credential; null without credentials.',
     resolve: (query, _root, _args, { services, viewer }) =>
       viewer.kind === 'account'
         ? (accounts.userById(services, viewer.userId, selectOf<Prisma.UserSelect>(query)) as never)
@@ -206,13 +207,13 @@ builder.queryFields((t) => ({
   whoami: t.field({
     type: Identity,
     nullable: true,
-    description: 'The user that asks: only for REST. In GraphQL ask for `viewer`.',
+    description: 'The user of the credential; only for REST. In GraphQL use `viewer`.',
     resolve: (_root, _args, { viewer }) => accounts.whoami(viewer),
   }),
   namespace: t.field({
     type: Namespace,
     nullable: true,
-    description: 'A namespace by its name, in any case.',
+    description: 'A namespace by its name, which is case-insensitive.',
     args: {
       name: t.arg.string({ required: true, description: 'The name of a user or an organization.' }),
     },

@@ -1,4 +1,4 @@
-/** Sessions of browsers, and addresses that sign somebody in once, in GraphQL. */
+/** Browser sessions and single-use sign-in links in GraphQL. */
 
 import { orderByIds } from '../../platform/database/paging.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
@@ -8,14 +8,14 @@ import * as sessions from '../sign-in/sessions.ts';
 import { User } from './namespaces.ts';
 
 const SessionMethod = builder.enumType('SessionMethod', {
-  description: 'How somebody signed in.',
+  description: 'How a user signed in.',
   values: {
     TOKEN: {
       value: 'token',
-      description: 'With a personal access token; the session ends with it.',
+      description: 'With a personal access token. The session ends when the token does.',
     },
-    OIDC: { value: 'oidc', description: 'By an issuer of identities.' },
-    LINK: { value: 'link', description: 'By an address that works once.' },
+    OIDC: { value: 'oidc', description: 'With an identity provider.' },
+    LINK: { value: 'link', description: 'With a single-use sign-in link.' },
   } as const,
 });
 
@@ -31,24 +31,27 @@ const Session = builder.node(SessionRef, {
       description: 'How the user signed in.',
       resolve: ({ method }) => method as 'token' | 'link' | 'oidc',
     }),
-    userAgent: t.exposeString('userAgent', { description: 'What the browser said of itself.' }),
+    userAgent: t.exposeString('userAgent', {
+      description: 'The User-Agent header of the browser.',
+    }),
     address: t.exposeString('address', {
       nullable: true,
       description: 'The address of the browser when the user signed in.',
     }),
     isCurrent: t.boolean({
-      description: 'Whether this is the session that asks.',
+      description: 'Whether this request uses the session.',
       resolve: ({ id }, _args, { viewer }) =>
         viewer.kind === 'account' && viewer.credential.id === id,
     }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the user signed in.' }),
     lastUsedAt: t.expose('lastUsedAt', {
       type: 'DateTime',
-      description: 'When it was last used, to the minute. It ends two weeks later.',
+      description:
+        'When it was last used, to the minute. It ends when it is not used for two weeks.',
     }),
     expiresAt: t.expose('expiresAt', {
       type: 'DateTime',
-      description: 'When it ends however much it is used.',
+      description: 'When it ends at the latest.',
     }),
   }),
 });
@@ -75,12 +78,12 @@ const DeleteSessionInput = builder.inputType('DeleteSessionInput', {
 });
 
 const DeleteSessionsInput = builder.inputType('DeleteSessionsInput', {
-  description: 'Which sessions to end.',
+  description: 'The sessions to end.',
   fields: (t) => ({
     keepCurrent: t.boolean({
       required: true,
       defaultValue: true,
-      description: 'Whether the session that asks goes on.',
+      description: 'Whether to keep the session of this request.',
     }),
   }),
 });
@@ -88,17 +91,18 @@ const DeleteSessionsInput = builder.inputType('DeleteSessionsInput', {
 const DeleteSessionsPayload = builder
   .objectRef<{ ids: string[] }>('DeleteSessionsPayload')
   .implement({
-    description: 'The sessions that have ended.',
+    description: 'The sessions that were ended.',
     fields: (t) => ({
-      ids: t.exposeIDList('ids', { description: 'The ids of the sessions that have ended.' }),
+      ids: t.exposeIDList('ids', { description: 'The ids of the ended sessions.' }),
     }),
   });
 
 const CreateSignInLinkInput = builder.inputType('CreateSignInLinkInput', {
-  description: 'Whom the address signs in.',
+  description: 'The user of the sign-in link.',
   fields: (t) => ({
     username: t.string({
-      description: 'The name of the user; left out: the caller. The operator may name others.',
+      description:
+        'The name of the user. If omitted, the caller; only operators may name another user.',
     }),
   }),
 });
@@ -106,14 +110,14 @@ const CreateSignInLinkInput = builder.inputType('CreateSignInLinkInput', {
 const CreateSignInLinkPayload = builder
   .objectRef<links.SignInLink>('CreateSignInLinkPayload')
   .implement({
-    description: 'The address, which is shown once.',
+    description: 'The sign-in link, which is shown once.',
     fields: (t) => ({
       url: t.exposeString('url', {
-        description: 'The address, to be opened in a browser. It signs in once.',
+        description: 'The link to open in a browser. It works once.',
       }),
       expiresAt: t.expose('expiresAt', {
         type: 'DateTime',
-        description: 'When it stops working if it was not used: after 24 hours.',
+        description: 'When the link expires: after 24 hours.',
       }),
     }),
   });
@@ -122,7 +126,7 @@ builder.mutationFields((t) => ({
   deleteSession: t.field({
     type: deletionPayload('DeleteSession'),
     nullable: true,
-    description: 'Signs the caller out of a browser, at once.',
+    description: 'Ends a browser session of the caller, with immediate effect.',
     args: { input: t.arg({ type: DeleteSessionInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await sessions.deleteSession(services, viewer, String(input.id)),
@@ -131,7 +135,7 @@ builder.mutationFields((t) => ({
   deleteSessions: t.field({
     type: DeleteSessionsPayload,
     nullable: true,
-    description: 'Signs the caller out everywhere, or everywhere else, at once.',
+    description: 'Ends all browser sessions of the caller, or all others, with immediate effect.',
     args: { input: t.arg({ type: DeleteSessionsInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       ids: await sessions.deleteSessions(services, viewer, input),
@@ -141,7 +145,7 @@ builder.mutationFields((t) => ({
     type: CreateSignInLinkPayload,
     nullable: true,
     description:
-      'Makes an address that signs a user in once, within 24 hours: for a new user, or one who has no token any more.',
+      'Creates a link that signs a user in once, within 24 hours: for a new user, or a user without a token.',
     args: { input: t.arg({ type: CreateSignInLinkInput, ...INPUT }) },
     resolve: (_root, { input }, { services, viewer }) =>
       links.createSignInLink(services, viewer, input.username),

@@ -1,4 +1,4 @@
-/** Keys for git over SSH in GraphQL: those of users here, and deploy keys, which the repository shows. */
+/** Keys for git over SSH in GraphQL: SSH keys of users, deploy keys of repositories, and host keys. */
 
 import { orderByIds } from '../../platform/database/paging.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
@@ -17,7 +17,7 @@ const SshKey = builder.node(SshKeyRef, {
   loadMany: async (ids, { services, viewer }) =>
     orderByIds(ids, await keys.findSshKeys(services, viewer, ids)),
   fields: (t) => ({
-    title: t.exposeString('title', { description: 'What its user calls it.' }),
+    title: t.exposeString('title', { description: 'The title that its user chose.' }),
     fingerprint: t.exposeString('fingerprint', { description: FINGERPRINT }),
     publicKey: t.exposeString('publicKey', { description: PUBLIC_KEY }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was added.' }),
@@ -32,17 +32,19 @@ const SshKey = builder.node(SshKeyRef, {
 const DeployKeyRef = builder.objectRef<keys.DeployKey>('DeployKey');
 const DeployKey = builder.node(DeployKeyRef, {
   description:
-    'A key for git over SSH that works for one repository, for as long as the user who added it may do there what it may.',
+    'A key for git over SSH that works for one repository, while the user who added it has the same rights there.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) =>
     orderByIds(ids, await keys.findDeployKeys(services, viewer, ids)),
   fields: (t) => ({
     title: t.exposeString('title', {
-      description: 'What the repository’s administrators call it.',
+      description: 'The title that an admin of the repository chose.',
     }),
     fingerprint: t.exposeString('fingerprint', { description: FINGERPRINT }),
     publicKey: t.exposeString('publicKey', { description: PUBLIC_KEY }),
-    write: t.exposeBoolean('write', { description: 'Whether it may push; else it may only read.' }),
+    write: t.exposeBoolean('write', {
+      description: 'Whether it may push. Otherwise it may only read.',
+    }),
     repositoryId: t.exposeID('repositoryId', { description: 'The id of its repository.' }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was added.' }),
     lastUsedAt: t.expose('lastUsedAt', {
@@ -75,7 +77,7 @@ builder.prismaObjectField('Repository', 'deployKeys', (t) =>
     type: DeployKeyConnection,
     nullable: true,
     description:
-      'Its deploy keys, newest first. Only who may administer it sees them, with a credential of full rights.',
+      'The deploy keys of the repository, newest first. Only for its admins, with a credential of full rights.',
     complexity: pageCost(),
     args: sliceArgs,
     select: { id: true },
@@ -87,14 +89,14 @@ builder.prismaObjectField('Repository', 'deployKeys', (t) =>
 const HostKey = builder
   .objectRef<{ type: string; publicKey: string; fingerprint: string }>('HostKey')
   .implement({
-    description: 'A key by which clients recognize this server over SSH.',
+    description: 'A host key, with which SSH clients verify this server.',
     fields: (t) => ({
       type: t.exposeString('type', { description: 'The type, such as `ssh-ed25519`.' }),
       fingerprint: t.exposeString('fingerprint', {
-        description: 'What `ssh` shows at the first connection: `SHA256:…`.',
+        description: 'The fingerprint, which `ssh` shows at the first connection: `SHA256:…`.',
       }),
       publicKey: t.exposeString('publicKey', {
-        description: 'What stands in `known_hosts` after the name of the host.',
+        description: 'The key as in `known_hosts`, after the host name.',
       }),
     }),
   });
@@ -103,17 +105,17 @@ builder.queryField('sshHostKeys', (t) =>
   t.field({
     type: [HostKey],
     description:
-      'The keys by which clients recognize this server over SSH; none where SSH is not served. No credentials are needed.',
+      'The SSH host keys of this server; empty when it does not serve SSH. No credentials are needed.',
     resolve: (_root, _args, { services }) => [...services.hostKeys],
   }),
 );
 
-const TITLE = '1 to 100 characters; empty: the comment of the key.';
+const TITLE = '1 to 100 characters. If empty, the comment of the key.';
 const KEY =
-  'The public key, as `ssh-keygen` writes it into a file that ends in `.pub`: Ed25519, ECDSA, RSA of 2048 bits or more, or one of the first two in a security key.';
+  'The public key, the content of the `.pub` file of `ssh-keygen`: Ed25519, ECDSA, RSA with at least 2048 bits, or Ed25519 or ECDSA on a security key.';
 
 const AddSshKeyInput = builder.inputType('AddSshKeyInput', {
-  description: 'A key for the caller.',
+  description: 'The key to add for the caller.',
   fields: (t) => ({
     title: t.string({ required: true, description: TITLE }),
     key: t.string({ required: true, description: KEY }),
@@ -133,7 +135,7 @@ const DeleteSshKeyInput = builder.inputType('DeleteSshKeyInput', {
 });
 
 const AddDeployKeyInput = builder.inputType('AddDeployKeyInput', {
-  description: 'A key for a repository.',
+  description: 'The key to add to a repository.',
   fields: (t) => ({
     repositoryId: t.id({ required: true, description: 'The id of the repository.' }),
     title: t.string({ required: true, description: TITLE }),
@@ -141,7 +143,7 @@ const AddDeployKeyInput = builder.inputType('AddDeployKeyInput', {
     write: t.boolean({
       required: true,
       defaultValue: false,
-      description: 'Whether it may push; else it may only read.',
+      description: 'Whether it may push. Otherwise it may only read.',
     }),
   }),
 });
@@ -165,7 +167,7 @@ builder.mutationFields((t) => ({
     type: AddSshKeyPayload,
     nullable: true,
     description:
-      'Adds a key of the caller for git over SSH. The credential must have full rights; a key can belong to one account alone.',
+      'Adds an SSH key of the caller for git. Requires a credential of full rights. A key can belong to one account only.',
     args: { input: t.arg({ type: AddSshKeyInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       sshKey: await keys.addSshKey(services, viewer, input),
@@ -174,7 +176,7 @@ builder.mutationFields((t) => ({
   deleteSshKey: t.field({
     type: deletionPayload('DeleteSshKey'),
     nullable: true,
-    description: 'It stops working at once.',
+    description: 'Deletes an SSH key, which stops working at once.',
     args: { input: t.arg({ type: DeleteSshKeyInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await keys.deleteSshKey(services, viewer, String(input.id)),
@@ -184,7 +186,7 @@ builder.mutationFields((t) => ({
     type: AddDeployKeyPayload,
     nullable: true,
     description:
-      'Adds a key for git over SSH that works for one repository, which the caller must administer. It acts for the caller.',
+      'Adds an SSH key for git that works for one repository, which the caller must administer. It acts for the caller.',
     args: { input: t.arg({ type: AddDeployKeyInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       deployKey: await keys.addDeployKey(services, viewer, {
@@ -196,7 +198,7 @@ builder.mutationFields((t) => ({
   deleteDeployKey: t.field({
     type: deletionPayload('DeleteDeployKey'),
     nullable: true,
-    description: 'It stops working at once.',
+    description: 'Deletes a deploy key, which stops working at once.',
     args: { input: t.arg({ type: DeleteDeployKeyInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await keys.deleteDeployKey(services, viewer, String(input.id)),

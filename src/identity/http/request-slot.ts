@@ -1,13 +1,16 @@
-/** Transfers over HTTP that wait for their turn (`limits/transfer-turns.ts`). One that is too slow is cut off by `connections.ts`. */
+/**
+ * Slots for transfers over HTTP (`platform/limits/fair-semaphore.ts`). `platform/web/connections.ts` ends transfers that are
+ * too slow.
+ */
 import type { Request, Response } from 'express';
 import type { TransferSemaphores } from '../../platform/limits/fair-semaphore.ts';
 import { type TransferNames, withTransferSlot } from '../../platform/limits/fair-semaphore.ts';
 import { address } from '../../platform/web/client-address.ts';
 import { closingOf } from '../../platform/web/connections.ts';
 
-/** @throws AppError as `inTransferTurn` */
+/** Runs `transfer` when the client gets a slot. @throws AppError as `withTransferSlot` */
 export function withRequestSlot<T>(
-  turns: TransferSemaphores,
+  semaphores: TransferSemaphores,
   names: TransferNames,
   req: Request,
   res: Response,
@@ -16,5 +19,10 @@ export function withRequestSlot<T>(
   const { viewer } = req;
   const isAnonymous = viewer.kind === 'anonymous';
   const key = isAnonymous ? address(req) : viewer.credential.id;
-  return withTransferSlot(turns, names, { key, isAnonymous, signal: closingOf(res) }, transfer);
+  return withTransferSlot(
+    semaphores,
+    names,
+    { key, isAnonymous, signal: closingOf(res) },
+    transfer,
+  );
 }

@@ -1,8 +1,8 @@
 /**
- * The cookie of a browser that is signed in, and which requests it counts for.
+ * The session cookie of browsers, and the check for cross-site request forgery.
  *
- * A browser sends it along with requests that pages of other sites make, so it counts only for those that pages of this
- * server make, and for opening an address. REST and git never look at it: their clients send a header.
+ * Browsers also send the cookie with requests from pages of other sites, so it is accepted only for requests from pages of
+ * this server, and for navigation. REST and git ignore it: their clients send a header.
  */
 import type { CookieOptions, Request, Response } from 'express';
 import { forbidden, invalid } from '../../base/errors.ts';
@@ -10,16 +10,16 @@ import type { Urls } from '../../base/urls.ts';
 import { isPage } from '../../platform/web/page.ts';
 import { readBytes } from '../../platform/web/request-body.ts';
 
-/** Paths where somebody can be signed in, beside the pages of the dashboard. */
+/** Paths that accept the cookie, in addition to the pages of the dashboard. */
 const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)/;
 const SECRET = /^[0-9A-Za-z]{40}$/;
 
-/** A name with `__Host-` is never taken from another host or path; browsers allow it over https alone. */
-function nameOf(urls: Pick<Urls, 'base'>): string {
+/** The prefix `__Host-` protects the cookie against other hosts and paths; browsers allow it only over https. */
+function cookieName(urls: Pick<Urls, 'base'>): string {
   return isSecure(urls) ? '__Host-loam' : 'loam-session';
 }
 
-function optionsOf(urls: Pick<Urls, 'base'>): CookieOptions {
+function cookieOptions(urls: Pick<Urls, 'base'>): CookieOptions {
   return { httpOnly: true, sameSite: 'lax', path: '/', secure: isSecure(urls) };
 }
 
@@ -33,22 +33,22 @@ export function setSessionCookie(
   secret: string,
   days: number,
 ): void {
-  res.cookie(nameOf(urls), secret, { ...optionsOf(urls), maxAge: days * 86_400_000 });
+  res.cookie(cookieName(urls), secret, { ...cookieOptions(urls), maxAge: days * 86_400_000 });
 }
 
 export function clearSessionCookie(res: Response, urls: Pick<Urls, 'base'>): void {
-  res.clearCookie(nameOf(urls), optionsOf(urls));
+  res.clearCookie(cookieName(urls), cookieOptions(urls));
 }
 
-/** The secret of the session; null where there is none, or where it does not count. */
+/** @returns the session secret; null without a cookie, or when the request must not use it */
 export function readSessionCookie(req: Request, urls: Pick<Urls, 'base'>): string | null {
-  if (!req.headers.cookie || !(PATHS.test(req.path) || isPage(req)) || !counts(req, urls))
+  if (!req.headers.cookie || !(PATHS.test(req.path) || isPage(req)) || !isTrusted(req, urls))
     return null;
-  const secret = read(req, nameOf(urls));
+  const secret = readCookie(req, cookieName(urls));
   return secret !== null && SECRET.test(secret) ? secret : null;
 }
 
-function read({ headers: { cookie = '' } }: Request, name: string): string | null {
+function readCookie({ headers: { cookie = '' } }: Request, name: string): string | null {
   for (const pair of cookie.split(';')) {
     const at = pair.indexOf('=');
     if (at > 0 && pair.slice(0, at).trim() === name) return pair.slice(at + 1).trim();
@@ -56,26 +56,29 @@ function read({ headers: { cookie = '' } }: Request, name: string): string | nul
   return null;
 }
 
-/** What a browser keeps while it is with an issuer of identities; it is sent back from there. */
+/** Keeps the sealed state of a sign-in attempt while the browser is at the identity provider. */
 export function setAttemptCookie(
   res: Response,
   urls: Pick<Urls, 'base'>,
   attempt: string,
   seconds: number,
 ): void {
-  res.cookie(`${nameOf(urls)}-attempt`, attempt, { ...optionsOf(urls), maxAge: seconds * 1_000 });
+  res.cookie(`${cookieName(urls)}-attempt`, attempt, {
+    ...cookieOptions(urls),
+    maxAge: seconds * 1_000,
+  });
 }
 
-/** Each is for one return. */
+/** Reads and clears the cookie, because an attempt is valid for one callback. */
 export function takeAttemptCookie(req: Request, res: Response, urls: Pick<Urls, 'base'>): string {
-  const name = `${nameOf(urls)}-attempt`;
-  res.clearCookie(name, optionsOf(urls));
-  return read(req, name) ?? '';
+  const name = `${cookieName(urls)}-attempt`;
+  res.clearCookie(name, cookieOptions(urls));
+  return readCookie(req, name) ?? '';
 }
 
-function counts(req: Request, urls: Pick<Urls, 'base'>): boolean {
-  if (isFromHere(req, urls)) return true;
-  // Opened from a bookmark, a mail or another site's link: shown to who is signed in. A query is no page.
+function isTrusted(req: Request, urls: Pick<Urls, 'base'>): boolean {
+  if (isSameOrigin(req, urls)) return true;
+  // Navigation from a bookmark, a mail or a link of another site is accepted. GraphQL queries are not navigation.
   const reads = req.method === 'GET' || req.method === 'HEAD';
   const site = req.get('sec-fetch-site');
   const isOpened =
@@ -87,31 +90,30 @@ function isNavigation(req: Request): boolean {
   return req.get('sec-fetch-mode') === 'navigate' && req.get('sec-fetch-dest') === 'document';
 }
 
-/** Whether a page of this server makes the request. Browsers say so, over plain HTTP only of what may change something. */
-export function isFromHere(req: Request, { base }: Pick<Urls, 'base'>): boolean {
+/** Whether a page of this server makes the request. Over plain HTTP, browsers name the origin only of unsafe methods. */
+function isSameOrigin(req: Request, { base }: Pick<Urls, 'base'>): boolean {
   const site = req.get('sec-fetch-site');
   if (site !== undefined) return site === 'same-origin';
   const { origin, host } = req.headers;
-  // Of a GET over plain HTTP nothing else tells. Scripts of other sites cannot send it: `cors.ts` does not allow it.
+  // A GET over plain HTTP has neither header, so the dashboard sends its own. CORS (`cors.ts`) denies it to other sites.
   if (origin === undefined) return req.headers['loam-page'] !== undefined;
   return origin === new URL(base).origin || origin === `${req.protocol}://${host}`;
 }
 
-/* What pages with forms have in common. */
-
-/** Or a page of another site could sign its visitors in as somebody else, or out. @throws AppError 403 */
-export function demandFromHere(req: Request, urls: Urls): void {
-  if (!isFromHere(req, urls)) throw forbidden('Only the pages of this server may do this');
+/** Keeps pages of other sites from signing their visitors out, or in as another user. @throws AppError 403 */
+export function demandSameOrigin(req: Request, urls: Urls): void {
+  if (!isSameOrigin(req, urls))
+    throw forbidden('This request is only accepted from pages of this server');
 }
 
-/** Of a field that is there twice the first counts. @throws AppError 400, 413 */
+/** Parses a form. `get` returns the first value of a repeated field. @throws AppError 400, 413 */
 export async function readForm(req: Request): Promise<URLSearchParams> {
   if (!req.is('application/x-www-form-urlencoded'))
     throw invalid(null, 'The body must be application/x-www-form-urlencoded');
   return new URLSearchParams((await readBytes(req)).toString('utf8'));
 }
 
-/** Of a parameter that is there twice, or is none: nothing. */
-export function textOf(value: unknown): string {
+/** @returns the empty string for a missing or repeated query parameter */
+export function readText(value: unknown): string {
   return typeof value === 'string' ? value : '';
 }

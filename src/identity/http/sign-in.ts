@@ -1,4 +1,4 @@
-/** The pages where one signs in and out. They work without a script. */
+/** The pages to sign in and out. They work without JavaScript. */
 
 import express, {
   type ErrorRequestHandler,
@@ -14,20 +14,20 @@ import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
 import { otherMethod } from '../../platform/web/methods.ts';
 import { escaped, sendPage } from '../../platform/web/page.ts';
 import type { Usage } from '../last-used.ts';
-import { connectIdentity, openTicket } from '../sign-in/connections.ts';
+import { connectIdentity, openConnectTicket } from '../sign-in/connections.ts';
 import { signInByIdentity } from '../sign-in/identities.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
-import { signInByLink, userOfLink } from '../sign-in/links.ts';
+import { findLinkUser, signInByLink } from '../sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from '../sign-in/sessions.ts';
 import { deviceRouter } from './devices.ts';
 import {
   clearSessionCookie,
-  demandFromHere,
+  demandSameOrigin,
   readForm,
+  readText,
   setAttemptCookie,
   setSessionCookie,
   takeAttemptCookie,
-  textOf,
 } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
@@ -47,87 +47,91 @@ export function signInRouter(services: Deps): Router {
   router
     .route('/login')
     .get((req, res) => {
-      if (req.viewer.kind === 'account') return void res.redirect(303, placeOf(req.query.to, urls));
+      if (req.viewer.kind === 'account')
+        return void res.redirect(303, toLocalPath(req.query.to, urls));
       sendSignIn(services, req, res);
     })
     .post(async (req, res) => {
-      demandFromHere(req, urls);
+      demandSameOrigin(req, urls);
       const form = await readForm(req);
       const token = (form.get('token') ?? '').trim();
-      await signedIn(services, req, res, () => signInByToken(services, token, browserOf(req)));
+      await signIn(services, req, res, () => signInByToken(services, token, browserOf(req)));
     })
     .all(otherMethod(['GET', 'POST']));
 
   router
     .route('/login/link')
-    // Opening it uses nothing up: programs that look through mail open addresses, too.
+    // Opening the link does not use it up, because mail scanners open links too.
     .get(async (req, res) => {
-      const secret = textOf(req.query.secret);
-      const username = await userOfLink(services, secret);
+      const secret = readText(req.query.secret);
+      const username = await findLinkUser(services, secret);
       if (username === null)
         return sendSignIn(services, req, res, {
           problem: 'This sign-in link has been used or has expired. Ask for a new one.',
           status: 410,
         });
-      sendPage(res, { title: 'Sign in to Loam', body: confirmation(username, secret) });
+      sendPage(res, { title: 'Sign in to Loam', body: renderConfirmation(username, secret) });
     })
     .post(async (req, res) => {
-      demandFromHere(req, urls);
+      demandSameOrigin(req, urls);
       const form = await readForm(req);
       const secret = form.get('secret') ?? '';
-      await signedIn(services, req, res, () => signInByLink(services, secret, browserOf(req)));
+      await signIn(services, req, res, () => signInByLink(services, secret, browserOf(req)));
     })
     .all(otherMethod(['GET', 'POST']));
 
-  for (const issuer of services.issuers) {
-    const path = `/login/${issuer.config.name}`;
-    const callback = `${urls.base}${path}/callback`;
-    router
-      .route(path)
-      .get(async (req, res) => {
-        const ticket = textOf(req.query.connect);
-        const connecting = ticket ? openTicket(issuer, req.viewer, ticket) : null;
-        const to = placeOf(req.query.to, urls);
-        const { url, attempt, seconds } = await issuer.begin(callback, to, connecting);
-        setAttemptCookie(res, urls, attempt, seconds);
-        res.set('Cache-Control', 'no-store').redirect(303, url);
-      })
-      .all(otherMethod(['GET']));
-    router
-      .route(`${path}/callback`)
-      .get(async (req, res) => {
-        const attempt = takeAttemptCookie(req, res, urls);
-        const url = new URL(req.originalUrl, urls.base);
-        const { claims, to, connecting } = await issuer.finish(url, attempt);
-        if (connecting) {
-          const { config } = issuer;
-          await connectIdentity(services, req.viewer, { config, claims, connecting });
-          return void res.redirect(303, placeOf(to, urls));
-        }
-        const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
-        await signedIn(services, req, res, begin, to);
-      })
-      .all(otherMethod(['GET']));
-  }
-
+  for (const issuer of services.issuers) addIssuerRoutes(router, services, issuer);
   router.use(deviceRouter(services));
 
   router
     .route('/logout')
     .post(async (req, res) => {
-      demandFromHere(req, urls);
-      await endCurrent(services, req);
+      demandSameOrigin(req, urls);
+      await endCurrentSession(services, req);
       clearSessionCookie(res, urls);
       res.redirect(303, '/login');
     })
     .all(otherMethod(['POST']));
 
-  router.use(/^\/log(?:in|out)(?=\/|$)/, problems(services));
+  router.use(/^\/log(?:in|out)(?=\/|$)/, createProblemHandler(services));
   return router;
 }
 
-/** A session of its own for each time that somebody signs in: one that was there before ends. */
-async function signedIn(
+/** Routes of one identity provider: the redirect to it, and its callback. */
+function addIssuerRoutes(router: Router, services: Deps, issuer: Issuer): void {
+  const { urls } = services;
+  const path = `/login/${issuer.config.name}`;
+  const callback = `${urls.base}${path}/callback`;
+  router
+    .route(path)
+    .get(async (req, res) => {
+      const ticket = readText(req.query.connect);
+      const connecting = ticket ? openConnectTicket(issuer, req.viewer, ticket) : null;
+      const to = toLocalPath(req.query.to, urls);
+      const { url, attempt, seconds } = await issuer.begin(callback, to, connecting);
+      setAttemptCookie(res, urls, attempt, seconds);
+      res.set('Cache-Control', 'no-store').redirect(303, url);
+    })
+    .all(otherMethod(['GET']));
+  router
+    .route(`${path}/callback`)
+    .get(async (req, res) => {
+      const attempt = takeAttemptCookie(req, res, urls);
+      const url = new URL(req.originalUrl, urls.base);
+      const { claims, to, connecting } = await issuer.finish(url, attempt);
+      if (connecting) {
+        const { config } = issuer;
+        await connectIdentity(services, req.viewer, { config, claims, connecting });
+        return void res.redirect(303, toLocalPath(to, urls));
+      }
+      const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
+      await signIn(services, req, res, begin, to);
+    })
+    .all(otherMethod(['GET']));
+}
+
+/** Starts a new session and ends the browser's previous one. */
+async function signIn(
   services: Deps,
   req: Request,
   res: Response,
@@ -135,15 +139,15 @@ async function signedIn(
   to: unknown = req.query.to,
 ): Promise<void> {
   const secret = await begin();
-  await endCurrent(services, req);
+  await endCurrentSession(services, req);
   setSessionCookie(res, services.urls, secret, SESSION_DAYS);
-  res.redirect(303, placeOf(to, services.urls));
+  res.redirect(303, toLocalPath(to, services.urls));
 }
 
-async function endCurrent(services: Deps, { viewer }: Request): Promise<void> {
+async function endCurrentSession(services: Deps, { viewer }: Request): Promise<void> {
   if (viewer.kind === 'account' && viewer.credential.kind === 'session')
     await deleteSession(services, viewer, viewer.credential.id).catch((error) => {
-      // Another request has ended it.
+      // Another request may have ended the session.
       if (isUnexpected(error)) throw error;
     });
 }
@@ -152,17 +156,17 @@ function browserOf(req: Request): Browser {
   return { userAgent: req.get('user-agent') ?? '', ...originOf(req) };
 }
 
-/** Browsers take `//host` and `/\host` for addresses of other hosts. */
-const PLACE = /^\/(?![/\\])[\x21-\x7e]*$/;
+/** Excludes `//host` and `/\host`, which browsers treat as URLs of other hosts. */
+const LOCAL_PATH = /^\/(?![/\\])[\x21-\x7e]*$/;
 
-/** A path of this server, to go on to; anything else leads home. */
-function placeOf(to: unknown, { base }: Pick<Urls, 'base'>): string {
-  const text = textOf(to);
-  if (!PLACE.test(text) || !URL.canParse(text, base)) return '/';
+/** The path to redirect to after sign-in; `/` for anything that is not a path of this server. */
+function toLocalPath(to: unknown, { base }: Pick<Urls, 'base'>): string {
+  const text = readText(to);
+  if (!LOCAL_PATH.test(text) || !URL.canParse(text, base)) return '/';
   const { origin, pathname, search } = new URL(text, base);
-  // Looked at again, because the parser makes `//host` of `/.//host`.
+  // Tested again, because the URL parser turns `/.//host` into `//host`.
   const place = `${pathname}${search}`;
-  return origin === new URL(base).origin && PLACE.test(place) ? place : '/';
+  return origin === new URL(base).origin && LOCAL_PATH.test(place) ? place : '/';
 }
 
 type Shown = { problem?: string; status?: number; requestId?: string };
@@ -173,9 +177,9 @@ function sendSignIn(
   res: Response,
   { problem, status, requestId }: Shown = {},
 ): void {
-  const to = textOf(req.query.to);
+  const to = readText(req.query.to);
   const on = to ? `?to=${encodeURIComponent(to)}` : '';
-  // The first way is the primary one: with issuers, people have no token yet when they come here first.
+  // The first choice is the primary button: with identity providers, new users have no token yet.
   const primary = (isFirst: boolean) => (isFirst ? ' primary' : '');
   const choices = issuers.map(
     ({ config }, index) =>
@@ -183,7 +187,7 @@ function sendSignIn(
   );
   const body = `
   ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
-  ${requestId ? `<p>Its request id is <code>${escaped(requestId)}</code>.</p>` : ''}
+  ${requestId ? `<p>The request id is <code>${escaped(requestId)}</code>.</p>` : ''}
   ${choices.length > 0 ? `<p class="choices">${choices.join('')}</p>` : ''}
   <form method="post" action="${escaped(`/login${on}`)}">
     <label>Personal access token
@@ -196,7 +200,7 @@ function sendSignIn(
   sendPage(res, { title: 'Sign in to Loam', body }, { status });
 }
 
-function confirmation(username: string, secret: string): string {
+function renderConfirmation(username: string, secret: string): string {
   return `
   <p>This link signs you in as <b>${escaped(username)}</b>. It works once.</p>
   <form method="post" action="/login/link">
@@ -206,14 +210,13 @@ function confirmation(username: string, secret: string): string {
 `;
 }
 
-/** What is wrong is said on the page where one can try again. */
-function problems(services: Deps): ErrorRequestHandler {
+/** Shows errors on the sign-in page, so that the user can try again. */
+function createProblemHandler(services: Deps): ErrorRequestHandler {
   const { log } = services;
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
     const { status, message } = toPublic(error);
-    if (isUnexpected(error))
-      log.error({ err: error, req: { id: req.id } }, 'somebody could not be signed in');
+    if (isUnexpected(error)) log.error({ err: error, req: { id: req.id } }, 'sign-in failed');
     const requestId = status >= 500 ? req.id : undefined;
     sendSignIn(services, req, res, { problem: message, status, requestId });
   };

@@ -1,4 +1,4 @@
-/** Express's side of authentication: the `Authorization` header in, `req.viewer` out. It never refuses. */
+/** Express middleware for authentication: sets `req.viewer` from the `Authorization` header. It never refuses a request. */
 
 import type { Request, RequestHandler } from 'express';
 import type pg from 'pg';
@@ -17,18 +17,18 @@ declare global {
   namespace Express {
     interface Request {
       viewer: Viewer;
-      /** What the viewer has shown; null: nothing. */
+      /** The credential of the request; null without one. */
       credential: Credential | null;
     }
   }
 }
 
-/** Health and version need no credentials (spec section 5), so they answer whatever is given and without the database. */
+/** Health and version need no credentials, so they ignore them and answer without the database. */
 export function needsCredentials({ path }: Request): boolean {
   return !/^\/auth\/v1\/(?:health|version)\/?$/.test(path);
 }
 
-/** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
+/** An error of authentication becomes the viewer's failure, so that a 500 is answered where a 401 would be. */
 export function identify(services: {
   pool: pg.Pool;
   usage: Usage;
@@ -41,7 +41,7 @@ export function identify(services: {
       const credential = needsCredentials(req) ? credentialOf(req, services.urls) : null;
       req.credential = credential;
       let viewer = await authenticate(services, credential);
-      // A browser sends the cookie of a session that has ended unasked, also to the page where one signs in.
+      // Browsers keep sending the cookie of an ended session, also to the sign-in page, so it is not a failure.
       if (viewer.kind === 'anonymous' && credential?.kind === 'session')
         viewer = { kind: 'anonymous' };
       req.viewer = viewer.kind === 'account' ? { ...viewer, from: originOf(req) } : viewer;
@@ -52,7 +52,7 @@ export function identify(services: {
   };
 }
 
-/** What a request carries: in its header, else the session of a browser. @throws AppError 401 as `readAuthorization` */
+/** The credential in the header, otherwise the session cookie. @throws AppError 401 as `readAuthorization` */
 function credentialOf(req: Request, urls: Urls): Credential | null {
   const { authorization } = req.headers;
   if (authorization) return readAuthorization(authorization);
@@ -65,41 +65,43 @@ export function originOf({ ip, id }: Request): Origin {
 }
 
 /**
- * Bearer and API-Key (spec section 5), and Basic, which is all that git can send: a token as its password
- * under any user name, or an API key as name and secret.
+ * Parses Bearer, API-Key, and Basic, which is all that git can send. Basic contains a token as password under any user
+ * name, or an API key as user name and password.
  * @returns null without a header
- * @throws AppError 401 that says what of the form is wrong. It repeats nothing that may be a secret.
+ * @throws AppError 401 that says what is wrong with the format, without repeating a possible secret
  */
-export function readAuthorization(header: string | undefined): Credential | null {
+function readAuthorization(header: string | undefined): Credential | null {
   if (!header) return null;
   const [scheme = '', value = '', ...more] = header.trim().split(/[ \t]+/);
   switch (scheme.toLowerCase()) {
     case 'bearer':
       if (!value || more.length > 0)
-        throw malformed('a token, and nothing else, must follow "Bearer"');
+        throw malformedHeader('a token, and nothing else, must follow "Bearer"');
       return { kind: 'pat', token: value };
     case 'api-key':
-      if (more.length === 0 && value.includes('$')) return named('key', value, '$');
-      throw malformed('<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"');
+      if (more.length === 0 && value.includes('$')) return splitCredential('key', value, '$');
+      throw malformedHeader(
+        '<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"',
+      );
     case 'basic': {
       const decoded = Buffer.from(value, 'base64').toString('utf8');
-      if (more.length === 0 && decoded.includes(':')) return named('basic', decoded, ':');
-      throw malformed('<user>:<password> in base64 must follow "Basic"');
+      if (more.length === 0 && decoded.includes(':')) return splitCredential('basic', decoded, ':');
+      throw malformedHeader('<user>:<password> in base64 must follow "Basic"');
     }
   }
-  if (value) throw malformed('must begin with Bearer or API-Key (or Basic, for git)');
-  throw malformed(
+  if (value) throw malformedHeader('must begin with Bearer or API-Key (or Basic, for git)');
+  throw malformedHeader(
     scheme.includes('$') && !scheme.startsWith(TOKEN_PREFIX)
       ? 'send "API-Key <name>$<secret>"; the word API-Key is missing'
       : 'send "Bearer <token>"; the word Bearer is missing',
   );
 }
 
-function malformed(problem: string): AppError {
+function malformedHeader(problem: string): AppError {
   return unauthenticated(`Authorization: ${problem}`);
 }
 
-function named(kind: 'key' | 'basic', text: string, separator: string): Credential {
+function splitCredential(kind: 'key' | 'basic', text: string, separator: string): Credential {
   const at = text.indexOf(separator);
   return { kind, name: text.slice(0, at), secret: text.slice(at + 1) };
 }

@@ -1,8 +1,8 @@
-/** Whom the operator lets in, by what an issuer says of them: one rule for browsers and for access tokens. */
+/** Decides by the claims of an identity provider who may sign in: one rule for browsers and access tokens. */
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import type { Claims } from './issuers.ts';
 
-/** Null for a person who may sign in, else the reason as a sentence. */
+/** @returns null for a person who may sign in, otherwise the reason as a sentence */
 export function whyNotAdmitted(
   { domains, groups, label }: IssuerConfig,
   claims: Claims,
@@ -10,15 +10,15 @@ export function whyNotAdmitted(
   if (domains) {
     const domain = claims.email?.split('@').at(-1);
     if (!domain || !domains.includes(domain))
-      return `Your address at ${label} is of no domain that may sign in here`;
-    if (!claims.emailVerified) return `${label} has not confirmed that your address is yours`;
+      return `Your email address at ${label} is not in a domain that may sign in here`;
+    if (!claims.emailVerified) return `${label} has not verified your email address`;
   }
   if (groups && !groups.some((group) => claims.groups.includes(group)))
-    return `You are in no group of ${label} that may sign in here`;
+    return `You are not in a group of ${label} that may sign in here`;
   return null;
 }
 
-/** Whether a group of the issuer makes them an operator. */
-export function isOperator({ operators }: IssuerConfig, { groups }: Claims): boolean {
+/** Whether membership in a group makes the user an operator. */
+export function isOperatorByGroup({ operators }: IssuerConfig, { groups }: Claims): boolean {
   return operators !== undefined && groups.includes(operators);
 }

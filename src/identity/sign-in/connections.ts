@@ -1,4 +1,4 @@
-/** The identities of a user: connecting one more, which takes both the session and the issuer, and taking one away. */
+/** Connects further identities to a user, which takes a session and a sign-in at the identity provider; removes them. */
 
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
@@ -10,9 +10,9 @@ import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
 import { record } from '../audit.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
 import type { Account, Viewer } from '../permissions.ts';
-import { isOperator } from './admission.ts';
-import { demandAdmitted, lockIdentity, setOperator } from './identities.ts';
-import type { Claims, Connecting, Issuer } from './issuers.ts';
+import { isOperatorByGroup } from './admission.ts';
+import { demandAdmitted, lockIdentity, syncOperator } from './identities.ts';
+import type { Claims, ConnectingSession, Issuer } from './issuers.ts';
 import { endSessions } from './sessions.ts';
 
 export type Identity = {
@@ -28,56 +28,67 @@ export type IssuerChoice = {
   label: string;
   issuer: string;
   signInUrl: string;
-  /** Null for who is not signed in with a browser. */
+  /** Null for a viewer without a browser session. */
   connectUrl: string | null;
 };
 
 type Deps = { db: Db };
 
-/** The issuers by which one can sign in here. Of a session the addresses that connect an identity to its user. */
+/** The configured identity providers; for a browser session with the URLs that connect an identity to its user. */
 export function listIssuers(
   { issuers, urls }: { issuers: readonly Issuer[]; urls: Urls },
   viewer: Viewer,
 ): IssuerChoice[] {
-  const session = sessionOf(viewer);
-  return issuers.map(({ config: { name, label, issuer }, ticket }) => {
+  const session = currentSession(viewer);
+  return issuers.map((provider) => {
+    const { name, label, issuer } = provider.config;
     const signInUrl = `${urls.base}/login/${name}`;
-    const connectUrl = session && `${signInUrl}?connect=${ticket(session)}`;
+    const connectUrl = session && `${signInUrl}?connect=${provider.createTicket(session)}`;
     return { name, label, issuer, signInUrl, connectUrl };
   });
 }
 
-function sessionOf(viewer: Viewer): Connecting | null {
+function currentSession(viewer: Viewer): ConnectingSession | null {
   if (viewer.kind !== 'account' || viewer.credential.kind !== 'session') return null;
   return { userId: viewer.userId, sessionId: viewer.credential.id };
 }
 
-/** Whether the session that asks is the one that has begun to connect an identity. @throws AppError 401 */
-export function demandBegun(viewer: Viewer, connecting: Connecting): Account {
-  const session = sessionOf(viewer);
+/** Checks that the session is the one that started to connect an identity. @throws AppError 401 */
+function demandSameSession(viewer: Viewer, connecting: ConnectingSession): Account {
+  const session = currentSession(viewer);
   const isSame =
     session?.sessionId === connecting.sessionId && session.userId === connecting.userId;
   if (viewer.kind === 'account' && isSame) return viewer;
-  throw unauthenticated('This browser is not signed in as when you began; sign in and try again');
+  throw unauthenticated(
+    'This browser is no longer signed in with the session that started this: sign in and try again',
+  );
 }
 
-/** Whom the ticket of a page lets connect an identity. @throws AppError 401 */
-export function openTicket(issuer: Issuer, viewer: Viewer, ticket: string): Connecting {
+/** Opens the ticket of a connect URL, which is valid for the session that it was created for. @throws AppError 401 */
+export function openConnectTicket(
+  issuer: Issuer,
+  viewer: Viewer,
+  ticket: string,
+): ConnectingSession {
   const connecting = issuer.openTicket(ticket);
-  demandBegun(viewer, connecting);
+  demandSameSession(viewer, connecting);
   return connecting;
 }
 
 /**
- * Connects whom an issuer has named to the user of the session that began it. Again it changes nothing.
- * @throws AppError 401, 403 for who may not sign in here, 409 for an identity of another user
+ * Connects an identity to the user of the session that started it. Repeating it changes nothing.
+ * @throws AppError 401, 403 when the identity may not sign in here, 409 for an identity of another user
  */
 export async function connectIdentity(
   { db }: Deps,
   viewer: Viewer,
-  { config, claims, connecting }: { config: IssuerConfig; claims: Claims; connecting: Connecting },
+  {
+    config,
+    claims,
+    connecting,
+  }: { config: IssuerConfig; claims: Claims; connecting: ConnectingSession },
 ): Promise<void> {
-  const account = demandFullRights(demandBegun(viewer, connecting));
+  const account = demandFullRights(demandSameSession(viewer, connecting));
   demandAdmitted(config, claims);
   const { userId } = account;
   const { issuer, subject } = claims;
@@ -91,11 +102,11 @@ export async function connectIdentity(
     if (known)
       throw new AppError(
         'already_exists',
-        `Another user here signs in by this identity of ${config.label}: remove it there first`,
+        `This identity of ${config.label} belongs to another user of this server: remove it there first`,
       );
     const id = newId('idn');
     await tx.identity.create({ data: { id, issuer, subject, userId } });
-    await setOperator(tx, { id, userId, operator: false }, isOperator(config, claims));
+    await syncOperator(tx, { id, userId, operator: false }, isOperatorByGroup(config, claims));
     await record(tx, account, {
       action: 'identity.connect',
       namespaceIds: [account.namespace.id],
@@ -106,7 +117,7 @@ export async function connectIdentity(
   });
 }
 
-/** Those of the viewer, newest first, after a cursor. @throws AppError 400, 401, 403 */
+/** A page of the viewer's identities after a cursor, newest first. @throws AppError 400, 401, 403 */
 export async function sliceIdentities(
   { db }: Deps,
   viewer: Viewer,
@@ -126,8 +137,8 @@ const columns = {
 } as const;
 
 /**
- * It signs nobody in any more, at once: its access tokens are refused, and the user's other sessions that began with an
- * issuer end, because a session does not say with which identity it began.
+ * Removes an identity, which takes effect at once: its access tokens are refused, and the user's other sessions from an
+ * identity provider end, because a session does not record its identity.
  * @throws AppError 401, 403, 404, 409 for the last way to sign in
  */
 export async function deleteIdentity(
@@ -138,13 +149,13 @@ export async function deleteIdentity(
   const account = demandFullRights(viewer);
   const { userId } = account;
   await inTransaction(db, async (tx) => {
-    // Of two that take away the last two ways in, the second waits for the first.
+    // The lock keeps two concurrent removals from removing the last two ways to sign in.
     await tx.$executeRaw`select from users where id = ${userId} for update`;
     const row = isId('idn', id) ? await tx.identity.findUnique({ where: { id, userId } }) : null;
     if (!row) throw notFound('Identity');
-    await setOperator(tx, row, false);
+    await syncOperator(tx, row, false);
     await tx.identity.delete({ where: { id } });
-    await demandWayIn(tx, issuers, userId);
+    await demandOtherSignIn(tx, issuers, userId);
     const sessions = await tx.browserSession.findMany({
       where: { userId, method: 'oidc', id: { not: account.credential.id } },
       select: { id: true },
@@ -153,7 +164,7 @@ export async function deleteIdentity(
       action: 'identity.delete',
       namespaceIds: [account.namespace.id],
       subject: id,
-      name: labelOf(issuers, row.issuer) ?? row.issuer,
+      name: findIssuerLabel(issuers, row.issuer) ?? row.issuer,
       details: { issuer: row.issuer },
     });
     await endSessions(
@@ -166,7 +177,7 @@ export async function deleteIdentity(
 }
 
 /** @throws AppError 409 */
-async function demandWayIn(
+async function demandOtherSignIn(
   tx: Db,
   issuers: readonly Pick<Issuer, 'config'>[],
   userId: string,
@@ -187,12 +198,12 @@ async function demandWayIn(
   if (tokens > 0) return;
   throw new AppError(
     'conflict',
-    'It is your last way to sign in: make a personal access token of full rights first',
+    'This is your last way to sign in: create a personal access token with full rights first',
   );
 }
 
-/** What pages call an issuer; null for one that is not configured any more. */
-export function labelOf(
+/** The display name of an identity provider; null when it is not configured any more. */
+export function findIssuerLabel(
   issuers: readonly Pick<Issuer, 'config'>[],
   address: string,
 ): string | null {

@@ -1,6 +1,6 @@
 /**
- * Users as issuers of identities know them: by issuer and subject, which never change, and not by an address, which may be
- * given to somebody else. A first sign-in makes the user and their namespace.
+ * Sign-in with an identity provider. Users are identified by issuer and subject, which never change, and not by email
+ * address, which may be reassigned. The first sign-in creates the user and the user's namespace.
  */
 
 import { identityLock } from '../../base/advisory-locks.ts';
@@ -10,20 +10,20 @@ import { newId } from '../../base/ids.ts';
 import { whyNotName } from '../../base/names.ts';
 import { type Db, inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { insertUser, isEmail } from '../accounts.ts';
-import { isOperator, whyNotAdmitted } from './admission.ts';
+import { isOperatorByGroup, whyNotAdmitted } from './admission.ts';
 import type { Claims } from './issuers.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
-/** An issuer cannot take a session back, so it ends sooner than one by a token. */
+/** Shorter than for token sign-in, because an identity provider cannot revoke a session. */
 const SESSION_DAYS = 7;
 const MAX_NAME = 39;
-/** Names that are tried: ada, ada-2, … */
-const MAX_TRIES = 50;
+/** Candidates for a free name: ada, ada-2, … */
+const MAX_NAME_TRIES = 50;
 
 /**
- * Signs in whom an issuer has named.
+ * Signs in the user with these claims.
  * @returns the secret of the session
- * @throws AppError 403 for who may not sign in here, 409 where another user has the address
+ * @throws AppError 403 when the identity may not sign in here, 409 when another user has the email address
  */
 export async function signInByIdentity(
   { db }: { db: Db },
@@ -32,12 +32,13 @@ export async function signInByIdentity(
   browser: Browser,
 ): Promise<string> {
   demandAdmitted(config, claims);
-  const operator = isOperator(config, claims);
+  const operator = isOperatorByGroup(config, claims);
   return inTransaction(db, async (tx) => {
-    // Of one that signs in twice at once the second waits for the first, and finds the user.
+    // The lock makes the second of two concurrent first sign-ins wait and find the user.
     await lockIdentity(tx, claims);
     const user =
-      (await known(tx, claims, operator)) ?? (await newUser(tx, config, claims, operator));
+      (await findKnownUser(tx, claims, operator)) ??
+      (await createUserFromClaims(tx, config, claims, operator));
     return beginSession(tx, browser, {
       ...user,
       method: 'oidc',
@@ -46,14 +47,14 @@ export async function signInByIdentity(
   });
 }
 
-/** Until the transaction ends nobody else makes this identity known. */
+/** Locks the identity until the transaction ends, so that it is inserted once. */
 export async function lockIdentity(tx: Db, { issuer, subject }: Claims): Promise<void> {
   await tx.$executeRaw`
     select pg_advisory_xact_lock(hashtextextended(${identityLock(issuer, subject)}, 0))`;
 }
 
-/** What a group gave, leaving it takes away; who is operator without any is so for ever. */
-export async function setOperator(
+/** Grants or revokes operator rights by group membership. Operators who are not so by a group stay operators. */
+export async function syncOperator(
   tx: Db,
   { id, userId, operator: before }: { id: string; userId: string; operator: boolean },
   operator: boolean,
@@ -84,7 +85,7 @@ const userColumns = {
   namespace: { select: { id: true } },
 } as const;
 
-async function known(
+async function findKnownUser(
   tx: Db,
   { issuer, subject }: Claims,
   operator: boolean,
@@ -95,24 +96,24 @@ async function known(
   });
   if (!row) return null;
   const { id, username, namespace } = row.user;
-  await setOperator(tx, { id: row.id, userId: id, operator: row.operator }, operator);
+  await syncOperator(tx, { id: row.id, userId: id, operator: row.operator }, operator);
   return { userId: id, username, namespaceId: namespace?.id ?? '' };
 }
 
 /** @throws AppError 403, 409 */
-async function newUser(
+async function createUserFromClaims(
   tx: Db,
   { label }: IssuerConfig,
   { issuer, subject, email, emailVerified, username }: Claims,
   operator: boolean,
 ): Promise<SignedIn> {
-  if (!email || !isEmail(email)) throw forbidden(`${label} does not say what your address is`);
-  // Else anybody could take the address of somebody who has not signed in here yet.
+  if (!email || !isEmail(email)) throw forbidden(`${label} did not send your email address`);
+  // Otherwise anybody could claim the address of a person who has not signed in here yet.
   if (emailVerified === false)
-    throw forbidden(`${label} has not confirmed that the address ${email} is yours`);
+    throw forbidden(`${label} has not verified the email address ${email}`);
   const data = {
     id: newId('user'),
-    username: await freeName(tx, username ?? email.replace(/@.*/, '')),
+    username: await chooseFreeName(tx, username ?? email.replace(/@.*/, '')),
     email,
     plan: 'free' as const,
     operator,
@@ -122,7 +123,7 @@ async function newUser(
     if (!violatesUnique(error, 'email')) throw error;
     throw new AppError(
       'already_exists',
-      `Another user here has the address ${email}: ask the operator, or sign in with a token`,
+      `Another user of this server has the email address ${email}: ask the operator, or sign in with a token`,
     );
   });
   await tx.identity.create({
@@ -131,8 +132,8 @@ async function newUser(
   return { userId: user.id, username: user.username, namespaceId: user.namespace.id };
 }
 
-/** One that may be taken, as near to what somebody calls themselves as can be. */
-async function freeName(tx: Db, wanted: string): Promise<string> {
+/** A free username, close to the wanted one. */
+async function chooseFreeName(tx: Db, wanted: string): Promise<string> {
   const plain = wanted
     .replace(/@.*/, '')
     .normalize('NFKD')
@@ -140,7 +141,7 @@ async function freeName(tx: Db, wanted: string): Promise<string> {
     .replace(/[^a-z0-9]+/g, '-')
     .slice(0, MAX_NAME - 3)
     .replace(/^-+|-+$/g, '');
-  for (let n = 1; n <= MAX_TRIES; n++) {
+  for (let n = 1; n <= MAX_NAME_TRIES; n++) {
     const name = n === 1 ? plain : `${plain || 'user'}-${n}`;
     if (whyNotName(name)) continue;
     if (!(await tx.namespace.findUnique({ where: { name }, select: { id: true } }))) return name;

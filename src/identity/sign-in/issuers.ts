@@ -1,7 +1,7 @@
 /**
- * What issuers of identities (OpenID Connect) say: who somebody is that they have sent here, and whose an access token is.
+ * Client of an identity provider (OpenID Connect): signs users in, and verifies access tokens.
  *
- * Each is asked for what it can do when it is needed first, so that one that is away stops neither the start nor the others.
+ * Discovery happens on first use, so that an unavailable provider affects neither the start nor other providers.
  */
 import { createRemoteJWKSet, type JWTVerifyGetKey, errors as joseErrors, jwtVerify } from 'jose';
 import * as oidc from 'openid-client';
@@ -10,14 +10,14 @@ import { AppError, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { open, seal } from '../../platform/crypto/keys.ts';
 
-/** Of asking an issuer. */
+/** Per request to a provider. */
 const TIMEOUT_SECONDS = 10;
-/** For how long what an issuer said of itself is believed. */
-const FRESH_MS = 3_600_000;
-/** From leaving for the issuer to coming back. */
+/** How long provider metadata is cached. */
+const METADATA_TTL_MS = 3_600_000;
+/** From the redirect to the provider until the callback. */
 const ATTEMPT_SECONDS = 600;
-const CLOCKS_APART_SECONDS = 30;
-/** None that shares a secret, and not `none`. */
+const CLOCK_TOLERANCE_SECONDS = 30;
+/** Only asymmetric algorithms, and not `none`. */
 const ALGORITHMS = [
   'RS256',
   'RS384',
@@ -32,194 +32,204 @@ const ALGORITHMS = [
   'Ed25519',
 ];
 
-/** Who somebody is. */
 export type Claims = {
   issuer: string;
   subject: string;
   email?: string;
-  /** Whether the issuer has seen that the address is theirs. Unset: it does not say, as Entra never does. */
+  /** Whether the provider has verified the address. Unset when it does not say, as with Entra. */
   emailVerified?: boolean;
-  /** What they call themselves. */
+  /** Preferred username. */
   username?: string;
   groups: string[];
 };
 
-/** What the browser keeps, sealed, while it is with the issuer. */
+/** State of a sign-in, which the browser keeps encrypted while it is at the provider. */
 type Attempt = {
   state: string;
   nonce: string;
   verifier: string;
   to: string;
   expires: number;
-  connecting: Connecting | null;
+  connecting: ConnectingSession | null;
 };
 
-/** The session that connects an identity to its user, instead of signing in. */
-export type Connecting = { userId: string; sessionId: string };
+/** The session to whose user an identity is connected, instead of signing in. */
+export type ConnectingSession = { userId: string; sessionId: string };
 
-export type Issuer = {
-  config: IssuerConfig;
-  /** Where the browser is sent, and what it is to bring back within so many seconds. @throws AppError 500 when the issuer is away */
-  begin(
+type Metadata = { client: oidc.Configuration; keys: JWTVerifyGetKey; at: number };
+
+export class Issuer {
+  readonly config: IssuerConfig;
+  readonly #key: Uint8Array;
+  readonly #log: Pick<Logger, 'warn'>;
+  #metadata: Promise<Metadata> | undefined;
+
+  constructor(config: IssuerConfig, key: Uint8Array, log: Pick<Logger, 'warn'>) {
+    this.config = config;
+    this.#key = key;
+    this.#log = log;
+  }
+
+  /**
+   * Starts a sign-in.
+   * @returns the URL to redirect the browser to, and the sealed attempt that it must send back within `seconds`
+   * @throws AppError 503 when the provider is unavailable
+   */
+  async begin(
     callback: string,
     to: string,
-    connecting?: Connecting | null,
-  ): Promise<{ url: string; attempt: string; seconds: number }>;
+    connecting: ConnectingSession | null = null,
+  ): Promise<{ url: string; attempt: string; seconds: number }> {
+    const { client } = await this.#getMetadata();
+    const attempt: Attempt = {
+      state: oidc.randomState(),
+      nonce: oidc.randomNonce(),
+      verifier: oidc.randomPKCECodeVerifier(),
+      to,
+      expires: Date.now() + ATTEMPT_SECONDS * 1_000,
+      connecting,
+    };
+    const url = oidc.buildAuthorizationUrl(client, {
+      redirect_uri: callback,
+      scope: this.config.scopes,
+      state: attempt.state,
+      nonce: attempt.nonce,
+      code_challenge: await oidc.calculatePKCECodeChallenge(attempt.verifier),
+      code_challenge_method: 'S256',
+    });
+    const sealed = sealJson(this.#key, attempt, this.config.name);
+    return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
+  }
+
   /**
-   * Who has come back to `url`, with the attempt that the same browser began.
-   * @throws AppError 401 for what is no answer of this issuer to it, 500 when the issuer is away
+   * Completes the attempt of the same browser with the callback URL.
+   * @throws AppError 401 when the callback does not belong to the attempt, 503 when the provider is unavailable
    */
-  finish(
+  async finish(
     url: URL,
-    attempt: string,
-  ): Promise<{ claims: Claims; to: string; connecting: Connecting | null }>;
-  /** What lets a session begin to connect an identity for ten minutes; no other session, and no other site. */
-  ticket(session: Connecting): string;
-  /** @throws AppError 401 for what is none of this issuer, or too old */
-  openTicket(ticket: string): Connecting;
-  /** What an access token says of its owner, and until when. @throws AppError 401, 503 when the issuer is away */
-  verify(token: string): Promise<{ claims: Claims; expires: number }>;
-};
+    sealed: string,
+  ): Promise<{ claims: Claims; to: string; connecting: ConnectingSession | null }> {
+    const attempt = openSealedJson<Attempt>(this.#key, sealed, this.config.name);
+    const { client } = await this.#getMetadata();
+    try {
+      const tokens = await oidc.authorizationCodeGrant(client, url, {
+        pkceCodeVerifier: attempt.verifier,
+        expectedState: attempt.state,
+        expectedNonce: attempt.nonce,
+        idTokenExpected: true,
+      });
+      const idClaims = tokens.claims();
+      if (!idClaims) throw new Error('the provider sent no ID token');
+      const userInfo = client.serverMetadata().userinfo_endpoint
+        ? await oidc.fetchUserInfo(client, tokens.access_token, idClaims.sub)
+        : {};
+      const claims = toClaims({ ...userInfo, ...idClaims }, this.config);
+      return { claims, to: attempt.to, connecting: attempt.connecting ?? null };
+    } catch (error) {
+      if (isIssuerUnavailable(error)) throw this.#unavailable(error);
+      const { issuer, label } = this.config;
+      this.#log.warn({ err: error, issuer }, 'sign-in with an identity provider failed');
+      throw unauthenticated(`Sign-in with ${label} failed; try again`);
+    }
+  }
 
-type Known = { client: oidc.Configuration; keys: JWTVerifyGetKey; at: number };
+  /** Creates a ticket with which only this session can start to connect an identity, for ten minutes. */
+  createTicket({ userId, sessionId }: ConnectingSession): string {
+    const expires = Date.now() + ATTEMPT_SECONDS * 1_000;
+    return sealJson(this.#key, { userId, sessionId, expires }, this.#ticketContext);
+  }
 
-export function openIssuer(
-  config: IssuerConfig,
-  key: Uint8Array,
-  log: Pick<Logger, 'warn'>,
-): Issuer {
-  let known: Promise<Known> | undefined;
+  /** @throws AppError 401 for an invalid or expired ticket */
+  openTicket(ticket: string): ConnectingSession {
+    const { userId, sessionId } = openSealedJson<ConnectingSession & { expires: number }>(
+      this.#key,
+      ticket,
+      this.#ticketContext,
+    );
+    return { userId, sessionId };
+  }
 
-  async function discover(): Promise<Known> {
-    const address = new URL(config.issuer);
-    const client = await oidc.discovery(address, config.clientId, config.clientSecret, undefined, {
+  /** Verifies an access token. @throws AppError 401, 503 when the provider is unavailable */
+  async verify(token: string): Promise<{ claims: Claims; expires: number }> {
+    const { keys, client } = await this.#getMetadata();
+    try {
+      const { payload } = await jwtVerify(token, keys, {
+        issuer: client.serverMetadata().issuer,
+        audience: this.config.audience,
+        algorithms: ALGORITHMS,
+        requiredClaims: ['sub', 'exp'],
+        clockTolerance: CLOCK_TOLERANCE_SECONDS,
+      });
+      const expires = Math.floor(Number(payload.exp));
+      return { claims: toClaims(payload, this.config), expires };
+    } catch (error) {
+      if (error instanceof joseErrors.JWKSTimeout || !(error instanceof joseErrors.JOSEError))
+        throw this.#unavailable(error);
+      throw unauthenticated('The access token is not valid or has expired');
+    }
+  }
+
+  get #ticketContext(): string {
+    return `${this.config.name} ticket`;
+  }
+
+  async #getMetadata(): Promise<Metadata> {
+    const last = await this.#metadata?.catch(() => undefined);
+    if (last && Date.now() - last.at < METADATA_TTL_MS) return last;
+    const discovery = this.#discover();
+    this.#metadata = discovery;
+    try {
+      return await discovery;
+    } catch (error) {
+      // Keep using the expired metadata; retry in half the cache time.
+      if (last) {
+        this.#metadata = Promise.resolve({ ...last, at: Date.now() - METADATA_TTL_MS / 2 });
+        return last;
+      }
+      this.#metadata = undefined;
+      throw this.#unavailable(error);
+    }
+  }
+
+  async #discover(): Promise<Metadata> {
+    const { issuer, clientId, clientSecret } = this.config;
+    const address = new URL(issuer);
+    const client = await oidc.discovery(address, clientId, clientSecret, undefined, {
       timeout: TIMEOUT_SECONDS,
       execute: address.protocol === 'http:' ? [oidc.allowInsecureRequests] : [],
     });
     const { jwks_uri } = client.serverMetadata();
-    if (!jwks_uri) throw new Error('the issuer names no keys');
+    if (!jwks_uri) throw new Error('the provider metadata has no jwks_uri');
     const keys = createRemoteJWKSet(new URL(jwks_uri), {
       timeoutDuration: TIMEOUT_SECONDS * 1_000,
     });
     return { client, keys, at: Date.now() };
   }
 
-  async function ask(): Promise<Known> {
-    const last = await known?.catch(() => undefined);
-    if (last && Date.now() - last.at < FRESH_MS) return last;
-    known = discover();
-    try {
-      return await known;
-    } catch (error) {
-      // What it said before is better than nothing.
-      if (last) {
-        known = Promise.resolve({ ...last, at: Date.now() - FRESH_MS / 2 });
-        return last;
-      }
-      known = undefined;
-      throw away(error);
-    }
-  }
-
-  function away(error: unknown): AppError {
-    log.warn({ err: error, issuer: config.issuer }, 'an issuer of identities could not be asked');
-    return new AppError('internal_error', `${config.label} cannot be asked just now; try again`, {
+  #unavailable(error: unknown): AppError {
+    const { issuer, label } = this.config;
+    this.#log.warn({ err: error, issuer }, 'an identity provider is unavailable');
+    return new AppError('internal_error', `${label} is unavailable; try again later`, {
       status: 503,
       retryAfter: 5,
     });
   }
-
-  return {
-    config,
-    async begin(callback, to, connecting = null) {
-      const { client } = await ask();
-      const attempt: Attempt = {
-        state: oidc.randomState(),
-        nonce: oidc.randomNonce(),
-        verifier: oidc.randomPKCECodeVerifier(),
-        to,
-        expires: Date.now() + ATTEMPT_SECONDS * 1_000,
-        connecting,
-      };
-      const url = oidc.buildAuthorizationUrl(client, {
-        redirect_uri: callback,
-        scope: config.scopes,
-        state: attempt.state,
-        nonce: attempt.nonce,
-        code_challenge: await oidc.calculatePKCECodeChallenge(attempt.verifier),
-        code_challenge_method: 'S256',
-      });
-      const sealed = sealFor(key, attempt, config.name);
-      return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
-    },
-
-    async finish(url, sealed) {
-      const attempt = openFor<Attempt>(key, sealed, config.name);
-      const { client } = await ask();
-      try {
-        const tokens = await oidc.authorizationCodeGrant(client, url, {
-          pkceCodeVerifier: attempt.verifier,
-          expectedState: attempt.state,
-          expectedNonce: attempt.nonce,
-          idTokenExpected: true,
-        });
-        const told = tokens.claims();
-        if (!told) throw new Error('the issuer sent no ID token');
-        const more = client.serverMetadata().userinfo_endpoint
-          ? await oidc.fetchUserInfo(client, tokens.access_token, told.sub)
-          : {};
-        const claims = toClaims({ ...more, ...told }, config);
-        return { claims, to: attempt.to, connecting: attempt.connecting ?? null };
-      } catch (error) {
-        if (isAway(error)) throw away(error);
-        log.warn(
-          { err: error, issuer: config.issuer },
-          'somebody did not come back with an identity',
-        );
-        throw unauthenticated(`${config.label} did not confirm who you are; try again`);
-      }
-    },
-
-    ticket({ userId, sessionId }) {
-      const expires = Date.now() + ATTEMPT_SECONDS * 1_000;
-      return sealFor(key, { userId, sessionId, expires }, `${config.name} ticket`);
-    },
-
-    openTicket(ticket) {
-      const { userId, sessionId } = openFor<Connecting & { expires: number }>(
-        key,
-        ticket,
-        `${config.name} ticket`,
-      );
-      return { userId, sessionId };
-    },
-
-    async verify(token) {
-      const { keys, client } = await ask();
-      try {
-        const { payload } = await jwtVerify(token, keys, {
-          issuer: client.serverMetadata().issuer,
-          audience: config.audience,
-          algorithms: ALGORITHMS,
-          requiredClaims: ['sub', 'exp'],
-          clockTolerance: CLOCKS_APART_SECONDS,
-        });
-        return { claims: toClaims(payload, config), expires: Math.floor(Number(payload.exp)) };
-      } catch (error) {
-        if (error instanceof joseErrors.JWKSTimeout || !(error instanceof joseErrors.JOSEError))
-          throw away(error);
-        throw unauthenticated('The access token is not valid or has expired');
-      }
-    },
-  };
 }
 
-function sealFor(key: Uint8Array, value: object, context: string): string {
+export function openIssuer(
+  config: IssuerConfig,
+  key: Uint8Array,
+  log: Pick<Logger, 'warn'>,
+): Issuer {
+  return new Issuer(config, key, log);
+}
+
+function sealJson(key: Uint8Array, value: object, context: string): string {
   return Buffer.from(seal(key, Buffer.from(JSON.stringify(value)), context)).toString('base64url');
 }
 
 /** @throws AppError 401 */
-function openFor<T extends { expires: number }>(
+function openSealedJson<T extends { expires: number }>(
   key: Uint8Array,
   sealed: string,
   context: string,
@@ -228,27 +238,29 @@ function openFor<T extends { expires: number }>(
     const value: T = JSON.parse(open(key, Buffer.from(sealed, 'base64url'), context).toString());
     if (value.expires > Date.now()) return value;
   } catch {
-    // Of another issuer, or of another server.
+    // Sealed for another provider, or by a server with another key.
   }
-  throw unauthenticated('This browser did not begin to sign in, or too long ago; try again');
+  throw unauthenticated(
+    'This browser did not start this sign-in, or started it too long ago; try again',
+  );
 }
 
-/** Of the network, or of an issuer with a fault; else its answer was a refusal. */
-function isAway(error: unknown): boolean {
+/** Network errors, timeouts and 5xx responses. Other errors mean that the provider refused the request. */
+function isIssuerUnavailable(error: unknown): boolean {
   if (error instanceof TypeError && error.message === 'fetch failed') return true;
   const { name, cause } = error as { name?: string; cause?: unknown };
   if (name === 'TimeoutError') return true;
   return cause instanceof Response && cause.status >= 500;
 }
 
-function toClaims(told: Record<string, unknown>, { issuer, groupsClaim }: IssuerConfig): Claims {
-  const text = (name: string) => (typeof told[name] === 'string' ? told[name] : undefined);
-  const groups = told[groupsClaim];
+function toClaims(claims: Record<string, unknown>, { issuer, groupsClaim }: IssuerConfig): Claims {
+  const text = (name: string) => (typeof claims[name] === 'string' ? claims[name] : undefined);
+  const groups = claims[groupsClaim];
   return {
     issuer: text('iss') ?? issuer,
     subject: text('sub') ?? '',
     email: text('email')?.toLowerCase(),
-    ...(told.email_verified !== undefined && { emailVerified: told.email_verified === true }),
+    ...(claims.email_verified !== undefined && { emailVerified: claims.email_verified === true }),
     username: text('preferred_username') ?? text('nickname'),
     groups: Array.isArray(groups) ? groups.filter((one) => typeof one === 'string') : [],
   };

@@ -1,4 +1,4 @@
-/** Addresses that sign a user in once: for the first user, for a new one, for one who has no token any more. */
+/** Single-use sign-in links: for the first user, new users, and users without a token. */
 
 import { unauthenticated } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
@@ -6,33 +6,37 @@ import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { userNamed } from '../accounts.ts';
 import { type Actor, record, SERVER } from '../audit.ts';
-import { demandFullRights, hashSecret, ownerOfCredential, randomSecret } from '../credentials.ts';
+import {
+  demandFullRights,
+  hashSecret,
+  randomSecret,
+  resolveCredentialOwner,
+} from '../credentials.ts';
 import type { Viewer } from '../permissions.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
-/** Long enough to be sent to somebody. */
+/** Long enough to send the link to a person. */
 const LINK_HOURS = 24;
 
 export type SignInLink = {
-  /** The whole address. */
   url: string;
   expiresAt: Date;
 };
 
 type Deps = { db: Db };
 
-/** One for the viewer, or, by the operator, for the user named. @throws AppError 401, 403, 404 */
+/** Creates a link for the viewer; an operator may create one for another user. @throws AppError 401, 403, 404 */
 export async function createSignInLink(
   { db, urls }: { db: Db; urls: Urls },
   viewer: Viewer,
   username?: string | null,
 ): Promise<SignInLink> {
   const account = demandFullRights(viewer);
-  const owner = await ownerOfCredential(db, account, username);
+  const owner = await resolveCredentialOwner(db, account, username);
   return inTransaction(db, (tx) => insertLink(tx, account, owner, urls.base));
 }
 
-/** One that who holds the machine makes. @throws AppError 404 */
+/** Creates a link for the person who has access to the machine. @throws AppError 404 */
 export async function issueSignInLink(
   { db }: Deps,
   username: string,
@@ -42,7 +46,7 @@ export async function issueSignInLink(
   return inTransaction(db, (tx) => insertLink(tx, SERVER, owner, base));
 }
 
-export async function insertLink(
+async function insertLink(
   tx: Db,
   by: Actor,
   { userId, namespaceId }: { userId: string; namespaceId: string },
@@ -62,8 +66,8 @@ export async function insertLink(
   return { url: `${base}/login/link?secret=${secret}`, expiresAt };
 }
 
-/** Whom it signs in; null: it was used, or is too old. */
-export async function userOfLink({ db }: Deps, secret: string): Promise<string | null> {
+/** @returns the username; null when the link was used or has expired */
+export async function findLinkUser({ db }: Deps, secret: string): Promise<string | null> {
   const row = await db.signInLink.findUnique({
     where: { hash: hashSecret(secret), expiresAt: { gt: new Date() } },
     select: { user: { select: { username: true } } },
@@ -71,7 +75,7 @@ export async function userOfLink({ db }: Deps, secret: string): Promise<string |
   return row?.user.username ?? null;
 }
 
-/** Uses it up. @returns the secret of the session @throws AppError 401 when it was used, or is too old */
+/** Uses the link up. @returns the secret of the session @throws AppError 401 when it was used or has expired */
 export async function signInByLink(
   { db }: Deps,
   secret: string,
@@ -86,10 +90,10 @@ export async function signInByLink(
         user: { select: { id: true, username: true, namespace: { select: { id: true } } } },
       },
     });
-    // Whoever deletes the row is the one that it signs in.
+    // Of concurrent requests, the one that deletes the row is signed in.
     const used = row && (await tx.signInLink.deleteMany({ where: { id: row.id } })).count === 1;
     if (!used || !row.user.namespace)
-      throw unauthenticated('This address was used already, or is too old');
+      throw unauthenticated('This sign-in link has been used or has expired');
     const { id: userId, username, namespace } = row.user;
     const signedIn = { userId, username, namespaceId: namespace.id, method: 'link' as const };
     return beginSession(tx, browser, signedIn);

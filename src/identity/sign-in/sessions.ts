@@ -1,6 +1,6 @@
 /**
- * Sessions of browsers. Each is a row, so that it can be listed and ended; the browser has its secret in a cookie, and of
- * that only the hash is kept. A session has the full rights of its user.
+ * Browser sessions. Each session is a row, so that it can be listed and ended. The browser has the secret in a cookie, and
+ * only its hash is stored. A session has the full rights of its user.
  */
 
 import type pg from 'pg';
@@ -10,18 +10,17 @@ import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
 import { record } from '../audit.ts';
-import { authenticate, disabledUser, SESSION_IDLE } from '../authenticate.ts';
+import { authenticate, disabledUserError, SESSION_IDLE } from '../authenticate.ts';
 import { demandFullRights, demandOwn, hashSecret, randomSecret } from '../credentials.ts';
 import type { Usage } from '../last-used.ts';
 import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
 import type { Issuer } from './issuers.ts';
 
-/** From signing in; `authenticate.ts` says how long one lasts that is not used. */
+/** Maximum lifetime since sign-in; unused sessions end sooner (`SESSION_IDLE` in `authenticate.ts`). */
 export const SESSION_DAYS = 30;
 const DAY_MS = 86_400_000;
-/** Of a user; the one that was not used for longest gives way. */
+/** Per user; above it, the least recently used session ends. */
 const MAX_SESSIONS = 50;
-/** Of what browsers say of themselves. */
 const MAX_USER_AGENT = 300;
 
 export type BrowserSession = {
@@ -35,7 +34,6 @@ export type BrowserSession = {
   lastUsedAt: Date;
 };
 
-/** The browser that signs in. */
 export type Browser = { userAgent: string; address: string | null; requestId: string };
 
 type SignedIn = {
@@ -44,16 +42,16 @@ type SignedIn = {
   namespaceId: string;
   method: 'token' | 'link' | 'oidc';
   accessTokenId?: string;
-  /** Of what it began with; unset: never. */
+  /** Expiry of the token or identity that was used to sign in; unset: none. */
   expiresAt?: Date | null;
 };
 
 type Deps = { db: Db };
 
 /**
- * Signs in with a personal access token. The session ends with the token: when that is deleted or expires.
+ * Signs in with a personal access token. The session ends when the token expires or is deleted.
  * @returns the secret of the session
- * @throws AppError 401, 403 for a token that is limited: the session would have more rights
+ * @throws AppError 401, 403 for a limited token, because the session would have more rights
  */
 export async function signInByToken(
   services: { db: Db; pool: pg.Pool; usage: Usage; issuers: readonly Issuer[] },
@@ -63,7 +61,7 @@ export async function signInByToken(
   const viewer = await authenticate(services, { kind: 'pat', token });
   if (viewer.kind === 'anonymous') throw viewer.failure;
   if (viewer.credential.kind !== 'pat' || !hasFullRights(viewer))
-    throw forbidden('This token is limited: only one of full rights can sign you in');
+    throw forbidden('This token is limited: sign in with a token that has full rights');
   const { id } = viewer.credential;
   const row = await services.db.accessToken.findUnique({
     where: { id },
@@ -85,7 +83,7 @@ export async function beginSession(
   { userId, username, namespaceId, method, accessTokenId, expiresAt }: SignedIn,
 ): Promise<string> {
   const where = { id: userId, disabledAt: null };
-  if ((await tx.user.count({ where })) === 0) throw disabledUser(username);
+  if ((await tx.user.count({ where })) === 0) throw disabledUserError(username);
   const secret = randomSecret();
   const latest = new Date(Date.now() + SESSION_DAYS * DAY_MS);
   const data = {
@@ -112,7 +110,7 @@ export async function beginSession(
   return secret;
 }
 
-/** Those of the viewer, newest first, after a cursor. @throws AppError 400, 401, 403 */
+/** A page of the viewer's sessions after a cursor, newest first. @throws AppError 400, 401, 403 */
 export async function sliceSessions(
   { db }: Deps,
   viewer: Viewer,
@@ -124,7 +122,7 @@ export async function sliceSessions(
   return readSlice<BrowserSession>(db.browserSession, NEWEST, range, query);
 }
 
-/** Those of the ids that are the viewer's own. */
+/** The viewer's sessions among `ids`. */
 export async function findSessions(
   { db }: Deps,
   viewer: Viewer,
@@ -137,7 +135,7 @@ export async function findSessions(
   });
 }
 
-/** It ends at once, also in what is under way. @throws AppError 401, 403, 404 */
+/** The session ends at once, also in open streams. @throws AppError 401, 403, 404 */
 export async function deleteSession({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
   const account = demandFullRights(viewer);
   if (!isId('ses', id) || (await endSessions(db, account, [id])).length === 0)
@@ -145,7 +143,7 @@ export async function deleteSession({ db }: Deps, viewer: Viewer, id: string): P
   return id;
 }
 
-/** Signs the viewer out everywhere, or everywhere else. @returns the ids of the sessions @throws AppError 401, 403 */
+/** Ends all sessions of the viewer, or all other sessions. @returns their ids @throws AppError 401, 403 */
 export async function deleteSessions(
   { db }: Deps,
   viewer: Viewer,
@@ -163,7 +161,7 @@ export async function deleteSessions(
   );
 }
 
-/** Those of the account that are among them. @returns which have ended */
+/** Ends the sessions of the account among `ids`. @returns the ids of the ended sessions */
 export async function endSessions(
   db: Db,
   account: Account,
@@ -198,7 +196,7 @@ const columns = {
   lastUsedAt: true,
 } as const;
 
-/** For `upkeep.ts`. @returns whether there is more */
+/** For `maintenance.ts`. @returns whether there may be more */
 export async function removeOldSessions({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(
     `delete from browser_sessions where expires_at < now() or last_used_at < now() - ${SESSION_IDLE}`,

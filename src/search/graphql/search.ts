@@ -1,4 +1,4 @@
-/** Going anywhere, in GraphQL. */
+/** Search in GraphQL. */
 import { queryFromInfo } from '@pothos/plugin-prisma';
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { Job } from '../../jobs/graphql/jobs.ts';
@@ -7,12 +7,12 @@ import { builder } from '../../platform/schema/builder.ts';
 import { pageCost } from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import { Repository } from '../../repositories/graphql/repositories.ts';
-import { type Found, find, type Kind } from '../find.ts';
+import { type ResultKind, type SearchHit, search } from '../search.ts';
 
 const SearchResult = builder.unionType('SearchResult', {
-  description: 'What one can go to.',
+  description: 'A result of a search.',
   types: [Namespace, Repository, Job],
-  resolveType: (found) => (found as unknown as Found).__typename,
+  resolveType: (found) => (found as unknown as SearchHit).__typename,
 });
 
 builder.queryField('search', (t) =>
@@ -20,25 +20,25 @@ builder.queryField('search', (t) =>
     type: [SearchResult],
     nullable: true,
     description:
-      'Namespaces, repositories and jobs that the viewer may see, by their names, the best first. Anything of the namespaces of the viewer is found by the beginning of its name, and what is of late by any words of it; of other namespaces their names, and repositories that are open to all. `acme/tr` looks in the namespace `acme` alone.',
-    // To find them takes several statements, however few they are.
+      'Searches the names of namespaces, repositories and jobs that the viewer may see; the best match comes first. In namespaces of the viewer, a name prefix finds everything, and words inside a name find recent objects. Elsewhere, a name prefix finds namespaces, and repositories that are open to all. `acme/tr` searches only in the namespace `acme`.',
+    // The search runs several statements, independent of the number of results.
     complexity: pageCost(20),
     args: {
       text: t.arg.string({
         required: true,
-        description: 'The beginning of a name, or words of it: 1 to 200 characters.',
+        description: 'The beginning of a name, or words in it: 1 to 200 characters.',
       }),
       first: t.arg.int({
         required: true,
         defaultValue: 20,
-        description: `How many to find: 1 to ${MAX_FIRST}. More is refused.`,
+        description: `The maximum number of results: 1 to ${MAX_FIRST}. More is refused.`,
       }),
     },
     resolve: async (_root, args, context, info) => {
-      const select = (typeName: Kind) =>
+      const select = (typeName: ResultKind) =>
         selectOf<object>(queryFromInfo({ context, info, typeName }));
       const { services, viewer } = context;
-      return (await find(services, viewer, args, {
+      return (await search(services, viewer, args, {
         Namespace: select('Namespace'),
         Repository: select('Repository'),
         Job: select('Job'),

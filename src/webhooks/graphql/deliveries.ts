@@ -2,34 +2,39 @@
 import { builder } from '../../platform/schema/builder.ts';
 import { connectionType, pageType } from '../../platform/schema/paging.ts';
 import * as deliveries from '../deliveries.ts';
-import type { Try } from '../delivery/outcomes.ts';
+import type { AttemptRecord } from '../delivery/outcomes.ts';
 import type { DeliveryType } from '../event-types.ts';
 import type { OffReason } from '../webhooks.ts';
 
-/** What it costs, in fields, to read what may take 10 or 20 kB for each. */
+/** Complexity, in fields, of values that may have 10 to 20 kB per delivery. */
 const LARGE = 25;
 
-const DeliveryTry = builder.objectRef<Try>('DeliveryTry').implement({
+const DeliveryTry = builder.objectRef<AttemptRecord>('DeliveryTry').implement({
   description: 'An attempt of a delivery.',
   fields: (t) => ({
     startedAt: t.field({
       type: 'DateTime',
-      description: 'When it began.',
+      description: 'When the attempt started.',
       resolve: ({ at }) => new Date(at),
     }),
-    milliseconds: t.int({ description: 'How long it took.', resolve: ({ took }) => took }),
-    outcome: t.exposeString('outcome', { description: 'What came of it, as `Delivery.outcome`.' }),
+    milliseconds: t.int({
+      description: 'Duration of the attempt in milliseconds.',
+      resolve: ({ took }) => took,
+    }),
+    outcome: t.exposeString('outcome', {
+      description: 'The outcome of the attempt, as in `Delivery.outcome`.',
+    }),
     responseStatus: t.exposeInt('status', {
       nullable: true,
-      description: 'The status that the endpoint answered with; null without an answer.',
+      description: 'The HTTP status of the response; null without a response.',
     }),
     response: t.exposeString('answer', {
       nullable: true,
-      description: 'The beginning of the body of the answer, at most 1 kB.',
+      description: 'The beginning of the response body, at most 1 kB.',
     }),
     reason: t.string({
       nullable: true,
-      description: 'What was wrong with TLS or the certificate, for `tls_failed`; else null.',
+      description: 'The TLS or certificate error for the outcome `tls_failed`; otherwise null.',
       resolve: ({ reason }) => reason ?? null,
     }),
   }),
@@ -37,7 +42,8 @@ const DeliveryTry = builder.objectRef<Try>('DeliveryTry').implement({
 
 const DeliveryRef = builder.objectRef<deliveries.Delivery>('Delivery');
 export const Delivery = builder.node(DeliveryRef, {
-  description: 'A message for one webhook, with all its attempts. It is kept for 30 days.',
+  description:
+    'A message for one webhook, with all attempts to send it. Deliveries are kept for 30 days.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) => {
     const found = await deliveries.findDeliveries(services, viewer, ids);
@@ -47,46 +53,49 @@ export const Delivery = builder.node(DeliveryRef, {
   fields: (t) => ({
     webhookId: t.exposeID('webhookId', { description: 'The id of the webhook.' }),
     eventId: t.exposeID('messageId', {
-      description: 'The id of the event, which the endpoint gets as `webhook-id` each time.',
+      description: 'The id of the event. Every attempt sends it as `webhook-id`.',
     }),
-    eventType: t.expose('type', { type: WebhookEventType, description: 'What happened.' }),
-    status: t.expose('status', { type: DeliveryStatus, description: 'What became of it.' }),
+    eventType: t.expose('type', { type: WebhookEventType, description: 'The type of the event.' }),
+    status: t.expose('status', { type: DeliveryStatus, description: 'The state of the delivery.' }),
     outcome: t.exposeString('outcome', {
       nullable: true,
       description:
-        'What came of the last attempt: `status_200`, `timeout`, `dns_failed` and so on; null before the first.',
+        'The outcome of the last attempt, such as `status_200`, `timeout` or `dns_failed`; null before the first attempt.',
     }),
     responseStatus: t.exposeInt('responseStatus', {
       nullable: true,
-      description: 'The status of the last answer; null without one.',
+      description: 'The HTTP status of the last response; null without a response.',
     }),
-    attempts: t.exposeInt('attempts', { description: 'How often it was sent.' }),
+    attempts: t.exposeInt('attempts', { description: 'The number of attempts.' }),
     nextAttemptAt: t.expose('nextAttemptAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When it is to be sent next; null when it is not.',
+      description: 'When the next attempt is made; null when there is none.',
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    createdAt: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the delivery was created.',
+    }),
     completedAt: t.expose('completedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When it succeeded or was given up; null before.',
+      description: 'When the delivery succeeded or failed for good; null while it is pending.',
     }),
     tries: t.field({
       type: [DeliveryTry],
       nullable: true,
-      description: 'Its attempts, the first one first.',
+      description: 'The attempts, oldest first.',
       complexity: { field: LARGE, multiplier: 1 },
-      resolve: (delivery, _args, { services }) => deliveries.triesOf(services, delivery),
+      resolve: (delivery, _args, { services }) => deliveries.listAttempts(services, delivery),
     }),
     payload: t.field({
       type: 'JSON',
       nullable: true,
       description:
-        'The body that is sent. Links to artifacts are signed anew each time. Null once it is removed.',
+        'The request body. Links to artifacts are signed again for each read. Null once the message is removed.',
       complexity: LARGE,
       resolve: (delivery, _args, { services, allowance }, info) =>
-        deliveries.payloadOf(services, delivery, allowance(info)),
+        deliveries.getDeliveryPayload(services, delivery, allowance(info)),
     }),
   }),
 });
@@ -94,31 +103,30 @@ export const Delivery = builder.node(DeliveryRef, {
 export const DeliveryConnection = connectionType('Delivery', Delivery);
 export const DeliveryPage = pageType<deliveries.Delivery>('DeliveryPage', Delivery);
 
-/** The enums of webhooks in GraphQL. */
 const TYPES: Record<DeliveryType, string> = {
   'service.created': 'A service was created. Nothing emits it yet.',
   'service.deleted': 'A service was deleted. Nothing emits it yet.',
   'service.scaled': 'A service was scaled. Nothing emits it yet.',
   'job.completed': 'A job succeeded.',
-  'job.failed': 'A job failed or timed out, in its last attempt.',
+  'job.failed': 'The last attempt of a job failed or timed out.',
   'deployment.succeeded': 'A deployment succeeded. Nothing emits it yet.',
   'deployment.failed': 'A deployment failed. Nothing emits it yet.',
   'dev.started': 'A development environment was started. Nothing emits it yet.',
   'dev.stopped': 'A development environment was stopped. Nothing emits it yet.',
   'job.queued': 'A job was created, or queued for a retry.',
   'job.running': 'The process of a job started.',
-  'job.cancelled': 'Somebody stopped a job.',
+  'job.cancelled': 'A user cancelled a job.',
   'repository.created': 'A repository was created.',
-  'repository.renamed': 'A repository has another name.',
-  'repository.transferred': 'A repository was given to another namespace.',
+  'repository.renamed': 'A repository was renamed.',
+  'repository.transferred': 'A repository was transferred to another namespace.',
   'repository.pushed': 'Commits, branches or tags were pushed.',
   'repository.deleted': 'A repository was deleted.',
-  ping: 'A test. Every webhook gets it, and none can choose it.',
+  ping: 'A test message. Every webhook receives it, and none can subscribe to it.',
 };
 
-/** `job.completed` is JOB_COMPLETED. */
+/** Value names are like JOB_COMPLETED for `job.completed`. */
 export const WebhookEventType = builder.enumType('WebhookEventType', {
-  description: 'What a webhook is told of.',
+  description: 'The type of an event that webhooks receive.',
   values: Object.fromEntries(
     Object.entries<string>(TYPES).map(([value, description]) => [
       value.toUpperCase().replace('.', '_'),
@@ -128,18 +136,18 @@ export const WebhookEventType = builder.enumType('WebhookEventType', {
 });
 
 export const WebhookOffReason = builder.enumType('WebhookOffReason', {
-  description: 'Why a webhook is off that nobody switched off.',
+  description: 'Why the server switched a webhook off.',
   values: {
-    GONE: { value: 'gone', description: 'Its endpoint answered 410.' },
+    GONE: { value: 'gone', description: 'The endpoint answered 410 Gone.' },
     FAILING: { value: 'failing', description: 'Every attempt has failed for five days.' },
   } satisfies Record<string, { value: OffReason; description: string }>,
 });
 
 export const DeliveryStatus = builder.enumType('DeliveryStatus', {
-  description: 'What became of a delivery.',
+  description: 'The state of a delivery.',
   values: {
-    PENDING: { value: 'pending', description: 'It is to be sent, or to be sent again.' },
-    SUCCEEDED: { value: 'succeeded', description: 'The endpoint answered with a status of 2xx.' },
-    FAILED: { value: 'failed', description: 'It is not tried any more.' },
+    PENDING: { value: 'pending', description: 'Waiting for its first attempt or a retry.' },
+    SUCCEEDED: { value: 'succeeded', description: 'The endpoint answered with a 2xx status.' },
+    FAILED: { value: 'failed', description: 'It failed and is not retried.' },
   } as const,
 });

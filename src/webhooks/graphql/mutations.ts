@@ -1,4 +1,4 @@
-/** What changes webhooks, and what is sent on demand, in GraphQL. */
+/** Mutations of webhooks, and deliveries on demand, in GraphQL. */
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import * as changes from '../changes.ts';
 import type { Delivery as ADelivery } from '../deliveries.ts';
@@ -8,21 +8,21 @@ import { Delivery, WebhookEventType } from './deliveries.ts';
 import { Webhook } from './webhooks.ts';
 
 const ID = { required: true, description: 'The id of the webhook.' } as const;
-const NAME = 'What people call it: 1 to 100 characters.';
+const NAME = 'The display name: 1 to 100 characters.';
 const URL =
-  'The endpoint: https, at most 2,048 characters, without user name, password and fragment, and at a public address.';
-const EVENT_TYPES = 'What it is to be told of, at least one type.';
+  'The endpoint: an https URL with a public address, at most 2,048 characters, without user name, password or fragment.';
+const EVENT_TYPES = 'The event types to receive, at least one.';
 const NAMESPACES =
-  'The names of the namespaces whose events it is to be told of, 1 to 100; the caller must be `ADMIN` in each.';
+  'The names of the namespaces whose events it receives, 1 to 100; the caller must be `ADMIN` in each.';
 const SECRET =
-  '1 to 256 printable ASCII characters, with which what it is sent is signed; after `whsec_` it must be base64.';
+  'The signing secret: 1 to 256 printable ASCII characters; after `whsec_` it must be base64.';
 
 const CreateWebhookInput = builder.inputType('CreateWebhookInput', {
   description: 'The webhook to create.',
   fields: (t) => ({
     name: t.string({ required: true, description: NAME }),
     url: t.string({ required: true, description: URL }),
-    secret: t.string({ description: `${SECRET} Left out: it is not signed.` }),
+    secret: t.string({ description: `${SECRET} If omitted, deliveries are not signed.` }),
     eventTypes: t.field({ type: [WebhookEventType], required: true, description: EVENT_TYPES }),
     namespaces: t.stringList({ required: true, description: NAMESPACES }),
   }),
@@ -30,18 +30,18 @@ const CreateWebhookInput = builder.inputType('CreateWebhookInput', {
 
 const UpdateWebhookInput = builder.inputType('UpdateWebhookInput', {
   description:
-    'What to change of a webhook; what is left out stays. It takes the role `ADMIN` in all its namespaces, but to take out one, only in that.',
+    'The fields to change; omitted fields stay unchanged. Requires the role `ADMIN` in all namespaces of the webhook; to remove a namespace, only in that one.',
   fields: (t) => ({
     id: t.id(ID),
     name: t.string({ description: NAME }),
     url: t.string({ description: URL }),
     secret: t.string({
-      description: `${SECRET} The one before signs beside it for 24 hours. Null removes it.`,
+      description: `${SECRET} The previous secret signs as well for 24 hours. Null removes the secret.`,
     }),
     eventTypes: t.field({ type: [WebhookEventType], description: EVENT_TYPES }),
     namespaces: t.stringList({ description: NAMESPACES }),
     active: t.boolean({
-      description: 'Whether it is on. When it is switched off, what is pending fails.',
+      description: 'Whether the webhook is on. Switching it off fails its pending deliveries.',
     }),
   }),
 });
@@ -57,7 +57,7 @@ const TestWebhookInput = builder.inputType('TestWebhookInput', {
 });
 
 const RedeliverInput = builder.inputType('RedeliverInput', {
-  description: 'The delivery whose message is to be sent again.',
+  description: 'The delivery whose message to send again.',
   fields: (t) => ({
     webhookId: t.id(ID),
     deliveryId: t.id({ required: true, description: 'The id of the delivery.' }),
@@ -79,7 +79,7 @@ function deliveryPayload(mutation: string, description: string) {
     fields: (t) => ({
       delivery: t.expose('delivery', {
         type: Delivery,
-        description: 'The delivery, which is pending.',
+        description: 'The new delivery, which is pending.',
       }),
     }),
   });
@@ -90,7 +90,7 @@ builder.mutationFields((t) => ({
     type: webhookPayload('CreateWebhook', 'The webhook that was created.'),
     nullable: true,
     description:
-      'Creates a webhook. It takes the right to administer webhooks in each of its namespaces.',
+      'Creates a webhook. Requires the right to administer webhooks in each of its namespaces.',
     args: { input: t.arg({ type: CreateWebhookInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       webhook: await changes.createWebhook(services, viewer, input),
@@ -99,7 +99,7 @@ builder.mutationFields((t) => ({
   updateWebhook: t.field({
     type: webhookPayload('UpdateWebhook', 'The webhook that was changed.'),
     nullable: true,
-    description: 'Changes a webhook, from the next attempt on.',
+    description: 'Changes a webhook. Changes take effect with the next attempt.',
     args: { input: t.arg({ type: UpdateWebhookInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       webhook: await changes.updateWebhook(services, viewer, input),
@@ -108,16 +108,16 @@ builder.mutationFields((t) => ({
   deleteWebhook: t.field({
     type: deletionPayload('DeleteWebhook'),
     nullable: true,
-    description: 'Deletes a webhook with its deliveries. Nothing more is sent.',
+    description: 'Deletes a webhook with its deliveries. No more requests are sent.',
     args: { input: t.arg({ type: DeleteWebhookInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await changes.deleteWebhook(services, viewer, input.id),
     }),
   }),
   testWebhook: t.field({
-    type: deliveryPayload('TestWebhook', 'The test that is sent.'),
+    type: deliveryPayload('TestWebhook', 'The delivery of the test.'),
     nullable: true,
-    description: 'Sends a `ping`, whatever the webhook is told of.',
+    description: 'Sends a `ping`, independent of the event types of the webhook.',
     args: { input: t.arg({ type: TestWebhookInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       delivery: await manual.testWebhook(services, viewer, input.id),
@@ -127,7 +127,7 @@ builder.mutationFields((t) => ({
     type: deliveryPayload('Redeliver', 'The new delivery of the same message.'),
     nullable: true,
     description:
-      'Sends the message of a delivery again, whatever became of it, under the same event id.',
+      'Sends the message of a delivery again, with the same event id. The state of the first delivery does not matter.',
     args: { input: t.arg({ type: RedeliverInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       delivery: await manual.redeliver(services, viewer, input),

@@ -1,4 +1,4 @@
-/** Webhooks in GraphQL: the type, and what can be read and followed. */
+/** Webhooks in GraphQL: the type, queries and the subscription. */
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
@@ -25,7 +25,7 @@ import {
 
 const WebhookRef = builder.objectRef<webhooks.Webhook>('Webhook');
 export const Webhook = builder.node(WebhookRef, {
-  description: 'An HTTPS endpoint that is told of events.',
+  description: 'An HTTPS endpoint that receives events.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) => {
     const found = await webhooks.findWebhooks(services, viewer, ids);
@@ -33,46 +33,51 @@ export const Webhook = builder.node(WebhookRef, {
     return ids.map((id) => byId.get(id) ?? null);
   },
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'What people call it; several may be called so.' }),
-    url: t.exposeString('url', { description: 'The endpoint, which gets a POST for each event.' }),
+    name: t.exposeString('name', { description: 'The display name. It need not be unique.' }),
+    url: t.exposeString('url', {
+      description: 'The endpoint, which receives a POST request for each event.',
+    }),
     eventTypes: t.field({
       type: [WebhookEventType],
-      description: 'The events that it receives.',
+      description: 'The event types that it receives.',
       resolve: ({ eventTypes }) => eventTypes,
     }),
     namespaces: t.exposeStringList('namespaces', {
-      description: 'The names of the namespaces whose events it is told of, in their order.',
+      description: 'The names of the namespaces whose events it receives, sorted.',
     }),
     hasSecret: t.exposeBoolean('hasSecret', {
-      description: 'Whether what it is sent is signed. The secret is never shown.',
+      description: 'Whether deliveries are signed. The secret is never shown.',
     }),
     formerSecretUntil: t.expose('formerUntil', {
       type: 'DateTime',
       nullable: true,
-      description:
-        'Until when what it is sent is signed with the secret before, too; null when it is not.',
+      description: 'Until when the previous secret signs as well; null when it does not.',
     }),
-    active: t.exposeBoolean('active', { description: 'Whether it is on.' }),
+    active: t.exposeBoolean('active', { description: 'Whether the webhook is on.' }),
     offReason: t.expose('offReason', {
       type: WebhookOffReason,
       nullable: true,
-      description: 'Why it is off; null while it is on, and when somebody switched it off.',
+      description:
+        'Why the server switched it off; null while it is on, and when a user switched it off.',
     }),
     failingSince: t.expose('failingSince', {
       type: 'DateTime',
       nullable: true,
       description: 'Since when every attempt has failed; null when the last one succeeded.',
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
+    createdAt: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the webhook was created.',
+    }),
     updatedAt: t.expose('updatedAt', {
       type: 'DateTime',
-      description: 'When somebody last changed it.',
+      description: 'When the webhook was last changed.',
     }),
     deliveries: t.field({
       type: DeliveryConnection,
       nullable: true,
       description:
-        'What it was and is sent, newest first: of the namespaces that the viewer administers, and tests.',
+        'The deliveries, newest first: those of namespaces that the viewer administers, and tests.',
       complexity: pageCost(),
       args: {
         ...sliceArgs,
@@ -85,7 +90,7 @@ export const Webhook = builder.node(WebhookRef, {
     deliveryPage: t.field({
       type: DeliveryPage,
       nullable: true,
-      description: 'The same as a page by number: only for REST.',
+      description: 'The same deliveries as a numbered page; only for REST.',
       complexity: numberedPageCost(),
       args: {
         ...pageArgs,
@@ -120,12 +125,12 @@ builder.prismaObjectField(Namespace, 'webhooks', (t) =>
     type: WebhookConnection,
     nullable: true,
     description:
-      'The webhooks that are told of its events, newest first. Only its admins see them.',
+      'The webhooks that receive events of the namespace, newest first. Only its admins see them.',
     complexity: pageCost(),
     args: sliceArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await webhooks.sliceWebhooksOf(services, viewer, id, args), args),
+      toConnection(await webhooks.sliceNamespaceWebhooks(services, viewer, id, args), args),
   }),
 );
 
@@ -133,7 +138,7 @@ builder.queryFields((t) => ({
   webhook: t.field({
     type: Webhook,
     nullable: true,
-    description: 'A webhook by its id. It takes the right to administer one of its namespaces.',
+    description: 'A webhook by its id. Requires the right to administer one of its namespaces.',
     args: { id: t.arg.id({ required: true, description: 'The id of the webhook.' }) },
     resolve: (_root, { id }, { services, viewer }) => webhooks.getWebhook(services, viewer, id),
   }),
@@ -141,7 +146,7 @@ builder.queryFields((t) => ({
     type: WebhookPage,
     nullable: true,
     description:
-      'The webhooks of all namespaces that the caller administers, newest first: only for REST. In GraphQL ask for `viewer { webhooks }`.',
+      'The webhooks of all namespaces that the caller administers, newest first; only for REST. In GraphQL use `viewer { webhooks }`.',
     complexity: numberedPageCost(),
     args: pageArgs,
     resolve: (_root, args, { services, viewer }) => webhooks.listWebhooks(services, viewer, args),
@@ -152,7 +157,7 @@ builder.subscriptionFields((t) => ({
   webhookDeliveries: t.field({
     type: Delivery,
     description:
-      'The deliveries of a webhook, each when it is made and again whenever it has changed, from now on. It ends, with an error, when the viewer may not see one of its namespaces any more.',
+      'Follows the deliveries of a webhook from now on: each one when it is created and whenever it changes. Ends with an error when the viewer loses access to one of its namespaces.',
     args: { id: t.arg.id({ required: true, description: 'The id of the webhook.' }) },
     subscribe: async (_root, { id }, { services, viewer }) =>
       endedByReader(await followDeliveries(services, viewer, id)),

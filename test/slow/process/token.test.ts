@@ -88,6 +88,6 @@ test('LOAM_ADMIN_TOKEN cannot be a token of another user', async () => {
   const alice = await app.user('alice');
   const { admin } = app.config;
   app.config.admin = { username: 'admin', token: alice.token };
-  await expect(app.restart()).rejects.toThrow(/^LOAM_ADMIN_TOKEN: this is a token already/);
+  await expect(app.restart()).rejects.toThrow(/^LOAM_ADMIN_TOKEN: this token exists already/);
   app.config.admin = admin;
 });

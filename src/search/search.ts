@@ -1,74 +1,79 @@
 /**
- * Going anywhere: namespaces, repositories and jobs by their names.
+ * Search for namespaces, repositories and jobs by name.
  *
- * What it costs is bounded however much there is. By the beginning of the name anything is found, through the indexes of
- * names; by its other parts what has changed or was created lately, because an index of parts would be written with each
- * job. `acme/tr` looks in one namespace alone.
+ * The cost is bounded. A name prefix finds any object through the indexes of names. Words inside names find only recently
+ * changed or created objects, because an index of name parts would be written with each job. `acme/tr` searches only the
+ * namespace `acme`.
  */
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { invalid } from '../base/errors.ts';
-import { type Account, demandAccount, memberOf, type Viewer } from '../identity/permissions.ts';
+import {
+  type Account,
+  demandAccount,
+  namespacesAsMember,
+  type Viewer,
+} from '../identity/permissions.ts';
 import { visibleSql as visibleJobs, visibleTo as visibleToJobs } from '../jobs/visibility.ts';
 import type { Db } from '../platform/database/client.ts';
 import { checkFirst } from '../platform/database/paging.ts';
 import { visibleSql as visibleRepositories, visibleTo } from '../repositories/visibility.ts';
 
 const MAX_TEXT = 200;
-/** That are looked through for other parts of names, over all namespaces; of each at least so many. */
-const RECENT = 5_000;
-const RECENT_OF_EACH = 20;
+/** Recent objects whose names are searched for words: in all namespaces together, and at least per namespace. */
+const MAX_RECENT = 5_000;
+const MIN_RECENT_PER_NAMESPACE = 20;
 
-export type Kind = 'Namespace' | 'Repository' | 'Job';
-/** What is read of each kind. */
-export type Selects = Record<Kind, object>;
-export type Found = { __typename: Kind; id: string };
+export type ResultKind = 'Namespace' | 'Repository' | 'Job';
+/** The columns to read of each kind. */
+type Selects = Record<ResultKind, object>;
+export type SearchHit = { __typename: ResultKind; id: string };
 
 type Deps = { db: Db; pool: pg.Pool };
-type Candidate = { kind: Kind; id: string; name: string; at: Date };
+type Candidate = { kind: ResultKind; id: string; name: string; at: Date };
 type Query = { namespaceIds: string[]; prefix: string; words: string[]; first: number };
 
 /**
- * The best first: whose name is the text, begins with it, has a part that begins so, has it anywhere; of these
- * namespaces, then repositories, then jobs, the newest first.
+ * Results by quality of the match: the name is the text, begins with it, has parts that begin with its words, or contains
+ * them. Equal matches are sorted by kind (namespaces, repositories, jobs), then newest first.
  * @throws AppError 400, 401
  */
-export async function find(
+export async function search(
   services: Deps,
   viewer: Viewer,
   { text, first }: { text: string; first: number },
   selects: Selects,
-): Promise<Found[]> {
+): Promise<SearchHit[]> {
   const account = demandAccount(viewer);
   checkFirst(first);
-  const wanted = text.trim().toLowerCase();
-  if (wanted.length > MAX_TEXT) throw invalid('text', `must be at most ${MAX_TEXT} characters`);
-  // No name has such.
-  if (!/^[\x20-\x7e]+$/.test(wanted)) return [];
-  const slash = wanted.indexOf('/');
-  const prefix = wanted.slice(slash + 1);
+  const trimmed = text.trim().toLowerCase();
+  if (trimmed.length > MAX_TEXT) throw invalid('text', `must be at most ${MAX_TEXT} characters`);
+  // Names contain only these characters.
+  if (!/^[\x20-\x7e]+$/.test(trimmed)) return [];
+  const slash = trimmed.indexOf('/');
+  const prefix = trimmed.slice(slash + 1);
   const words = prefix.split(/\s+/).filter((word) => word !== '');
-  const within = slash === -1 ? null : await namespaceOf(services, wanted.slice(0, slash));
+  const within = slash === -1 ? null : await resolveNamespaceId(services, trimmed.slice(0, slash));
   if (slash !== -1 && within === null) return [];
   const query: Query = {
-    namespaceIds: within ? [within] : memberOf(account, 'read'),
+    namespaceIds: within ? [within] : namespacesAsMember(account, 'read'),
     ...{ prefix, words, first },
   };
   const found = await Promise.all([
-    within ? [] : namespaces(services, account, query),
-    repositories(services, account, query, within === null),
-    jobs(services, account, query),
+    within ? [] : findNamespaces(services, account, query),
+    findRepositories(services, account, query, within === null),
+    findJobs(services, account, query),
   ]);
-  return load(services, account, best(found.flat(), query), selects);
+  return loadHits(services, account, pickBest(found.flat(), query), selects);
 }
 
-async function namespaceOf({ db }: Deps, name: string): Promise<string | null> {
+async function resolveNamespaceId({ db }: Deps, name: string): Promise<string | null> {
   const row = await db.namespace.findUnique({ where: { name }, select: { id: true } });
   return row?.id ?? null;
 }
 
-/** Everybody may know of every namespace; by the other parts of its name one finds those that one is a member of. */
-async function namespaces(
+/** The names of all namespaces are visible to every user, but words inside names find only the viewer's namespaces. */
+async function findNamespaces(
   { db }: Deps,
   { namespaces: narrowed }: Account,
   { namespaceIds, prefix, words, first }: Query,
@@ -77,10 +82,13 @@ async function namespaces(
     where: {
       deletedAt: null,
       OR: [
-        { name: { startsWith: escaped(prefix) }, ...(narrowed && { id: { in: [...narrowed] } }) },
+        {
+          name: { startsWith: escapeLike(prefix) },
+          ...(narrowed && { id: { in: [...narrowed] } }),
+        },
         {
           id: { in: namespaceIds },
-          AND: words.map((word) => ({ name: { contains: escaped(word) } })),
+          AND: words.map((word) => ({ name: { contains: escapeLike(word) } })),
         },
       ],
     },
@@ -91,7 +99,7 @@ async function namespaces(
   return rows.map(({ createdAt, ...row }) => ({ ...row, kind: 'Namespace', at: createdAt }));
 }
 
-async function repositories(
+async function findRepositories(
   { pool }: Deps,
   viewer: Account,
   query: Query,
@@ -100,32 +108,32 @@ async function repositories(
   const { sql, empty } = Prisma;
   const { prefix, first } = query;
   const visible = visibleRepositories(viewer);
-  const ofAll = sql`
+  const everywhereSql = sql`
     union all (
       select r.id, r.name, r.updated_at as at from repositories r join namespaces n on n.id = r.namespace_id
-      where r.visibility <> 'private' and r.name_key like ${`${escaped(prefix)}%`} and ${visible}
+      where r.visibility <> 'private' and r.name_key like ${`${escapeLike(prefix)}%`} and ${visible}
       order by r.name_key limit ${first})`;
-  return read(pool, 'Repository', query, {
+  return readCandidates(pool, 'Repository', query, {
     named: sql`
       select r.id, r.name, r.updated_at as at from repositories r
-      where r.namespace_id = n.id and r.name_key like ${`${escaped(prefix)}%`} and ${visible}
+      where r.namespace_id = n.id and r.name_key like ${`${escapeLike(prefix)}%`} and ${visible}
       order by r.name_key limit ${first}`,
     recent: sql`
       select r.id, r.name, r.updated_at as at from repositories r
       where r.namespace_id = n.id and ${visible}
       order by r.updated_at desc, r.id desc`,
-    more: everywhere ? ofAll : empty,
+    more: everywhere ? everywhereSql : empty,
   });
 }
 
-/** Their names have capitals, and are in the index as they are. */
-async function jobs({ pool }: Deps, viewer: Account, query: Query): Promise<Candidate[]> {
+/** Names of jobs are case-sensitive in the index. */
+async function findJobs({ pool }: Deps, viewer: Account, query: Query): Promise<Candidate[]> {
   const { sql, empty } = Prisma;
   const visible = visibleJobs(viewer);
-  return read(pool, 'Job', query, {
+  return readCandidates(pool, 'Job', query, {
     named: sql`
       select r.id, r.name, r.created_at as at from jobs r
-      where r.namespace_id = n.id and r.name like ${`${escaped(query.prefix)}%`} and ${visible}
+      where r.namespace_id = n.id and r.name like ${`${escapeLike(query.prefix)}%`} and ${visible}
       order by r.name limit ${query.first}`,
     recent: sql`
       select r.id, r.name, r.created_at as at from jobs r
@@ -135,35 +143,38 @@ async function jobs({ pool }: Deps, viewer: Account, query: Query): Promise<Cand
   });
 }
 
-/** Through pg, which has PostgreSQL plan it for these values (`database/merged.ts`). */
-async function read(
+/** Run through pg, so that PostgreSQL plans the statement for these values. */
+async function readCandidates(
   pool: pg.Pool,
-  kind: Kind,
+  kind: ResultKind,
   { namespaceIds, words }: Query,
   { named, recent, more }: Record<'named' | 'recent' | 'more', Prisma.Sql>,
 ): Promise<Candidate[]> {
   const { sql } = Prisma;
-  const ofEach = Math.max(RECENT_OF_EACH, Math.floor(RECENT / Math.max(1, namespaceIds.length)));
-  const patterns = words.map((word) => `%${escaped(word)}%`);
+  const perNamespace = Math.max(
+    MIN_RECENT_PER_NAMESPACE,
+    Math.floor(MAX_RECENT / Math.max(1, namespaceIds.length)),
+  );
+  const patterns = words.map((word) => `%${escapeLike(word)}%`);
   const { text, values } = sql`
     with mine as (select unnest(${namespaceIds}::text[]) as id)
     select f.* from mine n cross join lateral (${named}) f
     union all
-    select f.* from mine n cross join lateral (${recent} limit ${ofEach}) f
+    select f.* from mine n cross join lateral (${recent} limit ${perNamespace}) f
       where lower(f.name) like all(${patterns}::text[])
     ${more}`;
   const { rows } = await pool.query<Omit<Candidate, 'kind'>>(text, values);
   return rows.map((row) => ({ ...row, kind }));
 }
 
-/** In a pattern an underscore would stand for any character, and a percent sign for all. */
-function escaped(text: string): string {
+/** Escapes the wildcards of LIKE. */
+function escapeLike(text: string): string {
   return text.replace(/[\\%_]/g, (character) => `\\${character}`);
 }
 
-const KINDS: readonly Kind[] = ['Namespace', 'Repository', 'Job'];
+const KINDS: readonly ResultKind[] = ['Namespace', 'Repository', 'Job'];
 
-function best(found: readonly Candidate[], { prefix, words, first }: Query): Candidate[] {
+function pickBest(found: readonly Candidate[], { prefix, words, first }: Query): Candidate[] {
   const unique = [...new Map(found.map((one) => [one.id, one])).values()];
   const ranks = new Map(
     unique.map(({ id, name }) => [id, rankOf(name.toLowerCase(), prefix, words)]),
@@ -187,15 +198,15 @@ function rankOf(name: string, prefix: string, words: readonly string[]): number 
   return words.every((word) => parts.some((part) => part.startsWith(word))) ? 2 : 3;
 }
 
-/** In their order. What has gone since is left out. */
-async function load(
+/** Reads the rows in the order of `found`, without those that were deleted since. */
+async function loadHits(
   { db }: Deps,
   viewer: Account,
   found: readonly Candidate[],
   selects: Selects,
-): Promise<Found[]> {
-  const ids = (kind: Kind) => found.filter((one) => one.kind === kind).map(({ id }) => id);
-  const query = (kind: Kind, visible: object) => ({
+): Promise<SearchHit[]> {
+  const ids = (kind: ResultKind) => found.filter((one) => one.kind === kind).map(({ id }) => id);
+  const query = (kind: ResultKind, visible: object) => ({
     where: { id: { in: ids(kind) }, AND: [visible] },
     select: { ...selects[kind], id: true as const },
     relationLoadStrategy: 'join' as const,
