@@ -1,15 +1,15 @@
-/** How busy the vCPUs of attempts are, from what they have used by each sample. */
+/** Computes the CPU use of attempts from successive samples. */
 
-/** `at`: epoch milliseconds; `cpuSeconds`: since the start, of all vCPUs. */
+/** `at`: epoch milliseconds; `cpuSeconds`: total of all vCPUs since the start. */
 export type CpuSample = { at: number; cpuSeconds: number };
 
-/** The last sample of each attempt, to be compared with the next. */
+/** Keeps the last sample of each attempt to compare it with the next. */
 export class CpuShares {
   readonly #last = new Map<string, CpuSample>();
 
   /**
-   * Percent of `cpus` since the last sample of the attempt.
-   * @param startedAt when it began to use them, for the first sample
+   * Percent of `cpus` used since the last sample of the attempt.
+   * @param startedAt start of the attempt, used for the first sample
    */
   percentOf(attempt: string, sample: CpuSample, startedAt: number, cpus: number): number {
     const before = this.#last.get(attempt) ?? { at: startedAt, cpuSeconds: 0 };

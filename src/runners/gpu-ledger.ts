@@ -1,30 +1,30 @@
 /**
- * Which attempt has which GPU of a machine: one ledger for all kinds of runner, so that no GPU is given out twice.
- *
- * It is kept in memory. Each runner has written down what its attempts hold, and says so when it is opened, before
- * anything is taken.
+ * Records which attempt has which GPU of a machine. All kinds of runner share one ledger, so that no GPU is assigned twice.
+ * The ledger is in memory. Each runner stores the GPUs of its attempts, and registers them when it opens.
  */
 import { type GpuInfo, listGpus } from './gpus.ts';
 
 export type GpuLedger = {
-  /** Model → how many there are. */
+  /** Model → number of GPUs. */
   models: Readonly<Record<string, number>>;
-  /** Written down by an earlier server. */
+  /** Registers GPUs that the attempt was given by a previous server process. */
   hold(attempt: string, indices: readonly number[]): void;
   /**
-   * Gives so many of a model to an attempt, in place of what it has.
-   * @throws Error when they are not free
+   * Assigns free GPUs to an attempt, replacing those that it has.
+   * @throws Error when there are not enough
    */
-  take(attempt: string, wish: { gpu: string; gpuCount: number }): GpuInfo[];
+  take(attempt: string, request: { gpu: string; gpuCount: number }): GpuInfo[];
   heldBy(attempt: string): GpuInfo[];
   release(attempt: string): void;
-  /** How busy its GPUs are, on average; 0 for none. Of another machine this is not known here: 0. */
+  /** Average load of the attempt's GPUs; 0 for none, and for another machine, whose load is unknown. */
   percentOf(attempt: string): Promise<number>;
 };
 
-/** @param told of another machine, which the operator has said; unset: those of this one */
-export async function openGpuLedger(told?: Readonly<Record<string, number>>): Promise<GpuLedger> {
-  const all = told ? gpusOf(told) : await listGpus();
+/** @param configured GPUs of another machine, from the configuration; unset: those of this machine */
+export async function openGpuLedger(
+  configured?: Readonly<Record<string, number>>,
+): Promise<GpuLedger> {
+  const all = configured ? toGpuInfos(configured) : await listGpus();
   const held = new Map<string, readonly number[]>();
   const models: Record<string, number> = {};
   for (const { model } of all) models[model] = (models[model] ?? 0) + 1;
@@ -52,7 +52,7 @@ export async function openGpuLedger(told?: Readonly<Record<string, number>>): Pr
     heldBy,
     release: (attempt) => void held.delete(attempt),
     async percentOf(attempt) {
-      if (told) return 0;
+      if (configured) return 0;
       const mine = heldBy(attempt).map(({ uuid }) => uuid);
       if (mine.length === 0) return 0;
       const now = (await listGpus()).filter(({ uuid }) => mine.includes(uuid));
@@ -61,9 +61,9 @@ export async function openGpuLedger(told?: Readonly<Record<string, number>>): Pr
   };
 }
 
-/** Numbered as its operator names the models: `nvidia-smi` there must list them in the same order. */
-function gpusOf(told: Readonly<Record<string, number>>): GpuInfo[] {
-  return Object.entries(told)
+/** Numbered in the order of the configuration, which must be that of `nvidia-smi` on the machine. */
+function toGpuInfos(configured: Readonly<Record<string, number>>): GpuInfo[] {
+  return Object.entries(configured)
     .flatMap(([model, count]) => Array<string>(count).fill(model))
     .map((model, index) => ({ index, model, percent: 0, uuid: String(index), minor: index }));
 }

@@ -1,7 +1,6 @@
 /**
- * The GPUs of this machine, from nvidia-smi and NVIDIA's driver, and what a job needs to use those it was given.
- *
- * Tested with recorded listings; no machine with several GPUs was at hand.
+ * Lists the GPUs of this machine, from nvidia-smi and NVIDIA's driver, and the variables and devices that a job needs for
+ * its GPUs. Tested with recorded listings, not on a machine with several GPUs.
  */
 import { execFile } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -10,7 +9,7 @@ import { promisify } from 'node:util';
 
 const run = promisify(execFile);
 
-/** As nvidia-smi names them → our models. */
+/** Name in nvidia-smi → model name in the API. */
 const MODELS: [RegExp, string][] = [
   [/A100.*40GB/i, 'A100-40GB'],
   [/A100.*80GB/i, 'A100-80GB'],
@@ -20,23 +19,23 @@ const MODELS: [RegExp, string][] = [
 ];
 
 export type GpuInfo = {
-  /** As nvidia-smi numbers them, by their place on the bus. */
+  /** The number in nvidia-smi, by position on the bus. */
   index: number;
   model: string;
   percent: number;
-  /** `GPU-…`: names it also where a job sees some of them alone and counts from 0. */
+  /** `GPU-…`: also valid in a job that sees only some GPUs and numbers them from 0. */
   uuid: string;
-  /** Of `/dev/nvidia<minor>`: the driver's own number, which may differ from the index. */
+  /** The driver's number, as in `/dev/nvidia<minor>`. It may differ from the index. */
   minor: number;
 };
 
 const QUERY = 'index,name,utilization.gpu,uuid,pci.bus_id';
 const DRIVER = '/proc/driver/nvidia/gpus';
 
-/** Which every job with a GPU needs beside the GPU's own. */
-const CONTROL = ['nvidiactl', 'nvidia-uvm', 'nvidia-uvm-tools', 'nvidia-modeset'];
+/** Devices that every job with a GPU needs beside that of the GPU. */
+const CONTROL_DEVICES = ['nvidiactl', 'nvidia-uvm', 'nvidia-uvm-tools', 'nvidia-modeset'];
 
-/** The GPUs that we have a name for; none where there is no nvidia-smi. */
+/** GPUs of known models; empty where there is no nvidia-smi. */
 export async function listGpus(): Promise<GpuInfo[]> {
   try {
     const args = [`--query-gpu=${QUERY}`, '--format=csv,noheader,nounits'];
@@ -47,7 +46,7 @@ export async function listGpus(): Promise<GpuInfo[]> {
   }
 }
 
-/** `listing`: what nvidia-smi says to our query; `driver`: a folder with one for each GPU, by its bus address. */
+/** @param listing output of nvidia-smi @param driver folder with a subfolder for each GPU, named by its bus address */
 export function parseGpus(listing: string, driver: string): GpuInfo[] {
   return listing
     .trim()
@@ -63,24 +62,24 @@ export function parseGpus(listing: string, driver: string): GpuInfo[] {
 }
 
 /**
- * The variables that CUDA and NVIDIA's container tools go by. They are set for jobs without a GPU too: where NVIDIA's
- * runtime is that of all containers, an image that says `NVIDIA_VISIBLE_DEVICES=all` would get every GPU.
+ * The variables that CUDA and NVIDIA's container tools read. They are also set for jobs without a GPU: where NVIDIA's runtime
+ * is the default, an image with `NVIDIA_VISIBLE_DEVICES=all` would get every GPU.
  */
 export function gpuVariables(uuids: readonly string[]): Record<string, string> {
   const names = uuids.join(',');
-  // Of another machine the numbers alone are known. In a container those that it was given count from 0.
+  // For another machine only indices are known. In a container the job's GPUs are numbered from 0.
   const inside = uuids.every((uuid) => /^\d+$/.test(uuid)) ? [...uuids.keys()].join(',') : names;
   return { CUDA_VISIBLE_DEVICES: inside, NVIDIA_VISIBLE_DEVICES: names || 'void' };
 }
 
-/** These variables, and the devices that there are. */
+/** The variables and existing devices for these GPUs. */
 export function gpuAccess(gpus: readonly GpuInfo[]): {
   env: Record<string, string>;
   devices: string[];
 } {
   const env = gpuVariables(gpus.map(({ uuid }) => uuid));
   if (gpus.length === 0) return { env, devices: [] };
-  const names = [...CONTROL, ...gpus.map(({ minor }) => `nvidia${minor}`)];
+  const names = [...CONTROL_DEVICES, ...gpus.map(({ minor }) => `nvidia${minor}`)];
   return { env, devices: names.map((name) => `/dev/${name}`).filter((path) => existsSync(path)) };
 }
 

@@ -1,4 +1,4 @@
-/** What runs the jobs of this server, by its configuration and by what this machine has. */
+/** Opens the runner of this server, by its configuration and the capabilities of this machine. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Config, ConfigError } from '../base/config/config.ts';
@@ -9,7 +9,7 @@ import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
 import { openProcessRunner } from './process/runner.ts';
 import { type Handle, LOCAL, type Machine, type Runner, RunnerAway } from './runner.ts';
 
-/** For `LOAM_RUNNER=docker`, where every job needs an image: git and the usual tools on Debian. */
+/** The image of jobs that name none, with `LOAM_RUNNER=docker`: Debian with git and common tools. */
 const DEFAULT_IMAGE = 'buildpack-deps:bookworm-scm';
 
 type Options = {
@@ -20,9 +20,9 @@ type Options = {
 };
 
 /**
- * `auto` takes both kinds: containers for jobs that name an image (and for all, where there is a default image), processes
- * for the others. `docker` still looks after processes of an earlier start, until they have ended, and begins no other.
- * @throws ConfigError when what was asked for cannot be had
+ * `auto` uses containers for jobs with an image (for all jobs if there is a default image), and processes for others.
+ * `docker` supervises processes that were started under another setting until they end, and starts none.
+ * @throws ConfigError when the configured runner does not work here
  */
 export async function openRunner(options: Options): Promise<Runner & AsyncDisposable> {
   const { config, log } = options;
@@ -31,24 +31,26 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   const hasProcesses = holdsAttempts(attemptsOf(config.dataDir));
   const gpus = await openGpuLedger();
   const engines = await Promise.allSettled(
-    hasNoEngine(config) ? [] : enginesOf(config).map((engine) => openEngine(options, engine, gpus)),
+    skipsEngines(config)
+      ? []
+      : enginesOf(config).map((engine) => openEngine(options, engine, gpus)),
   );
   for (const engine of engines) if (engine.status === 'fulfilled') cleanup.use(engine.value.runner);
   const failed = engines.find((engine) => engine.status === 'rejected');
   if (failed) throw failed.reason;
   const opened = engines.flatMap((engine) => (engine.status === 'fulfilled' ? [engine.value] : []));
-  const away = opened.filter(({ runner }) => runner.engine.missing !== undefined);
-  const answering = opened.filter((engine) => !away.includes(engine));
+  const unavailable = opened.filter(({ runner }) => runner.engine.missing !== undefined);
+  const answering = opened.filter((engine) => !unavailable.includes(engine));
   for (const engine of answering) log.info(describeEngine(engine));
 
   if (config.runner === 'docker') {
     if (answering.length === 0)
       throw new ConfigError(
-        `LOAM_RUNNER: docker was asked for, and no engine answers: ${away.map(reasonOf).join('; ')}`,
+        `LOAM_RUNNER: docker was asked for, and no engine answers: ${unavailable.map(describeFailure).join('; ')}`,
       );
     const others = hasProcesses ? ', but for those that an earlier start began as processes' : '';
     log.info(`All jobs run in containers${others}`);
-  } else if (answering.length === 0 && !isExpected(config)) {
+  } else if (answering.length === 0 && !isEngineExpected(config)) {
     log.info(
       `Jobs run as processes, and those with an image are refused: no container engine answers at ${config.docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
     );
@@ -59,8 +61,8 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
       : 'as processes of this machine';
     log.info(`Jobs with an image run in containers. The others run ${others}.`);
   }
-  for (const engine of away)
-    log.warn(`An engine does not answer yet, and what needs it waits: ${reasonOf(engine)}`);
+  for (const engine of unavailable)
+    log.warn(`An engine does not answer yet, and what needs it waits: ${describeFailure(engine)}`);
 
   const containers = Object.fromEntries(opened.map(({ kind, runner }) => [kind, runner]));
   const onMachine = (machine: string) =>
@@ -69,7 +71,7 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
     config.runner === 'auto' || hasProcesses
       ? { process: cleanup.use(await openProcesses(options, gpus)), ...containers }
       : containers;
-  const runner = composed(config.runner, kinds, (hasImage, machine) => {
+  const runner = composeRunners(config.runner, kinds, (hasImage, machine) => {
     const inContainer = config.runner === 'docker' || hasImage || config.defaultImage;
     if (inContainer) return onMachine(machine);
     return machine === LOCAL ? 'process' : null;
@@ -78,29 +80,29 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   return Object.assign(runner, { [Symbol.asyncDispose]: () => owned.disposeAsync() });
 }
 
-/** One with its kind of runner, which stands in its attempts: they are found again by it. */
-type Opened = { kind: string; host: string; isEncrypted: boolean; runner: DockerRunner };
+/** `kind` is stored with attempts, so that they are found again. */
+type OpenedEngine = { kind: string; host: string; isEncrypted: boolean; runner: DockerRunner };
 
-const KIND = 'docker';
+const DOCKER_KIND = 'docker';
 
 function enginesOf({ docker, engines }: Config): (DockerConfig & Partial<EngineConfig>)[] {
   return engines ?? [docker];
 }
 
-function reasonOf({ host, runner }: Opened): string {
+function describeFailure({ host, runner }: OpenedEngine): string {
   return `${host} (${runner.engine.missing})`;
 }
 
-function describeEngine({ host, isEncrypted, runner }: Opened): string {
+function describeEngine({ host, isEncrypted, runner }: OpenedEngine): string {
   const [machine] = runner.machines;
-  const what = `${runner.engine.facts?.version} answers at ${host}`;
-  if (machine?.id === LOCAL) return `${what}, on this machine`;
-  const open = isEncrypted ? '' : '; WITHOUT TLS: who can reach it is root on its machine';
-  return `${what}, on another machine, "${machine?.id}"${open}`;
+  const answer = `${runner.engine.facts?.version} answers at ${host}`;
+  if (machine?.id === LOCAL) return `${answer}, on this machine`;
+  const risk = isEncrypted ? '' : '; WITHOUT TLS: who can reach it is root on its machine';
+  return `${answer}, on another machine, "${machine?.id}"${risk}`;
 }
 
-/** Named by the operator, or by what an image is for, or used before: then it comes back. */
-function isExpected({ docker, engines, defaultImage, dataDir }: Config): boolean {
+/** An engine is expected when it is configured, when there is a default image, or when it has run attempts before. */
+function isEngineExpected({ docker, engines, defaultImage, dataDir }: Config): boolean {
   return (
     engines !== undefined ||
     docker.named ||
@@ -109,15 +111,15 @@ function isExpected({ docker, engines, defaultImage, dataDir }: Config): boolean
   );
 }
 
-/** What a runner keeps for itself there begins with a dot. */
+/** Names that begin with a dot are files of the runner itself. */
 function holdsAttempts(folder: string): boolean {
   return existsSync(folder) && readdirSync(folder).some((name) => name[0] !== '.');
 }
 
-/** Nobody has named one, and where they usually listen there is nothing. */
-function hasNoEngine(config: Config): boolean {
+/** No engine is configured, and the default socket does not exist. */
+function skipsEngines(config: Config): boolean {
   const [, socket] = /^unix:\/\/(.*)$/.exec(config.docker.host) ?? [];
-  const isOptional = config.runner === 'auto' && !isExpected(config);
+  const isOptional = config.runner === 'auto' && !isEngineExpected(config);
   return isOptional && socket !== undefined && !existsSync(socket);
 }
 
@@ -125,10 +127,10 @@ async function openEngine(
   { config, log }: Options,
   engine: DockerConfig & Partial<EngineConfig>,
   gpusHere: GpuLedger,
-): Promise<Opened> {
+): Promise<OpenedEngine> {
   const { name, network, gpus } = engine;
   const folder = containersOf(config.dataDir);
-  // What speaks to engines takes memory that a server without one has no use for.
+  // Loaded on demand, to save the memory on servers without engines.
   const [{ openDockerRunner }, { isEncrypted }] = await Promise.all([
     import('./docker/runner.ts'),
     import('./docker/engine.ts'),
@@ -155,7 +157,7 @@ async function openEngine(
     log,
   });
   return {
-    kind: name === undefined ? KIND : `${KIND}:${name}`,
+    kind: name === undefined ? DOCKER_KIND : `${DOCKER_KIND}:${name}`,
     host: engine.host,
     isEncrypted: isEncrypted(engine),
     runner,
@@ -167,7 +169,7 @@ function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
     dir: attemptsOf(config.dataDir),
     diskFloor: config.diskFloor,
     hidden,
-    // Of those that are to begin; it may be one that containers alone can have.
+    // With `docker` no process is started, and the configured network may work only in containers.
     network: config.runner === 'docker' ? undefined : config.jobNetwork,
     uids: config.jobUids,
     gpus,
@@ -179,33 +181,33 @@ function attemptsOf(dataDir: string): string {
   return join(dataDir, 'attempts');
 }
 
-/** Where the folders of containers lie, unless their engine has a name. */
-export function containersOf(dataDir: string): string {
+/** Contains the folders of container attempts, unless their engine has a name. */
+function containersOf(dataDir: string): string {
   return join(dataDir, 'containers');
 }
 
 /**
- * Several runners as one: of several kinds on the same machine, and of several machines. `choose` says which one runs an
- * attempt, and its handle names it from then on.
+ * Several runners combined into one: of several kinds on the same machine, or of several machines. `choose` selects the
+ * runner of an attempt, and the attempt's handle names it from then on.
  */
 type Kinds = Readonly<Record<string, Runner>>;
 
-/** Which runs a job on a machine, by whether it names an image; null: none does. */
+/** Selects the kind of runner for a job on a machine; null: none can run it. */
 type Choose = (hasImage: boolean, machine: string) => string | null;
 
-/** @param name stands in an attempt that was claimed and is not prepared */
-export function composed(name: string, kinds: Kinds, choose: Choose): Runner {
+/** @param name is stored in attempts that are claimed but not prepared */
+export function composeRunners(name: string, kinds: Kinds, choose: Choose): Runner {
   const runners = Object.values(kinds);
   const warnings = runners.flatMap(({ warning }) => warning ?? []);
-  // Handles of processes did not name it before there were others.
-  const of = ({ runner = 'process' }: Handle): Runner => {
+  // Handles without a kind belong to processes: they date from before there were other kinds.
+  const runnerOf = ({ runner = 'process' }: Handle): Runner => {
     const kind = kinds[String(runner)];
     if (!kind) throw new Error(`no runner of the kind "${runner}"`);
     return kind;
   };
 
-  /** Each has its part of what is left, and all are tried. */
-  async function all(step: (runner: Runner) => Promise<void>): Promise<void> {
+  /** Runs the step on each runner, and reports the errors after all have been tried. */
+  async function forEachRunner(step: (runner: Runner) => Promise<void>): Promise<void> {
     const ends = await Promise.allSettled(runners.map(step));
     const errors = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason] : []));
     if (errors.length === 1) throw errors[0];
@@ -216,7 +218,7 @@ export function composed(name: string, kinds: Kinds, choose: Choose): Runner {
     name,
     kinds: [...new Set([name, ...Object.keys(kinds)])],
     get machines() {
-      const offered = joined(runners.flatMap(({ machines }) => machines)).map((machine) => ({
+      const offered = mergeMachines(runners.flatMap(({ machines }) => machines)).map((machine) => ({
         ...machine,
         withImage: choose(true, machine.id) !== null,
         withoutImage: choose(false, machine.id) !== null,
@@ -229,24 +231,24 @@ export function composed(name: string, kinds: Kinds, choose: Choose): Runner {
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     async prepare(spec, signal) {
       const runner = choose(spec.image !== null, spec.machine);
-      // The machine was there when the job was given to it.
+      // The machine answered when the job was assigned to it.
       if (runner === null) throw new RunnerAway(`the machine ${spec.machine} does not answer`);
-      return { ...(await of({ runner }).prepare(spec, signal)), runner };
+      return { ...(await runnerOf({ runner }).prepare(spec, signal)), runner };
     },
-    start: (handle, mayBegin) => of(handle).start(handle, mayBegin),
-    attach: (handle) => of(handle).attach(handle),
-    logs: (handle, cursor, signal) => of(handle).logs(handle, cursor, signal),
-    signal: (handle, signal) => of(handle).signal(handle, signal),
-    wait: (handle, signal) => of(handle).wait(handle, signal),
-    stats: (handle) => of(handle).stats(handle),
-    artifacts: (handle, path) => of(handle).artifacts(handle, path),
-    remove: (handle) => all((runner) => runner.remove(handle)),
-    sweep: (keep) => all((runner) => runner.sweep(keep)),
+    start: (handle, mayBegin) => runnerOf(handle).start(handle, mayBegin),
+    attach: (handle) => runnerOf(handle).attach(handle),
+    logs: (handle, cursor, signal) => runnerOf(handle).logs(handle, cursor, signal),
+    signal: (handle, signal) => runnerOf(handle).signal(handle, signal),
+    wait: (handle, signal) => runnerOf(handle).wait(handle, signal),
+    stats: (handle) => runnerOf(handle).stats(handle),
+    artifacts: (handle, path) => runnerOf(handle).artifacts(handle, path),
+    remove: (handle) => forEachRunner((runner) => runner.remove(handle)),
+    sweep: (keep) => forEachRunner((runner) => runner.sweep(keep)),
   };
 }
 
-/** A computer that several of them use is one, and all of them share its GPUs. */
-function joined(machines: readonly Machine[]): Machine[] {
+/** A machine that several runners use is listed once. They share its GPUs. */
+function mergeMachines(machines: readonly Machine[]): Machine[] {
   const found = new Map<string, Machine>();
   for (const machine of machines) {
     const other = found.get(machine.id);

@@ -1,16 +1,16 @@
-/** Which addresses are those of the internet: what jobs may reach, and where images may come from. */
+/** Tells which addresses are public: jobs may reach only those, and images may be pulled only from those. */
 import { BlockList, isIP } from 'node:net';
 
 /**
- * What is not the internet: private networks, those of carriers, link-local addresses (cloud machines answer
- * with credentials at 169.254.169.254), benchmarks, multicast and reserved ranges. RFC 6890. The three ranges
- * for examples in documents are left out: nobody has them, except test setups that play the internet.
+ * Ranges that are not public (RFC 6890): private and carrier networks, link-local addresses (cloud machines answer with
+ * credentials at 169.254.169.254), benchmarks, multicast and reserved ranges. The three documentation ranges are left out:
+ * only test setups use them, to imitate the internet.
  */
 export const NOT_PUBLIC = [
   '0.0.0.0/8',
   '10.0.0.0/8',
   '100.64.0.0/10',
-  // A public number that is answered by the host of every virtual machine at Azure.
+  // A public address at which the host of every Azure virtual machine answers.
   '168.63.129.16/32',
   '169.254.0.0/16',
   '172.16.0.0/12',
@@ -27,14 +27,14 @@ for (const range of [...NOT_PUBLIC, '127.0.0.0/8']) {
   closed.addSubnet(address, Number(bits), 'ipv4');
 }
 
-/** All of IPv6 that is assigned, but for what holds an address of IPv4: Teredo, protocols and 6to4. */
+/** All assigned IPv6 addresses, except those that contain an IPv4 address: Teredo, protocol assignments and 6to4. */
 const open6 = new BlockList();
 open6.addSubnet('2000::', 3, 'ipv6');
 const closed6 = new BlockList();
 closed6.addSubnet('2001::', 23, 'ipv6');
 closed6.addSubnet('2002::', 16, 'ipv6');
 
-/** False also for what is no address. */
+/** Also false for text that is not an address. */
 export function isPublic(address: string): boolean {
   if (isIP(address) === 4) return !closed.check(address, 'ipv4');
   return isIP(address) === 6 && open6.check(address, 'ipv6') && !closed6.check(address, 'ipv6');

@@ -1,30 +1,30 @@
 /**
- * What runs attempts of jobs: processes, containers, a fake in tests. The worker decides what
- * is to run, a runner runs it.
+ * The contract of runners, which run attempts of jobs as processes, as containers, or as fakes in tests. The worker decides
+ * which attempts run.
  *
- * One attempt id names everything that a runner makes for it. `prepare` gives a handle, and the worker stores it when `start`
- * asks whether the work may begin: a server that dies after that finds the handle, asks `attach` how far things
- * got, and goes on. What exists already under an id is adopted, never made twice. The end of the log is not
- * the end of the work: `wait` alone says how it ended.
+ * The attempt id names everything that a runner creates for an attempt. `prepare` returns a handle, and the worker stores it
+ * when `start` asks whether the work may begin. A server that restarts after that finds the handle, asks `attach` for the
+ * state, and continues. A runner adopts what exists under an id and never creates it twice. The end of the log is not the end
+ * of the work: only `wait` tells how the work ended.
  */
 import type { Readable } from 'node:stream';
 import type { Hardware } from '../base/hardware.ts';
 
-/** A computer, and what it has for jobs. */
+/** A computer and its capacity for jobs. */
 export type Machine = {
-  /** `local`: the one that this server runs on. */
+  /** `local`: the machine of this server. */
   id: string;
   cpus: number;
   memoryBytes: number;
-  /** Model → how many. */
+  /** Model → number of GPUs. */
   gpus: Readonly<Record<string, number>>;
-  /** Whether it runs jobs that name an image; unset: it does. */
+  /** Whether it runs jobs with an image; unset: true. */
   withImage?: boolean;
-  /** Whether it runs jobs that name none; unset: it does. */
+  /** Whether it runs jobs without an image; unset: true. */
   withoutImage?: boolean;
 };
 
-/** Of the attempts that it looks after. */
+/** The kinds of attempts that the runner supervises. */
 export function kindsOf({
   name,
   kinds = [name],
@@ -32,59 +32,59 @@ export function kindsOf({
   return kinds;
 }
 
-/** The id of the computer that this server runs on. */
+/** The id of this server's own machine. */
 export const LOCAL = 'local';
 
 export type AttemptSpec = {
-  /** Of the attempt. */
+  /** Attempt id. */
   id: string;
-  /** Id of the one of the runner's machines that it was given a place on. */
+  /** Id of the machine, one of the runner's, that the attempt is assigned to. */
   machine: string;
   command: string;
   image: string | null;
-  /** The whole environment but what the runner itself must set, such as PATH. */
+  /** The whole environment, except variables that the runner sets itself, such as PATH. */
   env: Record<string, string>;
-  /** Makes the working directory, which must not exist yet; null: it is empty. */
+  /** Creates the working directory, which must not exist yet; null: an empty directory. */
   checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
   hardware: Hardware;
   timeoutMs: number;
-  /** What it may print: bytes of text with line ends, and lines. What comes after is not kept. */
+  /** Limits of the log: bytes of text with line ends, and lines. Further output is discarded. */
   log: { bytes: number; lines: number };
-  /** Hears what the job's `progress` is to say while it is prepared, now and then. */
+  /** Receives texts for the job's `progress` field during preparation. */
   report(progress: string): void;
 };
 
-/** JSON, so that it can be stored. */
+/** JSON, because it is stored. */
 export type Handle = { [key: string]: string | number };
 export type LogCursor = { [key: string]: string | number };
 
 export type RunnerLine = { timestamp: Date; stream: 'stdout' | 'stderr'; message: string };
-/** `cursor` resumes after the last of the lines. */
+/** `cursor` resumes after the last of `lines`. */
 export type LogBatch = { lines: RunnerLine[]; cursor: LogCursor };
 
 export type Outcome =
   | {
       kind: 'exited';
-      /** 128 + the signal's number when one ended it. */
+      /** 128 + signal number when a signal ended the work. */
       exitCode: number;
-      /** It overran `timeoutMs`, which is why it was stopped. */
+      /** The work was stopped because it exceeded `timeoutMs`. */
       timedOut: boolean;
       startedAt: Date;
       endedAt: Date;
-      /** Why the runner or the kernel ended it, or a part of it: a last line for the log. */
+      /** A last line for the log: why the runner or the kernel ended the work or a process of it. */
       note?: string;
-      /** The kernel killed a process of it for want of memory. It has failed then, whatever its command says. */
+      /** The kernel killed a process for lack of memory. Then the job has failed, whatever its exit code. */
       outOfMemory?: true;
     }
-  /** It never ran; `reason` is for the one who asked for it. */
+  /** The work never ran; `reason` is shown to the job's user. */
   | { kind: 'unstartable'; reason: string }
   /**
-   * It was lost with what it ran on: the machine, or the process that supervised it. `unreachable`: that does not answer, and
-   * so its log may not end.
+   * The work was lost together with its machine or its supervising process. `unreachable`: the machine does not answer, so the
+   * log may not end.
    */
   | { kind: 'lost'; unreachable?: true };
 
-/** Percent of the GPUs and vCPUs given, and bytes. */
+/** Percentages are of the GPUs and vCPUs that the attempt has reserved. */
 export type Usage = {
   gpuPercent: number;
   cpuPercent: number;
@@ -92,29 +92,29 @@ export type Usage = {
   diskBytes: number;
 };
 
-/** `prepare` throws it for a reason that the job's user must see; other errors are faults of the server. */
+/** Thrown by `prepare` with a reason for the job's user. Other errors are faults of the server. */
 export class Unstartable extends Error {
   override name = 'Unstartable';
 }
 
-/** What the work runs on does not answer at the moment. It says nothing about the work: the step is to be repeated. */
+/** The machine or engine does not answer at the moment. The state of the work is unknown, so the step has to be retried. */
 export class RunnerAway extends Error {
   override name = 'RunnerAway';
 }
 
-/** What the work runs on failed at something by itself. It may pass, so the step is repeated for a while. */
+/** The machine or engine failed for a reason of its own. This may be temporary, so the step is retried for a while. */
 export class RunnerFault extends Error {
   override name = 'RunnerFault';
 }
 
-/** There is more at `output_path` than is kept of it; the message ends the sentence "They were not kept: …". */
+/** `output_path` exceeds a limit of artifacts. The message completes the sentence "They were not kept: …". */
 export class TooLarge extends Error {
   override name = 'TooLarge';
 }
 
 /**
- * Files, links, folders and the like. So many files take a minute or two to store, and whoever lists them takes
- * 50 ms and 15 MB of the server each time; a job may make forty times as many.
+ * The most files, links, folders and other entries that are kept. Storing so many takes a minute or two, and each listing
+ * takes 50 ms and 15 MB of the server. A job may create forty times as many.
  */
 export const MAX_OUTPUT_ENTRIES = 100_000;
 
@@ -125,80 +125,80 @@ export function tooManyEntries(max: number): TooLarge {
 export type Runner = {
   name: string;
   /**
-   * Of the attempts that it looks after; unset: its name alone. The name stands in an attempt that is claimed, the kind
-   * that its handle names (`runner`) in one that is prepared.
+   * The kinds of attempts that it supervises; unset: only its name. A claimed attempt has the runner's name, a prepared
+   * attempt the kind that its handle names (`runner`).
    */
   kinds?: readonly string[];
   /**
-   * Those that it runs attempts on at this moment: one that does not answer is left out, and is there again when it
-   * does. What a machine has stays the same while the runner lives.
+   * The machines that can run attempts now. A machine is left out while it does not answer. The capacity of a machine does not
+   * change while the runner exists.
    */
   readonly machines: readonly Machine[];
-  /** Whether a container engine of it does not answer and is expected back: until then it runs more than `machines` says. */
+  /** Whether an expected container engine does not answer. Then attempts may run on more machines than `machines` lists. */
   readonly engineAway?: boolean;
-  /** For the operator, at the start: that jobs run unconfined. */
+  /** A startup warning for the operator, for example that jobs run unconfined. */
   warning?: string;
   /**
-   * Makes the place that the attempt will run in. Called again after a crash in the middle, it begins anew.
+   * Creates the environment that the attempt will run in. After a crash in the middle, another call starts from scratch.
    * @throws Unstartable
    */
   prepare(spec: AttemptSpec, signal: AbortSignal): Promise<Handle>;
   /**
-   * Starts the work, or finds it started.
-   * @param mayBegin is asked when nothing but the beginning is left, unless the work has begun; left out: it may
-   * @returns false where it may not: then nothing of it has begun, nor will
+   * Starts the work unless it has started already.
+   * @param mayBegin called immediately before the start, unless the work has started; unset: it may begin
+   * @returns false when `mayBegin` refused: then the work has not started and will not
    */
   start(handle: Handle, mayBegin?: () => Promise<boolean>): Promise<boolean>;
   /**
-   * How far it got: prepared and not started, started (perhaps over by now), or not there any more. `unprepared`: what was
-   * prepared is not there any more, or useless, and surely nothing of the work has begun; it is to be prepared anew.
+   * The state of an attempt: prepared but not started, started (and perhaps ended), or gone. `unprepared`: its preparation is
+   * lost or unusable and the work has certainly not started, so it must be prepared again.
    */
   attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'>;
-  /** The lines after `cursor`, live; ends after the last line of ended work, or when `signal` aborts. */
+  /** Streams the lines after `cursor`; ends after the last line of ended work, or when `signal` aborts. */
   logs(handle: Handle, cursor: LogCursor | null, signal: AbortSignal): AsyncIterable<LogBatch>;
-  /** TERM goes to the whole process tree, and the runner itself sends KILL after the grace period. */
+  /** Sends TERM to the whole process tree. The runner itself sends KILL after the grace period. */
   signal(handle: Handle, signal: 'TERM' | 'KILL'): Promise<void>;
   /** Rejects when `signal` aborts. */
   wait(handle: Handle, signal: AbortSignal): Promise<Outcome>;
   /** Null when there is nothing to measure. */
   stats(handle: Handle): Promise<Usage | null>;
   /**
-   * After the end: a tar of the directory or file at `path`, names relative to it; null: nothing is there. It may
-   * fail with TooLarge.
+   * After the end: a tar of the directory or file at `path`, with names relative to it; null: nothing exists there. The stream
+   * may fail with TooLarge.
    */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**
-   * Ends it, gives back what it holds, and makes its id free; files are removed in the background. Rejects when the work
-   * does not end: then it still holds what it held, and it is to be called again.
+   * Ends the attempt, releases its reservation, and frees its id; files are removed in the background. Rejects when the work
+   * does not end: then the reservation remains, and the caller must retry.
    */
   remove(handle: Handle): Promise<void>;
-  /** Ends and removes, in the same way, all attempts but these. Rejects after all were tried. */
+  /** Removes all attempts except `keep` in the same way. Tries all of them before it rejects. */
   sweep(keep: ReadonlySet<string>): Promise<void>;
 };
 
-/** Where the command of a job starts, as the job sees it. */
+/** The working directory of a job's command, as the job sees it. */
 export const WORKING_DIR = '/work';
 
-/** By their names in the folder of an attempt: where a job sees its folders. */
+/** Name in the folder of an attempt → path at which the job sees the folder. */
 export const MOUNTS = { work: WORKING_DIR, tmp: '/tmp', home: '/home/job' } as const;
 
-/** What a job reaches, as LOAM_JOB_NETWORK has it. */
+/** The values of LOAM_JOB_NETWORK. */
 export type NetworkMode = 'internet' | 'none' | 'host';
 
-/** Spec section 4.3: between SIGTERM and SIGKILL. */
+/** Time between SIGTERM and SIGKILL. */
 export const GRACE_MS = 30_000;
 
-/** Bytes of a line; what is beyond is cut off (decisions, section 4). */
+/** Maximum bytes of a line. The rest is cut off. */
 export const MAX_LINE = 64 * 1024;
 
-/** What is kept of a line, without a carriage return at its end. */
+/** The stored text of a line, without a carriage return at its end. */
 export function messageOf(text: string, isCut: boolean): string {
   const message = text.replace(/\r$/, '');
-  // The cut may have gone through a character.
+  // The cut may have split a character.
   return isCut ? `${message.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : message;
 }
 
-/** The last line of a log that has no room for the next one. */
+/** The last line of a log whose next line exceeds its limits. */
 export function logFull({ bytes, lines }: AttemptSpec['log']): string {
   return `The log ends here: it may hold ${bytes} bytes and ${lines} lines. What the job prints from here on is not kept.`;
 }

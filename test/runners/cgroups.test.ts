@@ -10,15 +10,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import {
+  applyGroupLimits,
+  countOomKills,
+  createGroup,
   killGroup,
-  killOnce,
-  oomKills,
-  pidsOf,
+  killGroupOnce,
+  listGroupPids,
+  readGroupUsage,
   removeGroup,
-  usageOfGroup,
 } from '../../src/runners/process/cgroup.ts';
 import { openCgroups } from '../../src/runners/process/cgroups.ts';
-import { limitGroup, makeGroup } from '../../src/runners/process/group-plan.ts';
 import { eventually } from '../support/eventually.ts';
 import { needs } from '../support/needs.ts';
 import { processesNaming } from '../support/processes.ts';
@@ -59,8 +60,8 @@ test('version 2: the server moves into a group of its own, and each attempt gets
   const group = found?.groupOf('a') ?? { folders: [] };
   expect(group).toEqual({ folders: [join(at.path, own, 'loam/a')] });
   const plan = found?.plan(group, LIMITS) ?? [];
-  makeGroup(group, plan);
-  limitGroup(group, plan);
+  createGroup(group, plan);
+  applyGroupLimits(group, plan);
   expect(at.read(`${own}/loam/cgroup.subtree_control`)).toBe('+memory +cpu +pids');
   expect(at.read(`${own}/loam/memory.max`)).toBe('9000000');
   expect(at.read(`${own}/loam/cpu.weight`)).toBe('50');
@@ -106,8 +107,8 @@ test('version 2: the root of the hierarchy keeps its processes; without controll
     ['memory/x/loam/a', 'cpu,cpuacct/loam/a', 'pids/loam/a'].map((name) => join(at.path, name)),
   );
   const plan = found?.plan(group, LIMITS) ?? [];
-  makeGroup(group, plan);
-  limitGroup(group, plan);
+  createGroup(group, plan);
+  applyGroupLimits(group, plan);
   expect(at.read('memory/x/loam/memory.limit_in_bytes')).toBe('9000000');
   expect(at.read('cpu,cpuacct/loam/cpu.shares')).toBe('512');
   expect(at.read('memory/x/loam/a/memory.memsw.limit_in_bytes')).toBe('1000000');
@@ -128,13 +129,13 @@ test('version 2: the use of a group, its processes and its end are read from its
     'g/pids.max': '77',
   });
   const group = { folders: [join(at.path, 'g')] };
-  expect(usageOfGroup(group)).toEqual({ memoryBytes: 3000, cpuSeconds: 2.5 });
-  expect(oomKills(group)).toBe(2);
-  expect(pidsOf(group)).toEqual([2147483646]);
-  expect(killOnce(group)).toBe(true);
+  expect(readGroupUsage(group)).toEqual({ memoryBytes: 3000, cpuSeconds: 2.5 });
+  expect(countOomKills(group)).toBe(2);
+  expect(listGroupPids(group)).toEqual([2147483646]);
+  expect(killGroupOnce(group)).toBe(true);
   // Of a kernel's file the whole value would be replaced.
   expect([at.read('g/cgroup.kill'), at.read('g/pids.max')]).toEqual(['1', '07']);
-  expect(usageOfGroup({ folders: [join(at.path, 'none')] })).toBeNull();
+  expect(readGroupUsage({ folders: [join(at.path, 'none')] })).toBeNull();
 });
 
 test('version 2: a group of the kernel is killed as a whole, with the groups below it, and removed', async (ctx) => {
@@ -150,7 +151,7 @@ test('version 2: a group of the kernel is killed as a whole, with the groups bel
     (echo 0 > ${place}/below/cgroup.procs; exec setsid env -i sleep ${tag}) &
     while :; do sleep ${tag} & sleep 0.01; done`;
   const ended = once(spawn('sh', ['-c', forks], { stdio: 'ignore' }), 'exit');
-  await eventually(() => expect(pidsOf(group).length).toBeGreaterThan(5));
+  await eventually(() => expect(listGroupPids(group).length).toBeGreaterThan(5));
   await killGroup(group);
   expect(await ended).toEqual([null, 'SIGKILL']);
   await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));

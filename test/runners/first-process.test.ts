@@ -1,4 +1,4 @@
-/** The shell that joins a control group and waits to become a job (`first-process.ts`). */
+/** The shell that joins a control group and waits for the command of a job (`first-process.ts`). */
 import { readFileSync } from 'node:fs';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -6,12 +6,12 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { Cgroup } from '../../src/runners/process/cgroup.ts';
 import { startFirstProcess } from '../../src/runners/process/first-process.ts';
-import { environmentOf, launch } from '../../src/runners/process/launch.ts';
+import { baseEnvironment, launch } from '../../src/runners/process/launch.ts';
 import type { Network } from '../../src/runners/process/namespace.ts';
 import { markedPids } from '../../src/runners/supervisor/proc.ts';
 import { eventually } from '../support/eventually.ts';
 
-/** Of this process alone: processes are known by it on the whole machine. */
+/** Unique to this process, because marked processes are searched on the whole machine. */
 const ATTEMPT = `att_${process.pid}`;
 
 let dir: string;
@@ -20,7 +20,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(dir, { recursive: true }));
 
-/** In a sandbox, for all that `launch` knows, when there is a `setup`. `network`: what it waits for. */
+/** `setup`: makes `launch` treat the command as sandboxed. `network`: what the launch waits for. */
 function launched(
   argv: string[],
   {
@@ -31,15 +31,15 @@ function launched(
 ) {
   const [out, err] = [join(dir, 'out'), join(dir, 'err')];
   const none = { argv: [], uid: null };
-  const spec = network ? { hold: none, orders: '', connect: none, enter: [] } : null;
+  const spec = network ? { hold: none, ipCommands: '', connect: none, enter: [] } : null;
   const command = { argv, cwd: '/', setup, env: '', uid: null, network: spec };
   return launch({
-    ...{ attempt: ATTEMPT, command, orders: [], dir, out, err, cgroup },
+    ...{ attempt: ATTEMPT, command, limitCommands: [], dir, out, err, cgroup },
     connected: network,
   });
 }
 
-/** The shell that waits. */
+/** The waiting shell. */
 function waiting(): Promise<number> {
   return eventually(() => {
     const [pid = 0] = markedPids(ATTEMPT);
@@ -62,7 +62,7 @@ test.each([null, ''])(
   },
 );
 
-test('one whose network cannot be opened ends', async () => {
+test('the first process ends when its network cannot be opened', async () => {
   const { promise: network, reject: fail } = Promise.withResolvers<Network>();
   const launching = launched(['true'], { network });
   await waiting();
@@ -71,7 +71,7 @@ test('one whose network cannot be opened ends', async () => {
   expect(markedPids(ATTEMPT)).toEqual([]);
 });
 
-test('its files go as soon as it has opened them, and the arguments of the command are as they were given', async () => {
+test('temporary files are removed once they are open, and arguments are passed unchanged', async () => {
   const argv = ["it's", 'two\nlines', '$HOME `id` \\', ''];
   const wait = 'while [ -e "$0/next" ]; do sleep 0.01; done';
   const list = `${wait}; ls -A "$0"; printf "<%s>" "$@"; exit 7`;
@@ -82,11 +82,11 @@ test('its files go as soon as it has opened them, and the arguments of the comma
   expect(said.endsWith(argv.map((each) => `<${each}>`).join(''))).toBe(true);
 });
 
-test('one that is started for an attempt has its mark from the first moment, and ends with its input', async () => {
-  const first = startFirstProcess(null, environmentOf(ATTEMPT));
+test('a first process has the mark of its attempt from the start, and ends with its input', async () => {
+  const first = startFirstProcess(null, baseEnvironment(ATTEMPT));
   const environment = () => readFileSync(`/proc/${first.pid}/environ`, 'utf8').split('\0');
   await eventually(() => expect(environment()).toContain(`LOAM_ATTEMPT_ID=${ATTEMPT}`));
-  await first.end();
+  await first.cancel();
   expect(await first.exited).toMatchObject({ code: 0 });
 });
 

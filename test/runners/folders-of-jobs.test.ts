@@ -88,7 +88,7 @@ test('who waits for shims to be closed waits for one that was given up before, t
   {
     await using shims = await openShims(folder, { program });
     const none = { argv: [], uid: null };
-    shims.connect('a', { hold: none, orders: '', connect: none, enter: [] });
+    shims.connect('a', { hold: none, ipCommands: '', connect: none, enter: [] });
     shims.discard('a');
   }
   expect(await readdir(folder)).toContain('last');

@@ -6,8 +6,8 @@ import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { composed } from '../../src/runners/open.ts';
-import { withoutKeyrings } from '../../src/runners/process/keyrings.ts';
+import { composeRunners } from '../../src/runners/open.ts';
+import { keyringGuardPrefix } from '../../src/runners/process/keyrings.ts';
 import type { Handle } from '../../src/runners/runner.ts';
 import { descendants } from '../../src/runners/supervisor/proc.ts';
 import { eventually } from '../support/eventually.ts';
@@ -32,7 +32,7 @@ describe('fake', () => {
 test('an attempt that was prepared before there were several kinds of runner is gone on with', async () => {
   const runner = fakeRunner({ graceMs });
   const handle = await runner.prepare(attemptSpec('echo old; exit 4'), never);
-  const both = composed('auto', { process: runner, docker: fakeRunner() }, () => 'docker');
+  const both = composeRunners('auto', { process: runner, docker: fakeRunner() }, () => 'docker');
   expect(await both.attach(handle)).toBe('prepared');
   await both.start(handle);
   expect(await both.wait(handle, never)).toMatchObject({ exitCode: 4 });
@@ -187,7 +187,7 @@ describe('process, the keyrings of the kernel', () => {
     const keys = (...around: string[]) =>
       execFileSync('perl', ['-e', server, ...around, ...show], { encoding: 'utf8' });
     expect(keys()).toContain('of-the-server');
-    expect(keys(...(withoutKeyrings() ?? []))).not.toContain('of-the-server');
+    expect(keys(...(keyringGuardPrefix() ?? []))).not.toContain('of-the-server');
   });
 });
 

@@ -1,4 +1,4 @@
-/** Bubblewrap around a job: the mounts of `view.ts`, and its own pids, users, host name and message queues. */
+/** The options of bubblewrap for a job: the mounts of `view.ts`, own pids, users, host name and message queues. */
 import { dirname } from 'node:path';
 import type { Mount } from './view.ts';
 
@@ -14,8 +14,8 @@ const COMMON = [
 ];
 
 /**
- * `asRoot`: the command changes its user itself, and may do nothing else. A user namespace would not do: in it
- * the job is some user, but outside it is still root.
+ * `asRoot`: the command changes its user itself and has no other right. A user namespace is not enough: outside of it the
+ * job would still be root.
  */
 export function bubblewrapOptions(
   mounts: readonly Mount[],
@@ -26,10 +26,10 @@ export function bubblewrapOptions(
     : ['--unshare-user', '--uid', '1000', '--gid', '1000'];
   return [
     ...['--proc', '/proc', '--dev', '/dev'],
-    // 1,271 settings of the kernel are writable for root, and some for anyone.
+    // Root can write 1,271 kernel settings there, and everyone can write some.
     ...['--ro-bind', '/proc/sys', '/proc/sys'],
     ...['--perms', '1777', '--tmpfs', '/dev/shm'],
-    // By themselves they would be open to bubblewrap's own user alone.
+    // Without `--dir`, only bubblewrap's own user could enter these folders.
     ...[...parentsOf(mounts)].flatMap((folder) => ['--dir', folder]),
     ...mounts.flatMap(optionOf),
     ...COMMON,
@@ -54,7 +54,7 @@ function optionOf(mount: Mount): string[] {
   }
 }
 
-/** The folders that the mounts of files of this machine lie in, from the outermost on. */
+/** The parent folders of all mounts, outermost first. */
 function parentsOf(mounts: readonly Mount[]): Set<string> {
   const parents = new Set<string>();
   const add = (folder: string) => {

@@ -1,54 +1,62 @@
 /**
- * The control groups of one attempt: what its processes use, which they are, and killing all of them at once.
+ * The control groups of one attempt: creating them, measuring and listing their processes, and killing all of them.
  *
- * A process cannot leave its group by forking, by `setsid` or by clearing its environment, so killing the group
- * ends what a walk over /proc does not find. Version 2 of the interface has one folder with all controllers,
- * version 1 a folder for each; as no two controllers have a file of the same name, both are read alike: the
- * first folder that has the file.
+ * A process cannot leave its group by forking, by `setsid` or by clearing its environment, so killing the group also ends
+ * processes that a walk over /proc does not find. Version 2 of the interface has one folder with all controllers, version 1
+ * a folder for each. No two controllers have a file of the same name, so both are read alike: from the first folder that
+ * has the file.
  *
- * Files are read and written synchronously: they are answered by the kernel out of memory, and the shim
- * imports this.
+ * The shim imports this file, so it imports nothing but Node and files beside it. Files are read and written synchronously,
+ * because the kernel answers from memory.
  */
-import { existsSync, readdirSync, readFileSync, rmdirSync, statSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { signalOne } from '../supervisor/proc.ts';
 
-/** JSON, so that it can be stored. The folders are absolute paths; we make nothing in them but the groups. */
+/** JSON, because it is stored. The folders are absolute paths. */
 export type Cgroup = { folders: string[] };
 
-/** The folder that holds the groups of all attempts. It is removed with the last of them. */
-export const PARENT = 'loam';
+/** The folder that contains the groups of all attempts. It is removed with the last of them. */
+export const ATTEMPTS_GROUP = 'loam';
 
 /**
- * The group below an attempt's own, which the job's processes are in. The limits stand one level above, because a
- * job with the server's own user can mount the hierarchy in namespaces of its own: what it then sees begins with the
- * group that it is in, whose files belong to its user.
+ * The group of the job's processes, below the attempt's own group. The limits are set one level above, because a job that
+ * runs as the server's user can mount the hierarchy in namespaces of its own. It then sees the group that it is in, and
+ * could change the files there.
  */
 const JOB = 'job';
 
-/** How long killed processes may take to be gone: one in the middle of a write to a slow disk needs some. */
+/** Time for killed processes to disappear. A process in the middle of a write to a slow disk takes a while. */
 const KILL_MS = 5_000;
 
-/** Where the processes of the job are: one folder in each folder of the group. */
-export function foldersOfJob({ folders }: Cgroup): string[] {
+/** The groups of the job's processes: one in each folder of the group. */
+export function listJobFolders({ folders }: Cgroup): string[] {
   return folders.map((folder) => join(folder, JOB));
 }
 
-/** In each folder of a group. A process that writes its pid into all of them has joined it. */
-export const JOB_PROCS = `${JOB}/cgroup.procs`;
+/** A process joins a group by writing its pid into this file in each of the group's folders. */
+const JOB_PROCS = `${JOB}/cgroup.procs`;
 
-export function joinFiles({ folders }: Cgroup): string[] {
+export function listJoinFiles({ folders }: Cgroup): string[] {
   return folders.map((folder) => join(folder, JOB_PROCS));
 }
 
-/** Bytes and seconds since the group was made; null when the kernel does not account for them here. */
-export function usageOfGroup(group: Cgroup): { memoryBytes: number; cpuSeconds: number } | null {
+/** Memory now, and CPU time since the group was created; null when the kernel does not account for them here. */
+export function readGroupUsage(group: Cgroup): { memoryBytes: number; cpuSeconds: number } | null {
   const used = read(group, 'memory.usage_in_bytes') ?? read(group, 'memory.current');
   const nanoseconds = read(group, 'cpuacct.usage');
   const microseconds = /^usage_usec (\d+)/m.exec(read(group, 'cpu.stat') ?? '')?.[1];
   if (used === null || (nanoseconds === null && microseconds === undefined)) return null;
-  // Files that were read stay in memory until it is wanted for something else: that is not in use.
+  // The page cache of files that were read does not count: the kernel frees it when memory is needed.
   const stat = read(group, 'memory.stat') ?? '';
   const cached = (/^total_inactive_file (\d+)/m.exec(stat) ??
     /^inactive_file (\d+)/m.exec(stat))?.[1];
@@ -58,30 +66,30 @@ export function usageOfGroup(group: Cgroup): { memoryBytes: number; cpuSeconds: 
   };
 }
 
-/** How many processes of the group the kernel killed because there was no memory left for it. */
-export function oomKills(group: Cgroup): number {
+/** Processes of the group that the kernel killed because the group had no memory left. */
+export function countOomKills(group: Cgroup): number {
   const inEvents = read(group, 'memory.events');
-  if (inEvents !== null) return oomKillsIn(inEvents);
-  // Version 1 counts them for the group that the process was in, and not for those above.
+  if (inEvents !== null) return parseOomKills(inEvents);
+  // Version 1 counts a kill only for the group of the process, not for the groups above.
   const counting = group.folders.filter((folder) => existsSync(join(folder, 'memory.oom_control')));
   const texts = counting
-    .flatMap(withFoldersBelow)
+    .flatMap(listSubtree)
     .map((folder) => readText(join(folder, 'memory.oom_control')) ?? '');
-  return texts.reduce((sum, text) => sum + oomKillsIn(text), 0);
+  return texts.reduce((sum, text) => sum + parseOomKills(text), 0);
 }
 
-function oomKillsIn(text: string): number {
+function parseOomKills(text: string): number {
   return Number(/^oom_kill (\d+)/m.exec(text)?.[1] ?? 0);
 }
 
 /**
- * The processes in the group, and in groups that they made below it. A process joins the folders in their order and leaves
- * none while it lives: so the others are looked at only where nothing is in the first.
+ * The processes in the group, and in groups that they created below it. A process joins the folders in order and leaves
+ * none while it lives, so a folder is read only when the folders before it are empty.
  */
-export function pidsOf({ folders }: Cgroup): number[] {
+export function listGroupPids({ folders }: Cgroup): number[] {
   for (const folder of folders) {
-    const pids = withFoldersBelow(folder).flatMap((each) =>
-      // A process of another pid namespace is shown as 0.
+    const pids = listSubtree(folder).flatMap((each) =>
+      // The kernel shows a process of another pid namespace as 0.
       (readText(join(each, 'cgroup.procs')) ?? '').split('\n').flatMap((pid) => Number(pid) || []),
     );
     if (pids.length > 0) return [...new Set(pids)];
@@ -89,74 +97,70 @@ export function pidsOf({ folders }: Cgroup): number[] {
   return [];
 }
 
-/** By the folder that its processes join first, and leave when they end. To be asked by whoever has started the only one. */
+/** Reads only the folder that processes join first. The caller must have started the only process that joins the group. */
 export function hasProcesses({ folders: [first] }: Cgroup): boolean {
-  return first !== undefined && pidsOf({ folders: [first] }).length > 0;
+  return first !== undefined && listGroupPids({ folders: [first] }).length > 0;
 }
 
 /**
- * Kills everything in the group. Nothing can start in it afterwards.
- * @throws Error when something is still there after five seconds: it hangs in the kernel.
+ * Kills all processes of the group. None can start in it afterwards.
+ * @throws Error when a process still exists after five seconds, because it hangs in the kernel
  */
 export async function killGroup(group: Cgroup): Promise<void> {
-  for (const deadline = Date.now() + KILL_MS; killOnce(group); await delay(5))
+  for (const deadline = Date.now() + KILL_MS; killGroupOnce(group); await delay(5))
     if (Date.now() > deadline)
-      throw new Error(`processes do not die: ${pidsOf(group).slice(0, 10).join(', ')}`);
+      throw new Error(`processes do not die: ${listGroupPids(group).slice(0, 10).join(', ')}`);
 }
 
-/** One round, without waiting. Returns whether there was anything to kill. */
-export function killOnce(group: Cgroup): boolean {
+/** Kills once, without waiting. @returns whether the group had processes */
+export function killGroupOnce(group: Cgroup): boolean {
   for (const folder of group.folders) {
-    // A fork fails from now on, so a bomb that forks while we walk comes to an end.
-    put(join(folder, 'pids.max'), '0');
-    // Version 2 since Linux 5.14: all at once, also what is forked meanwhile.
-    put(join(folder, 'cgroup.kill'), '1');
+    // Forks fail from now on, so a fork bomb cannot outrun the kill.
+    writeIfOffered(join(folder, 'pids.max'), '0');
+    // Version 2 since Linux 5.14: kills all processes at once, also new ones.
+    writeIfOffered(join(folder, 'cgroup.kill'), '1');
   }
-  const pids = pidsOf(group);
+  const pids = listGroupPids(group);
   for (const pid of pids) signalOne(pid, 'SIGKILL');
   return pids.length > 0;
 }
 
 /**
- * Kills what is in the group and removes it.
- * @throws Error when processes do not die, or the kernel keeps the group.
+ * Kills the processes of the group and removes it.
+ * @throws Error when processes do not die, or the kernel refuses to remove the group
  */
 export async function removeGroup(group: Cgroup): Promise<void> {
-  // Removed by its shim, as most are when the server comes to it.
+  // In most cases the shim has removed the group already.
   const folders = group.folders.filter((folder) => existsSync(folder));
   if (folders.length === 0) return;
   for (const folder of folders) {
-    // The kernel removes none that has processes. Most jobs leave none, and looking for them takes longer.
+    // The kernel refuses to remove a group with processes. Trying is faster than looking for processes, and most jobs
+    // leave none.
     if (removeEmpty(folder)) continue;
     await killGroup(group);
     for (const deadline = Date.now() + KILL_MS; ; await delay(5)) {
       try {
-        // The innermost first.
-        for (const below of withFoldersBelow(folder).reverse()) rmdirSync(below);
+        // The kernel removes only groups without subgroups, so the innermost comes first.
+        for (const below of listSubtree(folder).reverse()) rmdirSync(below);
         break;
       } catch (error) {
         const { code } = error as NodeJS.ErrnoException;
         if (code === 'ENOENT') break;
-        // Dead processes count until they have been waited for.
+        // Dead processes count until their parent has reaped them.
         if (code !== 'EBUSY' || Date.now() > deadline) throw error;
       }
     }
   }
   for (const parent of folders.map((folder) => dirname(folder)))
-    if (basename(parent) === PARENT && foldersIn(parent) === 0) removeFolder(parent);
+    if (basename(parent) === ATTEMPTS_GROUP && countSubfolders(parent) === 0) removeFolder(parent);
 }
 
-/** Leaves it where anything is in it; a process joins its folders in their order. */
-export function removeIfEmpty({ folders }: Cgroup): void {
-  folders.every(removeEmpty);
-}
-
-/** @returns whether it is gone, perhaps before */
+/** @returns whether the group does not exist any more */
 function removeEmpty(folder: string): boolean {
   return [join(folder, JOB), folder].every(removeFolder);
 }
 
-/** @returns whether it is gone, perhaps before; not when something is in it */
+/** @returns whether the folder does not exist any more; false when it is in use */
 function removeFolder(folder: string): boolean {
   try {
     rmdirSync(folder);
@@ -166,35 +170,35 @@ function removeFolder(folder: string): boolean {
   }
 }
 
-/** Longer than any attempt takes from its group to its first process in it. */
-const FORGOTTEN_MS = 60 * 60_000;
+/** Longer than any attempt takes from the creation of its group to its first process. */
+const ABANDONED_MS = 60 * 60_000;
 
 /**
- * Removes a group in which nothing has run for an hour, whoever made it: a server that was killed together with its
- * shims, and whose data folder is gone, removes none of them any more. No other group is touched.
+ * Removes a group, of any server, without processes for an hour. A server that was killed together with its shims, and
+ * whose data folder is gone, cannot remove its own groups.
  */
-export function removeForgotten(group: Cgroup): void {
-  const before = Date.now() - FORGOTTEN_MS;
+export function removeAbandonedGroup(group: Cgroup): void {
+  const before = Date.now() - ABANDONED_MS;
   try {
-    // The kernel shows no time before that at which the group was made.
+    // The modification time is never before the creation of the group.
     if (group.folders.some((folder) => statSync(folder).mtimeMs > before)) return;
-    if (pidsOf(group).length > 0) return;
-    // It refuses where there are processes of another pid namespace.
+    if (listGroupPids(group).length > 0) return;
+    // The kernel refuses when there are processes of another pid namespace.
     for (const folder of group.folders)
-      for (const below of withFoldersBelow(folder).reverse()) rmdirSync(below);
+      for (const below of listSubtree(folder).reverse()) rmdirSync(below);
   } catch {
-    // In use, or gone.
+    // The group is in use, or gone.
   }
 }
 
-/** Only where the kernel offers the file: `open` would not make one in its hierarchy, but in a folder it would. */
-function put(file: string, text: string): void {
-  // An error takes ten times as long as this look, and a group has a dozen of them.
+/** Writes the file if the kernel offers it. In a plain folder, as in tests, `open` would create it. */
+function writeIfOffered(file: string, text: string): void {
+  // An exception takes ten times as long as this check, and a group has a dozen files.
   if (!existsSync(file)) return;
   try {
     writeFileSync(file, text, { flag: 'r+' });
   } catch {
-    // This controller or this kernel does not have it.
+    // This controller or this kernel does not have the file.
   }
 }
 
@@ -207,7 +211,7 @@ function read({ folders }: Cgroup, name: string): string | null {
 }
 
 function readText(file: string): string | null {
-  // As in `put`.
+  // Checked for the same reason as in `writeIfOffered`.
   if (!existsSync(file)) return null;
   try {
     return readFileSync(file, 'utf8');
@@ -216,10 +220,10 @@ function readText(file: string): string | null {
   }
 }
 
-function withFoldersBelow(folder: string): string[] {
+function listSubtree(folder: string): string[] {
   const found = [folder];
   for (const each of found) {
-    const count = foldersIn(each);
+    const count = countSubfolders(each);
     const hasJob = count !== undefined && count <= 1 && existsSync(join(each, JOB));
     if (hasJob) found.push(join(each, JOB));
     if (hasJob || count === 0) continue;
@@ -227,17 +231,92 @@ function withFoldersBelow(folder: string): string[] {
       for (const entry of readdirSync(each, { withFileTypes: true }))
         if (entry.isDirectory()) found.push(join(each, entry.name));
     } catch {
-      // It is gone.
+      // The folder is gone.
     }
   }
   return found;
 }
 
 /**
- * How many, by the links to it that each of them has. The files of a group are dozens, so to read their names takes ten times
- * as long. Undefined where folders are no links, as on btrfs, or when it is gone.
+ * Derived from the link count, because each subfolder links to its parent. Listing the dozens of files of a group takes ten
+ * times as long. Undefined where subfolders are not counted as links, as on btrfs, or when the folder is gone.
  */
-function foldersIn(folder: string): number | undefined {
+function countSubfolders(folder: string): number | undefined {
   const stat = statSync(folder, { throwIfNoEntry: false });
   return stat && stat.nlink >= 2 ? stat.nlink - 2 : undefined;
 }
+
+/*
+ * Making the control groups of an attempt, as the server has planned them: by the attempt's shim, since the kernel makes one
+ * at a time, and the eight folders of version 1 with their limits took 3 ms of the server's thread for each job.
+ *
+ * Imports nothing but Node and the files beside it: the shim does.
+ */
+
+/** A file of a group, and what is written to it. */
+export type GroupSetting = [file: string, value: string | number];
+
+/** For each folder of the group, as JSON. `parent`: of the group of all attempts, if that has to be made. */
+export type GroupPlan = { parent: GroupSetting[]; own: GroupSetting[] }[];
+
+/** Makes those that are not there yet, without limits of their own. @throws Error when the kernel refuses. */
+export function createGroup(group: Cgroup, plan: GroupPlan): void {
+  for (const [i, folder] of group.folders.entries()) makeBelow(folder, plan[i]?.parent ?? []);
+  for (const inner of listJobFolders(group)) makeFolder(inner);
+}
+
+/** Gives those that were made their limits. @throws Error when the kernel refuses. */
+export function applyGroupLimits(group: Cgroup, plan: GroupPlan): void {
+  for (const [i, folder] of group.folders.entries())
+    for (const setting of plan[i]?.own ?? []) set(folder, setting);
+}
+
+/** Parents that this process has given their limits: which folder it was, and which limits. */
+const prepared = new Map<string, string>();
+
+/** The parent may be removed by the end of another attempt at any moment: then it is made again. */
+function makeBelow(folder: string, settings: readonly GroupSetting[]): void {
+  const parent = dirname(folder);
+  for (let round = 0; ; round++) {
+    try {
+      const known = `${statSync(parent, { throwIfNoEntry: false })?.ino} ${settings}`;
+      // Who made it may have been killed before it had its limits.
+      if (prepared.get(parent) !== known) {
+        mkdirSync(parent, { recursive: true });
+        for (const setting of settings) set(parent, setting);
+        prepared.set(parent, `${statSync(parent).ino} ${settings}`);
+      }
+      makeFolder(folder);
+      return;
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code !== 'ENOENT' || round === 100) throw error;
+    }
+  }
+}
+
+/** It may be there: a shim that was killed before the start of its attempt leaves it to the next. */
+function makeFolder(folder: string): void {
+  try {
+    mkdirSync(folder);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+  }
+}
+
+/** Without what a kernel or its configuration may lack: swap accounting, hierarchies that can be switched, shares. */
+function set(folder: string, [file, value]: GroupSetting): void {
+  try {
+    writeFileSync(join(folder, file), String(value));
+  } catch (error) {
+    if (!OPTIONAL.includes(file)) throw error;
+  }
+}
+
+const OPTIONAL = [
+  'memory.swap.max',
+  'memory.memsw.limit_in_bytes',
+  'memory.use_hierarchy',
+  'cpu.shares',
+  'cpu.weight',
+];

@@ -1,12 +1,12 @@
 /**
- * Where control groups for attempts can be made, and making them.
+ * Finds out where control groups can be created, and plans the groups of attempts.
  *
- * They are made below the group that this server is in, so what its operator allows the server holds for its
- * jobs too. That takes root, or a group that was delegated to our user (systemd: `Delegate=yes`).
+ * They are created below the group of this server, so limits that the operator sets for the server include its jobs. This
+ * needs root, or a group that is delegated to the server's user (systemd: `Delegate=yes`).
  *
- *   <own>/loam-server       version 2 only: the server's processes. A group that shares its controllers out
- *                           must have no process of its own.
- *   <own>/loam/<attempt>    one for each attempt with its limits, made before its start and removed after its end
+ *   <own>/loam-server         version 2 only: the server's processes. A group that delegates controllers to the groups
+ *                             below it must not have processes of its own.
+ *   <own>/loam/<attempt>      the limits of an attempt; created before its start, removed after its end
  *   <own>/loam/<attempt>/job  the processes of the job
  */
 import { execFile } from 'node:child_process';
@@ -16,44 +16,52 @@ import { promisify } from 'node:util';
 import { mountPath } from '../supervisor/folder.ts';
 import type { Limits } from '../supervisor/limits.ts';
 import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
-import { type Cgroup, joinFiles, PARENT, removeGroup } from './cgroup.ts';
-import { type GroupPlan, limitGroup, makeGroup, type Setting } from './group-plan.ts';
+import {
+  ATTEMPTS_GROUP,
+  applyGroupLimits,
+  type Cgroup,
+  createGroup,
+  type GroupPlan,
+  type GroupSetting,
+  listJoinFiles,
+  removeGroup,
+} from './cgroup.ts';
 
-export const CONTROLLERS = ['memory', 'cpu', 'pids'] as const;
+const CONTROLLERS = ['memory', 'cpu', 'pids'] as const;
 export type Controller = (typeof CONTROLLERS)[number];
 
-const SERVER = 'loam-server';
-/** Of `cpu.cfs_period_us` and `cpu.max`. */
+const SERVER_GROUP = 'loam-server';
+/** The period of `cpu.cfs_period_us` and `cpu.max`. */
 const PERIOD_US = 100_000;
 
 export type GroupLimits = Pick<Limits, 'memoryBytes' | 'allJobsMemoryBytes' | 'cpus' | 'processes'>;
 
 export type Cgroups = {
   version: 1 | 2;
-  /** The limits that can be set here. */
+  /** The controllers whose limits can be set here. */
   controllers: Controller[];
-  /** The groups that an attempt of that name has or would have: to be stored before they are made. */
+  /** The folders for an attempt of this name. They are stored before they are created. */
   groupOf(name: string): Cgroup;
-  /** The names of all that exist, of other servers on this machine too. */
+  /** The names of all existing groups, including those of other servers on this machine. */
   names(): string[];
-  /** How they are made with these limits. */
+  /** The settings that give a group these limits. */
   plan(group: Cgroup, limits: GroupLimits): GroupPlan;
 };
 
-/** What the kernel shows about this process. */
-export type Hierarchy = {
-  /** As in /proc/self/mountinfo. */
+/** What the kernel shows to this process. */
+type Hierarchy = {
+  /** The text of /proc/self/mountinfo. */
   mounts: string;
-  /** As in /proc/self/cgroup. */
+  /** The text of /proc/self/cgroup. */
   membership: string;
 };
 
 /**
- * The control groups that can be made here, or why there are none. One with the limits of `tried` is made, joined
- * and removed, as permissions and kernels differ in more ways than can be asked for.
+ * The control groups that can be created here, or why they cannot. Permissions and kernels differ in more ways than can be
+ * checked, so a group with the limits `trial` is created, joined and removed.
  */
-export async function findCgroups(tried: GroupLimits): Promise<Cgroups | { missing: string }> {
-  if (process.platform !== 'linux') return { missing: 'control groups exist on Linux alone' };
+export async function findCgroups(trial: GroupLimits): Promise<Cgroups | { missing: string }> {
+  if (process.platform !== 'linux') return { missing: 'control groups exist on Linux only' };
   try {
     const found = openCgroups({
       mounts: readFileSync('/proc/self/mountinfo', 'utf8'),
@@ -62,38 +70,38 @@ export async function findCgroups(tried: GroupLimits): Promise<Cgroups | { missi
     if (!found) return { missing: 'no control groups with memory or pids are mounted' };
     const probe = found.groupOf(`probe-${process.pid}-${Date.now()}`);
     try {
-      const plan = found.plan(probe, tried);
-      makeGroup(probe, plan);
-      limitGroup(probe, plan);
+      const plan = found.plan(probe, trial);
+      createGroup(probe, plan);
+      applyGroupLimits(probe, plan);
       await promisify(execFile)('/bin/sh', [
         '-c',
         'for f; do echo 0 > "$f" || exit 1; done',
         'sh',
-        ...joinFiles(probe),
+        ...listJoinFiles(probe),
       ]);
     } finally {
       await removeGroup(probe);
     }
     return found;
   } catch (error) {
-    return { missing: `control groups cannot be made here (${(error as Error).message})` };
+    return { missing: `control groups cannot be created here (${(error as Error).message})` };
   }
 }
 
 /**
- * What a hierarchy offers, without trying it; null when that is neither memory nor pids.
- * @throws Error when we may not make groups in it.
+ * What a hierarchy offers, without trying it; null when it has neither memory nor pids.
+ * @throws Error when groups cannot be created in it
  */
 export function openCgroups({ mounts, membership }: Hierarchy): Cgroups | null {
-  const places = placesOf(mounts, membership);
-  return openVersion2(places) ?? openVersion1(places);
+  const ownFolders = findOwnFolders(mounts, membership);
+  return openVersion2(ownFolders) ?? openVersion1(ownFolders);
 }
 
-/** Our own folder in each mounted hierarchy, by its controller; version 2 is under ''. */
+/** The folder of this process in each mounted hierarchy, by controller; version 2 has the key ''. */
 type CgroupPaths = Map<string, string>;
 
-function placesOf(mounts: string, membership: string): CgroupPaths {
-  const places: CgroupPaths = new Map();
+function findOwnFolders(mounts: string, membership: string): CgroupPaths {
+  const found: CgroupPaths = new Map();
   const own = new Map<string, string>();
   for (const line of membership.trim().split('\n')) {
     const [, controllers = '', ...path] = line.split(':');
@@ -106,62 +114,62 @@ function placesOf(mounts: string, membership: string): CgroupPaths {
     const names = type === 'cgroup2' ? [''] : type === 'cgroup' ? options.split(',') : [];
     for (const name of names) {
       const path = own.get(name);
-      if (path === undefined || places.has(name)) continue;
-      // In a container the mount may begin at our own group.
+      if (path === undefined || found.has(name)) continue;
+      // In a container the mount may begin at the group of this process.
       const below = posix.relative(root, path);
-      places.set(name, below.startsWith('..') ? mountedAt : join(mountedAt, below));
+      found.set(name, below.startsWith('..') ? mountedAt : join(mountedAt, below));
     }
   }
-  return places;
+  return found;
 }
 
-/** Null when the unified hierarchy does not offer what we need: `hybrid` machines keep it in version 1. */
-function openVersion2(places: CgroupPaths): Cgroups | null {
-  const place = places.get('');
-  if (place === undefined) return null;
-  const own = basename(place) === SERVER ? dirname(place) : place;
+/** Null when the unified hierarchy lacks the controllers: `hybrid` machines have them in version 1. */
+function openVersion2(ownFolders: CgroupPaths): Cgroups | null {
+  const current = ownFolders.get('');
+  if (current === undefined) return null;
+  const own = basename(current) === SERVER_GROUP ? dirname(current) : current;
   const offered = readFileSync(join(own, 'cgroup.controllers'), 'utf8').trim().split(/\s+/);
   const controllers = CONTROLLERS.filter((name) => offered.includes(name));
   if (!controllers.includes('memory') && !controllers.includes('pids')) return null;
-  shareOut(own, controllers);
+  delegateControllers(own, controllers);
 
-  const parent = join(own, PARENT);
+  const parent = join(own, ATTEMPTS_GROUP);
   return {
     version: 2,
     controllers,
     groupOf: (name) => ({ folders: [join(parent, name)] }),
-    names: () => foldersIn(parent),
+    names: () => listFolders(parent),
     plan(_group, limits) {
-      const together: Setting[] = [
+      const allJobs: GroupSetting[] = [
         ['memory.max', limits.allJobsMemoryBytes],
         ['cpu.weight', GROUP_WEIGHT],
       ];
-      const own: Setting[] = [
+      const own: GroupSetting[] = [
         ['memory.max', limits.memoryBytes],
         ['memory.swap.max', 0],
-        ['cpu.max', `${quotaOf(limits)} ${PERIOD_US}`],
+        ['cpu.max', `${cpuQuota(limits)} ${PERIOD_US}`],
         ['pids.max', limits.processes],
       ];
-      return [{ parent: [enabling(controllers), ...offeredOf(together)], own: offeredOf(own) }];
+      return [{ parent: [enableSetting(controllers), ...offeredOf(allJobs)], own: offeredOf(own) }];
     },
   };
 
-  function offeredOf(settings: Setting[]): Setting[] {
+  function offeredOf(settings: GroupSetting[]): GroupSetting[] {
     return settings.filter(([file]) => offered.includes(file.slice(0, file.indexOf('.'))));
   }
 }
 
-function enabling(controllers: readonly Controller[]): Setting {
+function enableSetting(controllers: readonly Controller[]): GroupSetting {
   return ['cgroup.subtree_control', controllers.map((name) => `+${name}`).join(' ')];
 }
 
-/** Lets the groups below have the controllers. The root alone may do that and hold processes too. */
-function shareOut(own: string, controllers: readonly Controller[]): void {
+/** Delegates the controllers to the groups below. Only the root group may do so while it has processes. */
+function delegateControllers(own: string, controllers: readonly Controller[]): void {
   const isRoot = readOr(join(own, 'cgroup.type'), null) === null;
   if (!isRoot) {
-    const server = join(own, SERVER);
+    const server = join(own, SERVER_GROUP);
     mkdirSync(server, { recursive: true });
-    // Again for what was forked meanwhile.
+    // Repeated for processes that were forked meanwhile.
     for (let round = 0; round < 10; round++) {
       const pids = (readOr(join(own, 'cgroup.procs'), '') ?? '').split('\n').filter(Boolean);
       if (pids.length === 0) break;
@@ -173,33 +181,34 @@ function shareOut(own: string, controllers: readonly Controller[]): void {
 }
 
 function enable(folder: string, controllers: readonly Controller[]): void {
-  const [file, text] = enabling(controllers);
+  const [file, text] = enableSetting(controllers);
   writeFileSync(join(folder, file), String(text));
 }
 
-function openVersion1(places: CgroupPaths): Cgroups | null {
-  const controllers = CONTROLLERS.filter((name) => places.has(name));
+function openVersion1(ownFolders: CgroupPaths): Cgroups | null {
+  const controllers = CONTROLLERS.filter((name) => ownFolders.has(name));
   if (!controllers.includes('memory') && !controllers.includes('pids')) return null;
-  /** `cpuacct` limits nothing; it counts the seconds. Often it is mounted together with `cpu`. */
-  const owns = [...new Set([...controllers, 'cpuacct'].flatMap((name) => places.get(name) ?? []))];
+  // `cpuacct` counts CPU seconds and limits nothing. Often it is mounted together with `cpu`.
+  const names = [...controllers, 'cpuacct'];
+  const owns = [...new Set(names.flatMap((name) => ownFolders.get(name) ?? []))];
   return {
     version: 1,
     controllers,
-    groupOf: (name) => ({ folders: owns.map((own) => join(own, PARENT, name)) }),
-    names: () => [...new Set(owns.flatMap((own) => foldersIn(join(own, PARENT))))],
+    groupOf: (name) => ({ folders: owns.map((own) => join(own, ATTEMPTS_GROUP, name)) }),
+    names: () => [...new Set(owns.flatMap((own) => listFolders(join(own, ATTEMPTS_GROUP))))],
     plan: ({ folders }, limits) =>
       folders.map((folder) => {
-        const parent: Setting[] = [];
-        const own: Setting[] = [];
-        const holds = (name: Controller) => dirname(dirname(folder)) === places.get(name);
+        const parent: GroupSetting[] = [];
+        const own: GroupSetting[] = [];
+        const holds = (name: Controller) => dirname(dirname(folder)) === ownFolders.get(name);
         if (holds('memory')) {
-          // Linux before 5.11 counts the children of a group only when that is switched on.
-          parent.push(['memory.use_hierarchy', 1], ...memoryOf(limits.allJobsMemoryBytes));
-          own.push(...memoryOf(limits.memoryBytes));
+          // Before Linux 5.11 a group counts the groups below it only with this setting.
+          parent.push(['memory.use_hierarchy', 1], ...memorySettings(limits.allJobsMemoryBytes));
+          own.push(...memorySettings(limits.memoryBytes));
         }
         if (holds('cpu')) {
           parent.push(['cpu.shares', GROUP_SHARES]);
-          own.push(['cpu.cfs_period_us', PERIOD_US], ['cpu.cfs_quota_us', quotaOf(limits)]);
+          own.push(['cpu.cfs_period_us', PERIOD_US], ['cpu.cfs_quota_us', cpuQuota(limits)]);
         }
         if (holds('pids')) own.push(['pids.max', limits.processes]);
         return { parent, own };
@@ -207,24 +216,24 @@ function openVersion1(places: CgroupPaths): Cgroups | null {
   };
 }
 
-/** The second is of memory and swap together. */
-function memoryOf(bytes: number): Setting[] {
+/** The second setting limits memory and swap together. */
+function memorySettings(bytes: number): GroupSetting[] {
   return [
     ['memory.limit_in_bytes', bytes],
     ['memory.memsw.limit_in_bytes', bytes],
   ];
 }
 
-function quotaOf({ cpus }: GroupLimits): number {
+function cpuQuota({ cpus }: GroupLimits): number {
   return Math.round(cpus * PERIOD_US);
 }
 
-function foldersIn(folder: string): string[] {
+function listFolders(folder: string): string[] {
   try {
     const entries = readdirSync(folder, { withFileTypes: true });
     return entries.flatMap((entry) => (entry.isDirectory() ? [entry.name] : []));
   } catch {
-    // It is made with the first group.
+    // The folder is created with the first group.
     return [];
   }
 }
@@ -241,6 +250,6 @@ function tryTo(step: () => void): void {
   try {
     step();
   } catch {
-    // The kernel does not offer it, or the process is gone.
+    // The kernel does not offer the file, or the process is gone.
   }
 }

@@ -1,7 +1,7 @@
 /**
- * What a job without a sandbox leaves outside its folders: files where everyone may write, and System V's shared
- * memory, queues and semaphores, which outlive all processes. They take memory and disk that nobody accounts for, and
- * the next job with the same user id could read them.
+ * Removes files and IPC objects that a job without a sandbox leaves outside its folders: files in world-writable folders,
+ * and System V shared memory, queues and semaphores, which outlive all processes. They would take memory and disk that is
+ * not accounted for, and the next job with the same user id could read them.
  */
 import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -10,26 +10,26 @@ import { promisify } from 'node:util';
 const run = promisify(execFile);
 
 const FOLDERS = ['/tmp', '/var/tmp', '/dev/shm', '/dev/mqueue'];
-/** Files of /proc/sysvipc → the option of `ipcrm` that removes by id. */
+/** File in /proc/sysvipc → the option of `ipcrm` that removes by id. */
 const IPC = { shm: '-m', msg: '-q', sem: '-s' } as const;
 const TIMEOUT_MS = 60_000;
 
 /**
- * Removes what belongs to a user that no process runs under. As far as the machine allows: a program that is
- * missing must not keep the attempt from being over.
+ * Removes everything that belongs to a user without processes. Errors are ignored: a missing program must not keep the
+ * attempt from ending.
  */
 export async function cleanupIpc(uid: number): Promise<void> {
   const options = { timeout: TIMEOUT_MS };
   const owned = ['-mindepth', '1', '-maxdepth', '1', '-uid', String(uid)];
   const remove = ['-exec', 'rm', '-rf', '--one-file-system', '--', '{}', '+'];
-  // It ends with 1 where one of the folders is missing.
+  // `find` exits with 1 where one of the folders is missing.
   await run('find', [...FOLDERS, ...owned, ...remove], options).catch(() => {});
-  const objects = await ipcOf(uid);
+  const objects = await listIpcObjects(uid);
   if (objects.length > 0) await run('ipcrm', objects, options).catch(() => {});
 }
 
-/** Arguments for `ipcrm`: of what the user made, or was given. */
-async function ipcOf(uid: number): Promise<string[]> {
+/** Arguments for `ipcrm`: objects that the user created or owns. */
+async function listIpcObjects(uid: number): Promise<string[]> {
   const found: string[] = [];
   for (const [name, option] of Object.entries(IPC)) {
     const text = await readFile(`/proc/sysvipc/${name}`, 'utf8').catch(() => '');

@@ -1,9 +1,9 @@
 /**
- * How jobs are confined on this machine: found out once, at the start, by trying it, best first.
+ * Finds out at startup how jobs can be confined on this machine, by trying each way, best first:
  *
  * - `bubblewrap`: own mounts, pids, message queues and host name.
- * - `unshare`: the same, made with util-linux.
- * - `none`: an ordinary process. As root it runs under another user; as anyone else it can do what we can.
+ * - `unshare`: the same, built from the tools of util-linux.
+ * - `none`: an ordinary process. A root server runs it as another user; otherwise it can do whatever the server can.
  */
 import { chmodSync, chownSync, mkdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { chmod, mkdir, readdir, stat } from 'node:fs/promises';
@@ -18,71 +18,48 @@ import {
   openAccounts,
   type UidRange,
 } from '../supervisor/accounts.ts';
-import { limitMark, MARKS_LIMITS } from '../supervisor/proc.ts';
+import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
 import { giveTo } from '../supervisor/small-trees.ts';
-import { asUser } from '../supervisor/user.ts';
+import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
-import { openOwnFiles } from './etc.ts';
+import { openUserFiles } from './etc.ts';
 import { findKeyringGuard } from './keyrings.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
-import { type NetworkSpec, quote } from './namespace.ts';
-import { internetFor, whyNoInternet, withOpenTun } from './network.ts';
+import { type NetworkSpec, quoteForShell } from './namespace.ts';
+import { findInternetProblem, planInternet, tunDevicePrefix } from './network.ts';
 import { unshareCommand } from './unshare.ts';
-import { attemptView, type Mount, openView, RESOLVER } from './view.ts';
+import { attemptMounts, type Mount, openView, RESOLV_CONF_MOUNT } from './view.ts';
 
 export type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 
 export type ConfinementOptions = {
-  /** Where the folders of attempts lie. */
+  /** Contains the folders of attempts. */
   dir: string;
-  /** Folders that jobs must not see, wherever they lie. */
+  /** Folders that jobs must not see, wherever they are mounted. */
   hidden: readonly string[];
-  /** The best that works, or this one. */
+  /** `auto` takes the best sandbox that works. */
   sandbox: Sandbox | 'auto';
-  /** Unset: `internet` where that can be had, else `host`. */
+  /** Unset: `internet` where it works, else `host`. */
   network: NetworkMode | undefined;
   uids: UidRange;
 };
 
-export type Confinement = {
-  sandbox: Sandbox;
-  network: NetworkMode;
-  /** What the operator must know, in whole sentences. */
-  warnings: string[];
-  /** Makes the folder of an attempt, with the folders in it that a job needs but for the working folder. */
-  place(place: string): Promise<void>;
-  /** What the attempt in this folder has of the machine; again, the same user. */
-  reserve(place: string): Promise<Reserved>;
-  /** The beginning of the command line of shims, which open networks and start jobs. */
-  aroundShims: string[];
-  /** Makes the FIFOs for its output, while its folders are filled: it starts a program. */
-  open(place: string, reserved: Reserved): Promise<void>;
-  /** Gives the job's folders, now complete, to the user that it will run under. */
-  give(place: string, reserved: Reserved): Promise<void>;
-  /** Kills what runs under the attempt's user. */
-  end(place: string): Promise<void>;
-  /** Gives the attempt's user back, when nothing runs under it any more, and removes what it left elsewhere. */
-  release(place: string): Promise<void>;
-  /** The command line for an attempt whose folders (work, tmp, home) stand in `place`. */
-  compose(place: string, job: Job, reserved: Reserved): Promise<Command>;
-};
-
-export type Reserved = {
-  /** Null: our own user. */
+export type AttemptResources = {
+  /** Null: the job runs as the server's own user. */
   account: Account | null;
-  /** Null: it has none of its own, or one that leads nowhere. */
+  /** Null: the job has no network of its own, or one without a connection. */
   internet: { spec: NetworkSpec; nameserver: string } | null;
 };
 
-export type Job = {
+export type ConfinedJob = {
   attempt: string;
   command: string;
   env: Record<string, string>;
   devices: readonly string[];
 };
 
-/** @throws ConfigError when what was asked for cannot be had here. */
+/** @throws ConfigError when the configured sandbox or network does not work here */
 export async function findConfinement(options: ConfinementOptions): Promise<Confinement> {
   const { dir, hidden } = options;
   const warnings: string[] = [];
@@ -93,95 +70,174 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   const found = await openAccounts(options.uids, dir);
   const accounts = found && !('missing' in found) ? found : null;
   if (found && 'missing' in found)
-    warnings.push(`Jobs run under the server's own user, root: ${found.missing}.`);
+    warnings.push(`Jobs run as the server's own user, root: ${found.missing}.`);
 
   const trial = accounts ? { uid: options.uids.first, networkUid: options.uids.first + 1 } : null;
-  const viewNow = openView(join(dir, '.etc'), hidden);
-  const ownFiles = openOwnFiles(join(dir, '.etc-of-users'), MOUNTS.home);
-  const { around, warning: unguarded } = await findKeyringGuard();
-  if (unguarded) warnings.push(unguarded);
-  const { sandbox, reasons } = await findSandbox(options.sandbox, { around, root }, trial, viewNow);
+  const machineMounts = openView(join(dir, '.etc'), hidden);
+  const { prefix, warning: keyringWarning } = await findKeyringGuard();
+  if (keyringWarning) warnings.push(keyringWarning);
+  const trialOptions = { prefix, root };
+  const { sandbox, reasons } = await findSandbox(
+    options.sandbox,
+    trialOptions,
+    trial,
+    machineMounts,
+  );
   if (sandbox === 'none') warnings.push(...(await prepareUnconfined(options, accounts, reasons)));
   const { network, warning } = await findNetwork(options.network, sandbox, trial);
   if (warning) warnings.push(warning);
 
+  const isUnconfined = sandbox === 'none';
   const canMark =
-    sandbox === 'none' && MARKS_LIMITS && (await works([...limited(''), '/bin/true']));
-  const drop =
-    sandbox === 'none' && (await works([...NO_NEW_RIGHTS, '/bin/true'])) ? NO_NEW_RIGHTS : [];
-
-  return {
+    isUnconfined && USES_LIMIT_MARK && (await works([...limitMarkPrefix(''), '/bin/true']));
+  const canDropRights = isUnconfined && (await works([...NO_NEW_RIGHTS, '/bin/true']));
+  return new Confinement({
     sandbox,
     network,
     warnings,
-    async place(place) {
-      mkdirSync(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
-      for (const name of ['tmp', 'home']) mkdirSync(join(place, name));
-    },
-    aroundShims: [...around, ...(network === 'internet' ? withOpenTun(trial) : [])],
-    async reserve(place) {
-      const account = (await accounts?.reserve(place)) ?? null;
-      // Of an attempt whose end this server has not seen.
-      if (account && sandbox === 'none') await cleanupIpc(account.uid);
-      return { account, internet: network === 'internet' ? internetFor(account) : null };
-    },
-    async open(place, { account }) {
-      const outputs = OUTPUTS.map((name) => join(place, name));
-      await run('mkfifo', ['-m', '600', ...outputs]);
-      if (!account) return;
-      // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
-      for (const output of outputs) {
-        chownSync(output, 0, account.uid);
-        chmodSync(output, 0o620);
-      }
-    },
-    async give(place, { account }) {
-      if (!account) return;
-      const folders = Object.keys(MOUNTS).map((name) => join(place, name));
-      await giveTo({ uid: account.uid, gid: account.uid }, folders);
-      for (const folder of folders) chmodSync(folder, 0o700);
-    },
-    async end(place) {
-      // In a sandbox all have died with its first process.
-      if (sandbox === 'none') await accounts?.end(place);
-    },
-    async release(place) {
-      const account = sandbox === 'none' ? await accounts?.of(place) : undefined;
-      if (account) await cleanupIpc(account.uid);
-      await accounts?.release(place);
-    },
-    async compose(place, { attempt, command, env, devices }, { account, internet }) {
-      const base = { PATH, LANG: 'C.UTF-8', USER: 'job' };
-      if (sandbox === 'none') {
-        const own = { ...base, HOME: join(place, 'home'), TMPDIR: join(place, 'tmp'), ...env };
-        return {
-          ...unconfined(account, [...(canMark ? limited(attempt) : []), ...drop], command),
-          env: environmentScript(own, join(place, 'work')),
-        };
-      }
-      const files = ownFiles(account?.uid ?? 1000, internet?.nameserver);
-      const mounts = [
-        ...viewNow(),
-        ...(network === 'host' ? [RESOLVER] : []),
-        ...devices.map((path): Mount => ({ kind: 'device', from: path, to: path })),
-        ...attemptView(place, files),
-      ];
-      const own = { ...base, HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...env };
-      const inside = { mounts, root, uid: account?.uid ?? null };
-      return {
-        ...confined(sandbox, inside, network === 'none' ? 'none' : 'shared', command),
-        env: environmentScript(own, MOUNTS.work),
-        network: internet?.spec ?? null,
-      };
-    },
-  };
+    shimPrefix: [...prefix, ...(network === 'internet' ? tunDevicePrefix(trial) : [])],
+    accounts,
+    root,
+    machineMounts,
+    userFiles: openUserFiles(join(dir, '.etc-of-users'), MOUNTS.home),
+    unconfinedPrefix: (attempt) => [
+      ...(canMark ? limitMarkPrefix(attempt) : []),
+      ...(canDropRights ? NO_NEW_RIGHTS : []),
+    ],
+  });
 }
 
-type Inside = { mounts: readonly Mount[]; root: string; uid: number | null };
+type Findings = {
+  sandbox: Sandbox;
+  network: NetworkMode;
+  warnings: string[];
+  shimPrefix: string[];
+  /** Null: jobs run as the server's own user. */
+  accounts: Accounts | null;
+  root: string;
+  machineMounts: () => readonly Mount[];
+  userFiles: ReturnType<typeof openUserFiles>;
+  unconfinedPrefix: (attempt: string) => string[];
+};
 
-function confined(
+export class Confinement {
+  readonly sandbox: Sandbox;
+  readonly network: NetworkMode;
+  /** Whole sentences for the operator. */
+  readonly warnings: readonly string[];
+  /** The beginning of the command line of shims, which open networks and start jobs. */
+  readonly shimPrefix: string[];
+  readonly #findings: Findings;
+
+  constructor(findings: Findings) {
+    this.sandbox = findings.sandbox;
+    this.network = findings.network;
+    this.warnings = findings.warnings;
+    this.shimPrefix = findings.shimPrefix;
+    this.#findings = findings;
+  }
+
+  /** Creates the folder of an attempt with the folders that a job needs, except its working directory. */
+  async createFolder(folder: string): Promise<void> {
+    const { sandbox, accounts } = this.#findings;
+    mkdirSync(folder, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
+    for (const name of ['tmp', 'home']) mkdirSync(join(folder, name));
+  }
+
+  /** Reserves a user and a network for the attempt; called again, it returns the same user. */
+  async reserve(folder: string): Promise<AttemptResources> {
+    const account = (await this.#findings.accounts?.reserve(folder)) ?? null;
+    // The user's last attempt may have ended while no server ran.
+    if (account && this.sandbox === 'none') await cleanupIpc(account.uid);
+    return { account, internet: this.network === 'internet' ? planInternet(account) : null };
+  }
+
+  /** Creates the FIFOs for the job's output. Called while its folders are filled, because it starts a program. */
+  async createOutputs(folder: string, { account }: AttemptResources): Promise<void> {
+    const outputs = OUTPUTS.map((name) => join(folder, name));
+    await run('mkfifo', ['-m', '600', ...outputs]);
+    if (!account) return;
+    // The job opens its output through /dev/stdout too. The server stays the owner, so that the job cannot change the mode.
+    for (const output of outputs) {
+      chownSync(output, 0, account.uid);
+      chmodSync(output, 0o620);
+    }
+  }
+
+  /** Gives the completed folders of the job to the user that it will run as. */
+  async giveFolders(folder: string, { account }: AttemptResources): Promise<void> {
+    if (!account) return;
+    const folders = Object.keys(MOUNTS).map((name) => join(folder, name));
+    await giveTo({ uid: account.uid, gid: account.uid }, folders);
+    for (const each of folders) chmodSync(each, 0o700);
+  }
+
+  /** Kills all processes of the attempt's user. In a sandbox they died with its first process. */
+  async killProcesses(folder: string): Promise<void> {
+    if (this.sandbox === 'none') await this.#findings.accounts?.end(folder);
+  }
+
+  /** Releases the attempt's user when none of its processes is left, and removes its files outside the folder. */
+  async release(folder: string): Promise<void> {
+    const { accounts } = this.#findings;
+    const account = this.sandbox === 'none' ? await accounts?.of(folder) : undefined;
+    if (account) await cleanupIpc(account.uid);
+    await accounts?.release(folder);
+  }
+
+  /** The command line for an attempt whose folders (work, tmp, home) are in `folder`. */
+  async compose(folder: string, job: ConfinedJob, resources: AttemptResources): Promise<Command> {
+    return this.sandbox === 'none'
+      ? this.#composeUnconfined(folder, job, resources)
+      : this.#composeSandboxed(this.sandbox, folder, job, resources);
+  }
+
+  #composeUnconfined(folder: string, job: ConfinedJob, { account }: AttemptResources): Command {
+    const prefix = account
+      ? setprivPrefix(account.uid)
+      : this.#findings.unconfinedPrefix(job.attempt);
+    const dirs = { HOME: join(folder, 'home'), TMPDIR: join(folder, 'tmp') };
+    return {
+      argv: [...prefix, ...entryCommand(job.command)],
+      cwd: '/',
+      setup: null,
+      env: environmentScript({ ...BASE_ENV, ...dirs, ...job.env }, join(folder, 'work')),
+      uid: account?.uid ?? null,
+      network: null,
+    };
+  }
+
+  #composeSandboxed(
+    sandbox: 'bubblewrap' | 'unshare',
+    folder: string,
+    { command, env, devices }: ConfinedJob,
+    { account, internet }: AttemptResources,
+  ): Command {
+    const { machineMounts, userFiles, root } = this.#findings;
+    const files = userFiles(account?.uid ?? 1000, internet?.nameserver);
+    const mounts = [
+      ...machineMounts(),
+      ...(this.network === 'host' ? [RESOLV_CONF_MOUNT] : []),
+      ...devices.map((path): Mount => ({ kind: 'device', from: path, to: path })),
+      ...attemptMounts(folder, files),
+    ];
+    const dirs = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
+    const view = { mounts, root, uid: account?.uid ?? null };
+    return {
+      ...sandboxCommand(sandbox, view, this.network === 'none' ? 'none' : 'shared', command),
+      env: environmentScript({ ...BASE_ENV, ...dirs, ...env }, MOUNTS.work),
+      network: internet?.spec ?? null,
+    };
+  }
+}
+
+const BASE_ENV = { PATH, LANG: 'C.UTF-8', USER: 'job' };
+
+type SandboxView = { mounts: readonly Mount[]; root: string; uid: number | null };
+
+function sandboxCommand(
   sandbox: 'bubblewrap' | 'unshare',
-  { mounts, root, uid }: Inside,
+  { mounts, root, uid }: SandboxView,
   network: 'shared' | 'none',
   command: string,
 ): Omit<Command, 'env'> {
@@ -196,54 +252,41 @@ function confined(
     ...rest,
     argv: [
       ...['bwrap', '--args', '4', '--json-status-fd', '3', '--'],
-      ...(uid === null ? [] : asUser(uid)),
+      ...(uid === null ? [] : setprivPrefix(uid)),
       ...entry,
     ],
     setup: options.map((option) => `${option}\0`).join(''),
   };
 }
 
-/** FIFOs, as the shim knows them. Node makes none. */
+/** The FIFOs that the shim reads. Node itself cannot create FIFOs. */
 const OUTPUTS = ['out', 'err'];
 
-/** `sudo` and the like then give no rights any more. */
+/** Makes `sudo` and other setuid programs give no rights. */
 const NO_NEW_RIGHTS = ['setpriv', '--no-new-privs', '--'];
 
-/** Where the processes of a job have neither a user nor a sandbox of their own. */
-function limited(attempt: string): string[] {
+/** Marks processes that have neither a user nor a sandbox of their own, so that they can be found. */
+function limitMarkPrefix(attempt: string): string[] {
   const limit = limitMark(attempt);
   return ['prlimit', `--rttime=${limit}:${limit}`, '--'];
 }
 
-/** `begin`: what a command starts with that has no user of its own. */
-function unconfined(
-  account: Account | null,
-  begin: string[],
-  command: string,
-): Omit<Command, 'env'> {
-  const uid = account?.uid ?? null;
-  return {
-    argv: [...(account ? asUser(account.uid) : begin), ...entryCommand(command)],
-    cwd: '/',
-    setup: null,
-    uid,
-    network: null,
-  };
-}
-
 async function findSandbox(
   wanted: Sandbox | 'auto',
-  own: { around: readonly string[]; root: string },
+  own: { prefix: readonly string[]; root: string },
   trial: Account | null,
-  view: () => readonly Mount[],
+  machineMounts: () => readonly Mount[],
 ): Promise<{ sandbox: Sandbox; reasons: string }> {
   const reasons: string[] = [];
   for (const sandbox of ['bubblewrap', 'unshare'] as const) {
     if (wanted !== 'auto' && wanted !== sandbox) continue;
-    const inside = { mounts: view(), ...own, uid: trial?.uid ?? null };
-    const why = await whyNot(sandbox, inside);
-    if (why === null) return { sandbox, reasons: '' };
-    reasons.push(`${sandbox}: ${why}`);
+    const problem = await findSandboxProblem(sandbox, {
+      mounts: machineMounts(),
+      ...own,
+      uid: trial?.uid ?? null,
+    });
+    if (problem === null) return { sandbox, reasons: '' };
+    reasons.push(`${sandbox}: ${problem}`);
     if (wanted !== 'auto') throw new Error(reasons[0]);
   }
   return { sandbox: 'none', reasons: reasons.join('; ') || 'it is switched off' };
@@ -256,32 +299,33 @@ function works([program = '', ...args]: string[]): Promise<boolean> {
   );
 }
 
-/** What a machine can do is tried once; a process with several runners, as in tests, need not try again. */
-const tried = new Map<string, Promise<string | null>>();
+/** Results of trials, by what was tried: a process with several runners, as in tests, tries once. */
+const trials = new Map<string, Promise<string | null>>();
 
-function memoizeAttempt(
-  key: unknown,
-  attempt: () => Promise<string | null>,
-): Promise<string | null> {
+function memoizeTrial(key: unknown, tryIt: () => Promise<string | null>): Promise<string | null> {
   const name = JSON.stringify(key);
-  const known = tried.get(name) ?? attempt();
-  tried.set(name, known);
+  const known = trials.get(name) ?? tryIt();
+  trials.set(name, known);
   return known;
 }
 
-type Trial = Inside & { around: readonly string[] };
+type Trial = SandboxView & { prefix: readonly string[] };
 
-function whyNot(sandbox: 'bubblewrap' | 'unshare', inside: Trial): Promise<string | null> {
-  if (process.platform !== 'linux') return Promise.resolve('it exists on Linux alone');
-  const { mounts, uid, around } = inside;
-  const places = mounts.map(({ kind, to }) => [kind, to]);
-  return memoizeAttempt([sandbox, around, places, uid], () => {
-    const command = confined(sandbox, inside, 'shared', 'true');
-    return tryCommand({ ...command, argv: [...around, ...command.argv], env: '' });
+/** @returns why the sandbox does not work here, or null */
+function findSandboxProblem(
+  sandbox: 'bubblewrap' | 'unshare',
+  trial: Trial,
+): Promise<string | null> {
+  if (process.platform !== 'linux') return Promise.resolve('it exists on Linux only');
+  const { mounts, uid, prefix } = trial;
+  const targets = mounts.map(({ kind, to }) => [kind, to]);
+  return memoizeTrial([sandbox, prefix, targets, uid], () => {
+    const command = sandboxCommand(sandbox, trial, 'shared', 'true');
+    return tryCommand({ ...command, argv: [...prefix, ...command.argv], env: '' });
   });
 }
 
-/** @throws ConfigError when the mode was asked for and cannot be had. */
+/** @throws ConfigError when the configured mode does not work here */
 async function findNetwork(
   wanted: NetworkMode | undefined,
   sandbox: Sandbox,
@@ -294,34 +338,34 @@ async function findNetwork(
     );
   if (sandbox === 'none') return { network: 'host' };
   if (wanted === 'none') return { network: 'none' };
-  const why = await memoizeAttempt(['internet', trial], () => whyNoInternet(trial));
-  if (why === null) return { network: 'internet' };
-  if (wanted) throw new ConfigError(`LOAM_JOB_NETWORK: jobs cannot have "${wanted}" here: ${why}`);
+  const problem = await memoizeTrial(['internet', trial], () => findInternetProblem(trial));
+  if (problem === null) return { network: 'internet' };
+  if (wanted)
+    throw new ConfigError(`LOAM_JOB_NETWORK: jobs cannot have "${wanted}" here: ${problem}`);
   return {
     network: 'host',
     warning:
-      'Jobs share the network of this machine and reach what listens on its loopback and in its networks ' +
-      `(LOAM_JOB_NETWORK=host): a network of their own cannot be had, because ${why}.`,
+      'Jobs share the network of this machine and can reach services on its loopback and in its networks ' +
+      `(LOAM_JOB_NETWORK=host): they cannot have a network of their own, because ${problem}.`,
   };
 }
 
 /**
- * Makes the data folder as safe as it can be from jobs that see it, and says how safe that is.
- * @throws ConfigError when jobs could not reach their own folders.
+ * Protects the data folder as far as possible from jobs that see it.
+ * @returns warnings that say what unconfined jobs can still do
+ * @throws ConfigError when jobs could not reach their own folders
  */
 async function prepareUnconfined(
   { dir, hidden, uids }: ConfinementOptions,
   accounts: Accounts | null,
   reasons: string,
 ): Promise<string[]> {
-  const says = (what: string) => [
-    `Jobs run UNCONFINED, ${what} No sandbox works here (${reasons}).`,
-  ];
+  const warn = (how: string) => [`Jobs run UNCONFINED, ${how} No sandbox works here (${reasons}).`];
   if (!accounts)
     return [
-      ...says(
+      ...warn(
         'with the rights of this server: a job can read and change its keys, repositories and database, ' +
-          'other jobs, and all else that its user can. Take none from people you would not give a shell.',
+          'other jobs, and everything else that its user can. Accept jobs only from people whom you would give a shell.',
       ),
       ...exposedSecrets().map(
         ({ name, pid, program }) =>
@@ -329,8 +373,8 @@ async function prepareUnconfined(
           '`node src/main.ts` with it, from a shell that does not have it.',
       ),
     ];
-  // What holds the attempts is passed through by the jobs' users, but not listed; each attempt's own folders are its
-  // user's alone.
+  // The users of jobs may pass through the folder of attempts but not list it. The folders of an attempt are open to
+  // its own user only.
   for (const folder of [...hidden, dir]) {
     for (const name of folder === dir ? [] : await readdir(folder)) {
       const path = join(folder, name);
@@ -338,63 +382,61 @@ async function prepareUnconfined(
     }
     await chmod(folder, `${dir}/`.startsWith(`${folder}/`) ? 0o711 : 0o700);
   }
-  if (!(await works([...asUser(uids.first), '/bin/sh', '-c', 'cd "$1"', 'sh', dir])))
+  if (!(await works([...setprivPrefix(uids.first), '/bin/sh', '-c', 'cd "$1"', 'sh', dir])))
     throw new ConfigError(
-      `LOAM_DATA_DIR: jobs run under users of their own here, who cannot pass through the folders above ${dir}; ` +
-        'choose a folder that they can, such as one in /var/lib',
+      `LOAM_DATA_DIR: jobs run as users of their own here, who cannot pass through the folders above ${dir}; ` +
+        'choose a folder that they can reach, such as one in /var/lib',
     );
-  return says(
-    'each under a user of its own: a job cannot read the data folder, but sees the processes and the ' +
-      'world-readable files of this machine and reaches what listens on its loopback.',
+  return warn(
+    'each as a user of its own: a job cannot read the data folder, but sees the processes and the ' +
+      'world-readable files of this machine and can reach services on its loopback.',
   );
 }
 
 /*
- * The last step before the job's command, the same in every confinement: the environment is read from
- * descriptor 5 by a shell that has no rights any more.
+ * The last step before the job's command, the same in every confinement: a shell without any rights reads the
+ * environment from descriptor 5.
  *
- * It must not be set earlier. What sets up the confinement runs with more rights than the job, and
- * `LD_PRELOAD` in its environment would give those to the job; and as arguments everyone could read it in `ps`.
+ * The environment must not be set earlier. The programs that set up the confinement have more rights than the job, and
+ * `LD_PRELOAD` would pass those to the job; and arguments are visible to everyone in `ps`.
  */
 
-/** Follows whatever confines the job. */
 function entryCommand(command: string): string[] {
   const script = '. /dev/fd/5; exec 3<&- 4<&- 5<&-; exec /bin/sh -c "$1"';
   return ['/bin/sh', '-c', script, 'sh', command];
 }
 
 /**
- * The environment, and where the command starts: root without its rights could not enter a folder of the job.
- * Names are those of shell variables. Some belong to the shell (`PPID`, in bash `UID`) and cannot be set:
- * `command` keeps such a one from ending the script.
+ * Sets the environment and enters the working directory, which root without its rights could not enter. Names are those
+ * of shell variables. Some belong to the shell (`PPID`, in bash `UID`) and cannot be set: `command` keeps these from
+ * ending the script.
  */
 function environmentScript(env: Record<string, string>, cwd: string): string {
   const lines = Object.entries(env).map(
-    ([name, value]) => `command export ${name}=${quote(value)}\n`,
+    ([name, value]) => `command export ${name}=${quoteForShell(value)}\n`,
   );
-  return `cd ${quote(cwd)} && unset OLDPWD\n{ :\n${lines.join('')}} 2>/dev/null\n`;
+  return `cd ${quoteForShell(cwd)} && unset OLDPWD\n{ :\n${lines.join('')}} 2>/dev/null\n`;
 }
 
 /*
- * Spreads the folders of attempts over the disk, where that is an ext4 without a journal, as on many virtual machines.
+ * Spreads the folders of attempts over the disk on an ext4 without a journal, which many virtual machines have.
  *
- * Such an ext4 does not reuse an inode for minutes after it was deleted, and looks at each of them whenever a file is made
- * near them (`recently_deleted` in fs/ext4/ialloc.c). A job makes and deletes some 25 files: at 30 jobs a second the search
- * took a quarter of all CPU time, and more with every job. The attribute T (`topdir`) of a folder has the folders in it placed
- * in block groups of their own, so that each attempt has inodes of its own. With a journal there is no search, and the
- * attribute would cost 4 %.
+ * Such an ext4 does not reuse an inode for minutes after its deletion, and checks each of them when a file is created
+ * nearby (`recently_deleted` in fs/ext4/ialloc.c). A job creates and deletes some 25 files: at 30 jobs a second the search
+ * took a quarter of all CPU time, and more with every job. The attribute T (`topdir`) of a folder places its subfolders in
+ * block groups of their own. With a journal there is no search, and the attribute would cost 4 %.
  */
 
-/** Sets the attribute where that pays. */
+/** Sets the attribute where it helps. */
 async function markTopdir(dir: string): Promise<void> {
-  // Where the file system or our user may not, jobs are only slower.
+  // Where this is not permitted, jobs are only slower.
   if (hasNoJournal(dir)) await run('chattr', ['+T', dir]).catch(() => {});
 }
 
 function hasNoJournal(dir: string): boolean {
   try {
     const { dev } = statSync(dir);
-    // As `makedev` of the kernel has it, for numbers that fit into 12 and 20 bits.
+    // As the kernel's `makedev` encodes it, for numbers that fit into 12 and 20 bits.
     const [major, minor] = [(dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00)];
     const disk = basename(readlinkSync(`/sys/dev/block/${major}:${minor}`));
     return readFileSync(`/sys/fs/ext4/${disk}/journal_task`, 'utf8').trim() === '<none>';

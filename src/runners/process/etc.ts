@@ -1,9 +1,9 @@
 /**
- * The parts of /etc that programs read, as a copy for jobs: one mount, where the parts themselves were 17. Bubblewrap reads
- * the list of all mounts again after each, which made 1.4 of the 8 ms that it takes.
+ * Copies the parts of /etc that programs read, for jobs. A copy is one mount; the parts themselves would be 17, and
+ * bubblewrap reads the list of all mounts again after each (1.4 of its 8 ms).
  *
- * Jobs that run have the copy mounted, across starts of this server, so it is changed in place, and as a package manager does
- * it: a file is replaced by a whole one.
+ * Running jobs have the copy mounted, also across restarts of this server. So it is updated in place, and each changed
+ * file is replaced atomically, as a package manager does.
  */
 import {
   chmodSync,
@@ -23,8 +23,8 @@ import {
 import { join } from 'node:path';
 
 /**
- * Not all of it, and not whole folders where private keys lie beside certificates: an ordinary server's user may read more
- * of them than the people who send it jobs should.
+ * Not all of /etc, and not whole folders with private keys beside certificates: the server's user may be able to read
+ * more of them than people who submit jobs should.
  */
 const PARTS = [
   'alternatives',
@@ -50,42 +50,42 @@ const PARTS = [
   'ssl/openssl.cnf',
 ];
 
-/** Where an attempt's own files are mounted. */
-const PLACES = ['passwd', 'group', 'resolv.conf'];
+/** Files that are mounted per attempt. */
+const MOUNT_POINTS = ['passwd', 'group', 'resolv.conf'];
 
 const NEW = '.new';
 
 /**
- * Makes `copy` what /etc is now. What cannot be read or copied is left out: a job may run without it.
- * @param isHidden whether jobs must not see what lies there
- * @param from in place of /etc
+ * Updates `copy` from /etc. Files that cannot be read or copied are left out: a job may run without them.
+ * @param isHidden whether jobs must not see this path
+ * @param from replaces /etc in tests
  */
 export function copyEtc(copy: string, isHidden: (path: string) => boolean, from = '/etc'): void {
   makeFolder(copy, 0o755);
   copyParts(from, PARTS, copy, isHidden);
-  for (const name of PLACES) {
+  for (const name of MOUNT_POINTS) {
     const path = join(copy, name);
     if (!lstatSync(path, { throwIfNoEntry: false })) writeReadable(path, '');
   }
 }
 
-/** A file of /etc that a user of jobs has for itself. */
-export type OwnFile = { name: string; path: string };
+/** A file of /etc that belongs to one user of jobs. */
+export type UserFile = { name: string; path: string };
 
 /**
- * Files of /etc for each user of jobs, who they are and where they ask for names: written once for each, because those of every
- * job were a folder and three files more to make and to remove.
- * @param home of the user, as jobs see it
+ * Files of /etc for each user of jobs: its account and its DNS server. They are written once per user; per job they would
+ * be a folder and three files to create and remove.
+ * @param home the user's home as jobs see it
  */
-export function openOwnFiles(
+export function openUserFiles(
   folder: string,
   home: string,
-): (uid: number, nameserver?: string) => OwnFile[] {
-  const known = new Map<string, OwnFile[]>();
+): (uid: number, nameserver?: string) => UserFile[] {
+  const known = new Map<string, UserFile[]>();
   makeFolder(folder, 0o700);
   return (uid, nameserver) => {
     const key = `${uid}-${nameserver ?? 'unnamed'}`;
-    const files = known.get(key) ?? writeOwnFiles(join(folder, key), { uid, home, nameserver });
+    const files = known.get(key) ?? writeUserFiles(join(folder, key), { uid, home, nameserver });
     known.set(key, files);
     return files;
   };
@@ -93,7 +93,7 @@ export function openOwnFiles(
 
 type Owner = { uid: number; home: string; nameserver?: string };
 
-function writeOwnFiles(folder: string, { uid, home, nameserver }: Owner): OwnFile[] {
+function writeUserFiles(folder: string, { uid, home, nameserver }: Owner): UserFile[] {
   makeFolder(folder, 0o755);
   const texts = [
     ['passwd', `job:x:${uid}:${uid}:job:${home}:/bin/sh\n`],
@@ -102,14 +102,14 @@ function writeOwnFiles(folder: string, { uid, home, nameserver }: Owner): OwnFil
   ] as const;
   return texts.map(([name, text]) => {
     const path = join(folder, name);
-    // Jobs of an earlier start may have the file mounted.
+    // Jobs that started before this server may have the file mounted.
     writeReadable(`${path}${NEW}`, text);
     renameSync(`${path}${NEW}`, path);
     return { name, path };
   });
 }
 
-/** Users of jobs read it, whatever the umask of this server is. */
+/** Users of jobs must be able to read the file, whatever the umask of this server is. */
 function writeReadable(path: string, text: string): void {
   writeFileSync(path, text);
   chmodSync(path, 0o644);
@@ -122,12 +122,12 @@ function copyParts(
   isHidden: (path: string) => boolean,
 ): void {
   const byFirst = Map.groupBy(parts, (part) => part.split('/')[0] as string);
-  removeOthers(to, [...byFirst.keys(), ...PLACES]);
+  removeExcept(to, [...byFirst.keys(), ...MOUNT_POINTS]);
   for (const [name, paths] of byFirst) {
     const source = join(from, name);
     const target = join(to, name);
-    // A part may be a link to somewhere that a job does not see.
-    if (paths[0] === name) copyEntry(resolved(source), target, isHidden);
+    // A part may be a link to a path that jobs do not see, so its target is copied.
+    if (paths[0] === name) copyEntry(resolvePath(source), target, isHidden);
     else if (lstatSync(source, { throwIfNoEntry: false })) {
       makeFolder(target, 0o755);
       const inner = paths.map((path) => path.slice(name.length + 1));
@@ -136,7 +136,7 @@ function copyParts(
   }
 }
 
-/** A link within a part stays one, wherever it leads. */
+/** A link within a part is copied as a link. */
 function copyEntry(
   from: string | undefined,
   to: string,
@@ -147,13 +147,13 @@ function copyEntry(
     if (stats?.isDirectory()) {
       makeFolder(to, stats.mode);
       const names = readdirSync(from as string);
-      removeOthers(to, names);
+      removeExcept(to, names);
       for (const name of names) copyEntry(join(from as string, name), join(to, name), isHidden);
     } else if (stats?.isSymbolicLink()) copyLink(from as string, to);
     else if (stats?.isFile()) copyFile(from as string, stats, to);
     else rmSync(to, { recursive: true, force: true });
   } catch {
-    // It is being replaced, or the disk is full: the next look finds it.
+    // The file is being replaced, or the disk is full. The next update copies it.
   }
 }
 
@@ -194,14 +194,14 @@ function makeFolder(path: string, mode: number): void {
   chmodSync(path, mode & 0o7777);
 }
 
-function removeOthers(folder: string, names: readonly string[]): void {
+function removeExcept(folder: string, names: readonly string[]): void {
   const kept = new Set(names);
   for (const name of readdirSync(folder))
     if (!kept.has(name)) rmSync(join(folder, name), { recursive: true, force: true });
 }
 
-/** Without links; undefined when nothing is there. */
-export function resolved(path: string): string | undefined {
+/** The path with all links resolved; undefined when nothing exists there. */
+export function resolvePath(path: string): string | undefined {
   try {
     return realpathSync(path);
   } catch {

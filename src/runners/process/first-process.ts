@@ -1,73 +1,70 @@
 /**
- * The first process of a job: a shell that joins the job's control groups, and waits to be told what it becomes.
+ * The first process of a job: a shell that joins the job's control groups and then waits for the command to execute.
  *
- * To join a control group is to wait for the kernel (16 ms: until no processor runs what it ran before). So this process is
- * started before the network of the job is open. As long as it waits it has nothing of a job, and it ends with whoever started
- * it, because its input does.
+ * Joining a control group waits for the kernel (16 ms: until every processor has left its current work), so this process is started before the job's
+ * network is open. While it waits it has no secrets of the job, and it ends with its parent, because its input does.
  *
- * Imports nothing but Node and the files beside it: a job's start waits for it.
+ * The shim imports this file, so it imports nothing but Node and files beside it: the start of a job waits for it.
  */
 import { spawn } from 'node:child_process';
 import { chownSync, rmSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
-import { type Cgroup, joinFiles } from './cgroup.ts';
-import { quote } from './namespace.ts';
+import { type Cgroup, listJoinFiles } from './cgroup.ts';
+import { quoteForShell } from './namespace.ts';
 
-/** What it becomes. */
-export type ExecSpec = {
-  /** For the shell, before it becomes what `argv` says. */
-  orders: readonly string[];
+/** The command that the shell executes. */
+type ExecSpec = {
+  /** Shell commands that run before `argv` and set the limits of the process. */
+  limitCommands: readonly string[];
   argv: readonly string[];
   env: Record<string, string>;
   cwd: string;
-  /** A folder of ours, for files that are there for a moment. */
+  /** A folder of the server, for temporary files. */
   dir: string;
-  /** Paths, which it appends to. */
+  /** Paths of the files to which stdout and stderr are appended. */
   out: string;
   err: string;
-  /** For descriptor 4. */
+  /** The text of descriptor 4. */
   setup: string;
-  /** For descriptor 5; `reader`: the user who must be able to open it again, null: ours. */
+  /** The text of descriptor 5; `reader`: the user who must be able to open it again, null: the current user. */
   input: { text: string; reader: number | null };
 };
 
-/** `error`: it could not be started. */
+/** `error`: the process could not be started. */
 export type Exited = { code: number | null; signal: NodeJS.Signals | null; error?: Error };
 
-export type FirstProcess = {
-  /** Undefined when it could not be started. */
+type FirstProcess = {
+  /** Undefined when the process could not be started. */
   readonly pid: number | undefined;
-  /** Settles with how it ended, also what it has become. */
+  /** Settles when the process has ended, which may have executed a command by then. */
   exited: Promise<Exited>;
-  /** What it writes to descriptor 3: each listener hears all of it from the beginning, whenever that changes. */
+  /** Calls the listener with the whole output of descriptor 3 whenever that grows. */
   onReport(listener: (text: string) => void): void;
-  /** Settles with all of it, when nobody has the descriptor any more. */
+  /** Settles with the whole output of descriptor 3 when no process has it open any more. */
   reported: Promise<string>;
-  /** @returns whether it has opened all its files; false: it has ended before. @throws Error when they cannot be written */
-  become(what: ExecSpec): Promise<boolean>;
-  /** Without having become anything. */
-  end(): Promise<void>;
+  /** @returns whether the shell has opened all its files; false: it ended before. @throws Error when they cannot be written */
+  exec(spec: ExecSpec): Promise<boolean>;
+  /** Ends the shell without a command. */
+  cancel(): Promise<void>;
 };
 
 /**
- * What each first process runs, with the files to write to in `$1` to `--`. It reads a line from descriptor 3, `next` and the
- * path of what it runs next.
+ * The script of a first process. `$1` to `--` are the files that it joins the control groups by. It reads one line from
+ * descriptor 3: `next` and the path of the script to continue with.
  */
 const JOIN_AND_WAIT = `failed=
 while [ "$1" != -- ]; do { echo 0 > "$1"; } 2>/dev/null || failed=$1; shift; done
 IFS=' ' read -r word next <&3 && [ "$word" = next ] || exit 0
 . "$next"`;
 
-/**
- * @param options.ownSession without a sandbox its process group is the way to all that it starts
- */
+/** @param options.ownSession used without a sandbox, so that its process group reaches everything that it starts */
 export function startFirstProcess(
   group: Cgroup | null,
   env: Record<string, string>,
   { ownSession = false } = {},
 ): FirstProcess {
-  const groups = group ? joinFiles(group) : [];
+  const groups = group ? listJoinFiles(group) : [];
   const child = spawn('/bin/sh', ['-c', JOIN_AND_WAIT, 'sh', ...groups, '--'], {
     cwd: '/',
     env,
@@ -79,10 +76,10 @@ export function startFirstProcess(
   child.once('exit', (code, signal) => exit({ code, signal }));
   child.once('error', (error) => exit({ code: null, signal: null, error }));
 
-  // It is listened to at once: what ends before somebody listens is never heard. There is none where no descriptor was free.
+  // Listeners are added at once, because earlier events would be missed. The socket is missing where no descriptor was free.
   const socket = child.stdio?.[3] as Socket | undefined;
   const { promise: reported, resolve: close } = Promise.withResolvers<string>();
-  /** Settles with whether it has said something: that its files are open comes first. */
+  /** Settles with true on the first output, which means that the files are open. */
   const { promise: opened, resolve: open } = Promise.withResolvers<boolean>();
   const listeners: ((text: string) => void)[] = [];
   let text = '';
@@ -90,7 +87,7 @@ export function startFirstProcess(
     open(false);
     close(text);
   };
-  // It may have been killed.
+  // The process may have been killed.
   socket?.on('error', () => {});
   socket?.once('close', closed);
   socket?.on('data', (chunk: Buffer) => {
@@ -99,7 +96,7 @@ export function startFirstProcess(
     for (const listener of listeners) listener(text);
   });
   if (!socket) void exited.then(closed);
-  const tell = (line: string) => void socket?.write(`${line}\n`);
+  const send = (line: string) => void socket?.write(`${line}\n`);
 
   return {
     pid,
@@ -109,32 +106,34 @@ export function startFirstProcess(
       listeners.push(listener);
       if (text) listener(text);
     },
-    async become({ orders, argv, env: own, cwd, dir, out, err, setup, input }) {
+    async exec({ limitCommands, argv, env: own, cwd, dir, out, err, setup, input }) {
       const files = ['setup', 'input', 'next'].map((name) => join(dir, name));
       const [setupFile = '', inputFile = '', nextFile = ''] = files;
-      const exports = Object.entries(own).map(([name, value]) => `export ${name}=${quote(value)}`);
+      const exports = Object.entries(own).map(
+        ([name, value]) => `export ${name}=${quoteForShell(value)}`,
+      );
       const next = [
-        `exec >>${quote(out)} 2>>${quote(err)} 4<${quote(setupFile)} 5<${quote(inputFile)}`,
+        `exec >>${quoteForShell(out)} 2>>${quoteForShell(err)} 4<${quoteForShell(setupFile)} 5<${quoteForShell(inputFile)}`,
         '[ "$failed" = "" ] || { echo "The control group cannot be joined: $failed" >&2; exit 125; }',
         'echo >&3',
         ...exports,
-        `cd ${quote(cwd)} || exit 125`,
-        ...orders,
-        `exec ${argv.map(quote).join(' ')}`,
+        `cd ${quoteForShell(cwd)} || exit 125`,
+        ...limitCommands,
+        `exec ${argv.map(quoteForShell).join(' ')}`,
       ];
       try {
         writeFileSync(setupFile, setup, { mode: 0o400 });
         writeFileSync(inputFile, input.text, { mode: 0o400 });
         if (input.reader !== null) chownSync(inputFile, input.reader, input.reader);
         writeFileSync(nextFile, next.join('\n'), { mode: 0o400 });
-        tell(`next ${nextFile}`);
+        send(`next ${nextFile}`);
         return await opened;
       } finally {
         for (const file of files) rmSync(file, { force: true });
       }
     },
-    async end() {
-      tell('end');
+    async cancel() {
+      send('end');
       await exited;
     },
   };

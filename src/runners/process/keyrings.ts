@@ -1,14 +1,12 @@
 /**
- * Keeps jobs from the kernel's keyrings, which neither namespaces nor users separate: a key in the keyring of a user is
- * read by the next job under that user, and a process inherits the session keyring of its parent, here the server.
- *
- * Shims are started with an empty session keyring and a seccomp filter that denies `add_key`, `request_key` and `keyctl`
- * to them and to all that they start. Node can do neither; perl can, and every Debian has it.
+ * Denies jobs the kernel's keyrings, which neither namespaces nor users separate: the next job of the same user can read
+ * a key in the user's keyring, and a process inherits the session keyring of its parent, here the server. Shims are started
+ * with an empty session keyring and a seccomp filter that denies `add_key`, `request_key` and `keyctl` to them and all
+ * their children. Node cannot set up either; perl can, and every Debian has it.
  */
-
 import { run } from '../../platform/processes/starter.ts';
 
-/** The architecture as seccomp names it, and the first of the three system calls, whose numbers follow each other. */
+/** seccomp's number of the architecture, and the first of the three system calls, whose numbers are consecutive. */
 type Abi = { arch: number; first: number };
 
 type Platform = {
@@ -33,7 +31,7 @@ const PLATFORMS: Readonly<Record<string, Platform>> = {
   },
 };
 
-/** Bit of the numbers of x32, a second set of system calls on x86-64. */
+/** The bit that marks system calls of x32, a second set of calls on x86-64. */
 const X32 = 0x40000000;
 
 /** Instructions of classic BPF, and offsets in `struct seccomp_data`. */
@@ -45,19 +43,19 @@ const RETURN = 0x06;
 const NUMBER = 0;
 const ARCH = 4;
 const ALLOW = 0x7fff0000;
-/** ENOSYS, as on a kernel without keyrings: programs then do without. */
+/** ENOSYS, as on a kernel without keyrings, which programs can handle. */
 const DENY = 0x00050000 | 38;
 
 /** Instructions per architecture. */
 const BLOCK = 5;
 
 /** Both platforms are little-endian. */
-function filterOf(abis: Platform['abis']): Buffer {
+function buildFilter(abis: Platform['abis']): Buffer {
   const denyAt = 1 + abis.length * BLOCK;
   const allowAt = denyAt + 1;
   const program: [code: number, yes: number, no: number, value: number][] = [[LOAD, 0, 0, ARCH]];
   for (const { arch, first } of abis) {
-    /** Jumps count from the instruction after the one that jumps. */
+    /** Jump distances count from the instruction after the jump. */
     const to = (target: number) => target - program.length - 1;
     program.push([IF_EQUAL, 0, BLOCK - 1, arch]);
     program.push([LOAD, 0, 0, NUMBER]);
@@ -65,7 +63,7 @@ function filterOf(abis: Platform['abis']): Buffer {
     program.push([IF_AT_LEAST, 0, to(allowAt), first]);
     program.push([IF_MORE, to(allowAt), to(denyAt), first + 2]);
   }
-  // An unknown architecture ends here, too.
+  // An unknown architecture arrives here, too.
   program.push([RETURN, 0, 0, DENY], [RETURN, 0, 0, ALLOW]);
   return Buffer.concat(
     program.map(([code, yes, no, value]) => {
@@ -80,9 +78,9 @@ function filterOf(abis: Platform['abis']): Buffer {
 }
 
 /**
- * KEYCTL_JOIN_SESSION_KEYRING is 1 (an engine's own filter may deny it already), PR_SET_NO_NEW_PRIVS 38, which users other
- * than root need for a filter, SECCOMP_SET_MODE_FILTER 1, and SECCOMP_FILTER_FLAG_SPEC_ALLOW 4: else old kernels slow
- * down all filtered processes. `struct sock_fprog` is a number of instructions and a pointer to them.
+ * KEYCTL_JOIN_SESSION_KEYRING is 1 (a container engine's filter may deny it already). PR_SET_NO_NEW_PRIVS is 38; users other
+ * than root need it for a filter. SECCOMP_SET_MODE_FILTER is 1. SECCOMP_FILTER_FLAG_SPEC_ALLOW is 4; without it old kernels
+ * slow down all filtered processes. `struct sock_fprog` is a number of instructions and a pointer to them.
  */
 const SCRIPT = `
 my ($keyctl, $prctl, $seccomp, $hex) = splice @ARGV, 0, 4;
@@ -93,29 +91,29 @@ syscall $prctl + 0, 38, 1, 0, 0, 0;
 syscall($seccomp + 0, 1, 4, $program) == 0 or die "seccomp: $!\\n";
 exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!\\n";`;
 
-/** The beginning of a command line whose processes have no keyrings; null: not on this platform. */
-export function withoutKeyrings(): string[] | null {
+/** The beginning of a command line whose processes cannot use keyrings; null: not supported on this platform. */
+export function keyringGuardPrefix(): string[] | null {
   const platform = process.platform === 'linux' ? PLATFORMS[process.arch] : undefined;
   if (!platform) return null;
   const { keyctl, prctl, seccomp } = platform.calls;
-  const filter = filterOf(platform.abis).toString('hex');
+  const filter = buildFilter(platform.abis).toString('hex');
   return ['perl', '-e', SCRIPT, ...[keyctl, prctl, seccomp].map(String), filter];
 }
 
-/** What shims are started by. `warning`: what the operator must know, where that is nothing. */
-export async function findKeyringGuard(): Promise<{ around: string[]; warning?: string }> {
-  const around = withoutKeyrings();
-  if (around) {
-    const [program = '', ...args] = around;
+/** The beginning of the command line of shims; empty, with a warning for the operator, where keyrings cannot be denied. */
+export async function findKeyringGuard(): Promise<{ prefix: string[]; warning?: string }> {
+  const prefix = keyringGuardPrefix();
+  if (prefix) {
+    const [program = '', ...args] = prefix;
     const isAllowed = await run(program, [...args, '/bin/true']).then(
       () => true,
       () => false,
     );
-    if (isAllowed) return { around };
+    if (isAllowed) return { prefix };
   }
-  if (process.platform !== 'linux') return { around: [] };
+  if (process.platform !== 'linux') return { prefix: [] };
   const warning =
     "Jobs can use the kernel's keyrings, which other jobs and this server may use too: " +
-    'what denies them needs perl, on x86-64 or ARM64.';
-  return { around: [], warning };
+    'denying them needs perl, on x86-64 or ARM64.';
+  return { prefix: [], warning };
 }

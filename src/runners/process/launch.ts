@@ -1,11 +1,11 @@
 /**
- * Starting the command line that `confinement.ts` composed. What it needs to know is on descriptors, because
- * `ps` shows arguments to everyone (`first-process.ts` opens them):
+ * Starts the command line that `confinement.ts` composed. Its input is passed by descriptors, because `ps` shows arguments
+ * to everyone (`first-process.ts` opens them):
  *   3  the sandbox writes the pid of its first process, and how the command ended
- *   4  the sandbox reads how to set itself up
- *   5  the command's environment, as a script for `entry.ts`
+ *   4  the sandbox reads its own setup
+ *   5  the command's environment, as a shell script (`entryCommand` in `confinement.ts`)
  *
- * Imports nothing but Node and the files beside it: a job's start waits for it.
+ * The shim imports this file, so it imports nothing but Node and files beside it: the start of a job waits for it.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -22,69 +22,69 @@ const TRIAL_MS = 10_000;
 /** 128 + SIGKILL. */
 const KILLED = 137;
 
-/** JSON, so that it can be given to the shim. */
+/** JSON, because the shim reads it from a file. */
 export type Command = {
   argv: string[];
   cwd: string;
-  /** For descriptor 4; null: there is no sandbox, and nothing comes from descriptor 3. */
+  /** The text of descriptor 4; null: there is no sandbox, and nothing is written to descriptor 3. */
   setup: string | null;
-  /** For descriptor 5. */
+  /** The text of descriptor 5. */
   env: string;
-  /** What the command runs under; null: our own user. */
+  /** The user of the command; null: the server's own user. */
   uid: number | null;
   network: NetworkSpec | null;
 };
 
-/** `ran`: false when the sandbox could not be set up; what it said is in the log. */
-export type Ended = { exitCode: number; ran: boolean; error?: string };
+/** `ran`: false when the sandbox could not be set up; its messages are in the log. */
+type CommandEnd = { exitCode: number; ran: boolean; error?: string };
 
-export type Launched = {
-  /** Of what was started; undefined when it could not be. */
+type Launched = {
+  /** The started process; undefined when it could not be started. */
   pid: number | undefined;
-  /** Settles when the work runs, with the pid of its first process. */
+  /** Settles when the command runs, with the pid of its first process. */
   up: Promise<number>;
-  /** Settles after the end of the command, or of what should have run it. */
-  ended: Promise<Ended>;
+  /** Settles when the command, or the sandbox before it, has ended. */
+  ended: Promise<CommandEnd>;
   network: Network | null;
 };
 
 /**
- * Settles when the command line has its descriptors.
- * @throws Error when its network does not come up, or the disk is full
+ * Settles when the process has opened its descriptors.
+ * @throws Error when the network cannot be opened, or the disk is full
  */
 export async function launch(work: {
   attempt: string;
   command: Command;
-  /** Orders for the shell before it becomes the command line, which set limits. */
-  orders: readonly string[];
-  /** For files that are there for a moment. */
+  /** Shell commands that set the limits of the process. */
+  limitCommands: readonly string[];
+  /** A folder for temporary files. */
   dir: string;
-  /** Paths. */
+  /** Paths of the files for stdout and stderr. */
   out: string;
   err: string;
-  /** What its processes are in, which is there. */
+  /** The existing group that its processes join. */
   cgroup: Cgroup | null;
-  /** Its network, where that is being opened already. */
+  /** Its network, if it is being opened already. */
   connected?: Promise<Network> | undefined;
 }): Promise<Launched> {
-  const { attempt, command, orders, dir, out, err, cgroup, connected } = work;
+  const { attempt, command, limitCommands, dir, out, err, cgroup, connected } = work;
   const inSandbox = command.setup !== null;
-  // Before the network is open: to join a control group takes as long.
-  const first = startFirstProcess(cgroup, environmentOf(attempt), { ownSession: !inSandbox });
-  const network = await networkFor(command, connected).catch(async (error) => {
-    await first.end();
+  // Started before the network is open, because joining a control group takes as long.
+  const first = startFirstProcess(cgroup, baseEnvironment(attempt), { ownSession: !inSandbox });
+  const network = await connectNetwork(command, connected).catch(async (error) => {
+    await first.cancel();
     throw error;
   });
   const up = Promise.withResolvers<number>();
   if (inSandbox)
-    first.onReport((said) => {
-      const init = /"child-pid": *(\d+)/.exec(said)?.[1];
+    first.onReport((report) => {
+      const init = /"child-pid": *(\d+)/.exec(report)?.[1];
       if (init) up.resolve(Number(init));
     });
-  const hasBegun = await first.become({
+  const hasBegun = await first.exec({
     argv: [...(network?.enter ?? []), ...command.argv],
-    orders,
-    env: environmentOf(attempt),
+    limitCommands,
+    env: baseEnvironment(attempt),
     cwd: command.cwd,
     dir,
     out,
@@ -94,58 +94,58 @@ export async function launch(work: {
   });
   const { pid } = first;
   if (!inSandbox && pid !== undefined) up.resolve(pid);
-  const ended = async (): Promise<Ended> => {
-    const exit = endedBy(await first.exited);
+  const ended = async (): Promise<CommandEnd> => {
+    const exit = toCommandEnd(await first.exited);
     if (!hasBegun) return { ...exit, ran: false };
     if (!inSandbox) return exit;
     const status = await first.reported;
     if (status.includes('"exit-code"')) return exit;
-    // Killed with its first process; the exit code that util-linux 2.38 then gives is one of a failure.
+    // It was killed together with its first process. util-linux 2.38 then exits with the code of a failure.
     if (status.includes('"set-up"')) return { exitCode: KILLED, ran: true };
-    // A sandbox that was killed did not fail.
+    // A killed sandbox did not fail.
     return { ...exit, ran: exit.exitCode === KILLED };
   };
   return { pid, up: up.promise, ended: ended(), network };
 }
 
-async function networkFor(
+async function connectNetwork(
   { network }: Command,
   connected?: Promise<Network>,
 ): Promise<Network | null> {
-  return network && (await (connected ?? openNetwork(network, environmentOf())));
+  return network && (await (connected ?? openNetwork(network, baseEnvironment())));
 }
 
 /**
- * Nothing of the job's: these programs have more rights than the job has.
+ * Without variables of the job, because these programs have more rights than the job.
  * @param attempt marks them as processes of the attempt
  */
-export function environmentOf(attempt?: string): Record<string, string> {
+export function baseEnvironment(attempt?: string): Record<string, string> {
   return attempt === undefined ? { PATH } : { PATH, [MARKER]: attempt };
 }
 
-function endedBy({ code, signal, error }: Exited): Ended {
+function toCommandEnd({ code, signal, error }: Exited): CommandEnd {
   if (error) return { exitCode: 125, ran: false, error: error.message };
   return { exitCode: code ?? 128 + (signal ? os.signals[signal] : 0), ran: true };
 }
 
-/** Runs it to its end. @returns why it cannot be run here, or null. */
+/** Runs the command to its end. @returns why it does not work here, or null */
 export async function tryCommand(command: Command): Promise<string | null> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-trial-'));
   const out = join(dir, 'out');
   try {
     writeFileSync(out, '', { mode: 0o600 });
     const { pid, ended } = await launch({
-      ...{ attempt: '', command, orders: [], dir, out, err: out },
+      ...{ attempt: '', command, limitCommands: [], dir, out, err: out },
       cgroup: null,
     });
     const timer = setTimeout(() => pid && signalOne(pid, 'SIGKILL'), TRIAL_MS);
     const { exitCode, ran, error } = await ended;
     clearTimeout(timer);
     if (ran && exitCode === 0) return null;
-    const [said = ''] = readFileSync(out, 'utf8').trim().split('\n');
-    const missing = exitCode === 127 && /exec: .*?([\w.-]+): not found$/.exec(said)?.[1];
+    const [message = ''] = readFileSync(out, 'utf8').trim().split('\n');
+    const missing = exitCode === 127 && /exec: .*?([\w.-]+): not found$/.exec(message)?.[1];
     if (missing) return `${missing} is not installed`;
-    return error ?? (said || `it ended with ${exitCode}`);
+    return error ?? (message || `it ended with ${exitCode}`);
   } finally {
     await rm(dir, { recursive: true });
   }

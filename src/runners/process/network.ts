@@ -1,10 +1,10 @@
 /**
- * The network of a job.
+ * Plans the network of a job.
  *
- * - `internet`: a network namespace of its own, connected by slirp4netns, an ordinary process that carries its
- *   traffic. Neither this machine's loopback nor the operator's networks can be reached.
- * - `none`: a namespace with a loopback of its own and nothing else.
- * - `host`: what the server itself has, loopback included.
+ * - `internet`: a network namespace of its own, connected by slirp4netns, an ordinary process that carries its traffic.
+ *   Neither this machine's loopback nor the operator's networks can be reached.
+ * - `none`: a namespace with only a loopback of its own.
+ * - `host`: the network of the server, including its loopback.
  */
 import { statSync } from 'node:fs';
 import { BlockList } from 'node:net';
@@ -13,16 +13,16 @@ import { run } from '../../platform/processes/starter.ts';
 import { NOT_PUBLIC } from '../public.ts';
 import type { Account } from '../supervisor/accounts.ts';
 import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
-import { asUser } from '../supervisor/user.ts';
+import { setprivPrefix } from '../supervisor/user.ts';
 import { PATH } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
 
-/** One of them is what a job sees around it; which one must not be a network that this machine is in. */
+/** Candidates for the network that a job sees. It must not be a network of this machine. */
 const INSIDE = ['10.0.2', '192.168.231', '172.31.231'];
 
-/** How an attempt's namespace is made, connected and entered, and who answers DNS in it. */
-export function internetFor(account: Account | null): { spec: NetworkSpec; nameserver: string } {
-  const { closed, inside } = ranges();
+/** How an attempt's namespace is created, connected and entered, and the address of its DNS server. */
+export function planInternet(account: Account | null): { spec: NetworkSpec; nameserver: string } {
+  const { closed, inside } = readRanges();
   const rules = closed.map((range) => `route replace unreachable ${range}\n`).join('');
   const uid = account?.networkUid ?? null;
   const slirp = [
@@ -33,14 +33,14 @@ export function internetFor(account: Account | null): { spec: NetworkSpec; names
   return {
     nameserver: `${inside}.3`,
     spec: {
-      // It shows the loopback as soon as it runs, and again when the routes are there.
       hold: {
         argv: ['unshare', '--user', '--map-root-user', '--net', '--', 'ip', '-batch', '-'],
         uid,
       },
-      orders: `link show lo\nlink set lo up\n${rules}link show lo\n`,
+      // `ip` shows the loopback once it runs, and again when the routes exist.
+      ipCommands: `link show lo\nlink set lo up\n${rules}link show lo\n`,
       connect: { argv: slirp, uid },
-      // Root keeps its rights to make the sandbox. Anyone else has some in the namespace's own user namespace.
+      // Root keeps its rights, to set up the sandbox. Another user has rights only in the namespace's user namespace.
       enter: account
         ? ['nsenter', '--net=/proc/{pid}/ns/net', '--']
         : ['nsenter', '--user', '--net', '--preserve-credentials', '--target={pid}', '--'],
@@ -48,64 +48,64 @@ export function internetFor(account: Account | null): { spec: NetworkSpec; names
   };
 }
 
-/** By their packages, which are what the operator installs. */
+/** `name`: the package that the operator has to install. */
 const PROGRAMS = [
   { program: 'ip', args: ['-V'], name: 'iproute2' },
   { program: 'slirp4netns', args: ['--version'], name: 'slirp4netns' },
 ];
 
-/** Why jobs cannot have networks of their own here; null: they can. */
-export async function whyNoInternet(account: Account | null): Promise<string | null> {
+/** @returns why jobs cannot have networks of their own here, or null */
+export async function findInternetProblem(account: Account | null): Promise<string | null> {
   const missing: string[] = [];
   for (const { program, args, name } of PROGRAMS)
     await run(program, args).catch(() => missing.push(name));
   if (missing.length === 1) return `the package ${missing[0]} is not installed`;
   if (missing.length > 1) return `the packages ${missing.join(' and ')} are not installed`;
   try {
-    (await openNetwork(aloneFor(account), { PATH })).close();
+    (await openNetwork(planTrialNetwork(account), { PATH })).close();
     return null;
   } catch (error) {
     return (error as Error).message;
   }
 }
 
-/** The same without what is around shims: it becomes the user after that was made. */
-function aloneFor(account: Account | null): NetworkSpec {
-  const { spec } = internetFor(account);
-  const around = withOpenTun(account);
-  if (!account || around.length === 0) return spec;
+/** The trial runs without a shim, so its own command line opens the TUN device before it changes the user. */
+function planTrialNetwork(account: Account | null): NetworkSpec {
+  const { spec } = planInternet(account);
+  const prefix = tunDevicePrefix(account);
+  if (!account || prefix.length === 0) return spec;
   const { argv } = spec.connect;
   return {
     ...spec,
-    connect: { argv: [...around, ...asUser(account.networkUid), ...argv], uid: null },
+    connect: { argv: [...prefix, ...setprivPrefix(account.networkUid), ...argv], uid: null },
   };
 }
 
 const TUN = '/dev/net/tun';
 
-/** On most machines everyone may open it: it gives rights in one's own namespaces only. */
-function isOpen(device: string): boolean {
+/** On most machines everyone may open the TUN device: it gives rights only in the opener's own namespaces. */
+function isWorldAccessible(device: string): boolean {
   const stat = statSync(device, { throwIfNoEntry: false });
   return stat !== undefined && (stat.mode & 0o006) === 0o006;
 }
 
 /**
- * The beginning of a command line that gives what follows a device of its own that every user may open, where the
- * machine's is root's alone. What is mounted on the machine later appears there too. For what opens networks for
- * others: made for each of them, it took four programs and 5 of the 100 ms of CPU time of a short job.
+ * The beginning of a command line whose processes get a TUN device that every user may open, where only root may open the
+ * machine's. Later mounts on the machine still appear. Shims are started with it, once for all their jobs: per job it took
+ * four programs and 5 of the 100 ms of CPU time of a short job.
  */
-export function withOpenTun(account: Account | null): string[] {
-  if (!account || isOpen(TUN)) return [];
+export function tunDevicePrefix(account: Account | null): string[] {
+  if (!account || isWorldAccessible(TUN)) return [];
   const script = `mount -t tmpfs -o mode=755 tmpfs /dev/net && mknod -m 666 ${TUN} c 10 200 && exec "$@"`;
   return ['unshare', '--mount', '--propagation=slave', '--', '/bin/sh', '-c', script, 'sh'];
 }
 
-/** To look at the networks of this machine takes 0.5 ms of this thread, and 12 where others change theirs meanwhile. */
-const SEEN_MS = 5_000;
-const ranges = memoizeTtl(SEEN_MS, rangesNow);
+/** Listing the networks of this machine blocks this thread for 0.5 ms, and for 12 while networks are being changed. */
+const RANGES_TTL_MS = 5_000;
+const readRanges = memoizeTtl(RANGES_TTL_MS, findRanges);
 
-/** What no job may reach, and the first three bytes of a network of 256 addresses that this machine does not use. */
-function rangesNow(): { closed: string[]; inside: string } {
+/** Ranges that no job may reach, and the first three bytes of a /24 network that this machine does not use. */
+function findRanges(): { closed: string[]; inside: string } {
   const own = new BlockList();
   const closed = new Set(NOT_PUBLIC);
   for (const { family, address, cidr, internal } of Object.values(networkInterfaces()).flatMap(
@@ -113,7 +113,7 @@ function rangesNow(): { closed: string[]; inside: string } {
   )) {
     if (family !== 'IPv4' || internal) continue;
     const prefix = Number(cidr?.split('/')[1] ?? 32);
-    // Whatever their numbers are: who is in one network with this machine is the operator's.
+    // All networks of this machine belong to the operator, whatever their addresses are.
     const length = prefix < 8 ? 32 : prefix;
     own.addSubnet(address, length, 'ipv4');
     closed.add(`${networkOf(address, length)}/${length}`);

@@ -1,39 +1,36 @@
 /**
- * What an attempt holds of this machine beside its folder: GPUs and control groups. It stands in the folder
- * before it is taken and goes with it, so a server that starts again finds what is held before it takes anything.
- * It need not outlive the machine, which gives everything back when it stops: so it is not synced to the disk.
+ * The GPUs and control groups that an attempt has reserved. The record is written into the attempt's folder before they
+ * are used and goes with the folder, so a restarted server knows the reservations before it makes new ones. It is not
+ * synced to the disk, because a stop of the machine releases everything.
  */
-
 import { createHash } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { readWhole } from '../supervisor/folder.ts';
-import { type Cgroup, removeForgotten } from './cgroup.ts';
+import { type Cgroup, type GroupPlan, removeAbandonedGroup } from './cgroup.ts';
 import type { Cgroups, GroupLimits } from './cgroups.ts';
-import type { GroupPlan } from './group-plan.ts';
 
 export type Reservation = {
-  /** As nvidia-smi numbers them. */
+  /** Indices as nvidia-smi numbers them. */
   gpus: number[];
   cgroup: Cgroup | null;
 };
 
 const FILE = 'holds.json';
 
-export function writeReservation(folder: string, holding: Reservation): void {
-  writeFileSync(join(folder, FILE), JSON.stringify(holding), { mode: 0o600 });
+export function writeReservation(folder: string, reservation: Reservation): void {
+  writeFileSync(join(folder, FILE), JSON.stringify(reservation), { mode: 0o600 });
 }
 
 export async function readReservation(folder: string): Promise<Reservation> {
   const nothing: Reservation = { gpus: [], cgroup: null };
-  // One that is cut short was being written when the server was killed, and nothing was taken yet; or a loss of power cut it
-  // short, and its machine holds nothing any more.
+  // An incomplete file means that the server was killed before it used anything, or that the machine lost power.
   return (await readWhole<Reservation>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
 }
 
-/** Of every attempt that has a folder in `dir`. */
-export async function allReservations(dir: string): Promise<Map<string, Reservation>> {
+/** Reservations of all attempts with a folder in `dir`. */
+export async function readAllReservations(dir: string): Promise<Map<string, Reservation>> {
   const found = new Map<string, Reservation>();
   for (const entry of await readdir(dir, { withFileTypes: true }))
     if (entry.isDirectory() && !entry.name.startsWith('.'))
@@ -42,33 +39,33 @@ export async function allReservations(dir: string): Promise<Map<string, Reservat
 }
 
 /** The control groups of one server's attempts. */
-type Groups = {
-  of(attempt: string): Cgroup;
+export type AttemptGroups = {
+  groupOf(attempt: string): Cgroup;
   plan(group: Cgroup, limits: GroupLimits): GroupPlan;
-  /** Those of attempts whose folder was removed, with everything that described them; they may still run. */
-  lost(keep: ReadonlySet<string>, holdings: Iterable<Reservation>): Cgroup[];
-  removeForgotten(): void;
+  /** Groups of attempts whose folder was removed together with its reservation. Processes may still run in them. */
+  findOrphans(keep: ReadonlySet<string>, reservations: Iterable<Reservation>): Cgroup[];
+  removeAbandoned(): void;
 };
 
-/** @param dir where the folders of attempts lie */
-export function openGroups(cgroups: Cgroups, dir: string): Groups {
-  /** Servers of one machine have their groups side by side. */
+/** @param dir contains the folders of attempts */
+export function openAttemptGroups(cgroups: Cgroups, dir: string): AttemptGroups {
+  /** Separates the groups of several servers on one machine. */
   const prefix = `${createHash('sha256').update(dir).digest('hex').slice(0, 8)}-`;
 
   return {
-    of: (attempt) => cgroups.groupOf(prefix + attempt),
+    groupOf: (attempt) => cgroups.groupOf(prefix + attempt),
     plan: cgroups.plan,
-    lost(keep, holdings) {
-      const held = new Set([...holdings].map(({ cgroup }) => cgroup?.folders[0]));
+    findOrphans(keep, reservations) {
+      const reserved = new Set([...reservations].map(({ cgroup }) => cgroup?.folders[0]));
       return cgroups.names().flatMap((name) => {
         const attempt = name.startsWith(prefix) ? name.slice(prefix.length) : '';
         const group = cgroups.groupOf(name);
-        const isKnown = attempt === '' || keep.has(attempt) || held.has(group.folders[0]);
+        const isKnown = attempt === '' || keep.has(attempt) || reserved.has(group.folders[0]);
         return isKnown || existsSync(join(dir, attempt)) ? [] : [group];
       });
     },
-    removeForgotten() {
-      for (const name of cgroups.names()) removeForgotten(cgroups.groupOf(name));
+    removeAbandoned() {
+      for (const name of cgroups.names()) removeAbandonedGroup(cgroups.groupOf(name));
     },
   };
 }

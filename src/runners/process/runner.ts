@@ -1,9 +1,7 @@
 /**
- * Jobs as processes of this machine, confined as well as it allows (`process/confinement.ts`), each under a shim
- * of its own that goes on when the server stops, dies or is replaced (`process/shim.ts` describes its files).
- *
- * The shim owns the timeout, the grace period and the limits that the kernel does not hold a job to, so they
- * hold while no server runs.
+ * Runs jobs as processes of this machine, confined as far as the machine allows (`confinement.ts`). A shim supervises
+ * each attempt and outlives the server (`shim.ts` describes its files). The shim owns the timeout, the grace period and
+ * the limits that the kernel does not enforce, so they hold while no server runs.
  */
 import { randomBytes } from 'node:crypto';
 import { closeSync, existsSync, openSync, readSync, writeFileSync } from 'node:fs';
@@ -16,9 +14,13 @@ import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import { gpuAccess } from '../gpus.ts';
 import {
+  type AttemptSpec,
   GRACE_MS,
   type Handle,
   LOCAL,
+  type LogBatch,
+  type LogCursor,
+  type Machine,
   MOUNTS,
   type NetworkMode,
   type Outcome,
@@ -39,61 +41,63 @@ import {
 } from '../supervisor/folder.ts';
 import { type Limits, limitsOf, thisMachine } from '../supervisor/limits.ts';
 import { parseLog } from '../supervisor/lines.ts';
-import { bootIdNow } from '../supervisor/proc.ts';
-import { openRemoval } from '../supervisor/removal.ts';
+import { readBootId } from '../supervisor/proc.ts';
+import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import { locate, tarOf } from '../supervisor/tar.ts';
-import { killGroup, removeGroup, usageOfGroup } from './cgroup.ts';
+import { killGroup, readGroupUsage, removeGroup } from './cgroup.ts';
 import { type Cgroups, type Controller, findCgroups } from './cgroups.ts';
-import { findConfinement, type Sandbox } from './confinement.ts';
+import { type Confinement, findConfinement, type Sandbox } from './confinement.ts';
+import type { Command } from './launch.ts';
 import {
-  allReservations,
-  openGroups,
+  type AttemptGroups,
+  openAttemptGroups,
   type Reservation,
+  readAllReservations,
   readReservation,
   writeReservation,
 } from './reservation.ts';
-import type { Exit, ShimSpec, Started } from './shim.ts';
-import { openShims } from './shims.ts';
-import { usageOfTree } from './tree.ts';
+import type { AttemptExit, AttemptStart, ShimSpec } from './shim.ts';
+import { openShims, type ShimPool } from './shims.ts';
+import { readTreeUsage } from './tree.ts';
 
-/** What ended attempts left, until it is removed. */
+/** Folders of removed attempts wait here until their files are deleted. */
 const TRASH = '.trash';
-/** Given up when the disk is full: room for the last lines and the record of how it ended. */
+/** Size of the file that the shim deletes when the disk is full, to have room for the last lines and the exit record. */
 const RESERVE_BYTES = 64 * 1024;
-/** Of the log at once: lines are held as objects meanwhile, some ten times their size. */
+/** The most that is read from a log at once: the parsed lines take about ten times as much memory. */
 const READ_BYTES = 256 * 1024;
-/** For the shim to end the work and write down how; a process in the middle of a slow write takes seconds. */
+/** Time for a shim to kill the attempt and record its end. A process in the middle of a slow write takes seconds. */
 const END_MS = 10_000;
 
 export type ProcessRunnerOptions = {
-  /** Where the folders of attempts lie. */
+  /** Contains the folders of attempts. */
   dir: string;
-  /** Between SIGTERM and SIGKILL. */
+  /** Time between SIGTERM and SIGKILL. */
   graceMs?: number;
-  /** The best that works here, or this one. */
+  /** `auto` takes the best sandbox that works here. */
   sandbox?: Sandbox | 'auto';
-  /** Unset: `internet` where that works, else `host`. */
+  /** Unset: `internet` where it works, else `host`. */
   network?: NetworkMode;
-  /** For jobs, when this server is root. */
+  /** User ids for jobs, used when this server is root. */
   uids?: UidRange;
   /** Folders that no job may see. */
   hidden?: readonly string[];
-  /** `off`: as on a machine that lets us make none. */
+  /** `off` behaves like a machine where control groups cannot be created. */
   cgroups?: 'auto' | 'off';
-  /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
+  /** Free bytes below which the server stops writing. The job that uses most disk is ended before that. */
   diskFloor?: number;
-  /** Of this machine, shared with other runners on it; unset: its own. */
+  /** GPUs of this machine, shared with other runners on it; unset: this runner opens its own ledger. */
   gpus?: GpuLedger;
-  /** In place of those that follow from what was asked for. */
+  /** Replaces limits that would follow from the requested hardware. */
   limits?: Partial<Limits>;
   log?: Logger;
 };
 
-/** Disposing it leaves jobs running, and what is not yet removed to the next start. */
+/** Disposing it leaves jobs running. Files that are not deleted yet are deleted by the next server. */
 export type ProcessRunner = Runner & AsyncDisposable;
 
 export async function openProcessRunner(options: ProcessRunnerOptions): Promise<ProcessRunner> {
-  const { dir, graceMs = GRACE_MS, hidden = [], uids = DEFAULT_UIDS } = options;
+  const { dir, hidden = [], uids = DEFAULT_UIDS } = options;
   const log = options.log ?? createLog('silent');
   await mkdir(dir, { recursive: true, mode: 0o700 });
   const confinement = await findConfinement({
@@ -104,266 +108,336 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     uids,
   });
   const gpus = options.gpus ?? (await openGpuLedger());
-  const allowed = limitsOf({ ...HARDWARE_DEFAULTS, gpu: 'none' });
+  const typical = limitsOf({ ...HARDWARE_DEFAULTS, gpu: 'none' });
   const cgroups =
-    options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(allowed);
+    options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(typical);
   log.info(describeLimits(cgroups));
-  const controllers = 'missing' in cgroups ? [] : cgroups.controllers;
-  const cpuShares = new CpuShares();
-  // Random, or a disk that compresses would keep nothing free.
-  const reserve = randomBytes(RESERVE_BYTES);
-  const holdings: Map<string, Reservation> = await allReservations(dir);
-  for (const [attempt, holding] of holdings) gpus.hold(attempt, holding.gpus);
-  const removal = await openRemoval(join(dir, TRASH), (error, what) =>
-    log.error({ err: error }, what),
+  const reservations = await readAllReservations(dir);
+  for (const [attempt, reservation] of reservations) gpus.hold(attempt, reservation.gpus);
+  const removal = await openRemoval(join(dir, TRASH), (error, message) =>
+    log.error({ err: error }, message),
   );
+  return new LocalProcessRunner(options, {
+    confinement,
+    gpus,
+    reservations,
+    removal,
+    controllers: 'missing' in cgroups ? [] : cgroups.controllers,
+    groups: 'missing' in cgroups ? null : openAttemptGroups(cgroups, dir),
+    shims: await openShims(dir, { prefix: confinement.shimPrefix }),
+  });
+}
 
-  const groups = 'missing' in cgroups ? null : openGroups(cgroups, dir);
-  const shims = await openShims(dir, { around: confinement.aroundShims });
+type Parts = {
+  confinement: Confinement;
+  gpus: GpuLedger;
+  /** By attempt id, also those of the previous server. */
+  reservations: Map<string, Reservation>;
+  removal: Removal;
+  controllers: readonly Controller[];
+  /** Null: control groups cannot be created here. */
+  groups: AttemptGroups | null;
+  shims: ShimPool;
+};
 
-  const folder = (handle: Handle) => join(dir, String(handle.attempt));
-  const at = (handle: Handle, name: string) => join(folder(handle), name);
-  const claimOf = (handle: Handle) => readClaim(at(handle, 'claim'));
-  const isClaimed = (handle: Handle) => existsSync(at(handle, 'claim'));
+class LocalProcessRunner implements ProcessRunner {
+  readonly name = 'process';
+  readonly machines: readonly Machine[];
+  readonly warning?: string;
+  readonly #options: ProcessRunnerOptions;
+  readonly #dir: string;
+  readonly #parts: Parts;
+  readonly #cpuShares = new CpuShares();
+  /** Random bytes: on a disk that compresses, others would take no space. */
+  readonly #reserve = randomBytes(RESERVE_BYTES);
 
-  async function signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
-    const claim = await claimOf(handle);
-    // A shim that has written the end may have another attempt by now, which we alone would give it: not before the next line.
-    if (!claim || existsSync(at(handle, 'exit')) || !isAlive(claim)) return;
+  constructor(options: ProcessRunnerOptions, parts: Parts) {
+    const { warnings } = parts.confinement;
+    this.#options = options;
+    this.#dir = options.dir;
+    this.#parts = parts;
+    this.machines = [{ id: LOCAL, ...thisMachine(), gpus: parts.gpus.models, withImage: false }];
+    if (warnings.length > 0) this.warning = warnings.join(' ');
+  }
+
+  async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
+    if (spec.image) throw new Unstartable(noContainerEngine(spec.image));
+    const { confinement, gpus, reservations, groups, shims } = this.#parts;
+    const { id } = spec;
+    if (existsSync(join(this.#dir, id))) await this.remove({ attempt: id });
+    const limits = { ...limitsOf(spec.hardware), ...this.#options.limits };
+    const taken = gpus.take(id, spec.hardware);
+    const reservation: Reservation = {
+      gpus: taken.map(({ index }) => index),
+      cgroup: groups?.groupOf(id) ?? null,
+    };
+    reservations.set(id, reservation);
+    const handle: Handle = { attempt: id, gpus: reservation.gpus.join(','), cpus: limits.cpus };
+    const folder = this.#folder(handle);
+    await confinement.createFolder(folder);
+    const resources = await confinement.reserve(folder);
+    writeReservation(folder, reservation);
+    // The network is opened first, because that takes longer than most checkouts.
+    if (resources.internet) shims.connect(id, resources.internet.spec);
+    const work = join(folder, 'work');
+    const steps = [
+      spec.checkout ? spec.checkout(work, abort) : mkdir(work),
+      confinement.createOutputs(folder, resources),
+    ];
+    // Wait for both also when one fails: the caller then removes the folder that the other writes to.
+    for (const step of await Promise.allSettled<unknown>(steps))
+      if (step.status === 'rejected') throw step.reason;
+    abort.throwIfAborted();
+    writeFileSync(join(folder, 'reserve'), this.#reserve, { mode: 0o600 });
+    writeFileSync(join(folder, 'log'), '', { mode: 0o600 });
+    await confinement.giveFolders(folder, resources);
+    const access = gpuAccess(taken);
+    const job = {
+      attempt: id,
+      command: spec.command,
+      env: { ...spec.env, ...access.env },
+      devices: access.devices,
+    };
+    const command = await confinement.compose(folder, job, resources);
+    const shimSpec = this.#shimSpec(spec, folder, limits, reservation, command);
+    writeFileSync(join(folder, 'spec.json'), JSON.stringify(shimSpec), { mode: 0o600 });
+    return handle;
+  }
+
+  #shimSpec(
+    spec: AttemptSpec,
+    folder: string,
+    limits: Limits,
+    { cgroup }: Reservation,
+    command: Command,
+  ): ShimSpec {
+    const { controllers, groups } = this.#parts;
+    return {
+      command,
+      attempt: spec.id,
+      bootId: readBootId(),
+      limitCommands: processLimitCommands(limits, controllers),
+      timeoutMs: spec.timeoutMs,
+      graceMs: this.#options.graceMs ?? GRACE_MS,
+      cgroup,
+      groupPlan: cgroup && groups ? groups.plan(cgroup, limits) : [],
+      memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
+      disk: {
+        dirs: Object.keys(MOUNTS).map((name) => join(folder, name)),
+        floorBytes: this.#options.diskFloor ?? 0,
+        diskBytes: limits.diskBytes,
+        files: limits.files,
+      },
+      log: spec.log,
+    };
+  }
+
+  async start(handle: Handle, mayBegin?: () => Promise<boolean>): Promise<boolean> {
+    if (this.#isClaimed(handle)) return true;
+    if (mayBegin && !(await mayBegin())) return false;
+    const exitCode = await this.#parts.shims.launch(String(handle.attempt));
+    if (exitCode === DISK_FULL_EXIT)
+      throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
+    if (!this.#isClaimed(handle)) throw new Error(`the shim of ${handle.attempt} did not start`);
+    return true;
+  }
+
+  async attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'> {
+    if (this.#isClaimed(handle)) return 'started';
+    if (!existsSync(this.#file(handle, 'spec.json'))) return 'gone';
+    return (await this.#wasPreparedInThisBoot(handle)) ? 'prepared' : 'unprepared';
+  }
+
+  /** Prepared files are not synced to the disk, so they cannot be used after a restart of the machine. */
+  async #wasPreparedInThisBoot(handle: Handle): Promise<boolean> {
+    const file = this.#file(handle, 'spec.json');
+    const spec = await readWhole<ShimSpec>(file).catch(() => undefined);
+    return spec !== undefined && spec.bootId === readBootId();
+  }
+
+  async *logs(
+    handle: Handle,
+    cursor: LogCursor | null,
+    abort: AbortSignal,
+  ): AsyncGenerator<LogBatch> {
+    using changes = changesOf(this.#folder(handle), abort, ['log', 'exit']);
+    // Synchronous reads: the lines were just written. Node's thread pool cost a third of a millisecond per short job.
+    const file = openSync(this.#file(handle, 'log'), 'r');
+    using _ = { [Symbol.dispose]: () => closeSync(file) };
+    const buffer = Buffer.allocUnsafe(READ_BYTES);
+    let offset = Number(cursor?.offset ?? 0);
+    const watcher = this.#watchForEnd(handle, changes);
+    while (!abort.aborted) {
+      // Look for the end before reading, so that this read has everything that was written before the end.
+      const end = await watcher.findEnd();
+      const bytesRead = readSync(file, buffer, 0, READ_BYTES, offset);
+      const length = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
+      offset += length;
+      if (length > 0) yield parseLog(buffer.subarray(0, length), { offset });
+      else if (end) return;
+      else await watcher.next();
+    }
+  }
+
+  async signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
+    const claim = await this.#readClaim(handle);
+    // After `exit` was written the shim may have another attempt. Only this process gives it one, and not before the
+    // next line, so the check and the signal are not interrupted.
+    if (!claim || existsSync(this.#file(handle, 'exit')) || !isAlive(claim)) return;
     process.kill(claim.pid, name === 'TERM' ? 'SIGTERM' : 'SIGUSR2');
   }
 
+  async wait(handle: Handle, abort: AbortSignal): Promise<Outcome> {
+    const folder = this.#folder(handle);
+    using changes = changesOf(folder, abort, ['exit']);
+    const watcher = this.#watchForEnd(handle, changes);
+    for (;;) {
+      const end = await watcher.findEnd();
+      if (end === 'lost') {
+        await this.#parts.confinement.killProcesses(folder);
+        await killStrays(String(handle.attempt));
+        const { cgroup } = await readReservation(folder);
+        if (cgroup) await killGroup(cgroup);
+      }
+      if (end) return outcomeOf(end);
+      await watcher.next();
+      abort.throwIfAborted();
+    }
+  }
+
   /**
-   * An ended attempt has an exit; one whose shim is gone without it is lost. A shim that writes is there, so whether it is gone
-   * is looked at when nothing has changed for a second; and its claim, which never changes, is read once.
+   * An attempt whose `exit` exists has ended; one whose shim is gone without it is lost. The shim is looked for only
+   * when no file has changed for a second, and its claim is read once, because it never changes.
    */
-  function endsOf(handle: Handle, changes: Changes) {
+  #watchForEnd(handle: Handle, changes: Changes) {
     let claim: Claim | undefined;
     let isQuiet = false;
     return {
-      async end(): Promise<Exit | 'lost' | undefined> {
-        const exit = at(handle, 'exit');
-        if (!existsSync(exit)) {
+      findEnd: async (): Promise<AttemptExit | 'lost' | undefined> => {
+        const file = this.#file(handle, 'exit');
+        if (!existsSync(file)) {
           if (!isQuiet) return undefined;
-          claim ??= await claimOf(handle);
+          claim ??= await this.#readClaim(handle);
           if (claim && isAlive(claim)) return undefined;
         }
-        // Read after the look at the process, so that an exit written in between is seen.
-        return (await readWhole<Exit>(exit)) ?? 'lost';
+        // Read after the check of the process, because the shim may have written the file in between.
+        return (await readWhole<AttemptExit>(file)) ?? 'lost';
       },
-      async next(): Promise<void> {
+      next: async (): Promise<void> => {
         isQuiet = !(await changes.next());
       },
     };
   }
 
-  /** Nothing of it is synced, so it is of no use after another start of the machine. */
-  async function wasPreparedHere(handle: Handle): Promise<boolean> {
-    const spec = await readWhole<ShimSpec>(at(handle, 'spec.json')).catch(() => undefined);
-    return spec !== undefined && spec.bootId === bootIdNow();
+  async stats(handle: Handle): Promise<Usage | null> {
+    const { gpus, reservations } = this.#parts;
+    const started = await readWhole<AttemptStart>(this.#file(handle, 'started'));
+    if (!started) return null;
+    const id = String(handle.attempt);
+    const { cgroup = null } = reservations.get(id) ?? {};
+    const used = (cgroup && readGroupUsage(cgroup)) ?? readTreeUsage(started.pid);
+    if (!used) return null;
+    const sample = { at: Date.now(), cpuSeconds: used.cpuSeconds };
+    const disk = await readWhole<DiskUse>(this.#file(handle, 'disk'));
+    const cpus = Number(handle.cpus ?? 1);
+    return {
+      cpuPercent: this.#cpuShares.percentOf(id, sample, started.startedAt, cpus),
+      gpuPercent: await gpus.percentOf(id),
+      memoryBytes: used.memoryBytes,
+      diskBytes: disk?.bytes ?? 0,
+    };
   }
 
-  /** Ends whatever runs of the attempt, and gives back what it holds. @throws Error when it does not die. */
-  async function end(attempt: string): Promise<void> {
+  async artifacts(handle: Handle, path: string) {
+    const found = await locate(this.#folder(handle), path);
+    return found === null ? null : tarOf(found);
+  }
+
+  async remove(handle: Handle): Promise<void> {
+    await this.#end(String(handle.attempt));
+    await this.#parts.removal.discard(this.#folder(handle));
+  }
+
+  /** Kills all processes of the attempt and releases its reservation. @throws Error when a process does not die */
+  async #end(attempt: string): Promise<void> {
+    const { confinement, gpus, reservations, shims } = this.#parts;
+    await this.#endShim(attempt);
+    const folder = join(this.#dir, attempt);
+    shims.discard(attempt);
+    await confinement.killProcesses(folder);
+    // In a sandbox `exit` is written when no process is left. A scan of all processes blocks this thread for 7 ms.
+    const hasNoProcess =
+      confinement.sandbox !== 'none' && existsSync(this.#file({ attempt }, 'exit'));
+    if (!hasNoProcess) await killStrays(attempt);
+    // The file may be missing because the disk was full.
+    const cgroup = (await readReservation(folder)).cgroup ?? reservations.get(attempt)?.cgroup;
+    if (cgroup) await removeGroup(cgroup);
+    await confinement.release(folder);
+    this.#cpuShares.forget(attempt);
+    // The GPUs of an attempt without a reservation here belong to another kind of runner.
+    if (reservations.delete(attempt)) gpus.release(attempt);
+  }
+
+  async #endShim(attempt: string): Promise<void> {
     const late = delay(END_MS, 'late' as const, { ref: false });
     for (const deadline = Date.now() + END_MS; ; await delay(20)) {
-      const claim = await claimOf({ attempt });
-      if (!claim || !isAlive(claim)) break;
-      if (existsSync(at({ attempt }, 'exit'))) {
-        // It still has to give the network and the group back. One of an earlier server ends by itself.
-        if ((await Promise.race([shims.released(attempt), late])) !== 'late') break;
+      const claim = await this.#readClaim({ attempt });
+      if (!claim || !isAlive(claim)) return;
+      if (existsSync(this.#file({ attempt }, 'exit'))) {
+        // The shim still has to close the network and remove the group. A shim of the previous server ends by itself.
+        const released = this.#parts.shims.waitUntilReleased(attempt);
+        if ((await Promise.race([released, late])) !== 'late') return;
       }
       if (Date.now() > deadline) throw new Error('its shim does not end');
-      await signal({ attempt }, 'KILL');
+      await this.signal({ attempt }, 'KILL');
     }
-    const place = join(dir, attempt);
-    shims.discard(attempt);
-    await confinement.end(place);
-    // A shim writes the end when nothing of the attempt runs any more. To look at all processes takes 7 ms of this thread.
-    const isOver = confinement.sandbox !== 'none' && existsSync(at({ attempt }, 'exit'));
-    if (!isOver) await killStrays(attempt);
-    // It may not have been written: the disk was full.
-    const cgroup = (await readReservation(place)).cgroup ?? holdings.get(attempt)?.cgroup;
-    if (cgroup) await removeGroup(cgroup);
-    await confinement.release(place);
-    cpuShares.forget(attempt);
-    // Another kind of runner may have an attempt that is unknown here.
-    if (holdings.delete(attempt)) gpus.release(attempt);
   }
 
-  async function remove(handle: Handle): Promise<void> {
-    await end(String(handle.attempt));
-    await removal.discard(folder(handle));
+  async sweep(keep: ReadonlySet<string>): Promise<void> {
+    const { groups, reservations } = this.#parts;
+    const orphans = (await readdir(this.#dir)).filter(
+      (name) => !name.startsWith('.') && !keep.has(name),
+    );
+    const results = await Promise.allSettled([
+      ...orphans.map((attempt) => this.remove({ attempt })),
+      ...(groups?.findOrphans(keep, reservations.values()) ?? []).map(removeGroup),
+    ]);
+    groups?.removeAbandoned();
+    const errors = results.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
+    if (errors.length > 0)
+      throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
   }
 
-  return {
-    name: 'process',
-    machines: [{ id: LOCAL, ...thisMachine(), gpus: gpus.models, withImage: false }],
-    ...(confinement.warnings.length > 0 && { warning: confinement.warnings.join(' ') }),
+  async [Symbol.asyncDispose](): Promise<void> {
+    const { removal, shims } = this.#parts;
+    await Promise.all([removal[Symbol.asyncDispose](), shims[Symbol.asyncDispose]()]);
+  }
 
-    async prepare(spec, abort) {
-      if (spec.image)
-        throw new Unstartable(
-          `The container image "${spec.image}" cannot be run: no server here has a container engine. The operator can ` +
-            'install Docker or Podman, or set DOCKER_HOST to an engine, and LOAM_RUNNER must not be "process"',
-        );
-      const { id } = spec;
-      if (existsSync(join(dir, id))) await remove({ attempt: id });
-      const limits = { ...limitsOf(spec.hardware), ...options.limits };
-      const taken = gpus.take(id, spec.hardware);
-      const holding: Reservation = {
-        gpus: taken.map(({ index }) => index),
-        cgroup: groups?.of(id) ?? null,
-      };
-      holdings.set(id, holding);
-      const handle: Handle = { attempt: id, gpus: holding.gpus.join(','), cpus: limits.cpus };
-      const place = folder(handle);
-      await confinement.place(place);
-      const reserved = await confinement.reserve(place);
-      writeReservation(place, holding);
-      // It takes longer than most checkouts.
-      if (reserved.internet) shims.connect(id, reserved.internet.spec);
-      const work = join(place, 'work');
-      const steps = [
-        spec.checkout ? spec.checkout(work, abort) : mkdir(work),
-        confinement.open(place, reserved),
-      ];
-      // All have ended when one has failed: what was made is removed then.
-      for (const step of await Promise.allSettled<unknown>(steps))
-        if (step.status === 'rejected') throw step.reason;
-      abort.throwIfAborted();
-      writeFileSync(join(place, 'reserve'), reserve, { mode: 0o600 });
-      writeFileSync(join(place, 'log'), '', { mode: 0o600 });
-      await confinement.give(place, reserved);
-      const access = gpuAccess(taken);
-      const job = {
-        attempt: id,
-        command: spec.command,
-        env: { ...spec.env, ...access.env },
-        devices: access.devices,
-      };
-      const shimSpec: ShimSpec = {
-        command: await confinement.compose(place, job, reserved),
-        attempt: id,
-        bootId: bootIdNow(),
-        orders: limitsOfProcesses(limits, controllers),
-        timeoutMs: spec.timeoutMs,
-        graceMs,
-        cgroup: holding.cgroup,
-        groupPlan: holding.cgroup && groups ? groups.plan(holding.cgroup, limits) : [],
-        memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
-        disk: {
-          dirs: Object.keys(MOUNTS).map((name) => join(place, name)),
-          floorBytes: options.diskFloor ?? 0,
-          diskBytes: limits.diskBytes,
-          files: limits.files,
-        },
-        log: spec.log,
-      };
-      writeFileSync(join(place, 'spec.json'), JSON.stringify(shimSpec), { mode: 0o600 });
-      return handle;
-    },
+  #folder(handle: Handle): string {
+    return join(this.#dir, String(handle.attempt));
+  }
 
-    async start(handle, mayBegin) {
-      if (isClaimed(handle)) return true;
-      if (mayBegin && !(await mayBegin())) return false;
-      const exitCode = await shims.launch(String(handle.attempt));
-      if (exitCode === DISK_FULL_EXIT)
-        throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
-      if (!isClaimed(handle)) throw new Error(`the shim of ${handle.attempt} did not start`);
-      return true;
-    },
+  #file(handle: Handle, name: string): string {
+    return join(this.#folder(handle), name);
+  }
 
-    async attach(handle) {
-      if (isClaimed(handle)) return 'started';
-      if (!existsSync(at(handle, 'spec.json'))) return 'gone';
-      return (await wasPreparedHere(handle)) ? 'prepared' : 'unprepared';
-    },
+  #readClaim(handle: Handle): Promise<Claim | undefined> {
+    return readClaim(this.#file(handle, 'claim'));
+  }
 
-    async *logs(handle, cursor, abort) {
-      using changes = changesOf(folder(handle), abort, ['log', 'exit']);
-      // Read at once, as in `folder.ts`: it was just written. By Node's threads it took a third of a millisecond of a short job.
-      const file = openSync(at(handle, 'log'), 'r');
-      using _ = { [Symbol.dispose]: () => closeSync(file) };
-      const buffer = Buffer.allocUnsafe(READ_BYTES);
-      let offset = Number(cursor?.offset ?? 0);
-      const ends = endsOf(handle, changes);
-      while (!abort.aborted) {
-        // Whether it is over is asked before the read: what comes after it is then in this read.
-        const over = await ends.end();
-        const bytesRead = readSync(file, buffer, 0, READ_BYTES, offset);
-        const end = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
-        offset += end;
-        if (end > 0) yield parseLog(buffer.subarray(0, end), { offset });
-        else if (over) return;
-        else await ends.next();
-      }
-    },
-
-    signal,
-
-    async wait(handle, abort) {
-      using changes = changesOf(folder(handle), abort, ['exit']);
-      const ends = endsOf(handle, changes);
-      for (;;) {
-        const end = await ends.end();
-        if (end === 'lost') {
-          await confinement.end(folder(handle));
-          await killStrays(String(handle.attempt));
-          const { cgroup } = await readReservation(folder(handle));
-          if (cgroup) await killGroup(cgroup);
-        }
-        if (end) return outcomeOf(end);
-        await ends.next();
-        abort.throwIfAborted();
-      }
-    },
-
-    async stats(handle) {
-      const started = await readWhole<Started>(at(handle, 'started'));
-      if (!started) return null;
-      const id = String(handle.attempt);
-      const { cgroup = null } = holdings.get(id) ?? {};
-      const used = (cgroup && usageOfGroup(cgroup)) ?? usageOfTree(started.pid);
-      if (!used) return null;
-      const sample = { at: Date.now(), cpuSeconds: used.cpuSeconds };
-      const disk = await readWhole<DiskUse>(at(handle, 'disk'));
-      return {
-        cpuPercent: cpuShares.percentOf(id, sample, started.startedAt, Number(handle.cpus ?? 1)),
-        gpuPercent: await gpus.percentOf(id),
-        memoryBytes: used.memoryBytes,
-        diskBytes: disk?.bytes ?? 0,
-      } satisfies Usage;
-    },
-
-    async artifacts(handle, path) {
-      const found = await locate(folder(handle), path);
-      return found === null ? null : tarOf(found);
-    },
-
-    remove,
-
-    async sweep(keep) {
-      const unknown = (await readdir(dir)).filter(
-        (name) => !name.startsWith('.') && !keep.has(name),
-      );
-      const ends = await Promise.allSettled([
-        ...unknown.map((attempt) => remove({ attempt })),
-        ...(groups?.lost(keep, holdings.values()) ?? []).map(removeGroup),
-      ]);
-      groups?.removeForgotten();
-      const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
-      if (errors.length > 0)
-        throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
-    },
-
-    async [Symbol.asyncDispose]() {
-      await Promise.all([removal[Symbol.asyncDispose](), shims[Symbol.asyncDispose]()]);
-    },
-  };
+  #isClaimed(handle: Handle): boolean {
+    return existsSync(this.#file(handle, 'claim'));
+  }
 }
 
-function outcomeOf(end: Exit | 'lost'): Outcome {
+function noContainerEngine(image: string): string {
+  return (
+    `The container image "${image}" cannot be run: no server here has a container engine. The operator can ` +
+    'install Docker or Podman, or set DOCKER_HOST to an engine, and LOAM_RUNNER must not be "process"'
+  );
+}
+
+function outcomeOf(end: AttemptExit | 'lost'): Outcome {
   if (end === 'lost') return { kind: 'lost' };
   if (end.unstartable) {
     const reason = end.reason ?? 'The sandbox could not be set up; see the lines above';
@@ -381,52 +455,46 @@ function outcomeOf(end: Exit | 'lost'): Outcome {
 }
 
 /*
- * How the processes of an attempt are held to its limits.
- *
- * Control groups hold the whole job to them. Where there are none, the kernel's limits for single processes are what is
- * left, and the shim looks at the sum of their memory every second (`memory.ts`).
+ * Control groups limit a job as a whole. Where they cannot be created, the kernel's limits for single processes are
+ * used instead, and the shim checks the sum of the job's memory every second (`watchMemory` in `proc.ts`).
  */
 
-/** Of one process. Node, PostgreSQL and the like ask for 65,536 at most. */
+/** Per process. Node, PostgreSQL and similar programs ask for 65,536 at most. */
 const OPEN_FILES = 65_536;
 
 /**
- * Without a control group a process may have this much more memory that it can write to than its job may use,
- * because it asks for more than it uses: Node wants 512 MiB for code, each thread 8 MiB for its stack. The limit
- * is for what grows between two looks at the sum. Not of its address space (`-v`): Go, Java and CUDA reserve a
- * hundred times of what they use.
+ * Without a control group, a process may have this much writable memory beyond the limit of its job, because programs
+ * ask for more than they use: Node for 512 MiB of code, each thread for 8 MiB of stack. Address space (`-v`) is not
+ * limited: Go, Java and CUDA reserve a hundred times what they use.
  */
 const UNUSED_BYTES = 4 * 2 ** 30;
 
-/**
- * Orders for the shell that becomes a job (`first-process.ts`), which bound each of its processes: it has to do that itself
- * before it starts anything.
- */
-function limitsOfProcesses(limits: Limits, controllers: readonly Controller[]): string[] {
-  const script = [
-    // A core file is the job's memory, secrets included, written wherever the machine's administrator says.
+/** Shell commands that limit each process of a job. The first process must run them before it starts anything. */
+function processLimitCommands(limits: Limits, controllers: readonly Controller[]): string[] {
+  const commands = [
+    // A core file has the job's memory, including secrets, and is written wherever the administrator configured.
     'ulimit -c 0',
-    // An ordinary user cannot raise it, and need not.
+    // An ordinary user cannot raise this limit, and does not have to.
     `ulimit -n ${OPEN_FILES} 2>/dev/null`,
   ];
   if (!controllers.includes('pids')) {
-    // The shells disagree about its letter. The kernel counts all processes of the user, ours included.
+    // Shells use different letters. The kernel counts all processes of the user, also those of this server.
     const n = limits.processes;
-    script.push(`ulimit -u ${n} 2>/dev/null || ulimit -p ${n} 2>/dev/null`);
+    commands.push(`ulimit -u ${n} 2>/dev/null || ulimit -p ${n} 2>/dev/null`);
   }
   if (!controllers.includes('memory')) {
     const kib = Math.floor((limits.memoryBytes + UNUSED_BYTES) / 1024);
-    script.push(`ulimit -d ${kib} 2>/dev/null`);
+    commands.push(`ulimit -d ${kib} 2>/dev/null`);
   }
-  return script;
+  return commands;
 }
 
-/** For the operator, at the start: which limits hold. */
+/** Tells the operator at startup which limits hold. */
 function describeLimits(cgroups: Cgroups | { missing: string }): string {
   if ('missing' in cgroups)
     return (
-      'The memory of jobs is watched every second, and each of their processes has limits of its own; ' +
-      `their CPU is not limited: ${cgroups.missing}`
+      'The memory of jobs is checked every second, and each of their processes has limits of its own. ' +
+      `Their CPU is not limited: ${cgroups.missing}`
     );
   const { version, controllers } = cgroups;
   return `Jobs are limited by control groups (version ${version}: ${controllers.join(', ')})`;

@@ -1,26 +1,25 @@
 /**
- * The shim: a small process that has one attempt at a time and outlives the server. It starts the work, stamps and
- * keeps every line, owns the timeout and the grace period, and writes down how the work ended. The server only
- * ever reads what the shim wrote, and sends it SIGTERM (end the work politely) or SIGUSR2 (end it now).
+ * The shim: a small process that supervises one attempt at a time and outlives the server. It starts the work, records every
+ * line with its time, enforces the timeout and the grace period, and records how the work ended. The server only reads the
+ * shim's files, and sends it SIGTERM (end the work gracefully) or SIGUSR2 (kill it).
  *
- *   node shim.ts <folder of attempts> < orders, a line each
+ *   node shim.ts <folder of attempts> < commands, one per line
  *
- * It may have been started before there was an attempt (`shims.ts`). Until the order to start one it has made no claim,
- * and the network that it has opened ends with it. When an attempt has ended by itself the shim takes the next one, as
- * long as its input lasts. After one that had to be ended, and one that shared our user and could have tampered with us,
- * it ends.
+ * The shim may be started before it has an attempt (`shims.ts`). Until it starts one, it has no claim, and a network that it
+ * opened ends with it. After an attempt that ended by itself the shim takes the next one, until its input ends. It does not
+ * after an attempt that was killed, or that ran as the server's user and could have tampered with the shim.
  *
- * It imports nothing but Node and the few files beside it, because a job's start may wait for it (100 ms).
+ * The shim imports nothing but Node and few files beside it, because the start of a job may wait for it (100 ms).
  *
- * The files, all in that folder; a file that others wait for appears whole, by rename or link:
- *   spec.json   what to run; removed once read, because secrets are in it
- *   claim       who looks after the attempt; made once, so that no attempt runs twice
- *   started     the process and when it began, of what is not over at once
- *   out, err    FIFOs that the work writes to. Node's own pipes are socket pairs, and `> /dev/stdout` fails there
+ * The files in the folder of an attempt; those that the server waits for appear complete, by rename or link:
+ *   spec.json   what to run; removed once read, because it contains secrets
+ *   claim       the process that supervises the attempt; created once, so that no attempt runs twice
+ *   started     the process and its start time; omitted when the work ends at once
+ *   out, err    FIFOs for the output of the work. Node's own pipes are socket pairs, with which `> /dev/stdout` fails
  *   log         `<epoch ms> <o|e> <line>`, upper case when the line was cut
- *   disk        what its folders held when they were last looked at
- *   reserve     bytes that are given up when the disk is full, so that the files above can be finished
- *   exit        how it ended, after the last byte of the log is on the disk; from then on the claim means nothing
+ *   disk        the last measurement of the job's folders
+ *   reserve     deleted when the disk is full, to make room for the other files
+ *   exit        how the attempt ended, written when the log is durable; from then on the claim has no meaning
  */
 import { closeSync, existsSync, mkdirSync, readFileSync, unlinkSync } from 'node:fs';
 import { uptime } from 'node:os';
@@ -28,138 +27,139 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 import { claim, DISK_FULL_EXIT, syncLog, writeWhole } from '../supervisor/claim.ts';
-import { type DiskLimits, type DiskUse, type Verdict, watchDisk } from '../supervisor/disk.ts';
+import { type DiskLimits, type DiskUse, type StopReason, watchDisk } from '../supervisor/disk.ts';
 import { follow, type LogLimits, openLog } from '../supervisor/lines.ts';
-import { giveWay } from '../supervisor/priority.ts';
+import { lowerPriority } from '../supervisor/priority.ts';
 import { closeInherited, tellOutOfMemory, watchMemory } from '../supervisor/proc.ts';
-import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
-import { type GroupPlan, limitGroup, makeGroup } from './group-plan.ts';
-import { type Command, environmentOf, launch } from './launch.ts';
+import {
+  applyGroupLimits,
+  type Cgroup,
+  countOomKills,
+  createGroup,
+  type GroupPlan,
+  removeGroup,
+} from './cgroup.ts';
+import { baseEnvironment, type Command, launch } from './launch.ts';
 import { type Network, openNetwork } from './namespace.ts';
-import type { ShimOrder, ShimWord } from './shims.ts';
-import { treeOf } from './tree.ts';
+import type { ShimEvent, ShimOrder } from './shims.ts';
+import { openProcessTree } from './tree.ts';
 
-/**
- * Timers by the clock that goes on while the machine is suspended. That of Node's timers stops then.
- *
- * Imports nothing but Node: the shim does.
- */
+/** A timer whose clock continues while the machine is suspended. The clock of Node's timers stops then. */
 type UptimeTimer = { clear(): void };
 
-/** How often a timer looks at the clock. */
+/** How often an `UptimeTimer` checks the clock. */
 const TICK_MS = 1_000;
 
-/** What is later than this was due while the machine was suspended. */
+/** A timer that fires later than this was due while the machine was suspended. */
 const LATE_MS = 5_000;
 
-/** As `setTimeout`; `then` hears how late it is. */
-function after(ms: number, then: (lateMs: number) => void): UptimeTimer {
+/** Like `setTimeout`; `then` receives how late the timer fires. */
+function startUptimeTimer(ms: number, then: (lateMs: number) => void): UptimeTimer {
   const due = uptime() * 1_000 + ms;
   let timer: NodeJS.Timeout | undefined;
-  const look = () => {
+  const check = () => {
     const left = due - uptime() * 1_000;
     if (left <= 0) then(-left);
-    else timer = setTimeout(look, Math.min(left, TICK_MS));
+    else timer = setTimeout(check, Math.min(left, TICK_MS));
   };
-  look();
+  check();
   return { clear: () => clearTimeout(timer) };
 }
 
 export type ShimSpec = {
   attempt: string;
-  /** When it was prepared: of the kernel (`proc.ts`). */
+  /** The kernel's boot id when the attempt was prepared. */
   bootId: string;
-  /** For the shell that becomes the command line below: they set the limits of a process. */
-  orders: string[];
+  /** Shell commands that set the limits of the process before `command`. */
+  limitCommands: string[];
   command: Command;
   timeoutMs: number;
   graceMs: number;
-  /** Where all processes of the job are; null: this machine has no groups for us. */
+  /** The group of all processes of the job; null: control groups cannot be created here. */
   cgroup: Cgroup | null;
-  /** How they are made. */
+  /** The settings of the group. */
   groupPlan: GroupPlan;
-  /** In bytes; `watched`: nothing but us holds the job to it. */
+  /** `watched`: the kernel does not enforce the limit, so the shim does. */
   memory: { bytes: number; watched: boolean };
   disk: DiskLimits & { dirs: string[]; floorBytes: number };
   log: LogLimits;
 };
-export type Started = { pid: number; startedAt: number };
-export type Exit = {
+export type AttemptStart = { pid: number; startedAt: number };
+export type AttemptExit = {
   exitCode: number;
   timedOut: boolean;
   startedAt: number;
   endedAt: number;
-  /** It never ran. Without a `reason`, the log says why. */
+  /** The work never ran. Without a `reason`, the log says why. */
   unstartable: boolean;
   /** A line for the log about how it ended. */
   reason?: string;
-  /** The kernel killed a process of it for want of memory; left out: it did not. */
+  /** The kernel killed a process of the job because its memory limit was reached. */
   outOfMemory?: true | undefined;
 };
 
-/** What holds stdout open after the work has ended is not waited for longer than this. */
+/** How long the shim waits for processes that hold stdout open after the end of the work. */
 const DRAIN_MS = 2_000;
 
-/** Nobody asks what a job uses that is over sooner, and a file of its start is a tenth of what the shim does for it. */
-const SHORT_MS = 100;
+/** `started` is written after this time. It only serves measurements, and would be a tenth of the shim's work for a short job. */
+const STARTED_DELAY_MS = 100;
 
-/** Of a process that got SIGKILL. */
+/** The exit code after SIGKILL: 128 + 9. */
 const KILLED = 137;
 
 /**
- * A shim that has grown beyond this, in bytes, takes no other attempt: a start leaves 55 MB, a flood of lines 96, and the
- * first start of a server, which has to take the types out of the source, 92.
+ * A shim that uses more memory takes no other attempt. It uses 55 MB after a start, 96 MB after a flood of lines, and 92 MB
+ * when it had to strip the types from its source, as in the first start of a server.
  */
-const MOST_MEMORY = 80 * 2 ** 20;
+const MAX_RSS_BYTES = 80 * 2 ** 20;
 
-/** What the attempt does when something asks for its end. */
+/** How signals and errors of this process end the attempt. */
 type Current = {
   stop(how: 'TERM' | 'KILL'): void;
-  /** Something went wrong that nobody expected. */
-  trouble?(error: Error): void;
+  /** Handles an unexpected error. */
+  fail?(error: Error): void;
 };
-/** Of the attempt that we have. */
 let current: Current | undefined;
 
 if (import.meta.main) {
   closeInherited();
-  giveWay();
-  process.on('SIGTERM', () => asked('TERM'));
-  process.on('SIGUSR2', () => asked('KILL'));
+  lowerPriority();
+  process.on('SIGTERM', () => onSignal('TERM'));
+  process.on('SIGUSR2', () => onSignal('KILL'));
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
   process.on('uncaughtException', (error) => {
-    if (current?.trouble) return current.trouble(error);
+    if (current?.fail) return current.fail(error);
     console.error(error);
     process.exit(1);
   });
-  // The server hears what we say; nobody does when it was killed meanwhile.
+  // The server reads stdout. Nobody does when it was killed meanwhile.
   process.stdout.on('error', () => {});
-  await takeOrders(process.argv[2] ?? '');
+  await readCommands(process.argv[2] ?? '');
   process.exit(0);
 }
 
-function asked(how: 'TERM' | 'KILL'): void {
-  // Without an attempt there is nothing to end but ourselves.
+function onSignal(how: 'TERM' | 'KILL'): void {
+  // Without an attempt the signal ends the shim itself.
   current ? current.stop(how) : process.exit(0);
 }
 
-async function takeOrders(dir: string): Promise<void> {
+async function readCommands(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
   for await (const line of createInterface({ input: process.stdin })) {
     if (line === '') continue;
     const order: ShimOrder = JSON.parse(line);
     if (order.order === 'connect') {
-      network = openNetwork(order.network, environmentOf());
-      // The start of the attempt hears of it.
+      network = openNetwork(order.network, baseEnvironment());
+      // The start of the attempt reports the error.
       network.catch(() => {});
       continue;
     }
-    // A signal meant for the attempt before has been delivered by then.
+    // After this turn, a signal for the previous attempt has been delivered.
     await turn();
-    giveWay();
+    lowerPriority();
     if (!(await run(join(dir, order.attempt), network))) break;
     network = undefined;
-    say('free');
+    report('free');
   }
   await network?.then(
     (opened) => opened.close(),
@@ -167,13 +167,13 @@ async function takeOrders(dir: string): Promise<void> {
   );
 }
 
-function say(word: ShimWord): void {
-  process.stdout.write(`${word}\n`);
+function report(event: ShimEvent): void {
+  process.stdout.write(`${event}\n`);
 }
 
 /**
- * @param network of the attempt, where it is being opened already
- * @returns whether we can take another attempt: not when this one is another shim's
+ * @param network the attempt's network, if it is being opened already
+ * @returns whether this shim can take another attempt; false when another shim has claimed this one
  */
 async function run(dir: string, network: Promise<Network> | undefined): Promise<boolean> {
   let early: 'TERM' | 'KILL' | undefined;
@@ -185,15 +185,19 @@ async function run(dir: string, network: Promise<Network> | undefined): Promise<
   try {
     if (!claim(join(dir, 'claim'))) return false;
   } catch (error) {
-    process.exit(isFull(error) ? DISK_FULL_EXIT : 1);
+    process.exit(isDiskFull(error) ? DISK_FULL_EXIT : 1);
   }
   const startedAt = Date.now();
   try {
     return await supervise(dir, startedAt, () => early, network);
   } catch (error) {
-    // Nothing has started yet but, perhaps, a sandbox, which dies with us.
+    // At most a sandbox has started, and it dies with this process.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
-    const exit: Exit = { ...end, unstartable: true, reason: troubleOf(error as Error).reason };
+    const exit: AttemptExit = {
+      ...end,
+      unstartable: true,
+      reason: toStopReason(error as Error).reason,
+    };
     await writeEnd(dir, exit);
     process.exit(0);
   } finally {
@@ -201,7 +205,7 @@ async function run(dir: string, network: Promise<Network> | undefined): Promise<
   }
 }
 
-/** We are fit for another when all of it has ended by itself, and left us as we were. */
+/** @returns whether the work ended by itself and left this shim fit for another attempt */
 async function supervise(
   dir: string,
   startedAt: number,
@@ -211,30 +215,30 @@ async function supervise(
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
-  /** Why we ended the work. */
-  let verdict: Verdict | undefined;
+  /** Why this shim ended the work. */
+  let stopReason: StopReason | undefined;
   let stopped = false;
   let end = () => {};
-  const endFor = (why: Verdict | null) => {
-    if (why === null || verdict !== undefined) return;
-    verdict = why;
+  const endFor = (why: StopReason | null) => {
+    if (why === null || stopReason !== undefined) return;
+    stopReason = why;
     stopped = true;
     end();
   };
-  const log = openLog(at('log'), spec.log, (error) => endFor(troubleOf(error)));
+  const log = openLog(at('log'), spec.log, (error) => endFor(toStopReason(error)));
   const [out, err] = [at('out'), at('err')] as const;
   const outputs = [follow(out, 'o', log), follow(err, 'e', log)] as const;
   if (spec.cgroup) {
-    makeGroup(spec.cgroup, spec.groupPlan);
-    limitGroup(spec.cgroup, spec.groupPlan);
+    createGroup(spec.cgroup, spec.groupPlan);
+    applyGroupLimits(spec.cgroup, spec.groupPlan);
   }
   const { pid, up, ended, network } = await launch({ ...spec, dir, out, err, connected });
-  const tree = treeOf(spec, pid, up);
-  // While it is being killed it may end by itself, with the code of a failed fork for example.
+  const tree = openProcessTree(spec, pid, up);
+  // While the work is being killed it may end by itself, for example with the code of a failed fork.
   let killing = false;
   let isOver = false;
   const kill = () => {
-    // Its processes are gone, and their ids may be others' by now.
+    // The processes are gone, and their ids may belong to other processes by now.
     if (isOver) return;
     killing = true;
     tree.kill();
@@ -244,12 +248,13 @@ async function supervise(
   void network?.broken.then((why) => {
     if (!isOver) log.note(`The network of this job has failed: ${why}`);
   });
-  // The server records that meanwhile, which takes as long as a sandbox.
-  say('started');
-  let telling: NodeJS.Timeout | undefined;
+  // Reported early, because the server needs as long to record the start as a sandbox needs to start.
+  report('started');
+  let startedTimer: NodeJS.Timeout | undefined;
   void up.then(() => {
-    const started: Started = { pid: pid ?? 0, startedAt };
-    if (!isOver) telling = setTimeout(() => writeWhole(at('started'), started), SHORT_MS);
+    const started: AttemptStart = { pid: pid ?? 0, startedAt };
+    if (!isOver)
+      startedTimer = setTimeout(() => writeWhole(at('started'), started), STARTED_DELAY_MS);
   });
 
   let timedOut = false;
@@ -259,14 +264,14 @@ async function supervise(
     stopped = true;
     if (how === 'KILL') return kill();
     if (ending) return;
-    ending = after(spec.graceMs, kill);
+    ending = startUptimeTimer(spec.graceMs, kill);
     tree.terminate();
   };
-  // Whatever else goes wrong here, nobody but us would end the job.
-  current = { stop, trouble: (error) => endFor(troubleOf(error)) };
-  const timeout = after(spec.timeoutMs, (lateMs) => {
+  // On any error from here on the job is ended, because only this shim can end it.
+  current = { stop, fail: (error) => endFor(toStopReason(error)) };
+  const timeout = startUptimeTimer(spec.timeoutMs, (lateMs) => {
     timedOut = ending === undefined;
-    // A minute and a half after the grace other servers take the attempt for lost, and the next one may run already.
+    // A minute and a half after the grace period other servers treat the attempt as lost, and its retry may run already.
     stop(lateMs > LATE_MS ? 'KILL' : 'TERM');
   });
 
@@ -276,47 +281,47 @@ async function supervise(
   if (spec.memory.watched)
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
 
-  /** `ran`: what ended was the command, and not the sandbox before it. */
-  const over = async (exitCode: number, ran: boolean): Promise<boolean> => {
+  /** `ran`: the command ended, rather than the sandbox before it. */
+  const finish = async (exitCode: number, ran: boolean): Promise<boolean> => {
     isOver = true;
-    clearTimeout(telling);
+    clearTimeout(startedTimer);
     timeout.clear();
     ending?.clear();
     watching.abort();
     const endedAt = Date.now();
     const late = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
-    await Promise.all([tree.clear(), ...outputs.map((o) => o.closed)]);
+    await Promise.all([tree.killRest(), ...outputs.map((o) => o.closed)]);
     clearTimeout(late);
-    if (verdict?.full) await empty(spec.disk.dirs);
-    const killed = spec.cgroup ? oomKills(spec.cgroup) : 0;
+    if (stopReason?.full) await emptyFolders(spec.disk.dirs);
+    const killed = spec.cgroup ? countOomKills(spec.cgroup) : 0;
     const memory = killed > 0 ? tellOutOfMemory(killed, spec.memory.bytes) : undefined;
     const unstartable = !ran && !stopped;
-    // What was killed has failed, even if it ended by itself at the same moment; and a command that was ended before
-    // it began has no exit code of its own.
+    // A killed command has failed, even if it ended by itself at the same moment. A command that was stopped before its
+    // start has no exit code of its own.
     const code = killing || (stopped && !ran) ? KILLED : exitCode;
-    const reason = verdict?.reason ?? memory;
+    const reason = stopReason?.reason ?? memory;
     const how = { reason, outOfMemory: killed > 0 || undefined };
     await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, ...how });
     network?.close();
-    // There may be no server any more that would; what cannot be removed now is left to one.
+    // The shim removes the group, because no server may be running. A later server retries if this fails.
     if (spec.cgroup) await removeGroup(spec.cgroup).catch(() => {});
     log.close();
-    const isOwn = spec.command.setup !== null || spec.command.uid !== null;
-    return ran && !stopped && isOwn && process.memoryUsage.rss() < MOST_MEMORY;
+    const isSeparated = spec.command.setup !== null || spec.command.uid !== null;
+    return ran && !stopped && isSeparated && process.memoryUsage.rss() < MAX_RSS_BYTES;
   };
   const before = early();
   if (before) stop(before);
   const { exitCode, ran, error } = await ended;
   if (error) log.note(error);
-  return over(exitCode, ran);
+  return finish(exitCode, ran);
 }
 
 /**
- * Writes down how it ended, once the log is on the disk. When the disk is full, what was kept in reserve is
- * given up for it; as that may be taken by others, it is tried again every second. Nothing is written when the
- * folder was removed: then nobody asks any more.
+ * Records how the attempt ended, after syncing the log. When the disk is full, the reserve file is deleted; other programs
+ * may take that space, so the write is retried every second. Nothing is written when the folder was removed, because then
+ * no server needs the record.
  */
-async function writeEnd(dir: string, exit: Exit): Promise<void> {
+async function writeEnd(dir: string, exit: AttemptExit): Promise<void> {
   for (let round = 0; ; round++) {
     try {
       syncLog(join(dir, 'log'));
@@ -329,23 +334,23 @@ async function writeEnd(dir: string, exit: Exit): Promise<void> {
   }
 }
 
-function isFull(error: unknown): boolean {
+function isDiskFull(error: unknown): boolean {
   return ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
 }
 
-function troubleOf(error: Error): Verdict {
-  const full = isFull(error);
+function toStopReason(error: Error): StopReason {
+  const full = isDiskFull(error);
   const why = full
     ? 'the disk of the server is full'
-    : `what looks after it failed (${error.message})`;
+    : `the process that supervises it failed (${error.message})`;
   return { full, reason: `The job was ended: ${why}.` };
 }
 
 /**
- * Removes what the job has in its folders, because the server may need the space to take note of its end. This
- * was the last that the job did, and there would be no room for artifacts.
+ * Deletes the files of the job, because the server may need the space to record its end. The job has ended, and there would
+ * be no room for its artifacts.
  */
-async function empty(dirs: readonly string[]): Promise<void> {
+async function emptyFolders(dirs: readonly string[]): Promise<void> {
   const { removeTree } = await import('../supervisor/removal.ts');
   for (const dir of dirs) {
     await removeTree(dir).catch(() => {});
@@ -357,6 +362,6 @@ function tryTo(step: () => void): void {
   try {
     step();
   } catch {
-    // It is not there, or there is no space for it; nothing depends on it.
+    // Optional: the file does not exist, or there is no space for it.
   }
 }

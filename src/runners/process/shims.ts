@@ -1,11 +1,10 @@
 /**
- * Starts shims, each in a session of its own, so that it outlives this server, and gives them attempts.
+ * A pool of shims. Starting Node takes 65 of the 110 ms that a job would wait here, and a third of the CPU time of a
+ * short job. So a shim takes another attempt after the first has ended, and from the first job on a spare one waits.
  *
- * Node's own start is most of what a job would wait for here (65 of 110 ms), and a third of the CPU time that a short job
- * takes. So a shim whose attempt is over takes the next one, and from the first job on one is kept that waits for it. A shim
- * has one attempt at a time. It hears of the next one on its standard input, which ends with the starter of this server
- * (`starter.ts`): then it ends with the attempt that it has, or at once. It has the code that this server has, also when the
- * files were replaced since.
+ * A shim runs in a session of its own, so that it outlives this server. It reads commands from its standard input, which
+ * ends together with this server's starter process (`starter.ts`); then the shim ends, after its attempt if it has one.
+ * Shims run the code that was loaded when they started, also when the files are replaced later.
  */
 import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
@@ -15,202 +14,218 @@ import { PATH } from './launch.ts';
 import type { NetworkSpec } from './namespace.ts';
 
 const SHIM = join(import.meta.dirname, 'shim.ts');
-/** Compiled shims: taking the types out of its source again took 75 of the 110 ms that a start waited for it. */
-const CACHE = '.compiled';
-/** What shims say when they fail: a file for each, named by the server that started it. */
+/** Node's compile cache for shims. Stripping the types from the source took 75 of the 110 ms of a start. */
+const COMPILE_CACHE = '.compiled';
+/** Contains a file for the standard error of each shim, named after the server process that started it. */
 const ERRORS = '.shims';
-/** New objects are collected early: a flood of lines took 180 MB of a shim without it, and takes 96. */
-const SMALL = '--max-semi-space-size=4';
-/** A shim that has not said within this that it runs never will. */
+/** Makes V8 collect young objects early: with a flood of lines a shim takes 96 MB, without this option 180 MB. */
+const SMALL_YOUNG_GENERATION = '--max-semi-space-size=4';
+/** A shim that has not reported the start of its work after this time never will. */
 const START_MS = 20_000;
-/** Between the start of a job and that of the shim for the next one, which takes a core for 50 ms. */
-const PAUSE_MS = 150;
-/** Shims without an attempt, of some 15 MB each that they do not share: as many as end together where short jobs follow. */
-const MOST_KEPT = 8;
-/** They are as many while jobs come; after so long without one a single shim is kept. */
+/** Pause between the start of a job and the start of a spare shim, which takes a core for 50 ms. */
+const REFILL_PAUSE_MS = 150;
+/** Enough for short jobs that end at the same time. An idle shim takes about 15 MB that it does not share. */
+const MAX_IDLE = 8;
+/** After this time without a new job all idle shims but one are ended. */
 const QUIET_MS = 30_000;
 
 /** A line of a shim's input. Nothing is started before `start`; a shim whose input ends before that ends too. */
 export type ShimOrder =
-  /** To open the network of the attempt that it will be told to start. */
+  /** Opens the network of the attempt that a later `start` names. */
   { order: 'connect'; network: NetworkSpec } | { order: 'start'; attempt: string };
 
-/** A line of its output: the work is being started; it is over, and the shim can take the next attempt. */
-export type ShimWord = 'started' | 'free';
-
-export type Shims = AsyncDisposable & {
-  /** Gives the attempt a shim that opens its network already, while the rest of it is prepared. */
-  connect(attempt: string, network: NetworkSpec): void;
-  /**
-   * Gives the attempt to a shim, and waits until that says that it has started the work.
-   * @returns its exit code, if it has ended by then.
-   */
-  launch(attempt: string): Promise<number | null>;
-  /** Ends the shim of an attempt that is not to be started. */
-  discard(attempt: string): void;
-  /** Settles when the attempt, which has ended, has no shim any more that this server gave it. */
-  released(attempt: string): Promise<void>;
-};
-
-/** Of this process: names of files. */
-let count = 0;
+/** A line of a shim's output. `started`: the work is being started. `free`: it has ended, and the shim takes another attempt. */
+export type ShimEvent = 'started' | 'free';
 
 type Shim = {
   process: Detached;
   /** Settles when the work has started. */
   started: PromiseWithResolvers<void>;
-  /** Settles when it has no attempt any more. */
+  /** Settles when the shim has no attempt any more. */
   free: PromiseWithResolvers<void>;
 };
 
-/**
- * @param dir where the folders of attempts lie
- * @param options.program that is started, in place of the shim of a process; it takes one attempt alone
- * @param options.around the beginning of the command line of a shim
- */
-export async function openShims(
-  dir: string,
-  { program, around = [] }: { program?: string; around?: string[] },
-): Promise<Shims> {
-  const folder = join(dir, ERRORS);
-  await mkdir(folder, { recursive: true, mode: 0o700 });
-  for (const name of await readdir(folder))
-    if (!existsSync(`/proc/${name.split('-')[0]}`)) await rm(join(folder, name), { force: true });
-  /** Of attempts that are not started yet. */
-  const connected = new Map<string, Shim>();
-  /** Of attempts that are started. */
-  const working = new Map<string, Shim>();
-  /** Without an attempt. */
-  const kept: Shim[] = [];
-  const tasks = new Set<Promise<void>>();
-  let later: NodeJS.Timeout | undefined;
-  let quiet: NodeJS.Timeout | undefined;
-  let closed = false;
+type Options = {
+  /** Runs in place of `shim.ts`, and takes a single attempt. */
+  program?: string;
+  /** The beginning of the command line of each shim. */
+  prefix?: string[];
+};
 
-  /** @throws Error when the machine is short of something */
-  function start(): Shim {
-    const errors = join(folder, `${process.pid}-${count++}`);
+/** Makes the names of error files unique within this process. */
+let errorFiles = 0;
+
+/** @param dir contains the folders of attempts */
+export async function openShims(dir: string, options: Options = {}): Promise<ShimPool> {
+  const errors = join(dir, ERRORS);
+  await mkdir(errors, { recursive: true, mode: 0o700 });
+  for (const name of await readdir(errors))
+    if (!existsSync(`/proc/${name.split('-')[0]}`)) await rm(join(errors, name), { force: true });
+  return new ShimPool(dir, options);
+}
+
+export class ShimPool implements AsyncDisposable {
+  readonly #dir: string;
+  readonly #program: string | undefined;
+  readonly #prefix: readonly string[];
+  /** By attempt: shims that open the network of an attempt that is not started yet. */
+  readonly #connected = new Map<string, Shim>();
+  /** By attempt: shims of started attempts. */
+  readonly #working = new Map<string, Shim>();
+  readonly #idle: Shim[] = [];
+  /** Awaited when the pool is closed. */
+  readonly #tasks = new Set<Promise<void>>();
+  #refillTimer: NodeJS.Timeout | undefined;
+  #quietTimer: NodeJS.Timeout | undefined;
+  #isClosed = false;
+
+  constructor(dir: string, { program, prefix = [] }: Options) {
+    this.#dir = dir;
+    this.#program = program;
+    this.#prefix = prefix;
+  }
+
+  /** Assigns a shim to the attempt that opens its network already while the rest of it is prepared. */
+  connect(attempt: string, network: NetworkSpec): void {
+    const shim = this.#take();
+    this.#connected.set(attempt, shim);
+    sendOrder(shim, { order: 'connect', network });
+  }
+
+  /**
+   * Gives the attempt to a shim and waits until the shim has started the work.
+   * @returns the shim's exit code, if it has ended by then
+   */
+  async launch(attempt: string): Promise<number | null> {
+    const shim = this.#connected.get(attempt) ?? this.#take();
+    this.#connected.delete(attempt);
+    this.#working.set(attempt, shim);
+    sendOrder(shim, { order: 'start', attempt }, this.#program !== undefined);
+    const { promise: late, resolve } = Promise.withResolvers<void>();
+    const timer = setTimeout(resolve, START_MS);
+    await Promise.race([shim.started.promise, shim.process.ended, late]).finally(() =>
+      clearTimeout(timer),
+    );
+    this.#scheduleRefill();
+    this.#scheduleShrink();
+    return shim.process.ending?.code ?? null;
+  }
+
+  /** Ends the shim of an attempt that will not be started. */
+  discard(attempt: string): void {
+    const shim = this.#connected.get(attempt);
+    this.#connected.delete(attempt);
+    if (shim) this.#end(shim);
+  }
+
+  /** Waits until the shim that this server gave an ended attempt to has finished with it. */
+  async waitUntilReleased(attempt: string): Promise<void> {
+    await this.#working.get(attempt)?.free.promise;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true;
+    clearTimeout(this.#refillTimer);
+    clearTimeout(this.#quietTimer);
+    for (const shim of [...this.#connected.values(), ...this.#idle]) this.#end(shim);
+    // Shims with a running attempt continue.
+    for (const shim of this.#working.values()) closeInput(shim);
+    // The end of a shim adds a task that removes its error file.
+    while (this.#tasks.size > 0) await Promise.all(this.#tasks);
+  }
+
+  /** The shim that became idle last, because its code and memory are still in the caches; or a new one. */
+  #take(): Shim {
+    return this.#idle.pop() ?? this.#start();
+  }
+
+  /** @throws Error when a resource of the machine is exhausted */
+  #start(): Shim {
+    const errors = join(this.#dir, ERRORS, `${process.pid}-${errorFiles++}`);
     writeFileSync(errors, '', { mode: 0o600 });
-    const env = { PATH, NODE_COMPILE_CACHE: join(dir, CACHE) };
-    const [file = '', ...args] = [...around, process.execPath, SMALL, program ?? SHIM, dir];
-    const node = { file, args, cwd: '/', env };
+    const env = { PATH, NODE_COMPILE_CACHE: join(this.#dir, COMPILE_CACHE) };
+    const node = [process.execPath, SMALL_YOUNG_GENERATION, this.#program ?? SHIM, this.#dir];
+    const [file = '', ...args] = [...this.#prefix, ...node];
+    const onEvent = (event: string) => this.#handle(shim, event as ShimEvent);
     const shim: Shim = {
-      process: detach(node, errors, (word) => hear(shim, word as ShimWord)),
+      process: detach({ file, args, cwd: '/', env }, errors, onEvent),
       started: Promise.withResolvers(),
       free: Promise.withResolvers(),
     };
-    const gone = () => {
-      forget(shim);
-      own(rm(errors, { force: true }));
+    const onEnd = () => {
+      this.#forget(shim);
+      this.#track(rm(errors, { force: true }));
     };
-    shim.process.ended.then(gone, gone);
+    shim.process.ended.then(onEnd, onEnd);
     return shim;
   }
 
-  function hear(shim: Shim, word: ShimWord): void {
-    if (word === 'started') {
+  #handle(shim: Shim, event: ShimEvent): void {
+    if (event === 'started') {
       shim.started.resolve();
       return;
     }
-    forget(shim);
+    this.#forget(shim);
     shim.started = Promise.withResolvers();
     shim.free = Promise.withResolvers();
-    if (closed || kept.length >= MOST_KEPT) end(shim);
-    else kept.push(shim);
-    soon();
+    if (this.#isClosed || this.#idle.length >= MAX_IDLE) this.#end(shim);
+    else this.#idle.push(shim);
+    this.#scheduleRefill();
   }
 
-  /** What fails of it is found by the next start of this server. */
-  function own(task: Promise<unknown>): void {
-    const owned: Promise<void> = task.then(
-      () => void tasks.delete(owned),
-      () => void tasks.delete(owned),
-    );
-    tasks.add(owned);
-  }
-
-  /** That it has an attempt, or waits for one. */
-  function forget(shim: Shim): void {
-    for (const attempts of [connected, working])
+  /** Removes the shim from all lists, and wakes everyone who waits for it. */
+  #forget(shim: Shim): void {
+    for (const attempts of [this.#connected, this.#working])
       for (const [attempt, each] of attempts) if (each === shim) attempts.delete(attempt);
-    const at = kept.indexOf(shim);
-    if (at >= 0) kept.splice(at, 1);
+    const at = this.#idle.indexOf(shim);
+    if (at >= 0) this.#idle.splice(at, 1);
     shim.started.resolve();
     shim.free.resolve();
   }
 
-  function keepOne(): void {
-    later = undefined;
-    if (closed || kept.length > 0) return;
+  /** With a pause: the first lines of a job are on their way, or the next job has arrived already. */
+  #scheduleRefill(): void {
+    this.#refillTimer ??= setTimeout(() => this.#refill(), REFILL_PAUSE_MS).unref();
+  }
+
+  #refill(): void {
+    this.#refillTimer = undefined;
+    if (this.#isClosed || this.#idle.length > 0) return;
     try {
-      kept.push(start());
+      this.#idle.push(this.#start());
     } catch {
-      // The machine is short of something: the next job starts its own, and is told.
+      // A resource of the machine is exhausted. The next job starts its own shim and reports the error.
     }
   }
 
-  /** Not at once: the first lines of a job are on their way, or the next job has come already. */
-  function soon(): void {
-    later ??= setTimeout(keepOne, PAUSE_MS).unref();
-  }
-
-  /** The one that became free last, whose code and memory are at hand; or a new one. */
-  const take = () => kept.pop() ?? start();
-
-  function whenQuiet(): void {
-    clearTimeout(quiet);
-    quiet = setTimeout(() => {
-      for (const shim of kept.splice(1)) end(shim);
+  #scheduleShrink(): void {
+    clearTimeout(this.#quietTimer);
+    this.#quietTimer = setTimeout(() => {
+      for (const shim of this.#idle.splice(1)) this.#end(shim);
     }, QUIET_MS).unref();
   }
 
-  const tell = (shim: Shim, order: ShimOrder, last = false) =>
-    shim.process.say(`${JSON.stringify(order)}\n`, last);
-  /** One with an attempt ends after that, and nobody waits for it. */
-  const hangUp = (shim: Shim) => shim.process.say('', true);
-  /** One without: it may still write what it has compiled, so it is gone before we say that we are. */
-  function end(shim: Shim): void {
-    hangUp(shim);
-    own(shim.process.ended);
+  /** Ends a shim without an attempt. It may still write the compile cache, so closing the pool waits for its end. */
+  #end(shim: Shim): void {
+    closeInput(shim);
+    this.#track(shim.process.ended);
   }
 
-  return {
-    connect(attempt, network) {
-      const shim = take();
-      connected.set(attempt, shim);
-      tell(shim, { order: 'connect', network });
-    },
-    async launch(attempt) {
-      const shim = connected.get(attempt) ?? take();
-      connected.delete(attempt);
-      working.set(attempt, shim);
-      tell(shim, { order: 'start', attempt }, program !== undefined);
-      const { promise: late, resolve } = Promise.withResolvers<void>();
-      const timer = setTimeout(resolve, START_MS);
-      await Promise.race([shim.started.promise, shim.process.ended, late]).finally(() =>
-        clearTimeout(timer),
-      );
-      soon();
-      whenQuiet();
-      return shim.process.ending?.code ?? null;
-    },
-    discard(attempt) {
-      const shim = connected.get(attempt);
-      connected.delete(attempt);
-      if (shim) end(shim);
-    },
-    async released(attempt) {
-      await working.get(attempt)?.free.promise;
-    },
-    async [Symbol.asyncDispose]() {
-      closed = true;
-      clearTimeout(later);
-      clearTimeout(quiet);
-      for (const shim of [...connected.values(), ...kept]) end(shim);
-      // What works goes on.
-      for (const shim of working.values()) hangUp(shim);
-      // The end of a shim has its file of errors removed.
-      while (tasks.size > 0) await Promise.all(tasks);
-    },
-  };
+  /** Errors are ignored: the next start of this server removes what was left. */
+  #track(task: Promise<unknown>): void {
+    const tracked: Promise<void> = task.then(
+      () => void this.#tasks.delete(tracked),
+      () => void this.#tasks.delete(tracked),
+    );
+    this.#tasks.add(tracked);
+  }
+}
+
+function sendOrder(shim: Shim, order: ShimOrder, isLast = false): void {
+  shim.process.say(`${JSON.stringify(order)}\n`, isLast);
+}
+
+/** A shim with an attempt ends after it. */
+function closeInput(shim: Shim): void {
+  shim.process.say('', true);
 }

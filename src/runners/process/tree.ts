@@ -1,4 +1,4 @@
-/** All processes of a job: sending them a signal, killing them, counting them. */
+/** Signals, kills and lists all processes of a job, and measures what they use. */
 import { spawnSync } from 'node:child_process';
 import { lstatSync } from 'node:fs';
 import {
@@ -7,67 +7,66 @@ import {
   killAll,
   killMarked,
   markedPids,
-  proportionalMemory,
+  readProportionalMemory,
   signalOne,
   statOf,
   terminateAll,
 } from '../supervisor/proc.ts';
-import { signalUser } from '../supervisor/user.ts';
-import { type Cgroup, hasProcesses, killGroup, pidsOf } from './cgroup.ts';
+import { signalUserCommand } from '../supervisor/user.ts';
+import { type Cgroup, hasProcesses, killGroup, listGroupPids } from './cgroup.ts';
 import { type Command, PATH } from './launch.ts';
 
-/** Of killing what forks meanwhile. A round takes some 10 ms; the server goes on where they did not suffice. */
+/** Limits the rounds that kill processes which fork meanwhile. A round takes some 10 ms. The server repeats the kill. */
 const MAX_ROUNDS = 100;
 
-export type Tree = {
+export type ProcessTree = {
   pids(): number[];
   terminate(): void;
   kill(): void;
-  /** After the end of the first process: what is left of the others is killed. */
-  clear(): Promise<void>;
+  /** Kills remaining processes after the end of the first process. */
+  killRest(): Promise<void>;
 };
 
-type Work = { attempt: string; command: Command; cgroup: Cgroup | null };
+type JobProcesses = { attempt: string; command: Command; cgroup: Cgroup | null };
 
-/** Where there are control groups, they contain all processes of the job, also those that left its tree. */
-export function treeOf(
-  { attempt, command, cgroup }: Work,
+/** Control groups contain all processes of the job, also those that left its process tree. */
+export function openProcessTree(
+  { attempt, command, cgroup }: JobProcesses,
   root: number | undefined,
   up: Promise<number>,
-): Tree {
+): ProcessTree {
   const { setup, uid } = command;
-  const isKnown = setup !== null || uid !== null;
+  const hasOwnUserOrSandbox = setup !== null || uid !== null;
   const tree =
     setup !== null ? sandboxed(up) : uid === null ? unconfined(attempt, root) : ofUser(uid, root);
   if (!cgroup) return tree;
-  // The first process is in the group only when it has run a little.
-  const pids = () => [...new Set([...tree.pids(), ...pidsOf(cgroup)])];
-  // What hangs in the kernel is left to the server, which goes on trying.
-  const killRest = () => killGroup(cgroup).catch(() => {});
-  // Most jobs leave nothing behind, and nothing is started in the group after the first process.
-  const clear = async () => {
-    if (hasProcesses(cgroup)) await killRest();
-  };
+  // The first process joins the group shortly after its start, so the tree is listed too.
+  const pids = () => [...new Set([...tree.pids(), ...listGroupPids(cgroup)])];
+  // The server goes on trying to kill processes that hang in the kernel.
+  const killAllInGroup = () => killGroup(cgroup).catch(() => {});
   return {
     pids,
-    // Not to the processes of the sandbox itself, which the tree shows.
-    terminate: isKnown ? tree.terminate : () => void terminateAll(pids),
+    // With a sandbox, not to the sandbox's own processes, which are in the group too.
+    terminate: hasOwnUserOrSandbox ? tree.terminate : () => void terminateAll(pids),
     kill() {
       tree.kill();
-      void killRest();
+      void killAllInGroup();
     },
-    clear,
+    async killRest() {
+      // Most jobs leave no process, and none starts in the group after the end of the first.
+      if (hasProcesses(cgroup)) await killAllInGroup();
+    },
   };
 }
 
-/** The first process of the sandbox is the root of its pid namespace: when it is killed, all in it are. */
-function sandboxed(up: Promise<number>): Tree {
+/** The first process of the sandbox is the init of its pid namespace: when it is killed, all others are. */
+function sandboxed(up: Promise<number>): ProcessTree {
   let first: number | undefined;
   void up.then((init) => {
     first = init;
   });
   const terminate = (init: number) => {
-    // The command may not have started yet, and a signal sent before would reach nobody.
+    // The command may not have started yet. A signal before its start would reach no process.
     if (!terminateAll(() => descendants(init)) && statOf(init))
       setTimeout(terminate, 10, init).unref();
   };
@@ -75,33 +74,33 @@ function sandboxed(up: Promise<number>): Tree {
     pids: () => (first ? descendants(first) : []),
     terminate: () => void up.then(terminate),
     kill: () => void up.then((init) => signalOne(init, 'SIGKILL')),
-    // All have died with it, and its pid may be another's by now.
-    clear: async () => {},
+    // All processes have died with the first, and its pid may belong to another process by now.
+    killRest: async () => {},
   };
 }
 
-/** Where each job has a user of its own, its processes are those of that user. */
-function ofUser(uid: number, root: number | undefined): Tree {
+/** When each job has a user of its own, its processes are those of that user. */
+function ofUser(uid: number, root: number | undefined): ProcessTree {
   const ownerOf = (pid: number) => lstatSync(`/proc/${pid}`, { throwIfNoEntry: false })?.uid;
   const signal = (name: 'TERM' | 'KILL') => {
-    // The first process may not have become that user yet.
-    const isEarly = root && ownerOf(root) === 0 && statOf(root)?.parent === process.pid;
-    if (isEarly) signalOne(root, `SIG${name}`);
-    const [program = '', ...args] = signalUser(uid, name);
+    // The first process may not have changed to that user yet.
+    const isStillRoot = root && ownerOf(root) === 0 && statOf(root)?.parent === process.pid;
+    if (isStillRoot) signalOne(root, `SIG${name}`);
+    const [program = '', ...args] = signalUserCommand(uid, name);
     spawnSync(program, args, { env: { PATH } });
   };
   return {
     pids: () => allPids().filter((pid) => ownerOf(pid) === uid),
     terminate: () => signal('TERM'),
     kill: () => signal('KILL'),
-    clear: async () => signal('KILL'),
+    killRest: async () => signal('KILL'),
   };
 }
 
-/** Daemons that left the tree are recognized by the attempt's variable in their environment, which they inherited. */
-function unconfined(attempt: string, root: number | undefined): Tree {
+/** Daemons that left the tree are found by the attempt's variable, which they inherited in their environment. */
+function unconfined(attempt: string, root: number | undefined): ProcessTree {
   const pids = () => {
-    // A pid that is no child of ours any more may belong to another program by now.
+    // A pid that is not a child of the shim any more may belong to another program.
     const alive = root && statOf(root)?.parent === process.pid ? [root, ...descendants(root)] : [];
     return [...new Set([...alive, ...markedPids(attempt)])];
   };
@@ -118,29 +117,27 @@ function unconfined(attempt: string, root: number | undefined): Tree {
     pids,
     terminate: () => void (linux ? terminateAll(pids) : group('SIGTERM')),
     kill,
-    clear: async () => kill(),
+    killRest: async () => kill(),
   };
 }
-
-/* What a process tree uses, from /proc. Linux alone: elsewhere there is nothing to read. */
 
 /** USER_HZ, which is 100 on every Linux that Node runs on. */
 const TICKS_PER_SECOND = 100;
 
 type TreeUsage = { cpuSeconds: number; memoryBytes: number };
 
-/** Of `root` and all below it; null when it is gone. */
-export function usageOfTree(root: number): TreeUsage | null {
+/** What `root` and its descendants use, from /proc; null when `root` is gone, and on other systems than Linux. */
+export function readTreeUsage(root: number): TreeUsage | null {
   if (!statOf(root)) return null;
   let ticks = 0;
   let memoryBytes = 0;
   for (const pid of [root, ...descendants(root)]) {
     const fields = statOf(pid)?.fields;
     if (!fields) continue;
-    // Fields 14 to 17: own user and system time, and that of children that were waited for, so that
-    // each second is counted once whether the process that used it is alive or over.
+    // Fields 14 to 17: user and system time of the process and of its reaped children. So each second is counted once,
+    // whether its process is alive or has ended.
     for (const field of fields.slice(11, 15)) ticks += Number(field);
-    memoryBytes += proportionalMemory(pid);
+    memoryBytes += readProportionalMemory(pid);
   }
   return { cpuSeconds: ticks / TICKS_PER_SECOND, memoryBytes };
 }

@@ -1,27 +1,27 @@
 /**
- * A sandbox out of what util-linux brings, for machines without bubblewrap: the mounts of `view.ts` become the
- * root of a job with its own pids, message queues and host name.
+ * A sandbox built from the tools of util-linux, for machines without bubblewrap: the mounts of `view.ts` become the root of
+ * a job with its own pids, message queues and host name.
  *
- * As an ordinary user this happens in a user namespace, and the command then enters a second one: there it has
- * no power over the mounts made in the first, which are locked for it.
+ * An ordinary user sets it up in a user namespace, and the command then enters a second one, in which it cannot change the
+ * mounts of the first.
  */
 import { lstatSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { asUser } from '../supervisor/user.ts';
-import { quote } from './namespace.ts';
+import { setprivPrefix } from '../supervisor/user.ts';
+import { quoteForShell } from './namespace.ts';
 import type { Mount } from './view.ts';
 
 const DEVICES = ['null', 'zero', 'full', 'random', 'urandom', 'tty'];
 
-export type UnshareOptions = {
-  /** An empty folder, in which the new root is mounted: seen by the attempt alone. */
+type UnshareOptions = {
+  /** An empty folder on which the new root is mounted. Only the attempt sees the mount. */
   root: string;
-  /** The user that the command becomes; null: we are an ordinary user, or cannot change ours. */
+  /** The user of the command; null: the server is not root, or cannot change its user. */
   uid: number | null;
   network: 'shared' | 'none';
 };
 
-/** The command line before the job's own, and the table of mounts that it reads from descriptor 4. */
+/** The beginning of the job's command line, and the table of mounts that it reads from descriptor 4. */
 export function unshareCommand(
   mounts: readonly Mount[],
   { root, uid, network }: UnshareOptions,
@@ -35,12 +35,12 @@ export function unshareCommand(
   if (uid === null) namespaces.push('--user', '--map-root-user');
   return {
     argv: [
-      // Ends with the shim, as bubblewrap does.
+      // Ends together with the shim, as bubblewrap does.
       ...['setpriv', '--pdeathsig', 'KILL', '--'],
-      ...['unshare', ...namespaces, '--', '/bin/sh', '-c', setup(all, root, network), 'sh'],
-      ...(uid === null ? asInnerUser() : asUser(uid)),
+      ...['unshare', ...namespaces, '--', '/bin/sh', '-c', setupScript(all, root, network), 'sh'],
+      ...(uid === null ? asInnerUser() : setprivPrefix(uid)),
     ],
-    table: tableOf(all, root),
+    table: mountTable(all, root),
   };
 }
 
@@ -52,10 +52,10 @@ function asInnerUser(): string[] {
 }
 
 /**
- * Reports on descriptor 3 as bubblewrap does: the pid of the first process, here once everything stands, and
- * the exit code. The shell stays as that first process, because it has to collect what daemons leave.
+ * Reports on descriptor 3 as bubblewrap does: the pid of the first process, once the setup is complete, and the exit code.
+ * The shell stays the first process, because it has to reap orphaned processes.
  */
-function setup(mounts: readonly Mount[], root: string, network: string): string {
+function setupScript(mounts: readonly Mount[], root: string, network: string): string {
   const folders = new Set(['./proc', './dev/pts', './dev/shm', './.old']);
   const files: string[] = [];
   const links: string[] = [];
@@ -63,21 +63,21 @@ function setup(mounts: readonly Mount[], root: string, network: string): string 
     const to = `.${mount.to}`;
     if (mount.kind === 'link') {
       folders.add(dirname(to));
-      links.push(`ln -s ${quote(mount.target)} ${quote(to)}`);
+      links.push(`ln -s ${quoteForShell(mount.target)} ${quoteForShell(to)}`);
     } else if (mount.kind !== 'empty' && !lstatSync(mount.from).isDirectory()) {
       folders.add(dirname(to));
       files.push(to);
-      // An empty place lies below another mount and exists there.
+      // The folder of an `empty` mount is below another mount and exists there.
     } else if (mount.kind !== 'empty') folders.add(to);
   }
   return `
 set -e
-# By the table of processes outside, which is still mounted.
+# The outer /proc, which is still mounted, has the pid as the shim sees it.
 read -r pid rest < /proc/self/stat
-mount -t tmpfs -o mode=755 tmpfs ${quote(root)}
-cd ${quote(root)}
-mkdir -p ${[...folders].map(quote).join(' ')}
-for file in ${files.map(quote).join(' ')}; do : > "$file"; done
+mount -t tmpfs -o mode=755 tmpfs ${quoteForShell(root)}
+cd ${quoteForShell(root)}
+mkdir -p ${[...folders].map(quoteForShell).join(' ')}
+for file in ${files.map(quoteForShell).join(' ')}; do : > "$file"; done
 ${links.join('\n')}
 ln -s /proc/self/fd dev/fd
 for n in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/\${n%:*}" "dev/\${n#*:}"; done
@@ -98,8 +98,8 @@ echo "{\\"exit-code\\": $code}" >&3
 exit $code`;
 }
 
-/** As in /etc/fstab: one program makes all mounts, where a program for each took 2 ms each. */
-function tableOf(mounts: readonly Mount[], root: string): string {
+/** In the format of /etc/fstab: one program makes all mounts. A program for each took 2 ms each. */
+function mountTable(mounts: readonly Mount[], root: string): string {
   const lines: string[][] = [
     ['proc', '/proc', 'proc', 'defaults'],
     ['/proc/sys', '/proc/sys', 'none', 'bind,ro'],
@@ -114,11 +114,11 @@ function tableOf(mounts: readonly Mount[], root: string): string {
   }
   return lines
     .map(([from = '', to = '', type = '', options = '']) =>
-      [escaped(from), escaped(root + to), type, options, '0', '0\n'].join(' '),
+      [escapeFstabField(from), escapeFstabField(root + to), type, options, '0', '0\n'].join(' '),
     )
     .join('');
 }
 
-function escaped(path: string): string {
+function escapeFstabField(path: string): string {
   return path.replace(/[\s\\#]/g, (c) => `\\${c.charCodeAt(0).toString(8).padStart(3, '0')}`);
 }

@@ -1,36 +1,36 @@
 /**
- * What of this machine's files a job sees: a list of mounts, which `bubblewrap.ts` and `unshare.ts` turn into
- * the arguments of their programs. Everything that is not in it does not exist for the job.
+ * Lists the mounts that a job sees. `bubblewrap.ts` and `unshare.ts` turn them into the arguments of their programs.
+ * Files of this machine that are not in the list do not exist for the job.
  */
 import { lstatSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { MOUNTS } from '../runner.ts';
 import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
-import { copyEtc, type OwnFile, resolved } from './etc.ts';
+import { copyEtc, resolvePath, type UserFile } from './etc.ts';
 
 export type Mount =
   | { kind: 'read'; from: string; to: string }
   | { kind: 'write'; from: string; to: string }
   | { kind: 'device'; from: string; to: string }
-  /** Nothing is to be seen there of what lies below. */
+  /** Hides the files at this path behind an empty folder. */
   | { kind: 'empty'; to: string }
   | { kind: 'link'; target: string; to: string };
 
-/** Programs and libraries; on most machines all but the first are links into /usr. */
+/** Programs and libraries; on most machines all but `usr` and `opt` are links into /usr. */
 const PROGRAMS = ['usr', 'bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'opt'];
 
-/** The code of this server: nothing that a job needs, and perhaps settings with secrets beside it. */
+/** The code of this server is hidden: no job needs it, and a settings file with secrets may lie beside it. */
 const OWN_CODE = join(import.meta.dirname, '../../..');
 
 /**
- * The machine's part.
- * @param etc a folder of ours, for what jobs see of /etc
- * @param hidden folders that a job must not see, wherever they lie
+ * The mounts that all jobs share.
+ * @param etc a folder for the copy of /etc
+ * @param hidden folders that a job must not see, wherever they are mounted
  */
-function machineView(etc: string, hidden: readonly string[]): Mount[] {
-  const all = [...hidden, OWN_CODE].map((path) => resolved(path) ?? path);
-  const places = all.filter((place) => !all.some((other) => isBelow(place, other)));
-  copyEtc(etc, (path) => places.some((place) => path === place || isBelow(path, place)));
+function machineMounts(etc: string, hidden: readonly string[]): Mount[] {
+  const all = [...hidden, OWN_CODE].map((path) => resolvePath(path) ?? path);
+  const outermost = all.filter((path) => !all.some((other) => isBelow(path, other)));
+  copyEtc(etc, (path) => outermost.some((folder) => path === folder || isBelow(path, folder)));
   const mounts: Mount[] = [];
   for (const path of PROGRAMS.map((name) => `/${name}`)) {
     const stat = lstatSync(path, { throwIfNoEntry: false });
@@ -38,7 +38,7 @@ function machineView(etc: string, hidden: readonly string[]): Mount[] {
     else if (stat) mounts.push({ kind: 'read', from: path, to: path });
   }
   const shown = mounts.flatMap((mount) => (mount.kind === 'read' ? [mount] : []));
-  for (const path of places) {
+  for (const path of outermost) {
     for (const { from, to } of shown)
       if (path === from || isBelow(path, from))
         mounts.push({ kind: 'empty', to: to + path.slice(from.length) });
@@ -47,19 +47,23 @@ function machineView(etc: string, hidden: readonly string[]): Mount[] {
   return mounts;
 }
 
-/** What is installed or moved meanwhile is seen by jobs that begin after it, and what changes in /etc by those that run. */
+/** Changes of installed programs reach jobs that start this much later; changes in /etc also reach running jobs. */
 const VIEW_MS = 5_000;
 
-/** The machine's part, for each of many jobs: to look at it takes 5 ms of this thread, and it hardly ever changes. */
+/** Caches the shared mounts, because listing them blocks this thread for 5 ms and they rarely change. */
 export function openView(etc: string, hidden: readonly string[]): () => readonly Mount[] {
-  return memoizeTtl(VIEW_MS, () => machineView(etc, hidden));
+  return memoizeTtl(VIEW_MS, () => machineMounts(etc, hidden));
 }
 
-/** For a job in the network of the machine. */
-export const RESOLVER: Mount = { kind: 'read', from: '/etc/resolv.conf', to: '/etc/resolv.conf' };
+/** For a job that shares the network of the machine. */
+export const RESOLV_CONF_MOUNT: Mount = {
+  kind: 'read',
+  from: '/etc/resolv.conf',
+  to: '/etc/resolv.conf',
+};
 
-/** The attempt's part, whose folders lie in `dir`. `etc`: files of its user. */
-export function attemptView(dir: string, etc: readonly OwnFile[]): Mount[] {
+/** The mounts of an attempt with its folders in `dir`. `etc`: files of its user. */
+export function attemptMounts(dir: string, etc: readonly UserFile[]): Mount[] {
   return [
     ...etc.map(({ name, path }): Mount => ({ kind: 'read', from: path, to: `/etc/${name}` })),
     ...Object.entries(MOUNTS).map(

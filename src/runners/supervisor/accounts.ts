@@ -1,13 +1,11 @@
 /**
- * User ids that jobs run under when the server is root: one for each attempt at a time, so that a job can
- * neither read the files of root nor touch the processes of another job. No entry in /etc/passwd is needed.
+ * User ids for jobs of a root server, one per attempt, so that a job can neither read root's files nor touch processes of
+ * other jobs. They need no entry in /etc/passwd. Each attempt takes two consecutive ids: the second is for the process that
+ * carries the job's traffic (`network.ts`), which the job must not control.
  *
- * Each attempt takes two neighbouring ids: the first for the job, the second for the process that carries its
- * traffic (`network.ts`), over which the job must have no power.
- *
- * Which are taken is written down for the whole machine, because several servers may run on it: a symbolic
- * link `/run/loam/job-uids/<uid>` to the folder of the attempt. A link is made by one of several callers alone,
- * survives this server, and is void when the folder is gone.
+ * Taken ids are recorded for the whole machine, because it may run several servers: a symbolic link
+ * `/run/loam/job-uids/<uid>` points to the folder of the attempt. Creating a link is atomic, a link survives this server,
+ * and it is dead when the folder is gone.
  */
 import { execFile } from 'node:child_process';
 import {
@@ -24,62 +22,62 @@ import { promisify } from 'node:util';
 import { ConfigError } from '../../base/config/config.ts';
 import { memoizeTtl } from './memoize-ttl.ts';
 import { allPids } from './proc.ts';
-import { asUser, signalUser } from './user.ts';
+import { setprivPrefix, signalUserCommand } from './user.ts';
 
 const run = promisify(execFile);
 
 /** The group has the same number as the user. */
 export type Account = { uid: number; networkUid: number };
-/** Both ends belong to it. */
+/** `last` is included. */
 export type UidRange = { first: number; last: number };
 
 export type Accounts = {
-  /** Two ids for the attempt in this folder, which exists; the same ones when it has some already. */
+  /** Takes two ids for the attempt in this existing folder, or returns those that it has already. */
   reserve(folder: string): Promise<Account>;
   of(folder: string): Promise<Account | undefined>;
-  /** Kills what runs under the attempt's ids. */
+  /** Kills all processes of the attempt's user. */
   end(folder: string): Promise<void>;
-  /** Gives the ids back, when nothing of the attempt runs any more. */
+  /** Frees the ids. No process of the attempt may be left. */
   release(folder: string): Promise<void>;
 };
 
-/** Both systemd and Debian leave these to the machine, and they exist in containers with 65,536 ids too. */
+/** Neither systemd nor Debian assigns these ids, and containers with 65,536 ids have them too. */
 export const DEFAULT_UIDS: UidRange = { first: 60_578, last: 61_183 };
 
 const REGISTRY = '/run/loam/job-uids';
-/** To look at all processes takes a millisecond of this thread, and more on a large machine. */
-const SEEN_MS = 1_000;
+/** Listing all processes blocks this thread for a millisecond, and for longer on a large machine. */
+const USERS_TTL_MS = 1_000;
 
 /**
- * Null when this server is not root; `missing` when it is and cannot change its user all the same.
- * @throws ConfigError when the range is of users that this machine has.
+ * Null when this server is not root; `missing` when it is root and cannot change its user.
+ * @throws ConfigError when a user or group of this machine has an id in the range
  */
 export async function openAccounts(
   range: UidRange,
   dir: string,
 ): Promise<Accounts | { missing: string } | null> {
   if (process.getuid?.() !== 0) return null;
-  refuseUsers(range);
+  refuseExistingUsers(range);
   try {
     for (const uid of [range.first, range.last]) {
-      const [program = '', ...args] = asUser(uid);
+      const [program = '', ...args] = setprivPrefix(uid);
       await run(program, [...args, '/bin/true'], { timeout: 5_000 });
     }
   } catch (error) {
-    const said = (error as { stderr?: string }).stderr?.trim();
-    return { missing: said || 'setpriv of util-linux is not installed' };
+    const message = (error as { stderr?: string }).stderr?.trim();
+    return { missing: message || 'setpriv of util-linux is not installed' };
   }
   const registry = await openRegistry(dir);
-  await discardVoid(registry);
-  /** What this process has given out. */
-  const given = new Map<string, Account>();
+  await removeDeadLinks(registry);
+  /** Ids that this process has taken, by folder. */
+  const taken = new Map<string, Account>();
 
-  /** Of processes that belong to no attempt any more; those of attempts are in the registry. */
-  const usersNow = memoizeTtl(SEEN_MS, usersOfProcesses);
+  /** Finds ids in use by stray processes. Ids of attempts are in the registry. */
+  const readProcessUsers = memoizeTtl(USERS_TTL_MS, usersOfProcesses);
 
   async function take(folder: string): Promise<Account | null> {
     const names = new Set(readdirSync(registry));
-    const inUse = usersNow();
+    const inUse = readProcessUsers();
     for (let uid = range.first; uid < range.last; uid += 2) {
       if (names.has(String(uid)) || inUse.has(uid) || inUse.has(uid + 1)) continue;
       try {
@@ -93,7 +91,7 @@ export async function openAccounts(
   }
 
   async function of(folder: string): Promise<Account | undefined> {
-    const known = given.get(folder);
+    const known = taken.get(folder);
     if (known) return known;
     for (const name of readdirSync(registry)) {
       if (targetOf(join(registry, name)) === folder)
@@ -107,33 +105,33 @@ export async function openAccounts(
     async reserve(folder) {
       let account = (await of(folder)) ?? (await take(folder));
       if (!account) {
-        await discardVoid(registry);
+        await removeDeadLinks(registry);
         account = await take(folder);
       }
       if (account) {
-        given.set(folder, account);
+        taken.set(folder, account);
         return account;
       }
-      throw new Error(`No user id of ${range.first}-${range.last} is free (LOAM_JOB_UIDS)`);
+      throw new Error(`No user id in LOAM_JOB_UIDS (${range.first}-${range.last}) is free`);
     },
     async end(folder) {
       const account = await of(folder);
       if (!account) return;
-      const [program = '', ...args] = signalUser(account.uid, 'KILL');
-      // `kill` fails where there is nobody to kill.
+      const [program = '', ...args] = signalUserCommand(account.uid, 'KILL');
+      // `kill` fails when there is no process.
       await run(program, args).catch(() => {});
     },
     async release(folder) {
       const account = await of(folder);
       const link = account && join(registry, String(account.uid));
-      // Void, it may have been removed, and the id be another's by now.
+      // A dead link may have been removed, and the id may belong to another attempt by now.
       if (link && targetOf(link) === folder) unlinkSync(link);
-      given.delete(folder);
+      taken.delete(folder);
     },
   };
 }
 
-/** For the whole machine where that is possible, else for this server alone. */
+/** The registry of the whole machine if it can be created, else one of this server. */
 async function openRegistry(dir: string): Promise<string> {
   try {
     await mkdir(REGISTRY, { recursive: true, mode: 0o755 });
@@ -145,8 +143,8 @@ async function openRegistry(dir: string): Promise<string> {
   }
 }
 
-/** Removes the links to folders that are gone. */
-async function discardVoid(registry: string): Promise<void> {
+/** Removes links to folders that are gone. */
+async function removeDeadLinks(registry: string): Promise<void> {
   for (const name of await readdir(registry)) {
     const link = join(registry, name);
     const target = targetOf(link);
@@ -163,26 +161,26 @@ function targetOf(link: string): string | undefined {
   }
 }
 
-/** @throws ConfigError: jobs would own the files of a user, and their end would end that user's processes. */
-function refuseUsers({ first, last }: UidRange): void {
+/** @throws ConfigError, because jobs would own the files of an existing user, and ending a job would kill its processes */
+function refuseExistingUsers({ first, last }: UidRange): void {
   for (const file of ['passwd', 'group']) {
     let text = '';
     try {
       text = readFileSync(`/etc/${file}`, 'utf8');
     } catch {
-      // A container without it has no users but root.
+      // A container without the file has no users except root.
     }
     for (const line of text.split('\n')) {
       const [name, , id] = line.split(':');
       if (id && Number(id) >= first && Number(id) <= last)
         throw new ConfigError(
-          `LOAM_JOB_UIDS: ${id} is ${name} in /etc/${file}; name a range that nobody has (got "${first}-${last}")`,
+          `LOAM_JOB_UIDS: ${id} is ${name} in /etc/${file}; choose a range without users and groups (got "${first}-${last}")`,
         );
     }
   }
 }
 
-/** Of a process that hides its memory /proc shows root as the owner; such a one was not started by us. */
+/** /proc shows root as the owner of a process that is not dumpable. Such a process is not a job's. */
 function usersOfProcesses(): Set<number> {
   const users = new Set<number>();
   for (const pid of allPids()) {

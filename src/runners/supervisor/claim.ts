@@ -1,4 +1,4 @@
-/** How a small process that outlives the server says that it has taken up its work, and what came of it. */
+/** Files by which a shim or recorder, which outlives the server, claims its attempt and records the result. */
 import {
   closeSync,
   fsyncSync,
@@ -11,14 +11,15 @@ import {
 } from 'node:fs';
 import { identityOf } from './proc.ts';
 
-/** Exit code of one that could not begin because the disk was full: nothing has run. */
+/** The exit code of a shim that could not start because the disk was full. Nothing of the attempt has run. */
 export const DISK_FULL_EXIT = 28;
 
 export type Claim = { pid: number; startTime: string; bootId: string };
 
 /**
- * Whether it is ours: the claim is complete the moment it exists, and exists once. Not synced, which a job would wait for:
- * what outlives a loss of power is of an earlier start of the machine, and so is the claim, even when nothing is left in it.
+ * Tries to claim the attempt for this process. The claim appears complete, by a link, and only once. It is not synced, which
+ * would delay the job: after a loss of power it belongs to an earlier boot, even when the file is empty.
+ * @returns whether this process has the claim
  */
 export function claim(file: string): boolean {
   const own = `${file}.${process.pid}`;
@@ -35,7 +36,7 @@ export function claim(file: string): boolean {
   }
 }
 
-/** Each sync is three requests to the disk and a wait: a log that has nothing in it needs none. */
+/** An empty log is not synced, because each sync is three requests to the disk and a wait. */
 export function syncLog(file: string): void {
   if (!statSync(file, { throwIfNoEntry: false })?.size) return;
   sync(file);
@@ -50,7 +51,7 @@ function sync(path: string): void {
   }
 }
 
-/** The file appears whole. On the disk for good when a folder to sync is named. */
+/** Replaces the file atomically. With `folderToSync`, the file is durable when this returns. */
 export function writeWhole(file: string, value: object, folderToSync?: string): void {
   writeFileSync(`${file}.new`, JSON.stringify(value), { flush: folderToSync !== undefined });
   renameSync(`${file}.new`, file);

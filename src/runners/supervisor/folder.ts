@@ -1,12 +1,12 @@
-/** The folder of an attempt, as the server sees it: reading what the shim wrote, and waiting for changes. */
+/** The server's view of an attempt's folder: reads the files of the shim, and waits for their changes. */
 import { type FSWatcher, readFileSync, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Claim } from './claim.ts';
-import { bootIdNow, killMarked, MARKS_LIMITS, markedPids, statOf } from './proc.ts';
+import { killMarked, markedPids, readBootId, statOf, USES_LIMIT_MARK } from './proc.ts';
 
 /**
- * Reads a file that the shim writes whole; undefined while it does not exist. Read at once: it is small, and was just
- * written. By Node's threads it took this one as long, and theirs too.
+ * Reads a JSON file that is written atomically; undefined while it does not exist. Read synchronously, because it is small
+ * and in the page cache: Node's thread pool takes this thread as long, and its own threads too.
  */
 export async function readWhole<T>(file: string): Promise<T | undefined> {
   try {
@@ -17,27 +17,27 @@ export async function readWhole<T>(file: string): Promise<T | undefined> {
   }
 }
 
-/** Of a process that is gone. */
-const VOID: Claim = { pid: 0, startTime: '0', bootId: '' };
+/** The claim of a process that is gone. */
+const DEAD_CLAIM: Claim = { pid: 0, startTime: '0', bootId: '' };
 
-/** Undefined: there is none. A loss of power may have emptied one. */
+/** Undefined: there is no claim. A file that a loss of power emptied counts as the claim of a dead process. */
 export async function readClaim(file: string): Promise<Claim | undefined> {
   return readWhole<Claim>(file).catch((error) => {
-    if (error instanceof SyntaxError) return VOID;
+    if (error instanceof SyntaxError) return DEAD_CLAIM;
     throw error;
   });
 }
 
-/** Whether the process that made the claim still runs: its pid alone may be another's by now. */
+/** Whether the process of the claim still runs. Its pid alone may belong to another process by now. */
 export function isAlive({ pid, startTime, bootId }: Claim): boolean {
-  if (!startTime) return answers(pid);
+  if (!startTime) return pidExists(pid);
   const stat = statOf(pid);
-  // A shim that has ended stays in the process table until its exit code is read.
+  // An ended shim stays in the process table until its parent reads its exit code.
   if (!stat || stat.state === 'Z' || stat.state === 'X') return false;
-  return stat.startTime === startTime && bootIdNow() === bootId;
+  return stat.startTime === startTime && readBootId() === bootId;
 }
 
-function answers(pid: number): boolean {
+function pidExists(pid: number): boolean {
   try {
     return process.kill(pid, 0);
   } catch {
@@ -45,11 +45,11 @@ function answers(pid: number): boolean {
   }
 }
 
-/** Kills what a dead shim left running, so that an attempt said to be lost is really over. */
+/** Kills processes that a dead shim left behind, so that nothing of a lost attempt runs any more. */
 export async function killStrays(attempt: string): Promise<void> {
   const deadline = Date.now() + 5_000;
-  // A single pass may miss processes of a job that forks without end. As root we find them by their user.
-  const passes = MARKS_LIMITS ? 2 : 1;
+  // A single pass may miss processes of a fork bomb. A root server finds them by their user.
+  const passes = USES_LIMIT_MARK ? 2 : 1;
   for (let empty = 0; ; ) {
     empty = killMarked(attempt) ? 0 : empty + 1;
     if (empty === passes) return;
@@ -59,42 +59,42 @@ export async function killStrays(attempt: string): Promise<void> {
   }
 }
 
-/** inotify reports files; nothing reports the end of a process that is no child of ours: it is looked for this often. */
-const LOOK_MS = 1_000;
+/** inotify reports files, but nothing reports the end of a process that is not a child: callers check this often. */
+const POLL_MS = 1_000;
 
 export type Changes = Disposable & {
-  /** Settles after the next change since the last call with true, or with false after a second without one. */
+  /** Settles with true after a change since the last call, or with false after a second without one. */
   next(): Promise<boolean>;
 };
 
 /**
- * Watches a folder. Disposing it, or aborting `signal`, settles a waiting `next`.
- * @param names of the files that matter; unset: all. A shim makes some twenty changes for each job
+ * Watches a folder. Disposing the watcher, or aborting `signal`, settles a waiting `next`.
+ * @param names files to watch; unset: all. A shim makes some twenty changes for each job
  */
 export function changesOf(dir: string, signal: AbortSignal, names?: readonly string[]): Changes {
   let changed = false;
   let wake: (() => void) | undefined;
-  const ring = () => {
+  const notify = () => {
     changed = true;
     wake?.();
   };
   let watcher: FSWatcher | undefined;
   try {
     watcher = watch(dir, { persistent: false }, (_, name) => {
-      if (!names || name === null || names.includes(name)) ring();
+      if (!names || name === null || names.includes(name)) notify();
     });
-    // The folder may be removed while it is watched; it is still looked at every second.
+    // The folder may be removed while it is watched. The check every second remains.
     watcher.on('error', () => {});
   } catch {
-    // No inotify watch left on this machine: looking every second is all there is.
+    // This machine has no inotify watch left. The check every second remains.
   }
-  signal.addEventListener('abort', ring);
+  signal.addEventListener('abort', notify);
   return {
     async next() {
       if (!changed && !signal.aborted) {
         const { promise, resolve } = Promise.withResolvers<void>();
         wake = resolve;
-        const timer = setTimeout(resolve, LOOK_MS);
+        const timer = setTimeout(resolve, POLL_MS);
         await promise;
         clearTimeout(timer);
         wake = undefined;
@@ -104,14 +104,14 @@ export function changesOf(dir: string, signal: AbortSignal, names?: readonly str
       return isNew;
     },
     [Symbol.dispose]() {
-      signal.removeEventListener('abort', ring);
+      signal.removeEventListener('abort', notify);
       watcher?.close();
-      ring();
+      notify();
     },
   };
 }
 
-/** A path as /proc/self/mountinfo has it, where spaces and the like stand as `\040`. */
+/** Decodes a path of /proc/self/mountinfo, where special characters are octal escapes such as `\040`. */
 export function mountPath(text: string): string {
   return text.replace(/\\(\d{3})/g, (_, digits) => String.fromCharCode(Number.parseInt(digits, 8)));
 }

@@ -1,27 +1,27 @@
-/** What an attempt may use: what was asked for, and no more than this machine has. */
+/** The limits of an attempt: what its job requests, and at most what this machine has. */
 import { availableParallelism, totalmem } from 'node:os';
 import { diskRoom, type Hardware } from '../../base/hardware.ts';
 import { memoizeTtl } from './memoize-ttl.ts';
 
 export type Limits = {
   memoryBytes: number;
-  /** Of all jobs of this machine together. */
+  /** For all jobs of this machine together. */
   allJobsMemoryBytes: number;
   cpus: number;
-  /** With their threads. */
+  /** Includes threads. */
   processes: number;
   diskBytes: number;
   files: number;
 };
 
 const GIB = 2 ** 30;
-/** Of the machine's memory; the rest is for this server, its database and the kernel. */
-const SHARE_OF_JOBS = 0.9;
+/** The share of memory for jobs. The rest is for this server, its database and the kernel. */
+const JOBS_MEMORY_SHARE = 0.9;
 /** A program with a thread for each of 96 vCPUs in each of 30 processes needs 3,000. */
 const PROCESSES = 4_096;
 const PROCESSES_PER_CPU = 256;
 
-/** On this machine, or on another. The GB of the contract are GiB here, as everywhere in this project. */
+/** The second argument describes the machine; default: this one. A GB of the API is a GiB, as everywhere in Loam. */
 export function limitsOf(
   { cpu, memoryGb, diskGb }: Hardware,
   { cpus, memoryBytes: allJobsMemoryBytes } = thisMachine(),
@@ -39,15 +39,15 @@ export function limitsOf(
 
 type Machine = { cpus: number; memoryBytes: number };
 
-/** A container may be given more or less while it runs. To look takes four files, and every job asks. */
-const LOOK_MS = 1_000;
+/** A container's limits may change while it runs. Reading them takes four files, and every job needs them. */
+const MACHINE_TTL_MS = 1_000;
 
-/** What this machine, or the container that we are in, has for all jobs together. */
-export const thisMachine = memoizeTtl(LOOK_MS, lookAtMachine);
+/** CPUs and memory that this machine, or the server's container, has for all jobs together. */
+export const thisMachine = memoizeTtl(MACHINE_TTL_MS, readMachine);
 
-function lookAtMachine(): Machine {
-  // 0 or a number beyond all machines: not constrained.
+function readMachine(): Machine {
+  // Without a constraint this is 0, or a number larger than any memory.
   const constrained = process.constrainedMemory() || totalmem();
-  const memoryBytes = Math.floor(Math.min(constrained, totalmem()) * SHARE_OF_JOBS);
+  const memoryBytes = Math.floor(Math.min(constrained, totalmem()) * JOBS_MEMORY_SHARE);
   return { cpus: availableParallelism(), memoryBytes };
 }

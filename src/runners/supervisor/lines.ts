@@ -1,4 +1,4 @@
-/** The lines of a job: read from its FIFOs, written into the attempt's log, each with its time, and read from there. */
+/** Copies the lines of a job from its FIFOs into the attempt's log, each with its time, and parses that log. */
 import {
   closeSync,
   constants,
@@ -18,30 +18,30 @@ import {
   type RunnerLine,
 } from '../runner.ts';
 
-/** What is made of a chunk of short lines, nine times its size, has to stay among the small objects that V8 collects soon. */
+/** Small enough that the objects for a chunk of short lines, nine times its size, stay in V8's young generation. */
 const CHUNK = 16 * 1024;
 
-/** What a log may hold: bytes of text with line ends, and lines. Beyond it lines are read and thrown away. */
+/** The limits of a log: bytes of text with line ends, and lines. Further lines are read and discarded. */
 export type LogLimits = { bytes: number; lines: number };
 
 export type LogFile = {
-  /** Whole frames, one character a byte: `<epoch ms> <o|e> <line>\n`. */
+  /** Appends whole frames, one character per byte: `<epoch ms> <o|e> <line>\n`. */
   write(frames: string): void;
-  /** Whether lines are still kept. */
+  /** Whether the log still keeps lines. */
   readonly open: boolean;
-  /** A line of our own, whatever the limits. */
+  /** Appends a line of the runner, regardless of the limits. */
   note(text: string): void;
-  /** Nothing is written any more. */
+  /** Later writes are ignored. */
   close(): void;
 };
 
 /**
- * Opens the log to be written to. `onError` is called once when it cannot be written (the disk is full):
- * nothing is kept from then on. What stands in the file is whole frames at any moment.
+ * Opens the log for writing. `onError` is called once when a write fails, for example because the disk is full; later lines
+ * are discarded. The file contains only whole frames at any time.
  */
 export function openLog(file: string, limits: LogLimits, onError: (error: Error) => void): LogFile {
   const fd = openSync(file, 'a+', 0o600);
-  let { size, lines } = wholeFrames(fd);
+  let { size, lines } = readWholeFrames(fd);
   let bytes = size - STAMP * lines;
   let full = false;
   let failed = false;
@@ -55,7 +55,7 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
       size += buffer.length;
     } catch (error) {
       failed = true;
-      // Half a frame would be taken for a line.
+      // A partial frame would be read as a line.
       ftruncateSync(fd, size);
       onError(error as Error);
     }
@@ -70,7 +70,7 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
     note,
     write(frames) {
       if (full) return;
-      const count = countOf(frames);
+      const count = countFrames(frames);
       const text = frames.length - STAMP * count;
       if (bytes + text <= limits.bytes && lines + count <= limits.lines) {
         bytes += text;
@@ -97,8 +97,8 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
   };
 }
 
-/** Of what a writer that was killed has left; half a frame at its end is cut off. */
-function wholeFrames(fd: number): { size: number; lines: number } {
+/** Measures the frames that a killed writer left, and cuts off a partial frame at the end. */
+function readWholeFrames(fd: number): { size: number; lines: number } {
   const end = fstatSync(fd).size;
   const buffer = Buffer.allocUnsafe(Math.min(end, 2 ** 20));
   let size = 0;
@@ -117,25 +117,25 @@ function wholeFrames(fd: number): { size: number; lines: number } {
   return { size, lines };
 }
 
-/** Of the stamp and the kind, with their spaces: the milliseconds have 13 digits until the year 2286. */
+/** Bytes of the timestamp and the kind with their spaces. Milliseconds have 13 digits until the year 2286. */
 const STAMP = 16;
 
-function countOf(frames: string): number {
+function countFrames(frames: string): number {
   let count = 0;
   for (let at = frames.indexOf('\n'); at >= 0; at = frames.indexOf('\n', at + 1)) count++;
   return count;
 }
 
-/** Copies a FIFO's lines into the log. The text passes as latin1, one character a byte, which is quick. */
+/** Copies a FIFO's lines into the log. Text is handled as latin1, one character per byte, because that is fast. */
 export function follow(fifo: string, stream: 'o' | 'e', log: LogFile) {
-  // The reader first and without blocking, or each end would wait for the other.
+  // The reader is opened first and without blocking: otherwise each end would wait for the other.
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const writer = openSync(fifo, constants.O_WRONLY);
   const source = new Socket({
     fd: reader,
     readable: true,
     writable: false,
-    // One buffer for all that is read: new ones took another 50 MB until they were collected.
+    // One buffer for all reads: a new one for each took another 50 MB until they were collected.
     onread: {
       buffer: Buffer.alloc(CHUNK),
       callback: (size, buffer) => read(buffer.subarray(0, size)),
@@ -143,52 +143,52 @@ export function follow(fifo: string, stream: 'o' | 'e', log: LogFile) {
   });
   let pending = '';
   let cut = false;
-  const keep = (part: string) => {
+  const addToPending = (part: string) => {
     pending += part;
     if (pending.length <= MAX_LINE) return;
     pending = pending.slice(0, MAX_LINE);
     cut = true;
   };
-  const line = () => {
+  const takeLine = () => {
     const text = `${Date.now()} ${cut ? stream.toUpperCase() : stream} ${pending}\n`;
     pending = '';
     cut = false;
     return text;
   };
   const read = (chunk: Uint8Array): boolean => {
-    // The job is not held up by lines that nobody will read.
+    // Lines that are not kept are discarded, so that the job does not block on a full pipe.
     if (!log.open) return true;
     const text = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.length).toString('latin1');
     const first = text.indexOf('\n');
     if (first < 0) {
-      keep(text);
+      addToPending(text);
       return true;
     }
-    keep(text.slice(0, first));
+    addToPending(text.slice(0, first));
     const last = text.lastIndexOf('\n');
-    let complete = line();
-    // A chunk is shorter than the longest line, so none of the lines within it can be too long.
+    let complete = takeLine();
+    // A chunk is shorter than the maximum line, so no line within it can be too long.
     if (last > first) {
       const header = `${Date.now()} ${stream} `;
       const within = text.slice(first + 1, last);
       complete += `${header}${within.replaceAll('\n', `\n${header}`)}\n`;
     }
     log.write(complete);
-    keep(text.slice(last + 1));
+    addToPending(text.slice(last + 1));
     return true;
   };
   source.resume();
   source.on('error', () => {});
   const closed = new Promise<void>((resolve) => {
     source.once('close', () => {
-      if (pending || cut) log.write(line());
+      if (pending || cut) log.write(takeLine());
       resolve();
     });
   });
   return { source, writer, closed };
 }
 
-/** Whole lines of the shim's log. Bytes that are no UTF-8 become U+FFFD. */
+/** Parses whole lines of a shim's log. Bytes that are not UTF-8 become U+FFFD. */
 export function parseLog(bytes: Buffer, cursor: LogCursor): LogBatch {
   const lines: RunnerLine[] = [];
   for (const frame of bytes.toString('utf8').slice(0, -1).split('\n')) {
@@ -197,7 +197,7 @@ export function parseLog(bytes: Buffer, cursor: LogCursor): LogBatch {
     lines.push({
       timestamp: new Date(Number(frame.slice(0, stamp))),
       stream: kind.toLowerCase() === 'e' ? 'stderr' : 'stdout',
-      // In upper case when the line was cut.
+      // The kind is in upper case when the line was cut.
       message: messageOf(frame.slice(stamp + 3), kind < 'a'),
     });
   }

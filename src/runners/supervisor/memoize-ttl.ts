@@ -1,9 +1,9 @@
-/** What `look` finds, for many who ask: it is looked for again when what was found is older than `ms`. */
-export function memoizeTtl<T>(ms: number, look: () => T): () => T {
-  let seen: { found: T; at: number } | undefined;
+/** Caches the result of `read` for `ms`. */
+export function memoizeTtl<T>(ms: number, read: () => T): () => T {
+  let cached: { value: T; at: number } | undefined;
   return () => {
     const at = performance.now();
-    if (!seen || at - seen.at > ms) seen = { found: look(), at };
-    return seen.found;
+    if (!cached || at - cached.at > ms) cached = { value: read(), at };
+    return cached.value;
   };
 }

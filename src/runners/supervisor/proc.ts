@@ -1,31 +1,31 @@
-/** Processes as /proc shows them, and signals to many of them. Linux alone: elsewhere nothing is found. */
+/** Finds processes in /proc and signals them. On other systems than Linux no process is found. */
 import { createHash } from 'node:crypto';
 import { closeSync, existsSync, readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import { gigabytes, type Verdict } from './disk.ts';
+import { gigabytes, type StopReason } from './disk.ts';
 
-/** Set in the environment of what the shim starts, so that it is recognized when its parents have ended. */
+/** The environment variable that marks processes of an attempt, so that they are found when their parents have ended. */
 export const MARKER = 'LOAM_ATTEMPT_ID';
 
-/** Boot and start time make a pid unique; empty where there is no /proc. */
+/** Boot and start time, which make a pid unique; empty where there is no /proc. */
 export function identityOf(pid: number): { startTime: string; bootId: string } {
   const stat = statOf(pid);
   if (!stat) return { startTime: '', bootId: '' };
-  return { startTime: stat.startTime, bootId: bootIdNow() };
+  return { startTime: stat.startTime, bootId: readBootId() };
 }
 
 const BOOT_ID = '/proc/sys/kernel/random/boot_id';
 let bootId: string | undefined;
 
-/** It is the same as long as this process runs. */
-export function bootIdNow(): string {
+/** Cached, because it cannot change while this process runs. */
+export function readBootId(): string {
   bootId ??= existsSync(BOOT_ID) ? readFileSync(BOOT_ID, 'utf8').trim() : '';
   return bootId;
 }
 
-export type ProcessStat = { state: string; parent: number; startTime: string; fields: string[] };
+type ProcessStat = { state: string; parent: number; startTime: string; fields: string[] };
 
-/** `/proc/<pid>/stat`, whose second field may itself hold spaces and parentheses. */
+/** Parses `/proc/<pid>/stat`, whose second field may contain spaces and parentheses. */
 export function statOf(pid: number | string): ProcessStat | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
@@ -41,7 +41,7 @@ export function statOf(pid: number | string): ProcessStat | undefined {
   }
 }
 
-/** All processes below `root`, without it. */
+/** All processes below `root`, not including it. */
 export function descendants(root: number): number[] {
   const children = new Map<number, number[]>();
   for (const pid of allPids()) {
@@ -65,14 +65,14 @@ function isNumber(name: string): boolean {
   return /^\d+$/.test(name);
 }
 
-/** The processes of an attempt that carry one of its marks, wherever they went. */
+/** Processes with a mark of the attempt, whatever their parents are. */
 export function markedPids(attempt: string): number[] {
   return [...findMarked(attempt)];
 }
 
 /**
- * Kills each as soon as it is found, the newest first: one that forks without end lives for milliseconds. Returns
- * whether there was any; where forks go on, one pass that finds none does not yet mean that none is left.
+ * Kills each marked process as soon as it is found, newest first, because processes of a fork bomb live for milliseconds.
+ * @returns whether there was one; while a job forks, a single pass without a find does not mean that none is left
  */
 export function killMarked(attempt: string): boolean {
   let found = false;
@@ -89,20 +89,20 @@ function* findMarked(attempt: string): Generator<number> {
   for (const pid of allPids().reverse()) {
     if (pid === process.pid) continue;
     const environment = read(pid, 'environ');
-    // Who hides it from us is not our user's.
+    // A process whose environment is not readable does not belong to this user.
     if (environment === null) continue;
-    if (environment.includes(entry) || (MARKS_LIMITS && read(pid, 'limits')?.includes(limit)))
+    if (environment.includes(entry) || (USES_LIMIT_MARK && read(pid, 'limits')?.includes(limit)))
       yield pid;
   }
 }
 
-/** As root we give each job a user of its own, by which its processes are found. */
-export const MARKS_LIMITS = process.platform === 'linux' && process.getuid?.() !== 0;
+/** A root server does not need this mark: it gives each job a user of its own and finds processes by the user. */
+export const USES_LIMIT_MARK = process.platform === 'linux' && process.getuid?.() !== 0;
 
 /**
- * A second mark: the limit on the CPU time (in microseconds, 146,000 years) of real-time processes. It means
- * nothing to the processes of a job, and a daemon that clears its environment has inherited it all the same.
- * Only one that lowers its limits on purpose is rid of it.
+ * A second mark: the limit on the CPU time of real-time processes, set to about 146,000 years (in microseconds). It does not
+ * affect a job, and a daemon that clears its environment still inherits it. Only a process that lowers its limits on
+ * purpose loses it.
  */
 export function limitMark(attempt: string): string {
   const digest = createHash('sha256').update(attempt).digest();
@@ -118,9 +118,9 @@ function read(pid: number, file: 'environ' | 'limits'): string | null {
 }
 
 /**
- * Asks each once, and says how many there were. What a process starts after it has been asked is its way of
- * ending (a last upload, a checkpoint) and has the grace period; so nobody is looked for again after the
- * first was asked, only before: one may fork while we walk.
+ * Sends SIGTERM to each process once. The list is repeated until it is stable, because processes may fork meanwhile, but
+ * not after the first signal: children that a process starts on SIGTERM (a last upload, a checkpoint) get the grace period.
+ * @returns the number of processes
  */
 export function terminateAll(list: () => number[]): number {
   let pids = list();
@@ -134,7 +134,7 @@ export function terminateAll(list: () => number[]): number {
   return pids.length;
 }
 
-/** Again until no new process shows up. */
+/** Repeats until the list has no new process. */
 export function killAll(list: () => number[]): void {
   const done = new Set<number>();
   for (let round = 0; round < 10; round++) {
@@ -151,16 +151,16 @@ export function signalOne(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name);
   } catch {
-    // It has ended by itself.
+    // The process has ended.
   }
 }
 
-/** O_CLOEXEC in the flags that /proc shows, in octal; Node opens its own descriptors with it. */
+/** O_CLOEXEC in the octal flags of /proc. Node opens its own descriptors with it. */
 const CLOSED_ON_EXEC = 0o2000000;
 
 /**
- * Closes the descriptors that this process was started with beside its three streams. Whoever started the server may
- * have left some open (a lock, a socket, a pipe to a supervisor), and every program that we start would have them too.
+ * Closes inherited descriptors except the three standard streams. The program that started the server may have left some
+ * open (a lock, a socket, a pipe to a supervisor), and every child of this process would inherit them.
  */
 export function closeInherited(): void {
   if (!existsSync('/proc/self/fdinfo')) return;
@@ -171,30 +171,30 @@ export function closeInherited(): void {
       const flags = Number.parseInt(/^flags:\s+(\d+)/m.exec(info)?.[1] ?? '', 8);
       if (!(flags & CLOSED_ON_EXEC)) closeSync(fd);
     } catch {
-      // That of the folder itself, which is closed by now.
+      // The descriptor of the folder listing itself, which is closed by now.
     }
   }
 }
 
-/** The memory of a job where no control group holds it: looked at every second, and ended beyond its limit. */
-const LOOK_MS = 1_000;
+/** How often the memory of a job without a control group is checked. */
+const MEMORY_POLL_MS = 1_000;
 const PAGE = 4096;
 
 /**
- * Watches until the processes have more memory than `limit` bytes, or until `signal` aborts.
- * @returns null when it was aborted.
+ * Watches until the processes use more memory than `limit` bytes, or until `signal` aborts.
+ * @returns null when aborted
  */
 export async function watchMemory(
   pids: () => number[],
   limit: number,
   signal: AbortSignal,
-): Promise<Verdict | null> {
+): Promise<StopReason | null> {
   for (;;) {
-    await delay(LOOK_MS, undefined, { signal }).catch(() => {});
+    await delay(MEMORY_POLL_MS, undefined, { signal }).catch(() => {});
     if (signal.aborted) return null;
     const all = pids();
-    // What each has in memory is quick to read, but counts shared pages once for each of them.
-    if (sum(all, residentMemory) > limit && sum(all, proportionalMemory) > limit)
+    // Resident memory is fast to read, but counts shared pages once per process.
+    if (sum(all, readResidentMemory) > limit && sum(all, readProportionalMemory) > limit)
       return {
         full: false,
         reason: `The job ran out of memory and was ended. It may use ${gigabytes(limit)}.`,
@@ -202,7 +202,7 @@ export async function watchMemory(
   }
 }
 
-/** A line for the log. @param killed how many processes @param bytes what the job may use */
+/** A line for the log. @param killed number of processes @param bytes the job's limit */
 export function tellOutOfMemory(killed: number, bytes: number): string {
   const who = killed === 1 ? 'a process was' : `${killed} processes were`;
   return `The job ran out of memory: ${who} killed. It may use ${gigabytes(bytes)}.`;
@@ -212,17 +212,17 @@ function sum(pids: readonly number[], of: (pid: number) => number): number {
   return pids.reduce((total, pid) => total + of(pid), 0);
 }
 
-/** Bytes; 0 of a process that is gone. */
-function residentMemory(pid: number): number {
+/** In bytes; 0 for a process that is gone. */
+function readResidentMemory(pid: number): number {
   return Number(statOf(pid)?.fields[21] ?? 0) * PAGE;
 }
 
-/** Bytes, with pages that processes share counted once in all; where that is not readable, all of them. */
-export function proportionalMemory(pid: number): number {
+/** In bytes; a shared page counts in part for each of its processes. Resident memory where this is not readable. */
+export function readProportionalMemory(pid: number): number {
   try {
     const text = readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8');
     return Number(/^Pss: +(\d+) kB/m.exec(text)?.[1] ?? 0) * 1024;
   } catch {
-    return residentMemory(pid);
+    return readResidentMemory(pid);
   }
 }

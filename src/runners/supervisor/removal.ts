@@ -1,7 +1,7 @@
 /**
- * Removing the files of ended attempts in the background: a job may leave a million files, folders deeper than any
- * path may be long, folders without permissions, files that may not be removed, or mounts. None of it holds a slot
- * or a start: a folder is renamed away at once, and removed later, again and again until it is gone.
+ * Removes the files of ended attempts in the background. A job may leave a million files, folders deeper than the longest
+ * path, folders without permissions, immutable files, or mounts. None of that may occupy a slot or delay a start: a folder
+ * is moved to the trash at once, and its removal is retried until it succeeds.
  */
 import { randomUUID } from 'node:crypto';
 import { existsSync, renameSync } from 'node:fs';
@@ -10,24 +10,24 @@ import { basename, join } from 'node:path';
 import { run } from '../../platform/processes/starter.ts';
 import { mountPath } from './folder.ts';
 
-/** What could not be removed is tried again after this, doubling. */
+/** The pause before a retry; it doubles up to the maximum. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 10 * 60_000;
-/** A program takes 5 ms of a core, and this thread would take 4 for a job of few files: so one removes those of several. */
-const GATHER_MS = 500;
+/** One `rm` removes the folders of this time: it takes 5 ms of a core, and without it a small job would cost this thread 4. */
+const BATCH_MS = 500;
 
 export type Removal = AsyncDisposable & {
   /**
-   * Takes a folder away at once and removes it later; nothing happens when there is none.
-   * @throws Error when it cannot be taken away.
+   * Moves a folder to the trash at once and removes it later; does nothing when the folder does not exist.
+   * @throws Error when it cannot be moved
    */
   discard(folder: string): Promise<void>;
 };
 
-/** Works in the folder `trash`, beginning with what an earlier server left there. */
+/** @param trash may contain folders that the previous server did not remove */
 export async function openRemoval(
   trash: string,
-  report: (error: unknown, what: string) => void,
+  report: (error: unknown, message: string) => void,
 ): Promise<Removal> {
   await mkdir(trash, { recursive: true, mode: 0o700 });
   const closing = new AbortController();
@@ -35,63 +35,63 @@ export async function openRemoval(
   const tasks = new Set<Promise<void>>();
   /** One `rm` at a time, so that it leaves most of the disk to the jobs. */
   let last: Promise<void> = Promise.resolve();
-  const inTurn = (work: () => Promise<void>): Promise<void> => {
+  const oneAtATime = (work: () => Promise<void>): Promise<void> => {
     last = last.catch(() => {}).then(work);
     return last;
   };
-  function own(task: Promise<void>): void {
+  function track(task: Promise<void>): void {
     tasks.add(task);
     void task.then(() => tasks.delete(task));
   }
 
-  /** Until it succeeds. A failure is reported once. */
-  async function removeAtLast(folder: string): Promise<void> {
+  /** Retries until the removal succeeds. Only the first failure is reported. */
+  async function removeWithRetries(folder: string): Promise<void> {
     let reported = false;
     for (let pause = FIRST_PAUSE_MS; !signal.aborted; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
       try {
-        return await inTurn(() => removeTree(folder, signal));
+        return await oneAtATime(() => removeTree(folder, signal));
       } catch (error) {
         if (!signal.aborted && !reported) report(error, `${folder} is not removed yet`);
         reported = true;
-        await rest(pause, signal);
+        await sleep(pause, signal);
       }
     }
   }
 
-  /** Those that come soon after each other go together. */
+  /** Folders of the next batch. */
   let waiting: string[] = [];
-  function removeLater(name: string): void {
+  function queueRemoval(name: string): void {
     waiting.push(join(trash, name));
-    if (waiting.length === 1) own(rest(GATHER_MS, signal).then(removeWaiting));
+    if (waiting.length === 1) track(sleep(BATCH_MS, signal).then(removeBatch));
   }
 
-  async function removeWaiting(): Promise<void> {
+  async function removeBatch(): Promise<void> {
     const folders = waiting;
     waiting = [];
     if (signal.aborted) return;
     try {
-      await inTurn(() => removeTrees(folders, signal));
+      await oneAtATime(() => removeTrees(folders, signal));
     } catch {
-      // One of them does not go as the others do.
-      for (const folder of folders) own(removeAtLast(folder));
+      // At least one folder needs more than `rm`, so each is removed separately.
+      for (const folder of folders) track(removeWithRetries(folder));
     }
   }
 
-  for (const name of await readdir(trash)) removeLater(name);
+  for (const name of await readdir(trash)) queueRemoval(name);
 
   return {
     async discard(folder) {
       const name = `${basename(folder)}.${randomUUID()}`;
-      // At once: it is one step, and Node's threads take this one longer to ask.
+      // Synchronous: it is one system call, which is faster than a request to Node's thread pool.
       const move = () => renameSync(folder, join(trash, name));
       try {
         move();
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code === 'ENOENT' && !existsSync(folder)) return;
-        await release(folder, signal);
+        await clearObstacles(folder, signal);
         move();
       }
-      removeLater(name);
+      queueRemoval(name);
     },
     async [Symbol.asyncDispose]() {
       closing.abort();
@@ -100,8 +100,8 @@ export async function openRemoval(
   };
 }
 
-/** Does not hold the process: what is left is removed after the next start. */
-function rest(ms: number, signal: AbortSignal): Promise<void> {
+/** Does not keep the process alive: the next start removes the remaining folders. */
+function sleep(ms: number, signal: AbortSignal): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
   const timer = setTimeout(resolve, ms);
   timer.unref();
@@ -115,24 +115,24 @@ function rest(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 /**
- * Removes a folder whatever is in it, by `rm`, which goes from folder to folder: paths of Node's own
- * `rm` end at 4,096 bytes, and a million files would keep its threads from everything else.
- * @throws Error when something is left.
+ * Removes a folder with any contents by the program `rm`, which changes from folder to folder. Paths of Node's `rm` are
+ * limited to 4,096 bytes, and a million files would block its thread pool.
+ * @throws Error when something is left
  */
 export async function removeTree(folder: string, signal?: AbortSignal): Promise<void> {
-  // First, or what is mounted would be emptied.
+  // First, or `rm` would delete the files of a mounted file system.
   await unmountBelow(folder);
   const remove = () => run('rm', ['-rf', '--', folder], { signal });
   try {
     await remove();
   } catch {
     signal?.throwIfAborted();
-    await release(folder, signal);
+    await clearObstacles(folder, signal);
     await remove();
   }
 }
 
-/** Removes folders in which nothing is in the way. @throws Error when something is left */
+/** Removes folders that need no unmounting or changes of permissions. @throws Error when something is left */
 async function removeTrees(folders: readonly string[], signal: AbortSignal): Promise<void> {
   const mounts = await mountPoints();
   const left = mounts.find((point) => folders.some((folder) => isWithin(point, folder)));
@@ -140,27 +140,27 @@ async function removeTrees(folders: readonly string[], signal: AbortSignal): Pro
   await run('rm', ['-rf', '--', ...folders], { signal });
 }
 
-/** Undoes what keeps a folder from being moved or removed, as far as we may. */
-async function release(folder: string, signal?: AbortSignal): Promise<void> {
+/** Removes obstacles to moving or removing a folder, as far as permitted: mounts, permissions, immutable flags. */
+async function clearObstacles(folder: string, signal?: AbortSignal): Promise<void> {
   await unmountBelow(folder);
-  // Each has its errors; what counts is whether the folder can be removed now.
+  // Errors are ignored: the next removal shows whether it helped.
   const attempt = (program: string, ...args: string[]) =>
     run(program, args, { signal }).catch(() => {});
-  // Permissions first: without them the files that may not be changed are not found.
+  // Permissions first: `chattr` cannot enter folders without them.
   await attempt('chmod', '-R', 'u+rwx', '--', folder);
   if (process.getuid?.() !== 0) return;
   await attempt('chattr', '-R', '-f', '-i', '-a', '--', folder);
   await attempt('chmod', '-R', 'u+rwx', '--', folder);
 }
 
-/** @throws Error when something is mounted in the folder and stays. */
+/** @throws Error when a mount in the folder cannot be removed */
 async function unmountBelow(folder: string): Promise<void> {
   for (const point of await mountsBelow(folder)) await run('umount', ['-l', '--', point]);
   const [left] = await mountsBelow(folder);
   if (left) throw new Error(`something is mounted at ${left}`);
 }
 
-/** The innermost first. */
+/** Innermost first. */
 async function mountsBelow(folder: string): Promise<string[]> {
   return (await mountPoints()).filter((point) => isWithin(point, folder)).reverse();
 }
@@ -169,7 +169,7 @@ function isWithin(path: string, folder: string): boolean {
   return path === folder || path.startsWith(`${folder}/`);
 }
 
-/** Of this machine. Elsewhere than on Linux a job cannot mount anything. */
+/** All mount points of this machine. On other systems than Linux a job cannot mount anything. */
 async function mountPoints(): Promise<string[]> {
   const text = await readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
   return text.split('\n').map((line) => mountPath(line.split(' ')[4] ?? ''));

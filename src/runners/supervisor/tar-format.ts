@@ -1,17 +1,16 @@
 /**
- * Entries of a tar as GNU writes them: a name is bytes, as it is for the file system, where the formats of POSIX
- * want UTF-8 for every name that is long or not ASCII. All tools that matter read them. tar-stream can write names as UTF-8
- * only.
+ * Writes tar headers in the GNU format, where a name is bytes, as in the file system. The POSIX formats need UTF-8 for names
+ * that are long or not ASCII, and the library tar-stream writes names only as UTF-8. All common tools read the GNU format.
  */
 const BLOCK = 512;
-/** What fits into a header; a longer name gets an entry of its own before it. */
+/** The longest name in a header. A longer name gets an entry of its own before it. */
 const NAME_BYTES = 100;
 const LONG_NAME = Buffer.from('././@LongLink');
 const NO_NAME = Buffer.alloc(0);
-/** Eleven octal digits; above, GNU writes the number in base 256. */
+/** Eleven octal digits. GNU writes larger numbers in base 256. */
 const MAX_OCTAL = 8 ** 11 - 1;
 
-/** By their letters in the format. */
+/** Type letters of the format. */
 const TYPES = {
   file: '0',
   link: '2',
@@ -22,19 +21,19 @@ const TYPES = {
 } as const;
 
 export type TarEntry = {
-  /** Relative, divided by `/`. */
+  /** Relative, with `/` as separator. */
   name: Uint8Array;
-  /** Bytes of contents, which follow the header. */
+  /** Bytes of the contents that follow the header. */
   size: number;
   mode: number;
   mtime?: Date;
-  /** `other`: a device, FIFO or socket. It has no contents, and neither have a link and a directory. */
+  /** `other`: a device, FIFO or socket. Only `file` has contents. */
   type?: 'file' | 'link' | 'directory' | 'other';
-  /** Of a link. */
+  /** Target of a link. */
   target?: Uint8Array;
 };
 
-/** What stands before the contents. */
+/** The bytes before the contents of an entry. */
 export function tarHeader({
   name,
   size,
@@ -43,22 +42,22 @@ export function tarHeader({
   type = 'file',
   target = NO_NAME,
 }: TarEntry): Buffer {
-  const header = block(name, size, mode, mtime, TYPES[type], target);
+  const header = headerBlock(name, size, mode, mtime, TYPES[type], target);
   if (name.length <= NAME_BYTES && target.length <= NAME_BYTES) return header;
   return Buffer.concat([
-    ...(target.length > NAME_BYTES ? longer(target, 'longTarget') : []),
-    ...(name.length > NAME_BYTES ? longer(name, 'longName') : []),
+    ...(target.length > NAME_BYTES ? longNameEntry(target, 'longTarget') : []),
+    ...(name.length > NAME_BYTES ? longNameEntry(name, 'longName') : []),
     header,
   ]);
 }
 
-function longer(name: Uint8Array, type: 'longTarget' | 'longName'): Uint8Array[] {
+function longNameEntry(name: Uint8Array, type: 'longTarget' | 'longName'): Uint8Array[] {
   const size = name.length + 1;
-  const before = block(LONG_NAME, size, 0, undefined, TYPES[type], NO_NAME);
+  const before = headerBlock(LONG_NAME, size, 0, undefined, TYPES[type], NO_NAME);
   return [before, name, Buffer.alloc(1), tarPadding(size)];
 }
 
-/** What stands after contents of `size` bytes. */
+/** The bytes after contents of `size` bytes. */
 export function tarPadding(size: number): Buffer {
   return Buffer.alloc((BLOCK - (size % BLOCK)) % BLOCK);
 }
@@ -66,7 +65,7 @@ export function tarPadding(size: number): Buffer {
 /** The end of an archive. */
 export const TAR_END = Buffer.alloc(2 * BLOCK);
 
-function block(
+function headerBlock(
   name: Uint8Array,
   size: number,
   mode: number,
@@ -89,9 +88,9 @@ function block(
   header.write(type, 156, 'latin1');
   header.set(target.subarray(0, NAME_BYTES), 157);
   header.write('ustar  \0', 257, 'latin1');
-  // The sum is taken with spaces in its own place.
+  // The checksum is computed with spaces in its own field.
   header.fill(' ', 148, 156);
-  // A loop: `reduce` took most of the time of a header.
+  // A loop, because `reduce` took most of the time of a header.
   let sum = 0;
   for (const byte of header) sum += byte;
   header.write(`${octal(sum, 6)}\0 `, 148, 'latin1');

@@ -426,7 +426,7 @@ describe('the disk', () => {
     await using disk = await smallDisk(8);
     await using runner = await openProcessRunner({ dir: disk.dir, graceMs: 300 });
     let refused = 0;
-    const { prepare } = runner;
+    const prepare = runner.prepare.bind(runner);
     runner.prepare = (...args) =>
       prepare(...args).catch((error) => {
         refused++;
