@@ -38,7 +38,7 @@ export function drained(output: Writable): Promise<void> {
   });
 }
 
-/** Like `relay`, but ends git when the reader disconnects, because a fetch has nothing to finish. */
+/** Like `relay`, but ends git when the reader disconnects, because reading has nothing to finish. */
 export async function relayToReader(process: GitProcess, output: Writable): Promise<Ending> {
   const gone = () => process.end();
   output.once('close', gone);

@@ -11,9 +11,7 @@ export type Session = {
   /** The client's `Git-Protocol` header, such as `version=2`. */
   protocol?: string;
   signal: AbortSignal;
-  /**
-   * Over SSH one process serves the whole dialog, starting with the refs; over HTTP each request has its own process.
-   */
+  /** Over SSH, client and git exchange any number of messages, refs first; over HTTP each request is answered alone. */
   isConversation?: boolean;
 };
 
