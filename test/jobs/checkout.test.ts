@@ -84,7 +84,7 @@ test('large files and long names are counted too', async () => {
   const three = { from, sha: large, to, maxFiles: 100 };
   await expect(checkOut({ ...three, maxBytes: 3 * 2 ** 20 - 1 })).rejects.toThrow(CheckoutTooLarge);
   await expect(checkOut({ ...three, maxBytes: 2 ** 50, room: 3 * 2 ** 20 - 1 })).rejects.toThrow(
-    new CheckoutTooLarge("The checkout is larger than what the server's disk has left"),
+    new CheckoutTooLarge("The checkout is larger than the free space on the server's disk"),
   );
   await checkOut({ ...three, maxBytes: 4 * 2 ** 20, room: 4 * 2 ** 20 });
   expect(await readdir(to)).toEqual(['.git', 'name0', 'name1', 'name2']);

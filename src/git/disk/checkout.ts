@@ -1,12 +1,10 @@
 /**
- * A fresh checkout of one commit, for a job to work in.
+ * A fresh checkout of one commit for a job to work in: a repository of its own that holds only this commit, like `git
+ * clone --depth 1`. Two processes and the cost of one tree, however long the history is.
  *
- * It is a repository of its own with that commit alone, as `git clone --depth 1` makes: two processes and
- * the cost of one tree, whatever the history holds. Objects are copied, neither linked nor borrowed: whoever
- * owns the checkout could write through a hard link into the pack that everybody reads.
- *
- * The objects come out of a repository of this machine (`checkOut`), or as a pack that another server sends: it
- * measures and sends (`measure`, `sendPack`), this one takes the pack in (`checkOutReceived`).
+ * Objects are copied, not hard-linked or borrowed: a job could write through a hard link into the pack that all readers
+ * use. Objects come from a repository on this machine (`checkOut`), or as a pack from another server, which runs
+ * `measure` and `sendPack` while this server runs `checkOutReceived`.
  */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
@@ -17,14 +15,16 @@ import { LRUCache } from 'lru-cache';
 import { GitError, gitApart, gitLines, SaidTooMuch, startGit } from '../processes/run.ts';
 
 const TIMEOUT_MS = 10 * 60_000;
-/** More take minutes to write and gigabytes of git's memory. Linux has 90,000, the largest known some millions. */
+/**
+ * Larger checkouts take minutes to write and gigabytes of git's memory. Linux has 90,000 files, the largest known
+ * repositories some millions.
+ */
 export const MAX_CHECKOUT_FILES = 1_000_000;
-/** Of the paths of all files: git holds them in memory while it writes. */
+/** Total length of all file paths. Git holds them in memory while it writes the checkout. */
 const MAX_NAME_BYTES = 256 * 2 ** 20;
-/** What a file takes of most disks, however small it is. */
+/** Disk block size: the least that a file takes on most disks. */
 const BLOCK = 4096;
 
-/** Which commit of which repository. */
 export type Source = {
   /** The bare repository. */
   from: string;
@@ -34,9 +34,9 @@ export type Source = {
 };
 
 export type Limits = {
-  /** What it may take of the disk, with the repository in it. */
+  /** Disk space that the checkout may take, including its repository. */
   maxBytes: number;
-  /** Bytes that the disk itself has left for it; what is on its way at the same time is not known. */
+  /** Free bytes on the disk. Checkouts that are being written at the same time are not subtracted. */
   room?: number;
   /** Files and folders. */
   maxFiles: number;
@@ -44,24 +44,24 @@ export type Limits = {
 
 export type Target = Limits & {
   sha: string;
-  /** Made by us; its parent must exist. */
+  /** Created here; its parent must exist. */
   to: string;
   signal?: AbortSignal;
 };
 
-/** There is more to check out than there may be; the message is for the one who wanted it. */
+/** The checkout exceeds a limit. The message is for the user who requested the checkout. */
 export class CheckoutTooLarge extends Error {
   override name = 'CheckoutTooLarge';
 }
 
-/** Deltas are copied as they lie, none are looked for: speed counts here, not size. */
+/** Existing deltas are copied and no new ones are searched for: speed matters here, size does not. */
 const PACK = ['pack-objects', '--revs', '--quiet', '--window=0'];
-/** What `PACK` reads: the commit, without its parents. */
+/** Input of `PACK`: the commit without its parents. */
 const commitAlone = (sha: string) => `--shallow ${sha}\n${sha}\n`;
 
 /**
- * Checks `sha` out with HEAD detached. No hooks run, no filters, and no credentials are left in it.
- * @returns the bytes that it takes of the disk
+ * Checks `sha` out with HEAD detached. Runs no hooks and no filters, and stores no credentials in the checkout.
+ * @returns the bytes that the checkout takes on disk
  * @throws CheckoutTooLarge, GitError when the commit or one of its objects is missing, Error when `to` exists.
  */
 export async function checkOut(options: Target & Source): Promise<number> {
@@ -72,7 +72,7 @@ export async function checkOut(options: Target & Source): Promise<number> {
       signal,
       timeoutMs: TIMEOUT_MS,
       dir: from,
-      // Where git writes before it renames: the checkout may be on another disk than the repository.
+      // Git writes here before it renames, because the checkout may be on another disk than the repository.
       env: {
         GIT_OBJECT_DIRECTORY: join(gitdir, 'objects'),
         GIT_ALTERNATE_OBJECT_DIRECTORIES: join(from, 'objects'),
@@ -83,9 +83,9 @@ export async function checkOut(options: Target & Source): Promise<number> {
 }
 
 /**
- * As `checkOut`, with objects that come as `pack`, from `sendPack` on another machine.
- * @param fileBytes what `measure` said there
- * @throws as `checkOut`, and what `pack` throws: what came until then is never taken for a checkout
+ * Like `checkOut`, but reads the objects from `pack`, which `sendPack` on another machine produces.
+ * @param fileBytes the result of `measure` on that machine
+ * @throws like `checkOut`, and errors of `pack`: an incomplete pack never becomes a checkout
  */
 export async function checkOutReceived(
   options: Target & { fileBytes: number; pack: AsyncIterable<Uint8Array> },
@@ -96,7 +96,7 @@ export async function checkOutReceived(
 }
 
 /**
- * Writes the pack of a commit that `measure` has allowed. An output that closes ends it.
+ * Writes the pack of a commit that `measure` has accepted. Stops when the output closes.
  * @throws GitError when the commit or one of its objects is missing, Error when the output closed early
  */
 export async function sendPack({ from, sha, signal }: Source, output: Writable): Promise<void> {
@@ -107,7 +107,7 @@ export async function sendPack({ from, sha, signal }: Source, output: Writable):
   if (ending.code !== 0) throw new GitError('pack-objects', ending);
 }
 
-/** A repository with this commit alone, whose pack `addPack` puts into it, and its files. */
+/** Creates a repository that holds only this commit, adds the pack with `addPack`, and writes the files. */
 async function fill(
   options: Target,
   fileBytes: number,
@@ -124,12 +124,13 @@ async function fill(
   return bytes;
 }
 
-/** The folder `to`, with a repository in which HEAD is the commit, and no object yet. @returns its git folder */
+/** Creates the folder `to` with an empty repository whose HEAD is the commit. @returns its git folder */
 function makeRepository(to: string, sha: string): string {
   const gitdir = join(to, '.git');
-  // At once: by Node's threads these few steps took 2 ms of a job's start.
+  // Synchronous: through Node's thread pool these few steps took 2 ms of a job's start.
   mkdirSync(to);
-  // What git takes for a repository, and where the pack goes: it makes the others when it needs them.
+  // The folders that git requires in a repository, and the folder for the pack. Git creates the others when it needs
+  // them.
   for (const folder of ['', 'objects', 'objects/pack', 'refs']) mkdirSync(join(gitdir, folder));
   const files = {
     HEAD: `${sha}\n`,
@@ -163,7 +164,7 @@ async function receive(
     }
   };
   process.stdout.resume();
-  // Where git fails it says why itself, and reads no more.
+  // Git stops reading when it fails, and reports the reason itself.
   await pipeline(bounded, process.stdin).catch(() => {});
   const ending = await process.ended;
   if (failure) throw failure;
@@ -171,9 +172,9 @@ async function receive(
 }
 
 /**
- * The bytes that the files will take on the disk. They are summed before anything is written, because a push of
- * a few objects can make millions of files: each tree names the next one many times. The sum ends at the limits,
- * so it is bounded too.
+ * The bytes that the files will take on disk. They are summed before anything is written, because a push of a few
+ * objects can expand to millions of files: each tree refers to the next tree many times. The sum stops at the limits,
+ * so its cost is bounded too.
  * @throws CheckoutTooLarge
  */
 export async function measure(options: Source & Limits): Promise<number> {
@@ -182,12 +183,12 @@ export async function measure(options: Source & Limits): Promise<number> {
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
   let { files, nameBytes, bytes } = known ?? { files: 0, nameBytes: 0, bytes: 0 };
-  /** How often each object was named: its size is asked for once, as git opens a file for each answer. */
+  /** How often each object occurs. Its size is queried once, because git opens a file for each answer. */
   let named = new Map<string, number>();
   const demandRoom = () => {
     demandFiles(files, options);
     if (nameBytes > MAX_NAME_BYTES)
-      throw new CheckoutTooLarge('The paths of the files in the checkout are too long in all');
+      throw new CheckoutTooLarge('The paths of the files in the checkout are too long in total');
     demandBytes(Math.max(bytes, files * BLOCK), options);
   };
   if (known) {
@@ -202,7 +203,8 @@ export async function measure(options: Source & Limits): Promise<number> {
     });
     const times = named.values();
     for (const answer of answers.toString().trimEnd().split('\n')) {
-      // A submodule's commit is another repository's: it is "missing", and an empty folder here.
+      // A submodule's commit belongs to another repository: git reports it as "missing", and the checkout has an empty
+      // folder.
       const size = Number(/^blob (\d+)/.exec(answer)?.[1] ?? 0);
       bytes += (times.next().value ?? 0) * bytesOnDisk(size);
     }
@@ -226,12 +228,15 @@ export async function measure(options: Source & Limits): Promise<number> {
   return bytes;
 }
 
-/** Of commits that were within the limits of whoever asked. Many jobs run the same one, and it never changes. */
+/**
+ * Measurements of commits that were within the caller's limits. Many jobs use the same commit, and a commit never
+ * changes.
+ */
 const measured = new LRUCache<string, { files: number; nameBytes: number; bytes: number }>({
   max: 1_000,
 });
 
-/** What ends with a NUL. A short list comes whole, which is quicker; a long one as it is made. */
+/** Yields NUL-terminated records. A short list is read whole, which is faster; a long list is streamed. */
 async function* piecesOf(
   args: readonly string[],
   options: { dir: string; signal: AbortSignal },
@@ -251,19 +256,19 @@ const SHORT_LIST_BYTES = 256 * 1024;
 const CHECK_EVERY = 1_000;
 const SIZES_AT_ONCE = 20_000;
 
-/** What a file of that size takes of most disks. */
+/** The disk space that a file of this size takes on most disks. */
 function bytesOnDisk(size: number): number {
   return Math.max(1, Math.ceil(size / BLOCK)) * BLOCK;
 }
 
-/** @throws CheckoutTooLarge when a checkout of so many files and folders has more than it may */
+/** @throws CheckoutTooLarge when the number of files and folders exceeds the limit */
 function demandFiles(count: number, limits: Pick<Limits, 'maxFiles'>): void {
   const maxFiles = Math.min(limits.maxFiles, MAX_CHECKOUT_FILES);
   if (count > maxFiles)
     throw new CheckoutTooLarge(`The checkout has more than ${maxFiles} files and folders`);
 }
 
-/** @throws CheckoutTooLarge when a checkout of so many bytes takes more than it may */
+/** @throws CheckoutTooLarge when the checkout takes more bytes than the limit */
 export function demandBytes(
   bytes: number,
   { maxBytes, room = Number.POSITIVE_INFINITY }: Pick<Limits, 'maxBytes' | 'room'>,
@@ -273,5 +278,5 @@ export function demandBytes(
       `The checkout is larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
     );
   if (bytes > room)
-    throw new CheckoutTooLarge("The checkout is larger than what the server's disk has left");
+    throw new CheckoutTooLarge("The checkout is larger than the free space on the server's disk");
 }

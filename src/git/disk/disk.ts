@@ -1,14 +1,14 @@
 /**
- * Where repositories lie: bare, by id and never by name, so that rename and transfer move nothing. Several servers
- * may share the folder.
+ * Storage of bare repositories. Folders are named by id, never by name, so that rename and transfer move no files.
+ * Several servers may share the root folder.
  *
- *   repositories/ab/cd/<id>.git          shards from the id's end: its beginning is the time of creation
- *   repositories/new/<server>/           being built; renamed into place when whole
- *   repositories/begun/<server>/<id>.*   what was begun with a repository and is not yet in the database
+ *   repositories/ab/cd/<id>.git          shards from the end of the id: its beginning is the creation time
+ *   repositories/new/<server>/           under construction; renamed into place when complete
+ *   repositories/begun/<server>/<id>.*   operations on a repository that are not yet in the database
  *   repositories/trash/<server>/         renamed away from its place; being removed
  *
- * What was begun is what a start after a kill reads: its size is that of the work in flight, so recovery never has
- * to walk all repositories. It belongs to the server that began it; when that one is dead, another takes it.
+ * After a kill, startup reads the begun operations. Their number is the work in flight, so recovery never walks all
+ * repositories. Operations belong to the server that began them; when that server is dead, another one takes them over.
  */
 import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs';
@@ -32,16 +32,16 @@ export type Person = { name: string; email: string };
 export type FirstCommit = {
   message: string;
   author: Person;
-  /** At the root of the tree, by name. */
+  /** Files at the root of the tree, by name. */
   files: Record<string, string>;
 };
 
-/** Something begun with a repository. `data` is whatever the one who finishes it needs. */
+/** An operation on a repository that has begun. `data` is for the code that finishes the operation. */
 export type Begun<T = unknown> = { id: string; data: T; done(): Promise<void> };
 
 /**
- * What is neither finished nor undone for so long was left by a server that is dead: the transactions of others that
- * create or delete a repository take seconds.
+ * An operation that is neither finished nor undone after this time belongs to a dead server: transactions that create
+ * or delete a repository take seconds.
  */
 const ABANDONED_MS = 10 * 60_000;
 
@@ -51,7 +51,7 @@ export class Disk {
   readonly #begun: string;
   readonly #trash: string;
 
-  /** `server` is the id under which this process keeps what it has begun. */
+  /** `server` is the id under which this process stores its begun operations. */
   constructor(root: string, server: string) {
     this.#root = root;
     this.#new = join(root, 'new', server);
@@ -63,7 +63,7 @@ export class Disk {
     return join(this.#root, id.slice(-2), id.slice(-4, -2), `${id}.git`);
   }
 
-  /** Makes the folders, and removes what this server left half built or half removed when it was killed. */
+  /** Creates the folders, and removes files that this server was building or removing when it was killed. */
   async prepare(): Promise<void> {
     for (const folder of [this.#new, this.#trash])
       await rm(folder, { recursive: true, force: true });
@@ -72,7 +72,7 @@ export class Disk {
     await this.#takeOverEarlier();
   }
 
-  /** Versions for one server alone had no folder for each. */
+  /** Earlier versions supported only one server and had no folder for each server. */
   async #takeOverEarlier(): Promise<void> {
     for (const kind of ['new', 'trash'])
       for (const name of await readdir(join(this.#root, kind)))
@@ -84,9 +84,9 @@ export class Disk {
   }
 
   /**
-   * Makes a bare repository, whole or not at all: built aside, synced, renamed into place.
-   * `HEAD` names `defaultBranch`, which exists only when there is a first commit.
-   * @returns the first commit's id.
+   * Creates a bare repository atomically: builds in another folder, syncs, then renames into place. `HEAD` names
+   * `defaultBranch`, which exists only when there is a first commit.
+   * @returns the id of the first commit
    */
   async create(id: string, defaultBranch: string, first?: FirstCommit): Promise<string | null> {
     const gitdir = join(this.#new, `${id}.git`);
@@ -100,7 +100,10 @@ export class Disk {
     return sha;
   }
 
-  /** Work in an empty folder on the disk of the repositories, which goes with it; what a kill leaves is removed later. */
+  /**
+   * Runs `work` in an empty folder on the repositories' disk and removes the folder afterwards. After a kill, the
+   * folder is removed later.
+   */
   async inScratch<T>(work: (folder: string) => Promise<T>): Promise<T> {
     const folder = join(this.#new, `scratch.${randomUUID()}`);
     await mkdir(folder, { recursive: true });
@@ -111,12 +114,12 @@ export class Disk {
     }
   }
 
-  /** Takes the repository away at once, then removes its files. Nothing happens when there is none. */
+  /** Moves the repository away at once, then removes its files. Does nothing when there is no repository. */
   async remove(id: string): Promise<void> {
     await this.discard(this.pathOf(id), id);
   }
 
-  /** The same for a folder within a repository. */
+  /** Like `remove`, for a folder within a repository. */
   async discard(folder: string, id: string): Promise<void> {
     const grave = join(this.#trash, `${id}.${randomUUID()}`);
     await mkdir(this.#trash, { recursive: true });
@@ -129,23 +132,23 @@ export class Disk {
     await rm(grave, { recursive: true, force: true, maxRetries: 3 });
   }
 
-  /** Removes what servers that do not come back were building or removing. */
+  /** Removes files that dead servers were building or removing. */
   async removeAbandoned(): Promise<void> {
     for (const kind of ['new', 'trash'])
       for (const server of await readdir(join(this.#root, kind))) {
         const folder = join(this.#root, kind, server);
-        // A server that starts makes its folder anew.
+        // A server creates its folder again when it starts.
         for (const name of await readdir(folder).catch(() => [])) {
           const path = join(folder, name);
           if (await isAbandoned(path)) await rm(path, { recursive: true, force: true });
         }
-        // Of servers that come with a new data folder each time. It is made again where it is needed.
+        // Left by servers that start with a new data folder each time. The folder is created again when needed.
         const isOurs = folder === this.#new || folder === this.#trash;
         if (!isOurs && (await isAbandoned(folder))) await rmdir(folder).catch(() => {});
       }
   }
 
-  /** Servers that began something and have not finished it, this one left out. */
+  /** Other servers that have unfinished operations. */
   async othersWithBegun(): Promise<string[]> {
     const servers: string[] = [];
     for (const name of await readdir(join(this.#root, 'begun'))) {
@@ -156,8 +159,9 @@ export class Disk {
   }
 
   /**
-   * Makes ours what a dead server has begun: pushes at once, because to record one twice does no harm, nor to remove
-   * twice what one left; the rest when it is old enough that nobody can be at it any more.
+   * Transfers the operations of a dead server to this one. Pushes are transferred at once, because recording a push or
+   * removing its leftovers twice does no harm. Other operations are transferred when they are so old that nobody can be
+   * working on them.
    */
   async takeOver(server: string): Promise<Begun[]> {
     const folder = join(this.#root, 'begun', server);
@@ -170,25 +174,28 @@ export class Disk {
       await rename(join(folder, name), join(this.#begun, name));
       taken.push(await this.#read(join(this.#begun, name)));
     }
-    // For good when it is empty: a server that comes back makes it again.
+    // Succeeds only when the folder is empty; a server that comes back creates it again.
     await rmdir(folder).catch(() => {});
     return taken;
   }
 
-  /** Remembers, across a kill, that something was begun; `done` forgets it. `flush`: across a loss of power, too. */
+  /**
+   * Records an operation so that it survives a kill; `done` removes the record. With `flush` it also survives a power
+   * loss.
+   */
   async begin<T>(id: string, data: T, { flush = true } = {}): Promise<Begun<T>> {
     const file = join(this.#begun, `${id}.${randomUUID()}`);
     const write = () => writeFile(file, JSON.stringify(data), { flush });
     await write().catch(async (error) => {
       if (error.code !== 'ENOENT') throw error;
-      // Another server took this one for dead, and its empty folder away.
+      // Another server took this server for dead and removed its empty folder.
       await mkdir(this.#begun, { recursive: true });
       await write();
     });
     return { id, data, done: () => forget(file) };
   }
 
-  /** What was begun before this start and not done. */
+  /** Operations that began before this start and are not done. */
   async begun(): Promise<Begun[]> {
     const names = await readdir(this.#begun);
     return Promise.all(names.map((name) => this.#read(join(this.#begun, name))));
@@ -201,7 +208,7 @@ export class Disk {
   }
 }
 
-/** Of a note. It may be gone. */
+/** Removes the record of an operation. The record may be gone already. */
 async function forget(file: string): Promise<void> {
   await unlink(file).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'ENOENT') throw error;
@@ -213,7 +220,7 @@ async function isAbandoned(path: string): Promise<boolean> {
   return Date.now() - mtimeMs > ABANDONED_MS;
 }
 
-/** A note cut short by a loss of power still says which repository to look at. */
+/** A record that a power loss cut short still names its repository. */
 function parse(text: string): unknown {
   try {
     return JSON.parse(text);
@@ -222,7 +229,7 @@ function parse(text: string): unknown {
   }
 }
 
-/** What `git init --bare` makes, without its process, samples and templates. */
+/** Creates the same files as `git init --bare`, without a process, sample hooks and templates. */
 async function writeSkeleton(gitdir: string, defaultBranch: string): Promise<void> {
   for (const folder of ['objects/info', 'objects/pack', 'refs/heads', 'refs/tags'])
     await mkdir(join(gitdir, folder), { recursive: true });
@@ -252,15 +259,15 @@ async function commit(gitdir: string, branch: string, first: FirstCommit): Promi
   });
 }
 
-/** The files of a repository's packs. What has such a name never changes, so each is looked at once. */
+/** A pack file of a repository. A file with such a name never changes, so each is read once. */
 export type PackFile = { name: string; size: number; mtimeMs: number };
 
 const NAME = /^pack-.*\.(?:pack|idx)$/;
 
-/** By path; a repository has two for each of its packs, which maintenance keeps few. */
+/** By path. A repository has two entries for each pack; maintenance keeps the number of packs small. */
 const known = new LRUCache<string, PackFile>({ max: 10_000 });
 
-/** Those that are removed meanwhile are left out. @throws Error when the folder cannot be read */
+/** Leaves out packs that are removed meanwhile. @throws Error when the folder cannot be read */
 export async function packFiles(dir: string): Promise<PackFile[]> {
   const folder = join(dir, 'objects/pack');
   const names = (await readdir(folder)).filter((name) => NAME.test(name));

@@ -1,8 +1,8 @@
 /**
- * Keeps a repository quick to read after pushes: a commit-graph for walks, few packs, and few files of refs.
+ * Keeps a repository fast to read after pushes: a commit-graph for walks, few packs, and few loose refs.
  *
- * Packs are joined in geometric progression, so a repository of n pushes has about log2(n) of them and each
- * object is rewritten as many times at most. One repository at a time, and never twice for one that waits.
+ * Packs are joined in geometric progression, so a repository with n pushes has about log2(n) packs, and each object is
+ * rewritten at most as many times. One repository runs at a time, and a repository waits in the queue at most once.
  */
 import type { Dirent } from 'node:fs';
 import { opendir, readdir, rm, stat } from 'node:fs/promises';
@@ -15,25 +15,27 @@ import { PREFIX } from './quarantines.ts';
 import type { StaleLocks } from './stale-locks.ts';
 
 const TIMEOUT_MS = 30 * 60_000;
-/** Below this, another pack costs a reader less than joining them costs us. */
+/** With fewer packs than this, joining costs the server more than another pack costs a reader. */
 const MANY_PACKS = 12;
-/** Git reads each of them for a list, however short: a page of 10,000 branches took 240 ms. */
+/** Git reads every loose ref for a list, however short: a page of 10,000 branches took 240 ms. */
 const MANY_LOOSE_REFS = 100;
-/** Git reads as many commits without a commit-graph in a few milliseconds. To write one takes a program of its own. */
+/**
+ * Git reads this many commits without a commit-graph in a few milliseconds. Writing a commit-graph starts a program.
+ */
 const MANY_OBJECTS = 500;
-/** Of the index of a pack, and of each object in it. */
+/** Size of an empty pack index, and of each object in a pack index. */
 const EMPTY_INDEX_BYTES = 1_072;
 const OBJECT_INDEX_BYTES = 28;
-/** What a push leaves when it is killed; no push takes this long. */
+/** Age at which files of a killed push are removed; no push takes this long. */
 const STALE_MS = 24 * 3_600_000;
 
-/** Pushes between two looks at all of a repository. Between them only its packs are looked at. */
+/** Number of pushes between two full checks of a repository. Between full checks, only its packs are checked. */
 const LOOK_EVERY = 8;
 
 export class Maintenance {
   readonly #tasks: Tasks;
   readonly #locks: StaleLocks;
-  /** Pushes since the last look at all, by folder. */
+  /** Pushes since the last full check, by folder. */
   readonly #pushes = new LRUCache<string, number>({ max: 10_000 });
   readonly #waiting = new Set<string>();
   #busy = false;
@@ -43,7 +45,7 @@ export class Maintenance {
     this.#locks = locks;
   }
 
-  /** Call it after refs have moved. Returns at once. */
+  /** Call this after refs have moved. Returns at once. */
   schedule(dir: string): void {
     this.#waiting.add(dir);
     if (this.#busy) return;
@@ -69,7 +71,7 @@ export class Maintenance {
       const packs = await packFiles(dir);
       const hasManyPacks = packs.filter(({ name }) => name.endsWith('.pack')).length >= MANY_PACKS;
       const hasManyNew = await hasManyNewObjects(dir, packs);
-      // Git could not write what is locked.
+      // Git cannot write files that have a stale lock.
       if (isWhole || hasManyPacks || hasManyNew) await this.#locks.remove(dir);
       const options = { dir, signal, timeoutMs: TIMEOUT_MS };
       if (hasManyPacks) await git(['repack', '-d', '--geometric=2', '--quiet'], options);
@@ -81,13 +83,13 @@ export class Maintenance {
         () => false,
         () => true,
       );
-      // Deleted meanwhile: nothing is left to keep.
+      // The repository was deleted meanwhile: nothing to maintain.
       if (!gone) throw error;
     }
   }
 }
 
-/** Whether the packs that came since the commit-graph was written have so many that a walk over them takes long. */
+/** Whether the packs that are newer than the commit-graph have so many objects that walking them is slow. */
 async function hasManyNewObjects(dir: string, packs: readonly PackFile[]): Promise<boolean> {
   const written = await stat(join(dir, 'objects/info/commit-graphs/commit-graph-chain')).catch(
     () => null,
@@ -98,7 +100,7 @@ async function hasManyNewObjects(dir: string, packs: readonly PackFile[]): Promi
   return bytes >= MANY_OBJECTS * OBJECT_INDEX_BYTES;
 }
 
-/** Looks no further than it must. */
+/** Stops reading as soon as the answer is known. */
 async function hasManyLooseRefs(dir: string): Promise<boolean> {
   let count = 0;
   const folders = [join(dir, 'refs')];
@@ -110,13 +112,16 @@ async function hasManyLooseRefs(dir: string): Promise<boolean> {
   return false;
 }
 
-/** Git removes a folder with the last ref in it. */
+/** Git removes a folder together with its last ref. */
 function noneIfGone(error: NodeJS.ErrnoException): Dirent[] {
   if (error.code === 'ENOENT') return [];
   throw error;
 }
 
-/** Quarantines that `quarantines.ts` did not hear of, as after a loss of power, and packs that were being joined at a kill. */
+/**
+ * Removes quarantines that `quarantines.ts` has no record of, for example after a power loss, and packs whose joining
+ * was killed.
+ */
 async function sweepUnfinished(dir: string): Promise<void> {
   const among = async (folder: string, isUnfinished: (name: string) => boolean) =>
     (await readdir(join(dir, folder))).filter(isUnfinished).map((name) => join(dir, folder, name));
@@ -125,7 +130,7 @@ async function sweepUnfinished(dir: string): Promise<void> {
     ...(await among('objects/pack', (name) => /^(tmp_|\.tmp-)/.test(name))),
   ];
   for (const path of all) {
-    // None of a push that has ended meanwhile.
+    // The push that owned the folder may have ended meanwhile.
     const found = await stat(path, { throwIfNoEntry: false });
     if (found && Date.now() - found.mtimeMs > STALE_MS)
       await rm(path, { recursive: true, force: true });

@@ -12,46 +12,52 @@ import {
 } from '../disk/ref-files.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
 
-/** Of `gitprotocol-v2`: which refs, and what is said of each. */
+/** Arguments of `ls-refs` in `gitprotocol-v2`: which refs to list, and which attributes. */
 export type LsRefs = {
-  /** Of the full names; none: all refs. */
+  /** Prefixes of full ref names. An empty list means all refs. */
   prefixes: string[];
-  /** What an annotated tag leads to. */
+  /** Show the target of annotated tags. */
   peel: boolean;
-  /** What `HEAD` names, … */
+  /** Show the target of `HEAD`. */
   symrefs: boolean;
-  /** … also while there is no such branch. */
+  /** Also show `HEAD` while its branch does not exist. */
   unborn: boolean;
 };
 
-/** Each is compared with each ref, by the thread that answers everybody. Clients send three, or those of what they ask for. */
+/**
+ * Each prefix is compared with each ref on the main thread. Clients send three prefixes, or those of the refs they
+ * fetch.
+ */
 const MAX_PREFIXES = 100;
 const DELIMITER = '0001';
 const HEAD = 'HEAD';
-/** After which a request has begun, or will not. */
+/** After one of these events the request has started, or never will. */
 const EVENTS = ['readable', 'end', 'error', 'close'];
-/** What clients say of themselves, which changes no answer. */
+/** Client capabilities that change no answer. */
 const OF_CLIENT = /^(?:agent=.*|object-format=sha1)$/;
 
-/** What has come of a request, which of a short one is all. It is still there to be read. Null when `signal` aborts before. */
+/**
+ * The beginning of a request; for a short request this is all of it. The bytes stay readable. Null when `signal` aborts
+ * first.
+ */
 export async function beginningOf(input: Readable, signal: AbortSignal): Promise<Buffer | null> {
   const { promise, resolve } = Promise.withResolvers<void>();
   const go = () => resolve();
   for (const event of EVENTS) input.on(event, go);
   signal.addEventListener('abort', go);
-  // What has ended already says nothing any more.
+  // A stream that has already ended emits no event.
   if (signal.aborted || !input.readable || input.readableLength > 0) resolve();
   await promise;
   for (const event of EVENTS) input.off(event, go);
-  // It lasts as long as the server.
+  // `signal` lives as long as the server.
   signal.removeEventListener('abort', go);
-  // To read from what has come to its end without a byte would end it before git is given it.
+  // Reading from a stream that ended without a byte would end the stream before git gets it.
   const chunk: Buffer | null = input.readableLength > 0 ? input.read() : null;
   if (chunk) input.unshift(chunk);
   return chunk;
 }
 
-/** Null: it is another request, is not whole, or has something in it that only git knows. */
+/** Null when this is another request, is incomplete, or has arguments that only git understands. */
 export function lsRefsOf(request: Buffer): LsRefs | null {
   const lines = linesOf(request);
   if (lines?.[0] !== 'command=ls-refs') return null;
@@ -67,7 +73,10 @@ export function lsRefsOf(request: Buffer): LsRefs | null {
   return asked.prefixes.length > MAX_PREFIXES ? null : asked;
 }
 
-/** The lines of a whole request, without its flush; a delimiter is one. Null when it is none. */
+/**
+ * The lines of a whole request without its flush packet; a delimiter packet is one line. Null when the request is
+ * malformed.
+ */
 function linesOf(request: Buffer): string[] | null {
   const lines: string[] = [];
   for (let at = 0; at + 4 <= request.length; ) {
@@ -82,9 +91,9 @@ function linesOf(request: Buffer): string[] | null {
   return null;
 }
 
-/** The whole answer; null where git is to be asked. */
+/** The whole answer; null when git must answer. */
 export async function answerLsRefs(dir: string, asked: LsRefs): Promise<string | null> {
-  // Before the refs, so that a branch that becomes the default one is not said to be missing.
+  // Read before the refs, so that a branch that becomes the default branch meanwhile is not reported as missing.
   const branch = readBranchOfHead(dir);
   const refs = branch && (await readRefFiles(dir, FEW_PACKED_BYTES));
   if (!refs) return null;

@@ -1,4 +1,4 @@
-/** Git's framing: four hexadecimal digits of length, which they are part of, then the data. */
+/** Git's packet format: four hexadecimal digits of length, which include themselves, then the data. */
 
 export const FLUSH = '0000';
 
@@ -7,8 +7,8 @@ export function pktLine(text: string): string {
 }
 
 /**
- * The whole packets that bytes begin with, headers and flushes included, and what is not whole yet. Bytes that are no
- * packet count as one.
+ * Splits bytes into whole packets, with headers and flush packets, and an incomplete rest. Bytes that are not a packet
+ * count as one packet.
  */
 export function splitPackets(bytes: Buffer): { packets: Buffer[]; rest: Buffer } {
   const packets: Buffer[] = [];
@@ -16,7 +16,7 @@ export function splitPackets(bytes: Buffer): { packets: Buffer[]; rest: Buffer }
   while (at + 4 <= bytes.length) {
     const digits = bytes.toString('latin1', at, at + 4);
     const isPacket = /^[0-9a-f]{4}$/i.test(digits);
-    // Flush is 0000, and no packet is shorter than its own length.
+    // A flush packet is 0000, and no packet is shorter than its own length field.
     const length = isPacket ? Math.max(4, Number.parseInt(digits, 16)) : bytes.length - at;
     if (at + length > bytes.length) break;
     packets.push(bytes.subarray(at, at + length));
@@ -26,11 +26,11 @@ export function splitPackets(bytes: Buffer): { packets: Buffer[]; rest: Buffer }
 }
 
 /*
- * What git reports of a push to its client (`report-status` in gitprotocol-pack): a line for each ref, in packets that
- * may be wrapped in those of a side band.
+ * The report of a push to its client (`report-status` in gitprotocol-pack): a line for each ref, in packets that may be
+ * wrapped in side-band packets.
  */
 
-/** The refs that it reports as updated; null when there is no report, because git was cut off or the client wants none. */
+/** The refs that git reports as updated. Null without a report: git was cut off or the client requested none. */
 export function reportedRefs(output: Buffer): Set<string> | null {
   const packets = packetsOf(output);
   const first = packets.filter((packet) => packet[0] === 1).map((packet) => packet.subarray(1));
@@ -41,7 +41,7 @@ export function reportedRefs(output: Buffer): Set<string> | null {
   return new Set(lines.filter((line) => line.startsWith('ok ')).map((line) => line.slice(3)));
 }
 
-/** The contents of packets. */
+/** The payloads of packets. */
 function packetsOf(bytes: Buffer): Buffer[] {
   const { packets } = splitPackets(bytes);
   return packets.filter(({ length }) => length > 4).map((packet) => packet.subarray(4));

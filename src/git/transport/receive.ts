@@ -1,8 +1,8 @@
 /**
  * git receive-pack (push) for any transport, streamed in both directions.
  *
- * A push is over for its client only when `settle` is: what git says after the verdict is held back until
- * then, so no client gets success for a push that is not recorded, nor for refs that are not on the disk.
+ * A push ends for its client only when `settle` resolves: git's output after the verdict is held back until then. So no
+ * client sees success for a push that is not recorded, or for refs that are not on disk.
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
 import type { Ending } from '../../platform/processes/git-started.ts';
@@ -24,27 +24,27 @@ import { hasManyRefs } from './requests.ts';
 import { feed, modeOf, type Session, start } from './service.ts';
 
 export type PushRules = {
-  /** Holds the hook. */
+  /** Folder of the hooks. */
   hooks: string;
   locks: Pick<StaleLocks, 'waits' | 'removeOf'>;
-  /** Of the pack; larger ones are refused while they arrive, and the client is told the reason. */
+  /** Limit for the pack. A larger pack is refused while it arrives, and the client sees the reason. */
   limit?: { maxBytes: number; reason: string };
-  /** Decides before anything takes effect. A throw refuses. */
+  /** Decides before the push takes effect. Throwing refuses the push. */
   judge(push: Push, signal: AbortSignal): Promise<Verdict>;
   /**
-   * Called after git has ended, when the judge had accepted, with the refs that were updated, which may be
-   * fewer than were to be. Null: git has not said, because there were none or because it was cut off.
+   * Called after git has ended, when `judge` accepted, with the refs that were updated, which may be fewer than
+   * requested. Null when git has not reported, because the push had no refs or git was cut off.
    */
   settle(updated: Command[] | null): Promise<void>;
 };
 
-/** Of a push of many refs, which are synced together (`disk/refs-on-disk.ts`). */
+/** For a push of many refs, which are synced together (`disk/ref-files.ts`). */
 const MANY_REFS = { 'core.fsync': 'objects,derived-metadata,-reference' };
 
 /**
- * Takes one push. A client that leaves before its pack is whole leaves nothing; one that leaves after it is
- * treated as if it had stayed.
- * @throws what `settle` throws; what git has said is then not passed on.
+ * Runs one push. A client that disconnects before its pack is complete changes nothing; a push whose client disconnects
+ * later goes on.
+ * @throws errors of `settle`; git's held output is then not sent to the client
  */
 export async function receivePack(
   session: Session,
@@ -61,7 +61,8 @@ export async function receivePack(
     process.end();
     await said.ending;
   }
-  // One that is configured for many, and goes on where a client has read the refs and says what it wants.
+  // A new process with the settings for many refs, which continues after the client has read the refs and sends its
+  // commands.
   using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS);
   const said = new Said(process, output, rules);
   return await take(process, said, { session, input, rules, hasMany: true });
@@ -79,27 +80,29 @@ function startPush(
     extraPipes: 1,
     config: {
       'core.hooksPath': hooks,
-      // What git borrows is the repository itself, for the quarantine, and its refs are known: this program lists none.
+      // The only alternate is the repository itself, for the quarantine, and its refs are known: `true` lists none.
       'core.alternateRefsCommand': 'true',
-      // Git takes 0 for no limit.
+      // Git treats 0 as no limit.
       ...(limit && { 'receive.maxInputSize': `${Math.max(1, limit.maxBytes)}` }),
       ...config,
     },
   });
 }
 
-/** How git refuses a pack beyond `receive.maxInputSize`: without saying whose limit it is, or how much is left of it. */
+/**
+ * Git's message for a pack beyond `receive.maxInputSize`. It does not name whose limit this is, or how much is left.
+ */
 const TOO_LARGE = 'pack exceeds maximum allowed size';
-/** The side band for a client's terminal. */
+/** The side band for the client's terminal. */
 const TERMINAL = 2;
 
-/** What git says to its client: passed on, and from `hold` on kept until `release`. */
+/** Output of git to its client: passed on, but from `hold` on kept until `release`. */
 class Said {
   readonly ending: Promise<Ending>;
   readonly #output: Writable;
-  /** Why a pack is too large, in place of git's own words. */
+  /** Why a pack is too large; replaces git's own message. */
   readonly #reason: string;
-  /** Of a packet that is not whole yet. */
+  /** Start of a packet that is not complete yet. */
   #rest: Buffer = Buffer.alloc(0);
   /** A line for each ref, whose number `hooks.ts` bounds, and keep-alive packets. */
   readonly #held: Buffer[] = [];
@@ -115,7 +118,7 @@ class Said {
     }));
   }
 
-  /** @returns what is passed on now */
+  /** @returns the output to pass on now */
   #take(chunk: Buffer): Buffer {
     const { packets, rest } = splitPackets(Buffer.concat([this.#rest, chunk]));
     this.#rest = rest;
@@ -172,7 +175,7 @@ async function take(
     said.ending,
     converse().catch((error) => {
       failure = error;
-      // Without a verdict the hook would wait for ever, and git with it.
+      // Without a verdict the hook would wait forever, and so would git.
       process.end();
     }),
   ]);
@@ -189,7 +192,7 @@ async function take(
   return ending;
 }
 
-/** Git reports of a ref that is not there that it was deleted. */
+/** Git reports a deletion of a ref that does not exist as successful. */
 async function withoutGone(dir: string, commands: readonly Command[]): Promise<Command[]> {
   if (!commands.some(({ after }) => after === NONE)) return [...commands];
   const refs = await allRefs(dir);

@@ -1,11 +1,12 @@
-/** What git says, passed on as it comes. */
+/** Passes the output of git on as it arrives. */
 import type { Writable } from 'node:stream';
 import type { Ending } from '../../platform/processes/git-started.ts';
 import type { GitProcess } from '../processes/run.ts';
 
 /**
- * Passes output on until git has ended. A client that left is no failure, and an output that breaks off shows in the ending.
- * @param shown what is passed on of a chunk
+ * Passes output on until git has ended. A client that disconnects is not an error; output that breaks off shows in the
+ * returned ending.
+ * @param shown returns the part of a chunk to pass on
  */
 export async function relay(
   process: GitProcess,
@@ -24,7 +25,7 @@ export async function relay(
   return process.ended;
 }
 
-/** Resolves when `output` wants more, and when it is closed. */
+/** Resolves when `output` accepts more data, and when it is closed. */
 export function drained(output: Writable): Promise<void> {
   return new Promise((resolve) => {
     const go = () => {
@@ -37,7 +38,7 @@ export function drained(output: Writable): Promise<void> {
   });
 }
 
-/** As `relay`. When nobody reads any more, there is nothing to finish: git is ended. */
+/** Like `relay`, but ends git when the reader disconnects, because reading has nothing to finish. */
 export async function relayToReader(process: GitProcess, output: Writable): Promise<Ending> {
   const gone = () => process.end();
   output.once('close', gone);

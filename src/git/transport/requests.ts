@@ -1,31 +1,31 @@
 /**
- * How long a request to one of git's services may be. Its programs keep every line of it in memory, and a body that
- * was sent as gzip may unpack to a thousand times its size: of 1.5 MB that anybody could send to a public
- * repository, `upload-pack` made 350 MB and a minute of work.
+ * Limits the length of requests to git's services. Git's programs keep every line of a request in memory, and a gzip
+ * body may unpack to a thousand times its size: 1.5 MB that anybody could send to a public repository cost
+ * `upload-pack` 350 MB and a minute of work.
  */
 import { type Readable, Transform, type TransformCallback } from 'node:stream';
 import type { Service } from './service.ts';
 
 /**
- * What is wanted and what is there already, some 50 bytes each: 600,000 of them. Clients send what they have in
- * pieces of at most some ten thousand.
+ * Wants and haves take some 50 bytes each: this allows 600,000. Clients send their haves in batches of at most some ten
+ * thousand.
  */
 const MAX_FETCH_BYTES = 32 * 2 ** 20;
-/** The commands of a push, some 100 to 150 bytes for each ref, and its options. The pack after them has a limit of its own. */
+/** Commands of a push, 100 to 150 bytes for each ref, and its options. The pack after them has a limit of its own. */
 const MAX_COMMANDS_BYTES = 16 * 2 ** 20;
 
-/** From here on refs are written otherwise (`receive.ts`): each that is synced by itself takes 1 to 8 ms. */
+/** From this number on, refs are synced together (`receive.ts`): syncing each ref by itself takes 1 to 8 ms. */
 const MANY_REFS = 100;
 
-/** The request is longer than it may be. Its message is for the client. */
+/** The request exceeds its limit. The message is for the client. */
 export class RequestTooLong extends Error {
   override name = 'RequestTooLong';
 }
 
-const FETCH_TOO_LONG = `A request of a fetch may be ${MAX_FETCH_BYTES >> 20} MiB long, unpacked`;
-const COMMANDS_TOO_LONG = `The list of refs to update may be ${MAX_COMMANDS_BYTES >> 20} MiB long; push them in parts`;
+const FETCH_TOO_LONG = `A fetch request must be at most ${MAX_FETCH_BYTES >> 20} MiB after decompression`;
+const COMMANDS_TOO_LONG = `The list of refs to update must be at most ${MAX_COMMANDS_BYTES >> 20} MiB; push fewer refs at once`;
 
-/** Passes a request on for as long as it is within its limit. */
+/** Passes a request through until it exceeds its limit. */
 export class RequestLimit extends Transform {
   readonly #service: Service;
   #lines = new Lines();
@@ -37,7 +37,7 @@ export class RequestLimit extends Transform {
     this.#service = service;
   }
 
-  /** Whether a push has many commands, as soon as it is known; nothing needs to be read for that. Never rejects. */
+  /** Whether a push has many commands, as soon as this is known, without a reader. Never rejects. */
   get hasManyRefs(): Promise<boolean> {
     return this.#many.promise;
   }
@@ -46,7 +46,7 @@ export class RequestLimit extends Transform {
     const isFetch = this.#service === 'git-upload-pack';
     this.#bytes += isFetch ? chunk.length : this.#lines.take(chunk);
     if (this.#lines.count >= MANY_REFS) this.#many.resolve(true);
-    // Nobody reads before this is known, so no more comes once this is full.
+    // Nobody reads before this resolves, so no more data arrives when the buffer is full.
     else if (this.#lines.flushes > 0 || this.#isFull(chunk)) this.#many.resolve(false);
     const isWithin = this.#bytes <= (isFetch ? MAX_FETCH_BYTES : MAX_COMMANDS_BYTES);
     if (isWithin) done(null, chunk);
@@ -68,26 +68,26 @@ export class RequestLimit extends Transform {
   }
 }
 
-/** Whether a push brings many refs; of a request that is no client's it is not asked. */
+/** Whether a push has many refs. False for an input that is not a client's request. */
 export function hasManyRefs(input: Readable): Promise<boolean> {
   return input instanceof RequestLimit ? input.hasManyRefs : Promise.resolve(false);
 }
 
 /**
- * The lines (`pkt-line.ts`) that a push begins with: the commands, and after a flush the options where there are some, up
- * to a second flush or what is no line.
+ * Counts the lines (`pkt-line.ts`) at the start of a push: commands, and after a flush optional push options, up to a
+ * second flush or malformed data.
  */
 class Lines {
   flushes = 0;
-  /** How many have begun before the first flush. */
+  /** Commands before the first flush. */
   count = 0;
-  /** The length of a line that is not complete yet. */
+  /** Digits of a length field that is not complete yet. */
   #digits = '';
-  /** Bytes of the present line that are still to come. */
+  /** Bytes of the current line that are still to arrive. */
   #left = 0;
   #over = false;
 
-  /** @returns how many bytes of the chunk belong to them */
+  /** @returns how many bytes of the chunk belong to the lines */
   take(chunk: Buffer): number {
     let at = 0;
     while (!this.#over && at < chunk.length) {
@@ -106,7 +106,7 @@ class Lines {
       this.#digits = '';
       if (this.flushes === 0) this.count++;
       this.#left = Math.max(0, length - 4);
-      // Flush is 0000, and no line is shorter than its own length.
+      // A flush is 0000, and no line is shorter than its own length field.
       this.#over = this.flushes > 1 || (length > 0 && length < 4);
     }
     return at;

@@ -1,4 +1,4 @@
-/** How git's two services are started: the session they serve, their arguments, their configuration. */
+/** How git's two services are started: their session, arguments and configuration. */
 import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { type GitProcess, startGit } from '../processes/run.ts';
@@ -8,26 +8,26 @@ export type Service = (typeof SERVICES)[number];
 
 export type Session = {
   dir: string;
-  /** The client's `Git-Protocol`, such as `version=2`. */
+  /** The client's `Git-Protocol` header, such as `version=2`. */
   protocol?: string;
   signal: AbortSignal;
-  /** Over SSH client and git talk for as long as they wish, refs first; over HTTP each request is answered by itself. */
+  /** Over SSH, client and git exchange any number of messages, refs first; over HTTP each request is answered alone. */
   isConversation?: boolean;
 };
 
 const UPLOAD: Record<string, string> = {
-  // Partial clones, and fetching of a commit by its id, as hosting services have them.
+  // Partial clones and fetching a commit by its id, as on other hosting services.
   'uploadpack.allowFilter': 'true',
   'uploadpack.allowAnySHA1InWant': 'true',
 };
 
 const RECEIVE: Record<string, string> = {
-  // One pack per push, whatever its size: objects then cost few files, and maintenance joins the packs.
+  // Keep one pack per push, whatever its size: objects then cost few files, and maintenance joins the packs.
   'receive.unpackLimit': '1',
   'receive.advertisePushOptions': 'true',
-  // The default branch may go unless it is protected, which the judge decides.
+  // Deleting the default branch is allowed unless it is protected, which the judge decides.
   'receive.denyDeleteCurrent': 'ignore',
-  // Objects that would harm a checkout are refused; old histories with these harmless flaws are not.
+  // Objects that would harm a checkout are refused. Harmless flaws of old histories are accepted.
   'receive.fsckObjects': 'true',
   'receive.fsck.badTimezone': 'ignore',
   'receive.fsck.missingSpaceBeforeDate': 'ignore',
@@ -35,9 +35,9 @@ const RECEIVE: Record<string, string> = {
 };
 
 /**
- * Of one allocation. 16 KB of deltas can make an object of gigabytes, which `index-pack` holds as a whole; so it does
- * with a commit, a tree or a tag of any size. Clients make deltas of objects up to 512 MiB, and 12 million objects
- * of one pack, more than the Linux kernel has, fit in this. Larger files come as they are and are streamed.
+ * Limit for one allocation. 16 KB of deltas can expand to an object of gigabytes, which `index-pack` holds whole, as it
+ * does with commits, trees and tags of any size. Clients make deltas of objects up to 512 MiB, and this limit fits 12
+ * million objects in one pack, more than the Linux kernel has. Larger files arrive without deltas and are streamed.
  */
 const RECEIVE_ALLOCATION = '768m';
 
@@ -69,7 +69,7 @@ export function modeOf({ isConversation }: Session): string[] {
   return isConversation ? [] : ['--stateless-rpc'];
 }
 
-/** Git may end before it has read everything, and the client may leave before it has sent everything. */
+/** Git may end before it has read all input, and the client may disconnect before it has sent all of it. */
 export function feed(input: Readable, process: GitProcess): void {
   pipeline(input, process.stdin).catch(() => process.stdin.destroy());
 }

@@ -1,4 +1,4 @@
-/** What a client of git reads first, and git upload-pack (fetch) for any transport, streamed in both directions. */
+/** The ref advertisement, and git upload-pack (fetch), for any transport, streamed in both directions. */
 
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -13,7 +13,7 @@ import { feed, modeOf, type Service, type Session, start, versionOf } from './se
 
 const FINE: Ending = { code: 0, signal: null, stderr: '' };
 
-/** What a client reads first: refs and capabilities. Ends without ending `output`. */
+/** Sends what a client reads first: refs and capabilities. Does not end `output`. */
 export async function advertise(
   service: Service,
   { dir, protocol, signal }: Session,
@@ -26,7 +26,7 @@ export async function advertise(
     return FINE;
   }
   using process = await start(service, dir, ['--http-backend-info-refs'], { protocol, signal });
-  // Version 2 has no such line, and no push.
+  // Version 2 has no such line and does not support pushes.
   if (service === 'git-receive-pack' || version < 2) output.write(headOf(service));
   process.stdin.end();
   // Awaited here, because leaving the function ends the process.
@@ -39,7 +39,7 @@ export async function advertise(
   return ending;
 }
 
-/** Answers one request of a fetch, or the whole of it. That for the refs is answered without git where that can be. */
+/** Answers one request of a fetch, or a whole SSH fetch. Requests for refs are answered without git where possible. */
 export async function uploadPack(
   session: Session,
   input: Readable,
@@ -57,7 +57,7 @@ export async function uploadPack(
   return await relayToReader(process, output);
 }
 
-/** Null: the request is another one, or git is to answer it. */
+/** Null when this is another request, or git must answer it. */
 async function refsAskedFor(
   { dir, protocol, signal, isConversation }: Session,
   input: Readable,
@@ -69,26 +69,29 @@ async function refsAskedFor(
 }
 
 /*
- * What a client reads first, without a program: what git can do is asked of it seldom, as often as a new one may be
- * installed under a server that runs, and the refs that a push reads with it come from their files.
+ * The ref advertisement without a process: git's capabilities are cached for a limited time, because an upgrade may
+ * replace git under a running server, and the refs of a push are read from their files.
  */
 
-/** What git said of itself: to a client of version 2 its whole answer, which has nothing of the repository, else a list in a line. */
+/**
+ * Git's capabilities: for version 2 the whole answer, which does not depend on the repository, else the capability list
+ * of the first line.
+ */
 type Known = { text: Buffer; until: number };
 let fetches: Known | undefined;
 let pushes: Known | undefined;
 const KNOWN_MS = 10 * 60_000;
-/** In place of a ref, in a repository that has none. */
+/** Stands in for a ref in an empty repository. */
 const NO_REFS = 'capabilities^{}';
-/** The first line of refs: what it points at, its name, what git can do. */
+/** The first ref line: object id, name, capabilities. */
 const FIRST_REF = /^[0-9a-f]{4}[0-9a-f]{40} [^\0\n]+\0([^\n]+)\n/;
 
-/** What comes before the refs over HTTP. */
+/** The lines before the refs over HTTP. */
 function headOf(service: Service): string {
   return pktLine(`# service=${service}\n`) + FLUSH;
 }
 
-/** Null: git is to be asked, and then `learn` told what it said. */
+/** Null when git must answer; `learn` then gets git's answer. */
 async function knownAdvertisement(
   service: Service,
   version: number,
@@ -96,9 +99,9 @@ async function knownAdvertisement(
 ): Promise<Buffer | string | null> {
   if (service === 'git-upload-pack')
     return version === 2 && isFresh(fetches) && (await isThere(dir, 'HEAD')) ? fetches.text : null;
-  // Version 1 says its number first. Pushes know no version 2, and take it for 0.
+  // Version 1 sends its number first. Pushes do not support version 2 and treat it as 0.
   if (version === 1 || !isFresh(pushes)) return null;
-  // What they bring is told to the client too, by git.
+  // Git also reports shallow commits and refs of alternates to the client.
   if ((await isThere(dir, 'shallow')) || (await isThere(dir, 'objects/info/alternates')))
     return null;
   if (!(await isThere(dir, 'HEAD'))) return null;
@@ -110,7 +113,7 @@ async function knownAdvertisement(
   return headOf(service) + all.map((line) => pktLine(`${line}\n`)).join('') + FLUSH;
 }
 
-/** @param said the beginning of it at least; to a client of version 2 all of it */
+/** @param said the beginning of the answer; for version 2 all of it */
 function learn(service: Service, version: number, said: Buffer): void {
   const until = Date.now() + KNOWN_MS;
   if (service === 'git-upload-pack') {

@@ -265,7 +265,7 @@ test('a request of a fetch that is too long is refused', async () => {
     ["git-upload-pack 'ada/hello.git'"],
     `0032want ${tip}\n0000${haves}0009done\n`,
   );
-  expect(asked.stderr).toContain('loam: A request of a fetch may be 32 MiB long');
+  expect(asked.stderr).toContain('loam: A fetch request must be at most 32 MiB');
   expect(asked.code).toBe(128);
 });
 
