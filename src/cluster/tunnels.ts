@@ -89,7 +89,7 @@ export async function openTunnel(
 }
 
 /** Whether the request opens a tunnel and is signed by another server. */
-export function isConversation(
+export function isTunnelRequest(
   { cluster }: { cluster: Cluster },
   { url = '', headers }: IncomingMessage,
 ): boolean {
@@ -102,7 +102,7 @@ export function isConversation(
 }
 
 /** Accepts a request for which `isTunnelRequest` is true. @returns the repository and the first message */
-export function accept(
+export function acceptTunnel(
   { url = '', headers, socket: connection }: IncomingMessage,
   socket: Duplex,
 ): { repositoryId: string; head: unknown } | null {

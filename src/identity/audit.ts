@@ -8,8 +8,8 @@
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { newId } from '../base/ids.ts';
-import { columnOf } from '../platform/database/keyset.ts';
-import type { Parts } from '../platform/database/statement.ts';
+import { toColumnName } from '../platform/database/keyset.ts';
+import type { StatementParts } from '../platform/database/statement.ts';
 
 /** Action → its description in GraphQL. */
 export const AUDIT_ACTIONS = {
@@ -85,11 +85,11 @@ export type Actor = {
 export const SERVER: Actor = { userId: null, username: 'server', credential: null };
 
 /** Copies an actor as plain data, for use after the request. */
-export function actorOf({ userId, username, credential, from }: Actor): Actor {
+export function copyActor({ userId, username, credential, from }: Actor): Actor {
   return { userId, username, credential, ...(from && { from }) };
 }
 
-export type Change = {
+export type AuditedChange = {
   action: AuditAction;
   /** Namespaces whose admins see the entry: at least one, and first the namespace of the changed object. */
   namespaceIds: readonly string[];
@@ -100,17 +100,17 @@ export type Change = {
   details?: Prisma.InputJsonObject;
 };
 
-type ChangeBy = Change & { by: Actor };
+type ChangeBy = AuditedChange & { by: Actor };
 
 type Tx = Pick<Prisma.TransactionClient, 'auditEntry'>;
 
 /** Writes the entry of one change. */
-export async function record(tx: Tx, by: Actor, change: Change): Promise<void> {
-  await recordAll(tx, [{ by, ...change }]);
+export async function recordAudit(tx: Tx, by: Actor, change: AuditedChange): Promise<void> {
+  await recordAudits(tx, [{ by, ...change }]);
 }
 
 /** Writes the entries of several changes in one statement. */
-export async function recordAll(tx: Tx, changes: readonly ChangeBy[]) {
+export async function recordAudits(tx: Tx, changes: readonly ChangeBy[]) {
   const rows = changes.flatMap(toEntries);
   if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
 }
@@ -132,11 +132,14 @@ const COLUMN_TYPES = {
   requestId: 'text',
 } as const satisfies Record<keyof Entry, string>;
 
-const COLUMNS = Object.keys(COLUMN_TYPES).map(columnOf);
+const COLUMNS = Object.keys(COLUMN_TYPES).map(toColumnName);
 const RECORD_COLUMNS = Object.entries(COLUMN_TYPES).map(([field, type]) => `"${field}" ${type}`);
 
 /** Adds the entries to the statement that makes the changes. Its text does not depend on the number of changes. */
-export function recordIn({ parts, parameter }: Parts, changes: readonly ChangeBy[]): void {
+export function addAuditToStatement(
+  { parts, parameter }: StatementParts,
+  changes: readonly ChangeBy[],
+): void {
   const rows = changes.flatMap(toEntries);
   const listed = parameter(JSON.stringify(rows), 'jsonb');
   parts.push(`audited as (insert into audit_entries (${COLUMNS})

@@ -12,13 +12,13 @@ import { isId } from '../base/ids.ts';
 import { type Coalesced, coalesce } from '../platform/database/coalesce.ts';
 import { runStatement } from '../platform/database/statement.ts';
 import { API_KEY_NAME, hashSecret, matchesHash, TOKEN_PREFIX } from './credentials.ts';
-import type { Usage } from './last-used.ts';
+import type { LastUsedRecorder } from './last-used.ts';
 import {
   type Account,
   type CredentialKind,
   type Scope,
   type Viewer,
-  withImplied,
+  withImpliedScopes,
 } from './permissions.ts';
 import { isOperatorByGroup, whyNotAdmitted } from './sign-in/admission.ts';
 import type { Issuer } from './sign-in/issuers.ts';
@@ -32,7 +32,7 @@ export type Credential =
 const ANONYMOUS: Viewer = { kind: 'anonymous' };
 
 /** 401: the credentials are unknown, deleted or expired. */
-export function refusedCredentials(kind?: Credential['kind']): AppError {
+export function invalidCredentialsError(kind?: Credential['kind']): AppError {
   const how =
     '. With Basic, send a personal access token as the password, or an API key as name and secret';
   return unauthenticated(
@@ -49,7 +49,7 @@ type Pool = pg.Pool;
 
 /** @param credential null when the request has none */
 export async function authenticate(
-  { pool, usage, issuers }: { pool: pg.Pool; usage: Usage; issuers: readonly Issuer[] },
+  { pool, usage, issuers }: { pool: pg.Pool; usage: LastUsedRecorder; issuers: readonly Issuer[] },
   credential: Credential | null,
 ): Promise<Viewer> {
   if (credential === null) return ANONYMOUS;
@@ -58,7 +58,7 @@ export async function authenticate(
     token !== null && JWT.test(token)
       ? await readByIssuerToken(pool, issuers, token)
       : await readAccount(pool, credential);
-  if (!account) return { kind: 'anonymous', failure: refusedCredentials(credential.kind) };
+  if (!account) return { kind: 'anonymous', failure: invalidCredentialsError(credential.kind) };
   if (account instanceof AppError) return { kind: 'anonymous', failure: account };
   usage.note(account.credential);
   return account;
@@ -278,7 +278,7 @@ async function readIssuerAccounts(
 
 /** @throws AppError 401 when the credential is invalid or its user is disabled */
 export function demandValidAccount(found: AccountResult): Account {
-  if (!found) throw refusedCredentials();
+  if (!found) throw invalidCredentialsError();
   if (found instanceof AppError) throw found;
   return found;
 }
@@ -287,7 +287,7 @@ export function demandValidAccount(found: AccountResult): Account {
  * Finds the owner of an SSH key by its fingerprint (`SHA256:…`), also of a disabled user: `accountById` refuses the commands
  * with a reason, which the SSH protocol does not have for a refused key.
  */
-export async function ownerOfSshKey(
+export async function findSshKeyOwner(
   { pool }: { pool: pg.Pool },
   fingerprint: string,
 ): Promise<{ keyId: string; userId: string; username: string } | undefined> {
@@ -296,8 +296,8 @@ export async function ownerOfSshKey(
 }
 
 /** Reads the current account of a credential that was verified before. @throws AppError 401 */
-export async function accountById(
-  { pool, usage }: { pool: pg.Pool; usage: Usage },
+export async function readAccountByCredentialId(
+  { pool, usage }: { pool: pg.Pool; usage: LastUsedRecorder },
   id: string,
 ): Promise<Account> {
   const kind = credentialKindOf(id);
@@ -326,7 +326,7 @@ function toAccount(kind: CredentialKind, row: Row): Account | AppError {
     namespace: { id: row.ownId, name: row.ownName },
     roles: new Map(Object.entries(row.roles ?? {})),
     credential: { kind, id: row.id, name: row.name },
-    scopes: row.scopes?.length ? withImplied(row.scopes) : null,
+    scopes: row.scopes?.length ? withImpliedScopes(row.scopes) : null,
     namespaces: setOrNull(row.namespaces),
     repositories: setOrNull(row.repositories),
   };

@@ -14,7 +14,7 @@ import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
-import { record } from './audit.ts';
+import { recordAudit } from './audit.ts';
 import {
   computeLifetime,
   demandFullRights,
@@ -253,7 +253,7 @@ export async function answerDeviceRequest(
     });
     if (count === 0) throw notFound('Code');
     if (!approve) return;
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'device.approve',
       namespaceIds: [account.namespace.id],
       subject: account.userId,
@@ -302,7 +302,7 @@ async function uncountWrongCode(db: Db, userId: string): Promise<void> {
  * For `maintenance.ts`. Expired requests are kept for an hour, so that programs get `expired_token`.
  * @returns whether there may be more
  */
-export async function removeOldDevices({ pool }: { pool: pg.Pool }): Promise<boolean> {
+export async function removeOldDeviceRequests({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from device_requests where expires_at < now() - interval '1 hour'`);
   await pool.query(`delete from device_guesses where since < now() - interval '1 hour'`);
   return false;

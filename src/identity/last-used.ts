@@ -10,7 +10,7 @@ import type { Account, CredentialKind } from './permissions.ts';
 const DELAY_MS = 250;
 const MINUTE_MS = 60_000;
 
-export type Usage = AsyncDisposable & {
+export type LastUsedRecorder = AsyncDisposable & {
   note(credential: Account['credential']): void;
 };
 
@@ -25,7 +25,13 @@ const STATEMENTS: Record<CredentialKind, string> = {
 };
 
 /** Disposing writes the uses that are still in memory. */
-export function recordUsage({ pool, log }: { pool: pg.Pool; log: Logger }): Usage {
+export function openLastUsedRecorder({
+  pool,
+  log,
+}: {
+  pool: pg.Pool;
+  log: Logger;
+}): LastUsedRecorder {
   let minute = 0;
   /** Ids already noted in this minute. */
   const seen = new Set<string>();

@@ -104,7 +104,7 @@ export type Target = {
   visibility?: Visibility;
 };
 
-export function withImplied(scopes: readonly Scope[]): Set<Scope> {
+export function withImpliedScopes(scopes: readonly Scope[]): Set<Scope> {
   return new Set(scopes.flatMap((scope) => [scope, ...(IMPLIED[scope] ?? [])]));
 }
 
@@ -181,7 +181,7 @@ export function can(viewer: Viewer, action: Action, target: Target): boolean {
  * The target of a check before the repository or job is known: may the viewer do the action to any object of the namespace?
  * For a credential restricted to repositories, to the first of them.
  */
-export function anyIn(viewer: Viewer, namespaceId: string): Target {
+export function anyTargetIn(viewer: Viewer, namespaceId: string): Target {
   const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
   return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
 }

@@ -10,7 +10,7 @@
 import type pg from 'pg';
 import { AppError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
-import { isDatabaseAway } from '../platform/database/outage.ts';
+import { isDatabaseUnavailable } from '../platform/database/outage.ts';
 import { demandValidAccount, readAccounts } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
@@ -21,7 +21,7 @@ const FRESH_MS = 5_000;
 const RETRY_MS = 500;
 
 /** A condition that must hold while a stream is open. */
-export type Rule = {
+export type AccessRule = {
   /** Streams of one credential with the same key share one check. */
   key: string;
   /** Checks a viewer with its current rights. @throws AppError when access is lost */
@@ -35,13 +35,13 @@ export type Recheck = Disposable & {
    * Call this before each event is shown. Undefined when the last check is fresh, otherwise settles with the next check.
    * @throws AppError when the check fails; `signal.reason` when that aborts
    */
-  fresh(signal: AbortSignal): Promise<void> | undefined;
+  waitForFreshCheck(signal: AbortSignal): Promise<void> | undefined;
 };
 
 /** A check that several streams share. */
 type Subject = {
   credential: Account['credential'] | null;
-  rule: Rule;
+  rule: AccessRule;
   checkedAt: number;
   streams: Set<AbortController>;
 };
@@ -64,7 +64,7 @@ export class Rechecks implements AsyncDisposable {
   }
 
   /** Registers a stream. The caller has just checked the rule for this viewer. */
-  watch(viewer: Viewer, rule: Rule): Recheck {
+  watch(viewer: Viewer, rule: AccessRule): Recheck {
     const credential = viewer.kind === 'account' ? viewer.credential : null;
     const key = `${credential?.id ?? ''} ${rule.key}`;
     const subject = this.#subjects.get(key) ?? {
@@ -79,7 +79,7 @@ export class Rechecks implements AsyncDisposable {
     if (!this.#timer && !this.#round) this.#schedule(ROUND_MS);
     return {
       refused: stream.signal,
-      fresh: (signal) => {
+      waitForFreshCheck: (signal) => {
         stream.signal.throwIfAborted();
         if (isFresh(subject)) return undefined;
         const ended = AbortSignal.any([signal, stream.signal, this.#closed.signal]);
@@ -151,7 +151,7 @@ export class Rechecks implements AsyncDisposable {
         await rule.demand(credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS);
         subject.checkedAt = now;
       } catch (error) {
-        if (isDatabaseAway(error)) throw error;
+        if (isDatabaseUnavailable(error)) throw error;
         if (error instanceof AppError) for (const stream of streams) stream.abort(error);
         else failure = error;
       }
@@ -191,7 +191,7 @@ function whenAborted(signal: AbortSignal): Promise<void> {
 export async function* whileAllowed<T>(
   { rechecks }: { rechecks: Rechecks },
   viewer: Viewer,
-  rule: Rule,
+  rule: AccessRule,
   signal: AbortSignal,
   open: (ended: AbortSignal) => AsyncIterable<T>,
 ): AsyncGenerator<T> {
@@ -199,7 +199,7 @@ export async function* whileAllowed<T>(
   const { refused } = right;
   try {
     for await (const event of open(AbortSignal.any([signal, refused]))) {
-      const wait = right.fresh(signal);
+      const wait = right.waitForFreshCheck(signal);
       if (wait) await wait;
       yield event;
     }

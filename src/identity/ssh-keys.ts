@@ -10,9 +10,9 @@ import { AppError, invalid, notFound } from '../base/errors.ts';
 import { isId, newId } from '../base/ids.ts';
 import { fingerprintOf, isKeyType, readWireKey } from '../platform/crypto/ssh-keys.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { record } from './audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { recordAudit } from './audit.ts';
 import { demandFullRights, demandOwn, toTakenError } from './credentials.ts';
 import { type Account, can, demand, hasFullRights, type Viewer } from './permissions.ts';
 
@@ -57,7 +57,7 @@ export async function addSshKey(
       `A user can have at most ${MAX_KEYS_PER_OWNER} SSH keys`,
     );
     const created = await tx.sshKey.create({ data, select: keyColumns });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'ssh_key.add',
       namespaceIds: [account.namespace.id],
       subject: created.id,
@@ -79,7 +79,7 @@ export async function deleteSshKey({ db }: Deps, viewer: Viewer, id: string): Pr
   await inTransaction(db, async (tx) => {
     const { count } = await tx.sshKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('SSH key');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'ssh_key.delete',
       namespaceIds: [account.namespace.id],
       subject: id,
@@ -95,11 +95,11 @@ export async function sliceSshKeys(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<SshKey>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<SshKey>> {
   const { userId } = demandOwn(viewer, ofUser);
   const query = { where: { userId, repositoryId: null }, select: keyColumns };
-  return readSlice<SshKey>(db.sshKey, NEWEST, range, query);
+  return readCursorPage<SshKey>(db.sshKey, NEWEST_FIRST, range, query);
 }
 
 /** The viewer's keys among `ids`. */
@@ -137,7 +137,7 @@ export async function addDeployKey(
     const limit = `A repository can have at most ${MAX_KEYS_PER_OWNER} deploy keys`;
     await demandBelowLimit(tx, { repositoryId }, repositoryId, limit);
     const created = await tx.sshKey.create({ data, select: deployColumns });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'deploy_key.add',
       namespaceIds: [namespaceId],
       subject: created.id,
@@ -162,7 +162,7 @@ export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string):
   await inTransaction(db, async (tx) => {
     const { count } = await tx.sshKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('Deploy key');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'deploy_key.delete',
       namespaceIds: [namespaceId],
       subject: id,
@@ -178,11 +178,13 @@ export async function sliceDeployKeys(
   { db }: Deps,
   viewer: Viewer,
   repositoryId: string,
-  range: SliceRequest,
-): Promise<Slice<DeployKey>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<DeployKey>> {
   await demandAdministeredRepository(db, viewer, repositoryId);
   const query = { where: { repositoryId }, select: deployColumns };
-  return readSlice(db.sshKey, NEWEST, range, query, (rows: DeployRow[]) => rows.map(toDeployKey));
+  return readCursorPage(db.sshKey, NEWEST_FIRST, range, query, (rows: DeployRow[]) =>
+    rows.map(toDeployKey),
+  );
 }
 
 /** The deploy keys among `ids` whose repositories the viewer administers. */

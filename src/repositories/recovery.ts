@@ -15,7 +15,7 @@ import type { Session } from '../platform/database/session.ts';
 import { type DefaultBranchNote, syncHead } from './default-branch.ts';
 import { removeQuarantines } from './folder.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
-import type { BegunPush } from './pushes/rows.ts';
+import type { PushNote } from './pushes/rows.ts';
 
 type Deps = { db: Db; git: Git; log: Logger; pushes: PushRecorder; cluster: Cluster };
 
@@ -39,7 +39,7 @@ const RETRY_MS = 2_000;
 const IDLE_MS = 60_000;
 
 /** Takes over the unfinished operations of dead servers, until disposed. */
-export function takeOverFromDead(services: Deps, session: Session): AsyncDisposable {
+export function takeOverFromDeadServers(services: Deps, session: Session): AsyncDisposable {
   const stopping = new AbortController();
   const { signal } = stopping;
   const { members } = services.cluster;
@@ -50,7 +50,7 @@ export function takeOverFromDead(services: Deps, session: Session): AsyncDisposa
     const isServing = (server: string) => members.serving.some(({ id }) => id === server);
     for (const server of await disk.othersWithBegun()) {
       if (isServing(server)) continue;
-      const taken = await session.insteadOf(server, () => disk.takeOver(server));
+      const taken = await session.runWhileStopped(server, () => disk.takeOver(server));
       if (taken) await finishAll(services, taken);
     }
     return (await disk.othersWithBegun()).some((server) => !isServing(server));
@@ -143,6 +143,6 @@ function isReceiving({ data }: Begun): boolean {
   return (data as Partial<BegunReceiving> | null)?.kind === 'receiving';
 }
 
-function isPush(begun: Begun): begun is Begun<BegunPush> {
+function isPush(begun: Begun): begun is Begun<PushNote> {
   return (begun.data as { kind?: unknown } | null)?.kind === 'push';
 }

@@ -7,7 +7,13 @@ import type { Logger } from '../base/log.ts';
 import type { DockerRunner } from './docker/runner.ts';
 import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
 import { openProcessRunner } from './process/runner.ts';
-import { type Handle, LOCAL, type Machine, type Runner, RunnerAway } from './runner.ts';
+import {
+  type Handle,
+  LOCAL_MACHINE,
+  type Machine,
+  type Runner,
+  RunnerUnavailable,
+} from './runner.ts';
 
 /** The image of jobs that name none, with `LOAM_RUNNER=docker`: Debian with git and common tools. */
 const DEFAULT_IMAGE = 'buildpack-deps:bookworm-scm';
@@ -39,7 +45,7 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   const failed = engines.find((engine) => engine.status === 'rejected');
   if (failed) throw failed.reason;
   const opened = engines.flatMap((engine) => (engine.status === 'fulfilled' ? [engine.value] : []));
-  const unavailable = opened.filter(({ runner }) => runner.engine.missing !== undefined);
+  const unavailable = opened.filter(({ runner }) => runner.engine.unavailableReason !== undefined);
   const answering = opened.filter((engine) => !unavailable.includes(engine));
   for (const engine of answering) log.info(describeEngine(engine));
 
@@ -74,7 +80,7 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   const runner = composeRunners(config.runner, kinds, (hasImage, machine) => {
     const inContainer = config.runner === 'docker' || hasImage || config.defaultImage;
     if (inContainer) return onMachine(machine);
-    return machine === LOCAL ? 'process' : null;
+    return machine === LOCAL_MACHINE ? 'process' : null;
   });
   const owned = cleanup.move();
   return Object.assign(runner, { [Symbol.asyncDispose]: () => owned.disposeAsync() });
@@ -90,13 +96,13 @@ function enginesOf({ docker, engines }: Config): (DockerConfig & Partial<EngineC
 }
 
 function describeFailure({ host, runner }: OpenedEngine): string {
-  return `${host} (${runner.engine.missing})`;
+  return `${host} (${runner.engine.unavailableReason})`;
 }
 
 function describeEngine({ host, isEncrypted, runner }: OpenedEngine): string {
   const [machine] = runner.machines;
   const answer = `${runner.engine.facts?.version} answers at ${host}`;
-  if (machine?.id === LOCAL) return `${answer}, on this machine`;
+  if (machine?.id === LOCAL_MACHINE) return `${answer}, on this machine`;
   const risk = isEncrypted ? '' : '; WITHOUT TLS: who can reach it is root on its machine';
   return `${answer}, on another machine, "${machine?.id}"${risk}`;
 }
@@ -151,7 +157,7 @@ async function openEngine(
     },
     root: config.containers.root,
     gpus: gpusHere,
-    gpusElsewhere: gpus,
+    remoteGpus: gpus,
     diskFloor: config.diskFloor,
     uids: config.jobUids,
     log,
@@ -232,7 +238,8 @@ export function composeRunners(name: string, kinds: Kinds, choose: Choose): Runn
     async prepare(spec, signal) {
       const runner = choose(spec.image !== null, spec.machine);
       // The machine answered when the job was assigned to it.
-      if (runner === null) throw new RunnerAway(`the machine ${spec.machine} does not answer`);
+      if (runner === null)
+        throw new RunnerUnavailable(`the machine ${spec.machine} does not answer`);
       return { ...(await runnerOf({ runner }).prepare(spec, signal)), runner };
     },
     start: (handle, mayBegin) => runnerOf(handle).start(handle, mayBegin),

@@ -6,7 +6,7 @@ import { BlockList, isIP } from 'node:net';
  * credentials at 169.254.169.254), benchmarks, multicast and reserved ranges. The three documentation ranges are left out:
  * only test setups use them, to imitate the internet.
  */
-export const NOT_PUBLIC = [
+export const NON_PUBLIC_RANGES = [
   '0.0.0.0/8',
   '10.0.0.0/8',
   '100.64.0.0/10',
@@ -22,7 +22,7 @@ export const NOT_PUBLIC = [
 ];
 
 const closed = new BlockList();
-for (const range of [...NOT_PUBLIC, '127.0.0.0/8']) {
+for (const range of [...NON_PUBLIC_RANGES, '127.0.0.0/8']) {
   const [address = '', bits] = range.split('/');
   closed.addSubnet(address, Number(bits), 'ipv4');
 }

@@ -33,7 +33,7 @@ export function kindsOf({
 }
 
 /** The id of this server's own machine. */
-export const LOCAL = 'local';
+export const LOCAL_MACHINE = 'local';
 
 export type AttemptSpec = {
   /** Attempt id. */
@@ -98,7 +98,7 @@ export class Unstartable extends Error {
 }
 
 /** The machine or engine does not answer at the moment. The state of the work is unknown, so the step has to be retried. */
-export class RunnerAway extends Error {
+export class RunnerUnavailable extends Error {
   override name = 'RunnerAway';
 }
 
@@ -108,7 +108,7 @@ export class RunnerFault extends Error {
 }
 
 /** `output_path` exceeds a limit of artifacts. The message completes the sentence "They were not kept: …". */
-export class TooLarge extends Error {
+export class ArtifactsTooLarge extends Error {
   override name = 'TooLarge';
 }
 
@@ -118,8 +118,8 @@ export class TooLarge extends Error {
  */
 export const MAX_OUTPUT_ENTRIES = 100_000;
 
-export function tooManyEntries(max: number): TooLarge {
-  return new TooLarge(`there are more than ${max} files, links and folders`);
+export function tooManyEntriesError(max: number): ArtifactsTooLarge {
+  return new ArtifactsTooLarge(`there are more than ${max} files, links and folders`);
 }
 
 export type Runner = {
@@ -189,16 +189,16 @@ export type NetworkMode = 'internet' | 'none' | 'host';
 export const GRACE_MS = 30_000;
 
 /** Maximum bytes of a line. The rest is cut off. */
-export const MAX_LINE = 64 * 1024;
+export const MAX_LINE_BYTES = 64 * 1024;
 
 /** The stored text of a line, without a carriage return at its end. */
-export function messageOf(text: string, isCut: boolean): string {
+export function toMessage(text: string, isCut: boolean): string {
   const message = text.replace(/\r$/, '');
   // The cut may have split a character.
   return isCut ? `${message.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : message;
 }
 
 /** The last line of a log whose next line exceeds its limits. */
-export function logFull({ bytes, lines }: AttemptSpec['log']): string {
+export function logFullMessage({ bytes, lines }: AttemptSpec['log']): string {
   return `The log ends here: it may hold ${bytes} bytes and ${lines} lines. What the job prints from here on is not kept.`;
 }

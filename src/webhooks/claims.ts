@@ -7,14 +7,14 @@
  * while the value is the same: a different value means that a delivery was added after the read.
  */
 import type pg from 'pg';
-import { SILENCE_S } from '../cluster/members.ts';
+import { DEAD_AFTER_S } from '../cluster/members.ts';
 import type { ClaimRange } from './concurrency-limits.ts';
 import type { StoredMessage } from './delivery/payload.ts';
 
 /** A server on the embedded database writes no heartbeat, but no second server can share that database. */
 const IS_DEAD = `not exists (
   select from servers where servers.id = queue.server_id
-    and servers.heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S}))`;
+    and servers.heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S}))`;
 
 /**
  * `place` ranks a webhook among the webhooks of its namespace that are equally slow, after those that this server has

@@ -108,8 +108,8 @@ test('a thousand followers of one token cost a query a round', async () => {
   } as Parameters<typeof rechecks.watch>[0];
   const asked: string[] = [];
   const query = pool.query;
-  pool.query = ((...args: [{ name?: string }]) => {
-    if (args[0].name?.startsWith('auth.tokens')) asked.push(args[0].name);
+  pool.query = ((...args: [{ text?: string }]) => {
+    if (args[0].text?.includes('access_tokens')) asked.push(args[0].text);
     return query.apply(pool, args as never);
   }) as typeof query;
   let demanded = 0;

@@ -17,7 +17,7 @@ import {
   storeArtifacts,
 } from '../../src/jobs/artifacts/store.ts';
 import type { Runner } from '../../src/runners/runner.ts';
-import { tarOf } from '../../src/runners/supervisor/tar.ts';
+import { createTar } from '../../src/runners/supervisor/tar.ts';
 import { tarHeader } from '../../src/runners/supervisor/tar-format.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -357,9 +357,13 @@ test('the number of files, links and folders is limited, and no names are read b
       signal: new AbortController().signal,
     });
   // The four folders are not in the archive.
-  expect(await store(tarOf(place, 9), 5)).toMatchObject({ files: 4, leftOut: 1 });
-  await expect(store(tarOf(place, 8), 5)).rejects.toThrow('more than 8 files, links and folders');
-  await expect(store(tarOf(place, 9), 4)).rejects.toThrow('more than 4 files, links and folders');
+  expect(await store(createTar(place, 9), 5)).toMatchObject({ files: 4, leftOut: 1 });
+  await expect(store(createTar(place, 8), 5)).rejects.toThrow(
+    'more than 8 files, links and folders',
+  );
+  await expect(store(createTar(place, 9), 4)).rejects.toThrow(
+    'more than 4 files, links and folders',
+  );
   await rm(path, { recursive: true });
 });
 
@@ -391,7 +395,7 @@ test('empty folders and links that stay inside are kept, but no link that may le
   const place = { path, owner: process.getuid?.() ?? 0 };
   const key = { namespaceId, jobId: 'links', attemptId: 'a' };
   const { storage } = app.app.services;
-  const stored = await storeArtifacts({ storage }, key, tarOf(place), {
+  const stored = await storeArtifacts({ storage }, key, createTar(place), {
     ...{ folder: '/work/out', maxBytes: 1_000, maxEntries: 100, demandRoom: async () => {} },
     signal: new AbortController().signal,
   });
@@ -431,7 +435,7 @@ test('small files share members of the archive, and each can still be sent alone
   const place = { path, owner: process.getuid?.() ?? 0 };
   const key = { namespaceId, jobId: 'small', attemptId: 'a' };
   const { storage } = app.app.services;
-  const stored = await storeArtifacts({ storage }, key, tarOf(place), {
+  const stored = await storeArtifacts({ storage }, key, createTar(place), {
     ...{ folder: '/work/out', maxBytes: 2 ** 30, maxEntries: 1_000, demandRoom: async () => {} },
     signal: new AbortController().signal,
   });

@@ -7,7 +7,7 @@ import { commitMove } from '../../src/jobs/state.ts';
 import { openPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
 import { capacityOf, readLiveMachines, runsImages } from '../../src/jobs/worker-capacity.ts';
-import { LOCAL, type Machine, type Runner } from '../../src/runners/runner.ts';
+import { LOCAL_MACHINE, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp } from '../support/harness.ts';
@@ -118,8 +118,8 @@ test('counts are right and no machine is overcommitted when workers and statemen
   const problems: string[] = [];
   const pick = random(11);
   const machines: Machine[] = [
-    { id: LOCAL, cpus: 8, memoryBytes: 64 * GIB, gpus: { T4: 2 } },
-    { id: LOCAL, cpus: 2, memoryBytes: 20 * GIB, gpus: {} },
+    { id: LOCAL_MACHINE, cpus: 8, memoryBytes: 64 * GIB, gpus: { T4: 2 } },
+    { id: LOCAL_MACHINE, cpus: 2, memoryBytes: 20 * GIB, gpus: {} },
   ];
   const runners = machines.map((machine) =>
     watched(fakeRunner({ machines: [machine], graceMs: 20 }), machine, problems),
@@ -184,7 +184,7 @@ test('a large job starts although its namespace holds jobs and small jobs keep a
   await using made = await withWorkers();
   const { pool, namespaces, start } = made;
   const [ada, bob] = namespaces;
-  const machine = { id: LOCAL, cpus: 8, memoryBytes: 512 * GIB, gpus: { T4: 1 } };
+  const machine = { id: LOCAL_MACHINE, cpus: 8, memoryBytes: 512 * GIB, gpus: { T4: 1 } };
   const runner = fakeRunner({ machines: [machine] });
   const small = { namespace_id: bob, cpu: 2, memory_gb: 2, command: 'sleep 0.05' };
   for (let i = 0; i < 12; i++) await insertJob(pool, small);
@@ -229,7 +229,7 @@ test('a worker that has drained the queue makes no claim at the end of a job; a 
       if (topics === 'queue') isClaiming = false;
     }
   });
-  const machine = { id: LOCAL, cpus: 64, memoryBytes: 512 * GIB, gpus: { T4: 1 } };
+  const machine = { id: LOCAL_MACHINE, cpus: 64, memoryBytes: 512 * GIB, gpus: { T4: 1 } };
   const runner = fakeRunner({ machines: [machine] });
   const { remove } = runner;
   /** Job → number of claims requested when it was removed; null if a claim was running, which notes the free capacity. */
@@ -278,7 +278,7 @@ test('a worker that has drained the queue makes no claim at the end of a job; a 
 });
 
 test('an attempt shows its resources, and a small machine runs as many jobs as it has slots', async () => {
-  const machine = { id: LOCAL, cpus: 2, memoryBytes: 20 * GIB, gpus: {} };
+  const machine = { id: LOCAL_MACHINE, cpus: 2, memoryBytes: 20 * GIB, gpus: {} };
   const runner = fakeRunner({ machines: [machine], graceMs: 20 });
   await using made = await withWorkers();
   const { pool, namespaces, start } = made;
@@ -287,7 +287,7 @@ test('an attempt shows its resources, and a small machine runs as many jobs as i
   for (let i = 0; i < SLOTS + 2; i++) await insertJob(pool, job);
   await eventually(() => expect(runner.running()).toHaveLength(SLOTS));
   expect(await given(pool)).toEqual(
-    Array(SLOTS).fill({ machine: LOCAL, cpus: 2, memory: 20, shared: true }),
+    Array(SLOTS).fill({ machine: LOCAL_MACHINE, cpus: 2, memory: 20, shared: true }),
   );
   await endAll(pool);
   await eventually(() => expect(runner.running()).toEqual([]));
@@ -295,7 +295,7 @@ test('an attempt shows its resources, and a small machine runs as many jobs as i
   for (let i = 0; i < 2; i++) await insertJob(pool, { ...job, cpu: 2, memory_gb: 4 });
   await eventually(() => expect(runner.running()).toHaveLength(2));
   expect(await given(pool)).toEqual(
-    Array(2).fill({ machine: LOCAL, cpus: 2, memory: 4, shared: true }),
+    Array(2).fill({ machine: LOCAL_MACHINE, cpus: 2, memory: 4, shared: true }),
   );
   await endAll(pool);
 });
@@ -316,7 +316,7 @@ async function endAll(pool: pg.Pool): Promise<void> {
 }
 
 test('a waiting job shows what it waits for, its position and an estimate', async () => {
-  const machine = { id: LOCAL, cpus: 16, memoryBytes: 64 * GIB, gpus: {} };
+  const machine = { id: LOCAL_MACHINE, cpus: 16, memoryBytes: 64 * GIB, gpus: {} };
   const runner = fakeRunner({ machines: [machine], graceMs: 20 });
   await using app = await startApp({ config: { jobSlots: 1 }, overrides: { runner } });
   const [ada, bob] = [await app.user('ada'), await app.user('bob')];
@@ -381,10 +381,10 @@ test('a waiting job shows what it waits for, its position and an estimate', asyn
 });
 
 const without: Machine = {
-  ...{ id: LOCAL, cpus: 64, memoryBytes: 512 * GIB, gpus: {} },
+  ...{ id: LOCAL_MACHINE, cpus: 64, memoryBytes: 512 * GIB, gpus: {} },
   withImage: false,
 };
-const small: Machine = { id: LOCAL, cpus: 8, memoryBytes: 32 * GIB, gpus: {} };
+const small: Machine = { id: LOCAL_MACHINE, cpus: 8, memoryBytes: 32 * GIB, gpus: {} };
 
 test('a job with an image waits for a worker that runs images, and fails at once if there is none', async () => {
   await using made = await withWorkers();

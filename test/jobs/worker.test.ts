@@ -14,7 +14,7 @@ import {
   type Machine,
   type Outcome,
   type Runner,
-  RunnerAway,
+  RunnerUnavailable,
 } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
@@ -208,7 +208,7 @@ test('a job that has not started on a machine that does not answer is queued aga
     async prepare(spec, signal) {
       if (spec.machine === 'near') return fake.prepare(spec, signal);
       machines = [machine('near')];
-      throw new RunnerAway('the engine does not answer');
+      throw new RunnerUnavailable('the engine does not answer');
     },
   };
   await using made = await withWorker(runner);
@@ -228,7 +228,7 @@ test('a job that was cancelled on a machine that does not answer frees its slot'
     ...fake,
     async signal() {
       told.resolve({ kind: 'lost', unreachable: true });
-      throw new RunnerAway('the engine does not answer');
+      throw new RunnerUnavailable('the engine does not answer');
     },
     wait: (handle, signal) => (isAway ? told.promise : fake.wait(handle, signal)),
     async *logs(handle, cursor, signal) {

@@ -377,7 +377,7 @@ test('what a namespace has no room for is refused before it is sent', async () =
     status: 507,
     body: {
       message: expect.stringMatching(
-        /^Storage quota exceeded: the free plan allows 10 GiB in a namespace, .* and this needs 11 GiB more$/,
+        /^Storage quota exceeded: the free plan allows 10 GiB in a namespace, .* and this request needs 11 GiB more$/,
       ),
     },
   });

@@ -13,7 +13,7 @@ function bench(semaphore: FairSemaphore) {
         begun.push(name);
         return new Promise<string>((resolve) => ends.set(name, () => resolve(name)));
       };
-      return semaphore.take(work, { key, signal });
+      return semaphore.run(work, { key, signal });
     },
     end: (name: string) => ends.get(name)?.(),
   };
@@ -71,6 +71,6 @@ test('a wait ends by timeout, by a full queue, and by abort', async () => {
 
 test('failed work releases its slot', async () => {
   const semaphore = new FairSemaphore(1);
-  await expect(semaphore.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
-  expect(await semaphore.take(async () => 'fine')).toBe('fine');
+  await expect(semaphore.run(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
+  expect(await semaphore.run(async () => 'fine')).toBe('fine');
 });

@@ -29,7 +29,7 @@ test('a program gets its input, folder and environment, and its output and exit 
   const script = 'cat; echo "$WHO in $PWD"; echo no >&2; exit 3';
   const { stdout, ...ending } = await runProgram(program(script), { input: 'in\n' });
   expect(Buffer.from(stdout).toString()).toBe('in\nwe in /tmp\n');
-  expect(ending).toEqual({ code: 3, signal: null, stderr: 'no\n', tooMuch: false });
+  expect(ending).toEqual({ code: 3, signal: null, stderr: 'no\n', exceededLimit: false });
   await expect(run('sh', ['-c', 'echo why >&2; exit 1'])).rejects.toMatchObject({
     message: 'why',
     stderr: 'why\n',
@@ -40,7 +40,7 @@ test('a program gets its input, folder and environment, and its output and exit 
 
 test('a program is ended when it writes too much, takes too long, or is aborted', async () => {
   const flood = await runProgram(program('exec yes'), { maxBytes: 1_000 });
-  expect(flood).toMatchObject({ tooMuch: true, signal: 'SIGTERM' });
+  expect(flood).toMatchObject({ exceededLimit: true, signal: 'SIGTERM' });
   expect(await runProgram(program('exec sleep 60'), { timeoutMs: 50 })).toMatchObject({
     signal: 'SIGTERM',
   });
@@ -57,7 +57,7 @@ test('when the starter is killed, its programs fail, detached programs continue,
   const said = Promise.withResolvers<string>();
   const whole = program(`${script}; echo "$line" > ${out}`);
   const detached = detach(whole, join(dir, 'errors'), said.resolve);
-  detached.say('line\n', true);
+  detached.write('line\n', true);
   expect(await said.promise).toBe('line');
   const starter = Number(Buffer.from((await run('sh', ['-c', 'echo $PPID'])).stdout).toString());
   const running = runProgram(program(`echo $$ > ${pid}.new; mv ${pid}.new ${pid}; exec sleep 60`));

@@ -10,7 +10,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { openFolder } from '../../src/platform/storage/folder.ts';
 import { openStorage } from '../../src/platform/storage/open.ts';
 import { openS3 } from '../../src/platform/storage/s3.ts';
-import { removeAll, type Storage, StorageAway } from '../../src/platform/storage/storage.ts';
+import { removeAll, type Storage, StorageUnavailable } from '../../src/platform/storage/storage.ts';
 import { has, needs } from '../support/needs.ts';
 import { startS3 } from '../support/s3-server.ts';
 
@@ -209,12 +209,12 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
       (async function* () {
         for (let i = 0; i < 20; i++) {
           yield randomBytes(1_000_000);
-          if (i === 15) await storage.tidy();
+          if (i === 15) await storage.removeAbandoned();
         }
       })(),
     );
     expect((await storage.put('slow', slow)).size).toBe(20_000_000);
-    await storage.tidy();
+    await storage.removeAbandoned();
     expect(await keys()).toEqual(['slow']);
   });
 });
@@ -232,7 +232,7 @@ test('a folder: uploads that were interrupted more than a day ago are removed', 
     const time = new Date(Date.now() - hours * 60 * 60_000);
     await utimes(file, time, time);
   }
-  await storage.tidy();
+  await storage.removeAbandoned();
   expect(await readdir(unfinished)).toEqual(['young']);
   expect(await Array.fromAsync(storage.list(''))).toEqual([]);
 });
@@ -251,7 +251,9 @@ test('a folder that cannot be created is refused with its path, and a created fo
 test('s3: a server that does not answer is unavailable, and a missing bucket is an error', async (ctx) => {
   needs(ctx, 'ceph');
   const config = server?.config ?? { bucket: '', prefix: '' };
-  await expect(openS3({ ...config, endpoint: 'http://127.0.0.1:1' })).rejects.toThrow(StorageAway);
+  await expect(openS3({ ...config, endpoint: 'http://127.0.0.1:1' })).rejects.toThrow(
+    StorageUnavailable,
+  );
   await expect(openS3({ ...config, bucket: 'nobodys' })).rejects.toThrow(
     'LOAM_STORAGE: s3://nobodys/some/prefix does not exist; create the bucket first',
   );

@@ -321,7 +321,7 @@ test('concurrent pushes share the storage quota, and reservations of a killed se
   }
   for (const refusal of refusals)
     expect(refusal).toMatch(
-      /Storage quota exceeded: the free plan allows 10 GiB in a namespace, 10 GiB of it/,
+      /Storage quota exceeded: the free plan allows 10 GiB in a namespace, 10 GiB are in use/,
     );
   expect((await fay.get(`/auth/v1/repository/fay/${body.id}`)).body.branches).toBe(3);
   await eventually(async () => expect(await reserved()).toEqual([]));
@@ -336,7 +336,7 @@ test('a pack above the remaining quota is rejected with plan, quota and usage', 
   const { code, stderr } = await workspace.try('small', 'push', 'origin', 'HEAD');
   expect(code).toBe(1);
   expect(stderr).toContain(
-    'remote: error: Storage quota exceeded: the free plan allows 10 GiB in a namespace, 10 GiB of it are',
+    'remote: error: Storage quota exceeded: the free plan allows 10 GiB in a namespace, 10 GiB are in use',
   );
   expect(stderr).toContain('this request needs more than is left');
   expect(stderr).not.toContain('maximum allowed size');
@@ -492,7 +492,7 @@ test('a push whose repository is deleted during the check is rejected with that 
       repositoryId: id,
       by,
       requestId: 'the-request',
-      right: { fresh: () => undefined },
+      right: { waitForFreshCheck: () => undefined },
     },
   );
   const quarantine = await mkdtemp(join(workspace.path, 'quarantine-'));
@@ -518,7 +518,7 @@ test('a push is rejected when the permission cannot be rechecked, for example wi
     repositoryId: id,
     by: by as unknown as Account,
     requestId: 'the-request',
-    right: { fresh },
+    right: { waitForFreshCheck: fresh },
   });
   const commands = [{ ref: 'refs/heads/new', before: NONE, after: 'a'.repeat(40) }];
   const push = { commands, quarantine: null, options: [] };

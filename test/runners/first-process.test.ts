@@ -8,7 +8,7 @@ import type { Cgroup } from '../../src/runners/process/cgroup.ts';
 import { startFirstProcess } from '../../src/runners/process/first-process.ts';
 import { baseEnvironment, launch } from '../../src/runners/process/launch.ts';
 import type { Network } from '../../src/runners/process/namespace.ts';
-import { markedPids } from '../../src/runners/supervisor/proc.ts';
+import { listMarkedPids } from '../../src/runners/supervisor/proc.ts';
 import { eventually } from '../support/eventually.ts';
 
 /** Unique to this process, because marked processes are searched on the whole machine. */
@@ -42,7 +42,7 @@ function launched(
 /** The waiting shell. */
 function waiting(): Promise<number> {
   return eventually(() => {
-    const [pid = 0] = markedPids(ATTEMPT);
+    const [pid = 0] = listMarkedPids(ATTEMPT);
     expect(pid).toBeGreaterThan(0);
     return pid;
   });
@@ -54,7 +54,7 @@ test.each([null, ''])(
     const { promise: network, resolve: open } = Promise.withResolvers<Network>();
     const launching = launched(['true'], { setup, network });
     process.kill(await waiting(), 'SIGKILL');
-    await eventually(() => expect(markedPids(ATTEMPT)).toEqual([]));
+    await eventually(() => expect(listMarkedPids(ATTEMPT)).toEqual([]));
     open({ enter: [], broken: new Promise(() => {}), close() {} });
     const { ended } = await launching;
     expect(await ended).toEqual({ exitCode: 137, ran: false });
@@ -68,7 +68,7 @@ test('the first process ends when its network cannot be opened', async () => {
   await waiting();
   fail(new Error('no network'));
   await expect(launching).rejects.toThrow('no network');
-  expect(markedPids(ATTEMPT)).toEqual([]);
+  expect(listMarkedPids(ATTEMPT)).toEqual([]);
 });
 
 test('temporary files are removed once they are open, and arguments are passed unchanged', async () => {

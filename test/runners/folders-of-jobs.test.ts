@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openProcessRunner } from '../../src/runners/process/runner.ts';
 import { openShims } from '../../src/runners/process/shims.ts';
-import { diskUse } from '../../src/runners/supervisor/disk.ts';
+import { measureDiskUse } from '../../src/runners/supervisor/disk.ts';
 import { attemptSpec } from '../support/runner.contract.ts';
 
 const run = promisify(execFile);
@@ -60,7 +60,7 @@ test('without a free descriptor a removal fails, is repeated, and does not end t
 
 test('what is counted of a folder stands, however much the program complains', async () => {
   const complaint = 'head -c 3000000 /dev/zero >&2; printf "7\\tfolder\\n"; exit 1';
-  const use = await inPlaceOf('du', complaint, () => diskUse([dir]));
+  const use = await inPlaceOf('du', complaint, () => measureDiskUse([dir]));
   expect(use).toEqual({ bytes: 7 * 1024, files: 7 });
 });
 

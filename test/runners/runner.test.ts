@@ -9,7 +9,7 @@ import { describe, expect, test } from 'vitest';
 import { composeRunners } from '../../src/runners/open.ts';
 import { keyringGuardPrefix } from '../../src/runners/process/keyrings.ts';
 import type { Handle } from '../../src/runners/runner.ts';
-import { descendants } from '../../src/runners/supervisor/proc.ts';
+import { listDescendants } from '../../src/runners/supervisor/proc.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { needs } from '../support/needs.ts';
@@ -310,7 +310,7 @@ test('what is meant for an attempt that has ended leaves the next one of its shi
 
 /** What carries the traffic of jobs of this process. */
 function networks(): number[] {
-  return descendants(process.pid).filter((pid) => {
+  return listDescendants(process.pid).filter((pid) => {
     try {
       return readFileSync(`/proc/${pid}/cmdline`, 'latin1').startsWith('slirp4netns');
     } catch {

@@ -15,7 +15,7 @@ import {
   type AttemptSpec,
   GRACE_MS,
   type Handle,
-  LOCAL,
+  LOCAL_MACHINE,
   type Machine,
   type Outcome,
   type Runner,
@@ -120,7 +120,7 @@ export function fakeRunner(options: Options = {}): FakeRunner {
 
   return {
     name: 'fake',
-    machines: machines ?? [{ id: LOCAL, cpus: 10_000, memoryBytes: 2 ** 50, gpus }],
+    machines: machines ?? [{ id: LOCAL_MACHINE, cpus: 10_000, memoryBytes: 2 ** 50, gpus }],
     started,
     running: () =>
       [...works.values()].filter((w) => w.state === 'started' && !w.outcome).map((w) => w.spec),

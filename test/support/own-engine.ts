@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect } from 'vitest';
 import type { DockerConfig } from '../../src/base/config/docker.ts';
-import { statOf } from '../../src/runners/supervisor/proc.ts';
+import { readProcessStat } from '../../src/runners/supervisor/proc.ts';
 import { removeTree } from '../../src/runners/supervisor/removal.ts';
 import { makeCertificate } from './certificate.ts';
 import { BUSYBOX } from './docker.ts';
@@ -92,7 +92,7 @@ export async function startOwnEngine({
     // container may collect late, for a running containerd.
     const file = at('exec/containerd/containerd.pid');
     const pid = await readFile(file, 'utf8').catch(() => '');
-    if (pid) await eventually(() => expect(statOf(pid)?.state ?? 'Z').toBe('Z'));
+    if (pid) await eventually(() => expect(readProcessStat(pid)?.state ?? 'Z').toBe('Z'));
     await rm(file, { force: true });
   }
 

@@ -6,7 +6,7 @@ import { beforeEach, expect, test } from 'vitest';
 import {
   type AttemptSpec,
   type Handle,
-  LOCAL,
+  LOCAL_MACHINE,
   type LogCursor,
   type Outcome,
   type Runner,
@@ -27,7 +27,7 @@ export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {})
   return {
     // Of this process alone: processes are known by it on the whole machine.
     id: `att_${process.pid}_${attempts++}`,
-    machine: LOCAL,
+    machine: LOCAL_MACHINE,
     command,
     image: null,
     env: {},

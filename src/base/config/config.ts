@@ -18,7 +18,7 @@ import {
 import * as kinds from './kinds.ts';
 import { SECRET_VARIABLES } from './kinds.ts';
 import { type IssuerConfig, NUMBERED_OIDC_VARIABLES, OIDC_VARIABLES, readIssuers } from './oidc.ts';
-import { type PlanLimits, planLimits } from './plans.ts';
+import { PLAN_LIMITS, type PlanLimits } from './plans.ts';
 import { readS3Config, S3_VARIABLES, type S3Config } from './s3.ts';
 import {
   isTracingEnabled,
@@ -349,7 +349,7 @@ export function readConfig(env: Env = process.env): Config {
       (name, why) => refusal(name, '', why),
     ),
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
-    rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,
+    rateLimits: values.LOAM_RATE_LIMITS ?? PLAN_LIMITS,
     redis: values.LOAM_REDIS_URL,
     webhooks: { allow: values.LOAM_WEBHOOK_ALLOW ?? [], authorities: values.LOAM_WEBHOOK_CA },
     ...(values.LOAM_METRICS_PORT !== undefined && {

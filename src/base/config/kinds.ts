@@ -5,10 +5,10 @@
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { allowedImages } from '../image-reference.ts';
-import { whyNotName } from '../names.ts';
+import { parseAllowedImages } from '../image-reference.ts';
+import { namespaceNameError } from '../names.ts';
 import { OIDC_SECRETS } from './oidc.ts';
-import { overrideLimits, planLimits } from './plans.ts';
+import { overrideLimits, PLAN_LIMITS } from './plans.ts';
 
 export function refuse(ctx: z.RefinementCtx, message: string): never {
   ctx.addIssue({ code: 'custom', message });
@@ -94,7 +94,7 @@ export const image = z
 
 /** Patterns of the images that jobs may name. */
 export const images = z.string().transform((text, ctx) => {
-  const allowed = allowedImages(text.split(',').map((entry) => entry.trim()));
+  const allowed = parseAllowedImages(text.split(',').map((entry) => entry.trim()));
   if (!('wrong' in allowed)) return allowed;
   return refuse(ctx, `${JSON.stringify(allowed.wrong)} is not a valid image pattern`);
 });
@@ -197,7 +197,7 @@ export const credential = z
 /** Name of a namespace. `own` is accepted although it is reserved. */
 export function namespaceName(own: string) {
   return z.string().superRefine((name, ctx) => {
-    const fault = name === own ? null : whyNotName(name);
+    const fault = name === own ? null : namespaceNameError(name);
     if (fault) refuse(ctx, fault);
   });
 }
@@ -256,7 +256,7 @@ function isNetwork(text: string): boolean {
 export const plans = z.string().transform((text, ctx) => {
   if (text === 'off') return text;
   try {
-    return overrideLimits(planLimits, JSON.parse(text));
+    return overrideLimits(PLAN_LIMITS, JSON.parse(text));
   } catch (error) {
     return refuse(
       ctx,

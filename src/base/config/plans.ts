@@ -25,7 +25,7 @@ export const UNLIMITED = 1_000_000;
 
 const LARGEST_LOG = { logBytes: 10 * GiB, logLines: 200_000_000 };
 
-export const planLimits: PlanLimits = {
+export const PLAN_LIMITS: PlanLimits = {
   free: limits(60, 10, {
     repositories: 100,
     storageBytes: 10 * GiB,

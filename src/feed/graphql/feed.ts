@@ -1,8 +1,8 @@
 /** The events of namespaces in GraphQL: pages and a subscription. */
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
-import { pageCost, sliceArgs } from '../../platform/schema/paging.ts';
-import { endedByReader, orThrow } from '../../platform/schema/subscription.ts';
+import { cursorPageArgs, pageCost } from '../../platform/schema/paging.ts';
+import { abortWithReader, orThrow } from '../../platform/schema/subscription.ts';
 import * as feed from '../feed.ts';
 
 const MEANINGS: Readonly<Record<string, string>> = {
@@ -85,7 +85,7 @@ builder.prismaObjectField(Namespace, 'events', (t) =>
       'Kept events of jobs and repositories. Only members see them, and only events of jobs and repositories that they may see.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       order: t.arg({
         type: SortOrder,
         required: true,
@@ -128,7 +128,7 @@ builder.subscriptionField('events', (t) =>
       }),
     },
     subscribe: async (_root, args, { services, viewer }) =>
-      endedByReader(await feed.followFeed(services, viewer, args)),
+      abortWithReader(await feed.followFeed(services, viewer, args)),
     resolve: orThrow,
   }),
 );

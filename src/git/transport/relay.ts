@@ -1,6 +1,6 @@
 /** Passes the output of git on as it arrives. */
 import type { Writable } from 'node:stream';
-import type { Ending } from '../../platform/processes/git-started.ts';
+import type { GitExit } from '../../platform/processes/git-started.ts';
 import type { GitProcess } from '../processes/run.ts';
 
 /**
@@ -12,7 +12,7 @@ export async function relay(
   process: GitProcess,
   output: Writable,
   shown: (chunk: Buffer) => Buffer = (chunk) => chunk,
-): Promise<Ending> {
+): Promise<GitExit> {
   try {
     for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
       const bytes = shown(chunk);
@@ -39,7 +39,7 @@ export function drained(output: Writable): Promise<void> {
 }
 
 /** Like `relay`, but ends git when the reader disconnects, because reading has nothing to finish. */
-export async function relayToReader(process: GitProcess, output: Writable): Promise<Ending> {
+export async function relayToReader(process: GitProcess, output: Writable): Promise<GitExit> {
   const gone = () => process.end();
   output.once('close', gone);
   try {

@@ -1,7 +1,12 @@
 /** The audit log in GraphQL: of a namespace, of a user, and of the server. */
 
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import { AUDIT_ACTIONS, type AuditAction } from '../audit.ts';
 import * as log from '../audit-log.ts';
 import { Namespace, User } from './namespaces.ts';
@@ -90,7 +95,7 @@ const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
   }),
 });
 
-const AuditConnection = connectionType('AuditEntry', AuditEntry);
+const AuditConnection = defineConnectionType('AuditEntry', AuditEntry);
 
 const ONLY_ACTION = 'Only entries with this action.';
 const ONLY_ACTOR = 'Only entries of the user with this name.';
@@ -103,7 +108,7 @@ builder.prismaObjectField(Namespace, 'auditLog', (t) =>
       'The audit log of the namespace, newest first. Only for its admins, with a credential of full rights.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       action: t.arg({ type: Action, description: ONLY_ACTION }),
       actor: t.arg.string({ description: ONLY_ACTOR }),
     },
@@ -120,7 +125,7 @@ builder.prismaObjectField(User, 'auditLog', (t) =>
     description:
       'The changes that the user made, newest first. Only for the user and operators, with a credential of full rights.',
     complexity: pageCost(),
-    args: { ...sliceArgs, action: t.arg({ type: Action, description: ONLY_ACTION }) },
+    args: { ...cursorPageArgs, action: t.arg({ type: Action, description: ONLY_ACTION }) },
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await log.sliceUserLog(services, viewer, id, args), args),
@@ -134,7 +139,7 @@ builder.queryField('auditLog', (t) =>
     description: 'The audit log of the server, newest first. Only for operators.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       action: t.arg({ type: Action, description: ONLY_ACTION }),
       actor: t.arg.string({ description: ONLY_ACTOR }),
     },

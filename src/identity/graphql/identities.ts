@@ -1,6 +1,11 @@
 /** Identity providers and connected identities in GraphQL. */
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as connections from '../sign-in/connections.ts';
 import { User } from './namespaces.ts';
 
@@ -51,12 +56,12 @@ const ConnectedIdentity = builder.objectRef<connections.Identity>('ConnectedIden
 
 builder.prismaObjectField(User, 'identities', (t) =>
   t.field({
-    type: connectionType('ConnectedIdentity', ConnectedIdentity),
+    type: defineConnectionType('ConnectedIdentity', ConnectedIdentity),
     nullable: true,
     description:
       'The connected identities of the user, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await connections.sliceIdentities(services, viewer, id, args), args),

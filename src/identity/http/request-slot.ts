@@ -5,8 +5,8 @@
 import type { Request, Response } from 'express';
 import type { TransferSemaphores } from '../../platform/limits/fair-semaphore.ts';
 import { type TransferNames, withTransferSlot } from '../../platform/limits/fair-semaphore.ts';
-import { address } from '../../platform/web/client-address.ts';
-import { closingOf } from '../../platform/web/connections.ts';
+import { clientAddress } from '../../platform/web/client-address.ts';
+import { closeSignal } from '../../platform/web/connections.ts';
 
 /** Runs `transfer` when the client gets a slot. @throws AppError as `withTransferSlot` */
 export function withRequestSlot<T>(
@@ -18,11 +18,11 @@ export function withRequestSlot<T>(
 ): Promise<T> {
   const { viewer } = req;
   const isAnonymous = viewer.kind === 'anonymous';
-  const key = isAnonymous ? address(req) : viewer.credential.id;
+  const key = isAnonymous ? clientAddress(req) : viewer.credential.id;
   return withTransferSlot(
     semaphores,
     names,
-    { key, isAnonymous, signal: closingOf(res) },
+    { key, isAnonymous, signal: closeSignal(res) },
     transfer,
   );
 }

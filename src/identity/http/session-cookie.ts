@@ -7,8 +7,8 @@
 import type { CookieOptions, Request, Response } from 'express';
 import { forbidden, invalid } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
-import { isPage } from '../../platform/web/page.ts';
-import { readBytes } from '../../platform/web/request-body.ts';
+import { wantsPage } from '../../platform/web/page.ts';
+import { readBodyBytes } from '../../platform/web/request-body.ts';
 
 /** Paths that accept the cookie, in addition to the pages of the dashboard. */
 const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)/;
@@ -42,7 +42,7 @@ export function clearSessionCookie(res: Response, urls: Pick<Urls, 'base'>): voi
 
 /** @returns the session secret; null without a cookie, or when the request must not use it */
 export function readSessionCookie(req: Request, urls: Pick<Urls, 'base'>): string | null {
-  if (!req.headers.cookie || !(PATHS.test(req.path) || isPage(req)) || !isTrusted(req, urls))
+  if (!req.headers.cookie || !(PATHS.test(req.path) || wantsPage(req)) || !isTrusted(req, urls))
     return null;
   const secret = readCookie(req, cookieName(urls));
   return secret !== null && SECRET.test(secret) ? secret : null;
@@ -110,7 +110,7 @@ export function demandSameOrigin(req: Request, urls: Urls): void {
 export async function readForm(req: Request): Promise<URLSearchParams> {
   if (!req.is('application/x-www-form-urlencoded'))
     throw invalid(null, 'The body must be application/x-www-form-urlencoded');
-  return new URLSearchParams((await readBytes(req)).toString('utf8'));
+  return new URLSearchParams((await readBodyBytes(req)).toString('utf8'));
 }
 
 /** @returns the empty string for a missing or repeated query parameter */

@@ -10,10 +10,10 @@ import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
-import { otherMethod } from '../../platform/web/methods.ts';
-import { escaped, sendPage } from '../../platform/web/page.ts';
-import type { Usage } from '../last-used.ts';
+import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { escapeHtml, sendPage } from '../../platform/web/page.ts';
+import type { LastUsedRecorder } from '../last-used.ts';
 import { connectIdentity, openConnectTicket } from '../sign-in/connections.ts';
 import { signInByIdentity } from '../sign-in/identities.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
@@ -34,7 +34,7 @@ import { originOf } from './viewer.ts';
 export type Deps = {
   issuers: readonly Issuer[];
   pool: pg.Pool;
-  usage: Usage;
+  usage: LastUsedRecorder;
   db: Db;
   urls: Urls;
   log: Logger;
@@ -57,7 +57,7 @@ export function signInRouter(services: Deps): Router {
       const token = (form.get('token') ?? '').trim();
       await signIn(services, req, res, () => signInByToken(services, token, browserOf(req)));
     })
-    .all(otherMethod(['GET', 'POST']));
+    .all(refuseOtherMethods(['GET', 'POST']));
 
   router
     .route('/login/link')
@@ -78,7 +78,7 @@ export function signInRouter(services: Deps): Router {
       const secret = form.get('secret') ?? '';
       await signIn(services, req, res, () => signInByLink(services, secret, browserOf(req)));
     })
-    .all(otherMethod(['GET', 'POST']));
+    .all(refuseOtherMethods(['GET', 'POST']));
 
   for (const issuer of services.issuers) addIssuerRoutes(router, services, issuer);
   router.use(deviceRouter(services));
@@ -91,7 +91,7 @@ export function signInRouter(services: Deps): Router {
       clearSessionCookie(res, urls);
       res.redirect(303, '/login');
     })
-    .all(otherMethod(['POST']));
+    .all(refuseOtherMethods(['POST']));
 
   router.use(/^\/log(?:in|out)(?=\/|$)/, createProblemHandler(services));
   return router;
@@ -112,7 +112,7 @@ function addIssuerRoutes(router: Router, services: Deps, issuer: Issuer): void {
       setAttemptCookie(res, urls, attempt, seconds);
       res.set('Cache-Control', 'no-store').redirect(303, url);
     })
-    .all(otherMethod(['GET']));
+    .all(refuseOtherMethods(['GET']));
   router
     .route(`${path}/callback`)
     .get(async (req, res) => {
@@ -127,7 +127,7 @@ function addIssuerRoutes(router: Router, services: Deps, issuer: Issuer): void {
       const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
       await signIn(services, req, res, begin, to);
     })
-    .all(otherMethod(['GET']));
+    .all(refuseOtherMethods(['GET']));
 }
 
 /** Starts a new session and ends the browser's previous one. */
@@ -148,7 +148,7 @@ async function endCurrentSession(services: Deps, { viewer }: Request): Promise<v
   if (viewer.kind === 'account' && viewer.credential.kind === 'session')
     await deleteSession(services, viewer, viewer.credential.id).catch((error) => {
       // Another request may have ended the session.
-      if (isUnexpected(error)) throw error;
+      if (shouldLog(error)) throw error;
     });
 }
 
@@ -183,13 +183,13 @@ function sendSignIn(
   const primary = (isFirst: boolean) => (isFirst ? ' primary' : '');
   const choices = issuers.map(
     ({ config }, index) =>
-      `<a class="button${primary(index === 0)}" href="${escaped(`/login/${config.name}${on}`)}">Sign in with ${escaped(config.label)}</a>`,
+      `<a class="button${primary(index === 0)}" href="${escapeHtml(`/login/${config.name}${on}`)}">Sign in with ${escapeHtml(config.label)}</a>`,
   );
   const body = `
-  ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
-  ${requestId ? `<p>The request id is <code>${escaped(requestId)}</code>.</p>` : ''}
+  ${problem ? `<p class="problem" role="alert">${escapeHtml(problem)}</p>` : ''}
+  ${requestId ? `<p>The request id is <code>${escapeHtml(requestId)}</code>.</p>` : ''}
   ${choices.length > 0 ? `<p class="choices">${choices.join('')}</p>` : ''}
-  <form method="post" action="${escaped(`/login${on}`)}">
+  <form method="post" action="${escapeHtml(`/login${on}`)}">
     <label>Personal access token
       <input name="token" type="password" autocomplete="current-password" required autofocus spellcheck="false">
     </label>
@@ -202,10 +202,10 @@ function sendSignIn(
 
 function renderConfirmation(username: string, secret: string): string {
   return `
-  <p>This link signs you in as <b>${escaped(username)}</b>. It works once.</p>
+  <p>This link signs you in as <b>${escapeHtml(username)}</b>. It works once.</p>
   <form method="post" action="/login/link">
-    <input name="secret" type="hidden" value="${escaped(secret)}">
-    <button class="primary" autofocus>Sign in as ${escaped(username)}</button>
+    <input name="secret" type="hidden" value="${escapeHtml(secret)}">
+    <button class="primary" autofocus>Sign in as ${escapeHtml(username)}</button>
   </form>
 `;
 }
@@ -215,8 +215,8 @@ function createProblemHandler(services: Deps): ErrorRequestHandler {
   const { log } = services;
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
-    const { status, message } = toPublic(error);
-    if (isUnexpected(error)) log.error({ err: error, req: { id: req.id } }, 'sign-in failed');
+    const { status, message } = toClientError(error);
+    if (shouldLog(error)) log.error({ err: error, req: { id: req.id } }, 'sign-in failed');
     const requestId = status >= 500 ? req.id : undefined;
     sendSignIn(services, req, res, { problem: message, status, requestId });
   };

@@ -5,9 +5,9 @@ import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
-import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import { record } from '../audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import { recordAudit } from '../audit.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
 import type { Account, Viewer } from '../permissions.ts';
 import { isOperatorByGroup } from './admission.ts';
@@ -107,7 +107,7 @@ export async function connectIdentity(
     const id = newId('idn');
     await tx.identity.create({ data: { id, issuer, subject, userId } });
     await syncOperator(tx, { id, userId, operator: false }, isOperatorByGroup(config, claims));
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'identity.connect',
       namespaceIds: [account.namespace.id],
       subject: id,
@@ -122,10 +122,13 @@ export async function sliceIdentities(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<Identity>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<Identity>> {
   const { userId } = demandOwn(viewer, ofUser);
-  return readSlice<Identity>(db.identity, NEWEST, range, { where: { userId }, select: columns });
+  return readCursorPage<Identity>(db.identity, NEWEST_FIRST, range, {
+    where: { userId },
+    select: columns,
+  });
 }
 
 const columns = {
@@ -160,7 +163,7 @@ export async function deleteIdentity(
       where: { userId, method: 'oidc', id: { not: account.credential.id } },
       select: { id: true },
     });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'identity.delete',
       namespaceIds: [account.namespace.id],
       subject: id,

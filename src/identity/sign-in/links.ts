@@ -4,8 +4,8 @@ import { unauthenticated } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
-import { userNamed } from '../accounts.ts';
-import { type Actor, record, SERVER } from '../audit.ts';
+import { resolveUser } from '../accounts.ts';
+import { type Actor, recordAudit, SERVER } from '../audit.ts';
 import {
   demandFullRights,
   hashSecret,
@@ -42,7 +42,7 @@ export async function issueSignInLink(
   username: string,
   base: string,
 ): Promise<SignInLink> {
-  const owner = await userNamed(db, username);
+  const owner = await resolveUser(db, username);
   return inTransaction(db, (tx) => insertLink(tx, SERVER, owner, base));
 }
 
@@ -56,7 +56,7 @@ async function insertLink(
   const expiresAt = new Date(Date.now() + LINK_HOURS * 3_600_000);
   const id = newId('sil');
   await tx.signInLink.create({ data: { id, userId, hash: hashSecret(secret), expiresAt } });
-  await record(tx, by, {
+  await recordAudit(tx, by, {
     action: 'sign_in_link.create',
     namespaceIds: [namespaceId],
     subject: id,

@@ -12,7 +12,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { createGunzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import { removeAll, type Storage } from '../../platform/storage/storage.ts';
-import { TooLarge, tooManyEntries } from '../../runners/runner.ts';
+import { ArtifactsTooLarge, tooManyEntriesError } from '../../runners/runner.ts';
 import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
 import { type ArtifactEntry, type IndexEntry, openMemberWriter } from './members.ts';
 
@@ -119,7 +119,7 @@ async function* repack(
   const feeding = pipeline(tar, entries, { signal }).catch(() => {});
   for await (const entry of entries) {
     count += 1;
-    if (count > maxEntries) throw tooManyEntries(maxEntries);
+    if (count > maxEntries) throw tooManyEntriesError(maxEntries);
     const { size = 0, mode, mtime, type } = entry.header;
     const name = safeName(nameBytes(entry.header));
     const isFile = type === 'file' || type === 'contiguous-file';
@@ -135,7 +135,7 @@ async function* repack(
     }
     left -= size;
     if (left < 0)
-      throw new TooLarge(
+      throw new ArtifactsTooLarge(
         `they are larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
       );
     const bytes = Buffer.from(name, 'latin1');

@@ -1,12 +1,12 @@
 /** Prepares an attempt before its start: the checkout and the environment. */
 import { AppError } from '../../base/errors.ts';
-import { diskRoom } from '../../base/hardware.ts';
-import { isDatabaseAway } from '../../platform/database/outage.ts';
+import { diskLimits } from '../../base/hardware.ts';
+import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import {
   type AttemptSpec,
   type Handle,
   type Outcome,
-  RunnerAway,
+  RunnerUnavailable,
   Unstartable,
 } from '../../runners/runner.ts';
 import { outputLimits } from '../logs/cap.ts';
@@ -34,8 +34,8 @@ export async function prepare(
     return { handle: await runner.prepare(buildSpec(deps, attempt, secrets, progress), ended) };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
-    if (isDatabaseAway(error) || isTransient(error)) {
-      if (error instanceof RunnerAway) progress.say(PHASES.away);
+    if (isDatabaseUnavailable(error) || isTransient(error)) {
+      if (error instanceof RunnerUnavailable) progress.say(PHASES.away);
       // A partial checkout or image may be the reason for a full disk.
       await runner
         .remove({ attempt: id })
@@ -91,7 +91,7 @@ function buildSpec(
         const { repositoryId, commitSha } = source;
         if (!repositoryId || !commitSha)
           throw new Unstartable(`The repository ${job.repo} is gone`);
-        const limits = diskRoom(job.diskGb);
+        const limits = diskLimits(job.diskGb);
         const { room } = deps.space;
         // The last progress may be that of the image.
         say(PHASES.cloning);

@@ -17,8 +17,8 @@ type Database = {
   client: PrismaClient;
   pool: pg.Pool;
   /** See `EmbeddedPostgres`; does nothing for other databases. */
-  own(log: Logger): void;
-  disown(): void;
+  takeOwnership(log: Logger): void;
+  releaseOwnership(): void;
   close(): Promise<void>;
 };
 
@@ -87,8 +87,8 @@ async function connectDatabase(
     target,
     client,
     pool,
-    own: (log) => embedded?.own(log),
-    disown: () => embedded?.disown(),
+    takeOwnership: (log) => embedded?.takeOwnership(log),
+    releaseOwnership: () => embedded?.releaseOwnership(),
     async close() {
       await client.$disconnect();
       await pool.end();
@@ -106,7 +106,7 @@ export function inTransaction<T>(
 }
 
 /** Runs `work` on one connection. If `work` fails, the connection is closed, because a transaction may be open. */
-export async function onConnection<T>(
+export async function withConnection<T>(
   pool: pg.Pool,
   work: (client: pg.PoolClient) => Promise<T>,
 ): Promise<T> {
@@ -130,7 +130,7 @@ export function inPoolTransaction<T>(
   pool: pg.Pool,
   work: (client: pg.PoolClient) => Promise<T>,
 ): Promise<T> {
-  return onConnection(pool, async (client) => {
+  return withConnection(pool, async (client) => {
     await client.query('begin');
     const result = await work(client);
     await client.query('commit');

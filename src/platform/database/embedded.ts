@@ -31,9 +31,9 @@ type EmbeddedPostgres = {
    * To be called when this Loam owns the data folder: from now on PostgreSQL is restarted whenever it ends, and `stop` also
    * ends an adopted PostgreSQL. Before, `stop` only ends a PostgreSQL that was started here.
    */
-  own(log: Logger): void;
+  takeOwnership(log: Logger): void;
   /** To be called when another Loam owns the folder: PostgreSQL is left running for that Loam. */
-  disown(): void;
+  releaseOwnership(): void;
   stop(): Promise<void>;
 };
 
@@ -84,12 +84,12 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
     throw new ConfigError(`LOAM_DATA_DIR: the embedded PostgreSQL did not start: ${reason}`);
   }
   return {
-    target: targetIn(dir),
-    own(log) {
+    target: socketTarget(dir),
+    takeOwnership(log) {
       isOwner = true;
       watching = restartWhenEnded(paths, log, stopping.signal);
     },
-    disown() {
+    releaseOwnership() {
       isOwner = false;
       stopping.abort();
     },
@@ -98,7 +98,7 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
 }
 
 /** Address of the PostgreSQL of `dir`, whether it runs or not. */
-export function targetIn(dir: string): SocketTarget {
+export function socketTarget(dir: string): SocketTarget {
   return {
     host: socketDirectory(dir),
     user: SUPERUSER,

@@ -3,7 +3,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import { untilAnswered } from '../database/outage.ts';
+import { retryWhileUnavailable } from '../database/outage.ts';
 import { runStatement } from '../database/statement.ts';
 import type { Bus, Topic } from './bus.ts';
 import type { Cursor } from './cursor.ts';
@@ -100,7 +100,10 @@ export async function* followPages(
     let pause = FIRST_POLL_MS;
     while (!signal.aborted) {
       readAt = performance.now();
-      const page = await untilAnswered(() => readPage({ pool }, query, size, cursor), signal);
+      const page = await retryWhileUnavailable(
+        () => readPage({ pool }, query, size, cursor),
+        signal,
+      );
       cursor = page.reached;
       if (page.events.length > 0) {
         yield page.events;

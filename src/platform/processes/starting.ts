@@ -7,7 +7,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import type { Socket } from 'node:net';
-import type { Command, Ending, Report } from './protocol.ts';
+import type { Command, ProgramExit, Report } from './protocol.ts';
 
 /** Limit of the error output that is kept. */
 const MAX_STDERR = 16_384;
@@ -84,7 +84,7 @@ function run({ id, program, input, maxBytes }: Command & { kind: 'run' }): void 
     sendReport({
       id,
       kind: 'ended',
-      ending: { code, signal, stdout, stderr, tooMuch: size > maxBytes },
+      ending: { code, signal, stdout, stderr, exceededLimit: size > maxBytes },
     });
   });
 }
@@ -151,7 +151,11 @@ function beginHandover({ id, program, pipes }: Start): void {
       child.stderr?.destroy();
       if (!children.delete(id)) return;
       const [stdout, stderr] = [new Uint8Array(), errors()];
-      sendReport({ id, kind: 'ended', ending: { code, signal, stdout, stderr, tooMuch: false } });
+      sendReport({
+        id,
+        kind: 'ended',
+        ending: { code, signal, stdout, stderr, exceededLimit: false },
+      });
     };
     const waiting = setTimeout(finish, DRAIN_MS);
     if (child.stderr?.closed ?? true) finish();
@@ -190,7 +194,13 @@ function detach({ id, program, errors }: Command & { kind: 'detach' }): void {
     .on('data', (text: string) => sendReport({ id, kind: 'output', text }));
   child.once('exit', (code, signal) => {
     if (!children.delete(id)) return;
-    const ending: Ending = { code, signal, stdout: new Uint8Array(), stderr: '', tooMuch: false };
+    const ending: ProgramExit = {
+      code,
+      signal,
+      stdout: new Uint8Array(),
+      stderr: '',
+      exceededLimit: false,
+    };
     sendReport({ id, kind: 'ended', ending });
   });
 }

@@ -19,17 +19,17 @@ export function selectOf<S>(query: object): S {
 }
 
 /** The columns needed for the type of the field. */
-export function selectHere<S>(context: Context, info: GraphQLResolveInfo): S {
+export function selectForField<S>(context: Context, info: GraphQLResolveInfo): S {
   return selectColumns<S>(context, info, '', {});
 }
 
 /** The columns needed below one field of the result, such as `repository` of a payload. */
-export function selectAt<S>(context: Context, info: GraphQLResolveInfo, field: string): S {
+export function selectForChild<S>(context: Context, info: GraphQLResolveInfo, field: string): S {
   return selectColumns<S>(context, info, field, { path: [field] });
 }
 
 /** The columns needed for the nodes of a connection. */
-export function selectOfNodes<S>(context: Context, info: GraphQLResolveInfo): S {
+export function selectForNodes<S>(context: Context, info: GraphQLResolveInfo): S {
   return selectColumns<S>(context, info, 'nodes or edges', {
     paths: [['nodes'], ['edges', 'node']],
   });

@@ -43,7 +43,7 @@ export async function openFolder(root: string): Promise<Storage> {
   }
 
   return {
-    place: `the folder ${root}`,
+    description: `the folder ${root}`,
     identity: await readOrCreateId(root, '.storage-id'),
     put: (key, contents, { signal } = {}) => put(key, contents, signal),
     async open(key, range) {
@@ -84,7 +84,7 @@ export async function openFolder(root: string): Promise<Storage> {
       await rm(path, { force: true });
       await removeEmpty(dirname(path), root);
     },
-    async tidy() {
+    async removeAbandoned() {
       for await (const { name } of await opendir(unfinished)) {
         const path = join(unfinished, name);
         const stats = await nullIfMissing(stat(path));

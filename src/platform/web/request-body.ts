@@ -17,7 +17,7 @@ export function parseJson(text: string): unknown {
     const { at, problem } = findError(text) ?? { at: 0, problem: 'it is nested too deeply' };
     const before = text.slice(0, at).split('\n');
     const column = [...(before.at(-1) as string)].length + 1;
-    throw new JsonFault(`line ${before.length}, column ${column}: ${problem}`);
+    throw new JsonSyntaxError(`line ${before.length}, column ${column}: ${problem}`);
   }
 }
 
@@ -29,7 +29,7 @@ export function parseBody(text: string): unknown {
   } catch (fault) {
     throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
   }
-  demandWellFormed(text, body);
+  requireWellFormed(text, body);
   return body;
 }
 
@@ -39,7 +39,7 @@ export function parseBody(text: string): unknown {
  * @param text the JSON that `value` was parsed from
  * @throws AppError 400 that names the value, such as `variables.input.name`
  */
-export function demandWellFormed(text: string, value: unknown): void {
+export function requireWellFormed(text: string, value: unknown): void {
   // UTF-8 text has whole characters, so only an escape can be half of one.
   if (!/\\u[dD][89a-fA-F]/.test(text)) return;
   const open = [{ path: '', value }];
@@ -57,7 +57,7 @@ export function demandWellFormed(text: string, value: unknown): void {
 }
 
 /** The message has the position, in lines and characters from 1, and the problem. */
-export class JsonFault extends Error {
+export class JsonSyntaxError extends Error {
   override name = 'JsonSyntaxError';
 }
 
@@ -168,7 +168,7 @@ export const MAX_BODY_BYTES = 1024 * 1024;
  * The rest of a body that is too large is discarded as it arrives, within the limits of connections.ts.
  * @throws AppError 400 if the body is too large or the client disconnects before its end
  */
-export async function readBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffer>> {
+export async function readBodyBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffer>> {
   const tooLarge = () => invalid(null, 'The body is larger than 1 MiB');
   if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
   const { promise, resolve, reject } = Promise.withResolvers<Buffer<ArrayBuffer>>();

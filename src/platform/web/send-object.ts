@@ -34,7 +34,7 @@ export async function sendObject(
   res.setHeader('ETag', etag);
   if (modifiedAt) res.setHeader('Last-Modified', modifiedAt.toUTCString());
   const match = req.get('if-match');
-  if (match && !matches(match, etag))
+  if (match && !etagMatches(match, etag))
     throw new AppError('invalid_request', 'If-Match: the file has another version', {
       status: 412,
     });
@@ -44,7 +44,7 @@ export async function sendObject(
       status: 412,
     });
   const none = req.get('if-none-match');
-  if (none ? matches(none, etag) : req.fresh) return void res.status(304).end();
+  if (none ? etagMatches(none, etag) : req.fresh) return void res.status(304).end();
 
   const range = parseRange(req, object, etag);
   if (range === 'unsatisfiable') {
@@ -67,9 +67,13 @@ export async function sendObject(
 
 /** Writes each piece after the previous one was sent, because they may share memory. */
 async function sendAll(contents: AsyncIterable<Uint8Array>, res: Response): Promise<void> {
+  // A write to a socket that is being destroyed never calls back, because Node queues it for a new socket.
+  let fail = (_: Error) => {};
+  res.once('close', () => fail(new Error('The client closed the connection')));
   for await (const piece of contents) {
     if (piece.length === 0) continue;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
+    fail = reject;
     res.write(piece, (error) => (error ? reject(error) : resolve()));
     await promise;
   }
@@ -100,7 +104,7 @@ function modifiedTime({ modifiedAt }: Sendable): number {
 }
 
 /** User content must never be rendered as a page of this site, where its scripts would have the viewer's session. */
-export function neverAsPage(res: Response): void {
+export function forbidRendering(res: Response): void {
   res.setHeader('X-Content-Type-Options', 'nosniff');
   res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
 }
@@ -111,7 +115,7 @@ export function neverAsPage(res: Response): void {
  * Whether `If-None-Match` contains the current ETag. Express's `req.fresh` is false for every request with
  * `Cache-Control: no-cache`, which `fetch` adds to requests with `If-None-Match`.
  */
-export function matches(ifNoneMatch: string | undefined, etag: string): boolean {
+export function etagMatches(ifNoneMatch: string | undefined, etag: string): boolean {
   if (!ifNoneMatch) return false;
   const weak = (tag: string) => tag.trim().replace(/^W\//, '');
   return ifNoneMatch.split(',').some((tag) => tag.trim() === '*' || weak(tag) === weak(etag));

@@ -10,7 +10,7 @@ import type { TreeEntry } from '../../git/objects/read.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
 import { defineBoundedFolderTask } from './changes.ts';
 import {
   type ContentsPath,
@@ -41,7 +41,7 @@ export async function blame(
   { path, ref, from, to }: BlameRange,
   allowance: Allowance,
 ): Promise<BlameHunk[]> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   checkPath(path);
   const last = to ?? from + MAX_LINES - 1;
   if (from < 1) throw invalid('from', 'must be 1 or more');
@@ -83,7 +83,7 @@ const blameOnServer = defineBoundedFolderTask(
     // Git rejects a line range in an empty file.
     if (found.object.size === 0) return { lines: [], commits: [] };
     const range = { commit, path, from, to: to ?? from };
-    const lines = await git.turns.take(() => blameOf(dir, range), { key: dir });
+    const lines = await git.turns.run(() => blameOf(dir, range), { key: dir });
     if (!lines) throw invalid('from', 'is beyond the end of the file');
     const shas = [...new Set(lines.map(({ sha }) => sha))];
     return { lines, commits: await readCommits(git.objects, dir, shas) };
@@ -102,7 +102,7 @@ export async function findLastCommit(
   { path, ref }: ContentsPath,
   allowance: Allowance,
 ): Promise<RepositoryCommit | null> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const normalizedPath = normalizePath(path);
   const { id, defaultBranch } = repository;
   const commit = await lastCommitOnServer(services, id, {

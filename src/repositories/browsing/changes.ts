@@ -13,15 +13,15 @@ import { readCommits } from '../../git/objects/history.ts';
 import { GitError } from '../../git/processes/run.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   checkFirst,
-  noCursor,
-  type Slice,
-  type SliceRequest,
-  sliceOf,
+  invalidCursor,
+  paginateList,
 } from '../../platform/database/paging.ts';
-import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
+import { type Allowance, takeGitBytes } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
 import { chargeCommits, locateAtRef, type RepositoryCommit } from './contents.ts';
 
 /** The first call of `patch` reads the patches of the whole page. */
@@ -72,10 +72,10 @@ const changesOnServer = defineComparisonTask('changesIn', ({ git }, dir, range: 
 export function listChangedFiles(
   services: RepositoryReadDeps,
   { files, repository, range }: RepositoryChanges,
-  request: SliceRequest,
+  request: CursorPageRequest,
   allowance: Allowance,
-): Slice<ChangedFile> {
-  const { items, ...slice } = sliceOf(files, request, ({ path }) =>
+): CursorPage<ChangedFile> {
+  const { items, ...slice } = paginateList(files, request, ({ path }) =>
     Buffer.from(path).toString('base64url'),
   );
   const page = items.map(({ node }) => node);
@@ -109,7 +109,7 @@ async function truncateToAllowance(
   allowance: Allowance,
 ): Promise<Patch[]> {
   const bytes = patches.reduce((sum, { text }) => sum + text.length, 0);
-  let left = await takeOfGit(allowance, bytes);
+  let left = await takeGitBytes(allowance, bytes);
   return patches.map((patch) => {
     const fits = patch.text.length <= left;
     if (fits) left -= patch.text.length;
@@ -134,7 +134,7 @@ export async function compareRevisions(
   repository: AccessRow,
   revisions: { base: string; head: string },
 ): Promise<Comparison> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const { id, defaultBranch } = repository;
   const found = await comparisonOnServer(services, id, { defaultBranch, ...revisions });
   const withRepository = (commit: Commit) => ({ ...commit, repository });
@@ -190,9 +190,9 @@ export function readComparisonChanges(
 export async function listComparisonCommits(
   services: RepositoryReadDeps,
   { repository, base, head, distance }: Comparison,
-  { first, after }: SliceRequest,
+  { first, after }: CursorPageRequest,
   allowance: Allowance,
-): Promise<Slice<RepositoryCommit>> {
+): Promise<CursorPage<RepositoryCommit>> {
   const take = checkFirst(first);
   const skip = after == null ? 0 : parseCursor(after);
   const { commits, hasNextPage } = await commitsOnServer(services, repository.id, {
@@ -223,7 +223,7 @@ const commitsOnServer = defineComparisonTask(
 );
 
 function parseCursor(cursor: string): number {
-  if (!/^\d{1,9}$/.test(cursor)) throw noCursor();
+  if (!/^\d{1,9}$/.test(cursor)) throw invalidCursor();
   return Number(cursor);
 }
 

@@ -1,6 +1,11 @@
 /** GraphQL: allowed findings of secret scanning. */
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as secrets from '../allowed-secrets.ts';
 import { accessColumns } from '../repositories.ts';
 import {
@@ -32,7 +37,7 @@ const AllowedSecret = builder.objectRef<secrets.AllowedSecret>('AllowedSecret').
   }),
 });
 
-const AllowedSecretConnection = connectionType('AllowedSecret', AllowedSecret);
+const AllowedSecretConnection = defineConnectionType('AllowedSecret', AllowedSecret);
 
 builder.prismaObjectField(Repository, 'allowedSecrets', (t) =>
   t.field({
@@ -41,7 +46,7 @@ builder.prismaObjectField(Repository, 'allowedSecrets', (t) =>
     description:
       'The findings that secret scanning allows, newest first. Requires permission to push.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
       toConnection(await secrets.sliceAllowedSecrets(services, viewer, row, args), args),

@@ -1,7 +1,12 @@
 /** GraphQL: branch rules. */
 import { Role } from '../../identity/graphql/namespaces.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as rules from '../branch-rules.ts';
 import { accessColumns } from '../repositories.ts';
 import {
@@ -37,7 +42,7 @@ const BranchRule = builder.objectRef<rules.BranchRule>('BranchRule').implement({
   }),
 });
 
-const BranchRuleConnection = connectionType('BranchRule', BranchRule);
+const BranchRuleConnection = defineConnectionType('BranchRule', BranchRule);
 
 builder.prismaObjectField(Repository, 'branchRules', (t) =>
   t.field({
@@ -45,7 +50,7 @@ builder.prismaObjectField(Repository, 'branchRules', (t) =>
     nullable: true,
     description: 'The branch rules, sorted by pattern. A push must satisfy every matching rule.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
       toConnection(await rules.sliceBranchRules(services, viewer, row, args), args),

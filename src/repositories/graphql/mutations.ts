@@ -4,7 +4,7 @@ import type { GraphQLResolveInfo } from 'graphql';
 import type { Viewer } from '../../identity/permissions.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
-import { selectAt } from '../../platform/schema/select.ts';
+import { selectForChild } from '../../platform/schema/select.ts';
 import * as lifecycle from '../lifecycle.ts';
 import type { Select } from '../repositories.ts';
 import { Repository, Visibility } from './repositories.ts';
@@ -148,7 +148,7 @@ export async function readPayload(
   info: GraphQLResolveInfo,
   change: (select: Select) => Promise<object>,
 ): Promise<RepositoryPayload> {
-  return { repository: await change(selectAt<Select>(context, info, 'repository')) };
+  return { repository: await change(selectForChild<Select>(context, info, 'repository')) };
 }
 
 builder.mutationFields((t) => ({

@@ -2,7 +2,7 @@
 
 import type { FoundLine } from '../../git/objects/search.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import { PROCESS, pageCost } from '../../platform/schema/paging.ts';
+import { GIT_PROCESS_COST, pageCost } from '../../platform/schema/paging.ts';
 import { createArchiveUrl } from '../browsing/archives.ts';
 import * as authorship from '../browsing/authorship.ts';
 import * as search from '../browsing/search.ts';
@@ -98,7 +98,7 @@ builder.prismaObjectFields(Repository, (t) => ({
     type: FileSearch,
     nullable: true,
     description: 'Finds files whose paths contain all words of a text, case-insensitively.',
-    complexity: pageCost(PROCESS),
+    complexity: pageCost(GIT_PROCESS_COST),
     args: {
       text: t.arg.string({ required: true, description: 'The words, at most 256 characters.' }),
       ref: t.arg.string({ description: REF_DESCRIPTION }),
@@ -112,7 +112,7 @@ builder.prismaObjectFields(Repository, (t) => ({
     type: TextSearch,
     nullable: true,
     description: 'Finds matching lines in text files. A search may take up to 10 seconds.',
-    complexity: pageCost(PROCESS),
+    complexity: pageCost(GIT_PROCESS_COST),
     args: {
       text: t.arg.string({
         required: true,
@@ -144,7 +144,7 @@ builder.prismaObjectFields(Repository, (t) => ({
     type: [BlamedLines],
     nullable: true,
     description: 'The commits that last changed the lines of a file, for at most 2,000 lines.',
-    complexity: { field: PROCESS, multiplier: 50 },
+    complexity: { field: GIT_PROCESS_COST, multiplier: 50 },
     args: {
       path: t.arg.string({
         required: true,

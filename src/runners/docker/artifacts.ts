@@ -5,8 +5,8 @@
  */
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
-import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntries } from '../runner.ts';
-import { locate, tarOf } from '../supervisor/tar.ts';
+import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntriesError } from '../runner.ts';
+import { createTar, locateOutput } from '../supervisor/tar.ts';
 import { TAR_END, type TarEntry, tarHeader, tarPadding } from '../supervisor/tar-format.ts';
 import type { Owner } from './attempt-dir.ts';
 import { type Engine, isStatus } from './engine.ts';
@@ -34,8 +34,8 @@ export async function readArtifacts(
 ): Promise<Readable | null> {
   const absolutePath = posix.resolve(MOUNTS.work, path);
   if (!remote && isMounted(absolutePath)) {
-    const found = await locate(attemptDir, path);
-    return found === null ? null : tarOf(found, maxEntries);
+    const found = await locateOutput(attemptDir, path);
+    return found === null ? null : createTar(found, maxEntries);
   }
   try {
     const archive = await engine.stream((docker) =>
@@ -89,7 +89,7 @@ async function* filterArchive(
     const entryPath = fullName.replace(/\/+$/, '');
     const isFile = type === 'file' && uids.includes(uid);
     const name = entryPath === root ? (isFile ? root : '') : entryPath.slice(root.length + 1);
-    if (left-- === 0) throw tooManyEntries(maxEntries);
+    if (left-- === 0) throw tooManyEntriesError(maxEntries);
     yield* emptyFolder(name);
     folder = type === 'directory' ? name : undefined;
     if (name && isFile) {

@@ -12,7 +12,7 @@
 import { chmod, mkdir, open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { MOUNTS } from '../runner.ts';
-import { giveTo } from '../supervisor/small-trees.ts';
+import { changeOwner } from '../supervisor/small-trees.ts';
 import { createBarrierDir } from './start-barrier.ts';
 
 /** User and group of the job's processes and files. */
@@ -63,7 +63,7 @@ export function listJobFolders(attemptDir: string): { from: string; to: string }
 export async function setFolderOwner(attemptDir: string, owner: Owner): Promise<void> {
   const folders = listJobFolders(attemptDir).map(({ from }) => from);
   for (const folder of folders) await chmod(folder, 0o700);
-  if (process.getuid?.() === 0) await giveTo(owner, folders);
+  if (process.getuid?.() === 0) await changeOwner(owner, folders);
 }
 
 /** @returns undefined when the record does not exist */

@@ -1,7 +1,7 @@
 /** The processes of a container, seen from this machine. Works where the engine runs here and this server is root. */
 import { readFileSync, readlinkSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import { allPids, signalOne, statOf } from '../supervisor/proc.ts';
+import { listPids, readProcessStat, signalOne } from '../supervisor/proc.ts';
 
 /** Processes must be gone within this after SIGKILL. */
 const KILL_TIMEOUT_MS = 5_000;
@@ -16,7 +16,7 @@ export function listContainerProcesses(initPid: number): number[] {
   // A process in the server's own namespace is not the init of a container.
   if (initPid <= 1 || namespace === undefined || namespace === readPidNamespace(process.pid))
     return [];
-  return allPids().filter((pid) => pid !== initPid && readPidNamespace(pid) === namespace);
+  return listPids().filter((pid) => pid !== initPid && readPidNamespace(pid) === namespace);
 }
 
 function readPidNamespace(pid: number): string | undefined {
@@ -39,7 +39,7 @@ export function sendSigterm(pids: readonly number[]): void {
  */
 export async function killContainerProcesses(containerId: string): Promise<void> {
   for (const deadline = Date.now() + KILL_TIMEOUT_MS; ; await delay(20)) {
-    const found = allPids().filter(
+    const found = listPids().filter(
       (pid) =>
         (procFileContains(pid, 'cgroup', containerId) ||
           procFileContains(pid, 'cmdline', containerId)) &&
@@ -54,7 +54,7 @@ export async function killContainerProcesses(containerId: string): Promise<void>
 
 /** A zombie counts as dead: its parent may collect it late. */
 function isDead(pid: number): boolean {
-  return ['Z', 'X', ''].includes(statOf(pid)?.state ?? '');
+  return ['Z', 'X', ''].includes(readProcessStat(pid)?.state ?? '');
 }
 
 function procFileContains(pid: number, file: 'cgroup' | 'cmdline', text: string): boolean {

@@ -3,7 +3,7 @@ import { posix } from 'node:path';
 import type Docker from 'dockerode';
 import { gpuVariables } from '../gpus.ts';
 import { MOUNTS, RunnerFault } from '../runner.ts';
-import type { Limits } from '../supervisor/limits.ts';
+import type { JobLimits } from '../supervisor/limits.ts';
 import { listJobFolders, type Owner } from './attempt-dir.ts';
 import { type Engine, EngineError } from './engine.ts';
 import type { EngineFacts } from './engine-facts.ts';
@@ -36,7 +36,7 @@ type ContainerSpec = {
   timeoutMs: number;
   /** Time between SIGTERM and SIGKILL. */
   graceMs: number;
-  limits: Limits;
+  limits: JobLimits;
   /** The control group that all containers of this server share. */
   parentGroup?: string;
   /** Size limit of the log: see `logOptions`. */

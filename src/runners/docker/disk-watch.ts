@@ -4,7 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type Docker from 'dockerode';
-import { type DiskLimits, diskUse, gigabytes, watchDisk } from '../supervisor/disk.ts';
+import { type DiskLimits, formatGigabytes, measureDiskUse, watchDisk } from '../supervisor/disk.ts';
 import { listJobFolders } from './attempt-dir.ts';
 import { listContainerProcesses } from './container-processes.ts';
 import type { Engine } from './engine.ts';
@@ -51,7 +51,7 @@ export async function watchContainerDisk(
         initPid = info.State.Pid;
         // `inspect` reports no size of volumes, so those that the image asks for are measured here.
         const volumes = isLocal() ? volumesOf(info).map(({ Source }) => Source) : [];
-        const inVolumes = await diskUse(volumes);
+        const inVolumes = await measureDiskUse(volumes);
         return (info.SizeRw ?? 0) + inVolumes.bytes;
       },
       measured: ({ bytes }) => measured(bytes),
@@ -74,7 +74,7 @@ async function watchRemoteDisk(
       const bytes = (info.SizeRw ?? 0) + (await sizeOfVolumes(engine, info));
       measured(bytes);
       if (bytes > diskBytes)
-        return `The job was ended: it keeps ${gigabytes(bytes)} on disk, and disk_gb allows ${gigabytes(diskBytes)}.`;
+        return `The job was ended: it keeps ${formatGigabytes(bytes)} on disk, and disk_gb allows ${formatGigabytes(diskBytes)}.`;
     } catch {
       // The engine is unavailable or the container is gone. `superviseContainer` handles both.
     }

@@ -7,7 +7,7 @@
 import { randomUUID } from 'node:crypto';
 import { rm, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { thisMachine } from '../supervisor/limits.ts';
+import { readMachineCapacity } from '../supervisor/limits.ts';
 import { type Engine, isStatus } from './engine.ts';
 
 export type EngineFacts = {
@@ -67,7 +67,7 @@ export async function readEngineFacts(engine: Engine, folder: string): Promise<E
   return {
     version: `${Platform?.Name || 'Docker'} ${Version}`,
     isLocal,
-    ...(isLocal ? thisMachine() : machine),
+    ...(isLocal ? readMachineCapacity() : machine),
     cgroupDriver: info.CgroupDriver,
     storage: info.Driver,
     isRootless,

@@ -12,7 +12,7 @@ import Modem from 'docker-modem';
 import Docker from 'dockerode';
 import { ConfigError } from '../../base/config/config.ts';
 import type { DockerConfig } from '../../base/config/docker.ts';
-import { RunnerAway } from '../runner.ts';
+import { RunnerUnavailable } from '../runner.ts';
 
 /** The engine answered with an error status. */
 export class EngineError extends Error {
@@ -82,8 +82,8 @@ export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
   };
 }
 
-function timeoutError(ms: number): RunnerAway {
-  return new RunnerAway(`the engine did not answer within ${ms / 1000} s`);
+function timeoutError(ms: number): RunnerUnavailable {
+  return new RunnerUnavailable(`the engine did not answer within ${ms / 1000} s`);
 }
 
 const TLS_PORT = '2376';
@@ -129,7 +129,7 @@ function toEngineError(error: unknown): Error {
   if (statusCode !== undefined)
     return new EngineError(statusCode, json?.message ?? message ?? `status ${statusCode}`);
   if (code !== undefined || name === 'AbortError' || /socket hang up|aborted/.test(`${message}`))
-    return new RunnerAway(`the engine does not answer: ${message}`);
+    return new RunnerUnavailable(`the engine does not answer: ${message}`);
   return error as Error;
 }
 

@@ -5,7 +5,7 @@
  * `<RFC 3339 time with nanoseconds> <at most 16 KiB of text>`. A longer line is split into frames of the same stream and
  * time, of which only the last ends with a newline.
  */
-import { MAX_LINE, messageOf, type RunnerLine } from '../runner.ts';
+import { MAX_LINE_BYTES, type RunnerLine, toMessage } from '../runner.ts';
 
 const HEADER_BYTES = 8;
 /** Length of `2026-01-01T12:00:00.123456789Z`. Times are padded to it, so that comparing them as text orders them. */
@@ -92,7 +92,7 @@ export class FrameReader {
     const position = { at, count: before.at === at ? before.count + 1 : 1 };
     const line = this.#partial[stream] ?? { at, parts: [], bytes: 0, isCut: false, position };
     line.position = position;
-    const room = MAX_LINE - line.bytes;
+    const room = MAX_LINE_BYTES - line.bytes;
     const kept = text.length > room ? text.subarray(0, room) : text;
     if (text.length > room) line.isCut = true;
     if (kept.length > 0) {
@@ -118,7 +118,7 @@ export class FrameReader {
     return {
       timestamp: new Date(`${line.at.slice(0, 23)}Z`),
       stream,
-      message: messageOf(Buffer.concat(line.parts).toString('utf8'), line.isCut),
+      message: toMessage(Buffer.concat(line.parts).toString('utf8'), line.isCut),
       bytes: line.bytes + 1,
     };
   }

@@ -9,9 +9,9 @@ import {
   type AttemptSpec,
   type LogBatch,
   type LogCursor,
-  logFull,
-  RunnerAway,
+  logFullMessage,
   type RunnerLine,
+  RunnerUnavailable,
 } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
 import {
@@ -86,7 +86,7 @@ export async function* followLog(
     } catch (error) {
       if (signal.aborted) return;
       // The engine became unavailable, possibly within a line: resume after the last complete line.
-      if (!(error instanceof RunnerAway)) throw error;
+      if (!(error instanceof RunnerUnavailable)) throw error;
       await delay(RETRY_MS, undefined, { signal }).catch(() => {});
     }
   }
@@ -116,7 +116,7 @@ function createSilenceHandler(input: Readable, { hasEnded }: LogSource): () => v
     if (isChecking) return;
     isChecking = true;
     try {
-      if (isOver) throw new RunnerAway('the log of an ended container does not end');
+      if (isOver) throw new RunnerUnavailable('the log of an ended container does not end');
       isOver = await hasEnded();
     } catch (error) {
       input.destroy(error as Error);
@@ -158,9 +158,11 @@ async function openLog(
     signal.removeEventListener('abort', stop);
     stream.destroy();
   });
-  stream.once('error', (error) => output.destroy(new RunnerAway(`the log broke off: ${error}`)));
+  stream.once('error', (error) =>
+    output.destroy(new RunnerUnavailable(`the log broke off: ${error}`)),
+  );
   stream.once('close', () => {
-    if (!stream.readableEnded) output.destroy(new RunnerAway('the log broke off'));
+    if (!stream.readableEnded) output.destroy(new RunnerUnavailable('the log broke off'));
   });
   return stream.pipe(output);
 }
@@ -208,7 +210,7 @@ function applyCaps(
   const kept: RunnerLine[] = [];
   for (const { bytes, ...line } of lines) {
     if (progress.bytes + bytes > caps.bytes || progress.lines + 1 > caps.lines) {
-      kept.push({ ...line, stream: 'stderr', message: logFull(caps) });
+      kept.push({ ...line, stream: 'stderr', message: logFullMessage(caps) });
       return { lines: kept, progress: { ...progress, full: true } };
     }
     progress.bytes += bytes;

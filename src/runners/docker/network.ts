@@ -8,8 +8,8 @@ import { isIPv4 } from 'node:net';
 import type Docker from 'dockerode';
 import { ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
-import { NOT_PUBLIC } from '../public.ts';
-import { type NetworkMode, RunnerAway } from '../runner.ts';
+import { NON_PUBLIC_RANGES } from '../public.ts';
+import { type NetworkMode, RunnerUnavailable } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import { type EngineFacts, sharesKernel } from './engine-facts.ts';
 import { type ApplyFirewall, findFirewall } from './firewall.ts';
@@ -79,7 +79,7 @@ export async function openNetwork(
   try {
     return await choose();
   } catch (error) {
-    if (!(error instanceof RunnerAway)) throw error;
+    if (!(error instanceof RunnerUnavailable)) throw error;
   }
   return {
     options: async () => (await chooseLater()).options(),
@@ -292,7 +292,7 @@ async function createNetwork(engine: Engine): Promise<JobNetwork> {
 /** Ranges that no job may reach: everything that is not the internet, and the addresses and networks of this machine. */
 async function listBlockedRanges(): Promise<string[]> {
   const [addresses, networks] = await Promise.all([readOwnAddresses(), readOwnNetworks()]);
-  return [...NOT_PUBLIC, ...[...addresses].map((address) => `${address}/32`), ...networks];
+  return [...NON_PUBLIC_RANGES, ...[...addresses].map((address) => `${address}/32`), ...networks];
 }
 
 /** IPv4 addresses of all interfaces, without 127.0.0.0/8. */

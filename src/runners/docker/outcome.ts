@@ -1,7 +1,7 @@
 /** Reads the state of a container from its engine, and determines how an attempt ended. */
 import { text } from 'node:stream/consumers';
 import type { Outcome } from '../runner.ts';
-import { tellOutOfMemory } from '../supervisor/proc.ts';
+import { describeOutOfMemory } from '../supervisor/proc.ts';
 import type { AttemptRecord, StartRefusal, StopRequest } from './attempt-dir.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import type { RecordedExit } from './recorder.ts';
@@ -176,7 +176,7 @@ export function buildOutcome({ record, state, openedAt, stop, refused }: EndedAt
   );
   const timedOut = stop?.why === 'timeout' || (!stop && exceededTimeout(record, state, openedAt));
   const outOfMemory = state.outOfMemory || undefined;
-  const memoryNote = outOfMemory && tellOutOfMemory(state.oomKills ?? 1, record.memoryBytes);
+  const memoryNote = outOfMemory && describeOutOfMemory(state.oomKills ?? 1, record.memoryBytes);
   const note = stop?.note ?? memoryNote ?? (state.mayMissEnd ? MISSING_LINES_NOTE : undefined);
   return {
     kind: 'exited',

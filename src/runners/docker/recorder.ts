@@ -38,11 +38,11 @@ import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ShimOrder } from '../process/shims.ts';
-import { claim, DISK_FULL_EXIT, syncLog, writeWhole } from '../supervisor/claim.ts';
-import { isAlive, readClaim, readWhole } from '../supervisor/folder.ts';
-import { follow, openLog } from '../supervisor/lines.ts';
-import { closeInherited } from '../supervisor/proc.ts';
+import type { ShimCommand } from '../process/shims.ts';
+import { DISK_FULL_EXIT, syncLog, takeClaim, writeJsonAtomically } from '../supervisor/claim.ts';
+import { isAlive, readClaim, readJsonFile } from '../supervisor/folder.ts';
+import { copyLines, openLog } from '../supervisor/lines.ts';
+import { closeInheritedDescriptors } from '../supervisor/proc.ts';
 import type { AttemptRecord } from './attempt-dir.ts';
 import { barrierDir, FIFOS, readOpening } from './start-barrier.ts';
 
@@ -73,10 +73,10 @@ const MAX_EXIT_CODE = 255;
 const MAX_INIT_POLL_MS = 500;
 
 if (import.meta.main) {
-  closeInherited();
+  closeInheritedDescriptors();
   const line = await text(process.stdin);
   if (line !== '') {
-    const order: ShimOrder = JSON.parse(line);
+    const order: ShimCommand = JSON.parse(line);
     if (order.order === 'start') await record(join(process.argv[2] ?? '', order.attempt));
   }
 }
@@ -92,7 +92,7 @@ async function record(attemptDir: string): Promise<void> {
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
   const fileOf = (name: string) => join(attemptDir, RECORD_DIR, name);
   try {
-    if (!claim(fileOf('claim'))) return;
+    if (!takeClaim(fileOf('claim'))) return;
     const { owner, log: limits }: AttemptRecord = JSON.parse(
       readFileSync(join(attemptDir, 'attempt.json'), 'utf8'),
     );
@@ -100,7 +100,7 @@ async function record(attemptDir: string): Promise<void> {
     createFifos(fifos, owner);
     const log = openLog(fileOf('log'), limits, (error) => reportFailure(fileOf, error));
     const [out = '', err = '', end = ''] = fifos;
-    const outputs = [follow(out, 'o', log), follow(err, 'e', log)];
+    const outputs = [copyLines(out, 'o', log), copyLines(err, 'e', log)];
     /** Held open by the recorder, so that a FIFO does not end before the command has opened it. */
     let writers = outputs.map(({ writer }) => writer);
     const closeWriters = () => {
@@ -108,18 +108,18 @@ async function record(attemptDir: string): Promise<void> {
       writers = [];
     };
     let hasBegun = existsSync(fileOf('begun'));
-    let exit = (await readWhole<RecordedExit>(fileOf('exit'))) ?? {};
+    let exit = (await readJsonFile<RecordedExit>(fileOf('exit'))) ?? {};
     const reports = receiveReports(end, (line) => {
       const [, exitCode, oomKills] = (/^exit (\d{1,3})(?: (\d+))?$/.exec(line) ?? []).map(toNumber);
       if (line === 'begun' && !hasBegun) {
         hasBegun = true;
-        writeWhole(fileOf('begun'), {});
+        writeJsonAtomically(fileOf('begun'), {});
         closeWriters();
       } else if (exitCode !== undefined && exitCode <= MAX_EXIT_CODE) {
         // Stored for a recorder that may replace this one. Only the first report, because a job may send many.
         const isFirst = exit.exitCode === undefined;
         exit = { exitCode, oomKills };
-        if (isFirst) writeWhole(fileOf('exit'), exit);
+        if (isFirst) writeJsonAtomically(fileOf('exit'), exit);
       }
     });
     // The barrier opened before this recorder started: reports written while nobody had the FIFO open are lost.
@@ -230,7 +230,7 @@ function reportFailure(fileOf: (name: string) => string, error: Error): void {
     ? 'the disk of the server is full'
     : `its log cannot be written (${error.message})`;
   const failure: RecorderFailure = { reason: `The job was ended: ${why}.` };
-  writeWhole(fileOf('trouble'), failure);
+  writeJsonAtomically(fileOf('trouble'), failure);
 }
 
 /** Retries every second while the disk is full. Stops when the attempt's folder was removed: nobody needs the result then. */
@@ -242,8 +242,8 @@ async function storeExit(
   for (;;) {
     try {
       syncLog(fileOf('log'));
-      writeWhole(fileOf('exit'), exit, join(attemptDir, RECORD_DIR));
-      return writeWhole(fileOf('done'), {}, join(attemptDir, RECORD_DIR));
+      writeJsonAtomically(fileOf('exit'), exit, join(attemptDir, RECORD_DIR));
+      return writeJsonAtomically(fileOf('done'), {}, join(attemptDir, RECORD_DIR));
     } catch {
       if (!existsSync(attemptDir)) return;
       rmSync(fileOf('reserve'), { force: true });

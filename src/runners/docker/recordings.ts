@@ -4,12 +4,12 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir, open, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { openShims, type Shims } from '../process/shims.ts';
+import { openShims, type ShimPool } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
-import { type Claim, DISK_FULL_EXIT, writeWhole } from '../supervisor/claim.ts';
-import { changesOf, isAlive, readClaim, readWhole } from '../supervisor/folder.ts';
+import { type Claim, DISK_FULL_EXIT, writeJsonAtomically } from '../supervisor/claim.ts';
+import { isAlive, readClaim, readJsonFile, watchChanges } from '../supervisor/folder.ts';
 import { parseLog } from '../supervisor/lines.ts';
-import { identityOf, signalOne } from '../supervisor/proc.ts';
+import { readProcessIdentity, signalOne } from '../supervisor/proc.ts';
 import { sharesKernel } from './engine-facts.ts';
 import type { ContainerState } from './outcome.ts';
 import { RECORD_DIR, type RecordedExit, type RecorderFailure } from './recorder.ts';
@@ -33,11 +33,11 @@ export async function openRecordings(dir: string): Promise<Recordings> {
 /** Disposing it leaves recorders running. */
 export class Recordings implements AsyncDisposable {
   readonly #dir: string;
-  readonly #shims: Shims;
+  readonly #shims: ShimPool;
   /** Recorders that are being started. */
   readonly #starting = new Map<string, Promise<void>>();
 
-  constructor(dir: string, shims: Shims) {
+  constructor(dir: string, shims: ShimPool) {
     this.#dir = dir;
     this.#shims = shims;
   }
@@ -56,9 +56,9 @@ export class Recordings implements AsyncDisposable {
 
   /** Stores the container's first process, whose end the recorder watches. Call it before the start barrier opens. */
   storeInitProcess(attempt: string, pid: number): void {
-    const init: Claim = { pid, ...identityOf(pid) };
+    const init: Claim = { pid, ...readProcessIdentity(pid) };
     // Without a start time it has just ended, and its pid may soon belong to another process. The engine knows the end.
-    if (init.startTime) writeWhole(this.#fileOf(attempt, 'init'), init);
+    if (init.startTime) writeJsonAtomically(this.#fileOf(attempt, 'init'), init);
   }
 
   /** Ends after the last line when the container has ended, or when `signal` aborts. */
@@ -70,7 +70,7 @@ export class Recordings implements AsyncDisposable {
   ): AsyncGenerator<LogBatch> {
     const since = Date.now();
     const folder = this.#folderOf(attempt);
-    using changes = changesOf(folder, signal);
+    using changes = watchChanges(folder, signal);
     await using file = await open(this.#fileOf(attempt, 'log'), 'r');
     const buffer = Buffer.allocUnsafe(READ_BYTES);
     let offset = Number(cursor?.offset ?? 0);
@@ -106,7 +106,7 @@ export class Recordings implements AsyncDisposable {
    */
   async finish(attempt: string, signal: AbortSignal): Promise<RecordedExit | undefined> {
     const folder = this.#folderOf(attempt);
-    using changes = changesOf(folder, signal);
+    using changes = watchChanges(folder, signal);
     while (!this.#isDone(attempt) && existsSync(folder)) {
       signal.throwIfAborted();
       const recorder = await this.#findRecorder(attempt);
@@ -114,12 +114,12 @@ export class Recordings implements AsyncDisposable {
       else if (!this.#isDone(attempt)) await this.ensureRecorder(attempt);
       await changes.next();
     }
-    return readWhole<RecordedExit>(this.#fileOf(attempt, 'exit'));
+    return readJsonFile<RecordedExit>(this.#fileOf(attempt, 'exit'));
   }
 
   /** @returns why the job must be ended; undefined: it need not */
   readFailure(attempt: string): Promise<RecorderFailure | undefined> {
-    return readWhole<RecorderFailure>(this.#fileOf(attempt, 'trouble'));
+    return readJsonFile<RecorderFailure>(this.#fileOf(attempt, 'trouble'));
   }
 
   /** @throws Error when the recorder survives SIGKILL */

@@ -18,13 +18,13 @@ import {
   type AttemptSpec,
   GRACE_MS,
   type Handle,
-  LOCAL,
+  LOCAL_MACHINE,
   type LogBatch,
   type LogCursor,
   type Machine,
   type Outcome,
   type Runner,
-  RunnerAway,
+  RunnerUnavailable,
   type Usage,
 } from '../runner.ts';
 import {
@@ -33,7 +33,7 @@ import {
   openAccounts,
   type UidRange,
 } from '../supervisor/accounts.ts';
-import { type Limits, limitsOf, thisMachine } from '../supervisor/limits.ts';
+import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import { readArtifacts } from './artifacts.ts';
 import {
@@ -103,9 +103,9 @@ export type DockerRunnerOptions = {
   /** GPUs of this machine, if other runners use them too. */
   gpus?: GpuLedger;
   /** GPUs of a remote engine's machine: model → count. */
-  gpusElsewhere?: Readonly<Record<string, number>>;
+  remoteGpus?: Readonly<Record<string, number>>;
   /** Override the limits that follow from the requested hardware. */
-  limits?: Partial<Limits>;
+  limits?: Partial<JobLimits>;
   log?: Logger;
 };
 
@@ -156,12 +156,12 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     labels: { [LABEL_WORKER]: worker, [LABEL_READER]: reader },
   });
   const localGpus = options.gpus ?? (await openGpuLedger());
-  const remoteGpus = await openGpuLedger(options.gpusElsewhere ?? {});
+  const remoteGpus = await openGpuLedger(options.remoteGpus ?? {});
   await restoreGpus(dir, localGpus, remoteGpus);
   const sharedCgroup = openSharedCgroup({
     facts: health.getFacts,
     name: `loam-${worker}`,
-    memoryBytes: options.limits?.allJobsMemoryBytes ?? thisMachine().memoryBytes,
+    memoryBytes: options.limits?.allJobsMemoryBytes ?? readMachineCapacity().memoryBytes,
     log,
   });
   cleanup.defer(() => sharedCgroup.remove());
@@ -218,7 +218,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 
   get engineAway(): boolean {
-    return this.#parts.health.missing !== undefined;
+    return this.#parts.health.unavailableReason !== undefined;
   }
 
   /** Until an engine has first answered, it counts as local if it is reached by a socket. */
@@ -227,10 +227,10 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const { facts } = health;
     if (this.#options.engine !== undefined && this.engineAway) return [];
     if (!facts && !this.#options.docker.host.startsWith('unix:')) return [];
-    const { cpus, memoryBytes } = facts ?? thisMachine();
+    const { cpus, memoryBytes } = facts ?? readMachineCapacity();
     const isRemote = facts?.isLocal === false;
     const gpus = this.#gpuLedger(isRemote).models;
-    return [{ id: isRemote ? engine.id : LOCAL, cpus, memoryBytes, gpus }];
+    return [{ id: isRemote ? engine.id : LOCAL_MACHINE, cpus, memoryBytes, gpus }];
   }
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
@@ -241,7 +241,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const image = await images.ensure(spec.image, spec.report, abort);
     const facts = await health.getFacts();
     const isRemote = !facts.isLocal;
-    const limits = { ...limitsOf(spec.hardware, facts), ...this.#options.limits };
+    const limits = { ...computeLimits(spec.hardware, facts), ...this.#options.limits };
     await createAttemptDir(attemptDir);
     if (!isRemote) await createRecordDir(attemptDir);
     const gpus = this.#gpuLedger(isRemote).take(id, spec.hardware);
@@ -285,7 +285,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       limits,
       isRemote,
       gpuUuids,
-    }: { image: Image; owner: Owner; limits: Limits; isRemote: boolean; gpuUuids: string[] },
+    }: { image: Image; owner: Owner; limits: JobLimits; isRemote: boolean; gpuUuids: string[] },
   ): Promise<void> {
     const { worker, sharedCgroup, network, createContainer } = this.#parts;
     const options = buildContainerOptions({
@@ -531,6 +531,6 @@ export class DockerRunner implements Runner, AsyncDisposable {
 }
 
 function falseIfAway(error: unknown): false {
-  if (error instanceof RunnerAway) return false;
+  if (error instanceof RunnerUnavailable) return false;
   throw error;
 }

@@ -7,7 +7,7 @@
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Logger } from '../../base/log.ts';
-import { mountPath } from '../supervisor/folder.ts';
+import { unescapeMountPath } from '../supervisor/folder.ts';
 import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
 import type { EngineFacts } from './engine-facts.ts';
 
@@ -118,7 +118,7 @@ function setMemoryLimitV1(folder: string, bytes: number): void {
 function parseCgroupMounts(mountinfo: string) {
   return mountinfo.split('\n').flatMap((line) => {
     const [before = '', after = ''] = line.split(' - ');
-    const [, , , root, path = ''] = before.split(' ').map(mountPath);
+    const [, , , root, path = ''] = before.split(' ').map(unescapeMountPath);
     const [type = '', , options = ''] = after.split(' ');
     if (!['cgroup', 'cgroup2'].includes(type) || root !== '/') return [];
     return [{ type, path, controllers: type === 'cgroup' ? options.split(',') : [] }];

@@ -5,7 +5,7 @@
  * middle, the container is removed and created anew: nothing of the job has run.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { RunnerAway } from '../runner.ts';
+import { RunnerUnavailable } from '../runner.ts';
 import { readRecord, writeRecord } from './attempt-dir.ts';
 import { killContainerProcesses } from './container-processes.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
@@ -61,7 +61,7 @@ export async function startContainer(options: StartOptions): Promise<boolean> {
 
 async function requireState(engine: Engine, container: string) {
   const state = await readContainerState(engine, container);
-  if (!state) throw new RunnerAway('the container is gone');
+  if (!state) throw new RunnerUnavailable('the container is gone');
   return state;
 }
 
@@ -119,8 +119,8 @@ async function isUnstartable(
   return true;
 }
 
-function recreationError(why: string): RunnerAway {
-  return new RunnerAway(`the container must be recreated: ${why}`);
+function recreationError(why: string): RunnerUnavailable {
+  return new RunnerUnavailable(`the container must be recreated: ${why}`);
 }
 
 /**

@@ -4,7 +4,7 @@
  */
 import { pipeline, type Readable } from 'node:stream';
 import { type Extract, extract } from 'tar-stream';
-import { RunnerAway } from '../runner.ts';
+import { RunnerUnavailable } from '../runner.ts';
 
 /** An entry of a tar archive: its header, and its content as a stream. */
 export type ArchiveEntry = Extract extends AsyncIterable<infer Item> ? Item : never;
@@ -58,10 +58,10 @@ async function* unpackArchive(archive: Readable, ms: number): AsyncGenerator<Arc
 async function* withRunnerAway(archive: Readable, ms: number): AsyncGenerator<Buffer> {
   try {
     yield* readChunks(archive, ms, () =>
-      archive.destroy(new RunnerAway(`the engine sent nothing for ${ms / 1000} s`)),
+      archive.destroy(new RunnerUnavailable(`the engine sent nothing for ${ms / 1000} s`)),
     );
   } catch (error) {
-    if (error instanceof RunnerAway) throw error;
-    throw new RunnerAway(`the engine broke off: ${(error as Error).message}`);
+    if (error instanceof RunnerUnavailable) throw error;
+    throw new RunnerUnavailable(`the engine broke off: ${(error as Error).message}`);
   }
 }

@@ -6,7 +6,7 @@
  * request that waits for the end never settles when the engine dies.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Outcome, RunnerAway } from '../runner.ts';
+import { type Outcome, RunnerUnavailable } from '../runner.ts';
 import {
   type AttemptRecord,
   readRecord,
@@ -77,7 +77,7 @@ export async function superviseContainer(
         return await determineOutcome(supervised, record, { ...observed, wasAway }, signal);
       await endOrWait(supervised, record, observed, waitForRequest, signal);
     } catch (error) {
-      if (!(error instanceof RunnerAway)) throw error;
+      if (!(error instanceof RunnerUnavailable)) throw error;
       wasAway = true;
       awaySince = Math.min(awaySince, Date.now());
       if (Date.now() - awaySince > engineTimeoutMs && (await canBeGivenUp(supervised, record)))

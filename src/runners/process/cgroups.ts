@@ -13,8 +13,8 @@ import { execFile } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, posix } from 'node:path';
 import { promisify } from 'node:util';
-import { mountPath } from '../supervisor/folder.ts';
-import type { Limits } from '../supervisor/limits.ts';
+import { unescapeMountPath } from '../supervisor/folder.ts';
+import type { JobLimits } from '../supervisor/limits.ts';
 import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
 import {
   ATTEMPTS_GROUP,
@@ -34,7 +34,10 @@ const SERVER_GROUP = 'loam-server';
 /** The period of `cpu.cfs_period_us` and `cpu.max`. */
 const PERIOD_US = 100_000;
 
-export type GroupLimits = Pick<Limits, 'memoryBytes' | 'allJobsMemoryBytes' | 'cpus' | 'processes'>;
+export type GroupLimits = Pick<
+  JobLimits,
+  'memoryBytes' | 'allJobsMemoryBytes' | 'cpus' | 'processes'
+>;
 
 export type Cgroups = {
   version: 1 | 2;
@@ -109,7 +112,7 @@ function findOwnFolders(mounts: string, membership: string): CgroupPaths {
   }
   for (const line of mounts.trim().split('\n')) {
     const [before = '', after = ''] = line.split(' - ');
-    const [, , , root = '/', mountedAt = ''] = before.split(' ').map(mountPath);
+    const [, , , root = '/', mountedAt = ''] = before.split(' ').map(unescapeMountPath);
     const [type, , options = ''] = after.split(' ');
     const names = type === 'cgroup2' ? [''] : type === 'cgroup' ? options.split(',') : [];
     for (const name of names) {

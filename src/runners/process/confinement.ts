@@ -9,7 +9,7 @@ import { chmodSync, chownSync, mkdirSync, readFileSync, readlinkSync, statSync }
 import { chmod, mkdir, readdir, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { ConfigError } from '../../base/config/config.ts';
-import { exposedSecrets } from '../../base/config/environment.ts';
+import { findExposedSecrets } from '../../base/config/environment.ts';
 import { run } from '../../platform/processes/starter.ts';
 import { MOUNTS, type NetworkMode } from '../runner.ts';
 import {
@@ -19,7 +19,7 @@ import {
   type UidRange,
 } from '../supervisor/accounts.ts';
 import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
-import { giveTo } from '../supervisor/small-trees.ts';
+import { changeOwner } from '../supervisor/small-trees.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
@@ -168,7 +168,7 @@ export class Confinement {
   async giveFolders(folder: string, { account }: AttemptResources): Promise<void> {
     if (!account) return;
     const folders = Object.keys(MOUNTS).map((name) => join(folder, name));
-    await giveTo({ uid: account.uid, gid: account.uid }, folders);
+    await changeOwner({ uid: account.uid, gid: account.uid }, folders);
     for (const each of folders) chmodSync(each, 0o700);
   }
 
@@ -367,7 +367,7 @@ async function prepareUnconfined(
         'with the rights of this server: a job can read and change its keys, repositories and database, ' +
           'other jobs, and everything else that its user can. Accept jobs only from people whom you would give a shell.',
       ),
-      ...exposedSecrets().map(
+      ...findExposedSecrets().map(
         ({ name, pid, program }) =>
           `A job can read ${name} in the environment of process ${pid} (${program}): start the server by ` +
           '`node src/main.ts` with it, from a shell that does not have it.',

@@ -11,7 +11,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { constants as os, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { MARKER, signalOne } from '../supervisor/proc.ts';
+import { ATTEMPT_ID_VARIABLE, signalOne } from '../supervisor/proc.ts';
 import type { Cgroup } from './cgroup.ts';
 import { type Exited, startFirstProcess } from './first-process.ts';
 import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
@@ -120,7 +120,7 @@ async function connectNetwork(
  * @param attempt marks them as processes of the attempt
  */
 export function baseEnvironment(attempt?: string): Record<string, string> {
-  return attempt === undefined ? { PATH } : { PATH, [MARKER]: attempt };
+  return attempt === undefined ? { PATH } : { PATH, [ATTEMPT_ID_VARIABLE]: attempt };
 }
 
 function toCommandEnd({ code, signal, error }: Exited): CommandEnd {

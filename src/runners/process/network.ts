@@ -10,7 +10,7 @@ import { statSync } from 'node:fs';
 import { BlockList } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { run } from '../../platform/processes/starter.ts';
-import { NOT_PUBLIC } from '../public.ts';
+import { NON_PUBLIC_RANGES } from '../public.ts';
 import type { Account } from '../supervisor/accounts.ts';
 import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
@@ -107,7 +107,7 @@ const readRanges = memoizeTtl(RANGES_TTL_MS, findRanges);
 /** Ranges that no job may reach, and the first three bytes of a /24 network that this machine does not use. */
 function findRanges(): { closed: string[]; inside: string } {
   const own = new BlockList();
-  const closed = new Set(NOT_PUBLIC);
+  const closed = new Set(NON_PUBLIC_RANGES);
   for (const { family, address, cidr, internal } of Object.values(networkInterfaces()).flatMap(
     (i) => i ?? [],
   )) {

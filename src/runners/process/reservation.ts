@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { readWhole } from '../supervisor/folder.ts';
+import { readJsonFile } from '../supervisor/folder.ts';
 import { type Cgroup, type GroupPlan, removeAbandonedGroup } from './cgroup.ts';
 import type { Cgroups, GroupLimits } from './cgroups.ts';
 
@@ -26,7 +26,7 @@ export function writeReservation(folder: string, reservation: Reservation): void
 export async function readReservation(folder: string): Promise<Reservation> {
   const nothing: Reservation = { gpus: [], cgroup: null };
   // An incomplete file means that the server was killed before it used anything, or that the machine lost power.
-  return (await readWhole<Reservation>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
+  return (await readJsonFile<Reservation>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
 }
 
 /** Reservations of all attempts with a folder in `dir`. */

@@ -17,7 +17,7 @@ import {
   type AttemptSpec,
   GRACE_MS,
   type Handle,
-  LOCAL,
+  LOCAL_MACHINE,
   type LogBatch,
   type LogCursor,
   type Machine,
@@ -33,17 +33,17 @@ import { type Claim, DISK_FULL_EXIT } from '../supervisor/claim.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import {
   type Changes,
-  changesOf,
   isAlive,
   killStrays,
   readClaim,
-  readWhole,
+  readJsonFile,
+  watchChanges,
 } from '../supervisor/folder.ts';
-import { type Limits, limitsOf, thisMachine } from '../supervisor/limits.ts';
+import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
 import { parseLog } from '../supervisor/lines.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
-import { locate, tarOf } from '../supervisor/tar.ts';
+import { createTar, locateOutput } from '../supervisor/tar.ts';
 import { killGroup, readGroupUsage, removeGroup } from './cgroup.ts';
 import { type Cgroups, type Controller, findCgroups } from './cgroups.ts';
 import { type Confinement, findConfinement, type Sandbox } from './confinement.ts';
@@ -89,7 +89,7 @@ export type ProcessRunnerOptions = {
   /** GPUs of this machine, shared with other runners on it; unset: this runner opens its own ledger. */
   gpus?: GpuLedger;
   /** Replaces limits that would follow from the requested hardware. */
-  limits?: Partial<Limits>;
+  limits?: Partial<JobLimits>;
   log?: Logger;
 };
 
@@ -108,7 +108,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     uids,
   });
   const gpus = options.gpus ?? (await openGpuLedger());
-  const typical = limitsOf({ ...HARDWARE_DEFAULTS, gpu: 'none' });
+  const typical = computeLimits({ ...HARDWARE_DEFAULTS, gpu: 'none' });
   const cgroups =
     options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(typical);
   log.info(describeLimits(cgroups));
@@ -156,7 +156,9 @@ class LocalProcessRunner implements ProcessRunner {
     this.#options = options;
     this.#dir = options.dir;
     this.#parts = parts;
-    this.machines = [{ id: LOCAL, ...thisMachine(), gpus: parts.gpus.models, withImage: false }];
+    this.machines = [
+      { id: LOCAL_MACHINE, ...readMachineCapacity(), gpus: parts.gpus.models, withImage: false },
+    ];
     if (warnings.length > 0) this.warning = warnings.join(' ');
   }
 
@@ -165,7 +167,7 @@ class LocalProcessRunner implements ProcessRunner {
     const { confinement, gpus, reservations, groups, shims } = this.#parts;
     const { id } = spec;
     if (existsSync(join(this.#dir, id))) await this.remove({ attempt: id });
-    const limits = { ...limitsOf(spec.hardware), ...this.#options.limits };
+    const limits = { ...computeLimits(spec.hardware), ...this.#options.limits };
     const taken = gpus.take(id, spec.hardware);
     const reservation: Reservation = {
       gpus: taken.map(({ index }) => index),
@@ -207,7 +209,7 @@ class LocalProcessRunner implements ProcessRunner {
   #shimSpec(
     spec: AttemptSpec,
     folder: string,
-    limits: Limits,
+    limits: JobLimits,
     { cgroup }: Reservation,
     command: Command,
   ): ShimSpec {
@@ -251,7 +253,7 @@ class LocalProcessRunner implements ProcessRunner {
   /** Prepared files are not synced to the disk, so they cannot be used after a restart of the machine. */
   async #wasPreparedInThisBoot(handle: Handle): Promise<boolean> {
     const file = this.#file(handle, 'spec.json');
-    const spec = await readWhole<ShimSpec>(file).catch(() => undefined);
+    const spec = await readJsonFile<ShimSpec>(file).catch(() => undefined);
     return spec !== undefined && spec.bootId === readBootId();
   }
 
@@ -260,7 +262,7 @@ class LocalProcessRunner implements ProcessRunner {
     cursor: LogCursor | null,
     abort: AbortSignal,
   ): AsyncGenerator<LogBatch> {
-    using changes = changesOf(this.#folder(handle), abort, ['log', 'exit']);
+    using changes = watchChanges(this.#folder(handle), abort, ['log', 'exit']);
     // Synchronous reads: the lines were just written. Node's thread pool cost a third of a millisecond per short job.
     const file = openSync(this.#file(handle, 'log'), 'r');
     using _ = { [Symbol.dispose]: () => closeSync(file) };
@@ -289,7 +291,7 @@ class LocalProcessRunner implements ProcessRunner {
 
   async wait(handle: Handle, abort: AbortSignal): Promise<Outcome> {
     const folder = this.#folder(handle);
-    using changes = changesOf(folder, abort, ['exit']);
+    using changes = watchChanges(folder, abort, ['exit']);
     const watcher = this.#watchForEnd(handle, changes);
     for (;;) {
       const end = await watcher.findEnd();
@@ -321,7 +323,7 @@ class LocalProcessRunner implements ProcessRunner {
           if (claim && isAlive(claim)) return undefined;
         }
         // Read after the check of the process, because the shim may have written the file in between.
-        return (await readWhole<AttemptExit>(file)) ?? 'lost';
+        return (await readJsonFile<AttemptExit>(file)) ?? 'lost';
       },
       next: async (): Promise<void> => {
         isQuiet = !(await changes.next());
@@ -331,14 +333,14 @@ class LocalProcessRunner implements ProcessRunner {
 
   async stats(handle: Handle): Promise<Usage | null> {
     const { gpus, reservations } = this.#parts;
-    const started = await readWhole<AttemptStart>(this.#file(handle, 'started'));
+    const started = await readJsonFile<AttemptStart>(this.#file(handle, 'started'));
     if (!started) return null;
     const id = String(handle.attempt);
     const { cgroup = null } = reservations.get(id) ?? {};
     const used = (cgroup && readGroupUsage(cgroup)) ?? readTreeUsage(started.pid);
     if (!used) return null;
     const sample = { at: Date.now(), cpuSeconds: used.cpuSeconds };
-    const disk = await readWhole<DiskUse>(this.#file(handle, 'disk'));
+    const disk = await readJsonFile<DiskUse>(this.#file(handle, 'disk'));
     const cpus = Number(handle.cpus ?? 1);
     return {
       cpuPercent: this.#cpuShares.percentOf(id, sample, started.startedAt, cpus),
@@ -349,8 +351,8 @@ class LocalProcessRunner implements ProcessRunner {
   }
 
   async artifacts(handle: Handle, path: string) {
-    const found = await locate(this.#folder(handle), path);
-    return found === null ? null : tarOf(found);
+    const found = await locateOutput(this.#folder(handle), path);
+    return found === null ? null : createTar(found);
   }
 
   async remove(handle: Handle): Promise<void> {
@@ -470,7 +472,7 @@ const OPEN_FILES = 65_536;
 const UNUSED_BYTES = 4 * 2 ** 30;
 
 /** Shell commands that limit each process of a job. The first process must run them before it starts anything. */
-function processLimitCommands(limits: Limits, controllers: readonly Controller[]): string[] {
+function processLimitCommands(limits: JobLimits, controllers: readonly Controller[]): string[] {
   const commands = [
     // A core file has the job's memory, including secrets, and is written wherever the administrator configured.
     'ulimit -c 0',

@@ -26,11 +26,11 @@ import { uptime } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
-import { claim, DISK_FULL_EXIT, syncLog, writeWhole } from '../supervisor/claim.ts';
+import { DISK_FULL_EXIT, syncLog, takeClaim, writeJsonAtomically } from '../supervisor/claim.ts';
 import { type DiskLimits, type DiskUse, type StopReason, watchDisk } from '../supervisor/disk.ts';
-import { follow, type LogLimits, openLog } from '../supervisor/lines.ts';
+import { copyLines, type LogLimits, openLog } from '../supervisor/lines.ts';
 import { lowerPriority } from '../supervisor/priority.ts';
-import { closeInherited, tellOutOfMemory, watchMemory } from '../supervisor/proc.ts';
+import { closeInheritedDescriptors, describeOutOfMemory, watchMemory } from '../supervisor/proc.ts';
 import {
   applyGroupLimits,
   type Cgroup,
@@ -41,7 +41,7 @@ import {
 } from './cgroup.ts';
 import { baseEnvironment, type Command, launch } from './launch.ts';
 import { type Network, openNetwork } from './namespace.ts';
-import type { ShimEvent, ShimOrder } from './shims.ts';
+import type { ShimCommand, ShimEvent } from './shims.ts';
 import { openProcessTree } from './tree.ts';
 
 /** A timer whose clock continues while the machine is suspended. The clock of Node's timers stops then. */
@@ -122,7 +122,7 @@ type Current = {
 let current: Current | undefined;
 
 if (import.meta.main) {
-  closeInherited();
+  closeInheritedDescriptors();
   lowerPriority();
   process.on('SIGTERM', () => onSignal('TERM'));
   process.on('SIGUSR2', () => onSignal('KILL'));
@@ -147,7 +147,7 @@ async function readCommands(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
   for await (const line of createInterface({ input: process.stdin })) {
     if (line === '') continue;
-    const order: ShimOrder = JSON.parse(line);
+    const order: ShimCommand = JSON.parse(line);
     if (order.order === 'connect') {
       network = openNetwork(order.network, baseEnvironment());
       // The start of the attempt reports the error.
@@ -183,7 +183,7 @@ async function run(dir: string, network: Promise<Network> | undefined): Promise<
     },
   };
   try {
-    if (!claim(join(dir, 'claim'))) return false;
+    if (!takeClaim(join(dir, 'claim'))) return false;
   } catch (error) {
     process.exit(isDiskFull(error) ? DISK_FULL_EXIT : 1);
   }
@@ -227,7 +227,7 @@ async function supervise(
   };
   const log = openLog(at('log'), spec.log, (error) => endFor(toStopReason(error)));
   const [out, err] = [at('out'), at('err')] as const;
-  const outputs = [follow(out, 'o', log), follow(err, 'e', log)] as const;
+  const outputs = [copyLines(out, 'o', log), copyLines(err, 'e', log)] as const;
   if (spec.cgroup) {
     createGroup(spec.cgroup, spec.groupPlan);
     applyGroupLimits(spec.cgroup, spec.groupPlan);
@@ -254,7 +254,10 @@ async function supervise(
   void up.then(() => {
     const started: AttemptStart = { pid: pid ?? 0, startedAt };
     if (!isOver)
-      startedTimer = setTimeout(() => writeWhole(at('started'), started), STARTED_DELAY_MS);
+      startedTimer = setTimeout(
+        () => writeJsonAtomically(at('started'), started),
+        STARTED_DELAY_MS,
+      );
   });
 
   let timedOut = false;
@@ -276,7 +279,7 @@ async function supervise(
   });
 
   const watching = new AbortController();
-  const measured = (use: DiskUse) => tryTo(() => writeWhole(at('disk'), use));
+  const measured = (use: DiskUse) => tryTo(() => writeJsonAtomically(at('disk'), use));
   void watchDisk({ ...spec.disk, pids: tree.pids, measured }, watching.signal).then(endFor);
   if (spec.memory.watched)
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
@@ -294,7 +297,7 @@ async function supervise(
     clearTimeout(late);
     if (stopReason?.full) await emptyFolders(spec.disk.dirs);
     const killed = spec.cgroup ? countOomKills(spec.cgroup) : 0;
-    const memory = killed > 0 ? tellOutOfMemory(killed, spec.memory.bytes) : undefined;
+    const memory = killed > 0 ? describeOutOfMemory(killed, spec.memory.bytes) : undefined;
     const unstartable = !ran && !stopped;
     // A killed command has failed, even if it ended by itself at the same moment. A command that was stopped before its
     // start has no exit code of its own.
@@ -325,7 +328,7 @@ async function writeEnd(dir: string, exit: AttemptExit): Promise<void> {
   for (let round = 0; ; round++) {
     try {
       syncLog(join(dir, 'log'));
-      return writeWhole(join(dir, 'exit'), exit, dir);
+      return writeJsonAtomically(join(dir, 'exit'), exit, dir);
     } catch {
       if (!existsSync(dir)) return;
       tryTo(() => unlinkSync(join(dir, 'reserve')));

@@ -30,7 +30,7 @@ const MAX_IDLE = 8;
 const QUIET_MS = 30_000;
 
 /** A line of a shim's input. Nothing is started before `start`; a shim whose input ends before that ends too. */
-export type ShimOrder =
+export type ShimCommand =
   /** Opens the network of the attempt that a later `start` names. */
   { order: 'connect'; network: NetworkSpec } | { order: 'start'; attempt: string };
 
@@ -221,11 +221,11 @@ export class ShimPool implements AsyncDisposable {
   }
 }
 
-function sendOrder(shim: Shim, order: ShimOrder, isLast = false): void {
-  shim.process.say(`${JSON.stringify(order)}\n`, isLast);
+function sendOrder(shim: Shim, order: ShimCommand, isLast = false): void {
+  shim.process.write(`${JSON.stringify(order)}\n`, isLast);
 }
 
 /** A shim with an attempt ends after it. */
 function closeInput(shim: Shim): void {
-  shim.process.say('', true);
+  shim.process.write('', true);
 }

@@ -2,14 +2,14 @@
 import { spawnSync } from 'node:child_process';
 import { lstatSync } from 'node:fs';
 import {
-  allPids,
-  descendants,
   killAll,
   killMarked,
-  markedPids,
+  listDescendants,
+  listMarkedPids,
+  listPids,
+  readProcessStat,
   readProportionalMemory,
   signalOne,
-  statOf,
   terminateAll,
 } from '../supervisor/proc.ts';
 import { signalUserCommand } from '../supervisor/user.ts';
@@ -67,11 +67,11 @@ function sandboxed(up: Promise<number>): ProcessTree {
   });
   const terminate = (init: number) => {
     // The command may not have started yet. A signal before its start would reach no process.
-    if (!terminateAll(() => descendants(init)) && statOf(init))
+    if (!terminateAll(() => listDescendants(init)) && readProcessStat(init))
       setTimeout(terminate, 10, init).unref();
   };
   return {
-    pids: () => (first ? descendants(first) : []),
+    pids: () => (first ? listDescendants(first) : []),
     terminate: () => void up.then(terminate),
     kill: () => void up.then((init) => signalOne(init, 'SIGKILL')),
     // All processes have died with the first, and its pid may belong to another process by now.
@@ -84,13 +84,14 @@ function ofUser(uid: number, root: number | undefined): ProcessTree {
   const ownerOf = (pid: number) => lstatSync(`/proc/${pid}`, { throwIfNoEntry: false })?.uid;
   const signal = (name: 'TERM' | 'KILL') => {
     // The first process may not have changed to that user yet.
-    const isStillRoot = root && ownerOf(root) === 0 && statOf(root)?.parent === process.pid;
+    const isStillRoot =
+      root && ownerOf(root) === 0 && readProcessStat(root)?.parent === process.pid;
     if (isStillRoot) signalOne(root, `SIG${name}`);
     const [program = '', ...args] = signalUserCommand(uid, name);
     spawnSync(program, args, { env: { PATH } });
   };
   return {
-    pids: () => allPids().filter((pid) => ownerOf(pid) === uid),
+    pids: () => listPids().filter((pid) => ownerOf(pid) === uid),
     terminate: () => signal('TERM'),
     kill: () => signal('KILL'),
     killRest: async () => signal('KILL'),
@@ -101,8 +102,9 @@ function ofUser(uid: number, root: number | undefined): ProcessTree {
 function unconfined(attempt: string, root: number | undefined): ProcessTree {
   const pids = () => {
     // A pid that is not a child of the shim any more may belong to another program.
-    const alive = root && statOf(root)?.parent === process.pid ? [root, ...descendants(root)] : [];
-    return [...new Set([...alive, ...markedPids(attempt)])];
+    const alive =
+      root && readProcessStat(root)?.parent === process.pid ? [root, ...listDescendants(root)] : [];
+    return [...new Set([...alive, ...listMarkedPids(attempt)])];
   };
   // Without /proc only the process group can be reached.
   const group = (name: NodeJS.Signals) => root && signalOne(-root, name);
@@ -128,11 +130,11 @@ type TreeUsage = { cpuSeconds: number; memoryBytes: number };
 
 /** What `root` and its descendants use, from /proc; null when `root` is gone, and on other systems than Linux. */
 export function readTreeUsage(root: number): TreeUsage | null {
-  if (!statOf(root)) return null;
+  if (!readProcessStat(root)) return null;
   let ticks = 0;
   let memoryBytes = 0;
-  for (const pid of [root, ...descendants(root)]) {
-    const fields = statOf(pid)?.fields;
+  for (const pid of [root, ...listDescendants(root)]) {
+    const fields = readProcessStat(pid)?.fields;
     if (!fields) continue;
     // Fields 14 to 17: user and system time of the process and of its reaped children. So each second is counted once,
     // whether its process is alive or has ended.

@@ -21,7 +21,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ConfigError } from '../../base/config/config.ts';
 import { memoizeTtl } from './memoize-ttl.ts';
-import { allPids } from './proc.ts';
+import { listPids } from './proc.ts';
 import { setprivPrefix, signalUserCommand } from './user.ts';
 
 const run = promisify(execFile);
@@ -183,7 +183,7 @@ function refuseExistingUsers({ first, last }: UidRange): void {
 /** /proc shows root as the owner of a process that is not dumpable. Such a process is not a job's. */
 function usersOfProcesses(): Set<number> {
   const users = new Set<number>();
-  for (const pid of allPids()) {
+  for (const pid of listPids()) {
     const stat = lstatSync(`/proc/${pid}`, { throwIfNoEntry: false });
     if (stat) users.add(stat.uid);
   }

@@ -9,7 +9,7 @@ import {
   unlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { identityOf } from './proc.ts';
+import { readProcessIdentity } from './proc.ts';
 
 /** The exit code of a shim that could not start because the disk was full. Nothing of the attempt has run. */
 export const DISK_FULL_EXIT = 28;
@@ -21,9 +21,9 @@ export type Claim = { pid: number; startTime: string; bootId: string };
  * would delay the job: after a loss of power it belongs to an earlier boot, even when the file is empty.
  * @returns whether this process has the claim
  */
-export function claim(file: string): boolean {
+export function takeClaim(file: string): boolean {
   const own = `${file}.${process.pid}`;
-  const text: Claim = { pid: process.pid, ...identityOf(process.pid) };
+  const text: Claim = { pid: process.pid, ...readProcessIdentity(process.pid) };
   writeFileSync(own, JSON.stringify(text));
   try {
     linkSync(own, file);
@@ -52,7 +52,7 @@ function sync(path: string): void {
 }
 
 /** Replaces the file atomically. With `folderToSync`, the file is durable when this returns. */
-export function writeWhole(file: string, value: object, folderToSync?: string): void {
+export function writeJsonAtomically(file: string, value: object, folderToSync?: string): void {
   writeFileSync(`${file}.new`, JSON.stringify(value), { flush: folderToSync !== undefined });
   renameSync(`${file}.new`, file);
   if (folderToSync) sync(folderToSync);

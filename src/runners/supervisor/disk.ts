@@ -13,7 +13,10 @@ export type DiskUse = { bytes: number; files: number };
  * Bytes on the disk and number of files below the folders. Files that vanish meanwhile are not counted. A million files
  * take `du` about two seconds.
  */
-export async function diskUse(dirs: readonly string[], signal?: AbortSignal): Promise<DiskUse> {
+export async function measureDiskUse(
+  dirs: readonly string[],
+  signal?: AbortSignal,
+): Promise<DiskUse> {
   // Without an argument `du` would measure the current folder.
   if (dirs.length === 0) return { bytes: 0, files: 0 };
   const bytes = await du(['-sk'], dirs, signal);
@@ -103,7 +106,7 @@ export async function watchDisk(
       if (!due || Date.now() < pausedUntil) continue;
       const begun = Date.now();
       try {
-        const named = await diskUse(dirs, signal);
+        const named = await measureDiskUse(dirs, signal);
         const elsewhere = (await beside?.()) ?? 0;
         const unlinked = await measureUnlinkedFiles(pids(), (await stat(dirs[0] as string)).dev);
         use = {
@@ -120,7 +123,7 @@ export async function watchDisk(
       if (use.bytes > diskBytes)
         return {
           full: false,
-          reason: `The job was ended: it keeps ${gigabytes(use.bytes)} on disk, and disk_gb allows ${gigabytes(diskBytes)}.`,
+          reason: `The job was ended: it keeps ${formatGigabytes(use.bytes)} on disk, and disk_gb allows ${formatGigabytes(diskBytes)}.`,
         };
       if (use.files > files)
         return {
@@ -131,7 +134,7 @@ export async function watchDisk(
       if (isLow && use.bytes > now.free)
         return {
           full: true,
-          reason: `The job was ended: the server's disk is nearly full, and the job keeps ${gigabytes(use.bytes)} on it.`,
+          reason: `The job was ended: the server's disk is nearly full, and the job keeps ${formatGigabytes(use.bytes)} on it.`,
         };
     } catch {
       // Aborted; or the disk did not answer, and the next round tries again.
@@ -151,7 +154,7 @@ async function readDiskState(dir: string) {
 }
 
 /** For example `1.5 GB` or `300 MB`. A GB of the API is a GiB. */
-export function gigabytes(bytes: number): string {
+export function formatGigabytes(bytes: number): string {
   const gib = bytes / 2 ** 30;
   return gib >= 1 ? `${Math.round(gib * 10) / 10} GB` : `${Math.round(gib * 1024)} MB`;
 }

@@ -2,13 +2,19 @@
 import { type FSWatcher, readFileSync, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Claim } from './claim.ts';
-import { killMarked, markedPids, readBootId, statOf, USES_LIMIT_MARK } from './proc.ts';
+import {
+  killMarked,
+  listMarkedPids,
+  readBootId,
+  readProcessStat,
+  USES_LIMIT_MARK,
+} from './proc.ts';
 
 /**
  * Reads a JSON file that is written atomically; undefined while it does not exist. Read synchronously, because it is small
  * and in the page cache: Node's thread pool takes this thread as long, and its own threads too.
  */
-export async function readWhole<T>(file: string): Promise<T | undefined> {
+export async function readJsonFile<T>(file: string): Promise<T | undefined> {
   try {
     return JSON.parse(readFileSync(file, 'utf8'));
   } catch (error) {
@@ -22,7 +28,7 @@ const DEAD_CLAIM: Claim = { pid: 0, startTime: '0', bootId: '' };
 
 /** Undefined: there is no claim. A file that a loss of power emptied counts as the claim of a dead process. */
 export async function readClaim(file: string): Promise<Claim | undefined> {
-  return readWhole<Claim>(file).catch((error) => {
+  return readJsonFile<Claim>(file).catch((error) => {
     if (error instanceof SyntaxError) return DEAD_CLAIM;
     throw error;
   });
@@ -31,7 +37,7 @@ export async function readClaim(file: string): Promise<Claim | undefined> {
 /** Whether the process of the claim still runs. Its pid alone may belong to another process by now. */
 export function isAlive({ pid, startTime, bootId }: Claim): boolean {
   if (!startTime) return pidExists(pid);
-  const stat = statOf(pid);
+  const stat = readProcessStat(pid);
   // An ended shim stays in the process table until its parent reads its exit code.
   if (!stat || stat.state === 'Z' || stat.state === 'X') return false;
   return stat.startTime === startTime && readBootId() === bootId;
@@ -54,7 +60,7 @@ export async function killStrays(attempt: string): Promise<void> {
     empty = killMarked(attempt) ? 0 : empty + 1;
     if (empty === passes) return;
     if (Date.now() > deadline)
-      throw new Error(`processes of ${attempt} do not die: ${markedPids(attempt)}`);
+      throw new Error(`processes of ${attempt} do not die: ${listMarkedPids(attempt)}`);
     if (empty === 0) await delay(10);
   }
 }
@@ -71,7 +77,7 @@ export type Changes = Disposable & {
  * Watches a folder. Disposing the watcher, or aborting `signal`, settles a waiting `next`.
  * @param names files to watch; unset: all. A shim makes some twenty changes for each job
  */
-export function changesOf(dir: string, signal: AbortSignal, names?: readonly string[]): Changes {
+export function watchChanges(dir: string, signal: AbortSignal, names?: readonly string[]): Changes {
   let changed = false;
   let wake: (() => void) | undefined;
   const notify = () => {
@@ -112,6 +118,6 @@ export function changesOf(dir: string, signal: AbortSignal, names?: readonly str
 }
 
 /** Decodes a path of /proc/self/mountinfo, where special characters are octal escapes such as `\040`. */
-export function mountPath(text: string): string {
+export function unescapeMountPath(text: string): string {
   return text.replace(/\\(\d{3})/g, (_, digits) => String.fromCharCode(Number.parseInt(digits, 8)));
 }

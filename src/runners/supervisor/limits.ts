@@ -1,9 +1,9 @@
 /** The limits of an attempt: what its job requests, and at most what this machine has. */
 import { availableParallelism, totalmem } from 'node:os';
-import { diskRoom, type Hardware } from '../../base/hardware.ts';
+import { diskLimits, type Hardware } from '../../base/hardware.ts';
 import { memoizeTtl } from './memoize-ttl.ts';
 
-export type Limits = {
+export type JobLimits = {
   memoryBytes: number;
   /** For all jobs of this machine together. */
   allJobsMemoryBytes: number;
@@ -22,11 +22,11 @@ const PROCESSES = 4_096;
 const PROCESSES_PER_CPU = 256;
 
 /** The second argument describes the machine; default: this one. A GB of the API is a GiB, as everywhere in Loam. */
-export function limitsOf(
+export function computeLimits(
   { cpu, memoryGb, diskGb }: Hardware,
-  { cpus, memoryBytes: allJobsMemoryBytes } = thisMachine(),
-): Limits {
-  const { maxBytes, maxFiles } = diskRoom(diskGb);
+  { cpus, memoryBytes: allJobsMemoryBytes } = readMachineCapacity(),
+): JobLimits {
+  const { maxBytes, maxFiles } = diskLimits(diskGb);
   return {
     memoryBytes: Math.min(memoryGb * GIB, allJobsMemoryBytes),
     allJobsMemoryBytes,
@@ -43,7 +43,7 @@ type Machine = { cpus: number; memoryBytes: number };
 const MACHINE_TTL_MS = 1_000;
 
 /** CPUs and memory that this machine, or the server's container, has for all jobs together. */
-export const thisMachine = memoizeTtl(MACHINE_TTL_MS, readMachine);
+export const readMachineCapacity = memoizeTtl(MACHINE_TTL_MS, readMachine);
 
 function readMachine(): Machine {
   // Without a constraint this is 0, or a number larger than any memory.

@@ -12,10 +12,10 @@ import { Socket } from 'node:net';
 import {
   type LogBatch,
   type LogCursor,
-  logFull,
-  MAX_LINE,
-  messageOf,
+  logFullMessage,
+  MAX_LINE_BYTES,
   type RunnerLine,
+  toMessage,
 } from '../runner.ts';
 
 /** Small enough that the objects for a chunk of short lines, nine times its size, stay in V8's young generation. */
@@ -88,7 +88,7 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
         end = next;
       }
       append(frames.slice(0, end));
-      note(logFull(limits));
+      note(logFullMessage(limits));
     },
     close() {
       if (!closed) closeSync(fd);
@@ -127,7 +127,7 @@ function countFrames(frames: string): number {
 }
 
 /** Copies a FIFO's lines into the log. Text is handled as latin1, one character per byte, because that is fast. */
-export function follow(fifo: string, stream: 'o' | 'e', log: LogFile) {
+export function copyLines(fifo: string, stream: 'o' | 'e', log: LogFile) {
   // The reader is opened first and without blocking: otherwise each end would wait for the other.
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const writer = openSync(fifo, constants.O_WRONLY);
@@ -145,8 +145,8 @@ export function follow(fifo: string, stream: 'o' | 'e', log: LogFile) {
   let cut = false;
   const addToPending = (part: string) => {
     pending += part;
-    if (pending.length <= MAX_LINE) return;
-    pending = pending.slice(0, MAX_LINE);
+    if (pending.length <= MAX_LINE_BYTES) return;
+    pending = pending.slice(0, MAX_LINE_BYTES);
     cut = true;
   };
   const takeLine = () => {
@@ -198,7 +198,7 @@ export function parseLog(bytes: Buffer, cursor: LogCursor): LogBatch {
       timestamp: new Date(Number(frame.slice(0, stamp))),
       stream: kind.toLowerCase() === 'e' ? 'stderr' : 'stdout',
       // The kind is in upper case when the line was cut.
-      message: messageOf(frame.slice(stamp + 3), kind < 'a'),
+      message: toMessage(frame.slice(stamp + 3), kind < 'a'),
     });
   }
   return { lines, cursor };

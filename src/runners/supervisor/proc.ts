@@ -2,14 +2,14 @@
 import { createHash } from 'node:crypto';
 import { closeSync, existsSync, readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import { gigabytes, type StopReason } from './disk.ts';
+import { formatGigabytes, type StopReason } from './disk.ts';
 
 /** The environment variable that marks processes of an attempt, so that they are found when their parents have ended. */
-export const MARKER = 'LOAM_ATTEMPT_ID';
+export const ATTEMPT_ID_VARIABLE = 'LOAM_ATTEMPT_ID';
 
 /** Boot and start time, which make a pid unique; empty where there is no /proc. */
-export function identityOf(pid: number): { startTime: string; bootId: string } {
-  const stat = statOf(pid);
+export function readProcessIdentity(pid: number): { startTime: string; bootId: string } {
+  const stat = readProcessStat(pid);
   if (!stat) return { startTime: '', bootId: '' };
   return { startTime: stat.startTime, bootId: readBootId() };
 }
@@ -26,7 +26,7 @@ export function readBootId(): string {
 type ProcessStat = { state: string; parent: number; startTime: string; fields: string[] };
 
 /** Parses `/proc/<pid>/stat`, whose second field may contain spaces and parentheses. */
-export function statOf(pid: number | string): ProcessStat | undefined {
+export function readProcessStat(pid: number | string): ProcessStat | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
     const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
@@ -42,10 +42,10 @@ export function statOf(pid: number | string): ProcessStat | undefined {
 }
 
 /** All processes below `root`, not including it. */
-export function descendants(root: number): number[] {
+export function listDescendants(root: number): number[] {
   const children = new Map<number, number[]>();
-  for (const pid of allPids()) {
-    const parent = statOf(pid)?.parent;
+  for (const pid of listPids()) {
+    const parent = readProcessStat(pid)?.parent;
     if (parent === undefined) continue;
     children.set(parent, [...(children.get(parent) ?? []), pid]);
   }
@@ -57,7 +57,7 @@ export function descendants(root: number): number[] {
   return found;
 }
 
-export function allPids(): number[] {
+export function listPids(): number[] {
   return existsSync('/proc/self/stat') ? readdirSync('/proc').filter(isNumber).map(Number) : [];
 }
 
@@ -66,7 +66,7 @@ function isNumber(name: string): boolean {
 }
 
 /** Processes with a mark of the attempt, whatever their parents are. */
-export function markedPids(attempt: string): number[] {
+export function listMarkedPids(attempt: string): number[] {
   return [...findMarked(attempt)];
 }
 
@@ -84,9 +84,9 @@ export function killMarked(attempt: string): boolean {
 }
 
 function* findMarked(attempt: string): Generator<number> {
-  const entry = `${MARKER}=${attempt}\0`;
+  const entry = `${ATTEMPT_ID_VARIABLE}=${attempt}\0`;
   const limit = ` ${limitMark(attempt)} `;
-  for (const pid of allPids().reverse()) {
+  for (const pid of listPids().reverse()) {
     if (pid === process.pid) continue;
     const environment = read(pid, 'environ');
     // A process whose environment is not readable does not belong to this user.
@@ -162,7 +162,7 @@ const CLOSED_ON_EXEC = 0o2000000;
  * Closes inherited descriptors except the three standard streams. The program that started the server may have left some
  * open (a lock, a socket, a pipe to a supervisor), and every child of this process would inherit them.
  */
-export function closeInherited(): void {
+export function closeInheritedDescriptors(): void {
   if (!existsSync('/proc/self/fdinfo')) return;
   for (const fd of readdirSync('/proc/self/fdinfo').map(Number)) {
     if (fd <= 2) continue;
@@ -197,15 +197,15 @@ export async function watchMemory(
     if (sum(all, readResidentMemory) > limit && sum(all, readProportionalMemory) > limit)
       return {
         full: false,
-        reason: `The job ran out of memory and was ended. It may use ${gigabytes(limit)}.`,
+        reason: `The job ran out of memory and was ended. It may use ${formatGigabytes(limit)}.`,
       };
   }
 }
 
 /** A line for the log. @param killed number of processes @param bytes the job's limit */
-export function tellOutOfMemory(killed: number, bytes: number): string {
+export function describeOutOfMemory(killed: number, bytes: number): string {
   const who = killed === 1 ? 'a process was' : `${killed} processes were`;
-  return `The job ran out of memory: ${who} killed. It may use ${gigabytes(bytes)}.`;
+  return `The job ran out of memory: ${who} killed. It may use ${formatGigabytes(bytes)}.`;
 }
 
 function sum(pids: readonly number[], of: (pid: number) => number): number {
@@ -214,7 +214,7 @@ function sum(pids: readonly number[], of: (pid: number) => number): number {
 
 /** In bytes; 0 for a process that is gone. */
 function readResidentMemory(pid: number): number {
-  return Number(statOf(pid)?.fields[21] ?? 0) * PAGE;
+  return Number(readProcessStat(pid)?.fields[21] ?? 0) * PAGE;
 }
 
 /** In bytes; a shared page counts in part for each of its processes. Resident memory where this is not readable. */

@@ -8,7 +8,7 @@ import { existsSync, renameSync } from 'node:fs';
 import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { run } from '../../platform/processes/starter.ts';
-import { mountPath } from './folder.ts';
+import { unescapeMountPath } from './folder.ts';
 
 /** The pause before a retry; it doubles up to the maximum. */
 const FIRST_PAUSE_MS = 1_000;
@@ -172,5 +172,5 @@ function isWithin(path: string, folder: string): boolean {
 /** All mount points of this machine. On other systems than Linux a job cannot mount anything. */
 async function mountPoints(): Promise<string[]> {
   const text = await readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
-  return text.split('\n').map((line) => mountPath(line.split(' ')[4] ?? ''));
+  return text.split('\n').map((line) => unescapeMountPath(line.split(' ')[4] ?? ''));
 }

@@ -11,7 +11,7 @@ import { run } from '../../platform/processes/starter.ts';
 const FEW = 100;
 
 /** Gives the folders with their contents to the user and group. Links are not followed. */
-export async function giveTo(
+export async function changeOwner(
   { uid, gid }: { uid: number; gid: number },
   folders: readonly string[],
 ): Promise<void> {

@@ -6,7 +6,7 @@ import { constants, type Dirent } from 'node:fs';
 import { type FileHandle, lstat, open, opendir, readlink, realpath } from 'node:fs/promises';
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
-import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntries } from '../runner.ts';
+import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntriesError } from '../runner.ts';
 import { TAR_END, tarHeader, tarPadding } from './tar-format.ts';
 
 /** `owner`: the user that the job ran as. */
@@ -16,7 +16,7 @@ type OutputPath = { path: string; owner: number };
  * Finds on this machine a path as the job sees it; null when nothing exists there, or when the path or a link leads outside
  * the job's folders.
  */
-export async function locate(dir: string, path: string): Promise<OutputPath | null> {
+export async function locateOutput(dir: string, path: string): Promise<OutputPath | null> {
   const inside = normalize(path.startsWith('/') ? path : join(MOUNTS.work, path));
   const mount = Object.entries(MOUNTS).find(
     ([, at]) => inside === at || inside.startsWith(`${at}/`),
@@ -38,7 +38,7 @@ export async function locate(dir: string, path: string): Promise<OutputPath | nu
  * entries. Devices, FIFOs, sockets, files of other users and unreadable files are entries without contents, so that the
  * store can count them. Fails with TooLarge beyond `maxEntries`, before more names than that are in memory.
  */
-export function tarOf(output: OutputPath, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
+export function createTar(output: OutputPath, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
   return Readable.from(generateTar(output, maxEntries), { objectMode: false });
 }
 
@@ -68,7 +68,7 @@ async function* generateTar(
         yield emptyEntry(folderName);
         continue;
       }
-      if (entries === 'more') throw tooManyEntries(maxEntries);
+      if (entries === 'more') throw tooManyEntriesError(maxEntries);
       left -= entries.length;
       if (entries.length === 0 && folder)
         yield tarHeader({ name: folderName, size: 0, mode: 0o755, type: 'directory' });

@@ -46,7 +46,7 @@ export type Attempt = AttemptRecord & {
  * endpoint that nobody chose.
  * @throws Error when this machine is out of a resource, `signal.reason` when it aborts; then nothing must be recorded
  */
-export function attempt(
+export function attemptDelivery(
   deps: AttemptDeps,
   message: Message,
   signal: AbortSignal,

@@ -2,15 +2,15 @@
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
-  connectionType,
+  cursorPageArgs,
+  defineConnectionType,
+  definePageType,
   numberedPageCost,
-  pageArgs,
+  offsetPageArgs,
   pageCost,
-  pageType,
-  sliceArgs,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import { endedByReader, orThrow } from '../../platform/schema/subscription.ts';
+import { abortWithReader, orThrow } from '../../platform/schema/subscription.ts';
 import { listDeliveries, sliceDeliveries } from '../deliveries.ts';
 import { followDeliveries } from '../following.ts';
 import * as webhooks from '../webhooks.ts';
@@ -80,7 +80,7 @@ export const Webhook = builder.node(WebhookRef, {
         'The deliveries, newest first: those of namespaces that the viewer administers, and tests.',
       complexity: pageCost(),
       args: {
-        ...sliceArgs,
+        ...cursorPageArgs,
         status: t.arg({ type: DeliveryStatus, description: 'Only those with this status.' }),
         type: t.arg({ type: WebhookEventType, description: 'Only those of this type.' }),
       },
@@ -93,7 +93,7 @@ export const Webhook = builder.node(WebhookRef, {
       description: 'The same deliveries as a numbered page; only for REST.',
       complexity: numberedPageCost(),
       args: {
-        ...pageArgs,
+        ...offsetPageArgs,
         status: t.arg({ type: DeliveryStatus, description: 'Only those with this status.' }),
         type: t.arg({ type: WebhookEventType, description: 'Only those of this type.' }),
       },
@@ -103,8 +103,8 @@ export const Webhook = builder.node(WebhookRef, {
   }),
 });
 
-const WebhookConnection = connectionType('Webhook', Webhook);
-const WebhookPage = pageType<webhooks.Webhook>('WebhookPage', Webhook);
+const WebhookConnection = defineConnectionType('Webhook', Webhook);
+const WebhookPage = definePageType<webhooks.Webhook>('WebhookPage', Webhook);
 
 builder.prismaObjectField(User, 'webhooks', (t) =>
   t.field({
@@ -113,7 +113,7 @@ builder.prismaObjectField(User, 'webhooks', (t) =>
     description:
       'The webhooks of all namespaces that the user administers, newest first. Only the user sees them here.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await webhooks.sliceWebhooks(services, viewer, id, args), args),
@@ -127,7 +127,7 @@ builder.prismaObjectField(Namespace, 'webhooks', (t) =>
     description:
       'The webhooks that receive events of the namespace, newest first. Only its admins see them.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await webhooks.sliceNamespaceWebhooks(services, viewer, id, args), args),
@@ -148,7 +148,7 @@ builder.queryFields((t) => ({
     description:
       'The webhooks of all namespaces that the caller administers, newest first; only for REST. In GraphQL use `viewer { webhooks }`.',
     complexity: numberedPageCost(),
-    args: pageArgs,
+    args: offsetPageArgs,
     resolve: (_root, args, { services, viewer }) => webhooks.listWebhooks(services, viewer, args),
   }),
 }));
@@ -160,7 +160,7 @@ builder.subscriptionFields((t) => ({
       'Follows the deliveries of a webhook from now on: each one when it is created and whenever it changes. Ends with an error when the viewer loses access to one of its namespaces.',
     args: { id: t.arg.id({ required: true, description: 'The id of the webhook.' }) },
     subscribe: async (_root, { id }, { services, viewer }) =>
-      endedByReader(await followDeliveries(services, viewer, id)),
+      abortWithReader(await followDeliveries(services, viewer, id)),
     resolve: orThrow,
   }),
 }));

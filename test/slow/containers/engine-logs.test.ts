@@ -6,7 +6,7 @@ import { beforeEach, expect, test } from 'vitest';
 import { connect } from '../../../src/runners/docker/engine.ts';
 import { followLog } from '../../../src/runners/docker/logs.ts';
 import { readContainerState } from '../../../src/runners/docker/outcome.ts';
-import { type LogCursor, logFull, type RunnerLine } from '../../../src/runners/runner.ts';
+import { type LogCursor, logFullMessage, type RunnerLine } from '../../../src/runners/runner.ts';
 import { BUSYBOX, DOCKER, docker } from '../../support/docker.ts';
 import { needs } from '../../support/needs.ts';
 
@@ -136,7 +136,7 @@ test('a log ends at its cap of lines or bytes with a line that says so', async (
   ] as const) {
     const { found, last } = await allOf(made, caps);
     expect(found.slice(0, -1)).toEqual(whole.slice(0, count));
-    expect(found.at(-1)).toMatchObject({ stream: 'stderr', message: logFull(caps) });
+    expect(found.at(-1)).toMatchObject({ stream: 'stderr', message: logFullMessage(caps) });
     // Resuming a full log yields nothing.
     expect((await allOf(made, caps, last)).found).toEqual([]);
   }
@@ -153,7 +153,7 @@ test('a log ends at its cap of lines or bytes with a line that says so', async (
   found.push(...rest.found);
   expect(found).toHaveLength(1_501);
   for (const stream of ['stdout', 'stderr'] as const) {
-    const seen = messagesOf(found, stream).filter((message) => message !== logFull(caps));
+    const seen = messagesOf(found, stream).filter((message) => message !== logFullMessage(caps));
     expect(seen).toEqual(messagesOf(whole, stream).slice(0, seen.length));
   }
 });

@@ -10,9 +10,9 @@ import {
   type AttemptSpec,
   type Handle,
   type Outcome,
-  RunnerAway,
+  RunnerUnavailable,
 } from '../../../src/runners/runner.ts';
-import { identityOf, statOf } from '../../../src/runners/supervisor/proc.ts';
+import { readProcessIdentity, readProcessStat } from '../../../src/runners/supervisor/proc.ts';
 import { BUSYBOX, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
@@ -75,9 +75,9 @@ test('an engine that was killed before saving its state causes no second run and
   await forget(asCreated);
   expect(existsSync(`/proc/${pid}`)).toBe(true);
   expect(await runner.attach(first)).toBe('prepared');
-  await expect(runner.start(first)).rejects.toThrow(RunnerAway);
+  await expect(runner.start(first)).rejects.toThrow(RunnerUnavailable);
   expect(await runner.attach(first)).toBe('unprepared');
-  expect(statOf(pid)?.state ?? 'Z').toBe('Z');
+  expect(readProcessStat(pid)?.state ?? 'Z').toBe('Z');
 
   // The engine was killed after the container ended, and before it saved that.
   const handle = await runner.prepare(spec, never);
@@ -112,10 +112,10 @@ test('removing a container whose engine was killed during its start leaves no pr
   await engine.kill('SIGKILL');
   await asCreated();
   await engine.start();
-  expect(statOf(pid)?.state ?? 'Z').not.toBe('Z');
+  expect(readProcessStat(pid)?.state ?? 'Z').not.toBe('Z');
   // The job was cancelled meanwhile.
   await runner.remove(handle);
-  expect(statOf(pid)?.state ?? 'Z').toBe('Z');
+  expect(readProcessStat(pid)?.state ?? 'Z').toBe('Z');
 });
 
 test.for(['disconnected', 'connected'] as const)(
@@ -138,7 +138,7 @@ test.for(['disconnected', 'connected'] as const)(
     await engine.kill('SIGKILL');
     await before();
     await engine.start();
-    await expect(runner.start(first)).rejects.toThrow(RunnerAway);
+    await expect(runner.start(first)).rejects.toThrow(RunnerUnavailable);
     expect(await runner.attach(first)).toBe('unprepared');
 
     const handle = await runner.prepare(spec, never);
@@ -177,7 +177,7 @@ test('the start barrier opens only after a recorder has created the FIFOs', asyn
   // Stands for a recorder that is killed right after its claim.
   const recorder = spawn('sleep', ['600']);
   const pid = recorder.pid as number;
-  const claim = JSON.stringify({ pid, ...identityOf(pid) });
+  const claim = JSON.stringify({ pid, ...readProcessIdentity(pid) });
   await writeFile(join(dir, spec.id, 'record/claim'), claim);
   await expect(runner.start(handle)).rejects.toThrow(/has not started/);
   const ended = once(recorder, 'exit');
@@ -246,7 +246,7 @@ test('a job on an unavailable engine is given up if it was cancelled or is past 
     await begun(600_000),
   ];
   await engine.kill('SIGKILL');
-  await expect(runner.signal(cancelled.handle, 'TERM')).rejects.toThrow(RunnerAway);
+  await expect(runner.signal(cancelled.handle, 'TERM')).rejects.toThrow(RunnerUnavailable);
   const unreachable = { kind: 'lost', unreachable: true };
   await eventually(() => expect(cancelled.outcome()).toEqual(unreachable));
   await eventually(() => expect(overdue.outcome()).toEqual(unreachable));
@@ -285,7 +285,7 @@ test.for(['cat /dev/zero', 'yes begun', 'yes exit 0'])(
 
 /** CPU seconds of a process; the kernel counts 100 ticks per second. */
 function secondsOf(pid: number): number {
-  const fields = statOf(pid)?.fields ?? [];
+  const fields = readProcessStat(pid)?.fields ?? [];
   return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
@@ -315,7 +315,7 @@ test('a container whose shell ends at the start barrier is not recreated forever
       expect([255, 137]).toContain(outcome.exitCode);
       break;
     }
-    expect(begun).toBeInstanceOf(RunnerAway);
+    expect(begun).toBeInstanceOf(RunnerUnavailable);
     again++;
   }
   expect(again).toBeLessThanOrEqual(3);

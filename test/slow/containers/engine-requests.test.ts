@@ -4,7 +4,7 @@ import { type AddressInfo, createServer, type Socket } from 'node:net';
 import type Docker from 'dockerode';
 import { expect, onTestFinished, test, vi } from 'vitest';
 import { connect } from '../../../src/runners/docker/engine.ts';
-import { RunnerAway } from '../../../src/runners/runner.ts';
+import { RunnerUnavailable } from '../../../src/runners/runner.ts';
 import { DOCKER } from '../../support/docker.ts';
 import { engineProxy } from '../../support/engine-proxy.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -39,7 +39,7 @@ test('requests to a frozen engine are aborted at their time limit, with their co
   const { port } = frozen.address() as AddressInfo;
   const engine = connect({ ...DOCKER, host: `tcp://127.0.0.1:${port}` });
   const all = Object.entries(REQUESTS).map(([what, request]) =>
-    expect(engine.call(request, 500), what).rejects.toThrow(RunnerAway),
+    expect(engine.call(request, 500), what).rejects.toThrow(RunnerUnavailable),
   );
   await eventually(() => expect(open.size).toBe(all.length));
   await Promise.all(all);

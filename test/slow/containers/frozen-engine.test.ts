@@ -8,7 +8,7 @@ import { connect } from '../../../src/runners/docker/engine.ts';
 import { openImageUsers } from '../../../src/runners/docker/image-users.ts';
 import { followLog } from '../../../src/runners/docker/logs.ts';
 import { readChunks } from '../../../src/runners/docker/streams.ts';
-import { RunnerAway } from '../../../src/runners/runner.ts';
+import { RunnerUnavailable } from '../../../src/runners/runner.ts';
 import { DEFAULT_UIDS } from '../../../src/runners/supervisor/accounts.ts';
 import { BUSYBOX, DOCKER, docker, dockerRunner } from '../../support/docker.ts';
 import { type EngineProxy, engineProxy } from '../../support/engine-proxy.ts';
@@ -74,7 +74,7 @@ test.for(['frozen', 'killed'] as const)(
     owner.catch(() => {});
     await eventually(() => expect(proxy.holding).toBe(1));
     if (how === 'killed') proxy.breakOff();
-    await expect(owner).rejects.toThrow(RunnerAway);
+    await expect(owner).rejects.toThrow(RunnerUnavailable);
     proxy.held = undefined;
     expect(await users.resolveOwner(image, null, never)).toEqual({ uid: 4321, gid: 4322 });
     expect(await docker('ps', '--all', '--quiet', '--filter', `ancestor=${Id}`)).toBe('');
@@ -97,7 +97,7 @@ test.for(['frozen', 'killed'] as const)(
     read?.catch(() => {});
     await eventually(() => expect(proxy.holding).toBe(1));
     if (how === 'killed') proxy.breakOff();
-    await expect(read).rejects.toThrow(RunnerAway);
+    await expect(read).rejects.toThrow(RunnerUnavailable);
     await eventually(() => expect(proxy.holding).toBe(0));
     proxy.held = undefined;
     const again = await readArtifacts(source, '/made', { silentMs });
@@ -130,7 +130,7 @@ test.for(['frozen while its container ended', 'unavailable between two checks'] 
     const answers = [
       async () => false,
       how === 'unavailable between two checks'
-        ? () => Promise.reject(new RunnerAway('away'))
+        ? () => Promise.reject(new RunnerUnavailable('away'))
         : async () => true,
     ];
     const hasEnded = async () => (await (answers.shift() ?? (async () => true))()) as boolean;

@@ -6,7 +6,7 @@ import { pino } from 'pino';
 import { expect, onTestFinished, test } from 'vitest';
 import { type Config, readConfig } from '../../../src/base/config/config.ts';
 import { openRunner } from '../../../src/runners/open.ts';
-import { kindsOf, LOCAL } from '../../../src/runners/runner.ts';
+import { kindsOf, LOCAL_MACHINE } from '../../../src/runners/runner.ts';
 import { BUSYBOX, DOCKER } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
@@ -39,7 +39,7 @@ async function opened(changes: Partial<Config>) {
 }
 
 const here = (withImage: boolean, withoutImage: boolean) => [
-  expect.objectContaining({ id: LOCAL, withImage, withoutImage }),
+  expect.objectContaining({ id: LOCAL_MACHINE, withImage, withoutImage }),
 ];
 const answers = expect.stringMatching(/^Docker .* answers at .*, on this machine$/);
 
@@ -51,7 +51,9 @@ test('without an engine, jobs run as processes and jobs with an image are refuse
     `Jobs run as processes, and those with an image are refused: no container engine answers at ${docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
   ]);
   expect(kindsOf(runner)).toEqual(['process']);
-  expect(runner.machines).toEqual([expect.objectContaining({ id: LOCAL, withImage: false })]);
+  expect(runner.machines).toEqual([
+    expect.objectContaining({ id: LOCAL_MACHINE, withImage: false }),
+  ]);
   expect(runner.engineAway ?? false).toBe(false);
 });
 

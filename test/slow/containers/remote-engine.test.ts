@@ -200,7 +200,7 @@ describe('GPU utilization on another machine', () => {
     await using made = await dockerRunner({
       docker,
       engine: 'far',
-      gpusElsewhere: { T4: 2 },
+      remoteGpus: { T4: 2 },
       network: { mode: 'none' },
     });
     const { runner } = made;

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { createLog } from '../../../src/base/log.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
 import { type NetworkOptions, openNetwork } from '../../../src/runners/docker/network.ts';
-import { RunnerAway } from '../../../src/runners/runner.ts';
+import { RunnerUnavailable } from '../../../src/runners/runner.ts';
 import { DOCKER, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import * as far from '../../support/hostile/engine.ts';
@@ -270,11 +270,11 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
       ...reached,
       call: ((...args) =>
         away
-          ? Promise.reject(new RunnerAway('away'))
+          ? Promise.reject(new RunnerUnavailable('away'))
           : reached.call(...args)) as typeof reached.call,
     };
     const network = await openNetwork(coming, { prepared: 'bridges' }, here, log);
-    await expect(network.options()).rejects.toThrow(RunnerAway);
+    await expect(network.options()).rejects.toThrow(RunnerUnavailable);
     away = false;
     await expect(network.options()).rejects.toThrow(/^LOAM_DOCKER_NETWORK: .* has no such network/);
     await engine.docker('network', 'create', 'bridges');

@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import type { Outcome, Runner } from '../../../src/runners/runner.ts';
-import type { Limits } from '../../../src/runners/supervisor/limits.ts';
+import type { JobLimits } from '../../../src/runners/supervisor/limits.ts';
 import { dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type Need, needs } from '../../support/needs.ts';
@@ -17,7 +17,7 @@ const never = new AbortController().signal;
 const MiB = 2 ** 20;
 
 type Made = AsyncDisposable & { runner: Runner };
-type Options = { limits?: Partial<Limits> };
+type Options = { limits?: Partial<JobLimits> };
 
 async function processRunner(options: Options = {}): Promise<Made> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-hostile-'));

@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { openProcessRunner } from '../../../src/runners/process/runner.ts';
-import { descendants, markedPids } from '../../../src/runners/supervisor/proc.ts';
+import { listDescendants, listMarkedPids } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../../support/eventually.ts';
 import { INTERNET, LAN, METADATA, PORT, WITH_NETWORKS } from '../../support/hostile/internet.ts';
 import { confined } from '../../support/hostile/user.ts';
@@ -84,13 +84,13 @@ test('the network ends with its attempt, also when the shim is killed', async (c
       // bubblewrap ends with its parent only when it stands: before that, whoever waits for the job ends it.
       for await (const { lines } of runner.logs(handle, null, never)) if (lines.length > 0) break;
       const claim = JSON.parse(await readFile(join(dir, spec.id, 'claim'), 'utf8'));
-      const pids = descendants(claim.pid);
+      const pids = listDescendants(claim.pid);
       expect(await namesOf(pids), end).toContain('slirp4netns');
       if (end === 'the job') await runner.signal(handle, 'KILL');
       else process.kill(claim.pid, 'SIGKILL');
       // Nobody sweeps here: each holds a pipe to the shim.
       await eventually(async () => expect(await namesOf(pids), end).toEqual([]));
-      expect(markedPids(spec.id), end).toEqual([]);
+      expect(listMarkedPids(spec.id), end).toEqual([]);
     }
   } finally {
     await runner.sweep(new Set());

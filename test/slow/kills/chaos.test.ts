@@ -9,7 +9,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
-import { descendants } from '../../../src/runners/supervisor/proc.ts';
+import { listDescendants } from '../../../src/runners/supervisor/proc.ts';
 import { compare, type Ran } from '../../support/chaos/compare.ts';
 import {
   CONTAINERS,
@@ -224,6 +224,6 @@ async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<
  */
 function forgottenBy(folder: string): string[] {
   return namingProcesses(`-address ${folder}/`)
-    .filter(({ pid }) => descendants(pid).length > 0)
+    .filter(({ pid }) => listDescendants(pid).length > 0)
     .map(({ line }) => line);
 }

@@ -21,7 +21,7 @@ import {
   type ProcessRunnerOptions,
 } from '../../../src/runners/process/runner.ts';
 import type { AttemptSpec, Outcome } from '../../../src/runners/runner.ts';
-import { descendants, statOf } from '../../../src/runners/supervisor/proc.ts';
+import { listDescendants, readProcessStat } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
@@ -217,12 +217,12 @@ test('an attempt whose shim was killed before the start is started by another', 
   const { shim, network } = await eventually(() => {
     const [found] = namingProcesses(dir);
     if (!found) throw new Error('there is no shim yet');
-    const network = descendants(found.pid);
+    const network = listDescendants(found.pid);
     expect(network.length).toBeGreaterThan(1);
     return { shim: found.pid, network };
   });
   process.kill(shim, 'SIGKILL');
-  await eventually(() => expect(network.filter((pid) => statOf(pid))).toEqual([]));
+  await eventually(() => expect(network.filter((pid) => readProcessStat(pid))).toEqual([]));
   const start = () => runner.start(handle);
   // Whoever looks after it tries again, where the death of the shim was not known yet.
   await start().catch(start);

@@ -11,7 +11,7 @@ import { openDockerRunner } from '../../../src/runners/docker/runner.ts';
 import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import type { Runner } from '../../../src/runners/runner.ts';
 import type { Claim } from '../../../src/runners/supervisor/claim.ts';
-import { descendants, statOf } from '../../../src/runners/supervisor/proc.ts';
+import { listDescendants, readProcessStat } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../eventually.ts';
 import { attemptSpec } from '../runner.contract.ts';
 import type { Asked, Told } from './user.ts';
@@ -54,9 +54,9 @@ async function runJob(runner: Runner, asked: Asked): Promise<Told> {
 async function crash(attempt: string, alone = false): Promise<void> {
   const claim = readFileSync(join(options.dir, attempt, 'claim'), 'utf8');
   const { pid } = JSON.parse(claim) as Claim;
-  const below = descendants(pid);
+  const below = listDescendants(pid);
   process.kill(pid, 'SIGKILL');
-  const runs = (one: number) => ![undefined, 'Z', 'X'].includes(statOf(one)?.state);
+  const runs = (one: number) => ![undefined, 'Z', 'X'].includes(readProcessStat(one)?.state);
   if (!alone) return;
   await eventually(() => {
     const left = below.filter(runs);

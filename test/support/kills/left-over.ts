@@ -5,7 +5,11 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ListMultipartUploadsCommand, ListObjectsV2Command, S3Client } from '@aws-sdk/client-s3';
-import { descendants, MARKER, statOf } from '../../../src/runners/supervisor/proc.ts';
+import {
+  ATTEMPT_ID_VARIABLE,
+  listDescendants,
+  readProcessStat,
+} from '../../../src/runners/supervisor/proc.ts';
 import type { Servers } from '../many-servers.ts';
 
 const run = promisify(execFile);
@@ -68,7 +72,7 @@ export function processesLeft(loam: Servers): string[] {
     const isKept = () =>
       serving.has(parentOf(parentOf(pid))) &&
       !openFiles(pid).some((file) => file.includes('/att_')) &&
-      !descendants(Number(pid)).some(isOfAttempt);
+      !listDescendants(Number(pid)).some(isOfAttempt);
     if (/process\/shim\.ts|docker\/recorder\.ts/.test(command) && isKept()) return [];
     return command ? [`${pid} ${command}`] : [];
   });
@@ -77,14 +81,14 @@ export function processesLeft(loam: Servers): string[] {
 /** Whether it has the mark of an attempt. */
 function isOfAttempt(pid: number): boolean {
   try {
-    return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${MARKER}=att_`);
+    return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${ATTEMPT_ID_VARIABLE}=att_`);
   } catch {
     return false;
   }
 }
 
 function parentOf(pid: string): string {
-  return String(statOf(pid)?.parent ?? '');
+  return String(readProcessStat(pid)?.parent ?? '');
 }
 
 function openFiles(pid: string): string[] {

@@ -16,7 +16,7 @@ import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
 import { patchOf, type Quarantined } from '../../../git/objects/walk.ts';
 import { createYielder } from '../incoming-push.ts';
-import { secretsIn } from './find.ts';
+import { findSecrets } from './find.ts';
 
 export type Finding = {
   /** The same secret has the same id in the same repository. */
@@ -110,7 +110,7 @@ export class SecretScan {
   async #suspectsIn(data: Buffer): Promise<Suspect[]> {
     const found = new Map<string, Suspect>();
     for (const bytes of data.includes(0) ? [data, withoutNuls(data)] : [data]) {
-      for (const secret of secretsIn(bytes, bytes.toString('latin1'))) {
+      for (const secret of findSecrets(bytes, bytes.toString('latin1'))) {
         await this.#yieldIfDue();
         if (!secret) continue;
         const { kind, text } = secret;
