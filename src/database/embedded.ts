@@ -3,6 +3,7 @@
  * that was killed (by its pid file), and started again whenever it ends under us. Who owns the data folder is
  * decided by a lock in the database (`session.ts`), which dies with its holder.
  */
+import { randomUUID } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { ConfigError } from '../config.ts';
@@ -22,7 +23,7 @@ import {
 
 /** What `pg` and Prisma's adapter need to connect. */
 export type DatabaseTarget = { connectionString: string } | SocketTarget;
-type SocketTarget = { host: string; user: string; database: string };
+type SocketTarget = { host: string; user: string; database: string; application_name?: string };
 
 export type EmbeddedPostgres = {
   target: SocketTarget;
@@ -46,6 +47,8 @@ const MAX_PAUSE_MS = 5_000;
 const LASTED_MS = 30_000;
 
 const STARTING_UP = '57P03';
+/** Tells connections of this process from those of another Loam: one that we have closed may be listed for a while. */
+const OWN_CONNECTION = `loam ${randomUUID()}`;
 
 /**
  * Starts, or adopts, the server of `dir` and makes the database `loam` in it.
@@ -95,7 +98,12 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
 
 /** Where the server of `dir` is reached, if it runs. */
 export function targetIn(dir: string): SocketTarget {
-  return { host: socketDirectory(dir), user: SUPERUSER, database: 'loam' };
+  return {
+    host: socketDirectory(dir),
+    user: SUPERUSER,
+    database: 'loam',
+    application_name: OWN_CONNECTION,
+  };
 }
 
 /** Starts the server again whenever it has ended, until `stopping` aborts. Never rejects. */
@@ -156,9 +164,9 @@ async function untilItAccepts(place: Place, pid: number, stopping?: AbortSignal)
 
 async function servesOthers(socketDir: string): Promise<boolean> {
   const others = `select from pg_stat_activity
-    where backend_type = 'client backend' and pid <> pg_backend_pid()`;
+    where backend_type = 'client backend' and pid <> pg_backend_pid() and application_name <> $1`;
   return withClient(socketDir, async (client) =>
-    Boolean((await client.query(others)).rowCount),
+    Boolean((await client.query(others, [OWN_CONNECTION])).rowCount),
   ).catch(() => false);
 }
 
