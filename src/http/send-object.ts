@@ -64,9 +64,13 @@ export async function sendObject(
 
 /** Each piece when the one before it has left: their memory may be the same. */
 async function sendAll(contents: AsyncIterable<Uint8Array>, res: Response): Promise<void> {
+  // A write to a socket that is being destroyed calls nothing back: Node keeps it for a socket that never comes.
+  let fail = (_: Error) => {};
+  res.once('close', () => fail(new Error('The client closed the connection')));
   for await (const piece of contents) {
     if (piece.length === 0) continue;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
+    fail = reject;
     res.write(piece, (error) => (error ? reject(error) : resolve()));
     await promise;
   }
