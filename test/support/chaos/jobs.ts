@@ -92,9 +92,10 @@ const CHECKS = {
 /** As it is submitted. */
 export function jobOf(kind: Kind, name: string, place: Place, { host, port }: Address) {
   const { image, repo, volume } = place;
+  // The network of a job ends with its process, and what it still holds with it: so each telling waits for its answer.
   const say = image
-    ? `echo "$1" | nc -w 2 ${host} ${port}`
-    : `bash -c 'echo "$1" > /dev/tcp/${host}/${port}' tell "$1"`;
+    ? `echo "$1" | nc -w 10 ${host} ${port} >/dev/null`
+    : `bash -c 'exec 3<>/dev/tcp/${host}/${port}; echo "$1" >&3; read -r <&3' tell "$1"`;
   const checks = [...(repo ? [CHECKS.repo] : []), ...(volume ? [CHECKS.volume] : [])];
   return {
     name,

@@ -16,7 +16,7 @@ export async function startFarWitness(
   cleanup: AsyncDisposableStack,
 ): Promise<Witness & { host: string }> {
   if (!bridge) throw new Error('the engine is in another network than the witness');
-  const witness = await startWitness(cleanup, '0.0.0.0');
+  const witness = await startWitness(cleanup, '0.0.0.0', { answers: true });
   // By a gateway, or it would be a network of this machine, which is closed to jobs. Nothing is ever sent to that one.
   const route = [INTERNET, 'via', bridge.free, 'dev', bridge.name];
   await run('ip', ['route', 'replace', ...route]);

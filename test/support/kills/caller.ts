@@ -30,6 +30,7 @@ export type Witness = { port: number; said: string[] };
 export async function startWitness(
   cleanup: AsyncDisposableStack,
   host = '127.0.0.1',
+  { answers = false } = {},
 ): Promise<Witness> {
   const said: string[] = [];
   const server = createServer((socket) => {
@@ -39,6 +40,7 @@ export async function startWitness(
       const lines = `${text}${chunk}`.split('\n');
       text = lines.pop() ?? '';
       said.push(...lines);
+      if (answers && lines.length > 0) socket.end('heard\n');
     });
   }).listen(0, host);
   await once(server, 'listening');
