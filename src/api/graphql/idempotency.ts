@@ -80,7 +80,7 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
         });
       } catch (error) {
         // The work is done: better an answer that cannot be replayed than none.
-        services.log.error({ err: error }, 'an answer was not kept for its Idempotency-Key');
+        services.log.error({ err: error }, 'could not store the response for its Idempotency-Key');
       }
     },
   };

@@ -28,7 +28,7 @@ export function createStarting(limits: RateLimits, log: Logger): Express {
   app.use(requestId, cors);
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   const showRates: RequestHandler = async (req, res, next) => {
-    res.set(asText(await limits.of(req.socket.remoteAddress ?? 'gone')));
+    res.set(asText(await limits.headersFor(req.socket.remoteAddress ?? 'gone')));
     next();
   };
   app.use(preflights(showRates), showRates);

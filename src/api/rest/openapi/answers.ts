@@ -149,12 +149,12 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
   },
   422: {
     meaning:
-      'Each value is allowed, their combination is not; or the key was used for another request.',
+      'Each value is allowed, their combination is not; or the key was already used for another request.',
     examples: {
       combination: ['invalid_request', 'memory_gb: must be from 1 to 32 with 2 vCPUs (got 64)'],
       key: [
         'invalid_request',
-        'Idempotency-Key: it was used for another request; take a new key for each',
+        'Idempotency-Key: already used for another request; use a new key for each request',
       ],
     },
   },
@@ -206,14 +206,14 @@ function conflict({ conflict: own, method }: Route): Json {
   const isPost = method === 'POST';
   const meanings = [
     ...(own ? [own[0] === 'already_exists' ? 'The name is taken' : 'The state forbids it'] : []),
-    ...(isPost ? ['the first request under the same `Idempotency-Key` is still running'] : []),
+    ...(isPost ? ['the first request with the same `Idempotency-Key` is still running'] : []),
   ];
   const examples: Record<string, Example> = {};
   if (own) examples.own = own;
   if (isPost)
     examples.running = [
       'conflict',
-      'The first request under this Idempotency-Key is still running',
+      'The first request with this Idempotency-Key is still running',
     ];
   return described(409, {
     meaning: `${meanings.join(', or ')}.`,
