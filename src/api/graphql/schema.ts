@@ -35,8 +35,6 @@ import '../../webhooks/graphql/webhooks.ts';
 import '../../webhooks/graphql/mutations.ts';
 import './diagnostics.ts';
 
-export const schema = lookAtRows(demandDiskSpace(builder.toSchema()));
-
 /* What the floor of free disk means for GraphQL, and so for REST, whose writes are mutations. */
 
 /** What ends or removes something frees space, and may be how the operator mends it. */
@@ -54,3 +52,5 @@ function demandDiskSpace(schema: GraphQLSchema): GraphQLSchema {
   }
   return schema;
 }
+
+export const schema = lookAtRows(demandDiskSpace(builder.toSchema()));

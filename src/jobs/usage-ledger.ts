@@ -1,9 +1,7 @@
 /**
- * What a namespace has used and what that cost, by user and day.
- *
- * The ledger (`usage_days`) is a row for each namespace, user and day in UTC. It grows in the transaction in which a
- * job gets the time of an attempt (`moveJob`), so it agrees with the jobs, and it stays when they are deleted. What it
- * holds of money is the price of an hour times seconds, which is exact; it is divided when it is shown.
+ * The usage of a namespace and its cost: a ledger (`usage_days`) with a row for each namespace, user and day in UTC. The time
+ * of an attempt is added to the job and to the ledger in one transaction (`moveJob`), and the ledger stays when jobs are
+ * deleted. Costs are stored as price per hour times seconds, which is exact, and divided when shown.
  */
 
 import { Decimal } from 'decimal.js';
@@ -12,35 +10,35 @@ import { invalid } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
 import { type Slice, type SliceRequest, sliceOf } from '../platform/database/paging.ts';
 import { runStatement, type Transaction } from '../platform/database/statement.ts';
-import { ranUntil, secondsBetween } from './runtime.ts';
+import { runSpanUntil, secondsBetween } from './runtime.ts';
 
 const DAY_MS = 86_400_000;
-/** Days of one question. */
+/** Days of one query. */
 const MAX_DAYS = 366;
-/** With a row for each day and user. */
+/** Days of a query that returns a row for each day and user. */
 const MAX_DAYS_BY_USER = 31;
 
-/** Time of an attempt that counts: whole seconds from its start on. */
-export type Ran = { from: Date; seconds: number };
+/** The billed time of an attempt: whole seconds from its start. */
+export type RunSpan = { from: Date; seconds: number };
 
 type Priced = { gpu: string; gpuCount: number; costPerHour: { toString(): string } };
-type Entry = Priced & { namespaceId: string; createdById: string | null };
+type LedgerJob = Priced & { namespaceId: string; createdById: string | null };
 
-/** What a job ran, and when it ended, if it has. */
-export type Used = { job: Entry; ran?: Ran; endedAt?: Date };
+/** The time that a job ran, and its end if it has ended. */
+export type UsageEntry = { job: LedgerJob; ran?: RunSpan; endedAt?: Date };
 
 /**
- * Adds what jobs ran, and each job itself on the day on which it ended. All transactions lock these rows last, but for the shares
- * of the queue, which are locked at the commit, and in the order of the statement, so that none waits for one that waits for it.
+ * Adds the time that jobs ran, and counts each job on the day on which it ended. To avoid deadlocks, all transactions lock
+ * these rows last, in the order of the statement. Only the rows of `queue_shares` are locked later, at the commit.
  */
-export async function addUsage(tx: Transaction, used: readonly Used[]): Promise<void> {
+export async function addUsage(tx: Transaction, used: readonly UsageEntry[]): Promise<void> {
   const parts = used.flatMap(({ job, ran, endedAt }) => {
-    const days = ran ? byDay(ran).map((part) => ({ ...part, jobs: 0 })) : [];
+    const days = ran ? splitByDay(ran).map((part) => ({ ...part, jobs: 0 })) : [];
     if (endedAt) days.push({ day: dayOf(endedAt), seconds: 0, jobs: 1 });
     return days.map((part) => ({ job, ...part }));
   });
   if (parts.length === 0) return;
-  await runStatement(tx, ADD, [
+  await runStatement(tx, ADD_TO_LEDGER, [
     parts.map(({ job }) => job.namespaceId),
     parts.map(({ day }) => day),
     parts.map(({ job }) => job.createdById ?? ''),
@@ -51,7 +49,7 @@ export async function addUsage(tx: Transaction, used: readonly Used[]): Promise<
   ]);
 }
 
-const ADD = `
+const ADD_TO_LEDGER = `
   insert into usage_days as ledger
     (namespace_id, day, user_id, seconds, gpu_seconds, price_seconds, jobs)
   select namespace_id, day, user_id, sum(seconds), sum(seconds * gpus), sum(seconds * cost_per_hour), sum(jobs)
@@ -64,8 +62,8 @@ const ADD = `
     price_seconds = ledger.price_seconds + excluded.price_seconds,
     jobs = ledger.jobs + excluded.jobs`;
 
-/** The days in UTC over which it ran. Each is rounded at its ends alone, so that they add up to the whole. */
-function byDay({ from, seconds }: Ran): { day: string; seconds: number }[] {
+/** Splits a run by days in UTC. Only the boundaries are rounded, so that the parts add up to the whole. */
+function splitByDay({ from, seconds }: RunSpan): { day: string; seconds: number }[] {
   const parts: { day: string; seconds: number }[] = [];
   let counted = 0;
   for (let at = from.getTime(); counted < seconds; ) {
@@ -89,7 +87,7 @@ export type UsageQuery = SliceRequest & {
   /** The first and the last day, in UTC. */
   from: string;
   to: string;
-  /** Null: all of it together. */
+  /** Null: one row for all days together. */
   period?: Period | null;
   byUser: boolean;
 };
@@ -97,7 +95,7 @@ export type UsageQuery = SliceRequest & {
 export type UsageRow = {
   from: string;
   to: string;
-  /** Null when it is of all users, or of one that is not known any more. */
+  /** Null for all users together, or for a user who no longer exists. */
   userId: string | null;
   seconds: bigint;
   gpuSeconds: bigint;
@@ -106,8 +104,9 @@ export type UsageRow = {
 };
 
 /**
- * What was used between two days, both included, by period and user; of what runs, until its process ended, or now.
- * @throws AppError 400, 401, 403: members see it, and admins what each user used
+ * Reads the usage between two days, both included, by period and user. Running attempts count until now, or until their
+ * process ended.
+ * @throws AppError 400, 401, 403; members see the total, and only admins the usage of each user
  */
 export async function namespaceUsage(
   { pool }: { pool: pg.Pool },
@@ -119,27 +118,27 @@ export async function namespaceUsage(
   const days = 1 + Math.round((Date.parse(to) - Date.parse(from)) / DAY_MS);
   const max = byUser && period === 'day' ? MAX_DAYS_BY_USER : MAX_DAYS;
   if (days < 1) throw invalid('to', 'must not be before from');
-  if (days > max) throw invalid('to', `must be within ${max} days from the day from`);
+  if (days > max) throw invalid('to', `must be at most ${max - 1} days after from`);
 
-  // What a period is called is how its days begin.
+  // The name of a period is the common prefix of its days, such as `2026-01`.
   const length = period === 'day' ? 10 : period === 'month' ? 7 : 0;
   const groups = new Map<
     string,
     Omit<UsageRow, 'from' | 'to' | 'cost'> & { price: Decimal; name: string }
   >();
-  const add = (name: string, user: string, used: Omit<Stored, 'name' | 'user_id'>) => {
+  const add = (name: string, user: string, used: Omit<LedgerRow, 'name' | 'user_id'>) => {
     const key = `${name}/${user}`;
-    const known = groups.get(key);
+    const group = groups.get(key);
     groups.set(key, {
       name,
       userId: user || null,
-      seconds: (known?.seconds ?? 0n) + BigInt(used.seconds),
-      gpuSeconds: (known?.gpuSeconds ?? 0n) + BigInt(used.gpu_seconds),
-      price: (known?.price ?? new Decimal(0)).plus(used.price_seconds),
-      jobs: (known?.jobs ?? 0) + Number(used.jobs),
+      seconds: (group?.seconds ?? 0n) + BigInt(used.seconds),
+      gpuSeconds: (group?.gpuSeconds ?? 0n) + BigInt(used.gpu_seconds),
+      price: (group?.price ?? new Decimal(0)).plus(used.price_seconds),
+      jobs: (group?.jobs ?? 0) + Number(used.jobs),
     });
   };
-  const { rows } = await pool.query<{ used: Stored[]; running: Running[] }>({
+  const { rows } = await pool.query<{ used: LedgerRow[]; running: RunningAttempt[] }>({
     name: 'loam-usage-of-namespace',
     text: USAGE,
     values: [namespaceId, from, to, length, byUser],
@@ -149,8 +148,8 @@ export async function namespaceUsage(
   for (const { name, user_id, ...amounts } of used) add(name, user_id, amounts);
   for (const { user_id, gpu, gpu_count, cost_per_hour, started_at, exited_at } of running) {
     const exitedAt = exited_at === null ? null : new Date(exited_at);
-    const ran = ranUntil({ startedAt: new Date(started_at), exitedAt }, now);
-    for (const { day, seconds } of ran ? byDay(ran) : []) {
+    const ran = runSpanUntil({ startedAt: new Date(started_at), exitedAt }, now);
+    for (const { day, seconds } of ran ? splitByDay(ran) : []) {
       if (day < from || day > to) continue;
       const gpu_seconds = gpu === 'none' ? 0 : seconds * gpu_count;
       const price_seconds = new Decimal(cost_per_hour).times(seconds).toFixed();
@@ -162,7 +161,11 @@ export async function namespaceUsage(
     .sort(([a], [b]) => (a < b ? -1 : 1))
     .map(([key, { name, price, ...amounts }]) => ({
       key,
-      row: { ...amounts, ...spanOf(name, { from, to }), cost: price.div(3600).toDecimalPlaces(4) },
+      row: {
+        ...amounts,
+        ...daysOfPeriod(name, { from, to }),
+        cost: price.div(3600).toDecimalPlaces(4),
+      },
     }));
   const { items, ...slice } = sliceOf(list, range, ({ key }) =>
     Buffer.from(key).toString('base64url'),
@@ -170,7 +173,7 @@ export async function namespaceUsage(
   return { ...slice, items: items.map(({ cursor, node }) => ({ cursor, node: node.row })) };
 }
 
-type Stored = {
+type LedgerRow = {
   name: string;
   user_id: string;
   seconds: string | number;
@@ -179,7 +182,7 @@ type Stored = {
   jobs: number;
 };
 
-type Running = {
+type RunningAttempt = {
   user_id: string;
   gpu: string;
   gpu_count: number;
@@ -189,9 +192,9 @@ type Running = {
 };
 
 /**
- * Both in one statement, so that an attempt that ends meanwhile is in one of them. What runs is no more than all
- * workers have room for. Large numbers are texts, because JSON's are not exact; a day as text would follow the
- * database's DateStyle.
+ * Ledger and running attempts in one statement, so that an attempt that ends meanwhile is in exactly one of them. The number
+ * of running attempts is bounded by the slots of all workers. Large numbers are text, because JSON numbers are inexact.
+ * Days are formatted explicitly, because the default depends on the database's DateStyle.
  */
 const USAGE = `
   select coalesce((
@@ -213,8 +216,8 @@ const USAGE = `
     ) part
   ), '[]') as running`;
 
-/** The days that a period has within those that were asked for. */
-function spanOf(name: string, { from, to }: { from: string; to: string }) {
+/** The first and last day of a period within the requested days. */
+function daysOfPeriod(name: string, { from, to }: { from: string; to: string }) {
   if (name.length === 10) return { from: name, to: name };
   if (name === '') return { from, to };
   const [year = 0, month = 0] = name.split('-').map(Number);

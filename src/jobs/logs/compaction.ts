@@ -1,43 +1,43 @@
 /**
- * A job that prints now and then makes a small page each time. When there are many they are joined, so that a log of
- * any length is a number of full pages and a few small ones.
+ * Merges small journal pages. A job that prints rarely creates a small page each time; when there are many, they are merged,
+ * so that any log consists of full pages and a few small ones.
  */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../platform/database/client.ts';
-import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
+import { PAGE_COLUMNS, pageRows, toPageColumns } from './columns.ts';
 import { decodePage, encodePages, type StoredPage } from './pages.ts';
 
 /**
- * Small pages at which they are joined. With lines of 100 bytes, one by one, a line is then written again five
- * times at most before its page is full.
+ * Number of small pages that triggers a merge. If lines of 100 bytes arrive one by one, each line is rewritten at most five
+ * times before its page is full.
  */
-export const FOLD_AT = 64;
-/** At the end of a job fewer stay as they are: to join them takes a transaction, which was a tenth of what a short job cost. */
-const FOLD_AT_END = 8;
+export const COMPACT_AT = 64;
+/** At the end of a job, fewer pages are not merged: the transaction was a tenth of the cost of a short job. */
+const COMPACT_AT_END = 8;
 
 /**
- * Joins the small pages of a job that has ended, where they are more than a few.
- * @param entries how many entries its journal has, if that is known: it has no more pages
+ * Merges the small pages of a job that has ended, if there are enough.
+ * @param entries the number of journal entries, if known: there are no more pages than entries
  */
-export async function foldAtEnd(
+export async function compactEndedLog(
   services: { pool: pg.Pool },
   jobId: string,
   entries?: bigint,
 ): Promise<void> {
-  if (entries !== undefined && entries < FOLD_AT_END) return;
+  if (entries !== undefined && entries < COMPACT_AT_END) return;
   const { rowCount } = await services.pool.query({
     name: 'loam-small-pages',
     text: 'select from journal_pages where job_id = $1 and open limit $2',
-    values: [jobId, FOLD_AT_END],
+    values: [jobId, COMPACT_AT_END],
   });
-  if (rowCount === FOLD_AT_END) await foldPages(services, jobId);
+  if (rowCount === COMPACT_AT_END) await compactPages(services, jobId);
 }
 
 /**
- * Joins the small pages of a job. It is one transaction, so that a reader's statement sees either the small ones or
- * what they became, and it holds the job's row, so that nothing is appended meanwhile.
+ * Merges the small pages of a job in one transaction, so that readers see either the small pages or the merged ones. The lock
+ * on the job's row prevents appends meanwhile.
  */
-export async function foldPages({ pool }: { pool: pg.Pool }, jobId: string): Promise<void> {
+export async function compactPages({ pool }: { pool: pg.Pool }, jobId: string): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     const {
       rows: [job],
@@ -46,7 +46,7 @@ export async function foldPages({ pool }: { pool: pg.Pool }, jobId: string): Pro
       text: 'select next_seq from jobs where id = $1 for update',
       values: [jobId],
     });
-    // The job was deleted, and its pages are being removed.
+    // The job was deleted, and maintenance removes its pages.
     if (!job) return;
     const { rows } = await client.query<OpenPage>({
       name: 'loam-open-pages',
@@ -56,29 +56,30 @@ export async function foldPages({ pool }: { pool: pg.Pool }, jobId: string): Pro
       values: [jobId],
     });
     const end = Number(job.next_seq);
-    for (const run of runsOf(rows)) {
+    for (const run of findRuns(rows)) {
       const isNewest = Number(run.at(-1)?.last_seq) + 1 === end;
-      if (run.length > 1 || !isNewest) await joinRun(client, jobId, run, isNewest);
+      if (run.length > 1 || !isNewest) await mergeRun(client, jobId, run, isNewest);
     }
   });
 }
 
-/** `until`: as text, which has its microseconds. */
+/** `until` is text, because a Date would lose the microseconds. */
 type OpenPage = StoredPage & { last_seq: string; until: string | null };
 
-/** Pages that follow each other without a gap; between two runs lies a full page, or a number is missing. */
-function runsOf(pages: readonly OpenPage[]): OpenPage[][] {
+/** Groups consecutive pages. Between two runs there is a full page or a gap in the numbers. */
+function findRuns(pages: readonly OpenPage[]): OpenPage[][] {
   const runs: OpenPage[][] = [];
   for (const page of pages) {
-    const before = runs.at(-1)?.at(-1);
-    if (before && Number(before.last_seq) + 1 === Number(page.first_seq)) runs.at(-1)?.push(page);
+    const previous = runs.at(-1)?.at(-1);
+    if (previous && Number(previous.last_seq) + 1 === Number(page.first_seq))
+      runs.at(-1)?.push(page);
     else runs.push([page]);
   }
   return runs;
 }
 
-/** Only the newest page can still grow. */
-async function joinRun(
+/** Replaces a run by merged pages. Only the newest page of the journal stays open for further merges. */
+async function mergeRun(
   client: pg.PoolClient,
   jobId: string,
   run: readonly OpenPage[],
@@ -102,7 +103,7 @@ async function joinRun(
       insert into journal_pages (job_id, ${PAGE_COLUMNS})
       select $1, $2 + start, $2 + start + entries - 1, lines, bytes,
         greatest($3::timestamptz, to_timestamp(until / 1000000)), open, compressed, data
-      from (${pagesFrom(4)}) page`,
-    values: [jobId, first?.first_seq, first?.until ?? null, ...columnsOf(kept)],
+      from (${pageRows(4)}) page`,
+    values: [jobId, first?.first_seq, first?.until ?? null, ...toPageColumns(kept)],
   });
 }
