@@ -1,42 +1,42 @@
-/** The file that lets the command of a container begin. */
+/** The start barrier, which lets the command of a container begin. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { makeGate, openGate, opening } from '../../src/runners/docker/start-barrier.ts';
+import { createBarrierDir, openBarrier, readOpening } from '../../src/runners/docker/start-barrier.ts';
 
-test('a gate opens when it may, at that moment, and is closed while it may not', async () => {
+test('the barrier opens at the moment when it may, and stays closed otherwise', async () => {
   await using cleanup = new AsyncDisposableStack();
-  const place = await mkdtemp(join(tmpdir(), 'loam-gate-'));
+  const place = await mkdtemp(join(tmpdir(), 'loam-barrier-'));
   cleanup.defer(() => rm(place, { recursive: true }));
-  await makeGate(place);
-  const open = (mayOpen: () => Promise<boolean>) => openGate(place, { recorded: true }, mayOpen);
+  await createBarrierDir(place);
+  const open = (mayOpen: () => Promise<boolean>) => openBarrier(place, { recorded: true }, mayOpen);
   expect(await open(async () => false)).toBe(false);
   const away = async () => {
     throw new Error('the database is away');
   };
   await expect(open(away)).rejects.toThrow('the database is away');
-  expect(await opening(place)).toBe(null);
-  // It is asked for as long as it takes.
+  expect(await readOpening(place)).toBe(null);
+  // The barrier stays closed however long the answer takes.
   let allowed = 0;
   const may = open(async () => {
-    expect(await opening(place)).toBe(null);
+    expect(await readOpening(place)).toBe(null);
     const begun = Date.now();
     while (Date.now() < begun + 20) await new Promise(setImmediate);
     allowed = Date.now();
     return true;
   });
   expect(await may).toBe(true);
-  const { at, recorded } = (await opening(place)) ?? {};
+  const { at, recorded } = (await readOpening(place)) ?? {};
   expect({ recorded, isLater: Number(at) >= allowed }).toEqual({ recorded: true, isLater: true });
 });
 
-test('a gate that cannot be written asks nobody whether it may open', async () => {
+test('without a folder for the barrier, permission to open it is not requested', async () => {
   const order: string[] = [];
   const asked = async () => {
     order.push('asked');
     return true;
   };
-  await openGate('/nonexistent', { recorded: false }, asked).catch(() => order.push('failed'));
+  await openBarrier('/nonexistent', { recorded: false }, asked).catch(() => order.push('failed'));
   expect(order).toEqual(['failed']);
 });
