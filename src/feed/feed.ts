@@ -28,7 +28,7 @@ import type { Bus } from '../platform/events/bus.ts';
 import type { EventType } from '../platform/events/outbox.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
 import { type Order, readBackOrOn, type Slice } from '../platform/events/slice.ts';
-import { follow, followed } from '../platform/events/subscribers.ts';
+import { follow, followed } from '../platform/events/read.ts';
 import type { RepositoryEventData } from '../repositories/repositories.ts';
 import { TOLD_AS, type WebhookEventType } from '../webhooks/event-types.ts';
 import { dataToSend } from '../webhooks/webhooks.ts';

@@ -9,6 +9,7 @@
 import { randomInt } from 'node:crypto';
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
+import { deviceRequestLock } from '../base/advisory-locks.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
@@ -75,7 +76,7 @@ export async function requestDevice(
   await inTransaction(db, async (tx) => {
     // Concurrent requests of one address wait for each other, so that each counts those before it.
     await tx.$executeRaw`
-      select pg_advisory_xact_lock(hashtextextended(${`loam.device ${address}`}, 0))`;
+      select pg_advisory_xact_lock(hashtextextended(${deviceRequestLock(address)}, 0))`;
     const now = new Date();
     const waiting = await tx.deviceRequest.count({
       where: { address, status: 'pending', expiresAt: { gt: now } },

@@ -4,6 +4,7 @@
  */
 
 import type { Prisma, User } from '../../prisma/generated/client.ts';
+import { OPERATORS_LOCK } from '../base/advisory-locks.ts';
 import { AppError } from '../base/errors.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
@@ -73,7 +74,7 @@ export async function demandDispensable(
       'conflict',
       'You cannot disable or delete yourself: another operator has to do it',
     );
-  await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.operators'))`;
+  await tx.$executeRaw`select pg_advisory_xact_lock(hashtext(${OPERATORS_LOCK}))`;
   const others = await tx.user.count({
     where: { operator: true, disabledAt: null, id: { not: userId } },
   });

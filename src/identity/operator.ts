@@ -3,6 +3,7 @@
  * and a token for somebody who has lost theirs.
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
+import { FIRST_OPERATOR_LOCK } from '../base/advisory-locks.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
@@ -27,7 +28,7 @@ export async function seedOperator(
 ): Promise<string | undefined> {
   return db.$transaction(async (tx) => {
     // Two replicas on one database may both be starting for the first time.
-    await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.seedOperator'))`;
+    await tx.$executeRaw`select pg_advisory_xact_lock(hashtext(${FIRST_OPERATOR_LOCK}))`;
     const operator = await tx.user.findFirst({
       where: { operator: true },
       // The token of the environment would do nothing for one who is disabled.

@@ -5,6 +5,7 @@
  * A key belongs to one of them, whichever: who signs in with it must be known by it alone.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import { sshKeysLock } from '../base/advisory-locks.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import { isId, newId } from '../base/ids.ts';
 import { fingerprintOf, isKeyType, readWireKey } from '../platform/crypto/ssh-keys.ts';
@@ -220,7 +221,7 @@ async function demandFew(
   limit: string,
 ): Promise<void> {
   await tx.$executeRaw`
-    select pg_advisory_xact_lock(hashtextextended(${`sshKeys ${ownerId}`}, 0))`;
+    select pg_advisory_xact_lock(hashtextextended(${sshKeysLock(ownerId)}, 0))`;
   if ((await tx.sshKey.count({ where })) >= MAX_KEYS) throw new AppError('conflict', limit);
 }
 

@@ -9,7 +9,7 @@ import { type Rule, whileAllowed } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
-import { follow, followed, stopping } from '../platform/events/subscribers.ts';
+import { follow, followed, stopping } from '../platform/events/read.ts';
 import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { Entry } from './logs/pages.ts';

@@ -7,7 +7,7 @@ import { canBeNamespace } from '../base/names.ts';
 import { ownNamespaces } from '../identity/accounts.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import type { Counted } from '../platform/database/list-counts.ts';
+import type { CountedList } from '../platform/database/list-counts.ts';
 import { offsetPage } from '../platform/database/offset-page.ts';
 import {
   type OffsetPage,
@@ -88,7 +88,7 @@ export async function sliceJobsOfUser<S extends Select>(
 }
 
 /** The stored counts for a list; null if the viewer's permissions are narrower than the counts. */
-function countsFor(viewer: Viewer, statuses: readonly JobStatus[] | null): Counted | null {
+function countsFor(viewer: Viewer, statuses: readonly JobStatus[] | null): CountedList | null {
   const { sql } = Prisma;
   const visible = visibleCountsSql(viewer);
   const filter = statuses ? sql`c.value = any(${[...statuses]}::text[])` : sql`true`;

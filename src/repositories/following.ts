@@ -10,7 +10,7 @@ import type { Db } from '../platform/database/client.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { EventType } from '../platform/events/outbox.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
-import { follow, followed } from '../platform/events/subscribers.ts';
+import { follow, followed } from '../platform/events/read.ts';
 import { idOrNull, type PushPayload, type RefPayload, type RepositoryPayload } from './payload.ts';
 import { type AccessRow, accessColumns, getRepository, target } from './repositories.ts';
 

@@ -7,7 +7,7 @@ import { ownNamespaces } from '../identity/accounts.ts';
 import { can, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Sorting } from '../platform/database/keyset.ts';
-import type { Counted } from '../platform/database/list-counts.ts';
+import type { CountedList } from '../platform/database/list-counts.ts';
 import { offsetPage } from '../platform/database/offset-page.ts';
 import {
   type OffsetPage,
@@ -121,7 +121,7 @@ function shownBy(db: Db, viewer: Viewer) {
 }
 
 /** Null for rights that the counts do not know. */
-function countedOf(viewer: Viewer, visibility?: Visibility | null): Counted | null {
+function countedOf(viewer: Viewer, visibility?: Visibility | null): CountedList | null {
   const { sql } = Prisma;
   const seen = countedSql(viewer);
   const filter = visibility ? sql`c.value = ${visibility}` : sql`true`;

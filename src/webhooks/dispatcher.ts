@@ -11,6 +11,7 @@
 
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
+import { WEBHOOK_DISPATCH_LOCK } from '../base/advisory-locks.ts';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -23,8 +24,6 @@ import { EventsRemoved, type OutboxEvent, readAllEvents } from '../platform/even
 import { TOLD_AS } from './event-types.ts';
 import { openNotices } from './recorder.ts';
 
-/** Held by the server that dispatches. */
-const DISPATCHING = 72707373;
 /** Between looks whether the lock is free. */
 const TAKE_OVER_MS = 1_000;
 /**
@@ -66,7 +65,7 @@ export function startDispatcher(services: Deps, session: Session): AsyncDisposab
           log.error({ err: error }, 'telling webhooks of events: again in a second');
       } finally {
         // A session that was lost has let go of it.
-        await session.query('select pg_advisory_unlock($1)', [DISPATCHING]).catch(() => {});
+        await session.query('select pg_advisory_unlock($1)', [WEBHOOK_DISPATCH_LOCK]).catch(() => {});
       }
     }
   })();
@@ -80,7 +79,7 @@ export function startDispatcher(services: Deps, session: Session): AsyncDisposab
 
 async function takeLock(session: Session): Promise<boolean> {
   const query = session.query<{ taken: boolean }>('select pg_try_advisory_lock($1) as taken', [
-    DISPATCHING,
+    WEBHOOK_DISPATCH_LOCK,
   ]);
   // While there is no session nobody can have the lock on it.
   const [row] = await query.catch(() => []);

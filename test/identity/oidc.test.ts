@@ -397,7 +397,7 @@ test.each<[Record<string, string>, RegExp]>([
   [{ LOAM_OIDC_ISSUER: 'https://a.example' }, /^LOAM_OIDC_ISSUER: needs LOAM_OIDC_CLIENT_ID$/],
   [
     { LOAM_OIDC_3_ISSUER: 'http://a.example', LOAM_OIDC_3_CLIENT_ID: 'x' },
-    /^LOAM_OIDC_3_ISSUER: must be an address that begins with https/,
+    /^LOAM_OIDC_3_ISSUER: must be a URL that begins with https/,
   ],
   [
     { LOAM_OIDC_ISSUER: 'https://a.example', LOAM_OIDC_CLIENT_ID: 'x', LOAM_OIDC_AUDIENCE: 'x' },

@@ -31,7 +31,7 @@ test('migrations are applied once; a record of before is replaced by the baselin
 
   const { pool } = made;
   await pool.query('update _prisma_migrations set migration_name = $1', ['20261121000000_init']);
-  await expect(migrate(made.target)).rejects.toThrow(/run npm run migrate:baseline once/);
+  await expect(migrate(made.target)).rejects.toThrow(/Run npm run migrate:baseline once/);
   await expect(baseline(pool)).rejects.toThrow(/has 2 migrations .* not the 49/);
 
   await pool.query('delete from _prisma_migrations');
@@ -45,5 +45,5 @@ test('migrations are applied once; a record of before is replaced by the baselin
   await pool.query(`update _prisma_migrations set migration_name = '29991231000000_later' where migration_name = $1`, [
     names.at(-1),
   ]);
-  await expect(migrate(made.target)).rejects.toThrow(/start the newer one/);
+  await expect(migrate(made.target)).rejects.toThrow(/Start the newer version/);
 });

@@ -282,7 +282,7 @@ test('one answer holds 16 MiB of files and patches, and says of the rest that th
   expect(shown).toHaveLength(16);
   expect(errors).toHaveLength(4);
   expect(errors?.[0]).toMatchObject({
-    message: expect.stringContaining('The answer is full'),
+    message: expect.stringContaining('The response is too large'),
     extensions: { code: 'INVALID_REQUEST' },
   });
   const pages = Array.from(

@@ -338,7 +338,7 @@ test('a pack that is larger than the room that is left is refused with plan, quo
   expect(stderr).toContain(
     'remote: error: Storage quota exceeded: the free plan allows 10 GiB in a namespace, 10 GiB of it are',
   );
-  expect(stderr).toContain('this needs more than what is left');
+  expect(stderr).toContain('this request needs more than is left');
   expect(stderr).not.toContain('maximum allowed size');
   // The same where the server makes the push.
   const made = (path: string) =>

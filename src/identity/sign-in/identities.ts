@@ -3,6 +3,7 @@
  * given to somebody else. A first sign-in makes the user and their namespace.
  */
 
+import { identityLock } from '../../base/advisory-locks.ts';
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, forbidden } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
@@ -48,7 +49,7 @@ export async function signInByIdentity(
 /** Until the transaction ends nobody else makes this identity known. */
 export async function lockIdentity(tx: Db, { issuer, subject }: Claims): Promise<void> {
   await tx.$executeRaw`
-    select pg_advisory_xact_lock(hashtextextended('loam.identity ' || ${issuer} || ' ' || ${subject}, 0))`;
+    select pg_advisory_xact_lock(hashtextextended(${identityLock(issuer, subject)}, 0))`;
 }
 
 /** What a group gave, leaving it takes away; who is operator without any is so for ever. */

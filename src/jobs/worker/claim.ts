@@ -21,13 +21,11 @@
 
 import type { Pool, PoolClient } from 'pg';
 import pg from 'pg';
+import { JOB_CLAIM_LOCK } from '../../base/advisory-locks.ts';
 import { newId } from '../../base/ids.ts';
 import { onConnection } from '../../platform/database/client.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, QueueLine, ResourceRequest } from './admission.ts';
-
-/** The advisory lock that serializes the claims of all workers. */
-const CLAIM_LOCK = 465825750385;
 
 /** The facts that a worker needs about an attempt that it supervises. */
 export type Claim = ResourceRequest & { jobId: string; attemptId: string; machine: string };
@@ -63,7 +61,7 @@ const BEGIN = `
   select set_config('synchronous_commit', 'off', true), set_config('idle_in_transaction_session_timeout', '5s', true),
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    pg_advisory_xact_lock(${CLAIM_LOCK})`;
+    pg_advisory_xact_lock(${JOB_CLAIM_LOCK})`;
 
 const SKIP_LIST = `
   skipped as materialized (

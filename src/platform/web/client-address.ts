@@ -1,11 +1,11 @@
 import type { Request } from 'express';
 
-/** Who asks: the peer of the connection, or whom proxies that are trusted (`LOAM_TRUSTED_PROXIES`) say it was. */
+/** Address of the client: the peer, or the address that trusted proxies (`LOAM_TRUSTED_PROXIES`) report. */
 export function address({ ip = 'gone' }: Request): string {
   return network(ip);
 }
 
-/** Of IPv6 the first 64 bits count, because one customer has all the rest. */
+/** For IPv6 the first 64 bits, because one customer has all addresses below. */
 export function network(peer: string): string {
   if (peer.startsWith('::ffff:') || !peer.includes(':')) return peer.replace('::ffff:', '');
   const [head = '', tail] = peer.split('%')[0]?.split('::') ?? [];

@@ -431,7 +431,7 @@ test('a former session of our own, whose end the database has not noticed, is no
     dataDir: folder.path,
     log: createLog('silent'),
     notify: (text) => heard.push(text),
-    onLost: (error) => lost.push(error),
+    onFolderLost: (error) => lost.push(error),
   });
   const lock = await lockOf(folder.path);
   const first = await onlyRow({ connectionString: database.url }, HOLDER, [lock]);
@@ -455,7 +455,7 @@ test('a session that breaks while it takes the lock is an error, not the end of 
     dataDir: folder.path,
     log: createLog('silent'),
     notify: () => {},
-    onLost: () => {},
+    onFolderLost: () => {},
   });
   await expect(opening).rejects.toThrow(/terminated/);
 });
