@@ -1,4 +1,4 @@
-/** Secrets that secret scanning lets pass in a repository, because a pusher declared that they may be there. */
+/** Allowlist of secret scanning: findings that a pusher declared intentional with `git push -o secret.allow=<id>`. */
 
 import { notFound } from '../base/errors.ts';
 import { record } from '../identity/audit.ts';
@@ -7,7 +7,7 @@ import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { administered } from './lifecycle.ts';
+import { demandAdminAccess } from './lifecycle.ts';
 import {
   type AccessRow,
   type RepositoryId,
@@ -32,7 +32,7 @@ const NEWEST: Sorting = {
   id: 'finding',
 };
 
-/** Newest first, for who may push. @throws AppError 400, 401, 403 */
+/** Lists the allowed findings, newest first, for viewers who may push. @throws AppError 400, 401, 403 */
 export async function sliceAllowedSecrets(
   { db }: { db: Db },
   viewer: Viewer,
@@ -44,7 +44,9 @@ export async function sliceAllowedSecrets(
   return readSlice(db.allowedSecret, NEWEST, range, { where: { repositoryId: row.id }, select });
 }
 
-/** From now on the secret is refused again; where it has been pushed, it stays. @throws AppError 401, 403, 404 */
+/**
+ * Removes a finding from the allowlist. Commits that already contain the secret stay. @throws AppError 401, 403, 404
+ */
 export async function disallowSecret<S extends Select>(
   { db }: { db: Db },
   viewer: Viewer,
@@ -53,7 +55,7 @@ export async function disallowSecret<S extends Select>(
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
-    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
     const where = { repositoryId: id, finding };
     const allowed = await tx.allowedSecret.findFirst({ where, select: { kind: true, path: true } });
     if (!allowed) throw notFound('Finding');

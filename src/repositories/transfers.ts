@@ -1,4 +1,7 @@
-/** What a fetch or a push is, whichever way it comes: who may make it, and what follows from it. */
+/**
+ * What HTTP and SSH share for a fetch or a push: the permission check while it runs, and how a push is
+ * received.
+ */
 
 import type { Readable, Writable } from 'node:stream';
 import type pg from 'pg';
@@ -16,9 +19,9 @@ import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { removeQuarantines } from './folder.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
-import { pushRules } from './pushes/rules.ts';
+import { createPushRules } from './pushes/rules.ts';
 import type { FindingIds } from './pushes/secrets/find.ts';
-import { type GitAction, ruleOfGit } from './repositories.ts';
+import { type GitAction, gitAccessRule } from './repositories.ts';
 
 export type Deps = {
   log: Logger;
@@ -37,35 +40,35 @@ export function actionOf(service: Service): GitAction {
   return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
 }
 
-/** A transfer is broken off when its viewer may not make it any more: its output is destroyed. */
+/** Watches the permission of a running transfer, and destroys its output when the permission is revoked. */
 export function whileAllowed(
   services: { db: Db; rechecks: Rechecks },
   { viewer }: { viewer: Viewer },
   { id, action, output }: { id: string; action: GitAction; output: Writable },
 ): Recheck {
-  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, action));
+  const right = services.rechecks.watch(viewer, gitAccessRule(services, id, action));
   right.refused.addEventListener('abort', () => output.destroy(), { once: true });
   return right;
 }
 
-export type Push = {
-  /** Of the repository. */
+type PushTransfer = {
+  /** The repository's id. */
   id: string;
   requestId: string;
-  /** That the viewer may push, from `whileAllowed`. */
+  /** The watched permission to push. */
   right: Recheck;
   input: Readable;
   output: Writable;
 };
 
-/** Takes a push of a viewer who may make it. @throws AppError 401 for the anonymous */
+/** Prepares to receive a push from a viewer who may push. @throws AppError 401 for anonymous viewers */
 export async function receiving(
   services: Deps,
   { viewer }: { viewer: Viewer },
-  { id, requestId, right, input, output }: Push,
+  { id, requestId, right, input, output }: PushTransfer,
 ): Promise<(session: Session) => Promise<Ending>> {
   const by = demandAccount(viewer);
-  const rules = await pushRules(services, { repositoryId: id, by, requestId, right });
+  const rules = await createPushRules(services, { repositoryId: id, by, requestId, right });
   return (session) =>
     services.git.quarantines.during(
       id,
