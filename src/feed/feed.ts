@@ -51,10 +51,10 @@ export type FeedEvent = {
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 /** What events begin with → what it takes to see them. */
-const KINDS = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
-type Kind = keyof typeof KINDS;
+const ACTION_OF_KIND = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
+type Kind = keyof typeof ACTION_OF_KIND;
 
-export function feedTypeOf(type: EventType): FeedType {
+export function toFeedType(type: EventType): FeedType {
   return TOLD_AS[type] ?? (type as FeedType);
 }
 
@@ -74,7 +74,7 @@ const EVENT_TYPES = [
   'repository.deleted',
 ] as const satisfies readonly EventType[];
 
-export const FEED_TYPES = [...new Set(EVENT_TYPES.map(feedTypeOf))];
+export const FEED_TYPES = [...new Set(EVENT_TYPES.map(toFeedType))];
 
 export type FeedRequest = SliceRequest & { order: Order; types?: readonly FeedType[] | null };
 
@@ -99,7 +99,7 @@ export async function sliceFeed(
     },
     range,
   );
-  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: eventOf(node) })) };
+  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: toFeedEvent(node) })) };
 }
 
 /**
@@ -141,7 +141,7 @@ export async function followFeed(
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
       // One query for all types, so that all who follow these namespaces share what is read.
       for await (const event of follow(services, { namespaceIds, prefix: '', after }, ended))
-        if (isVisible(event)) yield eventOf(event);
+        if (isVisible(event)) yield toFeedEvent(event);
     });
 }
 
@@ -155,26 +155,26 @@ function visibleTypes(
   namespaceIds: readonly string[],
   asked: readonly FeedType[] | null | undefined,
 ): EventType[] {
-  const known = Object.keys(KINDS) as Kind[];
+  const known = Object.keys(ACTION_OF_KIND) as Kind[];
   if (asked?.length) {
-    const stored = EVENT_TYPES.filter((type) => asked.includes(feedTypeOf(type)));
+    const stored = EVENT_TYPES.filter((type) => asked.includes(toFeedType(type)));
     for (const kind of kindsOf(stored)) demandKind(viewer, namespaceIds, kind);
     return stored;
   }
   const allowed = known.filter((kind) =>
-    namespaceIds.every((id) => can(viewer, KINDS[kind], anyIn(viewer, id))),
+    namespaceIds.every((id) => can(viewer, ACTION_OF_KIND[kind], anyIn(viewer, id))),
   );
   if (allowed.length === 0) for (const kind of known) demandKind(viewer, namespaceIds, kind);
   return EVENT_TYPES.filter((type) => allowed.some((kind) => type.startsWith(kind)));
 }
 
 function kindsOf(types: readonly EventType[]): Kind[] {
-  const known = Object.keys(KINDS) as Kind[];
+  const known = Object.keys(ACTION_OF_KIND) as Kind[];
   return known.filter((kind) => types.some((type) => type.startsWith(kind)));
 }
 
 function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind): void {
-  const action: Action = KINDS[kind];
+  const action: Action = ACTION_OF_KIND[kind];
   for (const id of namespaceIds) demand(viewer, action, anyIn(viewer, id));
 }
 
@@ -182,7 +182,7 @@ function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind)
  * What webhooks send as `data`: the job as GET returns it, its links signed now, or the repository with the push beside
  * its fields, as they were then. Null for events of versions that kept less.
  */
-export function payloadOf(
+export function getEventPayload(
   services: { signer: Signer; urls: Urls },
   { data }: FeedEvent,
 ): object | null {
@@ -190,16 +190,16 @@ export function payloadOf(
 }
 
 /** The name that the namespace had; null in events of versions that kept less. */
-export function namespaceOf({ data }: FeedEvent): string | null {
+export function getEventNamespace({ data }: FeedEvent): string | null {
   const { job, repository } = data as Partial<JobEventData & RepositoryEventData>;
   return (job ?? repository)?.namespace ?? null;
 }
 
-function eventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {
+function toFeedEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {
   return {
     id,
     cursor: seq,
-    type: feedTypeOf(type as EventType),
+    type: toFeedType(type as EventType),
     timestamp,
     subject,
     data,

@@ -24,7 +24,7 @@ import {
   can,
   demandAccount,
   demandOperator,
-  memberOf,
+  namespacesAsMember,
   roleIn,
   type Viewer,
 } from './permissions.ts';
@@ -123,7 +123,7 @@ export async function createUser(
   return inTransaction(db, (tx) => insertUser(tx, operator, user)).catch((error) => {
     if (violatesUnique(error, 'email'))
       throw new AppError('already_exists', 'email: another user has it', { field: 'email' });
-    throw nameTaken(error, 'username');
+    throw toNameTakenError(error, 'username');
   });
 }
 
@@ -148,7 +148,7 @@ export async function createOrganization(
     });
     return namespace;
   }).catch((error) => {
-    throw nameTaken(error, 'name');
+    throw toNameTakenError(error, 'name');
   });
 }
 
@@ -189,7 +189,7 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
 export function ownNamespaces(viewer: Viewer, userId: string): string[] {
   const account = demandAccount(viewer);
   if (account.userId !== userId) throw forbidden("Only the user's own are shown");
-  return memberOf(account, 'read');
+  return namespacesAsMember(account, 'read');
 }
 
 /** Whether the viewer may see what a user keeps to themselves: address and plan. */
@@ -198,7 +198,7 @@ export function isSelfOrOperator(viewer: Viewer, userId: string): viewer is Acco
 }
 
 /** The plan of a namespace is for its members. */
-export function visiblePlan(viewer: Viewer, { id, plan }: Pick<Namespace, 'id' | 'plan'>) {
+export function getVisiblePlan(viewer: Viewer, { id, plan }: Pick<Namespace, 'id' | 'plan'>) {
   return can(viewer, 'namespace.read', { namespaceId: id }) ? plan : null;
 }
 
@@ -236,7 +236,7 @@ function checkName(field: string, name: string): void {
   if (fault) throw invalid(field, fault);
 }
 
-function nameTaken(error: unknown, field: string): unknown {
+function toNameTakenError(error: unknown, field: string): unknown {
   return violatesUnique(error)
     ? new AppError('already_exists', `${field}: the name is taken`, { field })
     : error;

@@ -11,11 +11,11 @@ import {
   demandFullRights,
   demandOwn,
   hashSecret,
-  KEY_NAME,
-  lifetime,
+  API_KEY_NAME,
+  computeLifetime,
   randomSecret,
-  searchable,
-  taken,
+  toSearchableName,
+  toTakenError,
 } from './credentials.ts';
 import {
   type Account,
@@ -60,7 +60,7 @@ export async function createApiKey(
 ): Promise<{ apiKey: ApiKey; key: string }> {
   const account = demandFullRights(viewer);
   checkKeyName(input.name);
-  const life = lifetime(input.expiresInDays);
+  const life = computeLifetime(input.expiresInDays);
   const namespace = input.namespace ? await namespaceNamed(db, input.namespace) : null;
   if (namespace) demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
 
@@ -86,7 +86,7 @@ export async function createApiKey(
     });
     return created;
   }).catch((error) => {
-    throw taken(error, 'name: a key of this name exists; names are unique on the server');
+    throw toTakenError(error, 'name: a key of this name exists; names are unique on the server');
   });
   return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
 }
@@ -98,7 +98,7 @@ export async function sliceApiKeys(
   ofUser: string,
   range: SliceRequest,
 ): Promise<Slice<ApiKey>> {
-  const where = managedBy(demandOwn(viewer, ofUser));
+  const where = whereManagedBy(demandOwn(viewer, ofUser));
   const query = { where, select: keyColumns };
   return readSlice(db.apiKey, NEWEST, range, query, (rows: KeyRow[]) => rows.map(toApiKey));
 }
@@ -106,7 +106,7 @@ export async function sliceApiKeys(
 /** All of the viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */
 export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[]> {
   const rows = await db.apiKey.findMany({
-    where: managedBy(demandFullRights(viewer)),
+    where: whereManagedBy(demandFullRights(viewer)),
     orderBy: { id: 'desc' },
     select: keyColumns,
   });
@@ -114,19 +114,19 @@ export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[
 }
 
 /** The same rule as `manages`, as a condition for the database. */
-function managedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
+function whereManagedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
   const administered = [...roles].flatMap(([id, role]) => (role === 'admin' ? id : []));
   return { OR: [{ userId }, { namespaceId: { in: [namespace.id, ...administered] } }] };
 }
 
 /** @throws AppError 401, 403 for another's key, 404. */
 export async function getApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<ApiKey> {
-  return toApiKey(await managed(db, demandFullRights(viewer), name));
+  return toApiKey(await getManagedKey(db, demandFullRights(viewer), name));
 }
 
-async function managed(db: Db, account: Account, name: string): Promise<KeyRow> {
+async function getManagedKey(db: Db, account: Account, name: string): Promise<KeyRow> {
   const row = await db.apiKey.findUnique({
-    where: { name: searchable(name) },
+    where: { name: toSearchableName(name) },
     select: keyColumns,
   });
   if (!row) throw notFound('API key');
@@ -148,7 +148,7 @@ export async function findApiKeys(
 /** The key stops working at once. @throws AppError 401, 403, 404. */
 export async function deleteApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<string> {
   const account = demandFullRights(viewer);
-  const { id, namespaceId } = await managed(db, account, name);
+  const { id, namespaceId } = await getManagedKey(db, account, name);
   return inTransaction(db, async (tx) => {
     const { count } = await tx.apiKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('API key');
@@ -186,6 +186,6 @@ function toApiKey({ namespace, ...row }: KeyRow): ApiKey {
 }
 
 function checkKeyName(name: string): void {
-  if (!KEY_NAME.test(name) || name === '.' || name === '..')
+  if (!API_KEY_NAME.test(name) || name === '.' || name === '..')
     throw invalid('name', 'must be 1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-"');
 }

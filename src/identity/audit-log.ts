@@ -49,11 +49,11 @@ export async function sliceNamespaceLog(
   request: AuditRequest,
 ): Promise<Slice<AuditEntry>> {
   demand(viewer, 'namespace.administer', { namespaceId });
-  return sliceWhere(services, request, { namespaceId });
+  return sliceEntries(services, request, { namespaceId });
 }
 
 /** What a user did. @throws AppError 400, 401, 403 */
-export async function sliceLogOf(
+export async function sliceUserLog(
   services: Deps,
   viewer: Viewer,
   userId: string,
@@ -61,20 +61,20 @@ export async function sliceLogOf(
 ): Promise<Slice<AuditEntry>> {
   if (!isSelfOrOperator(viewer, userId)) demandOwn(viewer, userId);
   demandFullRights(viewer);
-  return sliceWhere(services, request, { actorId: userId, main: true });
+  return sliceEntries(services, request, { actorId: userId, main: true });
 }
 
 /** @throws AppError 400, 401, 403, and 404 for an unknown `actor` */
-export async function sliceWholeLog(
+export async function sliceServerLog(
   services: Deps,
   viewer: Viewer,
   request: AuditRequest,
 ): Promise<Slice<AuditEntry>> {
   demandOperator(viewer);
-  return sliceWhere(services, request, { main: true });
+  return sliceEntries(services, request, { main: true });
 }
 
-async function sliceWhere(
+async function sliceEntries(
   { db }: Deps,
   { action, actor, ...range }: AuditRequest,
   where: Prisma.AuditEntryWhereInput,

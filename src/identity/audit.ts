@@ -112,11 +112,11 @@ export async function record(tx: Tx, by: Actor, change: Change): Promise<void> {
 
 /** Writes an entry for each change, in one statement. */
 export async function recordAll(tx: Tx, changes: readonly ChangeBy[]) {
-  const rows = changes.flatMap(entriesOf);
+  const rows = changes.flatMap(toEntries);
   if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
 }
 
-const TYPES = {
+const COLUMN_TYPES = {
   id: 'text',
   namespaceId: 'text',
   main: 'bool',
@@ -133,20 +133,20 @@ const TYPES = {
   requestId: 'text',
 } as const satisfies Record<keyof Entry, string>;
 
-const COLUMNS = Object.keys(TYPES).map(columnOf);
-const SHAPE = Object.entries(TYPES).map(([field, type]) => `"${field}" ${type}`);
+const COLUMNS = Object.keys(COLUMN_TYPES).map(columnOf);
+const RECORD_COLUMNS = Object.entries(COLUMN_TYPES).map(([field, type]) => `"${field}" ${type}`);
 
 /** Writes them as a part of the statement that makes the changes, whose text is the same for any number of them. */
 export function recordIn({ parts, parameter }: Parts, changes: readonly ChangeBy[]): void {
-  const rows = changes.flatMap(entriesOf);
+  const rows = changes.flatMap(toEntries);
   const listed = parameter(JSON.stringify(rows), 'jsonb');
   parts.push(`audited as (insert into audit_entries (${COLUMNS})
-    select entry.* from jsonb_to_recordset(${listed}) as entry (${SHAPE}))`);
+    select entry.* from jsonb_to_recordset(${listed}) as entry (${RECORD_COLUMNS}))`);
 }
 
-type Entry = ReturnType<typeof entriesOf>[number];
+type Entry = ReturnType<typeof toEntries>[number];
 
-function entriesOf({ by, namespaceIds, action, subject, name, details = {} }: ChangeBy) {
+function toEntries({ by, namespaceIds, action, subject, name, details = {} }: ChangeBy) {
   const entry = {
     id: newId('aud'),
     action,

@@ -7,7 +7,7 @@ import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { namespaceNamed } from './accounts.ts';
 import { record } from './audit.ts';
-import { searchable } from './credentials.ts';
+import { toSearchableName } from './credentials.ts';
 import { demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
@@ -28,7 +28,7 @@ export async function sliceUsers<S extends Prisma.UserSelect>(
   select: S,
 ): Promise<Slice<Prisma.UserGetPayload<{ select: S }>>> {
   demandOperator(viewer);
-  const holds = containing(text);
+  const holds = toContains(text);
   const where: Prisma.UserWhereInput = holds ? { OR: [{ username: holds }, { email: holds }] } : {};
   return readSlice(db.user, BY_USERNAME, range, { where, select });
 }
@@ -41,7 +41,7 @@ export async function sliceAllOrganizations<S extends Prisma.NamespaceSelect>(
   select: S,
 ): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
   demandOperator(viewer);
-  const holds = containing(text);
+  const holds = toContains(text);
   const where: Prisma.NamespaceWhereInput = {
     kind: 'organization',
     deletedAt: null,
@@ -51,8 +51,8 @@ export async function sliceAllOrganizations<S extends Prisma.NamespaceSelect>(
 }
 
 /** Names and addresses are kept in lower case. */
-function containing(text: string | null | undefined): { contains: string } | null {
-  const wanted = searchable(text ?? '')
+function toContains(text: string | null | undefined): { contains: string } | null {
+  const wanted = toSearchableName(text ?? '')
     .trim()
     .toLowerCase();
   // It becomes a pattern, in which these would stand for other characters.

@@ -23,7 +23,7 @@ export async function disableUser(
   const operator = demandOperator(viewer);
   const { userId, namespaceId } = await userNamed(db, username);
   return inTransaction(db, async (tx) => {
-    await demandDispensable(tx, operator, userId);
+    await demandNotSelfOrLastOperator(tx, operator, userId);
     return setDisabled(tx, operator, { userId, namespaceId }, new Date());
   });
 }
@@ -64,7 +64,7 @@ async function setDisabled(
  * Until the transaction ends nobody else disables or deletes an operator, so that of two who disable each other one stays.
  * @throws AppError 409 for oneself and the last operator
  */
-export async function demandDispensable(
+export async function demandNotSelfOrLastOperator(
   tx: Prisma.TransactionClient,
   operator: Account,
   userId: string,

@@ -25,11 +25,11 @@ export async function findMember(
 ): Promise<Membership | null> {
   if (!can(viewer, 'namespace.read', key)) return null;
   const member = await db.member.findUnique({ where: { namespaceId_userId: key } });
-  return member ?? ownerOf(db, key);
+  return member ?? findOwner(db, key);
 }
 
 /** A user is a member of their own namespace without a row. */
-async function ownerOf(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
+async function findOwner(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
   const namespace = await db.namespace.findUnique({ where: { id: namespaceId, userId } });
   return namespace && { namespaceId, userId, role: 'admin', createdAt: namespace.createdAt };
 }
@@ -43,7 +43,7 @@ export async function setMember(
   viewer: Viewer,
   input: { namespace: string; username: string; role: Role },
 ): Promise<Membership> {
-  const key = await memberKey(db, viewer, input);
+  const key = await resolveMember(db, viewer, input);
   const { role } = input;
   return inTransaction(db, async (tx) => {
     await holdNamespace(tx, key.namespaceId, 'no key update');
@@ -70,7 +70,7 @@ export async function removeMember(
   viewer: Viewer,
   input: { namespace: string; username: string },
 ): Promise<MemberKey | null> {
-  const key = await memberKey(db, viewer, input, { mayLeave: true });
+  const key = await resolveMember(db, viewer, input, { mayLeave: true });
   return inTransaction(db, async (tx) => {
     await holdNamespace(tx, key.namespaceId, 'no key update');
     const before = await tx.member.findUnique({ where: { namespaceId_userId: key } });
@@ -118,7 +118,7 @@ async function recordMember(
   });
 }
 
-async function memberKey(
+async function resolveMember(
   db: Db,
   viewer: Viewer,
   input: { namespace: string; username: string },
@@ -135,7 +135,7 @@ async function memberKey(
   return { namespaceId: namespace.id, userId };
 }
 
-const BY_JOINING: Sorting = {
+const BY_JOIN_TIME: Sorting = {
   name: 'joined',
   column: 'createdAt',
   type: 'time',
@@ -151,7 +151,7 @@ export async function sliceMembers(
   range: SliceRequest,
 ): Promise<Slice<Membership>> {
   demand(viewer, 'namespace.read', { namespaceId: id });
-  const { where, orderBy, take } = pageQuery(BY_JOINING, range);
+  const { where, orderBy, take } = pageQuery(BY_JOIN_TIME, range);
   // As old as the namespace, and so the first.
   const owner: Membership[] =
     userId && range.after == null ? [{ namespaceId: id, userId, role: 'admin', createdAt }] : [];
@@ -160,7 +160,7 @@ export async function sliceMembers(
     orderBy,
     take: take - owner.length,
   });
-  return toSlice(BY_JOINING, range, [...owner, ...members], async () => {
+  return toSlice(BY_JOIN_TIME, range, [...owner, ...members], async () => {
     const count = await db.member.count({ where: { namespaceId: id } });
     return userId ? count + 1 : count;
   });

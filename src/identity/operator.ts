@@ -7,13 +7,13 @@ import { FIRST_OPERATOR_LOCK } from '../base/advisory-locks.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { checkTokenName, recordToken } from './access-tokens.ts';
+import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
 import { insertUser, userNamed } from './accounts.ts';
 import { SERVER } from './audit.ts';
-import { hashSecret, lifetime, newToken, taken } from './credentials.ts';
+import { hashSecret, computeLifetime, newToken, toTakenError } from './credentials.ts';
 
 /** The name of the token that `LOAM_ADMIN_TOKEN` gives. */
-const CONFIGURED = 'LOAM_ADMIN_TOKEN';
+const ENV_TOKEN_NAME = 'LOAM_ADMIN_TOKEN';
 
 /**
  * At each start: the operator and its namespace, unless there is one, and the token of the environment, valid
@@ -46,7 +46,7 @@ export async function seedOperator(
         operator: true,
       }));
     const owner = { userId, namespaceId: namespace?.id ?? '' };
-    if (admin.token) await configureToken(tx, owner, admin.token);
+    if (admin.token) await upsertEnvToken(tx, owner, admin.token);
     if (admin.token || operator) return undefined;
     return insertToken(tx, owner, { name: 'first' });
   });
@@ -64,11 +64,11 @@ async function insertToken(
   const created = await tx.accessToken.create({
     data: { ...data, id: newId('pat'), userId, hash: hashSecret(token) },
   });
-  await recordToken(tx, SERVER, namespaceId, created);
+  await recordTokenCreation(tx, SERVER, namespaceId, created);
   return token;
 }
 
-async function configureToken(
+async function upsertEnvToken(
   tx: Db,
   { userId, namespaceId }: Owner,
   token: string,
@@ -85,11 +85,11 @@ async function configureToken(
   }
   const whole = { hash, scopes: [], namespaces: [], repositories: [], expiresAt: null };
   const configured = await tx.accessToken.upsert({
-    where: { userId_name: { userId, name: CONFIGURED } },
-    create: { ...whole, id: newId('pat'), userId, name: CONFIGURED },
+    where: { userId_name: { userId, name: ENV_TOKEN_NAME } },
+    create: { ...whole, id: newId('pat'), userId, name: ENV_TOKEN_NAME },
     update: { ...whole, lastUsedAt: null },
   });
-  await recordToken(tx, SERVER, namespaceId, configured);
+  await recordTokenCreation(tx, SERVER, namespaceId, configured);
 }
 
 /**
@@ -102,9 +102,9 @@ export async function issueToken(
   { username, name, expiresInDays }: { username: string; name: string; expiresInDays?: number },
 ): Promise<string> {
   checkTokenName(name);
-  const data = { name, ...(expiresInDays !== undefined && lifetime(expiresInDays)) };
+  const data = { name, ...(expiresInDays !== undefined && computeLifetime(expiresInDays)) };
   const owner = await userNamed(db, username);
   return inTransaction(db, (tx) => insertToken(tx, owner, data)).catch((error) => {
-    throw taken(error, `${username} already has a token of this name`);
+    throw toTakenError(error, `${username} already has a token of this name`);
   });
 }

@@ -13,7 +13,7 @@ import { type Db, inTransaction } from '../platform/database/client.ts';
 import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { record } from './audit.ts';
-import { demandFullRights, demandOwn, taken } from './credentials.ts';
+import { demandFullRights, demandOwn, toTakenError } from './credentials.ts';
 import { type Account, can, demand, hasFullRights, type Viewer } from './permissions.ts';
 
 export type SshKey = {
@@ -31,9 +31,9 @@ export type DeployKey = SshKey & { write: boolean; repositoryId: string };
 type Deps = { db: Db };
 
 /** Of a user, and deploy keys of a repository. */
-const MAX_KEYS = 100;
+const MAX_KEYS_PER_OWNER = 100;
 
-const TAKEN =
+const KEY_IN_USE =
   'key: it is in use already; a key belongs to one account, or is a deploy key of one repository';
 
 /**
@@ -46,11 +46,11 @@ export async function addSshKey(
   input: { title: string; key: string },
 ): Promise<SshKey> {
   const account = demandFullRights(viewer);
-  const { fingerprint, ...named } = read(input);
+  const { fingerprint, ...named } = checkKeyInput(input);
   const data = { id: newId('ssh'), userId: account.userId, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
     const where = { userId: account.userId, repositoryId: null };
-    await demandFew(tx, where, account.userId, `A user may have ${MAX_KEYS} SSH keys`);
+    await demandBelowLimit(tx, where, account.userId, `A user may have ${MAX_KEYS_PER_OWNER} SSH keys`);
     const created = await tx.sshKey.create({ data, select: keyColumns });
     await record(tx, account, {
       action: 'ssh_key.add',
@@ -61,7 +61,7 @@ export async function addSshKey(
     });
     return created;
   }).catch((error) => {
-    throw taken(error, TAKEN, 'key');
+    throw toTakenError(error, KEY_IN_USE, 'key');
   });
 }
 
@@ -119,14 +119,14 @@ export async function addDeployKey(
   viewer: Viewer,
   input: { repositoryId: string; title: string; key: string; write: boolean },
 ): Promise<DeployKey> {
-  const { account, namespaceId } = await administered(db, viewer, input.repositoryId);
+  const { account, namespaceId } = await demandAdministeredRepository(db, viewer, input.repositoryId);
   const { repositoryId, write } = input;
-  const { fingerprint, ...named } = read(input);
+  const { fingerprint, ...named } = checkKeyInput(input);
   const { userId } = account;
   const data = { id: newId('deploy'), userId, repositoryId, write, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
-    const limit = `A repository may have ${MAX_KEYS} deploy keys`;
-    await demandFew(tx, { repositoryId }, repositoryId, limit);
+    const limit = `A repository may have ${MAX_KEYS_PER_OWNER} deploy keys`;
+    await demandBelowLimit(tx, { repositoryId }, repositoryId, limit);
     const created = await tx.sshKey.create({ data, select: deployColumns });
     await record(tx, account, {
       action: 'deploy_key.add',
@@ -137,7 +137,7 @@ export async function addDeployKey(
     });
     return toDeployKey(created);
   }).catch((error) => {
-    throw taken(error, TAKEN, 'key');
+    throw toTakenError(error, KEY_IN_USE, 'key');
   });
 }
 
@@ -149,7 +149,7 @@ export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string):
     : null;
   if (!row?.repositoryId) throw notFound('Deploy key');
   const { repositoryId } = row;
-  const { account, namespaceId } = await administered(db, viewer, repositoryId);
+  const { account, namespaceId } = await demandAdministeredRepository(db, viewer, repositoryId);
   await inTransaction(db, async (tx) => {
     const { count } = await tx.sshKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('Deploy key');
@@ -171,7 +171,7 @@ export async function sliceDeployKeys(
   repositoryId: string,
   range: SliceRequest,
 ): Promise<Slice<DeployKey>> {
-  await administered(db, viewer, repositoryId);
+  await demandAdministeredRepository(db, viewer, repositoryId);
   const query = { where: { repositoryId }, select: deployColumns };
   return readSlice(db.sshKey, NEWEST, range, query, (rows: DeployRow[]) => rows.map(toDeployKey));
 }
@@ -214,7 +214,7 @@ function toDeployKey({ repositoryId, ...row }: DeployRow): DeployKey {
  * Additions to one owner follow each other, because the count is made under a lock that lasts until the commit.
  * @throws AppError 409
  */
-async function demandFew(
+async function demandBelowLimit(
   tx: Db,
   where: Prisma.SshKeyWhereInput,
   ownerId: string,
@@ -222,11 +222,11 @@ async function demandFew(
 ): Promise<void> {
   await tx.$executeRaw`
     select pg_advisory_xact_lock(hashtextextended(${sshKeysLock(ownerId)}, 0))`;
-  if ((await tx.sshKey.count({ where })) >= MAX_KEYS) throw new AppError('conflict', limit);
+  if ((await tx.sshKey.count({ where })) >= MAX_KEYS_PER_OWNER) throw new AppError('conflict', limit);
 }
 
 /** What is kept of a key that is added. @throws AppError 400 */
-function read({ title, key }: { title: string; key: string }) {
+function checkKeyInput({ title, key }: { title: string; key: string }) {
   const { text, fingerprint, comment } = parsePublicKey(key);
   const name = title || comment.slice(0, 100);
   if (!/^[^\p{C}]{1,100}$/u.test(name) || name.trim() !== name)
@@ -238,7 +238,7 @@ function read({ title, key }: { title: string; key: string }) {
 }
 
 /** @throws AppError 401, 403, 404 */
-async function administered(
+async function demandAdministeredRepository(
   db: Db,
   viewer: Viewer,
   repositoryId: string,
@@ -263,7 +263,7 @@ type PublicKey = {
   comment: string;
 };
 
-const MAX_TEXT = 16_384;
+const MAX_PUBLIC_KEY = 16_384;
 
 /** @throws AppError 400 naming `key` */
 export function parsePublicKey(given: string): PublicKey {
@@ -273,7 +273,7 @@ export function parsePublicKey(given: string): PublicKey {
       'key',
       'this is a private key, which nobody else may see; replace it, and give the public one (the file that ends in .pub)',
     );
-  if (text.length > MAX_TEXT || /[\r\n\0]/.test(text))
+  if (text.length > MAX_PUBLIC_KEY || /[\r\n\0]/.test(text))
     throw invalid('key', 'must be one line: the content of a file that ends in .pub');
   const [type = '', encoded = '', ...comment] = text.split(/[ \t]+/);
   if (!isKeyType(type)) throw invalid('key', whyNotType(type));

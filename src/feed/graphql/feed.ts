@@ -48,7 +48,7 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
     namespace: t.string({
       nullable: true,
       description: 'The name of the owner at that moment. Null in events of earlier versions.',
-      resolve: (event) => feed.namespaceOf(event),
+      resolve: (event) => feed.getEventNamespace(event),
     }),
     subject: t.exposeID('subject', {
       description: 'The id of the job or repository, also when it was deleted.',
@@ -58,7 +58,7 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
       nullable: true,
       description:
         'What webhooks send as `data`: the job or repository as REST returned it at that moment. Links to artifacts are signed anew. Null in events of earlier versions.',
-      resolve: (event, _args, { services }) => feed.payloadOf(services, event),
+      resolve: (event, _args, { services }) => feed.getEventPayload(services, event),
     }),
   }),
 });

@@ -117,7 +117,7 @@ builder.prismaObjectField(User, 'auditLog', (t) =>
     args: { ...sliceArgs, action: t.arg({ type: Action, description: ONLY_ACTION }) },
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await log.sliceLogOf(services, viewer, id, args), args),
+      toConnection(await log.sliceUserLog(services, viewer, id, args), args),
   }),
 );
 
@@ -133,6 +133,6 @@ builder.queryField('auditLog', (t) =>
       actor: t.arg.string({ description: ONLY_ACTOR }),
     },
     resolve: async (_root, args, { services, viewer }) =>
-      toConnection(await log.sliceWholeLog(services, viewer, args), args),
+      toConnection(await log.sliceServerLog(services, viewer, args), args),
   }),
 );

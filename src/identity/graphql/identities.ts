@@ -29,7 +29,7 @@ const ConnectedIdentity = builder.objectRef<connections.Identity>('ConnectedIden
     label: t.string({
       nullable: true,
       description: 'What people call the issuer; null when one cannot sign in by it any more.',
-      resolve: ({ issuer }, _args, { services }) => connections.labelOf(services.issuers, issuer),
+      resolve: ({ issuer }, _args, { services }) => connections.findIssuerLabel(services.issuers, issuer),
     }),
     subject: t.exposeString('subject', { description: 'The id of the user there.' }),
     createdAt: t.expose('createdAt', {

@@ -112,7 +112,7 @@ export const Namespace = builder.prismaNode('Namespace', {
       nullable: true,
       description: 'The plan; only members see it.',
       select: { plan: true },
-      resolve: (namespace, _args, { viewer }) => accounts.visiblePlan(viewer, namespace),
+      resolve: (namespace, _args, { viewer }) => accounts.getVisiblePlan(viewer, namespace),
     }),
     members: t.field({
       type: MemberConnection,

@@ -7,15 +7,15 @@ import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
 import { otherMethod } from '../../platform/web/methods.ts';
 import { escaped, sendPage } from '../../platform/web/page.ts';
 import {
-  answerDevice,
-  DEVICE_SECONDS,
+  answerDeviceRequest,
+  DEVICE_CODE_SECONDS,
   DeviceError,
   type DeviceRequest,
-  fetchDeviceToken,
-  findDevice,
-  requestDevice,
+  redeemDeviceCode,
+  findDeviceRequest,
+  createDeviceRequest,
 } from '../devices.ts';
-import { demandFromHere, readForm, textOf } from './session-cookie.ts';
+import { demandSameOrigin, readForm, readText } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
 export type Deps = { db: Db; urls: Urls };
@@ -29,8 +29,8 @@ export function deviceRouter(services: Deps): Router {
   router
     .route(`${PATH}/code`)
     .post((req, res) =>
-      answered(req, res, async (form) => {
-        const { deviceCode, userCode, interval } = await requestDevice(services, {
+      sendOAuthJson(req, res, async (form) => {
+        const { deviceCode, userCode, interval } = await createDeviceRequest(services, {
           client: form.get('client_id') ?? '',
           scope: form.get('scope') ?? '',
           days: form.get('expires_in_days') ?? '',
@@ -42,7 +42,7 @@ export function deviceRouter(services: Deps): Router {
           user_code: userCode,
           verification_uri: page,
           verification_uri_complete: `${page}?user_code=${userCode}`,
-          expires_in: DEVICE_SECONDS,
+          expires_in: DEVICE_CODE_SECONDS,
           interval,
         };
       }),
@@ -52,8 +52,8 @@ export function deviceRouter(services: Deps): Router {
   router
     .route(`${PATH}/token`)
     .post((req, res) =>
-      answered(req, res, async (form) => {
-        const { token, scopes, expiresAt } = await fetchDeviceToken(services, {
+      sendOAuthJson(req, res, async (form) => {
+        const { token, scopes, expiresAt } = await redeemDeviceCode(services, {
           grantType: form.get('grant_type') ?? '',
           deviceCode: form.get('device_code') ?? '',
           client: form.get('client_id') ?? '',
@@ -72,25 +72,25 @@ export function deviceRouter(services: Deps): Router {
     .route(PATH)
     .get(async (req, res) => {
       const { viewer } = req;
-      const code = textOf(req.query.user_code).slice(0, 40);
+      const code = readText(req.query.user_code).slice(0, 40);
       if (viewer.kind !== 'account') {
         const to = code ? `${PATH}?user_code=${encodeURIComponent(code)}` : PATH;
         return void res.redirect(303, `/login?to=${encodeURIComponent(to)}`);
       }
-      if (code === '') return sendQuestion(res);
-      await orAsked(res, async () => {
-        const asked = await findDevice(services, viewer, code);
-        sendPage(res, { title: 'Sign in a program', body: asks(asked, viewer.username) });
+      if (code === '') return sendCodeForm(res);
+      await orSendCodeForm(res, async () => {
+        const asked = await findDeviceRequest(services, viewer, code);
+        sendPage(res, { title: 'Sign in a program', body: renderApproval(asked, viewer.username) });
       });
     })
     .post(async (req, res) => {
-      demandFromHere(req, urls);
+      demandSameOrigin(req, urls);
       const form = await readForm(req);
       const userCode = form.get('user_code') ?? '';
       const approve = form.get('answer') === 'approve';
-      await orAsked(res, async () => {
-        const { client } = await answerDevice(services, req.viewer, { userCode, approve });
-        const body = `<p role="status">${said(client, approve)}</p>\n<p><a href="/">Home</a></p>\n`;
+      await orSendCodeForm(res, async () => {
+        const { client } = await answerDeviceRequest(services, req.viewer, { userCode, approve });
+        const body = `<p role="status">${renderResult(client, approve)}</p>\n<p><a href="/">Home</a></p>\n`;
         sendPage(res, { title: 'Sign in a program', body });
       });
     })
@@ -100,24 +100,24 @@ export function deviceRouter(services: Deps): Router {
 }
 
 /** What is wrong with a code is said where another can be typed. */
-async function orAsked(res: Response, work: () => Promise<void>): Promise<void> {
+async function orSendCodeForm(res: Response, work: () => Promise<void>): Promise<void> {
   try {
     await work();
   } catch (error) {
     const { status, message, code } = toPublic(error);
     if (code !== 'not_found' && code !== 'rate_limit_exceeded') throw error;
-    sendQuestion(res, { problem: message, status });
+    sendCodeForm(res, { problem: message, status });
   }
 }
 
-function said(client: string, approve: boolean): string {
+function renderResult(client: string, approve: boolean): string {
   const name = `<b>${escaped(client)}</b>`;
   if (!approve) return `${name} was refused.`;
   return `${name} is signed in as you in a moment: close this page and go back to it. Its token is among your personal access tokens, where you can delete it.`;
 }
 
 /** Programs expect the form of RFC 6749, whatever is wrong. */
-async function answered(
+async function sendOAuthJson(
   req: Request,
   res: Response,
   work: (form: URLSearchParams) => Promise<object>,
@@ -127,13 +127,13 @@ async function answered(
     res.json(await work(await readForm(req)));
   } catch (error) {
     if (isUnexpected(error) && !(error instanceof DeviceError)) throw error;
-    const fault = error instanceof DeviceError ? error.fault : 'invalid_request';
+    const fault = error instanceof DeviceError ? error.code : 'invalid_request';
     const { message } = error as Error;
     res.status(400).json({ error: fault, error_description: message });
   }
 }
 
-function sendQuestion(
+function sendCodeForm(
   res: Response,
   { problem, status }: { problem?: string; status?: number } = {},
 ): void {
@@ -150,7 +150,7 @@ function sendQuestion(
   sendPage(res, { title: 'Sign in a program', body }, { status });
 }
 
-function asks(
+function renderApproval(
   { client, scopes, days, address, createdAt, userCode }: DeviceRequest & { userCode: string },
   username: string,
 ): string {

@@ -10,7 +10,7 @@ import { newId } from '../../base/ids.ts';
 import { whyNotName } from '../../base/names.ts';
 import { type Db, inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { insertUser, isEmail } from '../accounts.ts';
-import { isOperator, whyNotAdmitted } from './admission.ts';
+import { isOperatorByGroup, whyNotAdmitted } from './admission.ts';
 import type { Claims } from './issuers.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
@@ -18,7 +18,7 @@ import { type Browser, beginSession } from './sessions.ts';
 const SESSION_DAYS = 7;
 const MAX_NAME = 39;
 /** Names that are tried: ada, ada-2, … */
-const MAX_TRIES = 50;
+const MAX_NAME_TRIES = 50;
 
 /**
  * Signs in whom an issuer has named.
@@ -32,12 +32,12 @@ export async function signInByIdentity(
   browser: Browser,
 ): Promise<string> {
   demandAdmitted(config, claims);
-  const operator = isOperator(config, claims);
+  const operator = isOperatorByGroup(config, claims);
   return inTransaction(db, async (tx) => {
     // Of one that signs in twice at once the second waits for the first, and finds the user.
     await lockIdentity(tx, claims);
     const user =
-      (await known(tx, claims, operator)) ?? (await newUser(tx, config, claims, operator));
+      (await findKnownUser(tx, claims, operator)) ?? (await createUserFromClaims(tx, config, claims, operator));
     return beginSession(tx, browser, {
       ...user,
       method: 'oidc',
@@ -53,7 +53,7 @@ export async function lockIdentity(tx: Db, { issuer, subject }: Claims): Promise
 }
 
 /** What a group gave, leaving it takes away; who is operator without any is so for ever. */
-export async function setOperator(
+export async function syncOperator(
   tx: Db,
   { id, userId, operator: before }: { id: string; userId: string; operator: boolean },
   operator: boolean,
@@ -84,7 +84,7 @@ const userColumns = {
   namespace: { select: { id: true } },
 } as const;
 
-async function known(
+async function findKnownUser(
   tx: Db,
   { issuer, subject }: Claims,
   operator: boolean,
@@ -95,12 +95,12 @@ async function known(
   });
   if (!row) return null;
   const { id, username, namespace } = row.user;
-  await setOperator(tx, { id: row.id, userId: id, operator: row.operator }, operator);
+  await syncOperator(tx, { id: row.id, userId: id, operator: row.operator }, operator);
   return { userId: id, username, namespaceId: namespace?.id ?? '' };
 }
 
 /** @throws AppError 403, 409 */
-async function newUser(
+async function createUserFromClaims(
   tx: Db,
   { label }: IssuerConfig,
   { issuer, subject, email, emailVerified, username }: Claims,
@@ -112,7 +112,7 @@ async function newUser(
     throw forbidden(`${label} has not confirmed that the address ${email} is yours`);
   const data = {
     id: newId('user'),
-    username: await freeName(tx, username ?? email.replace(/@.*/, '')),
+    username: await chooseFreeName(tx, username ?? email.replace(/@.*/, '')),
     email,
     plan: 'free' as const,
     operator,
@@ -132,7 +132,7 @@ async function newUser(
 }
 
 /** One that may be taken, as near to what somebody calls themselves as can be. */
-async function freeName(tx: Db, wanted: string): Promise<string> {
+async function chooseFreeName(tx: Db, wanted: string): Promise<string> {
   const plain = wanted
     .replace(/@.*/, '')
     .normalize('NFKD')
@@ -140,7 +140,7 @@ async function freeName(tx: Db, wanted: string): Promise<string> {
     .replace(/[^a-z0-9]+/g, '-')
     .slice(0, MAX_NAME - 3)
     .replace(/^-+|-+$/g, '');
-  for (let n = 1; n <= MAX_TRIES; n++) {
+  for (let n = 1; n <= MAX_NAME_TRIES; n++) {
     const name = n === 1 ? plain : `${plain || 'user'}-${n}`;
     if (whyNotName(name)) continue;
     if (!(await tx.namespace.findUnique({ where: { name }, select: { id: true } }))) return name;

@@ -6,7 +6,7 @@ import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { userNamed } from '../accounts.ts';
 import { type Actor, record, SERVER } from '../audit.ts';
-import { demandFullRights, hashSecret, ownerOfCredential, randomSecret } from '../credentials.ts';
+import { demandFullRights, hashSecret, resolveCredentialOwner, randomSecret } from '../credentials.ts';
 import type { Viewer } from '../permissions.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
@@ -28,7 +28,7 @@ export async function createSignInLink(
   username?: string | null,
 ): Promise<SignInLink> {
   const account = demandFullRights(viewer);
-  const owner = await ownerOfCredential(db, account, username);
+  const owner = await resolveCredentialOwner(db, account, username);
   return inTransaction(db, (tx) => insertLink(tx, account, owner, urls.base));
 }
 
@@ -63,7 +63,7 @@ export async function insertLink(
 }
 
 /** Whom it signs in; null: it was used, or is too old. */
-export async function userOfLink({ db }: Deps, secret: string): Promise<string | null> {
+export async function findLinkUser({ db }: Deps, secret: string): Promise<string | null> {
   const row = await db.signInLink.findUnique({
     where: { hash: hashSecret(secret), expiresAt: { gt: new Date() } },
     select: { user: { select: { username: true } } },

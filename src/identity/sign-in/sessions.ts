@@ -10,7 +10,7 @@ import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
 import { record } from '../audit.ts';
-import { authenticate, disabledUser, SESSION_IDLE } from '../authenticate.ts';
+import { authenticate, disabledUserError, SESSION_IDLE } from '../authenticate.ts';
 import { demandFullRights, demandOwn, hashSecret, randomSecret } from '../credentials.ts';
 import type { Usage } from '../last-used.ts';
 import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
@@ -85,7 +85,7 @@ export async function beginSession(
   { userId, username, namespaceId, method, accessTokenId, expiresAt }: SignedIn,
 ): Promise<string> {
   const where = { id: userId, disabledAt: null };
-  if ((await tx.user.count({ where })) === 0) throw disabledUser(username);
+  if ((await tx.user.count({ where })) === 0) throw disabledUserError(username);
   const secret = randomSecret();
   const latest = new Date(Date.now() + SESSION_DAYS * DAY_MS);
   const data = {

@@ -125,7 +125,7 @@ builder.prismaObjectField(Namespace, 'webhooks', (t) =>
     args: sliceArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await webhooks.sliceWebhooksOf(services, viewer, id, args), args),
+      toConnection(await webhooks.sliceNamespaceWebhooks(services, viewer, id, args), args),
   }),
 );
 

@@ -1,24 +1,24 @@
 /**
- * The SQL by which servers share the sending. They claim webhooks, not deliveries: a webhook is sent for by one server
- * at a time, so its deliveries keep their order as far as it is cheap, and nobody waits for locks on rows of deliveries.
+ * The SQL by which servers share the sending. Servers claim webhooks, not deliveries: one server at a time sends for a
+ * webhook, so its deliveries mostly keep their order, and no server waits for row locks on deliveries.
  *
- * `webhook_queues.due_at` is no later than the earliest pending delivery is due. Whoever adds a delivery sets it,
- * in the same transaction. The server that has the webhook remembers what it was before it read deliveries, and lets
- * go only while it is the same: else something has come that it did not see.
+ * `webhook_queues.due_at` is never later than the due time of the earliest pending delivery. The transaction that adds a
+ * delivery sets it. The claiming server remembers the value from before it read deliveries, and releases the webhook only
+ * while the value is the same: a different value means that a delivery was added after the read.
  */
 import type pg from 'pg';
 import { SILENCE_S } from '../cluster/members.ts';
 import type { ClaimRange } from './concurrency-limits.ts';
 import type { StoredMessage } from './delivery/payload.ts';
 
-/** A server on the embedded database writes no heartbeat, and is alone. */
+/** A server on the embedded database writes no heartbeat, but no second server can share that database. */
 const IS_DEAD = `not exists (
   select from servers where servers.id = queue.server_id
     and servers.heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S}))`;
 
 /**
- * `place` is that of a webhook among those of its namespace that are as slow (`places.ts`), which count as the ones that
- * this server has already. The row is looked at once more when it is locked.
+ * `place` ranks a webhook among the webhooks of its namespace that are equally slow, after those that this server has
+ * claimed (`concurrency-limits.ts`). The conditions are repeated because the row may change before it is locked.
  */
 const CLAIM = `
   with candidate as (
@@ -48,22 +48,22 @@ const CLAIM = `
   from chosen where queue.webhook_id = chosen.webhook_id
   returning queue.webhook_id as "webhookId", queue.namespace_id as "namespaceId"`;
 
-export type Claimed = { webhookId: string; namespaceId: string };
+export type ClaimedWebhook = { webhookId: string; namespaceId: string };
 
-/** Webhooks with something to send now, for this server from now on, as far as it has places for them. */
+/** Claims webhooks with due deliveries for this server, as far as it has slots. */
 export async function claim(
   pool: pg.Pool,
   serverId: string,
-  { held, perNamespace, free }: ClaimRange,
-): Promise<Claimed[]> {
-  const { rows } = await pool.query<Claimed>({
+  { occupied, perNamespace, free }: ClaimRange,
+): Promise<ClaimedWebhook[]> {
+  const { rows } = await pool.query<ClaimedWebhook>({
     name: 'claim webhooks',
     text: CLAIM,
     values: [
       serverId,
-      held.map(({ namespaceId }) => namespaceId),
-      held.map(({ slow }) => slow),
-      held.map(({ count }) => count),
+      occupied.map(({ namespaceId }) => namespaceId),
+      occupied.map(({ slow }) => slow),
+      occupied.map(({ count }) => count),
       perNamespace.prompt,
       perNamespace.slow,
       free.slow,
@@ -73,12 +73,12 @@ export async function claim(
   return rows;
 }
 
-/** All that this server has, with when they were last due, to be compared with what it saw. */
-export async function readHeld(
+/** All webhooks that this server has claimed, with `due_at` to compare with `Endpoint.seen`. */
+export async function readClaimed(
   pool: pg.Pool,
   serverId: string,
-): Promise<(Claimed & { due: string })[]> {
-  const { rows } = await pool.query<Claimed & { due: string }>({
+): Promise<(ClaimedWebhook & { due: string })[]> {
+  const { rows } = await pool.query<ClaimedWebhook & { due: string }>({
     name: 'webhooks of a server',
     text: `
       select webhook_id as "webhookId", namespace_id as "namespaceId", coalesce(due_at::text, '') as due
@@ -88,21 +88,21 @@ export async function readHeld(
   return rows;
 }
 
-/** Where a webhook leads, as it is now. */
+/** The endpoint of a webhook as it is now. */
 export type Endpoint = {
   webhookId: string;
-  /** `due_at` before deliveries are read. */
+  /** `due_at` before the read of deliveries. */
   seen: string;
   url: string;
   secret: Buffer | null;
-  /** While it still signs. */
+  /** Set while it still signs. */
   formerSecret: Buffer | null;
   state: 'on' | 'off' | 'deleted';
   /** Its last attempt failed. */
-  failing: boolean;
+  isFailing: boolean;
 };
 
-/** Those of the ids that this server still has. */
+/** The endpoints of the webhooks among `webhookIds` that this server still holds. */
 export async function readEndpoints(
   pool: pg.Pool,
   serverId: string,
@@ -114,7 +114,7 @@ export async function readEndpoints(
       select queue.webhook_id as "webhookId", coalesce(queue.due_at::text, '') as seen, url, secret,
         case when former_until > now() then former_secret end as "formerSecret",
         case when deleted_at is not null then 'deleted' when active then 'on' else 'off' end as state,
-        failing_since is not null as failing
+        failing_since is not null as "isFailing"
       from webhook_queues queue join webhooks on webhooks.id = queue.webhook_id
       where queue.server_id = $1 and queue.webhook_id = any($2::text[])`,
     values: [serverId, webhookIds],
@@ -122,17 +122,15 @@ export async function readEndpoints(
   return rows;
 }
 
-/** A delivery that is due. */
-export type Due = {
+export type DueDelivery = {
   id: string;
   webhookId: string;
   attempts: number;
-  /** Null when it was removed. */
+  /** Null when the message was removed. */
   message: StoredMessage | null;
 };
 
-/** What to read of a webhook. */
-export type Want = {
+export type ReadRequest = {
   webhookId: string;
   limit: number;
   /** Ids of deliveries that were read before and were not recorded when this read began. */
@@ -140,12 +138,12 @@ export type Want = {
 };
 
 /**
- * The first deliveries that are due, in order, of each webhook as many as it wants. Those that are held are left out
- * here: PostgreSQL compares each row with each of a list that it got as a parameter. Messages are read by
- * themselves, so that one which goes to many webhooks is read once.
+ * Reads the due deliveries of each webhook in order, up to its limit. Held deliveries are filtered here, because PostgreSQL
+ * would compare each row with each element of a list parameter. Messages are read separately, so that a message for many
+ * webhooks is read once.
  */
-export async function readDue(pool: pg.Pool, wants: readonly Want[]): Promise<Due[]> {
-  const { rows } = await pool.query<Omit<Due, 'message'> & { messageId: string }>({
+export async function readDue(pool: pg.Pool, wants: readonly ReadRequest[]): Promise<DueDelivery[]> {
+  const { rows } = await pool.query<Omit<DueDelivery, 'message'> & { messageId: string }>({
     name: 'deliveries due',
     text: `
       select due.* from unnest($1::text[], $2::int[]) as want (webhook_id, count)
@@ -173,19 +171,19 @@ export async function readDue(pool: pg.Pool, wants: readonly Want[]): Promise<Du
   return due.map(({ messageId, ...one }) => ({ ...one, message: byId.get(messageId) ?? null }));
 }
 
-/** A webhook to let go of. */
+/** A webhook to release. */
 export type Release = {
   webhookId: string;
   seen: string;
-  /** There is more to send, but others wait for the place: it is claimed again after them. */
-  giveWay: boolean;
-  /** Nothing of it is to be sent any more. */
+  /** More is due, but other webhooks wait for the slot. Its `due_at` becomes now, so they are claimed before it. */
+  yieldsSlot: boolean;
+  /** The webhook was deleted, so nothing is due any more. */
   deleted: boolean;
 };
 
 /**
- * The row may be locked by who adds a delivery; then it is left out, because something has come. A subquery of a
- * statement that waited for that lock would not see the delivery, hence the comparison with what was seen.
+ * A row that is locked by a transaction that adds a delivery is skipped. The comparison with `seen` is needed because the
+ * snapshot of this statement may be older than a delivery that was added just before the row was locked.
  */
 const RELEASE = `
   with chosen as (
@@ -205,7 +203,7 @@ const RELEASE = `
   from chosen where queue.webhook_id = chosen.webhook_id
   returning queue.webhook_id as id`;
 
-/** @returns the ids of those that this server does not have any more */
+/** @returns the ids of the released webhooks */
 export async function release(
   pool: pg.Pool,
   serverId: string,
@@ -218,14 +216,14 @@ export async function release(
       serverId,
       releases.map(({ webhookId }) => webhookId),
       releases.map(({ seen }) => seen),
-      releases.map(({ giveWay }) => giveWay),
+      releases.map(({ yieldsSlot: giveWay }) => giveWay),
       releases.map(({ deleted }) => deleted),
     ],
   });
   return rows.map(({ id }) => id);
 }
 
-/** All that this server has, or had when it was killed: they are due still, and any server may claim them. */
+/** Releases all webhooks of this server, or of a killed process with its id. They stay due, so any server may claim them. */
 export async function releaseAll(pool: pg.Pool, serverId: string): Promise<void> {
   await pool.query(
     `with freed as (update webhook_queues set server_id = null where server_id = $1 returning webhook_id)

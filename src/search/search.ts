@@ -8,7 +8,7 @@
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { invalid } from '../base/errors.ts';
-import { type Account, demandAccount, memberOf, type Viewer } from '../identity/permissions.ts';
+import { type Account, demandAccount, namespacesAsMember, type Viewer } from '../identity/permissions.ts';
 import { visibleSql as visibleJobs, visibleTo as visibleToJobs } from '../jobs/visibility.ts';
 import type { Db } from '../platform/database/client.ts';
 import { checkFirst } from '../platform/database/paging.ts';
@@ -16,16 +16,16 @@ import { visibleSql as visibleRepositories, visibleTo } from '../repositories/vi
 
 const MAX_TEXT = 200;
 /** That are looked through for other parts of names, over all namespaces; of each at least so many. */
-const RECENT = 5_000;
-const RECENT_OF_EACH = 20;
+const MAX_RECENT = 5_000;
+const MIN_RECENT_PER_NAMESPACE = 20;
 
-export type Kind = 'Namespace' | 'Repository' | 'Job';
+export type ResultKind = 'Namespace' | 'Repository' | 'Job';
 /** What is read of each kind. */
-export type Selects = Record<Kind, object>;
-export type Found = { __typename: Kind; id: string };
+export type Selects = Record<ResultKind, object>;
+export type SearchHit = { __typename: ResultKind; id: string };
 
 type Deps = { db: Db; pool: pg.Pool };
-type Candidate = { kind: Kind; id: string; name: string; at: Date };
+type Candidate = { kind: ResultKind; id: string; name: string; at: Date };
 type Query = { namespaceIds: string[]; prefix: string; words: string[]; first: number };
 
 /**
@@ -33,12 +33,12 @@ type Query = { namespaceIds: string[]; prefix: string; words: string[]; first: n
  * namespaces, then repositories, then jobs, the newest first.
  * @throws AppError 400, 401
  */
-export async function find(
+export async function search(
   services: Deps,
   viewer: Viewer,
   { text, first }: { text: string; first: number },
   selects: Selects,
-): Promise<Found[]> {
+): Promise<SearchHit[]> {
   const account = demandAccount(viewer);
   checkFirst(first);
   const wanted = text.trim().toLowerCase();
@@ -48,27 +48,27 @@ export async function find(
   const slash = wanted.indexOf('/');
   const prefix = wanted.slice(slash + 1);
   const words = prefix.split(/\s+/).filter((word) => word !== '');
-  const within = slash === -1 ? null : await namespaceOf(services, wanted.slice(0, slash));
+  const within = slash === -1 ? null : await resolveNamespaceId(services, wanted.slice(0, slash));
   if (slash !== -1 && within === null) return [];
   const query: Query = {
-    namespaceIds: within ? [within] : memberOf(account, 'read'),
+    namespaceIds: within ? [within] : namespacesAsMember(account, 'read'),
     ...{ prefix, words, first },
   };
   const found = await Promise.all([
-    within ? [] : namespaces(services, account, query),
-    repositories(services, account, query, within === null),
-    jobs(services, account, query),
+    within ? [] : findNamespaces(services, account, query),
+    findRepositories(services, account, query, within === null),
+    findJobs(services, account, query),
   ]);
-  return load(services, account, best(found.flat(), query), selects);
+  return loadHits(services, account, pickBest(found.flat(), query), selects);
 }
 
-async function namespaceOf({ db }: Deps, name: string): Promise<string | null> {
+async function resolveNamespaceId({ db }: Deps, name: string): Promise<string | null> {
   const row = await db.namespace.findUnique({ where: { name }, select: { id: true } });
   return row?.id ?? null;
 }
 
 /** Everybody may know of every namespace; by the other parts of its name one finds those that one is a member of. */
-async function namespaces(
+async function findNamespaces(
   { db }: Deps,
   { namespaces: narrowed }: Account,
   { namespaceIds, prefix, words, first }: Query,
@@ -77,10 +77,10 @@ async function namespaces(
     where: {
       deletedAt: null,
       OR: [
-        { name: { startsWith: escaped(prefix) }, ...(narrowed && { id: { in: [...narrowed] } }) },
+        { name: { startsWith: escapeLike(prefix) }, ...(narrowed && { id: { in: [...narrowed] } }) },
         {
           id: { in: namespaceIds },
-          AND: words.map((word) => ({ name: { contains: escaped(word) } })),
+          AND: words.map((word) => ({ name: { contains: escapeLike(word) } })),
         },
       ],
     },
@@ -91,7 +91,7 @@ async function namespaces(
   return rows.map(({ createdAt, ...row }) => ({ ...row, kind: 'Namespace', at: createdAt }));
 }
 
-async function repositories(
+async function findRepositories(
   { pool }: Deps,
   viewer: Account,
   query: Query,
@@ -103,12 +103,12 @@ async function repositories(
   const ofAll = sql`
     union all (
       select r.id, r.name, r.updated_at as at from repositories r join namespaces n on n.id = r.namespace_id
-      where r.visibility <> 'private' and r.name_key like ${`${escaped(prefix)}%`} and ${visible}
+      where r.visibility <> 'private' and r.name_key like ${`${escapeLike(prefix)}%`} and ${visible}
       order by r.name_key limit ${first})`;
-  return read(pool, 'Repository', query, {
+  return readCandidates(pool, 'Repository', query, {
     named: sql`
       select r.id, r.name, r.updated_at as at from repositories r
-      where r.namespace_id = n.id and r.name_key like ${`${escaped(prefix)}%`} and ${visible}
+      where r.namespace_id = n.id and r.name_key like ${`${escapeLike(prefix)}%`} and ${visible}
       order by r.name_key limit ${first}`,
     recent: sql`
       select r.id, r.name, r.updated_at as at from repositories r
@@ -119,13 +119,13 @@ async function repositories(
 }
 
 /** Their names have capitals, and are in the index as they are. */
-async function jobs({ pool }: Deps, viewer: Account, query: Query): Promise<Candidate[]> {
+async function findJobs({ pool }: Deps, viewer: Account, query: Query): Promise<Candidate[]> {
   const { sql, empty } = Prisma;
   const visible = visibleJobs(viewer);
-  return read(pool, 'Job', query, {
+  return readCandidates(pool, 'Job', query, {
     named: sql`
       select r.id, r.name, r.created_at as at from jobs r
-      where r.namespace_id = n.id and r.name like ${`${escaped(query.prefix)}%`} and ${visible}
+      where r.namespace_id = n.id and r.name like ${`${escapeLike(query.prefix)}%`} and ${visible}
       order by r.name limit ${query.first}`,
     recent: sql`
       select r.id, r.name, r.created_at as at from jobs r
@@ -136,15 +136,15 @@ async function jobs({ pool }: Deps, viewer: Account, query: Query): Promise<Cand
 }
 
 /** Through pg, which has PostgreSQL plan it for these values (`database/merged.ts`). */
-async function read(
+async function readCandidates(
   pool: pg.Pool,
-  kind: Kind,
+  kind: ResultKind,
   { namespaceIds, words }: Query,
   { named, recent, more }: Record<'named' | 'recent' | 'more', Prisma.Sql>,
 ): Promise<Candidate[]> {
   const { sql } = Prisma;
-  const ofEach = Math.max(RECENT_OF_EACH, Math.floor(RECENT / Math.max(1, namespaceIds.length)));
-  const patterns = words.map((word) => `%${escaped(word)}%`);
+  const ofEach = Math.max(MIN_RECENT_PER_NAMESPACE, Math.floor(MAX_RECENT / Math.max(1, namespaceIds.length)));
+  const patterns = words.map((word) => `%${escapeLike(word)}%`);
   const { text, values } = sql`
     with mine as (select unnest(${namespaceIds}::text[]) as id)
     select f.* from mine n cross join lateral (${named}) f
@@ -157,13 +157,13 @@ async function read(
 }
 
 /** In a pattern an underscore would stand for any character, and a percent sign for all. */
-function escaped(text: string): string {
+function escapeLike(text: string): string {
   return text.replace(/[\\%_]/g, (character) => `\\${character}`);
 }
 
-const KINDS: readonly Kind[] = ['Namespace', 'Repository', 'Job'];
+const KINDS: readonly ResultKind[] = ['Namespace', 'Repository', 'Job'];
 
-function best(found: readonly Candidate[], { prefix, words, first }: Query): Candidate[] {
+function pickBest(found: readonly Candidate[], { prefix, words, first }: Query): Candidate[] {
   const unique = [...new Map(found.map((one) => [one.id, one])).values()];
   const ranks = new Map(
     unique.map(({ id, name }) => [id, rankOf(name.toLowerCase(), prefix, words)]),
@@ -188,14 +188,14 @@ function rankOf(name: string, prefix: string, words: readonly string[]): number 
 }
 
 /** In their order. What has gone since is left out. */
-async function load(
+async function loadHits(
   { db }: Deps,
   viewer: Account,
   found: readonly Candidate[],
   selects: Selects,
-): Promise<Found[]> {
-  const ids = (kind: Kind) => found.filter((one) => one.kind === kind).map(({ id }) => id);
-  const query = (kind: Kind, visible: object) => ({
+): Promise<SearchHit[]> {
+  const ids = (kind: ResultKind) => found.filter((one) => one.kind === kind).map(({ id }) => id);
+  const query = (kind: ResultKind, visible: object) => ({
     where: { id: { in: ids(kind) }, AND: [visible] },
     select: { ...selects[kind], id: true as const },
     relationLoadStrategy: 'join' as const,
