@@ -25,8 +25,8 @@ import { openMembers } from './cluster/members.ts';
 import type { Git } from './git/git.ts';
 import { openGit } from './git/git.ts';
 import { checkVersion } from './git/processes/run.ts';
-import type { Usage } from './identity/last-used.ts';
-import { recordUsage } from './identity/last-used.ts';
+import type { LastUsedRecorder } from './identity/last-used.ts';
+import { openLastUsedRecorder } from './identity/last-used.ts';
 import { seedOperator } from './identity/operator.ts';
 import type { Rechecks } from './identity/rechecks.ts';
 import { openRechecks } from './identity/rechecks.ts';
@@ -39,20 +39,19 @@ import { openQueuePositions } from './jobs/queue-position.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
-import { maintenanceTasks } from './maintenance.ts';
-import { requireSameKey, type Keys, readKeys } from './platform/crypto/keys.ts';
+import { maintenanceTasks, startMaintenance } from './maintenance.ts';
+import { type Keys, readKeys, requireSameKey } from './platform/crypto/keys.ts';
 import type { Signer } from './platform/crypto/signed-links.ts';
 import { createSigner } from './platform/crypto/signed-links.ts';
 import type { PublicHostKey } from './platform/crypto/ssh-keys.ts';
 import type { Db } from './platform/database/client.ts';
 import { openDatabase } from './platform/database/client.ts';
-import { startMaintenance } from './maintenance.ts';
 import { openSession, type Session } from './platform/database/session.ts';
 import { Bus } from './platform/events/bus.ts';
 import { advanceClockAfterRestore, measureOutboxLag } from './platform/events/outbox.ts';
-import { Reads } from './platform/limits/reads.ts';
+import { AnswerLimiter } from './platform/limits/reads.ts';
 import { createMetrics, type Metrics } from './platform/metrics/metrics.ts';
-import { readOrCreateId, prepareDataFolder } from './platform/storage/data-folder.ts';
+import { prepareDataFolder, readOrCreateId } from './platform/storage/data-folder.ts';
 import type { DiskSpace } from './platform/storage/disk-space.ts';
 import { watchDiskSpace } from './platform/storage/disk-space.ts';
 import { openStorage } from './platform/storage/open.ts';
@@ -65,14 +64,14 @@ import { openLargeFiles } from './repositories/lfs/store/store.ts';
 import { PushRecorder } from './repositories/pushes/recorder.ts';
 import type { FindingIds } from './repositories/pushes/secrets/find.ts';
 import { createFindingIds } from './repositories/pushes/secrets/find.ts';
-import { recoverRepositories, takeOverFromDead } from './repositories/recovery.ts';
+import { recoverRepositories, takeOverFromDeadServers } from './repositories/recovery.ts';
 import { openRunner } from './runners/open.ts';
 import type { Runner } from './runners/runner.ts';
 import type { SshLimits } from './ssh/front/protocol.ts';
 import { type Ssh, serveSsh, takeSshPort } from './ssh/ssh.ts';
-import { createConnector, readAuthorities } from './webhooks/delivery/connector.ts';
-import { createGuard, type Lookup, lookUp } from './webhooks/delivery/guard.ts';
-import { markBeginning, startDispatcher } from './webhooks/dispatcher.ts';
+import { createConnector, readCaCertificates } from './webhooks/delivery/connector.ts';
+import { createGuard, type Lookup, resolveHost } from './webhooks/delivery/guard.ts';
+import { initializeCursor, startDispatcher } from './webhooks/dispatcher.ts';
 import { createWebhookSecrets } from './webhooks/secrets.ts';
 import { startSender } from './webhooks/sender.ts';
 import type { WebhookDeps } from './webhooks/webhooks.ts';
@@ -107,15 +106,15 @@ export type Services = ProcessServices & {
   /** Assigns ids to findings of secret scanning. */
   findingIds: FindingIds;
   /** Records when credentials were last used. */
-  usage: Usage;
+  usage: LastUsedRecorder;
   /** OpenID Connect issuers with which users can sign in. */
   issuers: readonly Issuer[];
   /** Rechecks for open streams whether their viewers still have access. */
   rechecks: Rechecks;
   /** Limits the memory of large answers. */
-  reads: Reads;
+  reads: AnswerLimiter;
   /** Positions of waiting jobs in the queue. */
-  places: QueuePositions;
+  queuePositions: QueuePositions;
   /** Base URLs without a trailing slash. They contain the actual port. */
   urls: Urls;
   /** SSH host keys of this server; empty if SSH is off. */
@@ -192,11 +191,12 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   });
   metrics.read({ catFile: () => git.objects.counts, transfers: () => git.transfers.counts });
   const services = await composeServices(config, process, { git, ssh, base });
-  const runner = config.role === 'all' ? await openConfiguredRunner(config, { log, overrides }, cleanup) : null;
+  const runner =
+    config.role === 'all' ? await openConfiguredRunner(config, { log, overrides }, cleanup) : null;
   const connector = createConnector({
     guard: services.webhooks.guard,
-    lookup: overrides.lookup ?? lookUp,
-    authorities: await readAuthorities(config.webhooks.authorities),
+    lookup: overrides.lookup ?? resolveHost,
+    authorities: await readCaCertificates(config.webhooks.authorities),
   });
   // After all parts that can fail because of the configuration: a failed start must not have created a token unseen.
   const firstToken = await seedOperator(db, config.admin);
@@ -208,10 +208,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () => services.rechecks,
     () => git,
     () => recoverRepositories(services).then(() => null),
-    () => markBeginning(services).then(() => null),
+    () => initializeCursor(services).then(() => null),
     () => startAnswering(services, limits, port),
     () => serveSsh(services, ssh, port),
-    () => takeOverFromDead(services, process.session),
+    () => takeOverFromDeadServers(services, process.session),
     () =>
       runner &&
       startWorker({ ...services, db, runner, checkout: openCheckouts(services) }).then(
@@ -274,11 +274,11 @@ async function composeServices(
     signer: createSigner(keys.derive('signed links')),
     lfs: openLfs(keys.derive('tokens for large files'), config.gitTransfers),
     findingIds: createFindingIds(keys.derive('findings of secrets')),
-    usage: recordUsage({ pool, log }),
+    usage: openLastUsedRecorder({ pool, log }),
     issuers: await openIssuers(config, keys, log),
     rechecks: openRechecks({ pool, log }),
-    reads: new Reads(),
-    places: openQueuePositions({ pool }),
+    reads: new AnswerLimiter(),
+    queuePositions: openQueuePositions({ pool }),
     urls: {
       base,
       artifacts: config.artifactUrl ?? `${base}/artifacts`,
@@ -386,12 +386,12 @@ async function openProcess(
     log,
     notify: bus.notify,
     onFolderLost: (error) => {
-      database.disown();
+      database.releaseOwnership();
       failure.reject(error);
     },
   });
   cleanup.defer(() => session.close());
-  database.own(log);
+  database.takeOwnership(log);
   await advanceClockAfterRestore({ pool, log });
   const storage = cleanup.use(await openStorage(config));
   const keys = await readKeys(config);

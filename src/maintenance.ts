@@ -11,7 +11,7 @@ import { removeGoneServers } from './cluster/members.ts';
 import type { Git } from './git/git.ts';
 import { removeOldEntries } from './identity/audit.ts';
 import { removeDeletedNamespaces } from './identity/deletion.ts';
-import { removeOldDevices } from './identity/devices.ts';
+import { removeOldDeviceRequests } from './identity/devices.ts';
 import { removeOldSessions } from './identity/sign-in/sessions.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
@@ -41,12 +41,12 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
     'remove old entries of the audit log': () => removeOldEntries(services, config.auditDays),
     'remove old idempotent answers': () => removeOldAnswers(services),
     'remove expired sessions': () => removeOldSessions(services),
-    'remove old device requests': () => removeOldDevices(services),
+    'remove old device requests': () => removeOldDeviceRequests(services),
     'remove dead workers': () => removeGoneWorkers(services),
     'remove dead servers': () => removeGoneServers(services),
     'remove abandoned repository folders': () => removeAbandoned(services),
     'remove unfinished uploads': async () => {
-      await storage.tidy();
+      await storage.removeAbandoned();
       return false;
     },
     'remove jobs of deleted namespaces': () => removeJobsOfDeleted(services),
@@ -81,7 +81,8 @@ export function startMaintenance(
       try {
         while (!signal.aborted && (await task())) await pause(PAUSE_MS);
       } catch (error) {
-        if (!signal.aborted) log.warn({ err: error }, `maintenance task "${name}" failed; retry in ten minutes`);
+        if (!signal.aborted)
+          log.warn({ err: error }, `maintenance task "${name}" failed; retry in ten minutes`);
       }
     }
   }

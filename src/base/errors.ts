@@ -4,7 +4,7 @@
  */
 
 /** Error code → HTTP status. The codes and statuses are part of the API contract. */
-export const STATUS = {
+export const HTTP_STATUS = {
   invalid_request: 400,
   authentication_failed: 401,
   permission_denied: 403,
@@ -16,7 +16,7 @@ export const STATUS = {
   internal_error: 500,
 } as const;
 
-export type ErrorCode = keyof typeof STATUS;
+export type ErrorCode = keyof typeof HTTP_STATUS;
 
 type Details = {
   /** Overrides the status of the code: `invalid_request` is 422 for a combination, 405 for a method. */
@@ -39,7 +39,7 @@ export class AppError extends Error {
   constructor(code: ErrorCode, message: string, details: Details = {}) {
     super(message);
     this.code = code;
-    this.status = details.status ?? STATUS[code];
+    this.status = details.status ?? HTTP_STATUS[code];
     this.field = details.field;
     this.retryAfter = details.retryAfter;
     this.headers = details.headers;

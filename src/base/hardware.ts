@@ -90,7 +90,7 @@ const FILES_PER_GIB = 65_536;
 const MAX_FILES = 4_194_304;
 
 /** Limits for a job's disk: bytes, and files including folders. A GB of the contract is a GiB here. */
-export function diskRoom(diskGb: number): { maxBytes: number; maxFiles: number } {
+export function diskLimits(diskGb: number): { maxBytes: number; maxFiles: number } {
   return { maxBytes: diskGb * 2 ** 30, maxFiles: Math.min(diskGb * FILES_PER_GIB, MAX_FILES) };
 }
 

@@ -6,7 +6,7 @@
  * normalized form is used afterwards, so the image that `LOAM_IMAGES` allowed is the image that runs.
  */
 
-export type Reference = {
+export type ImageReference = {
   /** Host of the registry in lower case, with an optional port. */
   registry: string;
   repository: string;
@@ -25,7 +25,7 @@ const DIGEST = /^sha(?:256:[a-f0-9]{64}|512:[a-f0-9]{128})$/;
 const MAX_LENGTH = 255;
 
 /** Null if `text` is not an image name. */
-export function parseReference(text: string): Reference | null {
+export function parseImageReference(text: string): ImageReference | null {
   const [name = '', digest = null, ...more] = text.split('@');
   const { path, tag } = splitTag(name);
   const { registry, repository } = splitRegistry(path);
@@ -43,7 +43,12 @@ export function parseReference(text: string): Reference | null {
 }
 
 /** `docker.io/library/debian:latest`. */
-export function written({ registry, repository, tag, digest }: Reference): string {
+export function formatImageReference({
+  registry,
+  repository,
+  tag,
+  digest,
+}: ImageReference): string {
   return `${registry}/${repository}${digest ? `@${digest}` : `:${tag}`}`;
 }
 
@@ -67,7 +72,7 @@ function splitRegistry(path: string): { registry: string; repository: string } {
 }
 
 /** Whether an allow list contains the image. */
-export type AllowedImages = (image: Reference) => boolean;
+export type AllowedImages = (image: ImageReference) => boolean;
 
 /**
  * Parses `LOAM_IMAGES`. `*` matches any text within one part of a name, `**` any text. Patterns are normalized like names:
@@ -76,7 +81,7 @@ export type AllowedImages = (image: Reference) => boolean;
  *
  * @returns the invalid pattern instead of the list if there is one
  */
-export function allowedImages(patterns: readonly string[]): AllowedImages | { wrong: string } {
+export function parseAllowedImages(patterns: readonly string[]): AllowedImages | { wrong: string } {
   const tests: AllowedImages[] = [];
   for (const pattern of patterns) {
     const test = parsePattern(pattern);

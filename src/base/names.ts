@@ -11,12 +11,12 @@ const RESERVED: ReadonlySet<string> = new Set(
 );
 
 /** Whether a namespace could have this name in any case. If not, no query is needed; PostgreSQL would refuse a NUL. */
-export function canBeNamespace(name: string): boolean {
+export function isPossibleNamespaceName(name: string): boolean {
   return NAME.test(name.toLowerCase());
 }
 
 /** Why the name is refused; null if it is allowed. */
-export function whyNotName(name: string): string | null {
+export function namespaceNameError(name: string): string | null {
   if (!NAME.test(name)) return NAME_RULE;
   return RESERVED.has(name) ? `"${name}" is reserved for a route; choose another name` : null;
 }

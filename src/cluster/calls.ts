@@ -13,7 +13,7 @@ import type { Logger } from '../base/log.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inCall, traceHeaders } from '../platform/tracing/spans.ts';
-import { type Cluster, toServerAway, whereItIs } from './cluster.ts';
+import { type Cluster, runAtOwner, toServerAway } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
@@ -39,14 +39,14 @@ export const CONTENT_HASH = 'loam-content';
 const ANSWER_MS = 5 * 60_000;
 
 /** Registers work and returns a function that runs it on the owner. Each `name` must be used only once. */
-export function onServerOf<In, Out, D extends Deps = Deps>(
+export function defineRemoteCall<In, Out, D extends Deps = Deps>(
   name: string,
   work: Work<In, Out, D>,
 ): Work<In, Out, D> {
   if (workByName.has(name)) throw new Error(`work named ${name} is already registered`);
   workByName.set(name, work as Work<unknown, unknown, never> as Work<unknown, unknown>);
   return (services, repositoryId, input, signal) =>
-    whereItIs(services, repositoryId, {
+    runAtOwner(services, repositoryId, {
       here: () => work(services, repositoryId, input, signal),
       there: (member) =>
         callServer(services, member, { name, repositoryId, input, signal }) as Promise<Out>,
@@ -66,7 +66,11 @@ async function callServer(
   { name, repositoryId, input, signal: callerSignal }: Call,
 ): Promise<unknown> {
   const path = `${CALLS_PATH}/${name}/${repositoryId}`;
-  const signal = AbortSignal.any([gone, AbortSignal.timeout(ANSWER_MS), ...(callerSignal ? [callerSignal] : [])]);
+  const signal = AbortSignal.any([
+    gone,
+    AbortSignal.timeout(ANSWER_MS),
+    ...(callerSignal ? [callerSignal] : []),
+  ]);
   const send = () => post(cluster, url, { path, input, signal });
   const bytes = await inCall(`call ${name}`, { 'loam.repository.id': repositoryId }, send)
     .then(async (answer) => {

@@ -13,7 +13,7 @@ import { type AppError, busy } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
 import type { Member, Members } from './members.ts';
-import { placeOf } from './placement.ts';
+import { chooseOwner } from './placement.ts';
 
 export type Cluster = {
   readonly members: Members;
@@ -23,18 +23,18 @@ export type Cluster = {
    * The other server that owns a repository; null: this server. A process of the role `work` owns none.
    * @throws ServerAway if no server is running
    */
-  elsewhere(repositoryId: string): Member | null;
+  remoteOwner(repositoryId: string): Member | null;
 };
 
 /** The owner of a repository does not answer, or disconnected; another server takes over soon. */
-export class ServerAway extends Error {
+export class ServerUnavailable extends Error {
   override name = 'ServerAway';
 }
 
 /** Without `cause`, whose code would make the error look like an unavailable database. */
-export function toServerAway(url: string, error: unknown): ServerAway {
+export function toServerAway(url: string, error: unknown): ServerUnavailable {
   const { cause, message } = error as { cause?: { code?: unknown }; message?: unknown };
-  return new ServerAway(`${url} does not answer: ${cause?.code ?? message}`);
+  return new ServerUnavailable(`${url} does not answer: ${cause?.code ?? message}`);
 }
 
 /** `serves`: whether this process answers requests, and so owns repositories. */
@@ -46,11 +46,12 @@ export function openCluster(
   return {
     members,
     key: keys.derive('calls between servers'),
-    elsewhere(repositoryId) {
+    remoteOwner(repositoryId) {
       const { id, serving } = members;
       if (serves && serving.length < 2) return null;
-      if (serving.length === 0) throw new ServerAway('no server that owns repositories is running');
-      const owner = placeOf(repositoryId, serving);
+      if (serving.length === 0)
+        throw new ServerUnavailable('no server that owns repositories is running');
+      const owner = chooseOwner(repositoryId, serving);
       return owner.id === id ? null : owner;
     },
   };
@@ -66,27 +67,27 @@ const PAUSE_MS = 100;
  * as long as it throws ServerAway.
  * @throws AppError 503 if no owner answers in time; every other error of the two
  */
-export async function whereItIs<T>(
+export async function runAtOwner<T>(
   { cluster, log }: { cluster: Cluster; log: Logger },
   repositoryId: string,
   { here, there }: { here(): Promise<T>; there(member: Member): Promise<T> },
 ): Promise<T> {
   const deadline = performance.now() + TIMEOUT_MS;
   for (;;) {
-    const member = cluster.elsewhere(repositoryId);
+    const member = cluster.remoteOwner(repositoryId);
     if (!member) return here();
     try {
       return await there(member);
     } catch (error) {
-      if (!(error instanceof ServerAway)) throw error;
-      if (performance.now() > deadline) throw notAnswered(log, member, error);
+      if (!(error instanceof ServerUnavailable)) throw error;
+      if (performance.now() > deadline) throw reportUnavailable(log, member, error);
     }
     await cluster.members.changed(PAUSE_MS);
   }
 }
 
 /** Logs the reason and returns a 503. */
-export function notAnswered(log: Logger, { id }: Member, error: unknown): AppError {
+export function reportUnavailable(log: Logger, { id }: Member, error: unknown): AppError {
   log.warn({ err: error, server: id }, 'another server does not answer');
   return busy('The server that has the repository does not answer');
 }

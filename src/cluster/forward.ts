@@ -16,7 +16,7 @@ import { pipeline } from 'node:stream/promises';
 import type { Logger } from '../base/log.ts';
 import { traceHeaders } from '../platform/tracing/spans.ts';
 import type { Cluster } from './cluster.ts';
-import { toServerAway, notAnswered, ServerAway, whereItIs } from './cluster.ts';
+import { reportUnavailable, runAtOwner, ServerUnavailable, toServerAway } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
@@ -59,16 +59,16 @@ export function forward(
   incoming: IncomingRequest,
   res: ServerResponse,
 ): Promise<boolean> {
-  return whereItIs(services, repositoryId, {
+  return runAtOwner(services, repositoryId, {
     here: async () => false,
     async there(member) {
       try {
         await proxy(services.cluster.key, member, incoming, res);
       } catch (error) {
         if (res.destroyed || res.headersSent) return true;
-        if (error instanceof ServerAway) throw error;
+        if (error instanceof ServerUnavailable) throw error;
         // A body whose transfer has begun cannot be sent again.
-        if (hasBody(incoming.req)) throw notAnswered(services.log, member, error);
+        if (hasBody(incoming.req)) throw reportUnavailable(services.log, member, error);
         throw toServerAway(member.url, error);
       }
       return true;
@@ -117,7 +117,7 @@ async function proxy(
     upstream.destroy();
     req.unpipe(upstream);
     // The rest of a body whose transfer has begun is discarded. Otherwise the next attempt needs the body.
-    if (hasBody(req) && !(error instanceof ServerAway)) req.resume();
+    if (hasBody(req) && !(error instanceof ServerUnavailable)) req.resume();
     throw error;
   } finally {
     res.off('close', abort);

@@ -7,15 +7,15 @@ import { isId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
-import { closingOf } from '../platform/web/connections.ts';
-import { isUnexpected, toPublic } from '../platform/web/error-response.ts';
+import { closeSignal } from '../platform/web/connections.ts';
+import { shouldLog, toClientError } from '../platform/web/error-response.ts';
 import {
   answerCall,
-  serializeFailure,
   CALL_TYPE,
   CALLS_PATH,
   CONTENT_HASH,
   callSignatureParts,
+  serializeFailure,
 } from './calls.ts';
 import type { Cluster } from './cluster.ts';
 import { CLIENT_ADDRESS, forwardSignatureParts } from './forward.ts';
@@ -39,7 +39,7 @@ const MAX_INPUT_BYTES = 4 * 2 ** 20;
 type Handler = RequestHandler<{ name: string; id: string }>;
 
 /** A request without a valid signature is handled as if the path did not exist. */
-export function callsRouter(services: Deps): Router {
+export function createCallsRouter(services: Deps): Router {
   const { cluster, log } = services;
   const router = express.Router();
   const requireSignature: Handler = (req, _res, next) => {
@@ -55,11 +55,11 @@ export function callsRouter(services: Deps): Router {
   const checks = [requireSignature, body, requireInput];
 
   const call: Handler = async ({ params: { name, id }, body: input }, res, next) => {
-    const request = { name, repositoryId: id, input, signal: closingOf(res) };
+    const request = { name, repositoryId: id, input, signal: closeSignal(res) };
     const answer = await answerCall(services, request, (error) => {
-      if (isUnexpected(error))
+      if (shouldLog(error))
         log.error({ err: error, call: name, repository: id }, 'a call of another server failed');
-      return toPublic(error);
+      return toClientError(error);
     });
     if (!answer) return next('router');
     res.type(CALL_TYPE).send(answer);
@@ -67,7 +67,7 @@ export function callsRouter(services: Deps): Router {
   const stream: Handler = async ({ params: { name, id }, body: input }, res, next) => {
     const produce = findStream(name);
     if (!produce) return next('router');
-    const signal = closingOf(res);
+    const signal = closeSignal(res);
     const begin = (head: unknown) => {
       res.setHeader('Content-Type', STREAM_TYPE);
       res.setHeader(HEAD, Buffer.from(JSON.stringify(head)).toString('base64url'));
@@ -78,9 +78,9 @@ export function callsRouter(services: Deps): Router {
       res.end();
     } catch (error) {
       if (signal.aborted) return;
-      if (res.headersSent || isUnexpected(error)) throw error;
+      if (res.headersSent || shouldLog(error)) throw error;
       res.removeHeader(HEAD);
-      res.type(CALL_TYPE).send(serializeFailure(toPublic(error)));
+      res.type(CALL_TYPE).send(serializeFailure(toClientError(error)));
     }
   };
   router.post(`${CALLS_PATH}/:name/:id`, checks, call);

@@ -58,7 +58,7 @@ type Options = {
 
 const HEARTBEAT_MS = 1_000;
 /** Three heartbeats: a late one must not count as a failure. */
-export const SILENCE_S = 3;
+export const DEAD_AFTER_S = 3;
 
 /** Also inserts the row again, which is removed after a week without heartbeats. */
 const HEARTBEAT = `
@@ -69,7 +69,7 @@ const HEARTBEAT = `
   )
   select id, url from servers
   where url is not null and id <> $1 and role <> 'work'
-    and heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S})
+    and heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S})
   order by id`;
 
 const LEAVE = `with gone as (delete from servers where id = $1) select pg_notify('loam', 'servers')`;
@@ -125,7 +125,9 @@ export async function openMembers(options: Options): Promise<Members> {
     // So the others take over at once instead of after three seconds. It fails if the database is unavailable.
     await session
       .query(LEAVE, [id])
-      .catch((error) => log.debug({ err: error }, 'cannot remove the server from the list of servers'));
+      .catch((error) =>
+        log.debug({ err: error }, 'cannot remove the server from the list of servers'),
+      );
   }
 
   return {
@@ -153,7 +155,13 @@ export async function openMembers(options: Options): Promise<Members> {
   };
 }
 
-function createMember({ id, url }: { id: string; url: string }): Member & { leave: AbortController } {
+function createMember({
+  id,
+  url,
+}: {
+  id: string;
+  url: string;
+}): Member & { leave: AbortController } {
   const leave = new AbortController();
   return { id, url, gone: leave.signal, leave };
 }
@@ -164,7 +172,7 @@ async function register({ id, role, shared, pool }: Options): Promise<void> {
     await client.query('select pg_advisory_xact_lock($1)', [SERVER_REGISTRATION_LOCK]);
     const { rows } = await client.query<SharedConfig>(
       `select repositories, storage from servers
-       where id <> $1 and heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S})`,
+       where id <> $1 and heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S})`,
       [id],
     );
     for (const other of rows) requireShared(shared, other);

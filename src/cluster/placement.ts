@@ -6,7 +6,10 @@
 import { hash } from 'node:crypto';
 
 /** The order of `servers` does not matter. @throws Error if `servers` is empty */
-export function placeOf<T extends { id: string }>(repositoryId: string, servers: readonly T[]): T {
+export function chooseOwner<T extends { id: string }>(
+  repositoryId: string,
+  servers: readonly T[],
+): T {
   const [first, ...others] = servers;
   if (!first) throw new Error('there is no server');
   let best = first;

@@ -10,7 +10,7 @@ import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { isCallAnswer, post, readAnswer } from './calls.ts';
 import type { Cluster } from './cluster.ts';
-import { toServerAway, ServerAway } from './cluster.ts';
+import { ServerUnavailable, toServerAway } from './cluster.ts';
 import type { Member } from './members.ts';
 
 type Deps = { db: Db; git: Git; log: Logger };
@@ -51,7 +51,10 @@ export const HEAD = 'loam-head';
  * @returns a function that reads the stream of another server. It throws ServerAway if that server does not answer, is busy
  * or disconnects; AppError if it refuses; `asked.signal.reason` on abort; and errors of `use`
  */
-export function streamOfServer<In, Head>(name: string, produce: Produce<In, Head>): Read<In, Head> {
+export function defineRemoteStream<In, Head>(
+  name: string,
+  produce: Produce<In, Head>,
+): Read<In, Head> {
   if (producers.has(name)) throw new Error(`stream named ${name} is already registered`);
   producers.set(name, produce as Produce<unknown, unknown>);
   return async ({ cluster }, { url, gone }, { repositoryId, input, signal }, use) => {
@@ -95,7 +98,8 @@ async function throwRefusal(response: Response, url: string): Promise<never> {
     readAnswer(new Uint8Array(bytes));
   } catch (error) {
     // Busy is temporary.
-    if (error instanceof AppError && error.status === 503) throw new ServerAway(error.message);
+    if (error instanceof AppError && error.status === 503)
+      throw new ServerUnavailable(error.message);
     throw error;
   }
   throw new Error(`${url} sent data instead of a stream`);

@@ -89,16 +89,20 @@ export async function openTunnel(
 }
 
 /** Whether the request opens a tunnel and is signed by another server. */
-export function isConversation(
+export function isTunnelRequest(
   { cluster }: { cluster: Cluster },
   { url = '', headers }: IncomingMessage,
 ): boolean {
   if (headers.upgrade !== PROTOCOL || !url.startsWith(`${PATH}/`)) return false;
-  return isSigned(cluster.key, headers[SIGNATURE], tunnelSignatureParts(url, String(headers[HEAD] ?? '')));
+  return isSigned(
+    cluster.key,
+    headers[SIGNATURE],
+    tunnelSignatureParts(url, String(headers[HEAD] ?? '')),
+  );
 }
 
 /** Accepts a request for which `isConversation` is true. @returns the repository and the first message */
-export function accept(
+export function acceptTunnel(
   { url = '', headers, socket: connection }: IncomingMessage,
   socket: Duplex,
 ): { repositoryId: string; head: unknown } | null {

@@ -3,15 +3,15 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { invalid, notFound } from '../base/errors.ts';
 import { isId, newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { namespaceNamed } from './accounts.ts';
-import { type Actor, record } from './audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { resolveNamespace } from './accounts.ts';
+import { type Actor, recordAudit } from './audit.ts';
 import {
+  computeLifetime,
   demandFullRights,
   demandOwn,
   hashSecret,
-  computeLifetime,
   newToken,
   resolveCredentialOwner,
   toSearchableName,
@@ -64,7 +64,7 @@ export async function createAccessToken(
   const life = computeLifetime(input.expiresInDays);
   const owner = await resolveCredentialOwner(db, account, input.username);
   const namespaces = await Promise.all(
-    checkNarrowing('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
+    checkNarrowing('namespaces', input.namespaces).map((name) => resolveNamespace(db, name)),
   );
   const repositories = checkNarrowing('repositories', input.repositories);
   await demandReadableRepositories(db, account, repositories);
@@ -95,11 +95,11 @@ export async function sliceAccessTokens(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<AccessToken>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<AccessToken>> {
   const { userId } = demandOwn(viewer, ofUser);
   const query = { where: { userId }, select: tokenColumns };
-  return readSlice(db.accessToken, NEWEST, range, query, (rows: TokenRow[]) =>
+  return readCursorPage(db.accessToken, NEWEST_FIRST, range, query, (rows: TokenRow[]) =>
     toAccessTokens(db, rows),
   );
 }
@@ -156,7 +156,7 @@ export async function deleteAccessToken(
   await inTransaction(services.db, async (tx) => {
     const { count } = await tx.accessToken.deleteMany({ where: { id } });
     if (count === 0) throw notFound('Access token');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'access_token.delete',
       namespaceIds: [account.namespace.id],
       subject: id,
@@ -174,7 +174,7 @@ export async function recordTokenCreation(
   token: Pick<TokenRow, 'id' | 'name' | 'scopes' | 'namespaces' | 'repositories' | 'expiresAt'>,
 ): Promise<void> {
   const { id, name, scopes, namespaces, repositories, expiresAt } = token;
-  await record(tx, by, {
+  await recordAudit(tx, by, {
     action: 'access_token.create',
     namespaceIds: [namespaceId],
     subject: id,
@@ -196,7 +196,11 @@ const tokenColumns = {
 } as const satisfies Prisma.AccessTokenSelect;
 type TokenRow = Prisma.AccessTokenGetPayload<{ select: typeof tokenColumns }>;
 
-async function demandReadableRepositories(db: Db, viewer: Viewer, ids: readonly string[]): Promise<void> {
+async function demandReadableRepositories(
+  db: Db,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<void> {
   if (ids.length === 0) return;
   if (!ids.every((id) => isId('repo', id))) throw notFound('Repository');
   const found = await db.repository.findMany({

@@ -3,16 +3,16 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { forbidden, invalid, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { namespaceNamed } from './accounts.ts';
-import { record } from './audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { resolveNamespace } from './accounts.ts';
+import { recordAudit } from './audit.ts';
 import {
+  API_KEY_NAME,
+  computeLifetime,
   demandFullRights,
   demandOwn,
   hashSecret,
-  API_KEY_NAME,
-  computeLifetime,
   randomSecret,
   toSearchableName,
   toTakenError,
@@ -61,7 +61,7 @@ export async function createApiKey(
   const account = demandFullRights(viewer);
   checkKeyName(input.name);
   const life = computeLifetime(input.expiresInDays);
-  const namespace = input.namespace ? await namespaceNamed(db, input.namespace) : null;
+  const namespace = input.namespace ? await resolveNamespace(db, input.namespace) : null;
   if (namespace) demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
 
   const secret = randomSecret();
@@ -77,7 +77,7 @@ export async function createApiKey(
   };
   const row = await inTransaction(db, async (tx) => {
     const created = await tx.apiKey.create({ data, select: keyColumns });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'api_key.create',
       namespaceIds: [namespace?.id ?? account.namespace.id],
       subject: created.id,
@@ -96,11 +96,13 @@ export async function sliceApiKeys(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<ApiKey>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<ApiKey>> {
   const where = whereManagedBy(demandOwn(viewer, ofUser));
   const query = { where, select: keyColumns };
-  return readSlice(db.apiKey, NEWEST, range, query, (rows: KeyRow[]) => rows.map(toApiKey));
+  return readCursorPage(db.apiKey, NEWEST_FIRST, range, query, (rows: KeyRow[]) =>
+    rows.map(toApiKey),
+  );
 }
 
 /** All of the viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */
@@ -152,7 +154,7 @@ export async function deleteApiKey({ db }: Deps, viewer: Viewer, name: string): 
   return inTransaction(db, async (tx) => {
     const { count } = await tx.apiKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('API key');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'api_key.delete',
       // One that is not bound is deleted by its user alone.
       namespaceIds: [namespaceId ?? account.namespace.id],

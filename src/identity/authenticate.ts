@@ -12,14 +12,14 @@ import { AppError, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { type Coalesced, coalesce } from '../platform/database/coalesce.ts';
 import { runStatement } from '../platform/database/statement.ts';
-import { hashSecret, API_KEY_NAME, matchesHash, TOKEN_PREFIX } from './credentials.ts';
-import type { Usage } from './last-used.ts';
+import { API_KEY_NAME, hashSecret, matchesHash, TOKEN_PREFIX } from './credentials.ts';
+import type { LastUsedRecorder } from './last-used.ts';
 import {
   type Account,
   type CredentialKind,
   type Scope,
   type Viewer,
-  withImplied,
+  withImpliedScopes,
 } from './permissions.ts';
 import { isOperatorByGroup, whyNotAdmitted } from './sign-in/admission.ts';
 import type { Issuer } from './sign-in/issuers.ts';
@@ -33,7 +33,7 @@ export type Credential =
 const ANONYMOUS: Viewer = { kind: 'anonymous' };
 
 /** 401: what was given is unknown, deleted or expired. */
-export function refusedCredentials(kind?: Credential['kind']): AppError {
+export function invalidCredentialsError(kind?: Credential['kind']): AppError {
   const how =
     '. With Basic, send a personal access token as the password, or an API key as name and secret';
   return unauthenticated(
@@ -50,7 +50,7 @@ type Pool = pg.Pool;
 
 /** `credential` null: none was given. */
 export async function authenticate(
-  { pool, usage, issuers }: { pool: pg.Pool; usage: Usage; issuers: readonly Issuer[] },
+  { pool, usage, issuers }: { pool: pg.Pool; usage: LastUsedRecorder; issuers: readonly Issuer[] },
   credential: Credential | null,
 ): Promise<Viewer> {
   if (credential === null) return ANONYMOUS;
@@ -59,7 +59,7 @@ export async function authenticate(
     token !== null && JWT.test(token)
       ? await readByIssuerToken(pool, issuers, token)
       : await readAccount(pool, credential);
-  if (!account) return { kind: 'anonymous', failure: refusedCredentials(credential.kind) };
+  if (!account) return { kind: 'anonymous', failure: invalidCredentialsError(credential.kind) };
   if (account instanceof AppError) return { kind: 'anonymous', failure: account };
   usage.note(account.credential);
   return account;
@@ -183,7 +183,11 @@ const OPERATOR_SUFFIX = 'operator';
  * all of it is known wherever the credential is asked for again.
  * @throws AppError 401, 503 when the issuer is away
  */
-async function readByIssuerToken(pool: Pool, issuers: readonly Issuer[], token: string): Promise<AccountResult> {
+async function readByIssuerToken(
+  pool: Pool,
+  issuers: readonly Issuer[],
+  token: string,
+): Promise<AccountResult> {
   const named = readUnverifiedIssuer(token);
   const issuer = issuers.find(({ config }) => config.audience && config.issuer === named);
   if (!issuer) return undefined;
@@ -195,7 +199,11 @@ async function readByIssuerToken(pool: Pool, issuers: readonly Issuer[], token: 
   const rows = await runStatement<Row>(pool, IDENTITY, [named, claims.subject]);
   if (!rows[0])
     throw unauthenticated('The owner of the access token has not signed in here yet, at /login');
-  const parts = [rows[0].id, expires, ...(isOperatorByGroup(config, claims) ? [OPERATOR_SUFFIX] : [])];
+  const parts = [
+    rows[0].id,
+    expires,
+    ...(isOperatorByGroup(config, claims) ? [OPERATOR_SUFFIX] : []),
+  ];
   return toIssuerAccount(rows[0], parts.join('.'));
 }
 
@@ -242,7 +250,8 @@ export async function readAccounts(
     const rows = await runStatement<Row>(pool, statement, [[...ids]]);
     for (const row of rows) accounts.set(row.id, toAccount(kind, row));
   }
-  for (const [id, account] of await readIssuerAccounts(pool, credentials)) accounts.set(id, account);
+  for (const [id, account] of await readIssuerAccounts(pool, credentials))
+    accounts.set(id, account);
   return accounts;
 }
 
@@ -269,7 +278,7 @@ async function readIssuerAccounts(
 
 /** @throws AppError 401 for what `accountsOf` did not find, or found to be disabled */
 export function demandValidAccount(found: AccountResult): Account {
-  if (!found) throw refusedCredentials();
+  if (!found) throw invalidCredentialsError();
   if (found instanceof AppError) throw found;
   return found;
 }
@@ -278,7 +287,7 @@ export function demandValidAccount(found: AccountResult): Account {
  * Whose an SSH key is, by its fingerprint (`SHA256:…`); undefined: nobody has such a key. Of a disabled user too, whose
  * commands are refused with a reason (`accountById`); the protocol has none for a key.
  */
-export async function ownerOfSshKey(
+export async function findSshKeyOwner(
   { pool }: { pool: pg.Pool },
   fingerprint: string,
 ): Promise<{ keyId: string; userId: string; username: string } | undefined> {
@@ -287,8 +296,8 @@ export async function ownerOfSshKey(
 }
 
 /** As it is now, of a credential that was verified before and is named by its id. @throws AppError 401 */
-export async function accountById(
-  { pool, usage }: { pool: pg.Pool; usage: Usage },
+export async function readAccountByCredentialId(
+  { pool, usage }: { pool: pg.Pool; usage: LastUsedRecorder },
   id: string,
 ): Promise<Account> {
   const kind = credentialKindOf(id);
@@ -317,7 +326,7 @@ function toAccount(kind: CredentialKind, row: Row): Account | AppError {
     namespace: { id: row.ownId, name: row.ownName },
     roles: new Map(Object.entries(row.roles ?? {})),
     credential: { kind, id: row.id, name: row.name },
-    scopes: row.scopes?.length ? withImplied(row.scopes) : null,
+    scopes: row.scopes?.length ? withImpliedScopes(row.scopes) : null,
     namespaces: setOrNull(row.namespaces),
     repositories: setOrNull(row.repositories),
   };

@@ -10,7 +10,7 @@ import { hash, randomInt, timingSafeEqual } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { AppError, forbidden, invalid } from '../base/errors.ts';
 import { type Db, violatesUnique } from '../platform/database/client.ts';
-import { userNamed } from './accounts.ts';
+import { resolveUser } from './accounts.ts';
 import {
   type Account,
   demandAccount,
@@ -48,7 +48,7 @@ export async function resolveCredentialOwner(
   if (username == null || username === viewer.username)
     return { userId, namespaceId: namespace.id };
   demandOperator(viewer);
-  return userNamed(db, username);
+  return resolveUser(db, username);
 }
 
 /**

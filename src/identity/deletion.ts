@@ -9,9 +9,9 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/outbox.ts';
-import { namespaceNamed, userNamed } from './accounts.ts';
-import { record } from './audit.ts';
+import { notifyReaders } from '../platform/events/outbox.ts';
+import { resolveNamespace, resolveUser } from './accounts.ts';
+import { recordAudit } from './audit.ts';
 import { demandNotSelfOrLastOperator } from './disabling.ts';
 import { demand, demandAccount, demandOperator, type Viewer } from './permissions.ts';
 
@@ -29,13 +29,13 @@ export async function deleteOrganization(
   { name }: { name: string },
 ): Promise<string> {
   const author = demandAccount(viewer);
-  const namespace = await namespaceNamed(db, name);
+  const namespace = await resolveNamespace(db, name);
   demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
   if (namespace.kind === 'user')
     throw new AppError('conflict', 'The namespace of a user is deleted with the user alone');
   await inTransaction(db, async (tx) => {
     await deleteNamespace(tx, namespace);
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'organization.delete',
       namespaceIds: [namespace.id],
       subject: namespace.id,
@@ -57,7 +57,7 @@ export async function deleteUser(
   { username }: { username: string },
 ): Promise<string> {
   const operator = demandOperator(viewer);
-  const { userId, namespaceId } = await userNamed(db, username);
+  const { userId, namespaceId } = await resolveUser(db, username);
   const name = username.toLowerCase();
   const demandDeletable = async (tx: Tx) => {
     await demandNotSelfOrLastOperator(tx, operator, userId);
@@ -71,7 +71,7 @@ export async function deleteUser(
     await deleteNamespace(tx, { id: namespaceId, name });
     // With credentials, sessions, identities, memberships and locks of files.
     await tx.user.delete({ where: { id: userId } });
-    await record(tx, operator, {
+    await recordAudit(tx, operator, {
       action: 'user.delete',
       namespaceIds: [namespaceId],
       subject: userId,
@@ -134,7 +134,7 @@ async function removeFromWebhooks(tx: Tx, namespaceId: string): Promise<void> {
       select webhook_id, min(namespace_id) as namespace_id from webhook_namespaces
       where webhook_id = any(${ids}) group by webhook_id
     ) n where n.webhook_id = q.webhook_id and q.namespace_id = ${namespaceId}`;
-  for (const id of ids) await wake(tx, `webhook:${id}`);
+  for (const id of ids) await notifyReaders(tx, `webhook:${id}`);
 }
 
 /** @throws AppError 409 naming the organizations that would be without an admin */

@@ -14,8 +14,14 @@ import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
-import { record } from './audit.ts';
-import { demandFullRights, hashSecret, computeLifetime, newToken, randomSecret } from './credentials.ts';
+import { recordAudit } from './audit.ts';
+import {
+  computeLifetime,
+  demandFullRights,
+  hashSecret,
+  newToken,
+  randomSecret,
+} from './credentials.ts';
 import { SCOPES, type Scope, type Viewer } from './permissions.ts';
 
 export const DEVICE_CODE_SECONDS = 900;
@@ -105,7 +111,10 @@ function checkClient(client: string): string {
     throw new DeviceError('invalid_request', 'client_id: the name of the program is required');
   }
   if (client.length > MAX_CLIENT_NAME)
-    throw new DeviceError('invalid_request', `client_id: must be at most ${MAX_CLIENT_NAME} characters`);
+    throw new DeviceError(
+      'invalid_request',
+      `client_id: must be at most ${MAX_CLIENT_NAME} characters`,
+    );
   return client;
 }
 
@@ -128,7 +137,10 @@ function checkDays(text: string): number {
 }
 
 function newUserCode(): string {
-  return Array.from({ length: USER_CODE_LENGTH }, () => USER_CODE_LETTERS[randomInt(USER_CODE_LETTERS.length)]).join('');
+  return Array.from(
+    { length: USER_CODE_LENGTH },
+    () => USER_CODE_LETTERS[randomInt(USER_CODE_LETTERS.length)],
+  ).join('');
 }
 
 function formatUserCode(userCode: string): string {
@@ -238,7 +250,7 @@ export async function answerDeviceRequest(
     });
     if (count === 0) throw notFound('Code');
     if (!approve) return;
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'device.approve',
       namespaceIds: [account.namespace.id],
       subject: account.userId,
@@ -284,7 +296,7 @@ async function uncountWrongCode(db: Db, userId: string): Promise<void> {
 }
 
 /** For `upkeep.ts`. Those that are over are told so for an hour. @returns whether there is more */
-export async function removeOldDevices({ pool }: { pool: pg.Pool }): Promise<boolean> {
+export async function removeOldDeviceRequests({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from device_requests where expires_at < now() - interval '1 hour'`);
   await pool.query(`delete from device_guesses where since < now() - interval '1 hour'`);
   return false;

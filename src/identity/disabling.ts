@@ -8,8 +8,8 @@ import { OPERATORS_LOCK } from '../base/advisory-locks.ts';
 import { AppError } from '../base/errors.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { userNamed } from './accounts.ts';
-import { record } from './audit.ts';
+import { resolveUser } from './accounts.ts';
+import { recordAudit } from './audit.ts';
 import { type Account, demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
@@ -21,7 +21,7 @@ export async function disableUser(
   { username }: { username: string },
 ): Promise<User> {
   const operator = demandOperator(viewer);
-  const { userId, namespaceId } = await userNamed(db, username);
+  const { userId, namespaceId } = await resolveUser(db, username);
   return inTransaction(db, async (tx) => {
     await demandNotSelfOrLastOperator(tx, operator, userId);
     return setDisabled(tx, operator, { userId, namespaceId }, new Date());
@@ -35,7 +35,7 @@ export async function enableUser(
   { username }: { username: string },
 ): Promise<User> {
   const operator = demandOperator(viewer);
-  const user = await userNamed(db, username);
+  const user = await resolveUser(db, username);
   return inTransaction(db, (tx) => setDisabled(tx, operator, user, null));
 }
 
@@ -51,7 +51,7 @@ async function setDisabled(
   });
   const user = await tx.user.findUniqueOrThrow({ where: { id: userId } });
   if (count > 0)
-    await record(tx, operator, {
+    await recordAudit(tx, operator, {
       action: disabledAt ? 'user.disable' : 'user.enable',
       namespaceIds: [namespaceId],
       subject: userId,

@@ -8,9 +8,9 @@ import { type Config, ConfigError } from '../base/config/config.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
-import { insertUser, userNamed } from './accounts.ts';
+import { insertUser, resolveUser } from './accounts.ts';
 import { SERVER } from './audit.ts';
-import { hashSecret, computeLifetime, newToken, toTakenError } from './credentials.ts';
+import { computeLifetime, hashSecret, newToken, toTakenError } from './credentials.ts';
 
 /** The name of the token that `LOAM_ADMIN_TOKEN` gives. */
 const ENV_TOKEN_NAME = 'LOAM_ADMIN_TOKEN';
@@ -103,7 +103,7 @@ export async function issueToken(
 ): Promise<string> {
   checkTokenName(name);
   const data = { name, ...(expiresInDays !== undefined && computeLifetime(expiresInDays)) };
-  const owner = await userNamed(db, username);
+  const owner = await resolveUser(db, username);
   return inTransaction(db, (tx) => insertToken(tx, owner, data)).catch((error) => {
     throw toTakenError(error, `${username} already has a token of this name`);
   });

@@ -104,7 +104,7 @@ export type Target = {
   visibility?: Visibility;
 };
 
-export function withImplied(scopes: readonly Scope[]): Set<Scope> {
+export function withImpliedScopes(scopes: readonly Scope[]): Set<Scope> {
   return new Set(scopes.flatMap((scope) => [scope, ...(IMPLIED[scope] ?? [])]));
 }
 
@@ -154,7 +154,10 @@ function namespacesWithRole(viewer: Account, role: Role): ReadonlySet<string> | 
  * The ids of the namespaces where the viewer has the role at least as a member, which an operator is not of all; as far
  * as the credential is not narrowed to others.
  */
-export function namespacesAsMember({ namespace, roles, namespaces }: Account, role: Role): string[] {
+export function namespacesAsMember(
+  { namespace, roles, namespaces }: Account,
+  role: Role,
+): string[] {
   const members = [...roles].filter(([, held]) => includesRole(held, role));
   const all = [namespace.id, ...members.map(([id]) => id)];
   return namespaces ? all.filter((id) => namespaces.has(id)) : all;
@@ -178,7 +181,7 @@ export function can(viewer: Viewer, action: Action, target: Target): boolean {
  * What to ask before a repository or job is known: whether the viewer may do it to any of the namespace. For a
  * credential that is narrowed to repositories, to one of them.
  */
-export function anyIn(viewer: Viewer, namespaceId: string): Target {
+export function anyTargetIn(viewer: Viewer, namespaceId: string): Target {
   const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
   return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
 }

@@ -11,8 +11,8 @@
 import type pg from 'pg';
 import { AppError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
-import { isDatabaseAway } from '../platform/database/outage.ts';
-import { readAccounts, demandValidAccount } from './authenticate.ts';
+import { isDatabaseUnavailable } from '../platform/database/outage.ts';
+import { demandValidAccount, readAccounts } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
 /** A round may take a second, and its answers are good for five. */
@@ -22,7 +22,7 @@ const FRESH_MS = 5_000;
 const RETRY_MS = 500;
 
 /** What must hold for as long as a stream is open. */
-export type Rule = {
+export type AccessRule = {
   /** Streams of one credential with the same key share the answer. */
   key: string;
   /** Is given the viewer with the rights of this moment. @throws AppError when it may not see this any more */
@@ -36,19 +36,19 @@ export type Recheck = Disposable & {
    * To be called before something is shown. Undefined: the last answer is fresh. Else settles with the next one.
    * @throws AppError when it is a refusal; `signal.reason` when that aborts
    */
-  fresh(signal: AbortSignal): Promise<void> | undefined;
+  waitForFreshCheck(signal: AbortSignal): Promise<void> | undefined;
 };
 
 export type Rechecks = AsyncDisposable & {
   /** For a viewer that has just been found to be allowed. */
-  watch(viewer: Viewer, rule: Rule): Recheck;
+  watch(viewer: Viewer, rule: AccessRule): Recheck;
   /** How many checks are registered. Tests see here whether one was not removed. */
   readonly streams: number;
 };
 
 type Subject = {
   credential: Account['credential'] | null;
-  rule: Rule;
+  rule: AccessRule;
   checkedAt: number;
   streams: Set<AbortController>;
 };
@@ -102,7 +102,7 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
         await rule.demand(credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS);
         subject.checkedAt = now;
       } catch (error) {
-        if (isDatabaseAway(error)) throw error;
+        if (isDatabaseUnavailable(error)) throw error;
         if (error instanceof AppError) for (const stream of streams) stream.abort(error);
         else failure = error;
       }
@@ -133,7 +133,7 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
       if (!timer && !round) schedule(ROUND_MS);
       return {
         refused: stream.signal,
-        fresh(signal) {
+        waitForFreshCheck(signal) {
           stream.signal.throwIfAborted();
           if (isFresh(subject)) return undefined;
           return waitUntilFresh(subject, AbortSignal.any([signal, stream.signal, closed.signal]));
@@ -177,7 +177,7 @@ function whenAborted(signal: AbortSignal): Promise<void> {
 export async function* whileAllowed<T>(
   { rechecks }: { rechecks: Rechecks },
   viewer: Viewer,
-  rule: Rule,
+  rule: AccessRule,
   signal: AbortSignal,
   open: (ended: AbortSignal) => AsyncIterable<T>,
 ): AsyncGenerator<T> {
@@ -185,7 +185,7 @@ export async function* whileAllowed<T>(
   const { refused } = right;
   try {
     for await (const event of open(AbortSignal.any([signal, refused]))) {
-      const wait = right.fresh(signal);
+      const wait = right.waitForFreshCheck(signal);
       if (wait) await wait;
       yield event;
     }

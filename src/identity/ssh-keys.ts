@@ -10,9 +10,9 @@ import { AppError, invalid, notFound } from '../base/errors.ts';
 import { isId, newId } from '../base/ids.ts';
 import { fingerprintOf, isKeyType, readWireKey } from '../platform/crypto/ssh-keys.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { record } from './audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { recordAudit } from './audit.ts';
 import { demandFullRights, demandOwn, toTakenError } from './credentials.ts';
 import { type Account, can, demand, hasFullRights, type Viewer } from './permissions.ts';
 
@@ -50,9 +50,14 @@ export async function addSshKey(
   const data = { id: newId('ssh'), userId: account.userId, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
     const where = { userId: account.userId, repositoryId: null };
-    await demandBelowLimit(tx, where, account.userId, `A user may have ${MAX_KEYS_PER_OWNER} SSH keys`);
+    await demandBelowLimit(
+      tx,
+      where,
+      account.userId,
+      `A user may have ${MAX_KEYS_PER_OWNER} SSH keys`,
+    );
     const created = await tx.sshKey.create({ data, select: keyColumns });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'ssh_key.add',
       namespaceIds: [account.namespace.id],
       subject: created.id,
@@ -74,7 +79,7 @@ export async function deleteSshKey({ db }: Deps, viewer: Viewer, id: string): Pr
   await inTransaction(db, async (tx) => {
     const { count } = await tx.sshKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('SSH key');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'ssh_key.delete',
       namespaceIds: [account.namespace.id],
       subject: id,
@@ -90,11 +95,11 @@ export async function sliceSshKeys(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<SshKey>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<SshKey>> {
   const { userId } = demandOwn(viewer, ofUser);
   const query = { where: { userId, repositoryId: null }, select: keyColumns };
-  return readSlice<SshKey>(db.sshKey, NEWEST, range, query);
+  return readCursorPage<SshKey>(db.sshKey, NEWEST_FIRST, range, query);
 }
 
 /** Those of the ids that are the viewer's own. */
@@ -119,7 +124,11 @@ export async function addDeployKey(
   viewer: Viewer,
   input: { repositoryId: string; title: string; key: string; write: boolean },
 ): Promise<DeployKey> {
-  const { account, namespaceId } = await demandAdministeredRepository(db, viewer, input.repositoryId);
+  const { account, namespaceId } = await demandAdministeredRepository(
+    db,
+    viewer,
+    input.repositoryId,
+  );
   const { repositoryId, write } = input;
   const { fingerprint, ...named } = checkKeyInput(input);
   const { userId } = account;
@@ -128,7 +137,7 @@ export async function addDeployKey(
     const limit = `A repository may have ${MAX_KEYS_PER_OWNER} deploy keys`;
     await demandBelowLimit(tx, { repositoryId }, repositoryId, limit);
     const created = await tx.sshKey.create({ data, select: deployColumns });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'deploy_key.add',
       namespaceIds: [namespaceId],
       subject: created.id,
@@ -153,7 +162,7 @@ export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string):
   await inTransaction(db, async (tx) => {
     const { count } = await tx.sshKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('Deploy key');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'deploy_key.delete',
       namespaceIds: [namespaceId],
       subject: id,
@@ -169,11 +178,13 @@ export async function sliceDeployKeys(
   { db }: Deps,
   viewer: Viewer,
   repositoryId: string,
-  range: SliceRequest,
-): Promise<Slice<DeployKey>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<DeployKey>> {
   await demandAdministeredRepository(db, viewer, repositoryId);
   const query = { where: { repositoryId }, select: deployColumns };
-  return readSlice(db.sshKey, NEWEST, range, query, (rows: DeployRow[]) => rows.map(toDeployKey));
+  return readCursorPage(db.sshKey, NEWEST_FIRST, range, query, (rows: DeployRow[]) =>
+    rows.map(toDeployKey),
+  );
 }
 
 /** Those of the ids whose repositories the viewer administers. */
@@ -222,7 +233,8 @@ async function demandBelowLimit(
 ): Promise<void> {
   await tx.$executeRaw`
     select pg_advisory_xact_lock(hashtextextended(${sshKeysLock(ownerId)}, 0))`;
-  if ((await tx.sshKey.count({ where })) >= MAX_KEYS_PER_OWNER) throw new AppError('conflict', limit);
+  if ((await tx.sshKey.count({ where })) >= MAX_KEYS_PER_OWNER)
+    throw new AppError('conflict', limit);
 }
 
 /** What is kept of a key that is added. @throws AppError 400 */

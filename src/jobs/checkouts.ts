@@ -7,24 +7,24 @@
 
 import { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, busy, notFound } from '../base/errors.ts';
-import { diskRoom } from '../base/hardware.ts';
+import { diskLimits } from '../base/hardware.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { ServerAway } from '../cluster/cluster.ts';
-import { streamOfServer } from '../cluster/streams.ts';
+import { ServerUnavailable } from '../cluster/cluster.ts';
+import { defineRemoteStream } from '../cluster/streams.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { QueueTimeout } from '../platform/limits/fair-semaphore.ts';
 import {
   type CheckoutHead,
   checkout,
+  type LocalCheckoutInput,
   receiveCheckout,
   sendCheckout,
-  type WholeInput,
 } from '../repositories/checkouts.ts';
 import type { LargeFiles } from '../repositories/lfs/store/store.ts';
 
-type WorkerInput = WholeInput & { attemptId: string; signal: AbortSignal };
+type WorkerInput = LocalCheckoutInput & { attemptId: string; signal: AbortSignal };
 
 /**
  * Creates the folder `dir` with the commit of the attempt's job.
@@ -42,7 +42,7 @@ export function openCheckouts(services: {
 }): Checkout {
   const elsewhere = openRemoteCheckouts(services);
   return ({ attemptId, ...input }) =>
-    services.cluster.elsewhere(input.repositoryId)
+    services.cluster.remoteOwner(input.repositoryId)
       ? elsewhere({ attemptId, ...input })
       : checkout(services, input);
 }
@@ -55,16 +55,16 @@ export function openRemoteCheckouts(services: {
 }): Checkout {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;
-    const member = services.cluster.elsewhere(repositoryId);
+    const member = services.cluster.remoteOwner(repositoryId);
     // The repository was moved to this process since the caller checked; the retry finds it here.
-    if (!member) throw new ServerAway('the repository has moved');
+    if (!member) throw new ServerUnavailable('the repository has moved');
     const request = { repositoryId, input: { attemptId, commitSha }, signal };
     await readPack(services, member, request, (head, pack) =>
       receiveCheckout(services, input, head, pack),
     ).catch((error) => {
       // The attempt has changed in the database meanwhile, and the next try reads it again.
       const isChanged = error instanceof AppError && error.code === 'not_found';
-      throw isChanged ? new ServerAway('the server does not find the attempt') : error;
+      throw isChanged ? new ServerUnavailable('the server does not find the attempt') : error;
     });
   };
 }
@@ -74,7 +74,7 @@ const TRANSFER_KEY = 'checkouts for workers';
 
 type CheckoutRequest = { attemptId: string; commitSha: string };
 
-const readPack = streamOfServer<CheckoutRequest, CheckoutHead>(
+const readPack = defineRemoteStream<CheckoutRequest, CheckoutHead>(
   'checkout',
   async (services, repositoryId, { attemptId, commitSha }, { begin, signal }) => {
     const { git } = services;
@@ -85,7 +85,7 @@ const readPack = streamOfServer<CheckoutRequest, CheckoutHead>(
       return sendCheckout(services, input, begin);
     };
     await git.transfers
-      .take(() => git.tasks.run(send), { key: TRANSFER_KEY, signal })
+      .run(() => git.tasks.run(send), { key: TRANSFER_KEY, signal })
       .catch((error) => {
         throw error instanceof QueueTimeout
           ? busy('Too many fetches and pushes are under way')
@@ -112,5 +112,5 @@ async function demandWaitingAttempt(
     select: { job: { select: { diskGb: true } } },
   });
   if (!attempt) throw notFound('Attempt');
-  return diskRoom(attempt.job.diskGb);
+  return diskLimits(attempt.job.diskGb);
 }

@@ -3,10 +3,10 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, invalid } from '../base/errors.ts';
-import { userNamed } from '../identity/accounts.ts';
+import { resolveUser } from '../identity/accounts.ts';
 import type { Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import { getRepository, keyOf } from '../repositories/repositories.ts';
+import { getRepository, parseFullName } from '../repositories/repositories.ts';
 import { checkLabelKey, checkLabelValue } from './labels.ts';
 import { checkJobName } from './request.ts';
 
@@ -65,7 +65,7 @@ export async function buildConditions(
     where.push(sql`r.name like ${`${namePrefix.replaceAll('_', '\\_')}%`}`);
   }
   if (creator != null) {
-    const { userId } = await userNamed(services.db, creator);
+    const { userId } = await resolveUser(services.db, creator);
     where.push(sql`r.created_by_id = ${userId}`);
   }
   if (repository != null) where.push(await repositoryCondition(services, viewer, repository));
@@ -102,7 +102,7 @@ async function repositoryCondition(
   viewer: Viewer,
   repo: string,
 ): Promise<Prisma.Sql> {
-  const key = keyOf('repository', repo);
+  const key = parseFullName('repository', repo);
   try {
     const { id } = await getRepository(services, viewer, key, {});
     return Prisma.sql`r.repository_id = ${id}`;

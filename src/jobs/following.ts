@@ -3,13 +3,17 @@ import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, invalid } from '../base/errors.ts';
-import { anyIn, demand, type Viewer } from '../identity/permissions.ts';
+import { anyTargetIn, demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
-import { follow, followed, stopping } from '../platform/events/read.ts';
+import {
+  parseFollowedNamespaces,
+  serverStopping,
+  subscribeToEvents,
+} from '../platform/events/read.ts';
 import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { Entry } from './logs/pages.ts';
@@ -64,7 +68,7 @@ async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogReq
         yield events;
         if (events.at(-1)?.kind === 'end') return;
       }
-      if (!ended.aborted) throw stopping();
+      if (!ended.aborted) throw serverStopping();
     },
   };
 }
@@ -144,7 +148,7 @@ function lastSeqOf({ nextSeq }: StreamRow): number {
 export function readRuleOf(
   { db }: { db: Db },
   { id, namespaceId, repositoryId }: Omit<AccessRow, 'createdById'>,
-): Rule {
+): AccessRule {
   return {
     key: `job ${id}`,
     async demand(viewer) {
@@ -227,11 +231,11 @@ export async function followEvents(
     after,
   }: { namespaces: readonly string[]; name?: string | null; after?: number | null },
 ): Promise<(signal: AbortSignal) => AsyncGenerator<JobEvent>> {
-  const [owner, ...others] = followed(owners, name);
+  const [owner, ...others] = parseFollowedNamespaces(owners, name);
   const ids: string[] = [];
   for (const ownerName of [owner, ...others]) {
     const { id } = await namespaceOf(services, ownerName, viewer);
-    demand(viewer, 'job.read', anyIn(viewer, id));
+    demand(viewer, 'job.read', anyTargetIn(viewer, id));
     ids.push(id);
   }
   const job = name == null ? null : await getJob(services, viewer, { namespace: owner, name }, {});
@@ -242,17 +246,17 @@ export async function followEvents(
     prefix: 'job.',
     after: after ?? null,
   };
-  const rule: Rule = job
+  const rule: AccessRule = job
     ? readRuleOf(services, job)
     : {
         key: `jobs of ${ids.join()}`,
         demand: (now) => {
-          for (const id of ids) demand(now, 'job.read', anyIn(now, id));
+          for (const id of ids) demand(now, 'job.read', anyTargetIn(now, id));
         },
       };
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      for await (const event of follow(services, query, ended)) {
+      for await (const event of subscribeToEvents(services, query, ended)) {
         if (!onlyRepositories || onlyRepositories.has(String(event.data.repositoryId)))
           yield toJobEvent(event);
         if (job && event.type === 'job.deleted') return;

@@ -11,18 +11,18 @@ import type { Config } from '../base/config/config.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Urls } from '../base/urls.ts';
-import type { Usage } from '../identity/last-used.ts';
-import type { Rechecks, Rule } from '../identity/rechecks.ts';
+import type { LastUsedRecorder } from '../identity/last-used.ts';
+import type { AccessRule, Rechecks } from '../identity/rechecks.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
 import { parseTime } from '../platform/database/times.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { Metrics } from '../platform/metrics/metrics.ts';
 import type { ByteRange, Storage } from '../platform/storage/storage.ts';
-import { closingOf } from '../platform/web/connections.ts';
-import { answerOf } from '../platform/web/error-response.ts';
-import { otherMethod } from '../platform/web/methods.ts';
-import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
+import { closeSignal } from '../platform/web/connections.ts';
+import { toErrorResponse } from '../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../platform/web/methods.ts';
+import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { type LogBatch, type LogEvent, openStream } from './following.ts';
@@ -38,7 +38,7 @@ export type Deps = {
   metrics: Metrics;
   signer: Signer;
   log: Logger;
-  usage: Usage;
+  usage: LastUsedRecorder;
   urls: Urls;
   storage: Storage;
   config: Config;
@@ -85,7 +85,7 @@ async function sendEvents(
   res.setHeader('X-Accel-Buffering', 'no');
   if (req.method === 'HEAD') return void res.end();
   res.flushHeaders();
-  const disconnected = closingOf(res);
+  const disconnected = closeSignal(res);
   using _ = services.metrics.streamOpened('log');
   // A timer, so that comments are sent even while the database is unavailable.
   const keepalive = setInterval(() => {
@@ -100,7 +100,7 @@ async function sendEvents(
     }
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
-    res.write(`event: error\ndata: ${JSON.stringify(answerOf(error, req.id).body)}\n\n`);
+    res.write(`event: error\ndata: ${JSON.stringify(toErrorResponse(error, req.id).body)}\n\n`);
   } finally {
     clearInterval(keepalive);
   }
@@ -221,7 +221,7 @@ function parseSince(text: string | undefined): Date | null {
   return time;
 }
 
-const onlyGet = otherMethod(['GET']);
+const onlyGet = refuseOtherMethods(['GET']);
 /** Lifetime of a redirect to the object storage, which clients follow at once. */
 const REDIRECT_LINK_S = 60;
 
@@ -287,7 +287,7 @@ function abortWhenRefused(
   { rechecks }: { rechecks: Rechecks },
   req: Request,
   res: Response,
-  rule: Rule | null,
+  rule: AccessRule | null,
 ): Disposable | undefined {
   if (!rule) return undefined;
   const right = rechecks.watch(req.viewer, rule);
@@ -297,6 +297,6 @@ function abortWhenRefused(
 
 /** Output of a job must never be rendered as a page of this site. */
 function setDownloadHeaders(res: Response): void {
-  neverAsPage(res);
+  forbidRendering(res);
   res.setHeader('Cache-Control', 'private, no-cache');
 }

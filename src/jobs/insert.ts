@@ -7,13 +7,13 @@ import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Plan } from '../../prisma/generated/enums.ts';
 import type { Config } from '../base/config/config.ts';
-import { type Actor, type Change, recordIn } from '../identity/audit.ts';
+import { type Actor, type AuditedChange, addAuditToStatement } from '../identity/audit.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inPoolTransaction, inTransaction } from '../platform/database/client.ts';
-import { columnOf } from '../platform/database/keyset.ts';
-import { nameOf } from '../platform/database/rows.ts';
-import { openParts, runStatement } from '../platform/database/statement.ts';
-import { demandRoom, isUnlimited } from '../platform/limits/quotas.ts';
+import { toColumnName } from '../platform/database/keyset.ts';
+import { statementNameFor } from '../platform/database/rows.ts';
+import { createStatementParts, runStatement } from '../platform/database/statement.ts';
+import { isUnlimited, requireQuota } from '../platform/limits/quotas.ts';
 import type { PayloadRow } from './payload.ts';
 import { jobRows } from './payload.ts';
 import { addFirstStatus } from './state.ts';
@@ -55,7 +55,7 @@ type NewRow = {
   labels: readonly { key: string; value: string }[];
   namespace: { id: string; name: string; plan: Plan };
   author: Actor;
-  change: Change;
+  change: AuditedChange;
 };
 
 /** @throws AppError 403 (quota), and database errors for a name that is taken or a repository that was deleted */
@@ -69,21 +69,21 @@ export async function writeNewJob<S extends Prisma.JobSelect>(
   const columns = jobRows.columns(select);
   if (!columns)
     return inTransaction(services.db, async (tx) => {
-      await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
+      await requireQuota({ ...services, db: tx }, namespace, 'activeJobs');
       const { text, values } = buildInsert(job, 'r.id');
       await runStatement(tx, text, values);
       return tx.job.findUniqueOrThrow({ where: { id }, select });
     });
   const { text, values } = buildInsert(job, columns.sql);
   const write = async (on: pg.Pool | pg.PoolClient) => {
-    const query = { name: nameOf(text), text, values, rowMode: 'array' } as const;
+    const query = { name: statementNameFor(text), text, values, rowMode: 'array' } as const;
     const { rows } = await on.query<unknown[]>(query);
     return columns.toRow(rows[0] ?? []) as Prisma.JobGetPayload<{ select: S }>;
   };
   // A single statement needs no explicit transaction.
   if (isUnlimited(services, namespace, 'activeJobs')) return write(services.pool);
   return inPoolTransaction(services.pool, async (client) => {
-    await demandRoom({ ...services, db: client }, namespace, 'activeJobs');
+    await requireQuota({ ...services, db: client }, namespace, 'activeJobs');
     return write(client);
   });
 }
@@ -93,11 +93,11 @@ function buildInsert(
   { data, labels, namespace, author, change }: NewRow,
   columns: string,
 ): { text: string; values: unknown[] } {
-  const statement = openParts();
+  const statement = createStatementParts();
   const { parts, parameter, values } = statement;
   const now = new Date();
   const row = { ...data, createdAt: now, availableAt: now, nextSeq: 2 };
-  const names = Object.keys(row).map(columnOf);
+  const names = Object.keys(row).map(toColumnName);
   const inserted = Object.values(row).map((value) => parameter(value));
   parts.push(`r as (insert into jobs (${names}) values (${inserted}) returning *)`);
   if (labels.length > 0) {
@@ -110,7 +110,7 @@ function buildInsert(
   }
   const payload: Omit<PayloadRow, 'costPerHour'> = { ...COLUMN_DEFAULTS, ...row, status: 'queued' };
   const topics = addFirstStatus(statement, payload as PayloadRow, namespace.name);
-  recordIn(statement, [{ by: author, ...change }]);
+  addAuditToStatement(statement, [{ by: author, ...change }]);
   const notify = `select count(pg_notify('loam', topic)::text) from unnest(${parameter(topics, 'text[]')}) topic`;
   const text = `with ${parts.join(', ')}
     select ${columns}, (${notify}) from r join namespaces n on n.id = r.namespace_id`;

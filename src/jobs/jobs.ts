@@ -12,17 +12,17 @@ import { AppError, notFound } from '../base/errors.ts';
 import { costPerHour } from '../base/hardware.ts';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
-import { canBeNamespace } from '../base/names.ts';
+import { isPossibleNamespaceName } from '../base/names.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
-import { namespaceNamed } from '../identity/accounts.ts';
-import { type Change, record } from '../identity/audit.ts';
-import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { resolveNamespace } from '../identity/accounts.ts';
+import { type AuditedChange, recordAudit } from '../identity/audit.ts';
+import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../platform/database/client.ts';
-import { wake } from '../platform/events/outbox.ts';
+import { notifyReaders } from '../platform/events/outbox.ts';
 import type { Storage } from '../platform/storage/storage.ts';
-import { resolveBranch, type Source } from '../repositories/repositories.ts';
+import { type CommitSource, resolveBranch } from '../repositories/repositories.ts';
 import type { Outcome } from '../runners/runner.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { writeNewJob } from './insert.ts';
@@ -76,8 +76,8 @@ export async function createJob<S extends Select>(
   select: S,
 ): Promise<{ job: Row<S>; env: readonly NamedValue[] }> {
   demandAccount(viewer);
-  const namespace = await namespaceNamed(services.pool, input.namespace);
-  demand(viewer, 'job.create', anyIn(viewer, namespace.id));
+  const namespace = await resolveNamespace(services.pool, input.namespace);
+  demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
   const request = checkRequest(input);
   const { repo, branch } = request;
   const source = repo === null ? null : await resolveBranch(services, viewer, { repo, branch });
@@ -89,7 +89,7 @@ export type NewJob = {
   namespace: { id: string; name: string; plan: Plan };
   request: ReturnType<typeof checkRequest>;
   /** Null without a repository. */
-  source: Source | null;
+  source: CommitSource | null;
   /** The id of the job of which this is a rerun. */
   rerunOfId?: string;
 };
@@ -128,7 +128,7 @@ export async function insertJob<S extends Select>(
   };
   const { name, image, gpu } = settings;
   const { repo, branch } = data;
-  const change: Change = {
+  const change: AuditedChange = {
     action: rerunOfId ? 'job.rerun' : 'job.create',
     namespaceIds: [namespace.id],
     subject: id,
@@ -156,7 +156,7 @@ export async function getJob<S extends Select>(
   const row = isJobName(key.name) ? await readJob(services, key, select) : null;
   // Errors about the namespace (unknown, not permitted) come first, so that they do not reveal which jobs exist.
   const namespaceId = row?.namespaceId ?? (await namespaceOf(services, key.namespace)).id;
-  demand(viewer, 'job.read', anyIn(viewer, namespaceId));
+  demand(viewer, 'job.read', anyTargetIn(viewer, namespaceId));
   if (!row) throw notFound('Job');
   demand(viewer, 'job.read', row);
   return row;
@@ -168,7 +168,7 @@ async function readJob<S extends Select>(
   select: S,
 ): Promise<(Row<S> & AccessRow) | null> {
   const namespace = key.namespace.toLowerCase();
-  if (!canBeNamespace(namespace)) return null;
+  if (!isPossibleNamespaceName(namespace)) return null;
   const statement = jobRows.statement(select, accessColumns, 'where n.name = $1 and r.name = $2');
   if (statement) {
     const [row] = await statement.read(pool, [namespace, key.name]);
@@ -247,7 +247,7 @@ export async function cancelJob<S extends Select>(
     const { name } = key;
     const namespaceIds = [namespaceId] as const;
     const author = demandAccount(viewer);
-    await record(tx, author, { action: 'job.cancel', namespaceIds, subject: id, name });
+    await recordAudit(tx, author, { action: 'job.cancel', namespaceIds, subject: id, name });
     const job = await tx.job.findUniqueOrThrow({ where: { id }, select });
     const message = describeCancellation(before.status === 'running', attempt);
     return { job: job as unknown as Row<S>, message };
@@ -292,9 +292,15 @@ export async function deleteJob(
     const details = { deleteArtifacts };
     const author = demandAccount(viewer);
     const { name } = job;
-    await record(tx, author, { action: 'job.delete', namespaceIds, subject: id, name, details });
-    await wake(tx, `job:${id}`);
-    await wake(tx, statusTopic(id));
+    await recordAudit(tx, author, {
+      action: 'job.delete',
+      namespaceIds,
+      subject: id,
+      name,
+      details,
+    });
+    await notifyReaders(tx, `job:${id}`);
+    await notifyReaders(tx, statusTopic(id));
   };
   await inTransaction(services.db, deleteRow);
   // Maintenance removes the rest of a long log.
@@ -321,7 +327,7 @@ async function findForAction(
   const account = demandAccount(viewer);
   const namespace = await namespaceOf(services, name);
   const least = action === 'job.delete' ? 'job.deleteOwn' : action;
-  demand(viewer, least, anyIn(viewer, namespace.id));
+  demand(viewer, least, anyTargetIn(viewer, namespace.id));
   const job =
     isJobName(jobName) &&
     (await services.db.job.findUnique({
@@ -337,5 +343,5 @@ async function findForAction(
 /** @throws AppError 401 if a viewer is given who is not signed in, 404 */
 export async function namespaceOf({ db }: { db: Db }, name: string, viewer?: Viewer) {
   if (viewer) demandAccount(viewer);
-  return namespaceNamed(db, name);
+  return resolveNamespace(db, name);
 }

@@ -3,20 +3,20 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { notFound } from '../base/errors.ts';
-import { canBeNamespace } from '../base/names.ts';
-import { ownNamespaces } from '../identity/accounts.ts';
-import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { isPossibleNamespaceName } from '../base/names.ts';
+import { listOwnNamespaceIds } from '../identity/accounts.ts';
+import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { CountedList } from '../platform/database/list-counts.ts';
 import { offsetPage } from '../platform/database/offset-page.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   type OffsetPage,
-  type PageRequest,
-  type Slice,
-  type SliceRequest,
+  type OffsetPageRequest,
   toOffset,
 } from '../platform/database/paging.ts';
-import { type Part, unionPage } from '../platform/database/union-page.ts';
+import { type TablePart, unionPage } from '../platform/database/union-page.ts';
 import { buildConditions, type Filter } from './filter.ts';
 import { jobRows } from './payload.ts';
 import { visibleCountsSql, visibleSql } from './visibility.ts';
@@ -29,12 +29,12 @@ export const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as con
 export type Sort = (typeof SORTS)[number];
 
 type Sorted = { sort: Sort; order: Order; status?: JobStatus | null };
-export type ListInput = PageRequest & Sorted & { namespace: string };
+export type ListInput = OffsetPageRequest & Sorted & { namespace: string };
 
 type Deps = { db: Db; pool: pg.Pool };
 
 /** The arguments of lists in GraphQL. */
-export type SliceInput = SliceRequest & Sorted & { filter?: Filter | null };
+export type SliceInput = CursorPageRequest & Sorted & { filter?: Filter | null };
 
 /** Lists the jobs of some namespaces that the viewer may see, by cursor. @throws AppError 400, 404 */
 export async function sliceJobs<S extends Select>(
@@ -43,9 +43,9 @@ export async function sliceJobs<S extends Select>(
   namespaceIds: readonly string[],
   { sort, order, status, filter, ...range }: SliceInput,
   select: S,
-): Promise<Slice<Row<S>>> {
+): Promise<CursorPage<Row<S>>> {
   const { statuses, gpus, where } = await buildConditions(services, viewer, filter ?? {});
-  const parts: Part[] = [
+  const parts: TablePart[] = [
     { alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds },
   ];
   const selectedStatuses = status
@@ -83,8 +83,8 @@ export async function sliceJobsOfUser<S extends Select>(
   userId: string,
   input: SliceInput,
   select: S,
-): Promise<Slice<Row<S>>> {
-  return sliceJobs(services, viewer, ownNamespaces(viewer, userId), input, select);
+): Promise<CursorPage<Row<S>>> {
+  return sliceJobs(services, viewer, listOwnNamespaceIds(viewer, userId), input, select);
 }
 
 /** The stored counts for a list; null if the viewer's permissions are narrower than the counts. */
@@ -112,7 +112,7 @@ export async function listJobs<S extends Select>(
   const request = { page, perPage };
   toOffset(request);
   demandAccount(viewer);
-  if (!canBeNamespace(namespace)) throw notFound('Namespace');
+  if (!isPossibleNamespaceName(namespace)) throw notFound('Namespace');
   const { sql } = Prisma;
   const filter = status ? sql`r.status = ${status}::"JobStatus"` : sql`true`;
   // The query returns only visible jobs, so access to the namespace can be checked after it.
@@ -128,6 +128,6 @@ export async function listJobs<S extends Select>(
   };
   const found = await offsetPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, query);
   if (!found) throw notFound('Namespace');
-  demand(viewer, 'job.read', anyIn(viewer, found.namespaceId));
+  demand(viewer, 'job.read', anyTargetIn(viewer, found.namespaceId));
   return { ...request, nodes: found.nodes, total: found.total };
 }

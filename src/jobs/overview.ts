@@ -4,7 +4,7 @@ import type { Config } from '../base/config/config.ts';
 import { GPUS, type Gpu, REGIONS, type Region } from '../base/hardware.ts';
 import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { SILENCE_S } from '../cluster/members.ts';
+import { DEAD_AFTER_S } from '../cluster/members.ts';
 import { demandOperator, type Viewer } from '../identity/permissions.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
 import type { Machine } from '../runners/runner.ts';
@@ -55,7 +55,7 @@ type UsedCapacity = {
 /** Dead servers are listed for a week. */
 const SERVERS = `
   select coalesce(s.id, w.id) as id, s.role, s.url, s.heartbeat_at,
-    s.heartbeat_at > now() - make_interval(secs => ${SILENCE_S}) as alive,
+    s.heartbeat_at > now() - make_interval(secs => ${DEAD_AFTER_S}) as alive,
     w.runner, w.machines, w.heartbeat_at as worker_heartbeat_at,
     w.heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S}) as worker_alive
   from servers s full join workers w on w.id = s.id

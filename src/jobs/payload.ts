@@ -8,7 +8,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus, Visibility } from '../../prisma/generated/enums.ts';
 import { costOf } from '../base/hardware.ts';
 import { formatMoney } from '../base/money.ts';
-import { type Rows, rowsOf } from '../platform/database/rows.ts';
+import { createRowReader, type RowReader } from '../platform/database/rows.ts';
 import { type JobWithRepository, repositoryColumns } from './repository-name.ts';
 import { runtimeColumns } from './runtime.ts';
 
@@ -151,11 +151,11 @@ function jsonBytes(text: string): number {
 }
 
 /** The SQL for reading jobs without Prisma, where reads must be cheap. */
-export const jobRows: Rows = rowsOf({
+export const jobRows: RowReader = createRowReader({
   model: 'Job',
   from: 'jobs r join namespaces n on n.id = r.namespace_id',
   relations: { namespace: { model: 'Namespace', alias: 'n' } },
-  handmade: {
+  customFields: {
     attempts: {
       select: runtimeColumns.attempts,
       // An array with at most one element, which holds both times.

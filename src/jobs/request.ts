@@ -3,7 +3,7 @@
 import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
 import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '../base/hardware.ts';
-import { parseReference } from '../base/image-reference.ts';
+import { parseImageReference } from '../base/image-reference.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { checkLabels, type Label } from './labels.ts';
 import { readLiveMachines } from './worker-capacity.ts';
@@ -62,7 +62,7 @@ export function checkRequest(input: CreateInput) {
   if (repo != null) checkText('repo', repo, REQUEST_RULES.repoBytes);
   if (image != null) {
     checkText('image', image, REQUEST_RULES.image.maxBytes);
-    if (!REQUEST_RULES.image.pattern.test(image) || !parseReference(image))
+    if (!REQUEST_RULES.image.pattern.test(image) || !parseImageReference(image))
       throw invalid(
         'image',
         'must be the name of an image in lowercase letters, such as "debian:12" or "registry.example.com/team/tool:1.0"',

@@ -11,9 +11,13 @@ import { AppError, invalid, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
-import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import { lookForCommit, resolveBranch, type Source } from '../repositories/repositories.ts';
+import {
+  type CommitSource,
+  findCommitSource,
+  resolveBranch,
+} from '../repositories/repositories.ts';
 import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
 import {
   checkJobName,
@@ -83,7 +87,7 @@ export async function rerunJob<S extends Select>(
 ): Promise<Prisma.JobGetPayload<{ select: S }>> {
   demandAccount(viewer);
   const namespace = await namespaceOf(services, key.namespace);
-  demand(viewer, 'job.create', anyIn(viewer, namespace.id));
+  demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
   const job =
     isJobName(key.name) &&
     (await services.db.job.findUnique({
@@ -141,13 +145,16 @@ async function resolveSource(
   viewer: Viewer,
   { repo, repositoryId, branch, commitSha }: Settings,
   newest: boolean,
-): Promise<Source | null> {
+): Promise<CommitSource | null> {
   if (repo === null || branch === null || commitSha === null) {
     if (newest) throw invalid('newestCommit', 'the job has no repository');
     return null;
   }
   if (repositoryId === null) throw notFound('Repository');
-  const { fullName, isThere } = await lookForCommit(services, viewer, { repositoryId, commitSha });
+  const { fullName, isThere } = await findCommitSource(services, viewer, {
+    repositoryId,
+    commitSha,
+  });
   if (newest) return resolveBranch(services, viewer, { repo: fullName, branch });
   if (isThere) return { repositoryId, repo: fullName, branch, commitSha };
   throw new AppError(

@@ -33,14 +33,14 @@ import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { newId } from '../base/ids.ts';
-import { onConnection } from '../platform/database/client.ts';
-import { columnOf } from '../platform/database/keyset.ts';
+import { withConnection } from '../platform/database/client.ts';
+import { toColumnName } from '../platform/database/keyset.ts';
 import {
   beginPipeline,
-  openParts,
-  type Parts,
+  createStatementParts,
   pipeline,
   runStatement,
+  type StatementParts,
   type Transaction,
 } from '../platform/database/statement.ts';
 import { batchTransactions, RUN_ALONE } from '../platform/database/transaction-batcher.ts';
@@ -82,7 +82,9 @@ export type LockedJob = Prisma.JobGetPayload<{ select: typeof lockedColumns }> &
 
 const LOCK = `
   select ${Object.keys(lockedColumns)
-    .map((key) => `${key === 'repo' ? EVENT_REPOSITORY_NAME : `j.${columnOf(key)}`} as "${key}"`)
+    .map(
+      (key) => `${key === 'repo' ? EVENT_REPOSITORY_NAME : `j.${toColumnName(key)}`} as "${key}"`,
+    )
     .join(', ')}, n.name as namespace
   from jobs j join namespaces n on n.id = j.namespace_id
     left join (repositories p join namespaces o on o.id = p.namespace_id) on p.id = j.repository_id
@@ -161,7 +163,7 @@ export function commitMove(pool: pg.Pool, id: string, decide: Decide): Promise<L
 type MoveRequest = { id: string; decide: Decide };
 const commits = new WeakMap<pg.Pool, (asked: MoveRequest) => Promise<LockedJob | null>>();
 /** Jobs in one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
-export const MOST_MOVES = 5;
+export const MAX_BATCHED_MOVES = 5;
 /**
  * All statements of a move find rows by key, so each is planned once per connection, with index scans even if the table is
  * still small. By default PostgreSQL plans again for each number of keys, which took a third longer.
@@ -178,17 +180,17 @@ const BEGIN = `begin; set local lock_timeout = '500ms'; ${PLAN_BY_KEY}`;
 function openMoveBatcher(pool: pg.Pool) {
   return batchTransactions<MoveRequest, LockedJob | null>(
     {
-      async together(requests) {
+      async runTogether(requests) {
         const moved = await commitMoves(pool, LOCK_SKIP_LOCKED, requests, BEGIN);
         return requests.map((request) =>
           moved.has(request) ? (moved.get(request) ?? null) : RUN_ALONE,
         );
       },
-      async alone(request) {
+      async runAlone(request) {
         return (await commitMoves(pool, LOCK, [request], BEGIN)).get(request) ?? null;
       },
     },
-    MOST_MOVES,
+    MAX_BATCHED_MOVES,
   );
 }
 
@@ -199,7 +201,7 @@ async function commitMoves(
   requests: readonly MoveRequest[],
   begin: string,
 ): Promise<Map<MoveRequest, LockedJob | null>> {
-  return onConnection(pool, async (client) => {
+  return withConnection(pool, async (client) => {
     const ids = requests.map(({ id }) => id);
     const rows = await beginPipeline<LockedJob>(client, lock, [ids], begin);
     const moved = new Map<MoveRequest, LockedJob | null>();
@@ -278,11 +280,12 @@ async function writeMove(
     attempt,
   }: { isStatusChange: boolean; topics: Notification[]; attempt?: MovedAttempt },
 ): Promise<void> {
-  const statement = openParts();
+  const statement = createStatementParts();
   const { parameter, parts, values } = statement;
   const id = parameter(job.id, 'text');
   const assignments = Object.entries(changes).map(
-    ([key, value]) => `${columnOf(key)} = ${parameter(value, COLUMN_TYPES[key as keyof Changes])}`,
+    ([key, value]) =>
+      `${toColumnName(key)} = ${parameter(value, COLUMN_TYPES[key as keyof Changes])}`,
   );
   parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
   if (attempt) {
@@ -313,7 +316,7 @@ async function writeMove(
 
 /** Adds the new status to the journal and to the events. @param id the SQL parameter that holds the id of the job */
 function addStatus(
-  { parts, parameter }: Parts,
+  { parts, parameter }: StatementParts,
   id: string,
   job: PayloadRow,
   namespace: string,
@@ -334,7 +337,7 @@ function addStatus(
 
 /** Adds the first journal entry and event to the statement that creates a job. @returns the topics to notify */
 export function addFirstStatus(
-  statement: Parts,
+  statement: StatementParts,
   job: PayloadRow,
   namespace: string,
 ): Notification[] {

@@ -8,7 +8,11 @@ import { Decimal } from 'decimal.js';
 import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
-import { type Slice, type SliceRequest, sliceOf } from '../platform/database/paging.ts';
+import {
+  type CursorPage,
+  type CursorPageRequest,
+  paginateList,
+} from '../platform/database/paging.ts';
 import { runStatement, type Transaction } from '../platform/database/statement.ts';
 import { runSpanUntil, secondsBetween } from './runtime.ts';
 
@@ -83,7 +87,7 @@ function dayOf(time: Date): string {
 
 export type Period = 'day' | 'month';
 
-export type UsageQuery = SliceRequest & {
+export type UsageQuery = CursorPageRequest & {
   /** The first and the last day, in UTC. */
   from: string;
   to: string;
@@ -113,7 +117,7 @@ export async function namespaceUsage(
   viewer: Viewer,
   namespaceId: string,
   { from, to, period, byUser, ...range }: UsageQuery,
-): Promise<Slice<UsageRow>> {
+): Promise<CursorPage<UsageRow>> {
   demand(viewer, byUser ? 'usage.readByUser' : 'usage.read', { namespaceId });
   const days = 1 + Math.round((Date.parse(to) - Date.parse(from)) / DAY_MS);
   const max = byUser && period === 'day' ? MAX_DAYS_BY_USER : MAX_DAYS;
@@ -167,7 +171,7 @@ export async function namespaceUsage(
         cost: price.div(3600).toDecimalPlaces(4),
       },
     }));
-  const { items, ...slice } = sliceOf(list, range, ({ key }) =>
+  const { items, ...slice } = paginateList(list, range, ({ key }) =>
     Buffer.from(key).toString('base64url'),
   );
   return { ...slice, items: items.map(({ cursor, node }) => ({ cursor, node: node.row })) };

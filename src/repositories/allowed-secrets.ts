@@ -1,19 +1,19 @@
 /** Allowlist of secret scanning: findings that a pusher declared intentional with `git push -o secret.allow=<id>`. */
 
 import { notFound } from '../base/errors.ts';
-import { record } from '../identity/audit.ts';
+import { recordAudit } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { readSlice, type Sorting } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import { readCursorPage, type Sorting } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
 import { demandAdminAccess } from './lifecycle.ts';
 import {
   type AccessRow,
+  accessTarget,
   type RepositoryId,
   type Row,
   type Select,
-  target,
 } from './repositories.ts';
 
 export type AllowedSecret = {
@@ -37,11 +37,14 @@ export async function sliceAllowedSecrets(
   { db }: { db: Db },
   viewer: Viewer,
   row: AccessRow,
-  range: SliceRequest,
-): Promise<Slice<AllowedSecret>> {
-  demand(viewer, 'repository.push', target(row));
+  range: CursorPageRequest,
+): Promise<CursorPage<AllowedSecret>> {
+  demand(viewer, 'repository.push', accessTarget(row));
   const select = { finding: true, kind: true, path: true, allowedBy: true, createdAt: true };
-  return readSlice(db.allowedSecret, NEWEST, range, { where: { repositoryId: row.id }, select });
+  return readCursorPage(db.allowedSecret, NEWEST, range, {
+    where: { repositoryId: row.id },
+    select,
+  });
 }
 
 /**
@@ -60,7 +63,7 @@ export async function disallowSecret<S extends Select>(
     const allowed = await tx.allowedSecret.findFirst({ where, select: { kind: true, path: true } });
     if (!allowed) throw notFound('Finding');
     await tx.allowedSecret.deleteMany({ where });
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'secret.disallow',
       namespaceIds: [namespaceId],
       subject: id,

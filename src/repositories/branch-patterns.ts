@@ -41,7 +41,10 @@ export function matchesPattern(pattern: string, name: string): boolean {
     } else if (char === '*') {
       next++;
       star = { position, next };
-    } else if (char !== undefined && (char === '?' ? name[position] !== '/' : char === name[position])) {
+    } else if (
+      char !== undefined &&
+      (char === '?' ? name[position] !== '/' : char === name[position])
+    ) {
       position++;
       next++;
     } else if (star && name[star.position] !== '/') {

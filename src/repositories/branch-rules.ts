@@ -5,22 +5,22 @@
 
 import type { Role } from '../../prisma/generated/enums.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
-import { userNamed } from '../identity/accounts.ts';
-import { record } from '../identity/audit.ts';
+import { resolveUser } from '../identity/accounts.ts';
+import { recordAudit } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { readSlice, type Sorting } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import { readCursorPage, type Sorting } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
 import { validatePattern } from './branch-patterns.ts';
 import { demandAdminAccess } from './lifecycle.ts';
 import {
   type AccessRow,
+  accessTarget,
   lockRepository,
   type RepositoryId,
   type Row,
   type Select,
-  target,
 } from './repositories.ts';
 
 export type BranchRule = {
@@ -60,11 +60,11 @@ export async function sliceBranchRules(
   { db }: Deps,
   viewer: Viewer,
   row: AccessRow,
-  range: SliceRequest,
-): Promise<Slice<BranchRule>> {
-  demand(viewer, 'repository.read', target(row));
+  range: CursorPageRequest,
+): Promise<CursorPage<BranchRule>> {
+  demand(viewer, 'repository.read', accessTarget(row));
   const where = { repositoryId: row.id };
-  return readSlice(db.branchRule, BY_PATTERN, range, { where, select: ruleColumns });
+  return readCursorPage(db.branchRule, BY_PATTERN, range, { where, select: ruleColumns });
 }
 
 /** Names of the listed pushers. Deleted users are left out. */
@@ -100,11 +100,12 @@ export async function setBranchRule<S extends Select>(
   const problem = validatePattern(pattern);
   if (problem) throw invalid('pattern', problem);
   if (pushRole === 'read') throw invalid('pushRole', 'must be WRITE or ADMIN');
-  if (pushers.length > MAX_PUSHERS) throw invalid('pushers', `must have at most ${MAX_PUSHERS} names`);
+  if (pushers.length > MAX_PUSHERS)
+    throw invalid('pushers', `must have at most ${MAX_PUSHERS} names`);
   return inTransaction(db, async (tx) => {
     await lockRepository(tx, key.id);
     const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
-    const users = await Promise.all(pushers.map((username) => userNamed(tx, username)));
+    const users = await Promise.all(pushers.map((username) => resolveUser(tx, username)));
     const pusherIds = [...new Set(users.map(({ userId }) => userId))];
     const data = { pushRole, pusherIds, allowsForcePushes, allowsDeletions, updatedAt: new Date() };
     await tx.branchRule.upsert({
@@ -113,8 +114,11 @@ export async function setBranchRule<S extends Select>(
       update: data,
     });
     if ((await tx.branchRule.count({ where: { repositoryId: id } })) > MAX_RULES)
-      throw new AppError('conflict', `A repository may have at most ${MAX_RULES} branch rules; delete one first`);
-    await record(tx, author, {
+      throw new AppError(
+        'conflict',
+        `A repository may have at most ${MAX_RULES} branch rules; delete one first`,
+      );
+    await recordAudit(tx, author, {
       action: 'branch_rule.set',
       namespaceIds: [namespaceId],
       subject: id,
@@ -141,7 +145,7 @@ export async function deleteBranchRule<S extends Select>(
       ? { count: 0 }
       : await tx.branchRule.deleteMany({ where });
     if (count === 0) throw notFound('Rule');
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'branch_rule.delete',
       namespaceIds: [namespaceId],
       subject: id,

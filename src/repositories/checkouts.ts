@@ -16,7 +16,7 @@ import {
 } from '../git/disk/checkout.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
-import { inFolder } from './folder.ts';
+import { withRepositoryFolder } from './folder.ts';
 import { fetchLargeFiles } from './large-checkout.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 
@@ -28,7 +28,7 @@ type CheckoutInput = Limits & {
 };
 
 /** `hasLargeFiles`: if false, the checkout is not searched for pointers. */
-export type WholeInput = CheckoutInput & { dir: string; hasLargeFiles: boolean };
+export type LocalCheckoutInput = CheckoutInput & { dir: string; hasLargeFiles: boolean };
 
 /**
  * Checks out a commit into `dir`, which must not exist: a separate repository with a detached HEAD and without
@@ -37,11 +37,11 @@ export type WholeInput = CheckoutInput & { dir: string; hasLargeFiles: boolean }
  */
 export function checkout(
   services: { db: Db; git: Git; log: Logger; largeFiles: LargeFiles },
-  input: WholeInput,
+  input: LocalCheckoutInput,
 ): Promise<void> {
   const { repositoryId, commitSha, dir, ...limits } = input;
   return withLargeFiles(services, input, () =>
-    inFolder(services, repositoryId, (from) =>
+    withRepositoryFolder(services, repositoryId, (from) =>
       checkOut({ from, sha: commitSha, to: dir, ...limits }),
     ),
   );
@@ -61,7 +61,7 @@ export function sendCheckout(
   begin: (head: CheckoutHead) => Writable,
 ): Promise<void> {
   return reportTooLarge(
-    inFolder(services, repositoryId, async (from) => {
+    withRepositoryFolder(services, repositoryId, async (from) => {
       const source = { from, sha: commitSha, ...limits };
       const fileBytes = await measure(source);
       await sendPack(source, begin({ fileBytes }));
@@ -72,7 +72,7 @@ export function sendCheckout(
 /** `checkout` on a machine without the repository. @throws as `checkout`, and errors of `pack` */
 export function receiveCheckout(
   services: { db: Db; largeFiles: LargeFiles },
-  input: WholeInput,
+  input: LocalCheckoutInput,
   { fileBytes }: CheckoutHead,
   pack: AsyncIterable<Uint8Array>,
 ): Promise<void> {
@@ -85,7 +85,7 @@ export function receiveCheckout(
 /** Makes the checkout, then fetches its large files, which every machine reads directly from storage. */
 async function withLargeFiles(
   services: { db: Db; largeFiles: LargeFiles },
-  input: WholeInput,
+  input: LocalCheckoutInput,
   checkOut: () => Promise<number>,
 ): Promise<void> {
   const checkOutAndFetch = async () => {

@@ -4,12 +4,12 @@
  */
 
 import { AppError } from '../base/errors.ts';
-import { onServerOf } from '../cluster/calls.ts';
+import { defineRemoteCall } from '../cluster/calls.ts';
 import type { Git } from '../git/git.ts';
 import { PREFIX, setHead } from '../git/objects/refs.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { inFolder } from './folder.ts';
+import { withRepositoryFolder } from './folder.ts';
 import { measureRepository } from './pushes/measure.ts';
 import { lockRepository } from './repositories.ts';
 
@@ -20,15 +20,17 @@ export type DefaultBranchNote = { kind: 'default-branch' };
  * Detects the language of a branch that is about to become the default branch.
  * @throws AppError 404 naming `defaultBranch`
  */
-export const detectBranchLanguage = onServerOf('languageOfBranch', (services, id, branch: string) =>
-  inFolder(services, id, async () => {
-    const { refs, language } = await measureRepository(services, id, () => branch);
-    if (!refs.has(PREFIX.branch + branch))
-      throw new AppError('not_found', `defaultBranch: the repository has no branch ${branch}`, {
-        field: 'defaultBranch',
-      });
-    return language;
-  }),
+export const detectBranchLanguage = defineRemoteCall(
+  'languageOfBranch',
+  (services, id, branch: string) =>
+    withRepositoryFolder(services, id, async () => {
+      const { refs, language } = await measureRepository(services, id, () => branch);
+      if (!refs.has(PREFIX.branch + branch))
+        throw new AppError('not_found', `defaultBranch: the repository has no branch ${branch}`, {
+          field: 'defaultBranch',
+        });
+      return language;
+    }),
 );
 
 /**

@@ -11,7 +11,7 @@ import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
 import { AppError, busy, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
-import { onServerOf } from '../cluster/calls.ts';
+import { defineRemoteCall } from '../cluster/calls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { GitUnavailable } from '../git/processes/run.ts';
@@ -31,7 +31,7 @@ const reported = new LRUCache<string, true>({ max: 10_000 });
  * @throws AppError 404 if the repository was deleted, 500 if its data is missing, 503 if git cannot be started
  *   or too many reads are queued; otherwise what `work` throws.
  */
-export async function inFolder<T>(
+export async function withRepositoryFolder<T>(
   services: Deps,
   id: string,
   work: (dir: string) => Promise<T>,
@@ -61,8 +61,8 @@ export function defineFolderTask<In, Out>(
   name: string,
   work: (services: Deps, dir: string, input: In, signal?: AbortSignal) => Promise<Out>,
 ): (services: RepositoryReadDeps, id: string, input: In, signal?: AbortSignal) => Promise<Out> {
-  return onServerOf<In, Out>(name, (services, id, input, signal) =>
-    inFolder(services, id, (dir) => work(services, dir, input, signal)),
+  return defineRemoteCall<In, Out>(name, (services, id, input, signal) =>
+    withRepositoryFolder(services, id, (dir) => work(services, dir, input, signal)),
   );
 }
 
@@ -94,7 +94,7 @@ async function isGone(dir: string): Promise<boolean> {
 }
 
 /** The server that has the repository removes the quarantines of interrupted pushes, between its own pushes. */
-const removeOnServer = onServerOf<null, null>('removeQuarantines', async ({ git }, id) => {
+const removeOnServer = defineRemoteCall<null, null>('removeQuarantines', async ({ git }, id) => {
   await git.quarantines.remove(id);
   return null;
 });

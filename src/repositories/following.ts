@@ -2,17 +2,17 @@
 
 import type pg from 'pg';
 import type { Command } from '../git/transport/hooks.ts';
-import { namespaceNamed } from '../identity/accounts.ts';
-import { anyIn, demand, type Viewer } from '../identity/permissions.ts';
+import { resolveNamespace } from '../identity/accounts.ts';
+import { anyTargetIn, demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { EventType } from '../platform/events/outbox.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
-import { follow, followed } from '../platform/events/read.ts';
+import { parseFollowedNamespaces, subscribeToEvents } from '../platform/events/read.ts';
 import { idOrNull, type PushPayload, type RefPayload, type RepositoryPayload } from './payload.ts';
-import { type AccessRow, accessColumns, getRepository, target } from './repositories.ts';
+import { type AccessRow, accessColumns, accessTarget, getRepository } from './repositories.ts';
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
@@ -54,7 +54,7 @@ export async function followRepositories(
   viewer: Viewer,
   { namespaces, name, after = null }: FollowInput,
 ): Promise<(signal: AbortSignal) => AsyncGenerator<RepositoryEvent>> {
-  const [owner, ...others] = followed(namespaces, name);
+  const [owner, ...others] = parseFollowedNamespaces(namespaces, name);
   const repository =
     name == null ? null : await getRepository(services, viewer, { namespace: owner, name }, {});
   const namespaceIds = repository
@@ -65,7 +65,7 @@ export async function followRepositories(
   const allowedIds = viewer.kind === 'account' ? viewer.repositories : null;
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      for await (const event of follow(services, query, ended)) {
+      for await (const event of subscribeToEvents(services, query, ended)) {
         if (!allowedIds || allowedIds.has(event.subject)) yield toRepositoryEvent(event);
         if (repository && event.type === 'repository.deleted') return;
       }
@@ -75,35 +75,42 @@ export async function followRepositories(
 async function demandMembership({ db }: Deps, viewer: Viewer, names: string[]): Promise<string[]> {
   const ids: string[] = [];
   for (const name of names) {
-    const { id } = await namespaceNamed(db, name);
-    demand(viewer, 'repository.read', anyIn(viewer, id));
+    const { id } = await resolveNamespace(db, name);
+    demand(viewer, 'repository.read', anyTargetIn(viewer, id));
     ids.push(id);
   }
   return ids;
 }
 
-function namespacesRule(namespaceIds: readonly string[]): Rule {
+function namespacesRule(namespaceIds: readonly string[]): AccessRule {
   return {
     key: `repositories of ${namespaceIds.join()}`,
     demand(viewer) {
-      for (const id of namespaceIds) demand(viewer, 'repository.read', anyIn(viewer, id));
+      for (const id of namespaceIds) demand(viewer, 'repository.read', anyTargetIn(viewer, id));
     },
   };
 }
 
 /** Reads the current row, because the repository may become private or move to another namespace. */
-function repositoryRule({ db }: { db: Db }, { id }: AccessRow): Rule {
+function repositoryRule({ db }: { db: Db }, { id }: AccessRow): AccessRule {
   return {
     key: `repository ${id}`,
     async demand(viewer) {
       const row = await db.repository.findUnique({ where: { id }, select: accessColumns });
       // After a deletion, the deletion event ends the subscription.
-      if (row) demand(viewer, 'repository.read', target(row));
+      if (row) demand(viewer, 'repository.read', accessTarget(row));
     },
   };
 }
 
-function toRepositoryEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): RepositoryEvent {
+function toRepositoryEvent({
+  id,
+  seq,
+  type,
+  timestamp,
+  subject,
+  data,
+}: OutboxEvent): RepositoryEvent {
   const repository = data.repository as RepositoryPayload | undefined;
   return {
     id,

@@ -23,23 +23,28 @@ import { advertise, uploadPack } from '../git/transport/transport.ts';
 import { withRequestSlot } from '../identity/http/request-slot.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
-import { OF_GIT } from '../platform/limits/fair-semaphore.ts';
-import type { Ending } from '../platform/processes/git-started.ts';
+import { GIT_TRANSFERS } from '../platform/limits/fair-semaphore.ts';
+import type { GitExit } from '../platform/processes/git-started.ts';
 import type { ByteRange } from '../platform/storage/storage.ts';
-import { takesLong, wasCutOff } from '../platform/web/connections.ts';
-import { answerOf, isUnexpected, toPublic } from '../platform/web/error-response.ts';
-import { otherMethod } from '../platform/web/methods.ts';
-import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
-import { ARCHIVE_PATH, verifyArchiveLink, sendArchive } from './browsing/archives.ts';
+import { allowLongBody, wasAnsweredEarly } from '../platform/web/connections.ts';
+import { shouldLog, toClientError, toErrorResponse } from '../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../platform/web/methods.ts';
+import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
+import { ARCHIVE_PATH, sendArchive, verifyArchiveLink } from './browsing/archives.ts';
 import {
   DOWNLOAD_PATH,
   type DownloadLink,
-  verifyDownloadLink,
   findDownload,
+  verifyDownloadLink,
 } from './browsing/downloads.ts';
-import { inFolder } from './folder.ts';
-import { openForGit } from './repositories.ts';
-import { actionOf, receiving, type Deps as TransferDeps, whileAllowed } from './transfers.ts';
+import { withRepositoryFolder } from './folder.ts';
+import { authorizeGit } from './repositories.ts';
+import {
+  gitActionOf,
+  prepareReceive,
+  type Deps as TransferDeps,
+  watchTransferPermission,
+} from './transfers.ts';
 
 export type Deps = TransferDeps & { rechecks: Rechecks; signer: Signer };
 
@@ -63,7 +68,7 @@ export function gitRouter(services: Deps, before: RequestHandler[]): Router {
     route[method](...before, (req: Request, res: Response) =>
       handle(services, req as GitRequest, res),
     );
-    route.all(otherMethod([method.toUpperCase()]));
+    route.all(refuseOtherMethods([method.toUpperCase()]));
   }
   router.use(plainTextErrors(services));
   return router;
@@ -74,11 +79,11 @@ export function downloadsRouter(services: Deps): Router {
   router
     .route(DOWNLOAD_PATH)
     .get(serveDownload(services) as RequestHandler)
-    .all(otherMethod(['GET']));
+    .all(refuseOtherMethods(['GET']));
   router
     .route(ARCHIVE_PATH)
     .get(serveArchive(services) as RequestHandler)
-    .all(otherMethod(['GET']));
+    .all(refuseOtherMethods(['GET']));
   return router;
 }
 
@@ -96,7 +101,7 @@ async function serveFetch(services: Deps, req: GitRequest, res: Response): Promi
   const id = await authorize(services, req, 'git-upload-pack');
   if (await forwardIfRemote(services, req, res, id)) return;
   const input = readBody(req, 'git-upload-pack');
-  using _ = whileAllowed(services, req, { id, action: 'repository.read', output: res });
+  using _ = watchTransferPermission(services, req, { id, action: 'repository.read', output: res });
   sendHeaders(res, 'application/x-git-upload-pack-result');
   await runGit(services, req, res, id, (session) => uploadPack(session, input, res), input);
 }
@@ -105,17 +110,26 @@ async function servePush(services: Deps, req: GitRequest, res: Response): Promis
   const id = await authorize(services, req, 'git-receive-pack');
   if (await forwardIfRemote(services, req, res, id)) return;
   const input = readBody(req, 'git-receive-pack');
-  using right = whileAllowed(services, req, { id, action: 'repository.push', output: res });
+  using right = watchTransferPermission(services, req, {
+    id,
+    action: 'repository.push',
+    output: res,
+  });
   const push = { id, requestId: req.id, right, input, output: res };
-  const receive = await receiving(services, req, push);
+  const receive = await prepareReceive(services, req, push);
   sendHeaders(res, 'application/x-git-receive-pack-result');
   await runGit(services, req, res, id, receive, input);
 }
 
 /** Forwards the request if a different server has the repository. @returns whether it did */
-function forwardIfRemote(services: Deps, req: Request, res: Response, id: string): Promise<boolean> {
+function forwardIfRemote(
+  services: Deps,
+  req: Request,
+  res: Response,
+  id: string,
+): Promise<boolean> {
   if (req.forwarded) return Promise.resolve(false);
-  takesLong(req);
+  allowLongBody(req);
   const { originalUrl: url } = req;
   const incoming = { req, url, address: req.ip ?? '', requestId: req.id };
   return forward(services, id, incoming, res);
@@ -124,7 +138,7 @@ function forwardIfRemote(services: Deps, req: Request, res: Response, id: string
 function authorize(services: Deps, req: GitRequest, service: Service): Promise<string> {
   const { namespace, name } = req.params;
   const key = { namespace, name: name.replace(/\.git$/, '') };
-  return openForGit(services, req.viewer, key, actionOf(service));
+  return authorizeGit(services, req.viewer, key, gitActionOf(service));
 }
 
 /**
@@ -136,7 +150,7 @@ async function runGit(
   req: GitRequest,
   res: Response,
   id: string,
-  serve: (session: Session) => Promise<Ending>,
+  serve: (session: Session) => Promise<GitExit>,
   input?: Readable,
 ): Promise<void> {
   const protocol = req.get('git-protocol');
@@ -146,10 +160,10 @@ async function runGit(
       if (input?.errored && !res.headersSent) throw unreadableBody(input.errored);
       if (signal.aborted && !res.headersSent) throw busy('The server is shutting down; try again');
       if (ending.code !== 0 && !res.headersSent)
-        throw toClientError(new GitError('over HTTP', ending), dir);
+        throw toGitRequestError(new GitError('over HTTP', ending), dir);
     });
-  const transfer = () => inFolder(services, id, run);
-  await withRequestSlot(services.git, OF_GIT, req, res, transfer);
+  const transfer = () => withRepositoryFolder(services, id, run);
+  await withRequestSlot(services.git, GIT_TRANSFERS, req, res, transfer);
   res.end();
 }
 
@@ -162,7 +176,7 @@ function unreadableBody(error: Error): AppError {
  * Git's complaint about a malformed request is a client error. If git was killed, or its message names the server's
  * folder, it is a server error.
  */
-function toClientError(error: GitError, dir: string): Error {
+function toGitRequestError(error: GitError, dir: string): Error {
   const { signal, stderr } = error;
   const malformed = 'The request is not a valid git request';
   if (signal === 'SIGABRT') return invalid(null, malformed);
@@ -175,7 +189,7 @@ function readBody(req: Request, service: Service): Readable {
   const type = req.get('content-type');
   if (type !== `application/x-${service}-request`)
     throw invalid(null, `Content-Type must be application/x-${service}-request`);
-  takesLong(req);
+  allowLongBody(req);
   const encoding = req.get('content-encoding') ?? 'identity';
   const limit = new RequestLimit(service);
   if (encoding === 'identity') return pipeBody(req, [limit]);
@@ -217,13 +231,13 @@ function sendHeaders(res: Response, type: string): void {
 
 function plainTextErrors({ log }: { log: Logger }): ErrorRequestHandler {
   return (error, req, res, _next) => {
-    const shown = toPublic(error);
-    if (isUnexpected(error) && !wasCutOff(req))
+    const shown = toClientError(error);
+    if (shouldLog(error) && !wasAnsweredEarly(req))
       log.error({ err: error, req: { id: req.id } }, 'git over HTTP failed');
     if (res.headersSent) return void res.destroy();
     // The rest of the body will not be read, so the connection is closed.
     if (!req.complete) res.setHeader('Connection', 'close');
-    const { status, headers } = answerOf(shown, req.id);
+    const { status, headers } = toErrorResponse(shown, req.id);
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     // Most git clients support only Basic, and give up if it is not offered. JGit reads only the last of these headers.
     if (status === 401)
@@ -244,7 +258,7 @@ function serveDownload(services: Deps): RequestHandler<{ id: string; oid: string
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
     await sendObject(req, res, object, (send) =>
-      withRequestSlot(services.git, OF_GIT, req, res, send),
+      withRequestSlot(services.git, GIT_TRANSFERS, req, res, send),
     );
   };
 }
@@ -252,19 +266,21 @@ function serveDownload(services: Deps): RequestHandler<{ id: string; oid: string
 function setDownloadHeaders(res: Response, name: string, type: string): void {
   res.attachment(name);
   res.setHeader('Content-Type', type);
-  neverAsPage(res);
+  forbidRendering(res);
   res.setHeader('Cache-Control', 'private, max-age=900');
 }
 
 const ARCHIVE_TYPES = { 'tar.gz': 'application/gzip', zip: 'application/zip' } as const;
 
 /** The archive is created while it is sent, so it has neither a length nor ranges. */
-function serveArchive(services: Deps): RequestHandler<{ id: string; commit: string; name: string }> {
+function serveArchive(
+  services: Deps,
+): RequestHandler<{ id: string; commit: string; name: string }> {
   return async (req, res) => {
     const { id, commit, name } = req.params;
     const { format, folder } = verifyArchiveLink(services, { id, commit, name, query: req.query });
     if (await forwardIfRemote(services, req as unknown as Request, res, id)) return;
-    takesLong(req as unknown as Request);
+    allowLongBody(req as unknown as Request);
     const send = (dir: string) =>
       services.git.tasks.run(async (signal) => {
         if (signal.aborted) throw busy('The server is shutting down; try again');
@@ -276,8 +292,8 @@ function serveArchive(services: Deps): RequestHandler<{ id: string; commit: stri
         // Destroy the connection, so that a truncated archive does not look complete.
         res.destroy();
       });
-    await withRequestSlot(services.git, OF_GIT, req as unknown as Request, res, () =>
-      inFolder(services, id, send),
+    await withRequestSlot(services.git, GIT_TRANSFERS, req as unknown as Request, res, () =>
+      withRepositoryFolder(services, id, send),
     );
   };
 }

@@ -15,13 +15,13 @@ import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Begun } from '../git/disk/disk.ts';
 import type { Git } from '../git/git.ts';
-import { holdNamespace, namespaceNamed } from '../identity/accounts.ts';
-import { type AuditAction, record } from '../identity/audit.ts';
+import { lockNamespace, resolveNamespace } from '../identity/accounts.ts';
+import { type AuditAction, recordAudit } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
 import { type EventType, publish } from '../platform/events/outbox.ts';
-import { demandRoom } from '../platform/limits/quotas.ts';
-import { syncHead, type DefaultBranchNote, detectBranchLanguage } from './default-branch.ts';
+import { requireQuota } from '../platform/limits/quotas.ts';
+import { type DefaultBranchNote, detectBranchLanguage, syncHead } from './default-branch.ts';
 import { readGitignoreTemplate } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
 import { type PayloadRow, payloadColumns, payloadOf, type RepositoryEventData } from './payload.ts';
@@ -52,7 +52,7 @@ export async function createRepository<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
-  const namespace = await namespaceNamed(services.db, input.namespace);
+  const namespace = await resolveNamespace(services.db, input.namespace);
   demand(viewer, 'repository.create', { namespaceId: namespace.id });
   const { name, description, visibility, defaultBranch, contentAddressed } = input;
   checkName(name);
@@ -87,15 +87,15 @@ export async function createRepository<S extends Select>(
         contentAddressed,
         branchCount: files ? 1 : 0,
       };
-      await holdNamespace(tx, namespace.id, 'key share');
-      await demandRoom({ ...services, db: tx }, namespace, 'repositories');
+      await lockNamespace(tx, namespace.id, 'key share');
+      await requireQuota({ ...services, db: tx }, namespace, 'repositories');
       const row = await tx.repository.create({
         data,
         select: { ...select, ...payloadColumns },
         relationLoadStrategy: 'join',
       });
       await publishEvent(tx, 'repository.created', row as unknown as PayloadRow, namespace);
-      await record(tx, author, {
+      await recordAudit(tx, author, {
         action: 'repository.create',
         namespaceIds: [namespace.id],
         subject: id,
@@ -172,17 +172,17 @@ export async function transferRepository<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   return change(services, viewer, key, 'repository.transfer', select, async (row, tx) => {
-    const owner = await namespaceNamed(tx, newNamespace);
+    const owner = await resolveNamespace(tx, newNamespace);
     // Both namespaces track their storage. Locking in id order prevents a deadlock with a transfer in the opposite
     // direction.
     await tx.$executeRaw`
       select from namespaces where id in (${owner.id}, ${row.namespaceId}) order by id for no key update`;
-    await holdNamespace(tx, owner.id, 'key share');
+    await lockNamespace(tx, owner.id, 'key share');
     demand(viewer, 'repository.create', { namespaceId: owner.id, repositoryId: row.id });
     if (owner.id === row.namespaceId)
       throw invalid('newNamespace', 'must differ from the current namespace of the repository');
-    await demandRoom({ ...services, db: tx }, owner, 'repositories');
-    await demandRoom({ ...services, db: tx }, owner, 'storageBytes', Number(row.sizeBytes));
+    await requireQuota({ ...services, db: tx }, owner, 'repositories');
+    await requireQuota({ ...services, db: tx }, owner, 'storageBytes', Number(row.sizeBytes));
     const details = { from: row.namespace.name, to: owner.name };
     return { data: { namespaceId: owner.id }, owner, details };
   });
@@ -204,7 +204,9 @@ export async function updateRepository<S extends Select>(
 ): Promise<Row<S>> {
   const { description, defaultBranch } = changes;
   const key = { id, namespace };
-  const changedFields = Object.fromEntries(Object.entries(changes).filter(([, value]) => value != null));
+  const changedFields = Object.fromEntries(
+    Object.entries(changes).filter(([, value]) => value != null),
+  );
   const update = (more: Prisma.RepositoryUncheckedUpdateInput) =>
     change(services, viewer, key, 'repository.update', select, async () => {
       if (description != null) checkDescription(description);
@@ -244,7 +246,7 @@ export async function deleteRepository(
     if (count === 0) throw notFound('Repository');
     const owner = { id: row.namespaceId, name: row.namespace.name };
     await publishEvent(tx, 'repository.deleted', row, owner);
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'repository.delete',
       namespaceIds: [owner.id],
       subject: row.id,
@@ -261,7 +263,10 @@ export async function deleteRepository(
     await begun.done();
   } catch (error) {
     // The row is deleted, so the request succeeds. The next start removes the remaining files.
-    services.log.error({ err: error, repository: row.id }, 'could not remove the files of a deleted repository; the next start retries');
+    services.log.error(
+      { err: error, repository: row.id },
+      'could not remove the files of a deleted repository; the next start retries',
+    );
   }
   return row.id;
 }
@@ -328,7 +333,7 @@ async function change<S extends Select>(
     const changed = updated as unknown as PayloadRow;
     await publishEvent(tx, EVENT_OF[action], changed, owner);
     const namespaceIds = [owner.id, row.namespaceId] as const;
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action,
       namespaceIds,
       subject: row.id,

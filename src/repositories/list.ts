@@ -3,21 +3,27 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
 import { notFound } from '../base/errors.ts';
-import { ownNamespaces } from '../identity/accounts.ts';
+import { listOwnNamespaceIds } from '../identity/accounts.ts';
 import { can, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Sorting } from '../platform/database/keyset.ts';
 import type { CountedList } from '../platform/database/list-counts.ts';
 import { offsetPage } from '../platform/database/offset-page.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   type OffsetPage,
-  type PageRequest,
-  type Slice,
-  type SliceRequest,
+  type OffsetPageRequest,
   toOffset,
 } from '../platform/database/paging.ts';
 import { unionPage } from '../platform/database/union-page.ts';
-import { accessColumns, isPossibleKey, type Row, type Select, target } from './repositories.ts';
+import {
+  accessColumns,
+  accessTarget,
+  isPossibleKey,
+  type Row,
+  type Select,
+} from './repositories.ts';
 import { repositoryRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
 
@@ -31,17 +37,22 @@ const SORT_COLUMNS = {
   size: 'sizeBytes',
 } as const;
 
-const SORT_TYPES = { name: 'text', created_at: 'time', updated_at: 'time', size: 'integer' } as const;
+const SORT_TYPES = {
+  name: 'text',
+  created_at: 'time',
+  updated_at: 'time',
+  size: 'integer',
+} as const;
 
 export type Sort = keyof typeof SORT_COLUMNS;
 type Order = 'asc' | 'desc';
 export const SORTS = Object.keys(SORT_COLUMNS) as Sort[];
 
 type ListOptions = { sort: Sort; order: Order; visibility?: Visibility | null };
-type ListInput = PageRequest & ListOptions & { namespace: string };
+type ListInput = OffsetPageRequest & ListOptions & { namespace: string };
 
 /** Options of a list in GraphQL. */
-export type SliceInput = SliceRequest & ListOptions;
+export type SliceInput = CursorPageRequest & ListOptions;
 
 /**
  * Lists the repositories of the given namespaces that the viewer may see, after a cursor. @throws AppError 400
@@ -52,8 +63,13 @@ export async function sliceRepositories<S extends Select>(
   namespaceIds: readonly string[],
   { sort, order, visibility, ...range }: SliceInput,
   select: S,
-): Promise<Slice<Row<S>>> {
-  const sorting: Sorting = { name: sort, column: SORT_COLUMNS[sort], type: SORT_TYPES[sort], order };
+): Promise<CursorPage<Row<S>>> {
+  const sorting: Sorting = {
+    name: sort,
+    column: SORT_COLUMNS[sort],
+    type: SORT_TYPES[sort],
+    order,
+  };
   const { table, counted, ...filters } = visibleRows({ db, pool }, viewer, visibility);
   return unionPage<Row<S>>(table, sorting, range, {
     ...filters,
@@ -73,8 +89,8 @@ export async function sliceRepositoriesOf<S extends Select>(
   userId: string,
   input: SliceInput,
   select: S,
-): Promise<Slice<Row<S>>> {
-  return sliceRepositories(services, viewer, ownNamespaces(viewer, userId), input, select);
+): Promise<CursorPage<Row<S>>> {
+  return sliceRepositories(services, viewer, listOwnNamespaceIds(viewer, userId), input, select);
 }
 
 /**
@@ -127,7 +143,7 @@ function visibleRowsReader(db: Db, viewer: Viewer) {
         ...query,
         select: { ...select, ...accessColumns },
       });
-      return rows.filter((row) => can(viewer, 'repository.read', target(row)));
+      return rows.filter((row) => can(viewer, 'repository.read', accessTarget(row)));
     },
   };
 }

@@ -12,10 +12,10 @@ import { removeCutRefs, storeRefs } from '../git/disk/ref-files.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Session } from '../platform/database/session.ts';
-import { syncHead, type DefaultBranchNote } from './default-branch.ts';
+import { type DefaultBranchNote, syncHead } from './default-branch.ts';
 import { removeQuarantines } from './folder.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
-import type { BegunPush } from './pushes/rows.ts';
+import type { PushNote } from './pushes/rows.ts';
 
 type Deps = { db: Db; git: Git; log: Logger; pushes: PushRecorder; cluster: Cluster };
 
@@ -39,7 +39,7 @@ const RETRY_MS = 2_000;
 const IDLE_MS = 60_000;
 
 /** Takes over the unfinished operations of dead servers, until disposed. */
-export function takeOverFromDead(services: Deps, session: Session): AsyncDisposable {
+export function takeOverFromDeadServers(services: Deps, session: Session): AsyncDisposable {
   const stopping = new AbortController();
   const { signal } = stopping;
   const { members } = services.cluster;
@@ -50,7 +50,7 @@ export function takeOverFromDead(services: Deps, session: Session): AsyncDisposa
     const isServing = (server: string) => members.serving.some(({ id }) => id === server);
     for (const server of await disk.othersWithBegun()) {
       if (isServing(server)) continue;
-      const taken = await session.insteadOf(server, () => disk.takeOver(server));
+      const taken = await session.runWhileStopped(server, () => disk.takeOver(server));
       if (taken) await finishAll(services, taken);
     }
     return (await disk.othersWithBegun()).some((server) => !isServing(server));
@@ -59,7 +59,10 @@ export function takeOverFromDead(services: Deps, session: Session): AsyncDisposa
   const working = (async () => {
     while (!signal.aborted) {
       const hasMore = await takeOverAll().catch((error) => {
-        services.log.warn({ err: error }, 'could not take over the operations of a dead server; retrying');
+        services.log.warn(
+          { err: error },
+          'could not take over the operations of a dead server; retrying',
+        );
         return true;
       });
       await members.changed(hasMore ? RETRY_MS : IDLE_MS, signal);
@@ -84,9 +87,15 @@ async function finishAll(services: Deps, all: Begun[]): Promise<void> {
   for (const [id, begun] of byRepository) {
     try {
       await finish(services, id, begun);
-      services.log.info({ repository: id, begun: begun.length }, 'finished the interrupted operations of a repository');
+      services.log.info(
+        { repository: id, begun: begun.length },
+        'finished the interrupted operations of a repository',
+      );
     } catch (error) {
-      services.log.error({ err: error, repository: id }, 'could not finish the interrupted operations of a repository');
+      services.log.error(
+        { err: error, repository: id },
+        'could not finish the interrupted operations of a repository',
+      );
     }
   }
 }
@@ -134,6 +143,6 @@ function isReceiving({ data }: Begun): boolean {
   return (data as Partial<BegunReceiving> | null)?.kind === 'receiving';
 }
 
-function isPush(begun: Begun): begun is Begun<BegunPush> {
+function isPush(begun: Begun): begun is Begun<PushNote> {
   return (begun.data as { kind?: unknown } | null)?.kind === 'push';
 }

@@ -6,13 +6,13 @@ import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
-import { canBeNamespace } from '../base/names.ts';
+import { isPossibleNamespaceName } from '../base/names.ts';
 import type { Urls } from '../base/urls.ts';
 import { branchTip, resolveCommit } from '../git/objects/resolve.ts';
 import { type Action, can, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
-import type { Rule } from '../identity/rechecks.ts';
+import type { AccessRule } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
-import { columnOf } from '../platform/database/keyset.ts';
+import { toColumnName } from '../platform/database/keyset.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { defineFolderTask, type RepositoryReadDeps } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
@@ -26,7 +26,7 @@ export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
 
 /** Checks a repository row that was read as part of another query, such as the repository of a job. */
 export function isVisible(viewer: Viewer, row: Omit<AccessRow, 'defaultBranch'>): boolean {
-  return can(viewer, 'repository.read', target(row));
+  return can(viewer, 'repository.read', accessTarget(row));
 }
 
 /** Returns null when the repository does not exist or the viewer may not read it. */
@@ -69,11 +69,11 @@ export async function getRepository<S extends Select>(
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
   if (!key.id && !key.name) throw invalid(null, 'Give the id or the name of the repository');
   const row = isPossibleKey(key) ? await findRepository(services, key, select) : null;
-  if (row && (key.id || can(viewer, 'repository.read', target(row)))) {
-    demand(viewer, 'repository.read', target(row));
+  if (row && (key.id || can(viewer, 'repository.read', accessTarget(row)))) {
+    demand(viewer, 'repository.read', accessTarget(row));
     return row;
   }
-  throw noRepository(key.id);
+  throw repositoryNotFound(key.id);
 }
 
 /** If `namespace` is given, it must be the name of the owner. */
@@ -96,13 +96,13 @@ export async function demandRepository<S extends Select>(
     : null;
   const row = found as (AccessRow & Row<typeof ownerColumns> & Row<S>) | null;
   if (!row || (namespace != null && row.namespace.name !== namespace.toLowerCase()))
-    throw noRepository(id);
-  demand(viewer, action, target(row));
+    throw repositoryNotFound(id);
+  demand(viewer, action, accessTarget(row));
   return row;
 }
 
 /** A 404 error. Its message says so when a name was given instead of an id. */
-export function noRepository(id?: string | null): AppError {
+export function repositoryNotFound(id?: string | null): AppError {
   if (!id || isId('repo', id)) return notFound('Repository');
   return new AppError('not_found', 'Repository not found: give its id (repo_…), not its name');
 }
@@ -117,7 +117,9 @@ async function findRepository<S extends Select>(
   const byId = key.id ? { id: key.id } : {};
   const byName = key.name ? { nameKey: nameKey(key.name) } : {};
   const given = Object.entries({ ...byId, ...byName });
-  const conditions = given.map(([field], at) => `and r.${columnOf(field)} = $${at + 2}`).join(' ');
+  const conditions = given
+    .map(([field], at) => `and r.${toColumnName(field)} = $${at + 2}`)
+    .join(' ');
   const statement = repositoryRows.statement(
     select,
     accessColumns,
@@ -151,7 +153,7 @@ export type GitAction = 'repository.read' | 'repository.push';
  *   and for rejected credentials; 403 if the client may read but not push; 404; 500 for a push when the disk is
  *   nearly full.
  */
-export async function openForGit(
+export async function authorizeGit(
   services: { db: Db; pool: pg.Pool; space: DiskSpace },
   viewer: Viewer,
   key: { namespace: string; name: string },
@@ -162,7 +164,7 @@ export async function openForGit(
     const hidden = viewer.kind === 'anonymous' && error.code === 'not_found';
     throw hidden ? unauthenticated() : error;
   });
-  demand(viewer, action, target(row));
+  demand(viewer, action, accessTarget(row));
   if (action === 'repository.push') services.space.demand();
   return row.id;
 }
@@ -171,19 +173,19 @@ export async function openForGit(
  * The permission rule for a running transfer, which may take hours. It uses the id, so a rename does not affect
  * it.
  */
-export function gitAccessRule({ db }: { db: Db }, id: string, action: GitAction): Rule {
+export function gitAccessRule({ db }: { db: Db }, id: string, action: GitAction): AccessRule {
   return {
     key: `${action} ${id}`,
     async demand(now) {
       const row = await db.repository.findUnique({ where: { id }, select: accessColumns });
       if (!row) throw notFound('Repository');
-      demand(now, action, target(row));
+      demand(now, action, accessTarget(row));
     },
   };
 }
 
 /** The commit that a job checks out. */
-export type Source = {
+export type CommitSource = {
   repositoryId: string;
   /** The current `namespace/name`. */
   repo: string;
@@ -200,8 +202,8 @@ export async function resolveBranch(
   services: RepositoryReadDeps,
   viewer: Viewer,
   { repo, branch }: { repo: string; branch: string | null },
-): Promise<Source> {
-  const row = await getRepository(services, viewer, keyOf('repo', repo), nameColumns);
+): Promise<CommitSource> {
+  const row = await getRepository(services, viewer, parseFullName('repo', repo), nameColumns);
   const branches = branch === null ? ['main', row.defaultBranch] : [branch];
   return {
     repositoryId: row.id,
@@ -214,7 +216,7 @@ export async function resolveBranch(
  * Returns the current `namespace/name` of a repository and whether it contains the commit.
  * @throws AppError 404
  */
-export async function lookForCommit(
+export async function findCommitSource(
   services: RepositoryReadDeps,
   viewer: Viewer,
   { repositoryId, commitSha }: { repositoryId: string; commitSha: string },
@@ -229,7 +231,10 @@ const hasCommit = defineFolderTask('hasCommit', async ({ git }, dir, sha: string
 });
 
 /** @throws AppError 400 naming `field` if `fullName` is not `namespace/name`. */
-export function keyOf(field: string, fullName: string): { namespace: string; name: string } {
+export function parseFullName(
+  field: string,
+  fullName: string,
+): { namespace: string; name: string } {
   const [namespace, name, ...rest] = fullName.split('/');
   if (!namespace || !name || rest.length > 0) throw invalid(field, 'must be "namespace/name"');
   return { namespace, name };
@@ -260,7 +265,7 @@ export function cloneUrls(
 }
 
 /** The repository as `demand` and `can` take it. */
-export function target({ id, namespaceId, visibility }: Omit<AccessRow, 'defaultBranch'>) {
+export function accessTarget({ id, namespaceId, visibility }: Omit<AccessRow, 'defaultBranch'>) {
   return { namespaceId, repositoryId: id, visibility };
 }
 
@@ -270,6 +275,8 @@ export function target({ id, namespaceId, visibility }: Omit<AccessRow, 'default
  */
 export function isPossibleKey({ namespace, id, name }: RepositoryKey): boolean {
   return (
-    canBeNamespace(namespace) && (!id || isId('repo', id)) && (!name || isRepositoryName(name))
+    isPossibleNamespaceName(namespace) &&
+    (!id || isId('repo', id)) &&
+    (!name || isRepositoryName(name))
   );
 }

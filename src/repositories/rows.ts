@@ -1,7 +1,7 @@
 /** Describes the repository row to the raw SQL reader, which the hot paths use instead of Prisma. */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { type Rows, rowsOf } from '../platform/database/rows.ts';
+import { createRowReader, type RowReader } from '../platform/database/rows.ts';
 
 /** Columns that `collaboratorCount` needs. */
 export const collaboratorColumns = {
@@ -22,14 +22,14 @@ export function collaboratorCount({ namespace }: Row): number {
   return Math.max(1, namespace._count.members + (namespace.userId ? 1 : 0));
 }
 
-export const repositoryRows: Rows = rowsOf({
+export const repositoryRows: RowReader = createRowReader({
   model: 'Repository',
   from: 'repositories r join namespaces n on n.id = r.namespace_id',
   relations: {
     namespace: {
       model: 'Namespace',
       alias: 'n',
-      handmade: {
+      customFields: {
         _count: {
           select: collaboratorColumns.namespace.select._count,
           sql: `(select json_build_object('members', count(*)) from members m

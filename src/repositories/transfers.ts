@@ -14,7 +14,7 @@ import type { Service, Session } from '../git/transport/service.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Recheck, Rechecks } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
-import type { Ending } from '../platform/processes/git-started.ts';
+import type { GitExit } from '../platform/processes/git-started.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { removeQuarantines } from './folder.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
@@ -36,12 +36,12 @@ export type Deps = {
   cluster: Cluster;
 };
 
-export function actionOf(service: Service): GitAction {
+export function gitActionOf(service: Service): GitAction {
   return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
 }
 
 /** Watches the permission of a running transfer, and destroys its output when the permission is revoked. */
-export function whileAllowed(
+export function watchTransferPermission(
   services: { db: Db; rechecks: Rechecks },
   { viewer }: { viewer: Viewer },
   { id, action, output }: { id: string; action: GitAction; output: Writable },
@@ -62,11 +62,11 @@ type PushTransfer = {
 };
 
 /** Prepares to receive a push from a viewer who may push. @throws AppError 401 for anonymous viewers */
-export async function receiving(
+export async function prepareReceive(
   services: Deps,
   { viewer }: { viewer: Viewer },
   { id, requestId, right, input, output }: PushTransfer,
-): Promise<(session: Session) => Promise<Ending>> {
+): Promise<(session: Session) => Promise<GitExit>> {
   const by = demandAccount(viewer);
   const rules = await createPushRules(services, { repositoryId: id, by, requestId, right });
   return (session) =>

@@ -5,7 +5,7 @@
 
 import { Readable, Writable } from 'node:stream';
 import { AppError, invalid, notFound } from '../base/errors.ts';
-import { onServerOf } from '../cluster/calls.ts';
+import { defineRemoteCall } from '../cluster/calls.ts';
 import { isCommitId, isRefName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
@@ -21,18 +21,18 @@ import { NONE } from '../git/transport/hooks.ts';
 import { FLUSH, pktLine, reportedRefs } from '../git/transport/pkt-line.ts';
 import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { OF_GIT, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
+import { GIT_TRANSFERS, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
 import { checkPath, locateAtRef } from './browsing/contents.ts';
-import { inFolder } from './folder.ts';
+import { withRepositoryFolder } from './folder.ts';
 import {
   type AccessRow,
   demandRepository,
+  gitAccessRule,
   type RepositoryId,
   type Row,
-  gitAccessRule,
   type Select,
 } from './repositories.ts';
-import { receiving, type Deps as TransferDeps } from './transfers.ts';
+import { prepareReceive, type Deps as TransferDeps } from './transfers.ts';
 
 type Deps = TransferDeps & { rechecks: Rechecks };
 
@@ -197,7 +197,10 @@ function checkChanges(changes: readonly FileChange[]): void {
   for (const path of paths)
     for (let at = path.indexOf('/'); at >= 0; at = path.indexOf('/', at + 1))
       if (paths.has(path.slice(0, at)))
-        throw invalid('changes', `must not contain ${path.slice(0, at)} both as a file and as a directory`);
+        throw invalid(
+          'changes',
+          `must not contain ${path.slice(0, at)} both as a file and as a directory`,
+        );
 }
 
 type RefInput = Pusher & { ref: string };
@@ -209,10 +212,10 @@ type NewRef = RefInput & {
   annotation: { name: string; message: string } | null;
 };
 
-const createRefOnServer = onServerOf<NewRef, null, Deps>(
+const createRefOnServer = defineRemoteCall<NewRef, null, Deps>(
   'refMade',
   (services, id, { ref, defaultBranch, from, annotation, ...pusher }) =>
-    inFolder(services, id, async (dir) => {
+    withRepositoryFolder(services, id, async (dir) => {
       const { objects } = services.git;
       const found = await objects.use(dir, (all) => locateAtRef(all, { defaultBranch }, from, ''));
       if (!found) throw notFound('Revision');
@@ -254,10 +257,10 @@ function packAnnotatedTag(
   return git.disk.inScratch((scratch) => packTag(dir, scratch, { ...tag, tagger }));
 }
 
-const deleteRefOnServer = onServerOf<RefInput, null, Deps>(
+const deleteRefOnServer = defineRemoteCall<RefInput, null, Deps>(
   'refDeleted',
   (services, id, { ref, ...pusher }) =>
-    inFolder(services, id, async (dir) => {
+    withRepositoryFolder(services, id, async (dir) => {
       const name = ref.slice(ref.indexOf('/', 'refs/'.length) + 1);
       const before = isRefName(name) ? await readRef(services, dir, ref) : NONE;
       if (before === NONE) throw notFound('Ref');
@@ -271,10 +274,10 @@ type NewCommit = Pusher & { defaultBranch: string; changes: FileChange[] } & Omi
     keyof RepositoryId | 'changes'
   >;
 
-const createCommitOnServer = onServerOf<NewCommit, string, Deps>(
+const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
   'commitMade',
   (services, id, { account, requestId, defaultBranch, branch, expectedHead, from, ...input }) =>
-    inFolder(services, id, async (dir) => {
+    withRepositoryFolder(services, id, async (dir) => {
       const { git } = services;
       const ref = PREFIX.branch + branch;
       const before = await readRef(services, dir, ref);
@@ -287,7 +290,9 @@ const createCommitOnServer = onServerOf<NewCommit, string, Deps>(
         );
       const start =
         before === NONE
-          ? await git.objects.use(dir, (objects) => locateAtRef(objects, { defaultBranch }, from, ''))
+          ? await git.objects.use(dir, (objects) =>
+              locateAtRef(objects, { defaultBranch }, from, ''),
+            )
           : { commit: before };
       if (!start && from) throw notFound('Revision');
       const author = { name: account.username, email: account.email };
@@ -339,12 +344,12 @@ async function push(
     },
   });
   const caller = { key: account.credential.id, isAnonymous: false, signal: right.refused };
-  const receive = await receiving(
+  const receive = await prepareReceive(
     services,
     { viewer: account },
     { id, requestId, right, input, output: sink },
   );
-  const ending = await withTransferSlot(git, OF_GIT, caller, () =>
+  const ending = await withTransferSlot(git, GIT_TRANSFERS, caller, () =>
     git.tasks.run((signal) => receive({ dir, signal })),
   );
   if (reportedRefs(Buffer.concat(output))?.has(ref)) return;

@@ -8,7 +8,12 @@
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { invalid } from '../base/errors.ts';
-import { type Account, demandAccount, namespacesAsMember, type Viewer } from '../identity/permissions.ts';
+import {
+  type Account,
+  demandAccount,
+  namespacesAsMember,
+  type Viewer,
+} from '../identity/permissions.ts';
 import { visibleSql as visibleJobs, visibleTo as visibleToJobs } from '../jobs/visibility.ts';
 import type { Db } from '../platform/database/client.ts';
 import { checkFirst } from '../platform/database/paging.ts';
@@ -77,7 +82,10 @@ async function findNamespaces(
     where: {
       deletedAt: null,
       OR: [
-        { name: { startsWith: escapeLike(prefix) }, ...(narrowed && { id: { in: [...narrowed] } }) },
+        {
+          name: { startsWith: escapeLike(prefix) },
+          ...(narrowed && { id: { in: [...narrowed] } }),
+        },
         {
           id: { in: namespaceIds },
           AND: words.map((word) => ({ name: { contains: escapeLike(word) } })),
@@ -143,7 +151,10 @@ async function readCandidates(
   { named, recent, more }: Record<'named' | 'recent' | 'more', Prisma.Sql>,
 ): Promise<Candidate[]> {
   const { sql } = Prisma;
-  const ofEach = Math.max(MIN_RECENT_PER_NAMESPACE, Math.floor(MAX_RECENT / Math.max(1, namespaceIds.length)));
+  const ofEach = Math.max(
+    MIN_RECENT_PER_NAMESPACE,
+    Math.floor(MAX_RECENT / Math.max(1, namespaceIds.length)),
+  );
   const patterns = words.map((word) => `%${escapeLike(word)}%`);
   const { text, values } = sql`
     with mine as (select unnest(${namespaceIds}::text[]) as id)

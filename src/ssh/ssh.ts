@@ -13,7 +13,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
-import { accept, isConversation } from '../cluster/tunnels.ts';
+import { acceptTunnel, isTunnelRequest } from '../cluster/tunnels.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
 import {
   type Counts,
@@ -61,9 +61,9 @@ export async function serveSsh(
   await chmod(dirname(path), 0o700);
   const gateway = await openGateway(services, path);
   port.converse(
-    (req) => isConversation(services, req),
+    (req) => isTunnelRequest(services, req),
     (req, socket) => {
-      const begun = accept(req, socket);
+      const begun = acceptTunnel(req, socket);
       if (begun) gateway.serve(begun.head as Forwarded, socket);
       else socket.destroy();
     },

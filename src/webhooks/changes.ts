@@ -6,13 +6,13 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Config } from '../base/config/config.ts';
 import { invalid } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
-import { namespaceNamed } from '../identity/accounts.ts';
-import { record } from '../identity/audit.ts';
+import { resolveNamespace } from '../identity/accounts.ts';
+import { recordAudit } from '../identity/audit.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/outbox.ts';
-import { demandRoom } from '../platform/limits/quotas.ts';
+import { notifyReaders } from '../platform/events/outbox.ts';
+import { requireQuota } from '../platform/limits/quotas.ts';
 import { demandAdministerWebhooks, demandChangeNamespaces } from './access.ts';
 import { whyNotUrl } from './delivery/guard.ts';
 import {
@@ -68,7 +68,7 @@ export async function createWebhook(
     const webhook = toWebhook(row);
     const { name, url, eventTypes, namespaceIds } = webhook;
     const details = { host: new URL(url).host, eventTypes };
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'webhook.create',
       namespaceIds,
       subject: id,
@@ -110,10 +110,10 @@ export async function updateWebhook(
     if (changed.length === 0) return toWebhook(locked);
     Object.assign(data, { updatedAt: new Date() });
     const row = await tx.webhook.update({ where: { id }, data, select: webhookColumns });
-    await wake(tx, `webhook:${id}`);
+    await notifyReaders(tx, `webhook:${id}`);
     const webhook = toWebhook(row);
     if (locked.active && !webhook.active) await makeDue(tx, id);
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'webhook.update',
       // The namespaces before and after.
       namespaceIds: [...webhook.namespaceIds, ...toWebhook(locked).namespaceIds],
@@ -135,7 +135,7 @@ const MAX_BATCHES_INLINE = 5;
 async function makeDue(tx: Prisma.TransactionClient, webhookId: string): Promise<void> {
   await tx.$executeRaw`
     update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
-  await wake(tx, 'deliveries');
+  await notifyReaders(tx, 'deliveries');
 }
 
 /** Compares the changes with the row. @returns the columns to write, and the names of the changed fields */
@@ -161,7 +161,7 @@ function diffChanges(
   return { data, changed: [...Object.keys(rest), ...(secrets ? ['secret'] : [])] };
 }
 
-type ResolvedNamespace = Awaited<ReturnType<typeof namespaceNamed>>;
+type ResolvedNamespace = Awaited<ReturnType<typeof resolveNamespace>>;
 type ResolvedNamespaces = [ResolvedNamespace, ...ResolvedNamespace[]];
 
 /** Replaces the namespaces of a webhook. @returns whether they changed. @throws AppError 403 for a quota */
@@ -209,8 +209,8 @@ export async function deleteWebhook(
       select: { id: true },
     });
     await tx.webhookNamespace.deleteMany({ where: { webhookId: id } });
-    await record(tx, author, { action: 'webhook.delete', namespaceIds, subject: id, name });
-    await wake(tx, `webhook:${id}`);
+    await recordAudit(tx, author, { action: 'webhook.delete', namespaceIds, subject: id, name });
+    await notifyReaders(tx, `webhook:${id}`);
   });
   return id;
 }
@@ -221,8 +221,8 @@ async function resolveNamespaces(
   [first, ...others]: [string, ...string[]],
 ): Promise<ResolvedNamespaces> {
   return [
-    await namespaceNamed(db, first),
-    ...(await Promise.all(others.map((name) => namespaceNamed(db, name)))),
+    await resolveNamespace(db, first),
+    ...(await Promise.all(others.map((name) => resolveNamespace(db, name)))),
   ];
 }
 
@@ -232,11 +232,14 @@ async function demandQuotaIn(
   namespaces: readonly ResolvedNamespace[],
 ): Promise<void> {
   const sorted = [...namespaces].sort((a, b) => (a.id < b.id ? -1 : 1));
-  for (const namespace of sorted) await demandRoom(services, namespace, 'webhooks');
+  for (const namespace of sorted) await requireQuota(services, namespace, 'webhooks');
 }
 
 /** @throws AppError 400 */
-async function demandAllowedUrl({ webhooks }: { webhooks: WebhookDeps }, url: string): Promise<void> {
+async function demandAllowedUrl(
+  { webhooks }: { webhooks: WebhookDeps },
+  url: string,
+): Promise<void> {
   const why = await whyNotUrl(url, webhooks.guard);
   if (why) throw invalid('url', why);
 }

@@ -7,14 +7,14 @@
  * while the value is the same: a different value means that a delivery was added after the read.
  */
 import type pg from 'pg';
-import { SILENCE_S } from '../cluster/members.ts';
+import { DEAD_AFTER_S } from '../cluster/members.ts';
 import type { ClaimRange } from './concurrency-limits.ts';
 import type { StoredMessage } from './delivery/payload.ts';
 
 /** A server on the embedded database writes no heartbeat, but no second server can share that database. */
 const IS_DEAD = `not exists (
   select from servers where servers.id = queue.server_id
-    and servers.heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S}))`;
+    and servers.heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S}))`;
 
 /**
  * `place` ranks a webhook among the webhooks of its namespace that are equally slow, after those that this server has
@@ -142,7 +142,10 @@ export type ReadRequest = {
  * would compare each row with each element of a list parameter. Messages are read separately, so that a message for many
  * webhooks is read once.
  */
-export async function readDue(pool: pg.Pool, wants: readonly ReadRequest[]): Promise<DueDelivery[]> {
+export async function readDue(
+  pool: pg.Pool,
+  wants: readonly ReadRequest[],
+): Promise<DueDelivery[]> {
   const { rows } = await pool.query<Omit<DueDelivery, 'message'> & { messageId: string }>({
     name: 'deliveries due',
     text: `

@@ -42,7 +42,10 @@ export class ConcurrencyLimits {
         { namespaceId, slow: false, count: this.#promptOf(namespaceId) },
       ]),
       perNamespace: PER_NAMESPACE,
-      free: { all: Math.max(0, MAX_WEBHOOKS - sum.all), slow: Math.max(0, MAX_SLOW_WEBHOOKS - sum.slow) },
+      free: {
+        all: Math.max(0, MAX_WEBHOOKS - sum.all),
+        slow: Math.max(0, MAX_SLOW_WEBHOOKS - sum.slow),
+      },
     };
   }
 

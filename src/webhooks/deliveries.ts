@@ -11,12 +11,12 @@ import type { Urls } from '../base/urls.ts';
 import type { Viewer } from '../identity/permissions.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
-import { NEWEST, pageQuery, toSlice } from '../platform/database/keyset.ts';
+import { buildPageQuery, NEWEST_FIRST, toCursorPage } from '../platform/database/keyset.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   type OffsetPage,
-  type PageRequest,
-  type Slice,
-  type SliceRequest,
+  type OffsetPageRequest,
   toOffset,
 } from '../platform/database/paging.ts';
 import type { Allowance } from '../platform/limits/reads.ts';
@@ -53,7 +53,7 @@ export async function listDeliveries(
   { db }: Deps,
   viewer: Viewer,
   { id, namespaceIds }: Webhook,
-  { page, perPage, ...filter }: PageRequest & Filter,
+  { page, perPage, ...filter }: OffsetPageRequest & Filter,
 ): Promise<OffsetPage<Delivery>> {
   const { skip, take } = toOffset({ page, perPage });
   demandReadWebhook(viewer, namespaceIds);
@@ -76,16 +76,16 @@ export async function sliceDeliveries(
   { db }: Deps,
   viewer: Viewer,
   { id, namespaceIds }: Webhook,
-  { status, type, ...range }: SliceRequest & Filter,
-): Promise<Slice<Delivery>> {
+  { status, type, ...range }: CursorPageRequest & Filter,
+): Promise<CursorPage<Delivery>> {
   demandReadWebhook(viewer, namespaceIds);
-  const { where, take } = pageQuery(NEWEST, range);
+  const { where, take } = buildPageQuery(NEWEST_FIRST, range);
   const last = (where as { id?: { lt: string } }).id?.lt;
   const all = deliveriesSql(viewer, id, { status, type });
   const rows = await db.$queryRaw<Delivery[]>`
     ${COLUMNS} ${all} ${last === undefined ? Prisma.empty : Prisma.sql`and id < ${last}`}
     order by id desc limit ${take}`;
-  return toSlice(NEWEST, range, rows, () => countRows(db, all));
+  return toCursorPage(NEWEST_FIRST, range, rows, () => countRows(db, all));
 }
 
 const COLUMNS = Prisma.sql`
@@ -149,7 +149,10 @@ export async function getDelivery(
 }
 
 /** The attempts of a delivery, oldest first. The caller has checked that the viewer may see it. */
-export async function listAttempts({ db }: Deps, { id }: Pick<Delivery, 'id'>): Promise<AttemptRecord[]> {
+export async function listAttempts(
+  { db }: Deps,
+  { id }: Pick<Delivery, 'id'>,
+): Promise<AttemptRecord[]> {
   // Prisma batches the `findUnique` calls of all deliveries in a response into one query.
   const row = await db.delivery.findUnique({ where: { id }, select: { tries: true } });
   return (row?.tries ?? []) as unknown as AttemptRecord[];

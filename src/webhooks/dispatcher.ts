@@ -15,13 +15,13 @@ import { WEBHOOK_DISPATCH_LOCK } from '../base/advisory-locks.ts';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
-import { untilAnswered } from '../platform/database/outage.ts';
+import { retryWhileUnavailable } from '../platform/database/outage.ts';
 import type { Session } from '../platform/database/session.ts';
 import type { Bus } from '../platform/events/bus.ts';
-import { placeNow } from '../platform/events/cursor.ts';
+import { currentCursor } from '../platform/events/cursor.ts';
 import type { EventType } from '../platform/events/outbox.ts';
-import { EventsRemoved, type OutboxEvent, readAllEvents } from '../platform/events/read.ts';
-import { TOLD_AS } from './event-types.ts';
+import { EventsRemoved, followAllEvents, type OutboxEvent } from '../platform/events/read.ts';
+import { WEBHOOK_TYPE_OF_EVENT } from './event-types.ts';
 import { openNotices } from './recorder.ts';
 
 /** Interval of attempts to take the lock. */
@@ -42,10 +42,10 @@ type Deps = { db: Db; pool: pg.Pool; bus: Bus; log: Logger };
 /**
  * On the first start, sets the cursor to the current end of the events. Must run before a webhook can be created.
  */
-export async function markBeginning(services: { db: Db; pool: pg.Pool }): Promise<void> {
+export async function initializeCursor(services: { db: Db; pool: pg.Pool }): Promise<void> {
   await services.pool.query(
     'insert into event_readers (name, place) values ($1, $2) on conflict do nothing',
-    [READER, await placeNow(services)],
+    [READER, await currentCursor(services)],
   );
 }
 
@@ -64,7 +64,9 @@ export function startDispatcher(services: Deps, session: Session): AsyncDisposab
           log.error({ err: error }, 'dispatching events to webhooks failed; retrying in a second');
       } finally {
         // The lock of a lost session is released already.
-        await session.query('select pg_advisory_unlock($1)', [WEBHOOK_DISPATCH_LOCK]).catch(() => {});
+        await session
+          .query('select pg_advisory_unlock($1)', [WEBHOOK_DISPATCH_LOCK])
+          .catch(() => {});
       }
     }
   })();
@@ -107,7 +109,7 @@ async function dispatchWhileConnected(services: Deps, stopped: AbortSignal): Pro
 async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
   const { pool, log } = services;
   await using notices = openNotices(services);
-  let stored = await untilAnswered(() => readCursor(pool), signal);
+  let stored = await retryWhileUnavailable(() => readCursor(pool), signal);
   let reached = stored;
   // A page and the timer both write the cursor, so their writes are serialized.
   let writing: Promise<unknown> = Promise.resolve();
@@ -133,14 +135,16 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
     cursor: string,
   ): Promise<number | null> => {
     const eligible = events.flatMap((event) => {
-      const type = TOLD_AS[event.type as EventType];
+      const type = WEBHOOK_TYPE_OF_EVENT[event.type as EventType];
       return type ? [{ ...event, type }] : [];
     });
     const pairs =
-      eligible.length > 0 ? await untilAnswered(() => matchWebhooks(pool, eligible), signal) : [];
+      eligible.length > 0
+        ? await retryWhileUnavailable(() => matchWebhooks(pool, eligible), signal)
+        : [];
     return serialize(async () => {
       if (pairs.length > 0) {
-        const moved = await untilAnswered(
+        const moved = await retryWhileUnavailable(
           () => enqueueDeliveries(pool, { from: stored, to: cursor, events: eligible, pairs }),
           signal,
         );
@@ -156,7 +160,7 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
   try {
     for (let from: string | null = stored; ; ) {
       try {
-        for await (const { events, place } of readAllEvents(services, from, signal)) {
+        for await (const { events, cursor: place } of followAllEvents(services, from, signal)) {
           const deliveries = await dispatchPage(events, place);
           if (deliveries === null) return;
           if (deliveries === 0 && events.length < LARGE_PAGE)

@@ -82,7 +82,8 @@ export class EndpointQueue {
   add(due: readonly DueDelivery[], wanted: number): void {
     this.#readAt = Date.now();
     this.isDrained = due.length < wanted;
-    if (!this.isDrained && this.#isAnswering) this.#targetHeld = Math.min(2 * this.#targetHeld, MAX_HELD);
+    if (!this.isDrained && this.#isAnswering)
+      this.#targetHeld = Math.min(2 * this.#targetHeld, MAX_HELD);
     this.#isAnswering = false;
     for (const { id } of due) this.heldIds.add(id);
     this.#waiting.push(...due);
@@ -90,7 +91,10 @@ export class EndpointQueue {
 
   /** The next delivery to send, if one more concurrent attempt is allowed. */
   next(): DueDelivery | undefined {
-    if (this.isHalted || this.sending >= (this.#isFailing ? 1 : this.#targetHeld / HELD_PER_ATTEMPT))
+    if (
+      this.isHalted ||
+      this.sending >= (this.#isFailing ? 1 : this.#targetHeld / HELD_PER_ATTEMPT)
+    )
       return undefined;
     if (Date.now() - this.#readAt > STALE_MS) this.requeue();
     if (this.sending === 0) this.#lastEndAt = Date.now();

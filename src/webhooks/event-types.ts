@@ -33,7 +33,7 @@ export type WebhookEventType = (typeof WEBHOOK_EVENT_TYPES)[number];
 export const PING = 'ping';
 
 /** Type of an outbox event → type of its webhook message. Webhooks do not receive events that are missing here. */
-export const TOLD_AS: Readonly<Partial<Record<EventType, WebhookEventType>>> = {
+export const WEBHOOK_TYPE_OF_EVENT: Readonly<Partial<Record<EventType, WebhookEventType>>> = {
   'job.queued': 'job.queued',
   'job.running': 'job.running',
   'job.succeeded': 'job.completed',

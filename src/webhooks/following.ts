@@ -4,9 +4,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { AppError } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
-import { untilAnswered } from '../platform/database/outage.ts';
+import { retryWhileUnavailable } from '../platform/database/outage.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import { mayAdministerWebhooks } from './access.ts';
 import { type Delivery, deliveryColumns } from './deliveries.ts';
@@ -37,7 +37,7 @@ export async function followDeliveries(
 ): Promise<(signal: AbortSignal) => AsyncGenerator<Delivery>> {
   const webhook = await getWebhook(services, viewer, id);
   const namespaces = webhook.namespaceIds.filter((each) => mayAdministerWebhooks(viewer, each));
-  const rule: Rule = {
+  const rule: AccessRule = {
     key: `deliveries of ${id} from ${namespaces.join()}`,
     async demand(now) {
       await getWebhook(services, now, id);
@@ -83,7 +83,7 @@ async function* readChanges(
     let from = new Date(until - OVERLAP_MS);
     let after = '';
     for (let rows: Awaited<ReturnType<typeof page>>; ; ) {
-      rows = await untilAnswered(() => page(from, after), signal);
+      rows = await retryWhileUnavailable(() => page(from, after), signal);
       for (const row of rows) {
         const at = row.updatedAt.getTime();
         const state = `${at} ${row.status} ${row.attempts}`;

@@ -3,11 +3,11 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
-import { record } from '../identity/audit.ts';
+import { recordAudit } from '../identity/audit.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/outbox.ts';
+import { notifyReaders } from '../platform/events/outbox.ts';
 import { demandAdministerWebhooks } from './access.ts';
 import { type Delivery, deliveryColumns, getDelivery } from './deliveries.ts';
 import { PING } from './event-types.ts';
@@ -36,7 +36,7 @@ export async function testWebhook(services: Deps, viewer: Viewer, id: string): P
         data: { webhook_id: id, name },
       },
     });
-    await record(tx, author, { action: 'webhook.test', namespaceIds, subject: id, name });
+    await recordAudit(tx, author, { action: 'webhook.test', namespaceIds, subject: id, name });
     return insertDueDelivery(tx, id, message);
   });
 }
@@ -62,7 +62,13 @@ export async function redeliver(
     if (!message) throw notFound('Delivery');
     const details = { delivery: delivery.id, message: message.id };
     const subject = webhook.id;
-    await record(tx, author, { action: 'webhook.redeliver', namespaceIds, subject, name, details });
+    await recordAudit(tx, author, {
+      action: 'webhook.redeliver',
+      namespaceIds,
+      subject,
+      name,
+      details,
+    });
     return insertDueDelivery(tx, webhook.id, message);
   });
 }
@@ -92,8 +98,8 @@ async function insertDueDelivery(
   // Written also while a server has claimed the webhook: the change makes that server read again.
   await tx.$executeRaw`
     update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
-  await wake(tx, 'deliveries');
-  await wake(tx, `webhook:${webhookId}`);
+  await notifyReaders(tx, 'deliveries');
+  await notifyReaders(tx, `webhook:${webhookId}`);
   const row = await tx.delivery.findUniqueOrThrow({ where: { id }, select: deliveryColumns });
   return row as Delivery;
 }

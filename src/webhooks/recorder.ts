@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import type { Logger } from '../base/log.ts';
-import { isDatabaseAway } from '../platform/database/outage.ts';
+import { isDatabaseUnavailable } from '../platform/database/outage.ts';
 import type { AttemptRecord } from './delivery/outcomes.ts';
 
 /** Results within this time are recorded in one batch. */
@@ -86,7 +86,7 @@ export function openRecorder(
         return;
       } catch (error) {
         const isOver = closing.signal.aborted;
-        if (isDatabaseAway(error) && !isOver) {
+        if (isDatabaseUnavailable(error) && !isOver) {
           await delay(pause, undefined, { signal: closing.signal }).catch(() => {});
           continue;
         }
@@ -95,8 +95,7 @@ export function openRecorder(
           for (const one of batch) await write([one]);
           return;
         }
-        if (!isOver)
-          log.error({ err: error, deliveries }, 'webhook attempts were not recorded');
+        if (!isOver) log.error({ err: error, deliveries }, 'webhook attempts were not recorded');
         for (const { reject } of batch) reject(error);
         return;
       }

@@ -104,7 +104,9 @@ function checkTypes(types: readonly string[]): WebhookEventType[] {
     if (known) return known;
     throw invalid(
       'eventTypes',
-      type === PING ? 'ping cannot be chosen: only a test sends it' : 'must contain only known event types',
+      type === PING
+        ? 'ping cannot be chosen: only a test sends it'
+        : 'must contain only known event types',
     );
   });
 }

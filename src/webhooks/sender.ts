@@ -19,12 +19,12 @@ import type { Logger } from '../base/log.ts';
 import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
-import { isDatabaseAway, isResourceExhausted } from '../platform/database/outage.ts';
+import { isDatabaseUnavailable, isResourceExhausted } from '../platform/database/outage.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { Metrics } from '../platform/metrics/metrics.ts';
 import * as claims from './claims.ts';
 import { ConcurrencyLimits } from './concurrency-limits.ts';
-import { type Attempt, attempt, type AttemptDeps } from './delivery/attempt.ts';
+import { type Attempt, type AttemptDeps, attemptDelivery } from './delivery/attempt.ts';
 import { isSuccess } from './delivery/outcomes.ts';
 import { renderBody, type StoredMessage } from './delivery/payload.ts';
 import { nextDelay } from './delivery/schedule.ts';
@@ -169,7 +169,8 @@ class Sender implements AsyncDisposable {
         await this.#readDeliveries();
         await this.#release();
       } catch (error) {
-        if (isDatabaseAway(error)) log.debug({ err: error }, 'webhooks wait for the database');
+        if (isDatabaseUnavailable(error))
+          log.debug({ err: error }, 'webhooks wait for the database');
         else log.error({ err: error }, 'sending webhooks failed; retrying in a second');
         this.#isRoundRequested = true;
         await this.#pause(PAUSE_MS);
@@ -380,7 +381,7 @@ class Sender implements AsyncDisposable {
   ): Promise<Attempt> {
     const body = renderBody(this.#services, message);
     const content = { webhookId, url, secrets, id: message.id, body };
-    return attempt(this.#attemptDeps, content, this.#abortingAttempts.signal);
+    return attemptDelivery(this.#attemptDeps, content, this.#abortingAttempts.signal);
   }
 }
 

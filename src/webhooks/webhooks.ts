@@ -7,15 +7,20 @@ import { forbidden, notFound } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   type OffsetPage,
-  type PageRequest,
-  type Slice,
-  type SliceRequest,
+  type OffsetPageRequest,
   toOffset,
 } from '../platform/database/paging.ts';
-import { demandAdministerWebhooks, demandListWebhooks, demandReadWebhook, webhooksVisibleTo } from './access.ts';
+import {
+  demandAdministerWebhooks,
+  demandListWebhooks,
+  demandReadWebhook,
+  webhooksVisibleTo,
+} from './access.ts';
 import type { AddressGuard } from './delivery/guard.ts';
 import type { WebhookEventType } from './event-types.ts';
 import type { WebhookSecrets } from './secrets.ts';
@@ -118,7 +123,7 @@ export async function findWebhooks(
 export async function listWebhooks(
   { db }: Deps,
   viewer: Viewer,
-  { page, perPage }: PageRequest,
+  { page, perPage }: OffsetPageRequest,
 ): Promise<OffsetPage<Webhook>> {
   const range = toOffset({ page, perPage });
   demandListWebhooks(viewer);
@@ -141,14 +146,14 @@ export async function sliceWebhooks(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<Webhook>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<Webhook>> {
   demandListWebhooks(viewer);
   if (demandAccount(viewer).userId !== ofUser)
     throw forbidden("You cannot list another user's webhooks");
-  return readSlice(
+  return readCursorPage(
     db.webhook,
-    NEWEST,
+    NEWEST_FIRST,
     range,
     { where: webhooksVisibleTo(viewer), select: webhookColumns },
     (rows: WebhookRow[]) => rows.map(toWebhook),
@@ -160,16 +165,16 @@ export async function sliceNamespaceWebhooks(
   { db }: Deps,
   viewer: Viewer,
   namespaceId: string,
-  range: SliceRequest,
-): Promise<Slice<Webhook>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<Webhook>> {
   demandAdministerWebhooks(viewer, [namespaceId]);
   const where: Prisma.WebhookWhereInput = {
     deletedAt: null,
     namespaces: { some: { namespaceId } },
   };
-  return readSlice(
+  return readCursorPage(
     db.webhook,
-    NEWEST,
+    NEWEST_FIRST,
     range,
     { where, select: webhookColumns },
     (rows: WebhookRow[]) => rows.map(toWebhook),

@@ -6,9 +6,9 @@ import { expect, test } from 'vitest';
 import { type Config, ConfigError, readConfig } from '../../src/base/config/config.ts';
 
 import { TRACING_VARIABLES } from '../../src/base/config/tracing.ts';
-import { attempt } from '../../src/webhooks/delivery/attempt.ts';
+import { attemptDelivery } from '../../src/webhooks/delivery/attempt.ts';
 import { createConnector } from '../../src/webhooks/delivery/connector.ts';
-import { createGuard, lookUp } from '../../src/webhooks/delivery/guard.ts';
+import { createGuard, resolveHost } from '../../src/webhooks/delivery/guard.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { startApp } from '../support/harness.ts';
@@ -60,12 +60,12 @@ test('requests, operations, git and attempts are spans of the right traces, and 
 
     await using connector = createConnector({
       guard: createGuard([]),
-      lookup: lookUp,
+      lookup: resolveHost,
       authorities: [],
     });
     const url = 'https://127.0.0.1/hooks/sesame?token=sesame';
     const sent = { webhookId: 'wh_1', url, secrets: ['sesame'], id: 'evt_1', body: 'sesame' };
-    await attempt({ connector, userAgent: 'test' }, sent, new AbortController().signal);
+    await attemptDelivery({ connector, userAgent: 'test' }, sent, new AbortController().signal);
   }
   // The last are sent before the server has stopped.
   const { spans } = collector;

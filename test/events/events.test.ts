@@ -2,9 +2,9 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { payloadToSend } from '../../src/jobs/jobs.ts';
 import type { JobEventData } from '../../src/jobs/payload.ts';
-import { placeNow } from '../../src/platform/events/cursor.ts';
+import { currentCursor } from '../../src/platform/events/cursor.ts';
 import { removeOldEvents } from '../../src/platform/events/outbox.ts';
-import { type EventPage, readAllEvents } from '../../src/platform/events/read.ts';
+import { type EventPage, followAllEvents } from '../../src/platform/events/read.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -40,7 +40,8 @@ function reader(after: string | null) {
   const abort = new AbortController();
   const pages: EventPage[] = [];
   const ended = (async () => {
-    for await (const page of readAllEvents(app.app.services, after, abort.signal)) pages.push(page);
+    for await (const page of followAllEvents(app.app.services, after, abort.signal))
+      pages.push(page);
   })();
   return {
     pages,
@@ -205,7 +206,7 @@ test('subscribers get the contents of an event, and fewer fields for events of e
 });
 
 test('a reader of all namespaces is woken by the notification of each namespace', async () => {
-  const all = reader(await placeNow(app.app.services));
+  const all = reader(await currentCursor(app.app.services));
   const started = performance.now();
   for (const [namespace, client] of Object.entries({ ada, bob }))
     await submit(client, {
@@ -231,7 +232,7 @@ test('a reader of all namespaces is woken by the notification of each namespace'
 });
 
 test('a reader continues at its stored cursor after a restart, with each event once', async () => {
-  const start = await placeNow(app.app.services);
+  const start = await currentCursor(app.app.services);
   // Three pages.
   await query(
     `insert into events (id, type, namespace_id, subject, data)
@@ -242,7 +243,7 @@ test('a reader continues at its stored cursor after a restart, with each event o
   await first.stop();
   expect(first.pages.map(({ events }) => events.length)).toEqual([1_000, 1_000, 400]);
   expect(first.ids()).toEqual(first.ids().toSorted());
-  const stored = first.pages[0]?.place ?? '';
+  const stored = first.pages[0]?.cursor ?? '';
   await app.restart();
   await publish('evt_many9999');
   const second = reader(stored);
@@ -253,7 +254,7 @@ test('a reader continues at its stored cursor after a restart, with each event o
 
 test('events wait for transactions that began before them, and none is skipped', async () => {
   const { pool } = app.app.services;
-  const all = reader(await placeNow(app.app.services));
+  const all = reader(await currentCursor(app.app.services));
   const slow = await pool.connect();
   await slow.query('begin');
   await slow.query(
@@ -261,7 +262,7 @@ test('events wait for transactions that began before them, and none is skipped',
   );
   for (let n = 0; n < 5; n++) await publish(`evt_quick${n}`, `ns_${n}`);
   // A reader that starts now starts before all of them.
-  const late = reader(await placeNow(app.app.services));
+  const late = reader(await currentCursor(app.app.services));
   await publish('evt_quick5');
   expect([all.ids(), late.ids()]).toEqual([[], []]);
   await slow.query('commit');
@@ -274,12 +275,12 @@ test('events wait for transactions that began before them, and none is skipped',
 });
 
 test('a reader that missed removed events gets an error; a reader that has read them does not', async () => {
-  const place = await placeNow(app.app.services);
+  const place = await currentCursor(app.app.services);
   await publish('evt_old1');
   await publish('evt_old2', 'ns_quiet');
   const all = reader(place);
   await eventually(() => expect(all.ids()).toEqual(['evt_old1', 'evt_old2']));
-  const read = all.pages.at(-1)?.place ?? '';
+  const read = all.pages.at(-1)?.cursor ?? '';
   const middle = `${read.split(':')[0]}:0`;
   await query(`update events set timestamp = now() - interval '31 days'`);
   await publish('evt_young');
@@ -305,7 +306,7 @@ test('a reader that missed removed events gets an error; a reader that has read 
   await query(
     `update event_clock set removed_xid = (removed_xid::text::bigint + 1000000000)::text::xid8`,
   );
-  const behind = await placeNow(app.app.services);
+  const behind = await currentCursor(app.app.services);
   await app.restart();
   await publish('evt_restored');
   const restored = reader(behind);

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { followEvents } from '../../src/platform/events/read.ts';
-import { readBackOrOn } from '../../src/platform/events/slice.ts';
+import { readFeedPage } from '../../src/platform/events/slice.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until } from '../support/submit.ts';
@@ -234,7 +234,7 @@ test('a cursor skips no event that settled while its page was read', async () =>
   });
   const selection = { namespaceId: namespace, types: ['job.deleted'], repositories: null };
   const read = (after: string | null, from = services.db) =>
-    readBackOrOn({ db: from }, selection, { first: 2, order: 'asc', after });
+    readFeedPage({ db: from }, selection, { first: 2, order: 'asc', after });
   const { items, endCursor } = await read(null, db);
   expect([items, hasRead]).toEqual([[], true]);
   expect((await read(endCursor)).items).toHaveLength(1);

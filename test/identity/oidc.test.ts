@@ -2,7 +2,7 @@
 import { hash } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readConfig } from '../../src/base/config/config.ts';
-import { readAccounts, authenticate, demandValidAccount } from '../../src/identity/authenticate.ts';
+import { authenticate, demandValidAccount, readAccounts } from '../../src/identity/authenticate.ts';
 import { demandAccount } from '../../src/identity/permissions.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { Browser, CLIENT, startIssuer, type TestIssuer } from '../support/oidc-issuer.ts';
@@ -304,7 +304,10 @@ test('an access token is held to the rules of signing in, by what it says itself
   );
   const credentials = viewers.map((viewer) => demandAccount(viewer).credential);
   const again = await readAccounts(own.pool, credentials);
-  expect(credentials.map(({ id }) => demandValidAccount(again.get(id)).operator)).toEqual([true, false]);
+  expect(credentials.map(({ id }) => demandValidAccount(again.get(id)).operator)).toEqual([
+    true,
+    false,
+  ]);
 });
 
 test('large files are pushed and fetched with an access token of the issuer', async () => {

@@ -4,8 +4,8 @@ import { expect, test } from 'vitest';
 import {
   admit,
   type Candidate,
-  openPools,
-  type Reservation,
+  findClaimablePools,
+  type HeldCapacity,
   type ResourceRequest,
 } from '../../src/jobs/worker/admission.ts';
 import type { Machine } from '../../src/runners/runner.ts';
@@ -24,7 +24,7 @@ const request = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
 
 /** A worker that starts all admitted jobs and ends jobs on request. Each line of the queue belongs to one namespace. */
 function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
-  const running = new Map<string, Reservation>();
+  const running = new Map<string, HeldCapacity>();
   const waiting: Candidate[] = [];
   let reservations: ReadonlyMap<string, string> = new Map();
   let turns = 0;
@@ -205,7 +205,7 @@ test('an attempt that is being removed keeps its exact resources, but not its sh
   const line = (job: ResourceRequest) => [
     { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...job }] },
   ];
-  const started = (held: Reservation[], job: ResourceRequest) =>
+  const started = (held: HeldCapacity[], job: ResourceRequest) =>
     admit({ ...base, held, lines: line(job) }).admitted.length;
   const leaving = { machine: 'local', leaving: true };
   const exact = { ...request({ cpu: 16, memoryGb: 8 }), ...leaving };
@@ -274,7 +274,7 @@ test('in random sequences no capacity is given twice and every job runs in the e
       for (let round = 0; left > 0 && round < 500; round++) {
         // A pool that is reported as full admits no job.
         const held = [...w.running.values()];
-        const open = openPools({ machines, slots, held });
+        const open = findClaimablePools({ machines, slots, held });
         const started = w.step();
         if (open.size === 0) expect(started).toEqual([]);
         check();

@@ -15,7 +15,7 @@ import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
 import { moveJob, PHASES } from '../../src/jobs/state.ts';
 import { MAX_POINTS, openUsageHistory, usageSamples } from '../../src/jobs/usage-history.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
-import { Moment, microsOf } from '../../src/platform/database/times.ts';
+import { MicrosecondDate, toMicroseconds } from '../../src/platform/database/times.ts';
 import type { Allowance } from '../../src/platform/limits/reads.ts';
 import type { LogCursor } from '../../src/runners/runner.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
@@ -185,8 +185,8 @@ test('followers get each entry once and in order during concurrent appends and m
             );
             expect(await job.append(lines)).not.toBeNull();
             for (const one of lines) {
-              newest = Math.max(microsOf(one.timestamp), newest + 1);
-              add(one.message, new Moment(newest));
+              newest = Math.max(toMicroseconds(one.timestamp), newest + 1);
+              add(one.message, new MicrosecondDate(newest));
             }
           }
         }
@@ -206,17 +206,19 @@ test('followers get each entry once and in order during concurrent appends and m
 
         const lines = written.filter(({ timestamp }) => timestamp);
         for (const { tail, at } of reads) {
-          const since = at % 3 === 0 ? null : new Moment((START + at) * 1_000 + (at % 5));
+          const since = at % 3 === 0 ? null : new MicrosecondDate((START + at) * 1_000 + (at % 5));
           const first = since
-            ? lines.findIndex(({ timestamp = since }) => microsOf(timestamp) > microsOf(since))
+            ? lines.findIndex(
+                ({ timestamp = since }) => toMicroseconds(timestamp) > toMicroseconds(since),
+              )
             : 0;
           const expected = first === -1 ? [] : lines.slice(first);
           const page = await readLog(services, job.id, { tail, since }, allowance());
           expect(page.lines.map(({ seq }) => seq)).toEqual(
             expected.slice(-tail).map(({ seq }) => seq),
           );
-          expect(page.lines.map(({ timestamp }) => microsOf(timestamp))).toEqual(
-            expected.slice(-tail).map(({ timestamp }) => timestamp && microsOf(timestamp)),
+          expect(page.lines.map(({ timestamp }) => toMicroseconds(timestamp))).toEqual(
+            expected.slice(-tail).map(({ timestamp }) => timestamp && toMicroseconds(timestamp)),
           );
           expect(page.hasMore).toBe(expected.length > tail);
           const start = await streamStart(services, job.id, { tail, since });

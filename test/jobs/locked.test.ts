@@ -3,7 +3,7 @@ import pg from 'pg';
 import { expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { claimJobs } from '../../src/jobs/worker/claim.ts';
-import { isDatabaseAway } from '../../src/platform/database/outage.ts';
+import { isDatabaseUnavailable } from '../../src/platform/database/outage.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -69,7 +69,7 @@ test('the locks of a server that freezes during a claim are released', async () 
       return [{ job, grant: { machine: 'local', cpus: 1, memoryBytes: 1, shared: false } }];
     },
   });
-  expect(isDatabaseAway(await claim.catch((error) => error))).toBe(true);
+  expect(isDatabaseUnavailable(await claim.catch((error) => error))).toBe(true);
   const { rows } = await loam.app.pool.query(`select attempt_id from jobs where name = 'waits'`);
   expect(rows).toEqual([{ attempt_id: null }]);
 });

@@ -1,6 +1,6 @@
 /** Limits of logs that grow without end, and their effect on the storage of a namespace. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { planLimits } from '../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -16,10 +16,10 @@ beforeAll(async () => {
     overrides: { runner: fakeRunner() },
     config: {
       rateLimits: {
-        ...planLimits,
-        free: { ...planLimits.free, ...UNHURRIED, logBytes: 20 * 1024, logLines: 30 },
-        team: { ...planLimits.team, ...UNHURRIED, storageBytes: 100_000 },
-        unlimited: { ...planLimits.unlimited, ...UNHURRIED },
+        ...PLAN_LIMITS,
+        free: { ...PLAN_LIMITS.free, ...UNHURRIED, logBytes: 20 * 1024, logLines: 30 },
+        team: { ...PLAN_LIMITS.team, ...UNHURRIED, storageBytes: 100_000 },
+        unlimited: { ...PLAN_LIMITS.unlimited, ...UNHURRIED },
       },
     },
   });
@@ -103,9 +103,9 @@ test('a namespace without free storage stores no more lines', async () => {
 });
 
 test('the runner keeps no more output than the log has room for, and the log has one notice', async () => {
-  const free = { ...planLimits.free, ...UNHURRIED, logBytes: 200 * 1024 };
+  const free = { ...PLAN_LIMITS.free, ...UNHURRIED, logBytes: 200 * 1024 };
   await using real = await startApp({
-    config: { runner: 'process', rateLimits: { ...planLimits, free } },
+    config: { runner: 'process', rateLimits: { ...PLAN_LIMITS, free } },
   });
   const cay = await real.user('cay', 'free');
   await cay.gql(

@@ -273,7 +273,9 @@ test.each(['attach', 'start', 'wait', 'logs'] as const)(
       exitCode: 125,
       retryCount: 0,
     });
-    expect((await lines(ada, 'ada', 'broken')).at(-1)).toMatch(/^The server repeatedly failed to supervise/);
+    expect((await lines(ada, 'ada', 'broken')).at(-1)).toMatch(
+      /^The server repeatedly failed to supervise/,
+    );
     await until(ada, 'ada', 'next', 'SUCCEEDED');
     expect(fake.running()).toEqual([]);
   },

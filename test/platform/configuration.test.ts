@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import express from 'express';
 import { expect, test } from 'vitest';
 import { ConfigError, readConfig, VARIABLES } from '../../src/base/config/config.ts';
-import { planLimits } from '../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 
 test('docs/configuration.md has the same table as the code', () => {
   const page = readFileSync(join(import.meta.dirname, '../../docs/configuration.md'), 'utf8');
@@ -22,7 +22,7 @@ test('docs/configuration.md has the same table as the code', () => {
 test('unset and empty variables take their defaults', () => {
   const config = readConfig({ PORT: '' });
   expect(config).toMatchObject({ host: '127.0.0.1', port: 3000, database: { kind: 'embedded' } });
-  expect(config.rateLimits).toEqual(planLimits);
+  expect(config.rateLimits).toEqual(PLAN_LIMITS);
 });
 
 test('proxies are trusted by count or by address, and none are by default', () => {

@@ -15,7 +15,10 @@ function held(most = 10) {
     await end.promise;
     return asked.map((one) => `${one} done`);
   };
-  const ask = batchTransactions({ together, alone: async (one: string) => `${one} alone` }, most);
+  const ask = batchTransactions(
+    { runTogether: together, runAlone: async (one: string) => `${one} alone` },
+    most,
+  );
   const next = async () => {
     await begun.promise;
     begun = Promise.withResolvers<void>();
@@ -71,10 +74,10 @@ describe('batched transactions', () => {
   test('each request of a failed batch runs alone, and only requests that fail then have failed', async () => {
     const ask = batchTransactions<string, string>(
       {
-        async together() {
+        async runTogether() {
           throw new Error('refused');
         },
-        async alone(one) {
+        async runAlone(one) {
           if (one === 'bad') throw new Error('bad');
           return one;
         },
@@ -91,8 +94,9 @@ describe('batched transactions', () => {
     let begun = 0;
     const ask = batchTransactions<string, string>(
       {
-        together: async (asked) => asked.map((one) => (one.startsWith('locked') ? RUN_ALONE : one)),
-        async alone(one) {
+        runTogether: async (asked) =>
+          asked.map((one) => (one.startsWith('locked') ? RUN_ALONE : one)),
+        async runAlone(one) {
           begun++;
           await lock.promise;
           return `${one} alone`;
@@ -114,10 +118,10 @@ describe('batched transactions', () => {
     const LOCKED = Object.assign(new Error('lock timeout'), { code: '55P03' });
     const ask = batchTransactions<string, string>(
       {
-        async together() {
+        async runTogether() {
           throw LOCKED;
         },
-        async alone(one) {
+        async runAlone(one) {
           // Like `lock_timeout`, lets others run first.
           await new Promise(setImmediate);
           if (one.startsWith('locked') && isLocked) throw LOCKED;
@@ -135,10 +139,10 @@ describe('batched transactions', () => {
   test('a batch that PostgreSQL rolled back because of a conflict is repeated request by request', async () => {
     const ask = batchTransactions<string, string>(
       {
-        async together() {
+        async runTogether() {
           throw Object.assign(new Error('deadlock detected'), { code: '40P01' });
         },
-        alone: async (one) => one,
+        runAlone: async (one) => one,
       },
       10,
     );
@@ -151,7 +155,7 @@ describe('batched transactions', () => {
       times++;
       throw AWAY;
     };
-    const ask = batchTransactions({ together: away, alone: away }, 10);
+    const ask = batchTransactions({ runTogether: away, runAlone: away }, 10);
     const ends = await Promise.allSettled([ask('a'), ask('b')]);
     expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([AWAY, AWAY]);
     expect(times).toBe(1);

@@ -42,8 +42,9 @@ test('migrations are applied once; a record of before is replaced by the baselin
     from generate_series(1, 49) n`);
   await baseline(pool);
   expect(await migrate(made.target)).toEqual([]);
-  await pool.query(`update _prisma_migrations set migration_name = '29991231000000_later' where migration_name = $1`, [
-    names.at(-1),
-  ]);
+  await pool.query(
+    `update _prisma_migrations set migration_name = '29991231000000_later' where migration_name = $1`,
+    [names.at(-1)],
+  );
   await expect(migrate(made.target)).rejects.toThrow(/Start the newer version/);
 });

@@ -1,6 +1,6 @@
 /** The database becomes unavailable and returns while jobs, followers and subscribers are active. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { isDatabaseAway } from '../../src/platform/database/outage.ts';
+import { isDatabaseUnavailable } from '../../src/platform/database/outage.ts';
 import { cuttable } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
@@ -47,7 +47,7 @@ async function withoutDatabase(during: () => Promise<void> | void): Promise<void
       () => null,
       (reason) => reason,
     );
-    expect(isDatabaseAway(error)).toBe(true);
+    expect(isDatabaseUnavailable(error)).toBe(true);
   });
   await during();
 }

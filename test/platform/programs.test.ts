@@ -57,7 +57,7 @@ test('when the starter is killed, its programs fail, detached programs continue,
   const said = Promise.withResolvers<string>();
   const whole = program(`${script}; echo "$line" > ${out}`);
   const detached = detach(whole, join(dir, 'errors'), said.resolve);
-  detached.say('line\n', true);
+  detached.write('line\n', true);
   expect(await said.promise).toBe('line');
   const starter = Number(Buffer.from((await run('sh', ['-c', 'echo $PPID'])).stdout).toString());
   const running = runProgram(program(`echo $$ > ${pid}.new; mv ${pid}.new ${pid}; exec sleep 60`));

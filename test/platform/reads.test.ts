@@ -1,7 +1,7 @@
 /** Large answers: how much one may read, and how many are built at once. */
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { ANSWER_BYTES, EVENT_BYTES, Reads } from '../../src/platform/limits/reads.ts';
+import { ANSWER_BYTES, AnswerLimiter, EVENT_BYTES } from '../../src/platform/limits/reads.ts';
 
 const MiB = 2 ** 20;
 
@@ -22,7 +22,7 @@ beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 /** A large answer to `caller`. `state` is updated once everything that can run has run. */
-function large(reads: Reads, caller: string) {
+function large(reads: AnswerLimiter, caller: string) {
   const answer = new Answer();
   const one = { answer, state: 'waiting' as 'waiting' | 'made' | { status: number } };
   reads
@@ -42,7 +42,7 @@ const settled = () => vi.advanceTimersByTimeAsync(0);
 const states = (all: { state: unknown }[]) => all.map(({ state }) => state);
 
 test('an answer cannot exceed its allowance, and small answers never wait', async () => {
-  const reads = new Reads();
+  const reads = new AnswerLimiter();
   const blocked = Array.from({ length: 8 }, (_, i) => large(reads, `caller ${i}`));
   await settled();
   expect(states(blocked).filter((state) => state === 'made')).toHaveLength(4);
@@ -59,7 +59,7 @@ test('an answer cannot exceed its allowance, and small answers never wait', asyn
 });
 
 test('one caller cannot take all slots, and callers take turns', async () => {
-  const reads = new Reads();
+  const reads = new AnswerLimiter();
   const ada = Array.from({ length: 6 }, () => large(reads, 'ada'));
   const bea = large(reads, 'bea');
   const cid = large(reads, 'cid');
@@ -77,7 +77,7 @@ test('one caller cannot take all slots, and callers take turns', async () => {
 });
 
 test('every wait ends: for a slot, and for a client that does not read', async () => {
-  const reads = new Reads();
+  const reads = new AnswerLimiter();
   const slow = large(reads, 'ada');
   const others = ['ada', 'bea', 'cid'].map((caller) => large(reads, caller));
   await vi.advanceTimersByTimeAsync(60_000);
@@ -88,7 +88,7 @@ test('every wait ends: for a slot, and for a client that does not read', async (
   expect(slow.answer.destroyed).toBe(true);
   expect(next.state).toBe('made');
 
-  const fresh = new Reads();
+  const fresh = new AnswerLimiter();
   const held = ['a', 'b', 'c', 'd'].map((caller) => large(fresh, caller));
   await vi.advanceTimersByTimeAsync(10_000);
   const waiting = large(fresh, 'e');
@@ -102,7 +102,7 @@ test('every wait ends: for a slot, and for a client that does not read', async (
   expect(waiting.state).toBe('made');
   expect(states(others)).toEqual(['made', 'made', 'made']);
 
-  const empty = new Reads();
+  const empty = new AnswerLimiter();
   for (let i = 0; i < 8; i++) {
     const late = new Answer();
     late.destroy();

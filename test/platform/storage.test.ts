@@ -10,7 +10,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { openFolder } from '../../src/platform/storage/folder.ts';
 import { openStorage } from '../../src/platform/storage/open.ts';
 import { openS3 } from '../../src/platform/storage/s3.ts';
-import { removeAll, type Storage, StorageAway } from '../../src/platform/storage/storage.ts';
+import { removeAll, type Storage, StorageUnavailable } from '../../src/platform/storage/storage.ts';
 import { has, needs } from '../support/needs.ts';
 import { startS3 } from '../support/s3-server.ts';
 
@@ -119,21 +119,24 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     await expect.poll(() => found?.contents.destroyed).toBe(true);
   });
 
-  test.each([100, 20_000_000])('an upload that fails after %d bytes changes nothing', async (bytes) => {
-    await storage.put('kept', Buffer.from('before'));
-    const broken = () =>
-      Readable.from(
-        (async function* () {
-          for (let sent = 0; sent < bytes; sent += 1_000_000)
-            yield randomBytes(Math.min(1_000_000, bytes));
-          throw new Error('the source is gone');
-        })(),
-      );
-    await expect(storage.put('kept', broken())).rejects.toThrow('the source is gone');
-    await expect(storage.put('new', broken())).rejects.toThrow('the source is gone');
-    expect(await keys()).toEqual(['kept']);
-    expect((await read('kept'))?.contents.toString()).toBe('before');
-  });
+  test.each([100, 20_000_000])(
+    'an upload that fails after %d bytes changes nothing',
+    async (bytes) => {
+      await storage.put('kept', Buffer.from('before'));
+      const broken = () =>
+        Readable.from(
+          (async function* () {
+            for (let sent = 0; sent < bytes; sent += 1_000_000)
+              yield randomBytes(Math.min(1_000_000, bytes));
+            throw new Error('the source is gone');
+          })(),
+        );
+      await expect(storage.put('kept', broken())).rejects.toThrow('the source is gone');
+      await expect(storage.put('new', broken())).rejects.toThrow('the source is gone');
+      expect(await keys()).toEqual(['kept']);
+      expect((await read('kept'))?.contents.toString()).toBe('before');
+    },
+  );
 
   test('an aborted upload changes nothing', async () => {
     await storage.put('kept', Buffer.from('before'));
@@ -184,7 +187,9 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
   test.each(['', '/a', 'a//b', 'a/', '../a', 'a/../b', '.hidden', 'a b', 'a\0b'])(
     '%j is not a valid key',
     async (key) => {
-      await expect(async () => storage.put(key, Buffer.from('x'))).rejects.toThrow('invalid storage key');
+      await expect(async () => storage.put(key, Buffer.from('x'))).rejects.toThrow(
+        'invalid storage key',
+      );
       await expect(async () => storage.open(key)).rejects.toThrow('invalid storage key');
     },
   );
@@ -204,12 +209,12 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
       (async function* () {
         for (let i = 0; i < 20; i++) {
           yield randomBytes(1_000_000);
-          if (i === 15) await storage.tidy();
+          if (i === 15) await storage.removeAbandoned();
         }
       })(),
     );
     expect((await storage.put('slow', slow)).size).toBe(20_000_000);
-    await storage.tidy();
+    await storage.removeAbandoned();
     expect(await keys()).toEqual(['slow']);
   });
 });
@@ -227,7 +232,7 @@ test('a folder: uploads that were interrupted more than a day ago are removed', 
     const time = new Date(Date.now() - hours * 60 * 60_000);
     await utimes(file, time, time);
   }
-  await storage.tidy();
+  await storage.removeAbandoned();
   expect(await readdir(unfinished)).toEqual(['young']);
   expect(await Array.fromAsync(storage.list(''))).toEqual([]);
 });
@@ -246,10 +251,14 @@ test('a folder that cannot be created is refused with its path, and a created fo
 test('s3: a server that does not answer is unavailable, and a missing bucket is an error', async (ctx) => {
   needs(ctx, 'ceph');
   const config = server?.config ?? { bucket: '', prefix: '' };
-  await expect(openS3({ ...config, endpoint: 'http://127.0.0.1:1' })).rejects.toThrow(StorageAway);
+  await expect(openS3({ ...config, endpoint: 'http://127.0.0.1:1' })).rejects.toThrow(
+    StorageUnavailable,
+  );
   await expect(openS3({ ...config, bucket: 'nobodys' })).rejects.toThrow(
     'LOAM_STORAGE: s3://nobodys/some/prefix does not exist; create the bucket first',
   );
   const credentials = { accessKeyId: 'testkey', secretAccessKey: 'wrong' };
-  await expect(openS3({ ...config, credentials })).rejects.toThrow('denies access with these credentials');
+  await expect(openS3({ ...config, credentials })).rejects.toThrow(
+    'denies access with these credentials',
+  );
 });

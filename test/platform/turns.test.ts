@@ -13,7 +13,7 @@ function bench(turns: FairSemaphore) {
         begun.push(name);
         return new Promise<string>((resolve) => ends.set(name, () => resolve(name)));
       };
-      return turns.take(work, { key, signal });
+      return turns.run(work, { key, signal });
     },
     end: (name: string) => ends.get(name)?.(),
   };
@@ -71,6 +71,6 @@ test('a wait ends by timeout, by a full queue, and by abort', async () => {
 
 test('failed work releases its slot', async () => {
   const turns = new FairSemaphore(1);
-  await expect(turns.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
-  expect(await turns.take(async () => 'fine')).toBe('fine');
+  await expect(turns.run(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
+  expect(await turns.run(async () => 'fine')).toBe('fine');
 });

@@ -448,9 +448,7 @@ test('a server error rejects a push with a plain message and the request id, and
       'HEAD',
     );
     expect(code).not.toBe(0);
-    expect(stderr).toContain(
-      'remote: The push could not be checked because of a server error',
-    );
+    expect(stderr).toContain('remote: The push could not be checked because of a server error');
     expect(stderr).toContain('the-request');
     expect(stderr).not.toMatch(/prisma|branch_protection|column/i);
   } finally {
@@ -494,7 +492,7 @@ test('a push whose repository is deleted during the check is rejected with that 
       repositoryId: id,
       by,
       requestId: 'the-request',
-      right: { fresh: () => undefined },
+      right: { waitForFreshCheck: () => undefined },
     },
   );
   const quarantine = await mkdtemp(join(workspace.path, 'quarantine-'));
@@ -520,7 +518,7 @@ test('a push is rejected when the permission cannot be rechecked, for example wi
     repositoryId: id,
     by: by as unknown as Account,
     requestId: 'the-request',
-    right: { fresh },
+    right: { waitForFreshCheck: fresh },
   });
   const commands = [{ ref: 'refs/heads/new', before: NONE, after: 'a'.repeat(40) }];
   const push = { commands, quarantine: null, options: [] };
@@ -575,7 +573,11 @@ test('a push has an event although the next push moved its ref before it was rec
   await eventually(() => expect(at()).toBe(two));
   await measuring.goOn();
   for (const { code } of await Promise.all(pushes)) expect(code).toBe(0);
-  expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
+  expect(await pushEvents(id)).toEqual([
+    ...earlier,
+    `refs/heads/main ${one}`,
+    `refs/heads/main ${two}`,
+  ]);
 });
 
 test('after a kill each push that took effect has an event, even if its ref moved again', async () => {
@@ -603,7 +605,11 @@ test('after a kill each push that took effect has an event, even if its ref move
   await move(base, one, '2026-01-01T00:00:01.000Z');
   await move(NONE, one, '2026-01-01T00:00:01.500Z', 'refs/heads/never');
   await recoverRepositories(services);
-  expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
+  expect(await pushEvents(id)).toEqual([
+    ...earlier,
+    `refs/heads/main ${one}`,
+    `refs/heads/main ${two}`,
+  ]);
   expect(await disk.begun()).toEqual([]);
 });
 

@@ -231,7 +231,10 @@ test('an invalid search is rejected with the reason; an empty repository has no 
     ['fileSearch(text: "a", first: 101) { paths }', 'INVALID_REQUEST first'],
     ['fileSearch(text: "a", ref: "none") { paths }', 'NOT_FOUND Ref'],
     ['textSearch(text: "a\\nb") { ref }', 'INVALID_REQUEST text'],
-    ['textSearch(text: "(", isPattern: true) { ref }', 'INVALID_REQUEST text: must be a valid regular'],
+    [
+      'textSearch(text: "(", isPattern: true) { ref }',
+      'INVALID_REQUEST text: must be a valid regular',
+    ],
     [
       'textSearch(text: "((((a{1,200}){1,200}){1,200}){1,200})", isPattern: true) { ref }',
       'INVALID_REQUEST text: must be a valid regular',

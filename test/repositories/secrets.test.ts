@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { secretsIn } from '../../src/repositories/pushes/secrets/find.ts';
+import { findSecrets } from '../../src/repositories/pushes/secrets/find.ts';
 import { KINDS } from '../../src/repositories/pushes/secrets/kinds.ts';
 import { addedLines } from '../../src/repositories/pushes/secrets/scan.ts';
 
@@ -8,7 +8,7 @@ const live = (...parts: string[]) => parts.join('');
 
 function kindsIn(text: string): string[] {
   const bytes = Buffer.from(text, 'latin1');
-  return [...secretsIn(bytes, text)].filter((one) => one !== null).map(({ kind }) => kind);
+  return [...findSecrets(bytes, text)].filter((one) => one !== null).map(({ kind }) => kind);
 }
 
 const HEX = '0f1e2d3c4b5a69788796a5b4c3d2e1f0a1b2c3d4e5f60718';
@@ -137,7 +137,7 @@ test('no pattern is slow on text that repeats its beginning', () => {
   ];
   for (const text of texts) {
     const begun = process.cpuUsage();
-    for (const _ of secretsIn(Buffer.from(text, 'latin1'), text));
+    for (const _ of findSecrets(Buffer.from(text, 'latin1'), text));
     // A thousand times the normal time: ambiguous patterns double their time per repetition.
     expect([text.slice(0, 40), process.cpuUsage(begun).user < 10e6]).toEqual([
       text.slice(0, 40),
@@ -161,7 +161,7 @@ test('text crafted from candidates is scanned in linear time', () => {
       const text = (piece + between).repeat(Math.ceil(2 ** 20 / (piece.length + between.length)));
       const begun = process.cpuUsage();
       let steps = 0;
-      for (const _ of secretsIn(Buffer.from(text, 'latin1'), text)) steps++;
+      for (const _ of findSecrets(Buffer.from(text, 'latin1'), text)) steps++;
       const { user } = process.cpuUsage(begun);
       // A hundred times the normal time: quadratic growth would take hours.
       expect([piece, steps >= 0, user < 20e6]).toEqual([piece, true, true]);

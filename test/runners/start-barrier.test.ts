@@ -3,7 +3,11 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { createBarrierDir, openBarrier, readOpening } from '../../src/runners/docker/start-barrier.ts';
+import {
+  createBarrierDir,
+  openBarrier,
+  readOpening,
+} from '../../src/runners/docker/start-barrier.ts';
 
 test('the barrier opens at the moment when it may, and stays closed otherwise', async () => {
   await using cleanup = new AsyncDisposableStack();

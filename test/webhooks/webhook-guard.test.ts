@@ -2,13 +2,13 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { attempt } from '../../src/webhooks/delivery/attempt.ts';
+import { attemptDelivery } from '../../src/webhooks/delivery/attempt.ts';
 import { type ConnectorOptions, createConnector } from '../../src/webhooks/delivery/connector.ts';
 import {
   addressesIn,
   createGuard,
   type Lookup,
-  lookUp,
+  resolveHost,
   whyNotUrl,
 } from '../../src/webhooks/delivery/guard.ts';
 import { type Authority, makeAuthority, startReceiver } from '../support/webhook-receiver.ts';
@@ -104,7 +104,7 @@ test.each([
   ['https://[::ffff:93.184.216.34]/', 'is an IPv4-mapped address'],
 ])('a webhook to %s is not created', async (url, why) => {
   const real = url.toLowerCase().includes('localhost');
-  expect(await whyNotUrl(url ?? '', guard, real ? lookUp : lookup)).toContain(why);
+  expect(await whyNotUrl(url ?? '', guard, real ? resolveHost : lookup)).toContain(why);
 });
 
 test.each([
@@ -163,7 +163,11 @@ describe('nothing is contacted', () => {
     });
     const message = { webhookId: 'wh_1', url, secrets: [], id: 'evt_1', body: '{}' };
     const { signal } = new AbortController();
-    return await attempt({ connector, userAgent: 'test', timeoutMs: 3_000 }, message, signal);
+    return await attemptDelivery(
+      { connector, userAgent: 'test', timeoutMs: 3_000 },
+      message,
+      signal,
+    );
   };
   const connections = () => listeners.reduce((sum, { count }) => sum + count(), 0);
 

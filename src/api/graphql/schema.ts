@@ -3,7 +3,7 @@
 import type { GraphQLSchema } from 'graphql';
 import { builder } from '../../platform/schema/builder.ts';
 import type { Context } from '../../platform/schema/context.ts';
-import { lookAtRows } from '../../platform/schema/loaded-rows.ts';
+import { readRowsDirectly } from '../../platform/schema/loaded-rows.ts';
 
 import '../../identity/graphql/namespaces.ts';
 import '../../identity/graphql/accounts.ts';
@@ -53,4 +53,4 @@ function demandDiskSpace(schema: GraphQLSchema): GraphQLSchema {
   return schema;
 }
 
-export const schema = lookAtRows(demandDiskSpace(builder.toSchema()));
+export const schema = readRowsDirectly(demandDiskSpace(builder.toSchema()));

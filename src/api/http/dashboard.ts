@@ -7,7 +7,7 @@ import { extname, join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import type { Request, RequestHandler, Router } from 'express';
 import express from 'express';
-import { isPage } from '../../platform/web/page.ts';
+import { wantsPage } from '../../platform/web/page.ts';
 import { version } from './diagnostics.ts';
 
 const FOLDER = join(import.meta.dirname, '../../../dist/dashboard');
@@ -73,7 +73,7 @@ export function createDashboard(): Router | null {
   });
   router.use('/assets', serveAssets(join(FOLDER, 'assets')));
   router.use((req, res, next) => {
-    if (!isPage(req)) return next();
+    if (!wantsPage(req)) return next();
     const { viewer } = req;
     // Who is not signed in begins with what this is, and with the address where one signs in.
     if (req.path === '/' && viewer.kind !== 'account') return next();

@@ -15,7 +15,7 @@ import { UNLIMITED } from '../../base/config/plans.ts';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { needsCredentials } from '../../identity/http/viewer.ts';
-import { address, network } from '../../platform/web/client-address.ts';
+import { addressNetwork, clientAddress } from '../../platform/web/client-address.ts';
 import { type Counter, openSharedCounts, ownCounter } from './shared-counts.ts';
 
 const WINDOW_SECONDS = 60;
@@ -78,17 +78,17 @@ export async function openRateLimits(
     async refused(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account' || !viewer.failure) return next();
-      await admit(res, `refused ${address(req)}`, 'team');
+      await admit(res, `refused ${clientAddress(req)}`, 'team');
       throw viewer.failure;
     },
     async counted(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account') await admit(res, viewer.credential.id, viewer.plan);
       else if (needsCredentials(req) && req.method !== 'OPTIONS')
-        await admit(res, address(req), 'free');
+        await admit(res, clientAddress(req), 'free');
       // With buckets of their own, so that a monitor or a browser's preflights, which carry no credentials,
       // never use up what their address may ask. These are always answered.
-      else await admit(res, `open ${address(req)}`, 'free', false);
+      else await admit(res, `open ${clientAddress(req)}`, 'free', false);
       next();
     },
     async of(peer) {
@@ -96,7 +96,7 @@ export async function openRateLimits(
       const setHeader = (name: string, value: number) => {
         headers[name] = value;
       };
-      await admit({ setHeader }, `open ${network(peer)}`, 'free', false);
+      await admit({ setHeader }, `open ${addressNetwork(peer)}`, 'free', false);
       return headers;
     },
     async [Symbol.asyncDispose]() {

@@ -7,13 +7,25 @@
 import { join } from 'node:path';
 import type { z } from 'zod';
 import type { AllowedImages } from '../image-reference.ts';
-import { CONTAINER_VARIABLES, DOCKER_VARIABLES, type DockerConfig, readDockerConfig, type EngineConfig, readEngineConfigs } from './docker.ts';
+import {
+  CONTAINER_VARIABLES,
+  DOCKER_VARIABLES,
+  type DockerConfig,
+  type EngineConfig,
+  readDockerConfig,
+  readEngineConfigs,
+} from './docker.ts';
 import * as kinds from './kinds.ts';
 import { SECRET_VARIABLES } from './kinds.ts';
-import { NUMBERED_OIDC_VARIABLES, type IssuerConfig, readIssuers, OIDC_VARIABLES } from './oidc.ts';
-import { type PlanLimits, planLimits } from './plans.ts';
-import { S3_VARIABLES, type S3Config, readS3Config } from './s3.ts';
-import { TRACING_VARIABLES, type TracingConfig, readTracingConfig, isTracingEnabled } from './tracing.ts';
+import { type IssuerConfig, NUMBERED_OIDC_VARIABLES, OIDC_VARIABLES, readIssuers } from './oidc.ts';
+import { PLAN_LIMITS, type PlanLimits } from './plans.ts';
+import { readS3Config, S3_VARIABLES, type S3Config } from './s3.ts';
+import {
+  isTracingEnabled,
+  readTracingConfig,
+  TRACING_VARIABLES,
+  type TracingConfig,
+} from './tracing.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
 /** Where artifacts are stored. */
@@ -167,14 +179,22 @@ export const VARIABLES = {
     'on: artifact downloads are redirected to the S3 server by signed links',
     kinds.oneOf('on', 'off'),
   ],
-  LOAM_DISK_FLOOR: ['512MiB', 'free disk space below which writes are refused; 0 disables the check', kinds.bytes],
+  LOAM_DISK_FLOOR: [
+    '512MiB',
+    'free disk space below which writes are refused; 0 disables the check',
+    kinds.bytes,
+  ],
   LOAM_BASE_URL: ['', 'base URL for clients; unset: http://HOST:PORT', kinds.httpOrigin],
   LOAM_ARTIFACT_URL: [
     '',
     'base URL of artifact downloads; unset: LOAM_BASE_URL/artifacts',
     kinds.httpUrl,
   ],
-  LOAM_ADMIN: [OPERATOR, 'name of the first user and of its namespace', kinds.namespaceName(OPERATOR)],
+  LOAM_ADMIN: [
+    OPERATOR,
+    'name of the first user and of its namespace',
+    kinds.namespaceName(OPERATOR),
+  ],
   LOAM_ADMIN_TOKEN: [
     '',
     'token of the first user; unset: the first start generates a token and prints it',
@@ -186,7 +206,11 @@ export const VARIABLES = {
     kinds.oneOf('auto', 'docker', 'process'),
   ],
   ...CONTAINER_VARIABLES,
-  LOAM_JOB_SLOTS: ['4', 'maximum number of jobs that run at the same time on this machine', kinds.integer(1, 1024)],
+  LOAM_JOB_SLOTS: [
+    '4',
+    'maximum number of jobs that run at the same time on this machine',
+    kinds.integer(1, 1024),
+  ],
   LOAM_GIT_TRANSFERS: [
     '32',
     'maximum number of fetches, pushes and file downloads at the same time; the same number applies separately to transfers of large files',
@@ -203,11 +227,7 @@ export const VARIABLES = {
     kinds.uids,
   ],
   LOAM_EVENT_DAYS: ['30', 'retention of events in days; 1 to 3650', kinds.integer(1, 3650)],
-  LOAM_AUDIT_DAYS: [
-    '365',
-    'retention of the audit log in days; 1 to 3650',
-    kinds.integer(1, 3650),
-  ],
+  LOAM_AUDIT_DAYS: ['365', 'retention of the audit log in days; 1 to 3650', kinds.integer(1, 3650)],
   LOAM_LFS_GRACE_HOURS: [
     '24',
     'hours for which unreferenced large files are kept; 1 to 720',
@@ -329,13 +349,15 @@ export function readConfig(env: Env = process.env): Config {
       (name, why) => refusal(name, '', why),
     ),
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
-    rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,
+    rateLimits: values.LOAM_RATE_LIMITS ?? PLAN_LIMITS,
     redis: values.LOAM_REDIS_URL,
     webhooks: { allow: values.LOAM_WEBHOOK_ALLOW ?? [], authorities: values.LOAM_WEBHOOK_CA },
     ...(values.LOAM_METRICS_PORT !== undefined && {
       metrics: { host: values.LOAM_METRICS_HOST, port: values.LOAM_METRICS_PORT },
     }),
-    ...(isTracingEnabled(env) && { tracing: readTracingConfig(readValues(env, TRACING_VARIABLES)) }),
+    ...(isTracingEnabled(env) && {
+      tracing: readTracingConfig(readValues(env, TRACING_VARIABLES)),
+    }),
     logLevel: values.LOAM_LOG_LEVEL,
   };
 }
@@ -347,8 +369,7 @@ function readValues<T extends Table>(env: Env, table: T): Values<T> {
     const text = env[name] || fallback;
     if (text === '') continue;
     // White space at the ends would become part of a folder name or a password.
-    if (text !== text.trim())
-      throw refusal(name, text, 'must not begin or end with white space');
+    if (text !== text.trim()) throw refusal(name, text, 'must not begin or end with white space');
     const { data, error } = kind.safeParse(text);
     if (error) throw refusal(name, text, error.issues[0]?.message ?? 'is invalid');
     values[name] = data;
@@ -367,10 +388,16 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
   if (values.LOAM_DOCKER_HOSTS && values.LOAM_RUNNER === 'process')
     fail('LOAM_DOCKER_HOSTS', 'cannot be combined with LOAM_RUNNER=process, which uses no engines');
   if (LOAM_ROLE !== 'all' && !values.LOAM_STORAGE)
-    fail('LOAM_ROLE', 'needs LOAM_STORAGE, because all servers must share the storage of artifacts');
+    fail(
+      'LOAM_ROLE',
+      'needs LOAM_STORAGE, because all servers must share the storage of artifacts',
+    );
   const count = LOAM_JOB_UIDS.last - LOAM_JOB_UIDS.first + 1;
   if (process.getuid?.() === 0 && count < 2 * LOAM_JOB_SLOTS)
-    fail('LOAM_JOB_UIDS', `must have two user ids for each of the ${LOAM_JOB_SLOTS} job slots (LOAM_JOB_SLOTS)`);
+    fail(
+      'LOAM_JOB_UIDS',
+      `must have two user ids for each of the ${LOAM_JOB_SLOTS} job slots (LOAM_JOB_SLOTS)`,
+    );
   if (
     values.LOAM_STORAGE?.kind === 's3' &&
     Boolean(env.AWS_ACCESS_KEY_ID) !== Boolean(env.AWS_SECRET_ACCESS_KEY)
@@ -404,7 +431,8 @@ function whyUnknown(
   value: string | undefined,
   known: readonly string[],
 ): string | undefined {
-  if (!name.startsWith('LOAM_') || known.includes(name) || FOREIGN_VARIABLE.test(name)) return undefined;
+  if (!name.startsWith('LOAM_') || known.includes(name) || FOREIGN_VARIABLE.test(name))
+    return undefined;
   if (SERVICE_LINK.test(name) || value?.startsWith('tcp://')) return undefined;
   const [nearest = '', distance = 0] = known
     .map((one) => [one, editDistance(withoutPrefix(one), withoutPrefix(name))] as const)

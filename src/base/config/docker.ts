@@ -53,10 +53,16 @@ function parseOptions(query: string): EngineOptions | { wrong: string } {
     else if (key === 'network' && engineName.safeParse(value).success) options.network = value;
     else if (key === 'gpus') {
       const gpus = parseGpus(value);
-      if (!gpus) return { wrong: 'must have gpus as model:number, such as H100-80GB:8, with a + between models' };
+      if (!gpus)
+        return {
+          wrong: 'must have gpus as model:number, such as H100-80GB:8, with a + between models',
+        };
       options.gpus = gpus;
     } else
-      return { wrong: 'may have after a ? only certs=/folder, network=name and gpus=model:number, separated by &' };
+      return {
+        wrong:
+          'may have after a ? only certs=/folder, network=name and gpus=model:number, separated by &',
+      };
   }
   return options;
 }
@@ -88,7 +94,11 @@ export type DockerConfig = {
 /** Same form as `VARIABLES` in config.ts. */
 export const DOCKER_VARIABLES = {
   DOCKER_HOST: ['', 'address of the engine; unset: unix:///var/run/docker.sock', engineAddress],
-  DOCKER_TLS_VERIFY: ['', 'any value: connect with TLS and the files of DOCKER_CERT_PATH', z.string()],
+  DOCKER_TLS_VERIFY: [
+    '',
+    'any value: connect with TLS and the files of DOCKER_CERT_PATH',
+    z.string(),
+  ],
   DOCKER_CERT_PATH: [
     '',
     'folder with ca.pem, cert.pem and key.pem; unset: the folder of DOCKER_CONFIG if DOCKER_TLS_VERIFY is set',
@@ -165,7 +175,10 @@ export function readDockerConfig(values: Values): DockerConfig {
 }
 
 /** Docker's own variables are the defaults of each engine. */
-export function readEngineConfigs(named: readonly NamedEngine[], common: DockerConfig): EngineConfig[] {
+export function readEngineConfigs(
+  named: readonly NamedEngine[],
+  common: DockerConfig,
+): EngineConfig[] {
   return named.map(({ name, host, certs, network, gpus }) => ({
     ...common,
     name,

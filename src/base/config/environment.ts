@@ -32,7 +32,7 @@ export function eraseSecrets(): void {
 }
 
 /** Secrets that are readable in this process and in its parents of the same user, such as npm. */
-export function exposedSecrets(): { name: string; pid: number; program: string }[] {
+export function findExposedSecrets(): { name: string; pid: number; program: string }[] {
   const exposed: { name: string; pid: number; program: string }[] = [];
   for (let pid = process.pid; pid > 0; ) {
     try {

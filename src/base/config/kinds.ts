@@ -5,10 +5,10 @@
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { allowedImages } from '../image-reference.ts';
-import { whyNotName } from '../names.ts';
+import { parseAllowedImages } from '../image-reference.ts';
+import { namespaceNameError } from '../names.ts';
 import { OIDC_SECRETS } from './oidc.ts';
-import { planLimits, overrideLimits } from './plans.ts';
+import { overrideLimits, PLAN_LIMITS } from './plans.ts';
 
 export function refuse(ctx: z.RefinementCtx, message: string): never {
   ctx.addIssue({ code: 'custom', message });
@@ -94,7 +94,7 @@ export const image = z
 
 /** Patterns of the images that jobs may name. */
 export const images = z.string().transform((text, ctx) => {
-  const allowed = allowedImages(text.split(',').map((entry) => entry.trim()));
+  const allowed = parseAllowedImages(text.split(',').map((entry) => entry.trim()));
   if (!('wrong' in allowed)) return allowed;
   return refuse(ctx, `${JSON.stringify(allowed.wrong)} is not a valid image pattern`);
 });
@@ -102,7 +102,10 @@ export const images = z.string().transform((text, ctx) => {
 /** Name of an engine's network or runtime. */
 export const engineName = z
   .string()
-  .regex(/^[\w][\w.:-]{0,127}$/, 'must be at most 128 letters, digits, underscores, dots, colons and hyphens');
+  .regex(
+    /^[\w][\w.:-]{0,127}$/,
+    'must be at most 128 letters, digits, underscores, dots, colons and hyphens',
+  );
 
 /** A base URL for the web. It is converted to ASCII, because it is used in headers. */
 export const httpUrl = url('http:', 'https:')
@@ -151,7 +154,8 @@ export const storageLocation = path.transform((text, ctx) => {
   if (!text.includes('://')) return { kind: 'folder' as const, path: resolve(text) };
   const [, bucket, prefix = ''] =
     /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(.*))?$/.exec(text) ?? [];
-  if (!bucket) return refuse(ctx, 'must be a folder or s3://bucket/prefix with a valid bucket name');
+  if (!bucket)
+    return refuse(ctx, 'must be a folder or s3://bucket/prefix with a valid bucket name');
   const parts = prefix.split('/').filter(Boolean);
   if (!parts.every((part) => /^[\w.-]+$/.test(part) && !/^\.+$/.test(part)))
     return refuse(ctx, 'must have a prefix of letters, digits, hyphens, dots and slashes');
@@ -175,7 +179,10 @@ export const secretKey = z
 export const token = z
   .string()
   .min(16, 'must be at least 16 characters long')
-  .regex(/^[\x21-\x7e]{16,1024}$/, 'must be at most 1024 printable ASCII characters without spaces');
+  .regex(
+    /^[\x21-\x7e]{16,1024}$/,
+    'must be at most 1024 printable ASCII characters without spaces',
+  );
 
 /** A region of AWS or of an S3-compatible server. It becomes part of a host name. */
 export const region = z
@@ -190,7 +197,7 @@ export const credential = z
 /** Name of a namespace. `own` is accepted although it is reserved. */
 export function namespaceName(own: string) {
   return z.string().superRefine((name, ctx) => {
-    const fault = name === own ? null : whyNotName(name);
+    const fault = name === own ? null : namespaceNameError(name);
     if (fault) refuse(ctx, fault);
   });
 }
@@ -216,7 +223,9 @@ const NAMED_NETWORKS = new Map([
 export const proxies = z.string().transform((text, ctx) => {
   if (/^\d+$/.test(text))
     return Number(text) <= 10 ? Number(text) : refuse(ctx, 'must be at most 10');
-  const entries = text.split(',').flatMap((entry) => NAMED_NETWORKS.get(entry.trim()) ?? entry.trim());
+  const entries = text
+    .split(',')
+    .flatMap((entry) => NAMED_NETWORKS.get(entry.trim()) ?? entry.trim());
   for (const entry of entries)
     if (!isNetwork(entry))
       return refuse(
@@ -230,7 +239,8 @@ export const proxies = z.string().transform((text, ctx) => {
 export const networks = z.string().transform((text, ctx) => {
   const entries = text.split(',').map((entry) => entry.trim());
   for (const entry of entries)
-    if (!isNetwork(entry)) return refuse(ctx, `${JSON.stringify(entry)} is not an address or a CIDR`);
+    if (!isNetwork(entry))
+      return refuse(ctx, `${JSON.stringify(entry)} is not an address or a CIDR`);
   return entries;
 });
 
@@ -246,7 +256,7 @@ function isNetwork(text: string): boolean {
 export const plans = z.string().transform((text, ctx) => {
   if (text === 'off') return text;
   try {
-    return overrideLimits(planLimits, JSON.parse(text));
+    return overrideLimits(PLAN_LIMITS, JSON.parse(text));
   } catch (error) {
     return refuse(
       ctx,

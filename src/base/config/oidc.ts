@@ -52,12 +52,22 @@ export const OIDC_VARIABLES = {
     issuer,
   ],
   LOAM_OIDC_CLIENT_ID: ['', 'client id of Loam at the issuer', z.string()],
-  LOAM_OIDC_CLIENT_SECRET: ['', 'client secret of Loam at the issuer; unset: public client with PKCE', z.string()],
-  LOAM_OIDC_LABEL: ['', 'name of the issuer on the sign-in page; unset: its host', z.string().max(60)],
+  LOAM_OIDC_CLIENT_SECRET: [
+    '',
+    'client secret of Loam at the issuer; unset: public client with PKCE',
+    z.string(),
+  ],
+  LOAM_OIDC_LABEL: [
+    '',
+    'name of the issuer on the sign-in page; unset: its host',
+    z.string().max(60),
+  ],
   LOAM_OIDC_SCOPES: [
     'openid email profile',
     'scopes that Loam requests',
-    z.string().regex(/^openid( [\w:/.-]+)*$/, 'must be scopes separated by spaces, beginning with openid'),
+    z
+      .string()
+      .regex(/^openid( [\w:/.-]+)*$/, 'must be scopes separated by spaces, beginning with openid'),
   ],
   LOAM_OIDC_AUDIENCE: [
     '',
@@ -69,7 +79,11 @@ export const OIDC_VARIABLES = {
     'e-mail domains whose users may sign in, separated by commas; unset: all',
     domains,
   ],
-  LOAM_OIDC_GROUPS: ['', 'groups whose members may sign in, separated by commas; unset: all', commaList],
+  LOAM_OIDC_GROUPS: [
+    '',
+    'groups whose members may sign in, separated by commas; unset: all',
+    commaList,
+  ],
   LOAM_OIDC_GROUPS_CLAIM: ['groups', 'claim that lists the groups of a user', z.string()],
   LOAM_OIDC_OPERATORS: [
     '',

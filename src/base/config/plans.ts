@@ -25,7 +25,7 @@ export const UNLIMITED = 1_000_000;
 
 const LARGEST_LOG = { logBytes: 10 * GiB, logLines: 200_000_000 };
 
-export const planLimits: PlanLimits = {
+export const PLAN_LIMITS: PlanLimits = {
   free: limits(60, 10, {
     repositories: 100,
     storageBytes: 10 * GiB,
@@ -76,7 +76,8 @@ export function overrideLimits(table: PlanLimits, overrides: unknown): PlanLimit
   const result = structuredClone(table);
   for (const [plan, numbers] of Object.entries(overrides)) {
     const row = result[plan as Plan];
-    if (!Object.hasOwn(result, plan)) throw new Error(`has an unknown plan ${JSON.stringify(plan)}`);
+    if (!Object.hasOwn(result, plan))
+      throw new Error(`has an unknown plan ${JSON.stringify(plan)}`);
     if (!isRecord(numbers)) throw new Error(`"${plan}" must be an object of limits`);
     for (const [name, value] of Object.entries(numbers)) {
       if (!Object.hasOwn(row, name))

@@ -55,11 +55,23 @@ const ratio = z
 
 export const TRACING_VARIABLES = {
   OTEL_EXPORTER_OTLP_ENDPOINT: ['', 'URL of the collector; /v1/traces is appended', endpoint],
-  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: ['', 'full URL for traces; replaces OTEL_EXPORTER_OTLP_ENDPOINT', endpoint],
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: [
+    '',
+    'full URL for traces; replaces OTEL_EXPORTER_OTLP_ENDPOINT',
+    endpoint,
+  ],
   OTEL_EXPORTER_OTLP_HEADERS: ['', 'headers of each export, such as credentials', pairs],
-  OTEL_EXPORTER_OTLP_TRACES_HEADERS: ['', 'override headers of OTEL_EXPORTER_OTLP_HEADERS with the same name', pairs],
+  OTEL_EXPORTER_OTLP_TRACES_HEADERS: [
+    '',
+    'override headers of OTEL_EXPORTER_OTLP_HEADERS with the same name',
+    pairs,
+  ],
   OTEL_EXPORTER_OTLP_PROTOCOL: ['http/protobuf', 'only http/protobuf is supported', protocol],
-  OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: ['http/protobuf', 'only http/protobuf is supported', protocol],
+  OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: [
+    'http/protobuf',
+    'only http/protobuf is supported',
+    protocol,
+  ],
   OTEL_SERVICE_NAME: ['', 'name of this service; unset: loam', z.string()],
   OTEL_RESOURCE_ATTRIBUTES: ['', 'more resource attributes of this process', pairs],
   OTEL_TRACES_SAMPLER: ['parentbased_always_on', 'sampler of traces', kinds.oneOf(...SAMPLERS)],

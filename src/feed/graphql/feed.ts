@@ -1,8 +1,8 @@
 /** The events of namespaces in GraphQL: a page of them, and those that come. */
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
-import { pageCost, sliceArgs } from '../../platform/schema/paging.ts';
-import { endedByReader, orThrow } from '../../platform/schema/subscription.ts';
+import { cursorPageArgs, pageCost } from '../../platform/schema/paging.ts';
+import { abortWithReader, orThrow } from '../../platform/schema/subscription.ts';
 import * as feed from '../feed.ts';
 
 const MEANINGS: Readonly<Record<string, string>> = {
@@ -86,7 +86,7 @@ builder.prismaObjectField(Namespace, 'events', (t) =>
       'What happened to jobs and repositories, for as long as events are kept. Only members see it, and of it what they may see of jobs and repositories.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       order: t.arg({
         type: SortOrder,
         required: true,
@@ -129,7 +129,7 @@ builder.subscriptionField('events', (t) =>
       }),
     },
     subscribe: async (_root, args, { services, viewer }) =>
-      endedByReader(await feed.followFeed(services, viewer, args)),
+      abortWithReader(await feed.followFeed(services, viewer, args)),
     resolve: orThrow,
   }),
 );

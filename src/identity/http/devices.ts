@@ -3,17 +3,17 @@
 import express, { type Request, type Response, type Router } from 'express';
 import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
-import { otherMethod } from '../../platform/web/methods.ts';
-import { escaped, sendPage } from '../../platform/web/page.ts';
+import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { escapeHtml, sendPage } from '../../platform/web/page.ts';
 import {
   answerDeviceRequest,
+  createDeviceRequest,
   DEVICE_CODE_SECONDS,
   DeviceError,
   type DeviceRequest,
-  redeemDeviceCode,
   findDeviceRequest,
-  createDeviceRequest,
+  redeemDeviceCode,
 } from '../devices.ts';
 import { demandSameOrigin, readForm, readText } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
@@ -47,7 +47,7 @@ export function deviceRouter(services: Deps): Router {
         };
       }),
     )
-    .all(otherMethod(['POST']));
+    .all(refuseOtherMethods(['POST']));
 
   router
     .route(`${PATH}/token`)
@@ -66,7 +66,7 @@ export function deviceRouter(services: Deps): Router {
         };
       }),
     )
-    .all(otherMethod(['POST']));
+    .all(refuseOtherMethods(['POST']));
 
   router
     .route(PATH)
@@ -94,7 +94,7 @@ export function deviceRouter(services: Deps): Router {
         sendPage(res, { title: 'Sign in a program', body });
       });
     })
-    .all(otherMethod(['GET', 'POST']));
+    .all(refuseOtherMethods(['GET', 'POST']));
 
   return router;
 }
@@ -104,14 +104,14 @@ async function orSendCodeForm(res: Response, work: () => Promise<void>): Promise
   try {
     await work();
   } catch (error) {
-    const { status, message, code } = toPublic(error);
+    const { status, message, code } = toClientError(error);
     if (code !== 'not_found' && code !== 'rate_limit_exceeded') throw error;
     sendCodeForm(res, { problem: message, status });
   }
 }
 
 function renderResult(client: string, approve: boolean): string {
-  const name = `<b>${escaped(client)}</b>`;
+  const name = `<b>${escapeHtml(client)}</b>`;
   if (!approve) return `${name} was refused.`;
   return `${name} is signed in as you in a moment: close this page and go back to it. Its token is among your personal access tokens, where you can delete it.`;
 }
@@ -126,7 +126,7 @@ async function sendOAuthJson(
   try {
     res.json(await work(await readForm(req)));
   } catch (error) {
-    if (isUnexpected(error) && !(error instanceof DeviceError)) throw error;
+    if (shouldLog(error) && !(error instanceof DeviceError)) throw error;
     const fault = error instanceof DeviceError ? error.code : 'invalid_request';
     const { message } = error as Error;
     res.status(400).json({ error: fault, error_description: message });
@@ -138,7 +138,7 @@ function sendCodeForm(
   { problem, status }: { problem?: string; status?: number } = {},
 ): void {
   const body = `
-  ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
+  ${problem ? `<p class="problem" role="alert">${escapeHtml(problem)}</p>` : ''}
   <form method="get" action="${PATH}">
     <label>Code shown by the program
       <input name="user_code" autocomplete="off" autocapitalize="characters" spellcheck="false" maxlength="20" placeholder="XXXX-XXXX" required autofocus>
@@ -157,20 +157,20 @@ function renderApproval(
   const rights =
     scopes.length === 0
       ? 'everything that you can do'
-      : scopes.map((scope) => `<code>${escaped(scope)}</code>`).join(' ');
+      : scopes.map((scope) => `<code>${escapeHtml(scope)}</code>`).join(' ');
   const since = Math.round((Date.now() - createdAt.getTime()) / 60_000);
   return `
-  <p>A program requests access as <b>${escaped(username)}</b>.</p>
+  <p>A program requests access as <b>${escapeHtml(username)}</b>.</p>
   <ul>
-    <li>Name given by the program, not verified: <b>${escaped(client)}</b></li>
-    <li>Requested from <b>${escaped(address ?? 'an unknown address')}</b>, ${since === 0 ? 'just now' : `${since} min ago`} (${escaped(createdAt.toISOString().slice(0, 16).replace('T', ' '))} UTC)</li>
+    <li>Name given by the program, not verified: <b>${escapeHtml(client)}</b></li>
+    <li>Requested from <b>${escapeHtml(address ?? 'an unknown address')}</b>, ${since === 0 ? 'just now' : `${since} min ago`} (${escapeHtml(createdAt.toISOString().slice(0, 16).replace('T', ' '))} UTC)</li>
     <li>Access: <b>${rights}</b>, for ${days} days</li>
-    <li>Code: <b>${escaped(userCode)}</b></li>
+    <li>Code: <b>${escapeHtml(userCode)}</b></li>
   </ul>
   <p class="problem">Approve only if you have just started this program yourself and it shows the same code. If somebody
     sent you the code or a link to this page, refuse: they want to act as you.</p>
   <form method="post" action="${PATH}">
-    <input name="user_code" type="hidden" value="${escaped(userCode)}">
+    <input name="user_code" type="hidden" value="${escapeHtml(userCode)}">
     <button name="answer" value="refuse">Refuse</button>
     <button class="primary" name="answer" value="approve">Approve</button>
   </form>

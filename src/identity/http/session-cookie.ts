@@ -7,8 +7,8 @@
 import type { CookieOptions, Request, Response } from 'express';
 import { forbidden, invalid } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
-import { isPage } from '../../platform/web/page.ts';
-import { readBytes } from '../../platform/web/request-body.ts';
+import { wantsPage } from '../../platform/web/page.ts';
+import { readBodyBytes } from '../../platform/web/request-body.ts';
 
 /** Paths where somebody can be signed in, beside the pages of the dashboard. */
 const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)/;
@@ -42,7 +42,7 @@ export function clearSessionCookie(res: Response, urls: Pick<Urls, 'base'>): voi
 
 /** The secret of the session; null where there is none, or where it does not count. */
 export function readSessionCookie(req: Request, urls: Pick<Urls, 'base'>): string | null {
-  if (!req.headers.cookie || !(PATHS.test(req.path) || isPage(req)) || !isTrusted(req, urls))
+  if (!req.headers.cookie || !(PATHS.test(req.path) || wantsPage(req)) || !isTrusted(req, urls))
     return null;
   const secret = readCookie(req, cookieName(urls));
   return secret !== null && SECRET.test(secret) ? secret : null;
@@ -63,7 +63,10 @@ export function setAttemptCookie(
   attempt: string,
   seconds: number,
 ): void {
-  res.cookie(`${cookieName(urls)}-attempt`, attempt, { ...cookieOptions(urls), maxAge: seconds * 1_000 });
+  res.cookie(`${cookieName(urls)}-attempt`, attempt, {
+    ...cookieOptions(urls),
+    maxAge: seconds * 1_000,
+  });
 }
 
 /** Each is for one return. */
@@ -108,7 +111,7 @@ export function demandSameOrigin(req: Request, urls: Urls): void {
 export async function readForm(req: Request): Promise<URLSearchParams> {
   if (!req.is('application/x-www-form-urlencoded'))
     throw invalid(null, 'The body must be application/x-www-form-urlencoded');
-  return new URLSearchParams((await readBytes(req)).toString('utf8'));
+  return new URLSearchParams((await readBodyBytes(req)).toString('utf8'));
 }
 
 /** Of a parameter that is there twice, or is none: nothing. */

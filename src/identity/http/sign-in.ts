@@ -10,31 +10,31 @@ import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
-import { otherMethod } from '../../platform/web/methods.ts';
-import { escaped, sendPage } from '../../platform/web/page.ts';
-import type { Usage } from '../last-used.ts';
+import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { escapeHtml, sendPage } from '../../platform/web/page.ts';
+import type { LastUsedRecorder } from '../last-used.ts';
 import { connectIdentity, openConnectTicket } from '../sign-in/connections.ts';
 import { signInByIdentity } from '../sign-in/identities.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
-import { signInByLink, findLinkUser } from '../sign-in/links.ts';
+import { findLinkUser, signInByLink } from '../sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from '../sign-in/sessions.ts';
 import { deviceRouter } from './devices.ts';
 import {
   clearSessionCookie,
   demandSameOrigin,
   readForm,
+  readText,
   setAttemptCookie,
   setSessionCookie,
   takeAttemptCookie,
-  readText,
 } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
 export type Deps = {
   issuers: readonly Issuer[];
   pool: pg.Pool;
-  usage: Usage;
+  usage: LastUsedRecorder;
   db: Db;
   urls: Urls;
   log: Logger;
@@ -47,7 +47,8 @@ export function signInRouter(services: Deps): Router {
   router
     .route('/login')
     .get((req, res) => {
-      if (req.viewer.kind === 'account') return void res.redirect(303, toLocalPath(req.query.to, urls));
+      if (req.viewer.kind === 'account')
+        return void res.redirect(303, toLocalPath(req.query.to, urls));
       sendSignIn(services, req, res);
     })
     .post(async (req, res) => {
@@ -56,7 +57,7 @@ export function signInRouter(services: Deps): Router {
       const token = (form.get('token') ?? '').trim();
       await signIn(services, req, res, () => signInByToken(services, token, browserOf(req)));
     })
-    .all(otherMethod(['GET', 'POST']));
+    .all(refuseOtherMethods(['GET', 'POST']));
 
   router
     .route('/login/link')
@@ -77,7 +78,7 @@ export function signInRouter(services: Deps): Router {
       const secret = form.get('secret') ?? '';
       await signIn(services, req, res, () => signInByLink(services, secret, browserOf(req)));
     })
-    .all(otherMethod(['GET', 'POST']));
+    .all(refuseOtherMethods(['GET', 'POST']));
 
   for (const issuer of services.issuers) {
     const path = `/login/${issuer.config.name}`;
@@ -92,7 +93,7 @@ export function signInRouter(services: Deps): Router {
         setAttemptCookie(res, urls, attempt, seconds);
         res.set('Cache-Control', 'no-store').redirect(303, url);
       })
-      .all(otherMethod(['GET']));
+      .all(refuseOtherMethods(['GET']));
     router
       .route(`${path}/callback`)
       .get(async (req, res) => {
@@ -107,7 +108,7 @@ export function signInRouter(services: Deps): Router {
         const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
         await signIn(services, req, res, begin, to);
       })
-      .all(otherMethod(['GET']));
+      .all(refuseOtherMethods(['GET']));
   }
 
   router.use(deviceRouter(services));
@@ -120,7 +121,7 @@ export function signInRouter(services: Deps): Router {
       clearSessionCookie(res, urls);
       res.redirect(303, '/login');
     })
-    .all(otherMethod(['POST']));
+    .all(refuseOtherMethods(['POST']));
 
   router.use(/^\/log(?:in|out)(?=\/|$)/, sendProblem(services));
   return router;
@@ -144,7 +145,7 @@ async function endCurrentSession(services: Deps, { viewer }: Request): Promise<v
   if (viewer.kind === 'account' && viewer.credential.kind === 'session')
     await deleteSession(services, viewer, viewer.credential.id).catch((error) => {
       // Another request has ended it.
-      if (isUnexpected(error)) throw error;
+      if (shouldLog(error)) throw error;
     });
 }
 
@@ -179,13 +180,13 @@ function sendSignIn(
   const primary = (isFirst: boolean) => (isFirst ? ' primary' : '');
   const choices = issuers.map(
     ({ config }, index) =>
-      `<a class="button${primary(index === 0)}" href="${escaped(`/login/${config.name}${on}`)}">Sign in with ${escaped(config.label)}</a>`,
+      `<a class="button${primary(index === 0)}" href="${escapeHtml(`/login/${config.name}${on}`)}">Sign in with ${escapeHtml(config.label)}</a>`,
   );
   const body = `
-  ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
-  ${requestId ? `<p>Its request id is <code>${escaped(requestId)}</code>.</p>` : ''}
+  ${problem ? `<p class="problem" role="alert">${escapeHtml(problem)}</p>` : ''}
+  ${requestId ? `<p>Its request id is <code>${escapeHtml(requestId)}</code>.</p>` : ''}
   ${choices.length > 0 ? `<p class="choices">${choices.join('')}</p>` : ''}
-  <form method="post" action="${escaped(`/login${on}`)}">
+  <form method="post" action="${escapeHtml(`/login${on}`)}">
     <label>Personal access token
       <input name="token" type="password" autocomplete="current-password" required autofocus spellcheck="false">
     </label>
@@ -198,10 +199,10 @@ function sendSignIn(
 
 function renderConfirmation(username: string, secret: string): string {
   return `
-  <p>This link signs you in as <b>${escaped(username)}</b>. It works once.</p>
+  <p>This link signs you in as <b>${escapeHtml(username)}</b>. It works once.</p>
   <form method="post" action="/login/link">
-    <input name="secret" type="hidden" value="${escaped(secret)}">
-    <button class="primary" autofocus>Sign in as ${escaped(username)}</button>
+    <input name="secret" type="hidden" value="${escapeHtml(secret)}">
+    <button class="primary" autofocus>Sign in as ${escapeHtml(username)}</button>
   </form>
 `;
 }
@@ -211,8 +212,8 @@ function sendProblem(services: Deps): ErrorRequestHandler {
   const { log } = services;
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
-    const { status, message } = toPublic(error);
-    if (isUnexpected(error))
+    const { status, message } = toClientError(error);
+    if (shouldLog(error))
       log.error({ err: error, req: { id: req.id } }, 'somebody could not be signed in');
     const requestId = status >= 500 ? req.id : undefined;
     sendSignIn(services, req, res, { problem: message, status, requestId });

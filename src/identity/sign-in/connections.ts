@@ -5,9 +5,9 @@ import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
-import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import { record } from '../audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import { recordAudit } from '../audit.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
 import type { Account, Viewer } from '../permissions.ts';
 import { isOperatorByGroup } from './admission.ts';
@@ -62,7 +62,11 @@ export function demandSameSession(viewer: Viewer, connecting: ConnectingSession)
 }
 
 /** Whom the ticket of a page lets connect an identity. @throws AppError 401 */
-export function openConnectTicket(issuer: Issuer, viewer: Viewer, ticket: string): ConnectingSession {
+export function openConnectTicket(
+  issuer: Issuer,
+  viewer: Viewer,
+  ticket: string,
+): ConnectingSession {
   const connecting = issuer.openTicket(ticket);
   demandSameSession(viewer, connecting);
   return connecting;
@@ -75,7 +79,11 @@ export function openConnectTicket(issuer: Issuer, viewer: Viewer, ticket: string
 export async function connectIdentity(
   { db }: Deps,
   viewer: Viewer,
-  { config, claims, connecting }: { config: IssuerConfig; claims: Claims; connecting: ConnectingSession },
+  {
+    config,
+    claims,
+    connecting,
+  }: { config: IssuerConfig; claims: Claims; connecting: ConnectingSession },
 ): Promise<void> {
   const account = demandFullRights(demandSameSession(viewer, connecting));
   demandAdmitted(config, claims);
@@ -96,7 +104,7 @@ export async function connectIdentity(
     const id = newId('idn');
     await tx.identity.create({ data: { id, issuer, subject, userId } });
     await syncOperator(tx, { id, userId, operator: false }, isOperatorByGroup(config, claims));
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'identity.connect',
       namespaceIds: [account.namespace.id],
       subject: id,
@@ -111,10 +119,13 @@ export async function sliceIdentities(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<Identity>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<Identity>> {
   const { userId } = demandOwn(viewer, ofUser);
-  return readSlice<Identity>(db.identity, NEWEST, range, { where: { userId }, select: columns });
+  return readCursorPage<Identity>(db.identity, NEWEST_FIRST, range, {
+    where: { userId },
+    select: columns,
+  });
 }
 
 const columns = {
@@ -149,7 +160,7 @@ export async function deleteIdentity(
       where: { userId, method: 'oidc', id: { not: account.credential.id } },
       select: { id: true },
     });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'identity.delete',
       namespaceIds: [account.namespace.id],
       subject: id,

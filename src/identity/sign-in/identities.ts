@@ -7,7 +7,7 @@ import { identityLock } from '../../base/advisory-locks.ts';
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, forbidden } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
-import { whyNotName } from '../../base/names.ts';
+import { namespaceNameError } from '../../base/names.ts';
 import { type Db, inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { insertUser, isEmail } from '../accounts.ts';
 import { isOperatorByGroup, whyNotAdmitted } from './admission.ts';
@@ -37,7 +37,8 @@ export async function signInByIdentity(
     // Of one that signs in twice at once the second waits for the first, and finds the user.
     await lockIdentity(tx, claims);
     const user =
-      (await findKnownUser(tx, claims, operator)) ?? (await createUserFromClaims(tx, config, claims, operator));
+      (await findKnownUser(tx, claims, operator)) ??
+      (await createUserFromClaims(tx, config, claims, operator));
     return beginSession(tx, browser, {
       ...user,
       method: 'oidc',
@@ -142,7 +143,7 @@ async function chooseFreeName(tx: Db, wanted: string): Promise<string> {
     .replace(/^-+|-+$/g, '');
   for (let n = 1; n <= MAX_NAME_TRIES; n++) {
     const name = n === 1 ? plain : `${plain || 'user'}-${n}`;
-    if (whyNotName(name)) continue;
+    if (namespaceNameError(name)) continue;
     if (!(await tx.namespace.findUnique({ where: { name }, select: { id: true } }))) return name;
   }
   return `user-${newId('user').slice(-10)}`;

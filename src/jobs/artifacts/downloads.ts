@@ -4,12 +4,16 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
-import { namespaceNamed } from '../../identity/accounts.ts';
+import { resolveNamespace } from '../../identity/accounts.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
-import type { Rule } from '../../identity/rechecks.ts';
+import type { AccessRule } from '../../identity/rechecks.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { type Slice, type SliceRequest, sliceOf } from '../../platform/database/paging.ts';
+import {
+  type CursorPage,
+  type CursorPageRequest,
+  paginateList,
+} from '../../platform/database/paging.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
 import type { JobPayload } from '../payload.ts';
 import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts';
@@ -81,10 +85,10 @@ export type ArtifactFile = ArtifactEntry & { downloadUrl: string };
 export async function listFiles(
   deps: Deps,
   { base, ...key }: Artifacts,
-  range: SliceRequest,
-): Promise<Slice<ArtifactFile>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<ArtifactFile>> {
   const entries = (await listArtifacts(deps, key)) ?? [];
-  const { items, ...page } = sliceOf(entries, range, ({ path }) => path);
+  const { items, ...page } = paginateList(entries, range, ({ path }) => path);
   const signed = ({ path, sizeBytes }: ArtifactEntry): ArtifactFile => {
     const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
     const downloadUrl = deps.signer.signUrl(url, signedSubject(key.jobId, path));
@@ -109,9 +113,9 @@ export async function demandDownload(
   viewer: Viewer,
   { namespace: name, jobId, path }: { namespace: string; jobId: string; path?: string },
   query: Record<string, unknown>,
-): Promise<{ key: ArtifactKey; rule: Rule | null }> {
+): Promise<{ key: ArtifactKey; rule: AccessRule | null }> {
   if (!isId('job', jobId)) throw notFound('Job');
-  const { id: namespaceId } = await namespaceNamed(deps.db, name);
+  const { id: namespaceId } = await resolveNamespace(deps.db, name);
   const find = () => findOwner(deps, { namespaceId, jobId });
   const owner = await find();
   const key = { namespaceId, jobId, attemptId: owner?.artifactsOf ?? null };
@@ -119,7 +123,7 @@ export async function demandDownload(
   const demandRead = (reader: Viewer, repositoryId: string | null = null) =>
     demand(reader, 'job.read', { namespaceId, repositoryId });
   demandRead(viewer, owner?.repositoryId);
-  const rule: Rule = {
+  const rule: AccessRule = {
     key: `artifacts of ${jobId}`,
     async demand(now) {
       const isNarrowed = now.kind === 'account' && now.repositories;

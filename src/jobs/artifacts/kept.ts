@@ -7,12 +7,12 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
-import { record } from '../../identity/audit.ts';
+import { recordAudit } from '../../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
-import { readSlice, type Sorting } from '../../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
+import { readCursorPage, type Sorting } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
 import { visibleTo } from '../visibility.ts';
 import { removeArtifacts } from './store.ts';
@@ -90,12 +90,12 @@ export async function recordLateArtifacts(
 export async function sliceKept(
   { db }: { db: Db },
   viewer: Viewer,
-  { namespaceId, ...range }: SliceRequest & { namespaceId: string },
-): Promise<Slice<KeptArtifacts>> {
+  { namespaceId, ...range }: CursorPageRequest & { namespaceId: string },
+): Promise<CursorPage<KeptArtifacts>> {
   // Whoever may see a job may see its artifacts. The conditions use columns that both tables have.
   const visible = visibleTo(viewer) as Prisma.KeptArtifactsWhereInput;
   const where: Prisma.KeptArtifactsWhereInput = { namespaceId, removing: false, AND: [visible] };
-  return readSlice(db.keptArtifacts, NEWEST, range, { where, select: keptColumns });
+  return readCursorPage(db.keptArtifacts, NEWEST, range, { where, select: keptColumns });
 }
 
 /**
@@ -123,7 +123,7 @@ export async function deleteKeptArtifacts(
       data: { removing: true },
     });
     if (count === 0) throw notFound('Artifacts');
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'artifacts.delete',
       namespaceIds: [row.namespaceId],
       subject: id,

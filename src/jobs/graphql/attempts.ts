@@ -1,6 +1,6 @@
 /** GraphQL type of attempts. */
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType } from '../../platform/schema/paging.ts';
+import { defineConnectionType } from '../../platform/schema/paging.ts';
 import * as jobs from '../jobs.ts';
 import { AttemptOutcome } from './enums.ts';
 
@@ -62,4 +62,4 @@ const Attempt = builder.node(AttemptRef, {
   }),
 });
 
-export const AttemptConnection = connectionType('JobAttempt', Attempt);
+export const AttemptConnection = defineConnectionType('JobAttempt', Attempt);

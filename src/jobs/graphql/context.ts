@@ -8,7 +8,7 @@ declare module '../../platform/schema/context.ts' {
   interface ContextServices {
     config: Config;
     storage: Storage;
-    places: QueuePositions;
+    queuePositions: QueuePositions;
     secretBox: SecretBox;
   }
 }

@@ -1,20 +1,20 @@
 /** GraphQL types and queries of jobs. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
-import { sliceOf } from '../../platform/database/paging.ts';
+import { paginateList } from '../../platform/database/paging.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
   connectionField,
-  connectionType,
+  cursorPageArgs,
+  defineConnectionType,
+  definePageType,
   numberedPageCost,
+  offsetPageArgs,
   orderArg,
-  pageArgs,
   pageCost,
-  pageType,
-  sliceArgs,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import { selectAt, selectHere, selectOf } from '../../platform/schema/select.ts';
+import { selectForChild, selectForField, selectOf } from '../../platform/schema/select.ts';
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
 import { analyticsOf } from '../analytics.ts';
@@ -134,14 +134,14 @@ export const Job = builder.prismaNode('Job', {
       description:
         'The last text that the program printed as `::progress::text`, otherwise the current phase. For a waiting job: what it waits for, its queue position, and an estimate of the wait.',
       select: positionColumns,
-      resolve: (job, _args, { services }) => services.places.progressOf(job),
+      resolve: (job, _args, { services }) => services.queuePositions.progressOf(job),
     }),
     queue: t.field({
       type: JobQueue,
       nullable: true,
       description: 'The queue position; null if the job does not wait.',
       select: positionColumns,
-      resolve: (job, _args, { services }) => services.places.findPosition(job),
+      resolve: (job, _args, { services }) => services.queuePositions.findPosition(job),
     }),
     artifacts: t.field({
       type: JobArtifacts,
@@ -248,19 +248,19 @@ export const Job = builder.prismaNode('Job', {
       type: AttemptConnection,
       description: 'The attempts to run the job, in order of their creation.',
       complexity: pageCost(),
-      args: sliceArgs,
+      args: cursorPageArgs,
       // Retries and losses are bounded, so all attempts are read together with the jobs, in one query.
       select: { attempts: { select: jobs.attemptColumns, orderBy: { number: 'asc' } } },
       resolve: ({ attempts }, args) =>
         toConnection(
-          sliceOf(attempts, args, ({ number }) => String(number)),
+          paginateList(attempts, args, ({ number }) => String(number)),
           args,
         ),
     }),
   }),
 });
 
-const JobPage = pageType<{ id: string }>('JobPage', Job);
+const JobPage = definePageType<{ id: string }>('JobPage', Job);
 
 const listArgs = builder.args((t) => ({
   sort: t.field({
@@ -287,7 +287,7 @@ builder.queryFields((t) => ({
       name: t.arg.string({ required: true, description: 'The name of the job.' }),
     },
     resolve: (_root, args, context, info) => {
-      const select = selectHere<Prisma.JobSelect>(context, info);
+      const select = selectForField<Prisma.JobSelect>(context, info);
       return jobs.getJob(context.services, context.viewer, args, select) as never;
     },
   }),
@@ -299,20 +299,20 @@ builder.queryFields((t) => ({
     complexity: numberedPageCost(),
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      ...pageArgs,
+      ...offsetPageArgs,
       ...listArgs,
     },
     resolve: (_root, args, context, info) => {
-      const select = selectAt<Prisma.JobSelect>(context, info, 'nodes');
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'nodes');
       return lists.listJobs(context.services, context.viewer, args, select);
     },
   }),
 }));
 
-const JobConnection = connectionType('Job', Job);
+const JobConnection = defineConnectionType('Job', Job);
 
 const sliceListArgs = builder.args((t) => ({
-  ...sliceArgs,
+  ...cursorPageArgs,
   ...listArgs,
   filter: t.field({ type: JobFilter, description: 'Only jobs that meet all of these conditions.' }),
 }));

@@ -1,7 +1,12 @@
 /** GraphQL types of kept artifacts: the list of a namespace, and their deletion. */
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as kept from '../artifacts/kept.ts';
 import { JobArtifacts } from './outputs.ts';
@@ -32,11 +37,11 @@ const KeptArtifacts = builder.objectRef<kept.KeptArtifacts>('KeptArtifacts').imp
 
 builder.prismaObjectField(Namespace, 'keptArtifacts', (t) =>
   t.field({
-    type: connectionType('KeptArtifacts', KeptArtifacts),
+    type: defineConnectionType('KeptArtifacts', KeptArtifacts),
     nullable: true,
     description: 'Artifacts that were kept when their jobs were deleted, latest deletion first.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await kept.sliceKept(services, viewer, { ...args, namespaceId: id }), args),

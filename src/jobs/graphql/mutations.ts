@@ -2,7 +2,7 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
-import { selectAt } from '../../platform/schema/select.ts';
+import { selectForChild } from '../../platform/schema/select.ts';
 import * as jobs from '../jobs.ts';
 import { REQUEST_RULES } from '../request.ts';
 import { rerunJob } from '../rerun.ts';
@@ -188,7 +188,7 @@ builder.mutationFields((t) => ({
     description: 'Creates a job and queues it. It runs the commit that the branch points to now.',
     args: { input: t.arg({ type: CreateJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
-      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
       return jobs.createJob(context.services, context.viewer, input, select);
     },
   }),
@@ -199,7 +199,7 @@ builder.mutationFields((t) => ({
       'Creates a job with the settings of another, including environment, secrets and labels, and queues it.',
     args: { input: t.arg({ type: RerunJobInput, ...INPUT }) },
     resolve: async (_root, { input }, context, info) => {
-      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
       return { job: await rerunJob(context.services, context.viewer, input, select) };
     },
   }),
@@ -210,7 +210,7 @@ builder.mutationFields((t) => ({
       'Cancels a job at once. All its processes get SIGTERM, and SIGKILL after 30 seconds.',
     args: { input: t.arg({ type: CancelJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
-      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
       return jobs.cancelJob(context.services, context.viewer, input, select);
     },
   }),

@@ -1,6 +1,11 @@
 /** GraphQL types of resource usage and artifacts. */
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import type { analyticsOf } from '../analytics.ts';
 import type { ArtifactFile } from '../artifacts/downloads.ts';
 import * as downloads from '../artifacts/downloads.ts';
@@ -79,11 +84,11 @@ export const JobArtifacts = builder.objectRef<downloads.Artifacts>('JobArtifacts
         'A link to all files as a gzip tar archive, valid for 15 minutes without credentials.',
     }),
     files: t.field({
-      type: connectionType('ArtifactFile', File),
+      type: defineConnectionType('ArtifactFile', File),
       nullable: true,
       description: 'The files, in the order of the archive.',
       complexity: pageCost(),
-      args: sliceArgs,
+      args: cursorPageArgs,
       resolve: async (artifacts, args, { services }) =>
         toConnection(await downloads.listFiles(services, artifacts, args), args),
     }),

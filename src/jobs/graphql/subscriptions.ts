@@ -3,11 +3,11 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import {
-  endedByReader,
-  eventArgs,
-  eventTypes,
-  followQuery,
+  abortWithReader,
+  defineEventArgs,
+  defineEventTypes,
   orThrow,
+  toFollowQuery,
 } from '../../platform/schema/subscription.ts';
 import * as following from '../following.ts';
 import * as jobs from '../jobs.ts';
@@ -15,15 +15,19 @@ import { JobStatus } from './enums.ts';
 import { Job } from './jobs.ts';
 import { JobLogBatch, JobLogEvent } from './logs.ts';
 
-const JobEventType = eventTypes<following.JobEventType>('JobEventType', 'What happened to a job.', {
-  'job.queued': 'The job was created, or queued for a retry.',
-  'job.running': 'The process of the job started.',
-  'job.succeeded': 'The job ended with exit code 0.',
-  'job.failed': 'The job ended with another exit code, or could not be started.',
-  'job.cancelled': 'A user cancelled the job.',
-  'job.timed_out': 'The job exceeded its timeout.',
-  'job.deleted': 'The job was deleted.',
-});
+const JobEventType = defineEventTypes<following.JobEventType>(
+  'JobEventType',
+  'What happened to a job.',
+  {
+    'job.queued': 'The job was created, or queued for a retry.',
+    'job.running': 'The process of the job started.',
+    'job.succeeded': 'The job ended with exit code 0.',
+    'job.failed': 'The job ended with another exit code, or could not be started.',
+    'job.cancelled': 'A user cancelled the job.',
+    'job.timed_out': 'The job exceeded its timeout.',
+    'job.deleted': 'The job was deleted.',
+  },
+);
 
 const NULL_IN_OLD_EVENTS = 'Null in events of earlier versions.';
 
@@ -96,7 +100,7 @@ builder.subscriptionFields((t) => ({
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
       const start = await following.followLog(services, viewer, args);
-      return endedByReader(start);
+      return abortWithReader(start);
     },
     resolve: orThrow,
   }),
@@ -106,7 +110,7 @@ builder.subscriptionFields((t) => ({
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
       const start = await following.followLogBatches(services, viewer, args);
-      return endedByReader((signal) => entriesOf(start(signal)));
+      return abortWithReader((signal) => entriesOf(start(signal)));
     },
     resolve: orThrow,
   }),
@@ -114,9 +118,9 @@ builder.subscriptionFields((t) => ({
     type: JobEvent,
     description:
       'All events of a job, or of all jobs in one or several namespaces. It ends with an error if the viewer loses access to one of them.',
-    args: eventArgs('A job of the single namespace. By default all jobs.'),
+    args: defineEventArgs('A job of the single namespace. By default all jobs.'),
     subscribe: async (_root, args, { services, viewer }) =>
-      endedByReader(await following.followEvents(services, viewer, followQuery(args))),
+      abortWithReader(await following.followEvents(services, viewer, toFollowQuery(args))),
     resolve: orThrow,
   }),
 }));

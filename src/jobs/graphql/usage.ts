@@ -1,9 +1,14 @@
 /** GraphQL types of the usage of a namespace and its cost. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { userById } from '../../identity/accounts.ts';
+import { findUserById } from '../../identity/accounts.ts';
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import { namespaceUsage, type UsageRow } from '../usage-ledger.ts';
 
@@ -28,7 +33,7 @@ const NamespaceUsage = builder.objectRef<UsageRow>('NamespaceUsage').implement({
       resolve: (query, { userId }, _args, { services }) =>
         userId === null
           ? null
-          : (userById(services, userId, selectOf<Prisma.UserSelect>(query)) as never),
+          : (findUserById(services, userId, selectOf<Prisma.UserSelect>(query)) as never),
     }),
     runtimeSeconds: t.field({
       type: 'SafeInt',
@@ -47,7 +52,7 @@ const NamespaceUsage = builder.objectRef<UsageRow>('NamespaceUsage').implement({
   }),
 });
 
-const UsageConnection = connectionType('NamespaceUsage', NamespaceUsage);
+const UsageConnection = defineConnectionType('NamespaceUsage', NamespaceUsage);
 
 builder.prismaObjectField(Namespace, 'usage', (t) =>
   t.field({
@@ -57,7 +62,7 @@ builder.prismaObjectField(Namespace, 'usage', (t) =>
       'The usage of the jobs and its cost, oldest first. Members may see the total; only admins may see the usage of each user.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       from: t.arg({ type: 'Date', required: true, description: 'The first day.' }),
       to: t.arg({
         type: 'Date',

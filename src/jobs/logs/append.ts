@@ -3,7 +3,7 @@
  * entries become visible in the order of their numbers, and no entry appears before the position of a reader.
  */
 import type pg from 'pg';
-import { Moment, microsOf } from '../../platform/database/times.ts';
+import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { LogCursor } from '../../runners/runner.ts';
 import { PAGE_COLUMNS, pageRows, toPageColumns } from './columns.ts';
 import { COMPACT_AT, compactPages } from './compaction.ts';
@@ -66,10 +66,10 @@ export async function appendLines(
 
 /** Makes the times of all lines of a log distinct, so that a client that asks for lines after a time misses none. */
 function makeTimesIncrease(lines: readonly LogLine[], after: Date | null): LogLine[] {
-  let micros = after === null ? 0 : microsOf(after);
+  let micros = after === null ? 0 : toMicroseconds(after);
   return lines.map(({ timestamp, message }) => {
-    micros = Math.max(microsOf(timestamp), micros + 1);
-    return { timestamp: new Moment(micros), message };
+    micros = Math.max(toMicroseconds(timestamp), micros + 1);
+    return { timestamp: new MicrosecondDate(micros), message };
   });
 }
 

@@ -2,7 +2,7 @@
 import type pg from 'pg';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { type Coalesced, coalesce } from '../../platform/database/coalesce.ts';
-import { untilAnswered } from '../../platform/database/outage.ts';
+import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { isOver } from '../state.ts';
 import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
@@ -38,7 +38,7 @@ export async function* followJournal(
   for await (const why of bus.wakes(`job:${jobId}`, signal)) {
     let hasMore = true;
     while (hasMore && !signal.aborted) {
-      const step = await untilAnswered(() => readSharedStep(pool, jobId, cursor), signal);
+      const step = await retryWhileUnavailable(() => readSharedStep(pool, jobId, cursor), signal);
       if (step) last = { status: step.status, exitCode: step.exitCode };
       if (step && step.entries.length > 0) yield { kind: 'entries', entries: step.entries };
       cursor = Math.max(cursor, step?.reached ?? 0);

@@ -7,11 +7,11 @@
 import { forbidden, notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
-import { namespaceNamed } from '../../identity/accounts.ts';
-import { accountById } from '../../identity/authenticate.ts';
-import type { Usage } from '../../identity/last-used.ts';
+import { resolveNamespace } from '../../identity/accounts.ts';
+import { readAccountByCredentialId } from '../../identity/authenticate.ts';
+import type { LastUsedRecorder } from '../../identity/last-used.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
-import type { Rule } from '../../identity/rechecks.ts';
+import type { AccessRule } from '../../identity/rechecks.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { openStreamOfJob, readRuleOf, type StreamQuery, streamColumns } from '../following.ts';
@@ -58,10 +58,10 @@ export async function demandLogText(
   viewer: Viewer,
   { namespace, jobId }: LogAddress,
   query: Record<string, unknown>,
-): Promise<{ id: string; name: string; rule: Rule | null }> {
+): Promise<{ id: string; name: string; rule: AccessRule | null }> {
   const { db, signer } = services;
   if (!isId('job', jobId)) throw notFound('Job');
-  const { id: namespaceId } = await namespaceNamed(db, namespace);
+  const { id: namespaceId } = await resolveNamespace(db, namespace);
   const job = await db.job.findUnique({
     where: { id: jobId, namespaceId },
     select: accessColumns,
@@ -78,7 +78,7 @@ export async function demandLogText(
  * @throws AppError 400, 403 if the signature is invalid or expired, and the errors of `openStream`
  */
 export async function openLinkedStream(
-  services: Parameters<typeof openStreamOfJob>[0] & { signer: Signer; usage: Usage },
+  services: Parameters<typeof openStreamOfJob>[0] & { signer: Signer; usage: LastUsedRecorder },
   { namespace, jobId }: LogAddress,
   { credential, ...signature }: Record<string, unknown>,
   query: StreamQuery,
@@ -89,8 +89,8 @@ export async function openLinkedStream(
     typeof credential === 'string' &&
     signer.verify(streamSubject(jobId, credential), signature);
   if (!isValid) throw forbidden('This link is invalid or has expired; request a new link');
-  const viewer = await accountById(services, credential);
-  const { id: namespaceId } = await namespaceNamed(db, namespace);
+  const viewer = await readAccountByCredentialId(services, credential);
+  const { id: namespaceId } = await resolveNamespace(db, namespace);
   const job = await db.job.findUnique({
     where: { id: jobId, namespaceId },
     select: { ...accessColumns, createdById: true, ...streamColumns },

@@ -14,7 +14,7 @@
 import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
-import { Moment, microsOf } from '../../platform/database/times.ts';
+import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 
 export type LogLine = { timestamp: Date; message: string };
 export type LogEntry = { kind: 'log'; seq: number; timestamp: Date; message: string };
@@ -96,7 +96,7 @@ async function encodePage(entries: readonly NewEntry[], text: number): Promise<P
   let previous = 0;
   let until = Number.NEGATIVE_INFINITY;
   for (const [at, entry] of entries.entries()) {
-    const micros = microsOf(entry.timestamp);
+    const micros = toMicroseconds(entry.timestamp);
     u.push(micros - previous);
     previous = micros;
     if (entry.kind === 'status') s.push(at);
@@ -146,7 +146,7 @@ export function parsePage({ first_seq }: Pick<StoredPage, 'first_seq'>, plain: s
     const seq = first + at;
     return statuses.has(at)
       ? { kind: 'status', seq, timestamp: new Date(micros / 1_000), message: message as JobStatus }
-      : { kind: 'log', seq, timestamp: new Moment(micros), message };
+      : { kind: 'log', seq, timestamp: new MicrosecondDate(micros), message };
   });
 }
 

@@ -2,7 +2,7 @@
 
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
-import { microsOf } from '../../platform/database/times.ts';
+import { toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { decodePage, type Entry, type LogEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
@@ -102,7 +102,7 @@ export async function firstSeqAfter(
   if (!page?.data) return Number(page?.next ?? 1);
   const entries = await decodePage(page as StoredPage);
   const found = entries.find(
-    ({ kind, timestamp }) => kind === 'log' && microsOf(timestamp) > microsOf(since),
+    ({ kind, timestamp }) => kind === 'log' && toMicroseconds(timestamp) > toMicroseconds(since),
   );
   return found?.seq ?? Number(page.next);
 }

@@ -2,7 +2,7 @@
 
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
-import { Moment, microsOf } from '../../platform/database/times.ts';
+import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { decodePage, type Entry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 import { firstSeqAfter } from './read.ts';
@@ -44,7 +44,7 @@ export async function readWindow(
   const { after, at, before } = query;
   // `at` is inclusive, and times have microsecond precision.
   const from = at
-    ? await firstSeqAfter(pool, jobId, new Moment(microsOf(at) - 1))
+    ? await firstSeqAfter(pool, jobId, new MicrosecondDate(toMicroseconds(at) - 1))
     : (after ?? 0) + 1;
   const span = forwards ? { low: from, end: null } : { low: null, end: before ?? null };
   let granted = 0;

@@ -26,7 +26,7 @@ export type ResourceRequest = { gpu: string; gpuCount: number; cpu: number; memo
 export type Grant = { machine: string; cpus: number; memoryBytes: number; shared: boolean };
 
 /** Capacity that an attempt holds. `leaving`: the attempt is over, but its processes may still run. */
-export type Reservation = ResourceRequest & { machine: string; leaving?: boolean };
+export type HeldCapacity = ResourceRequest & { machine: string; leaving?: boolean };
 
 /** A waiting job. `image`: unset means none. */
 export type Candidate = ResourceRequest & {
@@ -55,7 +55,7 @@ type Input<C extends Candidate> = {
   /** How many jobs this worker runs at once on all its machines together. */
   slots: number;
   slotsFree: number;
-  held: Iterable<Reservation>;
+  held: Iterable<HeldCapacity>;
   lines: readonly QueueLine<C>[];
   /** Waiting jobs with a reservation. */
   reserved: readonly C[];
@@ -170,7 +170,7 @@ class MachineRoom {
 function computeRooms(
   machines: readonly Machine[],
   slots: number,
-  heldCapacity: Iterable<Reservation>,
+  heldCapacity: Iterable<HeldCapacity>,
 ): Map<string, MachineRoom> {
   const rooms = new Map(machines.map((machine) => [machine.id, new MachineRoom(machine, slots)]));
   for (const held of heldCapacity) {
@@ -194,7 +194,7 @@ function computeRooms(
  * Finds the pools in which a job could start, before the queue is read: GPU model, or `none` → the most GPUs that a job may
  * ask for (0 for `none`). A pool without a free GPU is left out.
  */
-export function openPools(
+export function findClaimablePools(
   input: Pick<Input<Candidate>, 'machines' | 'slots' | 'held'>,
 ): Map<string, number> {
   const pools = new Map<string, number>();

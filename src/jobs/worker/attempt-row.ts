@@ -7,7 +7,7 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Config } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Cluster } from '../../cluster/cluster.ts';
-import { columnOf } from '../../platform/database/keyset.ts';
+import { toColumnName } from '../../platform/database/keyset.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
@@ -84,7 +84,7 @@ export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumn
 function selectList(alias: string, fields: object, prefix = ''): string {
   return Object.entries(fields)
     .filter(([, selected]) => selected === true)
-    .map(([field]) => `${alias}.${columnOf(field)} as "${prefix}${field}"`)
+    .map(([field]) => `${alias}.${toColumnName(field)} as "${prefix}${field}"`)
     .join(', ');
 }
 

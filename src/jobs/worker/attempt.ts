@@ -5,9 +5,9 @@
  * stored handle, asks the runner for the state of the process, and continues from there.
  */
 
-import { ServerAway } from '../../cluster/cluster.ts';
+import { ServerUnavailable } from '../../cluster/cluster.ts';
 import { DISK_FULL_MESSAGE, isDiskFull } from '../../platform/database/outage.ts';
-import { StorageAway } from '../../platform/storage/storage.ts';
+import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import { inSpan, inTrace, type Span } from '../../platform/tracing/spans.ts';
 import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../../runners/runner.ts';
 import { sampleUsage } from '../analytics.ts';
@@ -145,9 +145,9 @@ export async function failAttempt(deps: Deps, attemptId: string, error: unknown)
   const attempt = await readAttempt(deps, attemptId);
   const reason = isDiskFull(error)
     ? DISK_FULL_MESSAGE
-    : error instanceof StorageAway
+    : error instanceof StorageUnavailable
       ? 'The storage for artifacts could not be reached'
-      : error instanceof ServerAway
+      : error instanceof ServerUnavailable
         ? 'The repository could not be cloned: no server that has it could be reached'
         : 'The server repeatedly failed to supervise this attempt; see the log of the server';
   if (attempt) await killAndFail(deps, attempt, reason);

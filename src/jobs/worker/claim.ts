@@ -23,7 +23,7 @@ import type { Pool, PoolClient } from 'pg';
 import pg from 'pg';
 import { JOB_CLAIM_LOCK } from '../../base/advisory-locks.ts';
 import { newId } from '../../base/ids.ts';
-import { onConnection } from '../../platform/database/client.ts';
+import { withConnection } from '../../platform/database/client.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, QueueLine, ResourceRequest } from './admission.ts';
 
@@ -203,7 +203,7 @@ export async function claimJobs(
   };
   // A namespace is skipped only together with jobs of it.
   const reading = query.skip.jobs.length > 0 ? 'read_skipping' : 'read';
-  return onConnection(pool, async (client) => {
+  return withConnection(pool, async (client) => {
     await prepareStatements(client);
     const begin = execute('begin', {});
     const read = await runStatements<Row>(client, ['begin', begin, execute(reading, query)]);

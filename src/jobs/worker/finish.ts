@@ -5,15 +5,15 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError } from '../../base/errors.ts';
 import {
   DISK_FULL_MESSAGE,
-  isDatabaseAway,
+  isDatabaseUnavailable,
   isDiskFull,
   isResourceExhausted,
 } from '../../platform/database/outage.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
-import { wake } from '../../platform/events/outbox.ts';
-import { demandRoom } from '../../platform/limits/quotas.ts';
+import { notifyReaders } from '../../platform/events/outbox.ts';
+import { requireQuota } from '../../platform/limits/quotas.ts';
 import type { AttemptOutcome } from '../../platform/metrics/metrics.ts';
-import { StorageAway } from '../../platform/storage/storage.ts';
+import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import {
   type Handle,
   type LogCursor,
@@ -58,7 +58,7 @@ export async function collectArtifacts(
       async demandRoom(size) {
         // The reserve of free space is for the database, which shuts down on a full disk.
         if (deps.space.low) throw Object.assign(new Error(DISK_FULL_MESSAGE), { code: 'ENOSPC' });
-        await demandRoom(deps, owner, 'storageBytes', size);
+        await requireQuota(deps, owner, 'storageBytes', size);
       },
       signal,
     });
@@ -66,7 +66,7 @@ export async function collectArtifacts(
     return leftOut > 0 ? { stored, note: describeLeftOut(leftOut) } : { stored };
   } catch (error) {
     const isFull = isDiskFull(error);
-    const isAway = isDatabaseAway(error) || error instanceof StorageAway;
+    const isAway = isDatabaseUnavailable(error) || error instanceof StorageUnavailable;
     if (signal.aborted || isAway || (isResourceExhausted(error) && !isFull)) throw error;
     const isExpected = error instanceof TooLarge || error instanceof AppError;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot store the artifacts');
@@ -160,7 +160,7 @@ async function recordEnd(
     const { at: endedAt, ...how } = ended;
     await tx.jobAttempt.updateMany({ where: { id }, data: { ...begun, endedAt, ...how } });
     // Followers of a cancelled job wait for the end of its attempt, and no other notification wakes them.
-    await wake(tx, `job:${job.id}`);
+    await notifyReaders(tx, `job:${job.id}`);
   });
   return null;
 }
@@ -298,7 +298,7 @@ export function loseAttempt(
       return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
     });
     // Also if the attempt no longer holds the job: followers of a cancelled job wait for this notification.
-    await wake(tx, `job:${jobId}`);
+    await notifyReaders(tx, `job:${jobId}`);
     return markLost(tx, attemptId);
   });
 }

@@ -5,9 +5,9 @@
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import { isDatabaseAway } from '../../platform/database/outage.ts';
+import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import { RunnerAway } from '../../runners/runner.ts';
-import type { Reservation } from './admission.ts';
+import type { HeldCapacity } from './admission.ts';
 import { failAttempt, superviseAttempt } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import type { Claim } from './claim.ts';
@@ -24,7 +24,7 @@ const PROGRESS_MS = 60_000;
 const REMOVAL_MS = 10_000;
 
 type Ids = Pick<Claim, 'attemptId' | 'jobId' | 'machine'>;
-type Held = Reservation & { done: Promise<void> };
+type Held = HeldCapacity & { done: Promise<void> };
 
 type Options = {
   pauses: Pauses;
@@ -60,7 +60,7 @@ export class HeldAttempts {
   }
 
   /** The capacity in use. An attempt that is being removed and still has its slot counts as one that has not ended. */
-  capacity(): Reservation[] {
+  capacity(): HeldCapacity[] {
     const withoutSlot = [...this.#leaving].filter(([attemptId]) => !this.#active.has(attemptId));
     return [
       ...this.#active.values(),
@@ -123,7 +123,7 @@ export class HeldAttempts {
       try {
         return await superviseAttempt(this.#deps, { attemptId, jobId }, signal);
       } catch (error) {
-        if (signal.aborted || isDatabaseAway(error)) throw error;
+        if (signal.aborted || isDatabaseUnavailable(error)) throw error;
         const isAway = error instanceof RunnerAway && !this.#hasMachine(attempt.machine);
         awaySince = isAway ? Math.min(awaySince, Date.now()) : Number.POSITIVE_INFINITY;
         if (Date.now() - awaySince > awayMs && (await returnToQueue(this.#deps, attempt))) {
@@ -150,7 +150,7 @@ export class HeldAttempts {
     try {
       await failAttempt(this.#deps, attemptId, cause);
     } catch (error) {
-      if (isDatabaseAway(error)) throw error;
+      if (isDatabaseUnavailable(error)) throw error;
       // The next start of the server resumes the attempt. Until then it must not keep a slot from other jobs.
       this.#deps.log.error({ err: error, job: jobId }, 'Cannot record the end of the attempt');
     }
@@ -158,7 +158,7 @@ export class HeldAttempts {
   }
 
   /** Settles when the attempt is removed, or when waiting for its removal would hold the slot for too long. */
-  async #remove(attemptId: string, capacity: Reservation): Promise<void> {
+  async #remove(attemptId: string, capacity: HeldCapacity): Promise<void> {
     const { done, tried } = this.removeWithRetries(`attempt ${attemptId}`, () =>
       this.#deps.runner.remove({ attempt: attemptId }),
     );

@@ -1,7 +1,7 @@
 /** Prepares an attempt before its start: the checkout and the environment. */
 import { AppError } from '../../base/errors.ts';
-import { diskRoom } from '../../base/hardware.ts';
-import { isDatabaseAway } from '../../platform/database/outage.ts';
+import { diskLimits } from '../../base/hardware.ts';
+import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import {
   type AttemptSpec,
   type Handle,
@@ -34,7 +34,7 @@ export async function prepare(
     return { handle: await runner.prepare(buildSpec(deps, attempt, secrets, progress), ended) };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
-    if (isDatabaseAway(error) || isTransient(error)) {
+    if (isDatabaseUnavailable(error) || isTransient(error)) {
       if (error instanceof RunnerAway) progress.say(PHASES.away);
       // A partial checkout or image may be the reason for a full disk.
       await runner
@@ -91,7 +91,7 @@ function buildSpec(
         const { repositoryId, commitSha } = source;
         if (!repositoryId || !commitSha)
           throw new Unstartable(`The repository ${job.repo} is gone`);
-        const limits = diskRoom(job.diskGb);
+        const limits = diskLimits(job.diskGb);
         const { room } = deps.space;
         // The last progress may be that of the image.
         say(PHASES.cloning);

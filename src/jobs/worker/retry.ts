@@ -2,11 +2,15 @@
 
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { ServerAway } from '../../cluster/cluster.ts';
+import { ServerUnavailable } from '../../cluster/cluster.ts';
 import { GitUnavailable } from '../../git/processes/run.ts';
-import { isDatabaseAway, isDiskFull, isResourceExhausted } from '../../platform/database/outage.ts';
+import {
+  isDatabaseUnavailable,
+  isDiskFull,
+  isResourceExhausted,
+} from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
-import { StorageAway } from '../../platform/storage/storage.ts';
+import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import { RunnerAway, RunnerFault } from '../../runners/runner.ts';
 
 /** Milliseconds between tries. They double from the first to the longest. */
@@ -26,8 +30,8 @@ export function isTransient(error: unknown): boolean {
     isResourceExhausted(error) ||
     isDiskFull(error) ||
     error instanceof GitUnavailable ||
-    error instanceof StorageAway ||
-    error instanceof ServerAway ||
+    error instanceof StorageUnavailable ||
+    error instanceof ServerUnavailable ||
     error instanceof RunnerAway ||
     error instanceof RunnerFault ||
     (error instanceof AppError && error.status === 503)
@@ -54,7 +58,7 @@ export async function retry<T>(
       return await step();
     } catch (error) {
       if (signal.aborted) break;
-      const isAway = isDatabaseAway(error) || error instanceof RunnerAway;
+      const isAway = isDatabaseUnavailable(error) || error instanceof RunnerAway;
       if (Date.now() - startedAt > pauses.longestMs) pause = pauses.firstMs;
       if (isAway) pause = Math.min(pause, MAX_AWAY_PAUSE_MS);
       // An unavailable database or engine is logged as an error only once; any other error each time.

@@ -7,7 +7,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { kindsOf, type Machine } from '../../runners/runner.ts';
 import { capacityOf, runsImages } from '../worker-capacity.ts';
-import { admit, openPools, type Reservations } from './admission.ts';
+import { admit, findClaimablePools, type Reservations } from './admission.ts';
 import type { Deps } from './attempt-row.ts';
 import { type Claim, claimJobs, createSkipList, type SkipList, type WaitingJob } from './claim.ts';
 import { loseAttempt } from './finish.ts';
@@ -199,7 +199,7 @@ class JobWorker implements Worker {
       const capacity = this.#capacity;
       const machines = capacity.filter(({ away }) => !away);
       const elsewhere = [...this.#peers.machines, ...capacity.filter(({ away }) => away)];
-      const pools = openPools({ machines, slots, held });
+      const pools = findClaimablePools({ machines, slots, held });
       if (slotsFree <= 0 || pools.size === 0) return false;
       const short = Math.min(slotsFree, SHORT_SCAN);
       let passedOver = false;
@@ -239,7 +239,8 @@ class JobWorker implements Worker {
       // The scan saw all jobs of these pools and claimed them. A job that arrives later wakes the worker.
       if (!isLong && !passedOver && admitted.length < short && !isLocked)
         return (
-          skipList.jobs.size === 0 && hasAllPools(pools, openPools({ machines, slots, held: [] }))
+          skipList.jobs.size === 0 &&
+          hasAllPools(pools, findClaimablePools({ machines, slots, held: [] }))
         );
       if (claims.length > 0 || isLocked) continue;
       if (isLong || !passedOver) return false;

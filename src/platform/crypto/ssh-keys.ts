@@ -148,8 +148,10 @@ function readRsa(reader: Reader): KeyObject {
   // Clients use 65537. With the exponent 1 everybody could sign.
   if (bitLength(e) < 2 || bitLength(e) > 64 || (e.at(-1) ?? 0) % 2 === 0)
     throw new Error('has an unsafe exponent');
-  if (bits < MIN_RSA_BITS) throw new Error(`has ${bits} bits, but at least ${MIN_RSA_BITS} are required`);
-  if (bits > MAX_RSA_BITS) throw new Error(`has ${bits} bits, but at most ${MAX_RSA_BITS} are allowed`);
+  if (bits < MIN_RSA_BITS)
+    throw new Error(`has ${bits} bits, but at least ${MIN_RSA_BITS} are required`);
+  if (bits > MAX_RSA_BITS)
+    throw new Error(`has ${bits} bits, but at most ${MAX_RSA_BITS} are allowed`);
   return importJwk({ kty: 'RSA', n: n.toString('base64url'), e: e.toString('base64url') });
 }
 

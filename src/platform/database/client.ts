@@ -17,8 +17,8 @@ type Database = {
   client: PrismaClient;
   pool: pg.Pool;
   /** See `EmbeddedPostgres`; does nothing for other databases. */
-  own(log: Logger): void;
-  disown(): void;
+  takeOwnership(log: Logger): void;
+  releaseOwnership(): void;
   close(): Promise<void>;
 };
 
@@ -87,8 +87,8 @@ async function connectDatabase(
     target,
     client,
     pool,
-    own: (log) => embedded?.own(log),
-    disown: () => embedded?.disown(),
+    takeOwnership: (log) => embedded?.takeOwnership(log),
+    releaseOwnership: () => embedded?.releaseOwnership(),
     async close() {
       await client.$disconnect();
       await pool.end();
@@ -106,7 +106,7 @@ export function inTransaction<T>(
 }
 
 /** Runs `work` on one connection. If `work` fails, the connection is closed, because a transaction may be open. */
-export async function onConnection<T>(
+export async function withConnection<T>(
   pool: pg.Pool,
   work: (client: pg.PoolClient) => Promise<T>,
 ): Promise<T> {
@@ -130,7 +130,7 @@ export function inPoolTransaction<T>(
   pool: pg.Pool,
   work: (client: pg.PoolClient) => Promise<T>,
 ): Promise<T> {
-  return onConnection(pool, async (client) => {
+  return withConnection(pool, async (client) => {
     await client.query('begin');
     const result = await work(client);
     await client.query('commit');
@@ -152,7 +152,10 @@ export function violatesReference(error: unknown, column: string): boolean {
 }
 
 /** Name of the violated constraint, null for other errors. The error may be from Prisma, from raw SQL in Prisma, or from `pg`. */
-function violatedConstraint(error: unknown, { code, state }: { code: string; state: string }): string | null {
+function violatedConstraint(
+  error: unknown,
+  { code, state }: { code: string; state: string },
+): string | null {
   if (error instanceof pg.DatabaseError)
     return error.code === state ? (error.constraint ?? '') : null;
   if (!(error instanceof Prisma.PrismaClientKnownRequestError)) return null;
@@ -205,7 +208,10 @@ async function checkDatabaseUrl(connectionString: string): Promise<void> {
 function toConfigError(error: unknown, client: pg.Client | undefined): ConfigError {
   const { code = '', message } = error as Error & { code?: string };
   // The parser's own message may quote the URL and its password.
-  if (!client) return new ConfigError('DATABASE_URL: is not a valid database URL, such as postgres://user:password@host:5432/loam');
+  if (!client)
+    return new ConfigError(
+      'DATABASE_URL: is not a valid database URL, such as postgres://user:password@host:5432/loam',
+    );
   const why: Record<string, string> = {
     ECONNREFUSED: `nothing listens at ${addressOf(client)}`,
     ENOENT: `nothing listens at ${addressOf(client)}`,
@@ -222,7 +228,9 @@ function toConfigError(error: unknown, client: pg.Client | undefined): ConfigErr
   const redacted = password ? firstLine.replaceAll(password, '***') : firstLine;
   // The start is not retried if the host name does not exist; everything else may become reachable.
   const cause = code === 'ENOTFOUND' ? undefined : error;
-  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${addressOf(client)}: ${redacted}`}`, { cause });
+  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${addressOf(client)}: ${redacted}`}`, {
+    cause,
+  });
 }
 
 function addressOf({ host, port }: pg.Client): string {

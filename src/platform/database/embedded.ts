@@ -13,11 +13,11 @@ import {
   initCluster,
   isAlive,
   lastLogError,
-  startPostmaster,
   prepareCluster,
   runningPostmaster,
   SUPERUSER,
   socketDirectory,
+  startPostmaster,
   stopPostmaster,
 } from './postmaster.ts';
 
@@ -31,9 +31,9 @@ type EmbeddedPostgres = {
    * To be called when this Loam owns the data folder: from now on PostgreSQL is restarted whenever it ends, and `stop` also
    * ends an adopted PostgreSQL. Before, `stop` only ends a PostgreSQL that was started here.
    */
-  own(log: Logger): void;
+  takeOwnership(log: Logger): void;
   /** To be called when another Loam owns the folder: PostgreSQL is left running for that Loam. */
-  disown(): void;
+  releaseOwnership(): void;
   stop(): Promise<void>;
 };
 
@@ -68,7 +68,8 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
     const pid = await runningPostmaster(cluster);
     if (pid === undefined) return;
     // Another Loam may use a PostgreSQL that was started here; that Loam then holds the folder's lock.
-    if (isOwner || (pid === startedPid && !(await hasOtherClients(socketDir)))) await stopPostmaster(pid);
+    if (isOwner || (pid === startedPid && !(await hasOtherClients(socketDir))))
+      await stopPostmaster(pid);
   };
   try {
     let pid = await runningPostmaster(cluster);
@@ -83,12 +84,12 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
     throw new ConfigError(`LOAM_DATA_DIR: the embedded PostgreSQL did not start: ${reason}`);
   }
   return {
-    target: targetIn(dir),
-    own(log) {
+    target: socketTarget(dir),
+    takeOwnership(log) {
       isOwner = true;
       watching = restartWhenEnded(paths, log, stopping.signal);
     },
-    disown() {
+    releaseOwnership() {
       isOwner = false;
       stopping.abort();
     },
@@ -97,7 +98,7 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
 }
 
 /** Address of the PostgreSQL of `dir`, whether it runs or not. */
-export function targetIn(dir: string): SocketTarget {
+export function socketTarget(dir: string): SocketTarget {
   return {
     host: socketDirectory(dir),
     user: SUPERUSER,
@@ -107,7 +108,11 @@ export function targetIn(dir: string): SocketTarget {
 }
 
 /** Restarts PostgreSQL whenever it has ended, until `stopping` aborts. Never rejects. */
-async function restartWhenEnded(paths: ClusterPaths, log: Logger, stopping: AbortSignal): Promise<void> {
+async function restartWhenEnded(
+  paths: ClusterPaths,
+  log: Logger,
+  stopping: AbortSignal,
+): Promise<void> {
   const sleep = (ms: number) => delay(ms, undefined, { signal: stopping }).catch(() => {});
   let pause = FIRST_PAUSE_MS;
   for (;;) {

@@ -7,12 +7,12 @@
  */
 import { Prisma } from '../../../prisma/generated/client.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   checkFirst,
-  replaceNode,
+  invalidCursor,
   LazyItem,
-  noCursor,
-  type Slice,
-  type SliceRequest,
+  replaceNode,
 } from './paging.ts';
 
 export type Sorting = {
@@ -28,7 +28,7 @@ export type Sorting = {
 };
 
 /** Ids sort by time of creation. */
-export const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
+export const NEWEST_FIRST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
 
 type Value = string | Date | bigint | number | null;
 type Row = Record<string, unknown>;
@@ -44,14 +44,14 @@ type PrismaTable = {
  * @param toItems converts rows to list items in the same order; default: the rows themselves
  * @throws AppError 400 if `first` is out of range or the cursor is invalid
  */
-export async function readSlice<Row, Item = Row>(
+export async function readCursorPage<Row, Item = Row>(
   table: PrismaTable,
   sorting: Sorting,
-  range: SliceRequest,
+  range: CursorPageRequest,
   { where, select }: { where: object; select: object },
   toItems?: (rows: Row[]) => Item[] | Promise<Item[]>,
-): Promise<Slice<Item>> {
-  const { where: page, orderBy, take } = pageQuery(sorting, range);
+): Promise<CursorPage<Item>> {
+  const { where: page, orderBy, take } = buildPageQuery(sorting, range);
   const rows = await table.findMany({
     where: { AND: [where, page] },
     select: { ...select, ...cursorColumns(sorting) },
@@ -60,7 +60,7 @@ export async function readSlice<Row, Item = Row>(
     relationLoadStrategy: 'join',
   });
   const count = async () => table.count({ where });
-  const { items, ...slice } = toSlice(sorting, range, rows, count);
+  const { items, ...slice } = toCursorPage(sorting, range, rows, count);
   // `select` decides the type of a row; only the caller knows it.
   const nodes = items.map(({ node }) => node) as Row[];
   const converted = toItems ? await toItems(nodes) : (nodes as unknown[] as Item[]);
@@ -71,7 +71,7 @@ export async function readSlice<Row, Item = Row>(
 type PageQuery = { where: object; orderBy: object[]; take: number };
 
 /** @throws AppError 400 if `first` is out of range or the cursor is invalid */
-export function pageQuery(sorting: Sorting, { first, after }: SliceRequest): PageQuery {
+export function buildPageQuery(sorting: Sorting, { first, after }: CursorPageRequest): PageQuery {
   const { column, order, nullable, id = 'id' } = sorting;
   const sorted = nullable ? { sort: order, nulls: 'last' } : order;
   return {
@@ -95,7 +95,7 @@ type PageSql = {
 const SQL_TYPES = { text: 'text', time: 'timestamptz', integer: 'bigint' } as const;
 
 /** Like `pageQuery`. @throws AppError 400 */
-export function buildPageSql(sorting: Sorting, { first, after }: SliceRequest): PageSql {
+export function buildPageSql(sorting: Sorting, { first, after }: CursorPageRequest): PageSql {
   const { column, order, nullable, id = 'id' } = sorting;
   const columns = column === id ? [id] : [column, id];
   const orderRead = columns.map(
@@ -114,7 +114,7 @@ function buildBranches(
   cursor: [Value, string] | null,
 ): PageSql['branches'] {
   const { sql, raw } = Prisma;
-  const [c, i] = [raw(`r.${columnOf(column)}`), raw(`r.${columnOf(id)}`)];
+  const [c, i] = [raw(`r.${toColumnName(column)}`), raw(`r.${toColumnName(id)}`)];
   const [past, direction] = [raw(order === 'asc' ? '>' : '<'), raw(order)];
   const byId = sql`${i} ${direction}`;
   const bound = cursor && sql`${cursor[0]}::${raw(SQL_TYPES[type])}`;
@@ -134,17 +134,17 @@ function buildBranches(
 }
 
 /** `namespaceId` → `namespace_id`, like every `@map` of the Prisma schema. */
-export function columnOf(field: string): string {
+export function toColumnName(field: string): string {
   return field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
 /** Builds the page from the rows that `pageQuery` read, which contain the columns of the cursor. */
-export function toSlice<T>(
+export function toCursorPage<T>(
   sorting: Sorting,
-  { first }: SliceRequest,
+  { first }: CursorPageRequest,
   rows: readonly T[],
-  totalCount: Slice<T>['totalCount'],
-): Slice<T> {
+  totalCount: CursorPage<T>['totalCount'],
+): CursorPage<T> {
   return {
     items: rows
       .slice(0, first)
@@ -186,17 +186,17 @@ function encodeCursor({ name, column, id = 'id' }: Sorting, row: Row): string {
 function decodeCursor({ name, type, nullable }: Sorting, cursor: string): [Value, string] {
   const [sort, text, id] = parseJsonArray(cursor);
   if (sort !== name || typeof id !== 'string' || !/^[a-z]+_[0-9a-z]{26}$/.test(id))
-    throw noCursor();
+    throw invalidCursor();
   if (text === null && nullable) return [null, id];
-  if (typeof text !== 'string' || text.includes('\0')) throw noCursor();
+  if (typeof text !== 'string' || text.includes('\0')) throw invalidCursor();
   if (type === 'text') return [text, id];
   if (type === 'time') {
     const time = new Date(text);
     // We never create another form, and PostgreSQL refuses years before 1.
-    if (!(time.getTime() >= 0) || time.toISOString() !== text) throw noCursor();
+    if (!(time.getTime() >= 0) || time.toISOString() !== text) throw invalidCursor();
     return [time, id];
   }
-  if (!/^\d{1,18}$/.test(text)) throw noCursor();
+  if (!/^\d{1,18}$/.test(text)) throw invalidCursor();
   return [BigInt(text), id];
 }
 

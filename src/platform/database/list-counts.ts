@@ -14,7 +14,11 @@ const HAS_VALUE: Record<string, Prisma.Sql> = {
 };
 
 /** Selects `total`, and `present`: the number of rows with a value in `column`. `of`: namespace ids, as SQL. */
-export function buildTotalSql({ list, where }: CountedList, of: Prisma.Sql, column?: string): Prisma.Sql {
+export function buildTotalSql(
+  { list, where }: CountedList,
+  of: Prisma.Sql,
+  column?: string,
+): Prisma.Sql {
   const present = (column !== undefined && HAS_VALUE[column]) || Prisma.sql`true`;
   return Prisma.sql`select coalesce(sum(c.n), 0)::bigint as total,
       coalesce(sum(c.n) filter (where ${present}), 0)::bigint as present

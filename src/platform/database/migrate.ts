@@ -70,9 +70,13 @@ function planMigrations(migrations: Migration[], applied: Applied[]): Migration[
           : `The database has the migration ${name}, which this version of Loam does not know. Start the newer version.`,
       );
     if (!row.finished_at)
-      throw new ConfigError(`The migration ${name} failed earlier. Resolve it by hand with prisma migrate resolve.`);
+      throw new ConfigError(
+        `The migration ${name} failed earlier. Resolve it by hand with prisma migrate resolve.`,
+      );
     if (row.checksum !== migration.checksum)
-      throw new ConfigError(`The migration ${name} was edited after it was applied. Restore its original file.`);
+      throw new ConfigError(
+        `The migration ${name} was edited after it was applied. Restore its original file.`,
+      );
     done.add(name);
   }
   return migrations.filter((m) => !done.has(m.name));

@@ -8,10 +8,10 @@
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { inPoolTransaction } from './client.ts';
-import { columnOf, type Sorting } from './keyset.ts';
-import { type CountedList, buildTotalSql } from './list-counts.ts';
-import { type PageRequest, toOffset } from './paging.ts';
-import { nameOf, type RowColumns, readValues } from './rows.ts';
+import { type Sorting, toColumnName } from './keyset.ts';
+import { buildTotalSql, type CountedList } from './list-counts.ts';
+import { type OffsetPageRequest, toOffset } from './paging.ts';
+import { type RowColumns, readValues, statementNameFor } from './rows.ts';
 import { type PagedTable, readByIds } from './union-page.ts';
 
 type OffsetPageQuery = {
@@ -38,7 +38,7 @@ const MAX_SKIPPED_ROWS = 1_000;
 export async function offsetPage<Row>(
   table: PagedTable,
   order: PageOrder,
-  request: PageRequest,
+  request: OffsetPageRequest,
   numbered: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
   const { skip } = toOffset(request);
@@ -52,7 +52,7 @@ export async function offsetPage<Row>(
 async function readInOneStatement<Row>(
   { pool, rows, prisma }: PagedTable,
   { column, order, nullable, unique }: PageOrder,
-  request: PageRequest,
+  request: OffsetPageRequest,
   { from, namespace, where, counted, select }: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
   const { skip, take } = toOffset(request);
@@ -61,7 +61,7 @@ async function readInOneStatement<Row>(
   const reader = columns ?? (rows.columns(ID) as RowColumns);
   const table = raw(from);
   // The id makes the order total, so that pages never overlap.
-  const first = `r.${columnOf(column)} ${order}${nullable ? ' nulls last' : ''}`;
+  const first = `r.${toColumnName(column)} ${order}${nullable ? ' nulls last' : ''}`;
   const by = raw(unique ? first : `${first}, r.id ${order}`);
   const total = counted
     ? buildTotalSql(counted, sql`array[n.id]`)
@@ -76,7 +76,7 @@ async function readInOneStatement<Row>(
       ) r on true
       where n.name = ${namespace.toLowerCase()}
       order by ${by}`;
-  const resultRows = await readValues(pool, { name: nameOf(text), text }, values);
+  const resultRows = await readValues(pool, { name: statementNameFor(text), text }, values);
   const [head] = resultRows;
   if (!head) return null;
   // An empty page is one row without an id.
@@ -101,19 +101,19 @@ type Head = { id: string; total: string; present: string };
 async function readFromNearerEnd<Row>(
   { pool, rows, prisma }: PagedTable,
   order: PageOrder,
-  request: PageRequest,
+  request: OffsetPageRequest,
   { from, namespace, where, counted, select }: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
   const { skip, take } = toOffset(request);
   const { sql, raw } = Prisma;
-  const column = raw(`r.${columnOf(order.column)}`);
+  const column = raw(`r.${toColumnName(order.column)}`);
   const of = (id: string) =>
     sql`${raw(from)} r cross join (select ${id}::text as id) n where r.namespace_id = ${id} and ${where}`;
   const key = order.unique ? order.column : 'id';
   const statement = rows.statement(
     select,
     { [key]: true },
-    `where r.namespace_id = $1 and r.${columnOf(key)} = any($2)`,
+    `where r.namespace_id = $1 and r.${toColumnName(key)} = any($2)`,
   );
   const result = await inPoolTransaction(pool, async (client) => {
     await client.query('set transaction isolation level repeatable read, read only');
@@ -173,7 +173,7 @@ function splitPage(
   { column, order, nullable, unique }: PageOrder,
 ): PagePart[] {
   const { raw } = Prisma;
-  const name = `r.${columnOf(column)}`;
+  const name = `r.${toColumnName(column)}`;
   const opposite = order === 'asc' ? 'desc' : 'asc';
   const part = (begin: number, end: number, hasValue: boolean): PagePart[] => {
     const from = Math.max(skip, begin);

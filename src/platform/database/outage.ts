@@ -13,7 +13,16 @@ const MAX_PAUSE_MS = 2_000;
  */
 const SQLSTATES = /^(?:08|53|57P|58|25006|40001|40P01|55P03)/;
 /** Prisma's codes: unreachable, timed out, closed, no free connection or transaction, write conflict. */
-const PRISMA_CODES = new Set(['P1001', 'P1002', 'P1008', 'P1017', 'P2024', 'P2028', 'P2034', 'P2037']);
+const PRISMA_CODES = new Set([
+  'P1001',
+  'P1002',
+  'P1008',
+  'P1017',
+  'P2024',
+  'P2028',
+  'P2034',
+  'P2037',
+]);
 const SOCKET_ERROR =
   /^(?:ECONN\w+|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENETDOWN|ENOTFOUND|EAI_AGAIN)$/;
 /** Errors that `pg` throws without a code. */
@@ -21,7 +30,7 @@ const PG_MESSAGES =
   /connection terminated|query read timeout|connection timeout|timeout expired|timeout exceeded when trying to connect|not queryable|connection error|server has closed the connection|can't reach database/i;
 
 /** Whether an error, or an error that it wraps, means that the database could not answer. */
-export function isDatabaseAway(error: unknown, depth = 0): boolean {
+export function isDatabaseUnavailable(error: unknown, depth = 0): boolean {
   if (typeof error !== 'object' || error === null || depth > 5) return false;
   const { code, originalCode, message, syscall, cause, errors, meta } = error as Wrapped;
   for (const one of [code, originalCode]) {
@@ -33,7 +42,7 @@ export function isDatabaseAway(error: unknown, depth = 0): boolean {
   }
   if (typeof message === 'string' && PG_MESSAGES.test(message)) return true;
   const inner = [cause, meta?.driverAdapterError, ...(Array.isArray(errors) ? errors : [])];
-  return inner.some((one) => isDatabaseAway(one, depth + 1));
+  return inner.some((one) => isDatabaseUnavailable(one, depth + 1));
 }
 
 /** Whether PostgreSQL has rolled back the transaction in favour of another, so that it certainly had no effect. */
@@ -88,12 +97,15 @@ export function sqlState(error: unknown): string {
  * Retries `read` while the database is unavailable. For readers that keep a cursor and therefore lose nothing by waiting.
  * @throws every other error of `read`, and `signal.reason` on abort
  */
-export async function untilAnswered<T>(read: () => Promise<T>, signal: AbortSignal): Promise<T> {
+export async function retryWhileUnavailable<T>(
+  read: () => Promise<T>,
+  signal: AbortSignal,
+): Promise<T> {
   for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
     try {
       return await read();
     } catch (error) {
-      if (!isDatabaseAway(error)) throw error;
+      if (!isDatabaseUnavailable(error)) throw error;
       await delay(pause, undefined, { signal }).catch(() => {});
       signal.throwIfAborted();
     }

@@ -1,15 +1,15 @@
 /** Types of list pages: by page number for REST, and after a cursor for GraphQL. */
 import { invalid } from '../../base/errors.ts';
 
-export type PageRequest = { page: number; perPage: number };
-export type OffsetPage<T> = PageRequest & { nodes: T[]; total: number };
+export type OffsetPageRequest = { page: number; perPage: number };
+export type OffsetPage<T> = OffsetPageRequest & { nodes: T[]; total: number };
 
 const MAX_PER_PAGE = 100;
 /** Keeps OFFSET within a bigint; no list is longer. */
 const MAX_PAGE = 2 ** 31 - 1;
 
 /** @throws AppError 400 for `page` or `perPage` */
-export function toOffset({ page, perPage }: PageRequest): { skip: number; take: number } {
+export function toOffset({ page, perPage }: OffsetPageRequest): { skip: number; take: number } {
   if (page < 1 || page > MAX_PAGE) throw invalid('page', `must be from 1 to ${MAX_PAGE}`);
   if (perPage < 1 || perPage > MAX_PER_PAGE)
     throw invalid('perPage', `must be from 1 to ${MAX_PER_PAGE}`);
@@ -17,13 +17,13 @@ export function toOffset({ page, perPage }: PageRequest): { skip: number; take: 
 }
 
 /** Request for a cursor page: maximum number of items, and the cursor after which it begins. */
-export type SliceRequest = { first: number; after?: string | null };
+export type CursorPageRequest = { first: number; after?: string | null };
 
 /** A list item with its cursor. Few clients ask for the cursor of each item. */
 export type PageItem<T> = { readonly cursor: string; readonly node: T };
 
 /** A page of a list, in its order. */
-export type Slice<T> = {
+export type CursorPage<T> = {
   items: PageItem<T>[];
   hasNextPage: boolean;
   /** Total of the whole list; counted only when called. */
@@ -60,19 +60,19 @@ export function checkFirst(first: number): number {
 }
 
 /** 400 for an `after` that is not a cursor of the list. */
-export function noCursor() {
+export function invalidCursor() {
   return invalid('after', 'is not a cursor of this list');
 }
 
 /** Returns a page of a list that is completely in memory. @throws AppError 400 */
-export function sliceOf<T>(
+export function paginateList<T>(
   list: readonly T[],
-  { first, after }: SliceRequest,
+  { first, after }: CursorPageRequest,
   cursorOf: (item: T) => string,
-): Slice<T> {
+): CursorPage<T> {
   const count = checkFirst(first);
   const start = after == null ? 0 : list.findIndex((item) => cursorOf(item) === after) + 1;
-  if (after != null && start === 0) throw noCursor();
+  if (after != null && start === 0) throw invalidCursor();
   return {
     items: list.slice(start, start + count).map((node) => ({ cursor: cursorOf(node), node })),
     hasNextPage: start + count < list.length,

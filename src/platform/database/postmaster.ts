@@ -125,7 +125,10 @@ export async function initCluster({ dir, cluster, account }: ClusterPaths): Prom
   const { initdb } = await binaries();
   const options = ['--encoding=UTF8', '--locale=C', '--auth=trust', `--username=${SUPERUSER}`];
   const initdbCommand = runAs(account, initdb, ['-D', temporary, ...options]);
-  await run(initdbCommand.command, initdbCommand.args, { cwd: dir, ...initdbCommand.options }).catch((error) => {
+  await run(initdbCommand.command, initdbCommand.args, {
+    cwd: dir,
+    ...initdbCommand.options,
+  }).catch((error) => {
     throw new Error(describeInitdbError(error, account));
   });
   await rename(temporary, cluster).catch(async (error) => {
@@ -135,19 +138,31 @@ export async function initCluster({ dir, cluster, account }: ClusterPaths): Prom
 }
 
 /** The error message of `initdb`, with advice where the message has none. */
-function describeInitdbError(error: Error & { stderr?: string }, account: Account | undefined): string {
+function describeInitdbError(
+  error: Error & { stderr?: string },
+  account: Account | undefined,
+): string {
   const reason =
     /^initdb: (?:error: )?(?!warning|hint|detail)(.*)$/m.exec(error.stderr ?? '')?.[1] ??
     error.message;
   if (reason.includes('could not look up effective user ID'))
     return `${reason}; give this user an entry in /etc/passwd, or set DATABASE_URL`;
-  if (account && !account.canEnterFolders && /EACCES|Permission denied/i.test(`${reason} ${error.stderr}`))
+  if (
+    account &&
+    !account.canEnterFolders &&
+    /EACCES|Permission denied/i.test(`${reason} ${error.stderr}`)
+  )
     return `${reason}; it runs as the user "nobody", who may not enter the data folder or the installation folder of Loam: install util-linux (setpriv), start Loam as an ordinary user, or set DATABASE_URL`;
   return reason.split('\n')[0] ?? reason;
 }
 
 /** Starts a postmaster on the cluster. @returns its pid, long before it accepts connections */
-export async function startPostmaster({ dir, cluster, socketDir, account }: ClusterPaths): Promise<number> {
+export async function startPostmaster({
+  dir,
+  cluster,
+  socketDir,
+  account,
+}: ClusterPaths): Promise<number> {
   const { postgres } = await binaries();
   const settings = {
     listen_addresses: '',

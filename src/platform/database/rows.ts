@@ -10,8 +10,8 @@ import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { getDatamodel } from '../../../prisma/generated/pothos.ts';
-import { columnOf } from './keyset.ts';
-import { type Runs, statementNames } from './statement.ts';
+import { toColumnName } from './keyset.ts';
+import { type Queryable, statementNames } from './statement.ts';
 
 /** How a model is read. In SQL its row is called `r`, the row of a relation as `alias` says. */
 type RowSource = {
@@ -27,12 +27,12 @@ type RowSource = {
 
 /** Fields that are not columns. A `select` of exactly this form is read by this SQL. */
 type CustomFields = {
-  handmade?: Record<string, { select: object; sql: string; read?: Read }>;
+  customFields?: Record<string, { select: object; sql: string; read?: Read }>;
 };
 
 type RowStatement<Row = object> = {
   /** Returns the rows in the order of the statement. */
-  read(on: Runs, values: unknown[]): Promise<Row[]>;
+  read(on: Queryable, values: unknown[]): Promise<Row[]>;
 };
 
 type Read = (value: never) => unknown;
@@ -42,7 +42,7 @@ type Column = { at: readonly [string] | readonly [string, string]; sql: string; 
 /** Columns for a hand-written statement: SQL after `select`, and the conversion of its values to a row. */
 export type RowColumns = { sql: string; toRow(values: readonly unknown[]): object };
 
-export type Rows = {
+export type RowReader = {
   /** SQL after `from` that these columns need; the row is `r`. */
   from: string;
   /** Columns for a hand-written statement in which the row is `r`; null if Prisma must read this `select`. */
@@ -58,7 +58,7 @@ export type Rows = {
 /** A server uses few forms of `select`. If clients invent more, their statements get no name. */
 const MAX_STATEMENTS = 300;
 
-export function rowsOf(source: RowSource): Rows {
+export function createRowReader(source: RowSource): RowReader {
   const statement = cacheBySelect((select: object, columns: object, ending: string) => {
     const compiled = compileColumns(source, { ...columns, ...select });
     return compiled && prepare(compiled, `select ${compiled.sql} from ${source.from} ${ending}`);
@@ -85,7 +85,7 @@ function cacheBySelect<T>(make: (select: object, columns: object, ending: string
 }
 
 function prepare(columns: RowColumns, text: string): RowStatement {
-  const name = nameOf(text);
+  const name = statementNameFor(text);
   return {
     async read(on, values) {
       return (await readValues(on, { name, text }, values)).map(columns.toRow);
@@ -95,7 +95,7 @@ function prepare(columns: RowColumns, text: string): RowStatement {
 
 /** The rows as arrays in column order. Without a name, the statement is planned for its values. */
 export async function readValues(
-  on: Runs,
+  on: Queryable,
   { name, text }: { name: string | undefined; text: string },
   values: unknown[],
 ): Promise<unknown[][]> {
@@ -104,7 +104,7 @@ export async function readValues(
 }
 
 /** Names of statements whose columns clients select. */
-export const nameOf = statementNames('rows.', MAX_STATEMENTS);
+export const statementNameFor = statementNames('rows.', MAX_STATEMENTS);
 
 /** Key under which a row stores the `select` it was read with, so that nothing is read twice. */
 export const SELECTED: unique symbol = Symbol('select');
@@ -167,7 +167,7 @@ function listColumns(source: RowSource, select: object): Column[] | null {
 }
 
 function findColumn(
-  { model, handmade }: { model: Prisma.ModelName } & CustomFields,
+  { model, customFields: handmade }: { model: Prisma.ModelName } & CustomFields,
   alias: string,
   at: Column['at'],
   field: string,
@@ -178,7 +178,11 @@ function findColumn(
     return { at, sql: custom.sql, read: custom.read };
   const read = selected === true ? findConverter(model, field) : null;
   return (
-    read && { at, sql: `${alias}.${columnOf(field)}`, read: read === unchanged ? undefined : read }
+    read && {
+      at,
+      sql: `${alias}.${toColumnName(field)}`,
+      read: read === unchanged ? undefined : read,
+    }
   );
 }
 

@@ -39,7 +39,7 @@ export type Session = {
    * Runs `work` while the lock of another server is held here, so that server does not run and cannot start.
    * @returns null, without running `work`, if that server runs
    */
-  insteadOf<T>(serverId: string, work: () => Promise<T>): Promise<T | null>;
+  runWhileStopped<T>(serverId: string, work: () => Promise<T>): Promise<T | null>;
   close(): Promise<void>;
 };
 
@@ -116,7 +116,7 @@ export async function openSession(options: Options): Promise<Session> {
       const { rows } = await client.query(text, values);
       return rows;
     },
-    async insteadOf(serverId, work) {
+    async runWhileStopped(serverId, work) {
       const session = client;
       const other = [dataFolderLock(serverId)];
       const { rows } = await session.query('select pg_try_advisory_lock($1) as taken', other);
@@ -167,4 +167,3 @@ async function takeLock(
     await delay(100);
   }
 }
-

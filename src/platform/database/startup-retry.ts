@@ -1,7 +1,7 @@
 /** Retries startup while the database is unavailable: stopped, restarting, recovering or unreachable for a moment. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { ConfigError } from '../../base/config/config.ts';
-import { isDatabaseAway } from './outage.ts';
+import { isDatabaseUnavailable } from './outage.ts';
 
 /** PostgreSQL restarts or fails over within this time. After that the process manager starts Loam again. */
 const TIMEOUT_MS = 60_000;
@@ -26,7 +26,7 @@ export async function retryStartup<T>(
     try {
       return await start();
     } catch (error) {
-      if (!isDatabaseAway(error)) throw error;
+      if (!isDatabaseUnavailable(error)) throw error;
       const line = toLine(error as Error);
       if (Date.now() + PAUSE_MS > deadline) throw new ConfigError(line, { cause: error });
       if (!said)

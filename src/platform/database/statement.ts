@@ -3,8 +3,8 @@ import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 
 /** Runs one statement: a pool, a connection or a pipeline. */
-export type Runs = { query(query: pg.QueryConfig): Promise<{ rows: unknown[] }> };
-export type Transaction = Prisma.TransactionClient | Runs;
+export type Queryable = { query(query: pg.QueryConfig): Promise<{ rows: unknown[] }> };
+export type Transaction = Prisma.TransactionClient | Queryable;
 
 /**
  * Returns names under which PostgreSQL keeps prepared statements for the life of a connection. Undefined after `most` names:
@@ -45,7 +45,7 @@ export async function runStatement<R extends object>(
  */
 export async function pipeline<T>(
   client: pg.PoolClient,
-  work: (tx: Runs) => Promise<T>,
+  work: (tx: Queryable) => Promise<T>,
 ): Promise<T> {
   const sent: Promise<unknown>[] = [];
   const working = work({
@@ -72,14 +72,14 @@ export async function beginPipeline<R extends object>(
 }
 
 /** An SQL statement that is built from common table expressions (`name as (…)`), with its parameters. */
-export type Parts = {
+export type StatementParts = {
   parts: string[];
   values: unknown[];
   /** @returns the placeholder of the value. `type`: needed where PostgreSQL cannot infer the type */
   parameter(value: unknown, type?: string): string;
 };
 
-export function openParts(): Parts {
+export function createStatementParts(): StatementParts {
   const values: unknown[] = [];
   const parameter = (value: unknown, type?: string) => {
     const name = `$${values.push(value)}`;

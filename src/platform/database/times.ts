@@ -1,7 +1,7 @@
 /** Times with microseconds, which log lines have, and parsing of times from clients. */
 
 /** A date with microseconds; JavaScript's dates have milliseconds. */
-export class Moment extends Date {
+export class MicrosecondDate extends Date {
   /** Microseconds since the epoch. */
   readonly micros: number;
 
@@ -17,13 +17,13 @@ export class Moment extends Date {
 }
 
 /** Microseconds since the epoch. */
-export function microsOf(time: Date): number {
-  return time instanceof Moment ? time.micros : time.getTime() * 1_000;
+export function toMicroseconds(time: Date): number {
+  return time instanceof MicrosecondDate ? time.micros : time.getTime() * 1_000;
 }
 
 /** The last microsecond of the millisecond of `time`. */
-export function endOfMillisecond(time: Date): Moment {
-  return new Moment(time.getTime() * 1_000 + 999);
+export function endOfMillisecond(time: Date): MicrosecondDate {
+  return new MicrosecondDate(time.getTime() * 1_000 + 999);
 }
 
 const ISO_8601 = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.(\d{1,9}))?)?(?:Z|[+-]\d{2}:?\d{2})$/;
@@ -38,7 +38,7 @@ export function parseTime(text: string): Date | null {
   const time = new Date(whole);
   if (!match || Number.isNaN(time.getTime()) || !isDay(whole.slice(0, 10))) return null;
   const micros = Number(match[1]?.slice(3, 6).padEnd(3, '0') ?? 0);
-  return micros === 0 ? time : new Moment(time.getTime() * 1_000 + micros);
+  return micros === 0 ? time : new MicrosecondDate(time.getTime() * 1_000 + micros);
 }
 
 /** Whether the date exists: `Date` reads February 30 as March 2. */

@@ -3,7 +3,7 @@
  * whole batch and flushes to disk once. Requests that would wait for a lock of another transaction are run alone.
  */
 import { setImmediate as nextTick } from 'node:timers/promises';
-import { isDatabaseAway, isRolledBackByConflict, isLockTimeout } from './outage.ts';
+import { isDatabaseUnavailable, isLockTimeout, isRolledBackByConflict } from './outage.ts';
 
 /** Batches that run at the same time. Further requests wait and form the next batch. */
 const MAX_BATCHES = 4;
@@ -17,12 +17,12 @@ export const RUN_ALONE = Symbol('by itself');
 
 type Runners<T, R> = {
   /** Runs the requests in one transaction without long lock waits. @returns a result for each, in order */
-  together(input: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
+  runTogether(input: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
   /**
    * Runs one request that a batch left out, or whose batch failed, so that no request fails because of another. It must not
    * wait long for locks either: it fails with `lock_timeout` and is called again.
    */
-  alone(input: T): Promise<R>;
+  runAlone(input: T): Promise<R>;
 };
 
 type Request<T, R> = PromiseWithResolvers<R> & { input: T; since: number };
@@ -32,7 +32,10 @@ type Request<T, R> = PromiseWithResolvers<R> & { input: T; since: number };
  * @returns a function that runs a request. It fails like `alone`, and with the error of the batch while the database is
  *   unavailable, because then it is unknown whether the batch was committed
  */
-export function batchTransactions<T, R>({ together, alone }: Runners<T, R>, maxSize: number) {
+export function batchTransactions<T, R>(
+  { runTogether: together, runAlone: alone }: Runners<T, R>,
+  maxSize: number,
+) {
   const waiting: Request<T, R>[] = [];
   const queueAlone: Request<T, R>[] = [];
   /** Requests that met a lock. They are retried last: most of the others only shared a batch with a locked request. */
@@ -69,7 +72,7 @@ export function batchTransactions<T, R>({ together, alone }: Runners<T, R>, maxS
       }
     } catch (error) {
       for (const request of batch)
-        if (isDatabaseAway(error) && !isRolledBackByConflict(error)) request.reject(error);
+        if (isDatabaseUnavailable(error) && !isRolledBackByConflict(error)) request.reject(error);
         else void retryAlone(request);
     }
   }

@@ -7,19 +7,19 @@
  */
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import { columnOf, buildPageSql, type Sorting, toSlice } from './keyset.ts';
-import { type CountedList, buildTotalSql } from './list-counts.ts';
-import { type PageItem, replaceNode, type Slice, type SliceRequest } from './paging.ts';
-import { nameOf, type RowColumns, type Rows, readValues } from './rows.ts';
+import { buildPageSql, type Sorting, toColumnName, toCursorPage } from './keyset.ts';
+import { buildTotalSql, type CountedList } from './list-counts.ts';
+import { type CursorPage, type CursorPageRequest, type PageItem, replaceNode } from './paging.ts';
+import { type RowColumns, type RowReader, readValues, statementNameFor } from './rows.ts';
 
 /** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
-export type Part = { alias: string; column: string; type: string; values: readonly string[] };
+export type TablePart = { alias: string; column: string; type: string; values: readonly string[] };
 
 type UnionPageQuery = {
   /** The table, called `r` in conditions. */
   from: string;
   /** The list has the rows of all combinations of these values. */
-  parts: readonly Part[];
+  parts: readonly TablePart[];
   where: Prisma.Sql;
   /** Whether the condition excludes more than rows that the viewer must not see. Then the planner must know the values. */
   isFiltered: boolean;
@@ -31,7 +31,7 @@ type UnionPageQuery = {
 /** `prisma` reads a `select` that `rows` does not support. */
 export type PagedTable = {
   pool: pg.Pool;
-  rows: Rows;
+  rows: RowReader;
   prisma: { findMany(query: object): PromiseLike<object[]> };
 };
 
@@ -39,9 +39,9 @@ export type PagedTable = {
 export async function unionPage<Row>(
   { pool, rows, prisma }: PagedTable,
   sorting: Sorting,
-  range: SliceRequest,
+  range: CursorPageRequest,
   { from, parts, where, isFiltered, counted, select }: UnionPageQuery,
-): Promise<Slice<Row>> {
+): Promise<CursorPage<Row>> {
   const { sql, join, raw } = Prisma;
   const page = buildPageSql(sorting, range);
   const sources = join(parts.map(partSource), ' cross join ');
@@ -49,7 +49,7 @@ export async function unionPage<Row>(
     parts.map(({ alias, column }) => raw(`r.${column} = ${alias}.id`)),
     ' and ',
   );
-  const named = page.columns.map((name) => `r.${columnOf(name)} as "${name}"`).join(', ');
+  const named = page.columns.map((name) => `r.${toColumnName(name)} as "${name}"`).join(', ');
   const branches = page.branches.map(
     ({ where: afterCursor, orderBy }) => sql`
       (select ${raw(named)} from ${raw(from)} r
@@ -67,7 +67,7 @@ export async function unionPage<Row>(
       join (${raw(rows.from)}) on r.id = p.id
       order by ${page.orderRead}`;
   const isReusable = !isFiltered && parts.every((part) => part.values.length === 1);
-  const name = isReusable ? nameOf(text) : undefined;
+  const name = isReusable ? statementNameFor(text) : undefined;
   const resultRows = await readValues(pool, { name, text }, values);
   const cursorWidth = page.columns.length;
   const foundRows = resultRows.map((row) => {
@@ -85,7 +85,12 @@ export async function unionPage<Row>(
     const counts = await pool.query<{ total: string }>(counting.text, counting.values);
     return Number(counts.rows[0]?.total ?? 0);
   };
-  const slice = toSlice(sorting, range, foundRows, total == null ? count : () => Number(total));
+  const slice = toCursorPage(
+    sorting,
+    range,
+    foundRows,
+    total == null ? count : () => Number(total),
+  );
   const items = slice.items.map((item) => replaceNode(item, item.node.node as Row));
   return { ...slice, items: columns ? items : await readWithPrisma(prisma, items, select) };
 }
@@ -127,7 +132,7 @@ export async function readByIds(
 }
 
 /** A single value is a constant, so that the planner knows its frequency. */
-function partSource({ alias, type, values }: Part): Prisma.Sql {
+function partSource({ alias, type, values }: TablePart): Prisma.Sql {
   const { sql, raw } = Prisma;
   if (values.length === 1) return sql`(select ${values[0]}::${raw(type)} as id) ${raw(alias)}`;
   return sql`unnest(${[...values]}::${raw(type)}[]) ${raw(alias)}(id)`;

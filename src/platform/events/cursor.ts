@@ -41,7 +41,7 @@ export function parseCursor(text: string): Cursor {
  * The stored cursor for a new reader of all events that starts now. It is the position of an existing or removed event,
  * because events that are written after a restore into another cluster come after those.
  */
-export async function placeNow({ db }: { db: Db }): Promise<string> {
+export async function currentCursor({ db }: { db: Db }): Promise<string> {
   const [last] = await db.$queryRaw<Cursor[]>`
     select xid::text as xid, seq from events where xid < (select event_horizon())
     order by events.xid desc, seq desc limit 1`;

@@ -33,11 +33,14 @@ type Tx = Pick<Prisma.TransactionClient, 'event' | '$executeRaw'>;
 /** Writes the event and wakes its readers when the transaction commits. */
 export async function publish(tx: Tx, event: NewEvent): Promise<void> {
   await tx.event.create({ data: { id: newId('evt'), ...event }, select: { seq: true } });
-  await wake(tx, eventNotification(event.namespaceId, event.subject));
+  await notifyReaders(tx, eventNotification(event.namespaceId, event.subject));
 }
 
 /** Wakes the readers of a topic, on every server, when the transaction commits. */
-export async function wake(tx: Pick<Tx, '$executeRaw'>, what: Notification): Promise<void> {
+export async function notifyReaders(
+  tx: Pick<Tx, '$executeRaw'>,
+  what: Notification,
+): Promise<void> {
   await tx.$executeRaw`select pg_notify('loam', ${what})`;
 }
 

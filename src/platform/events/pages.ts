@@ -3,7 +3,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import { untilAnswered } from '../database/outage.ts';
+import { retryWhileUnavailable } from '../database/outage.ts';
 import { runStatement } from '../database/statement.ts';
 import type { Bus, Topic } from './bus.ts';
 import type { Cursor } from './cursor.ts';
@@ -25,7 +25,9 @@ export type PositionedEvent = { event: OutboxEvent; cursor: Cursor };
 /** Events after the reader's cursor expired before it read them. The reader can restart with the oldest event. */
 export class EventsRemoved extends Error {
   constructor() {
-    super('events after this cursor were removed, because they were older than the retention period');
+    super(
+      'events after this cursor were removed, because they were older than the retention period',
+    );
   }
 }
 
@@ -98,7 +100,10 @@ export async function* followPages(
     let pause = FIRST_POLL_MS;
     while (!signal.aborted) {
       readAt = performance.now();
-      const page = await untilAnswered(() => readPage({ pool }, query, size, cursor), signal);
+      const page = await retryWhileUnavailable(
+        () => readPage({ pool }, query, size, cursor),
+        signal,
+      );
       cursor = page.reached;
       if (page.events.length > 0) {
         yield page.events;
@@ -115,7 +120,16 @@ export async function* followPages(
 
 type Row = Omit<OutboxEvent, 'seq'> & { seq: string; xid: string; settled: boolean };
 
-function toPositionedEvent({ seq, xid, id, type, namespaceId, subject, data, timestamp }: Row): PositionedEvent {
+function toPositionedEvent({
+  seq,
+  xid,
+  id,
+  type,
+  namespaceId,
+  subject,
+  data,
+  timestamp,
+}: Row): PositionedEvent {
   const event = { seq: Number(seq), id, type, namespaceId, subject, data, timestamp };
   return { event, cursor: { xid, seq: BigInt(seq) } };
 }
@@ -138,7 +152,11 @@ async function readRows(
     ) state
     left join (${query}) page on true
     order by page.xid, page.seq`;
-  const resultRows = await runStatement<{ horizon: string; missed: boolean } & Row>(pool, text, values);
+  const resultRows = await runStatement<{ horizon: string; missed: boolean } & Row>(
+    pool,
+    text,
+    values,
+  );
   const [state] = resultRows;
   if (!state) throw new Error('event_clock has no row');
   if (state.missed) throw new EventsRemoved();

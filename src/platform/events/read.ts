@@ -15,13 +15,19 @@
  */
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import type { Db } from '../database/client.ts';
-import { untilAnswered } from '../database/outage.ts';
-import type { Bus } from './bus.ts';
-import { cursorAfter, parseCursor, formatCursor, cursorTooOld } from './cursor.ts';
-import { EventsRemoved, selectEvents, type OutboxEvent, type EventQuery, followPages } from './pages.ts';
-import { joinTail } from './tail.ts';
 import { AppError, invalid } from '../../base/errors.ts';
+import type { Db } from '../database/client.ts';
+import { retryWhileUnavailable } from '../database/outage.ts';
+import type { Bus } from './bus.ts';
+import { cursorAfter, cursorTooOld, formatCursor, parseCursor } from './cursor.ts';
+import {
+  type EventQuery,
+  EventsRemoved,
+  followPages,
+  type OutboxEvent,
+  selectEvents,
+} from './pages.ts';
+import { joinTail } from './tail.ts';
 
 export { EventsRemoved, type OutboxEvent } from './pages.ts';
 
@@ -39,7 +45,7 @@ type OutboxQuery = {
 /** Events without their data, which may be 20 kB each, and the stored cursor of the last one. */
 export type EventPage = {
   events: Omit<OutboxEvent, 'data'>[];
-  place: string;
+  cursor: string;
 };
 
 /** Rows of a page. */
@@ -71,7 +77,7 @@ export async function* followEvents(
         select each.* from unnest(${ids}::text[]) as namespace (id)
         cross join lateral (${page(Prisma.sql`namespace_id = namespace.id`)(cursor, limit)}) each
         order by xid, seq limit ${limit}`;
-  const from = await untilAnswered(() => cursorAfter(services, after), signal);
+  const from = await retryWhileUnavailable(() => cursorAfter(services, after), signal);
   const key = JSON.stringify([subject ?? ids, prefix]);
   using tail = joinTail(services, { key, topics, query, size: PAGE.followed });
   yield* tail.after(from, signal);
@@ -84,17 +90,19 @@ export async function* followEvents(
  * @param after the stored cursor (`placeNow` for a new reader); null: before the oldest event that is kept
  * @throws EventsRemoved if events after that cursor have been removed
  */
-export async function* readAllEvents(
+export async function* followAllEvents(
   services: Deps,
   after: string | null,
   signal: AbortSignal,
 ): AsyncGenerator<EventPage> {
   const from =
-    after === null ? await untilAnswered(() => cursorAfter(services, 0), signal) : parseCursor(after);
+    after === null
+      ? await retryWhileUnavailable(() => cursorAfter(services, 0), signal)
+      : parseCursor(after);
   const query = selectEvents(Prisma.sql`true`, WITHOUT_DATA);
   for await (const page of followPages(services, ['events'], query, PAGE.all, from, signal)) {
     const last = page.at(-1);
-    if (last) yield { events: page.map(({ event }) => event), place: formatCursor(last.cursor) };
+    if (last) yield { events: page.map(({ event }) => event), cursor: formatCursor(last.cursor) };
   }
 }
 
@@ -104,7 +112,7 @@ export async function* readAllEvents(
  * Follows the events that `query` selects.
  * @throws AppError 400 if `after` is not an event or events after it were removed; 503 when the server stops
  */
-export async function* follow(
+export async function* subscribeToEvents(
   services: { db: Db; pool: pg.Pool; bus: Bus },
   query: OutboxQuery,
   signal: AbortSignal,
@@ -114,27 +122,29 @@ export async function* follow(
   } catch (error) {
     throw error instanceof EventsRemoved ? cursorTooOld() : error;
   }
-  if (!signal.aborted) throw stopping();
+  if (!signal.aborted) throw serverStopping();
 }
 
 /** Maximum number of namespaces in one subscription. */
 const MAX_FOLLOWED = 100;
 
 /** Returns the distinct namespaces to follow. `name` limits a single namespace to one job or repository. @throws AppError 400 */
-export function followed(
+export function parseFollowedNamespaces(
   namespaces: readonly string[],
   name: string | null | undefined,
 ): [string, ...string[]] {
   const [first, ...others] = new Set(namespaces.map((each) => each.toLowerCase()));
   if (!first) throw invalid('namespaces', 'must contain at least one namespace');
-  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must contain at most ${MAX_FOLLOWED} namespaces`);
+  if (others.length >= MAX_FOLLOWED)
+    throw invalid('namespaces', `must contain at most ${MAX_FOLLOWED} namespaces`);
   if (name != null && others.length > 0)
     throw invalid('name', 'can be given only with a single namespace');
   return [first, ...others];
 }
 
 /** Tells the client that the server ended the subscription; the followed job or repository still exists. */
-export function stopping(): AppError {
-  const message = 'The server is stopping; subscribe again with `after` set to the last event you received';
+export function serverStopping(): AppError {
+  const message =
+    'The server is stopping; subscribe again with `after` set to the last event you received';
   return new AppError('internal_error', message, { status: 503 });
 }

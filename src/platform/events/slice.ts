@@ -7,11 +7,11 @@
 
 import { Prisma } from '../../../prisma/generated/client.ts';
 import type { Db } from '../database/client.ts';
-import { checkFirst, noCursor, type SliceRequest } from '../database/paging.ts';
-import { type Cursor, cursorAfter, findCursor, cursorTooOld } from './cursor.ts';
+import { type CursorPageRequest, checkFirst, invalidCursor } from '../database/paging.ts';
+import { type Cursor, cursorAfter, cursorTooOld, findCursor } from './cursor.ts';
 import type { OutboxEvent } from './pages.ts';
 
-export type Order = 'asc' | 'desc';
+export type FeedOrder = 'asc' | 'desc';
 
 type Selection = {
   namespaceId: string;
@@ -20,7 +20,7 @@ type Selection = {
   repositories: readonly string[] | null;
 };
 
-export type Slice<T> = {
+export type FeedPage<T> = {
   items: { cursor: string; node: T }[];
   hasNextPage: boolean;
   /** Where the next page begins; null on an empty page without a next one. */
@@ -34,11 +34,11 @@ export type Slice<T> = {
 const MAX_SCANNED = 1_000;
 
 /** @throws AppError 400 if `first` is out of range, the cursor is invalid, or the events after it were removed */
-export async function readBackOrOn(
+export async function readFeedPage(
   services: { db: Db },
   { namespaceId, types, repositories }: Selection,
-  { first, after, order }: SliceRequest & { order: Order },
-): Promise<Slice<OutboxEvent>> {
+  { first, after, order }: CursorPageRequest & { order: FeedOrder },
+): Promise<FeedPage<OutboxEvent>> {
   const take = checkFirst(first) + 1;
   const start = await resolveStart(services, after ?? null, order);
   if (!start) return { items: [], hasNextPage: false, endCursor: null };
@@ -88,12 +88,12 @@ type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint | null; lastScanned: bigint 
 async function resolveStart(
   services: { db: Db },
   after: string | null,
-  order: Order,
+  order: FeedOrder,
 ): Promise<Cursor | 'newest' | null> {
   if (after === null) return order === 'desc' ? 'newest' : cursorAfter(services, 0);
-  if (!/^\d{1,15}$/.test(after)) throw noCursor();
+  if (!/^\d{1,15}$/.test(after)) throw invalidCursor();
   const start = await findCursor(services, Number(after));
-  if (start === null) throw noCursor();
+  if (start === null) throw invalidCursor();
   if (start !== 'removed') return start;
   if (order === 'asc') throw cursorTooOld();
   return null;

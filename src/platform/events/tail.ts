@@ -13,10 +13,16 @@
 
 import type pg from 'pg';
 import type { Db } from '../database/client.ts';
-import { untilAnswered } from '../database/outage.ts';
+import { retryWhileUnavailable } from '../database/outage.ts';
 import type { Bus, Topic } from './bus.ts';
 import { type Cursor, cursorAfter, isAfter, isInSnapshot } from './cursor.ts';
-import { type OutboxEvent, type PositionedEvent, type EventQuery, readPage, followPages } from './pages.ts';
+import {
+  type EventQuery,
+  followPages,
+  type OutboxEvent,
+  type PositionedEvent,
+  readPage,
+} from './pages.ts';
 
 type SharedQuery = {
   /** Equal for subscribers that can share. */
@@ -78,7 +84,7 @@ class Tail {
 
   async #read(services: Deps, topics: readonly Topic[], query: EventQuery, size: number) {
     const { signal } = this.#stop;
-    const { xid, seq } = await untilAnswered(() => cursorAfter(services, null), signal);
+    const { xid, seq } = await retryWhileUnavailable(() => cursorAfter(services, null), signal);
     const begin = { xid, seq };
     this.last = { index: 0, cursor: begin };
     await this.#wake();
@@ -180,7 +186,10 @@ async function* followTail(
         continue;
       }
       if (!tail.mark(reader, cursor)) continue;
-      const page = await untilAnswered(() => readPage(services, query, size, cursor), signal);
+      const page = await retryWhileUnavailable(
+        () => readPage(services, query, size, cursor),
+        signal,
+      );
       for (const { event, cursor: passed } of page.events) {
         cursor = { ...cursor, ...passed };
         yield event;

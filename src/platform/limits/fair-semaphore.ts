@@ -57,7 +57,7 @@ export class FairSemaphore {
   }
 
   /** Runs `work` when a slot is free. @throws QueueTimeout; every error of `work` */
-  async take<T>(work: () => Promise<T>, { key = '', signal }: AcquireOptions = {}): Promise<T> {
+  async run<T>(work: () => Promise<T>, { key = '', signal }: AcquireOptions = {}): Promise<T> {
     if (signal?.aborted) throw new QueueTimeout('the caller no longer waits');
     if (this.#isFree(key)) this.#hold(key);
     else await this.#wait(key, signal);
@@ -148,8 +148,8 @@ export function openTransferSemaphores(atOnce: number): TransferSemaphores {
 
 /** Names of transfers in errors. Anonymous clients cannot push, so theirs have another name. */
 export type TransferNames = readonly [name: string, anonymous: string];
-export const OF_GIT: TransferNames = ['fetches and pushes', 'fetches'];
-export const OF_LARGE_FILES: TransferNames = [
+export const GIT_TRANSFERS: TransferNames = ['fetches and pushes', 'fetches'];
+export const LFS_TRANSFERS: TransferNames = [
   'transfers of large files',
   'downloads of large files',
 ];
@@ -171,11 +171,11 @@ export function withTransferSlot<T>(
   transfer: () => Promise<T>,
 ): Promise<T> {
   const runInSlot = () =>
-    transfers.take(transfer, { key, signal }).catch((error) => {
+    transfers.run(transfer, { key, signal }).catch((error) => {
       throw error instanceof QueueTimeout ? busy(`Too many ${name} are under way`) : error;
     });
   if (!isAnonymous) return runInSlot();
-  return anonymousTransfers.take(runInSlot, { key, signal }).catch((error) => {
+  return anonymousTransfers.run(runInSlot, { key, signal }).catch((error) => {
     if (!(error instanceof QueueTimeout)) throw error;
     const problem = `Too many ${anonymousName} without credentials are under way`;
     throw new AppError('rate_limit_exceeded', `${problem}; try again in ${RETRY_SECONDS} s`, {

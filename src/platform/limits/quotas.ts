@@ -9,7 +9,7 @@ import { Prisma } from '../../../prisma/generated/client.ts';
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import { quotaLock } from '../../base/advisory-locks.ts';
 import type { Config } from '../../base/config/config.ts';
-import { planLimits, UNLIMITED } from '../../base/config/plans.ts';
+import { PLAN_LIMITS, UNLIMITED } from '../../base/config/plans.ts';
 import { AppError } from '../../base/errors.ts';
 import type { Db } from '../database/client.ts';
 import { runStatement, type Transaction } from '../database/statement.ts';
@@ -37,7 +37,7 @@ const QUOTA_NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
  * @param adding number of objects, or bytes
  * @throws AppError 403 `quota_exceeded`
  */
-export async function demandRoom(
+export async function requireQuota(
   { db, config }: { config: Config } & { db: Db | Transaction },
   namespace: { id: string; plan: Plan },
   what: Quota,
@@ -70,7 +70,7 @@ export function isUnlimited(
 }
 
 function limitOf({ config }: { config: Config }, plan: Plan, what: Quota): number {
-  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  const table = config.rateLimits === 'off' ? PLAN_LIMITS : config.rateLimits;
   return table[plan][what];
 }
 
@@ -78,7 +78,7 @@ function limitOf({ config }: { config: Config }, plan: Plan, what: Quota): numbe
  * For callers that have read the namespace's row, and locked it if the result must hold until the commit.
  * @throws AppError 403 `quota_exceeded`
  */
-export function demandStorage(
+export function requireStorage(
   services: { config: Config },
   namespace: { plan: Plan; storageBytes: bigint },
   adding: number,
@@ -127,7 +127,7 @@ export function logLimits(
   { config }: { config: Config },
   plan: Plan,
 ): { bytes: number; lines: number } {
-  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  const table = config.rateLimits === 'off' ? PLAN_LIMITS : config.rateLimits;
   return { bytes: table[plan].logBytes, lines: table[plan].logLines };
 }
 

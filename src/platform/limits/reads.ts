@@ -41,13 +41,13 @@ export type Allowance = {
 };
 
 /** For data from git. @returns the number of bytes taken @throws AppError like `take` */
-export function takeOfGit(allowance: Allowance, bytes: number): Promise<number> {
+export function takeGitBytes(allowance: Allowance, bytes: number): Promise<number> {
   return allowance.take(bytes, LIGHT_GIT_BYTES);
 }
 
 /** Like `takeOfGit`, for data that cannot be shown in part. @throws AppError 400 if the allowance is used up, 503 */
-export async function takeWhole(allowance: Allowance, bytes: number): Promise<void> {
-  if ((await takeOfGit(allowance, bytes)) === bytes) return;
+export async function takeAll(allowance: Allowance, bytes: number): Promise<void> {
+  if ((await takeGitBytes(allowance, bytes)) === bytes) return;
   throw invalid(null, 'The response is too large; request less at once');
 }
 
@@ -59,7 +59,7 @@ export type Answer = NodeJS.EventEmitter & {
 };
 
 /** The allowances of all answers of a server. */
-export class Reads {
+export class AnswerLimiter {
   readonly #places = new FairSemaphore(SLOTS, { perKey: SLOTS_PER_CALLER, waitMs: WAIT_MS });
   readonly #searches = new FairSemaphore(MAX_SEARCHES, { perKey: 1, waitMs: WAIT_MS });
 
@@ -70,7 +70,7 @@ export class Reads {
     work: () => Promise<T>,
   ): Promise<T> {
     try {
-      return await this.#searches.take(work, { key: caller, signal });
+      return await this.#searches.run(work, { key: caller, signal });
     } catch (error) {
       throw error instanceof QueueTimeout ? busy('Too many logs are being searched') : error;
     }
@@ -121,7 +121,7 @@ export class Reads {
       await once(closed.signal, 'abort');
       clearInterval(checking);
     };
-    this.#places.take(hold, { key: caller, signal: closed.signal }).catch((error) => {
+    this.#places.run(hold, { key: caller, signal: closed.signal }).catch((error) => {
       const full = error instanceof QueueTimeout;
       entered.reject(full ? busy('Too many large answers are being built') : error);
     });

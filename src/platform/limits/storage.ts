@@ -12,8 +12,8 @@ import { quotaLock } from '../../base/advisory-locks.ts';
 import type { Config } from '../../base/config/config.ts';
 import { notFound } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { onConnection } from '../database/client.ts';
-import { demandStorage, RESERVED_BYTES, storageLeft, storageLimit } from './quotas.ts';
+import { withConnection } from '../database/client.ts';
+import { RESERVED_BYTES, requireStorage, storageLeft, storageLimit } from './quotas.ts';
 
 type Deps = { pool: pg.Pool; config: Config; log: Logger };
 
@@ -31,7 +31,7 @@ export async function reserveStorage(
   bytes: number,
   writeRow: (client: pg.PoolClient) => Promise<unknown>,
 ): Promise<void> {
-  const room = await onConnection(pool, async (client) => {
+  const room = await withConnection(pool, async (client) => {
     await client.query('begin');
     await client.query(`select pg_advisory_xact_lock(hashtextextended($1, 0))`, [
       quotaLock('storageBytes', namespaceId),
@@ -49,7 +49,7 @@ export async function reserveStorage(
     return used;
   });
   if (!room) throw notFound('Namespace');
-  demandStorage({ config }, room, bytes);
+  requireStorage({ config }, room, bytes);
 }
 
 /** From the check of a push to its record: a minute for the check, and time for git and the record. */
@@ -91,6 +91,8 @@ export class PushReservation {
     const { pool, log } = this.#deps;
     await pool
       .query('delete from storage_reservations where id = $1', [this.#id])
-      .catch((err) => log.warn({ err }, 'cannot release the storage reservation of a push; it will expire'));
+      .catch((err) =>
+        log.warn({ err }, 'cannot release the storage reservation of a push; it will expire'),
+      );
   }
 }

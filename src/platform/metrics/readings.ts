@@ -100,7 +100,9 @@ export function createScrapeReadings(registry: Registry) {
         });
       const timedOut = Promise.withResolvers<'late'>();
       const timer = setTimeout(timedOut.resolve, TIMEOUT_MS, 'late');
-      const ended = await Promise.race([reading, timedOut.promise]).finally(() => clearTimeout(timer));
+      const ended = await Promise.race([reading, timedOut.promise]).finally(() =>
+        clearTimeout(timer),
+      );
       if (ended === 'late') clear();
     },
   };
@@ -122,7 +124,7 @@ function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>):
       registers,
       collect() {
         this.reset();
-      // `reset` sets a gauge without labels to 0.
+        // `reset` sets a gauge without labels to 0.
         if (labelNames.length === 0) this.remove();
         for (const [labels, value] of read()) this.set(labels, value);
       },
@@ -161,7 +163,9 @@ function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>):
   gauge('loam_job_slots', 'Jobs that this process may run at the same time', [], () =>
     unlabelled(sources.slots?.().total),
   );
-  gauge('loam_job_slots_used', 'Jobs that this process runs', [], () => unlabelled(sources.slots?.().used));
+  gauge('loam_job_slots_used', 'Jobs that this process runs', [], () =>
+    unlabelled(sources.slots?.().used),
+  );
   new Counter({
     name: 'loam_rate_limit_refusals_total',
     help: 'Requests that were refused by a rate limit, by plan',

@@ -21,17 +21,17 @@ export type Command =
   | { id: number; kind: 'write'; text: string; last: boolean }
   | { id: number; kind: 'kill'; signal: NodeJS.Signals };
 
-/** `tooMuch`: the program was ended because its output exceeded the limit. */
-export type Ending = {
+/** `exceededLimit`: the program was ended because its output exceeded the limit. */
+export type ProgramExit = {
   code: number | null;
   signal: NodeJS.Signals | null;
   stdout: Uint8Array;
   stderr: string;
-  tooMuch: boolean;
+  exceededLimit: boolean;
 };
 
 export type Report =
-  | { id: number; kind: 'ended'; ending: Ending }
+  | { id: number; kind: 'ended'; ending: ProgramExit }
   /** Accompanied by a stream of the program; `descriptor` is its number there. Standard input is the last. */
   | { id: number; kind: 'stream'; descriptor: number; pid: number | undefined }
   /** Standard output of a detached program. */

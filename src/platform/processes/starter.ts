@@ -10,15 +10,17 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { type Duplex, PassThrough } from 'node:stream';
-import type { Ending, Command, Program, Report } from './protocol.ts';
+import type { Command, Program, ProgramExit, Report } from './protocol.ts';
 
-export type { Ending, Program };
+export type { Program, ProgramExit as Ending };
 
 /** Time between SIGTERM and SIGKILL. */
 const GRACE_MS = 5_000;
 const MAX_BYTES = 16 * 2 ** 20;
 
-type ReceivedReport = Exclude<Report, { kind: 'failed' }> | { id: number; kind: 'failed'; error: Error };
+type ReceivedReport =
+  | Exclude<Report, { kind: 'failed' }>
+  | { id: number; kind: 'failed'; error: Error };
 type Listener = (received: ReceivedReport, stream?: Duplex) => void;
 type Starter = { child: ChildProcess; listeners: Map<number, Listener> };
 
@@ -38,9 +40,9 @@ type RunOptions = {
  * Runs a program to its end.
  * @throws Error with a code if it cannot be started; EAGAIN also if the starter has died
  */
-export function runProgram(program: Program, options: RunOptions = {}): Promise<Ending> {
+export function runProgram(program: Program, options: RunOptions = {}): Promise<ProgramExit> {
   const { input = '', signal, timeoutMs, maxBytes = MAX_BYTES } = options;
-  const { promise, resolve, reject } = Promise.withResolvers<Ending>();
+  const { promise, resolve, reject } = Promise.withResolvers<ProgramExit>();
   const id = ++count;
   let killing: NodeJS.Timeout | undefined;
   const end = () => {
@@ -80,11 +82,11 @@ export async function run(file: string, args: readonly string[], options?: RunOp
 /** A program in a session of its own, which outlives this process and its starter. */
 export type Detached = {
   /** Settles when the program has ended. @throws Error if it could not be started, or its starter has died */
-  readonly ended: Promise<Ending>;
+  readonly ended: Promise<ProgramExit>;
   /** Its result, if it has ended. */
-  readonly ending: Ending | undefined;
+  readonly ending: ProgramExit | undefined;
   /** Writes to its standard input, and closes the input after the last text. */
-  say(text: string, last?: boolean): void;
+  write(text: string, last?: boolean): void;
 };
 
 /**
@@ -96,12 +98,12 @@ export function detach(
   errors: string,
   hear: (line: string) => void = () => {},
 ): Detached {
-  const ended = Promise.withResolvers<Ending>();
+  const ended = Promise.withResolvers<ProgramExit>();
   // Callers that do not await `ended` must not cause an unhandled rejection.
   ended.promise.catch(() => {});
   const id = ++count;
   let partialLine = '';
-  let ending: Ending | undefined;
+  let ending: ProgramExit | undefined;
   startOrder({ id, kind: 'detach', program, errors }, (report) => {
     if (report.kind === 'failed') ended.reject(report.error);
     else if (report.kind === 'ended') {
@@ -118,7 +120,7 @@ export function detach(
     get ending() {
       return ending;
     },
-    say: (text, last = false) => send({ id, kind: 'write', text, last }),
+    write: (text, last = false) => send({ id, kind: 'write', text, last }),
   };
 }
 
@@ -130,7 +132,7 @@ export type Streamed = {
   /** The additional pipes, from descriptor 3 on. */
   readonly pipes: readonly Duplex[];
   /** Settles when the program has ended; its output may not have arrived yet. Rejects if the starter has died. */
-  readonly ended: Promise<Ending>;
+  readonly ended: Promise<ProgramExit>;
   kill(signal: NodeJS.Signals): void;
 };
 
@@ -143,7 +145,7 @@ export function startProgram(
   { pipes = 0 }: { pipes?: number } = {},
 ): Promise<Streamed> {
   const started = Promise.withResolvers<Streamed>();
-  const ended = Promise.withResolvers<Ending>();
+  const ended = Promise.withResolvers<ProgramExit>();
   // It may fail before anybody awaits it, which must not be an unhandled rejection.
   ended.promise.catch(() => {});
   const id = ++count;
@@ -179,7 +181,8 @@ export function startProgram(
       // Destroyed so that a writer gets an error.
       streams.get(0)?.destroy();
       ended.resolve(report.ending);
-      if (!isTaken) fail(createError('the streams of a program could not be handed over', 'EMFILE'));
+      if (!isTaken)
+        fail(createError('the streams of a program could not be handed over', 'EMFILE'));
     } else if (report.kind === 'stream') {
       // Write errors show in the result of the program.
       stream?.on('error', () => {});

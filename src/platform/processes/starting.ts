@@ -65,7 +65,9 @@ function end(): void {
 
 function run({ id, program, input, maxBytes }: Command & { kind: 'run' }): void {
   const { file, args, cwd, env } = program;
-  const child = spawnWatched(id, () => spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] }));
+  const child = spawnWatched(id, () =>
+    spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] }),
+  );
   if (!child) return;
   const chunks: Uint8Array[] = [];
   let size = 0;
@@ -79,7 +81,11 @@ function run({ id, program, input, maxBytes }: Command & { kind: 'run' }): void 
   child.once('close', (code, signal) => {
     if (!children.delete(id)) return;
     const [stdout, stderr] = [Buffer.concat(chunks), errors()];
-    sendReport({ id, kind: 'ended', ending: { code, signal, stdout, stderr, tooMuch: size > maxBytes } });
+    sendReport({
+      id,
+      kind: 'ended',
+      ending: { code, signal, stdout, stderr, exceededLimit: size > maxBytes },
+    });
   });
 }
 
@@ -145,7 +151,11 @@ function beginHandover({ id, program, pipes }: Start): void {
       child.stderr?.destroy();
       if (!children.delete(id)) return;
       const [stdout, stderr] = [new Uint8Array(), errors()];
-      sendReport({ id, kind: 'ended', ending: { code, signal, stdout, stderr, tooMuch: false } });
+      sendReport({
+        id,
+        kind: 'ended',
+        ending: { code, signal, stdout, stderr, exceededLimit: false },
+      });
     };
     const waiting = setTimeout(finish, DRAIN_MS);
     if (child.stderr?.closed ?? true) finish();
@@ -179,10 +189,12 @@ function detach({ id, program, errors }: Command & { kind: 'detach' }): void {
   });
   if (!child) return;
   detached.add(child);
-  child.stdout?.setEncoding('utf8').on('data', (text: string) => sendReport({ id, kind: 'output', text }));
+  child.stdout
+    ?.setEncoding('utf8')
+    .on('data', (text: string) => sendReport({ id, kind: 'output', text }));
   child.once('exit', (code, signal) => {
     if (!children.delete(id)) return;
-    const ending = { code, signal, stdout: new Uint8Array(), stderr: '', tooMuch: false };
+    const ending = { code, signal, stdout: new Uint8Array(), stderr: '', exceededLimit: false };
     sendReport({ id, kind: 'ended', ending });
   });
 }

@@ -49,8 +49,7 @@ export const builder = new SchemaBuilder<{
     clientMutationId: 'omit',
     cursorType: 'String',
     nodeTypeOptions: {
-      description:
-        'An object with an id of its own. REST uses the same id.',
+      description: 'An object with an id of its own. REST uses the same id.',
     },
     idFieldOptions: { description: 'The id, which is unique on the server and never changes.' },
     nodeQueryOptions: {
@@ -104,8 +103,7 @@ export const builder = new SchemaBuilder<{
     },
     nodeFieldOptions: { description: 'The entry.' },
     cursorFieldOptions: {
-      description:
-        'The cursor of this entry; pass it as `after` to get the entries after it.',
+      description: 'The cursor of this entry; pass it as `after` to get the entries after it.',
     },
   },
 });

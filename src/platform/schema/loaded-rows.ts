@@ -27,20 +27,20 @@ type RowAccess = {
 };
 
 /** Modifies the given schema. */
-export function lookAtRows(schema: GraphQLSchema): GraphQLSchema {
+export function readRowsDirectly(schema: GraphQLSchema): GraphQLSchema {
   for (const type of Object.values(schema.getTypeMap()))
     if (isObjectType(type))
       for (const field of Object.values(type.getFields())) lookAtRow(field, type);
   return schema;
 }
 
-export function knownOf({ extensions }: { extensions?: object | null }): RowAccess {
+export function rowAccessOf({ extensions }: { extensions?: object | null }): RowAccess {
   return (extensions ?? {}) as RowAccess;
 }
 
 /** Whether the field finds its data in the row, however the row was read. */
 export function needsNoPlan(field: GraphQLField<unknown, unknown>): boolean {
-  return !field.extensions.pothosPrismaSelect || knownOf(field).looksAtRow === true;
+  return !field.extensions.pothosPrismaSelect || rowAccessOf(field).looksAtRow === true;
 }
 
 function lookAtRow(field: Field, type: GraphQLObjectType): void {

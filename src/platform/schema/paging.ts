@@ -1,13 +1,13 @@
 /** GraphQL types of pages: connections for front ends, and numbered pages for REST. */
 import type { GraphQLResolveInfo } from 'graphql';
-import type { OffsetPage, Slice, SliceRequest } from '../database/paging.ts';
+import type { CursorPage, CursorPageRequest, OffsetPage } from '../database/paging.ts';
 import { MAX_FIRST } from '../database/paging.ts';
 import { builder, SortOrder } from './builder.ts';
 import type { Context } from './context.ts';
-import { selectOfNodes } from './select.ts';
+import { selectForNodes } from './select.ts';
 
 /** Arguments of every connection. Forwards only: each list can be sorted from either end. */
-export const sliceArgs = builder.args((t) => ({
+export const cursorPageArgs = builder.args((t) => ({
   first: t.int({
     required: true,
     defaultValue: 20,
@@ -19,7 +19,7 @@ export const sliceArgs = builder.args((t) => ({
 }));
 
 /** Cost in fields of starting a git process, which histories and lists of refs need. */
-export const PROCESS = 50;
+export const GIT_PROCESS_COST = 50;
 
 /**
  * Cost of a connection: its own cost, and the selected fields for each item.
@@ -33,7 +33,7 @@ export function pageCost(own = 1) {
 }
 
 /** Defines `{name}Connection` and `{name}Edge` for the type `node`. */
-export function connectionType<Node extends ConnectionNode>(name: string, node: Node) {
+export function defineConnectionType<Node extends ConnectionNode>(name: string, node: Node) {
   return builder.connectionObject(
     {
       type: node,
@@ -55,7 +55,7 @@ type ConnectionNode = Parameters<typeof builder.connectionObject>[0]['type'];
 
 /** Converts a page to a Relay connection. `hasPreviousPage` is true for every page but the first. */
 export function toConnection<T>(
-  { items, hasNextPage, totalCount }: Slice<T>,
+  { items, hasNextPage, totalCount }: CursorPage<T>,
   { after }: { after?: string | null },
 ) {
   return {
@@ -76,7 +76,7 @@ export function toConnection<T>(
 }
 
 /** Arguments of every numbered page. */
-export const pageArgs = builder.args((t) => ({
+export const offsetPageArgs = builder.args((t) => ({
   page: t.int({
     required: true,
     defaultValue: 1,
@@ -97,16 +97,16 @@ export const orderArg = {
   description: 'Whether the smallest or the largest comes first.',
 } as const;
 
-type ListOptions<Type, Args, Request extends SliceRequest, Select> = {
+type ListOptions<Type, Args, Request extends CursorPageRequest, Select> = {
   type: Type;
   args: Args;
   description: string;
   /** Reads a page for the user or namespace with this id. */
-  slice(context: Context, id: string, args: Request, select: Select): Promise<Slice<unknown>>;
+  slice(context: Context, id: string, args: Request, select: Select): Promise<CursorPage<unknown>>;
 };
 
 /** Options of a user or namespace field that is a connection of rows. */
-export function connectionField<Type, Args, Request extends SliceRequest, Select>({
+export function connectionField<Type, Args, Request extends CursorPageRequest, Select>({
   slice,
   ...options
 }: ListOptions<Type, Args, Request, Select>) {
@@ -120,7 +120,7 @@ export function connectionField<Type, Args, Request extends SliceRequest, Select
       args: Request,
       context: Context,
       info: GraphQLResolveInfo,
-    ) => toConnection(await slice(context, id, args, selectOfNodes(context, info)), args),
+    ) => toConnection(await slice(context, id, args, selectForNodes(context, info)), args),
   } as const;
 }
 
@@ -152,7 +152,7 @@ function paginationFields<T>(t: PageFields<T>) {
 }
 
 /** Defines the page type `{name}` whose `nodes` have the type `node`. */
-export function pageType<T>(
+export function definePageType<T>(
   name: string,
   node: Parameters<typeof builder.objectRef<T>>[0] | object,
 ) {

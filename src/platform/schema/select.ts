@@ -19,18 +19,20 @@ export function selectOf<S>(query: object): S {
 }
 
 /** The columns needed for the type of the field. */
-export function selectHere<S>(context: Context, info: GraphQLResolveInfo): S {
+export function selectForField<S>(context: Context, info: GraphQLResolveInfo): S {
   return selectColumns<S>(context, info, '', {});
 }
 
 /** The columns needed below one field of the result, such as `repository` of a payload. */
-export function selectAt<S>(context: Context, info: GraphQLResolveInfo, field: string): S {
+export function selectForChild<S>(context: Context, info: GraphQLResolveInfo, field: string): S {
   return selectColumns<S>(context, info, field, { path: [field] });
 }
 
 /** The columns needed for the nodes of a connection. */
-export function selectOfNodes<S>(context: Context, info: GraphQLResolveInfo): S {
-  return selectColumns<S>(context, info, 'nodes or edges', { paths: [['nodes'], ['edges', 'node']] });
+export function selectForNodes<S>(context: Context, info: GraphQLResolveInfo): S {
+  return selectColumns<S>(context, info, 'nodes or edges', {
+    paths: [['nodes'], ['edges', 'node']],
+  });
 }
 
 type QueryPath = { path?: string[]; paths?: string[][] };
@@ -38,7 +40,12 @@ type QueryPath = { path?: string[]; paths?: string[][] };
 /** Cache by field of a stored document and by the path below it; null: the columns depend on variables. */
 const cache = new WeakMap<FieldNode, Map<string, object | null>>();
 
-function selectColumns<S>(context: Context, info: GraphQLResolveInfo, key: string, where: QueryPath): S {
+function selectColumns<S>(
+  context: Context,
+  info: GraphQLResolveInfo,
+  key: string,
+  where: QueryPath,
+): S {
   const [field] = info.fieldNodes as [FieldNode];
   // A field that occurs several times in the operation has a part of its columns in each.
   if (info.fieldNodes.length > 1) return selectOf<S>(queryFromInfo({ context, info, ...where }));

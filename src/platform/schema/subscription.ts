@@ -13,7 +13,7 @@ type FailureEvent = { failure: unknown };
  * An error is yielded as an event, and the field's resolver throws it. As an event with `errors` it reaches the client on
  * every transport; an error thrown by the source breaks some connections and is lost on others.
  */
-export function endedByReader<T>(
+export function abortWithReader<T>(
   open: (signal: AbortSignal) => AsyncIterable<T>,
 ): AsyncIterable<T | FailureEvent> {
   return new Repeater<T | FailureEvent>(async (push, stop) => {
@@ -37,7 +37,7 @@ export function orThrow<T extends object>(event: T | FailureEvent): T {
 }
 
 /** Defines an enum of event types with descriptions: `job.timed_out` becomes TIMED_OUT. */
-export function eventTypes<Type extends string>(
+export function defineEventTypes<Type extends string>(
   name: string,
   description: string,
   types: Record<Type, string>,
@@ -53,7 +53,7 @@ export function eventTypes<Type extends string>(
 }
 
 /** Arguments of event subscriptions. `nameDescription`: description of `name`. */
-export function eventArgs(nameDescription: string) {
+export function defineEventArgs(nameDescription: string) {
   return builder.args((t) => ({
     namespace: t.string({ description: 'The name of the namespace; give this or `namespaces`.' }),
     namespaces: t.stringList({ description: 'The names of namespaces, at most 100.' }),
@@ -67,7 +67,7 @@ export function eventArgs(nameDescription: string) {
 }
 
 /** Joins `namespace` and `namespaces` to one list. */
-export function followQuery<
+export function toFollowQuery<
   Args extends { namespace?: string | null; namespaces?: readonly string[] | null },
 >({ namespace, namespaces, ...rest }: Args) {
   return { ...rest, namespaces: [namespace ?? [], namespaces ?? []].flat() };

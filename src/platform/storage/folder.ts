@@ -43,7 +43,7 @@ export async function openFolder(root: string): Promise<Storage> {
   }
 
   return {
-    place: `the folder ${root}`,
+    description: `the folder ${root}`,
     identity: await readOrCreateId(root, '.storage-id'),
     put: (key, contents, { signal } = {}) => put(key, contents, signal),
     async open(key, range) {
@@ -84,7 +84,7 @@ export async function openFolder(root: string): Promise<Storage> {
       await rm(path, { force: true });
       await removeEmpty(dirname(path), root);
     },
-    async tidy() {
+    async removeAbandoned() {
       for await (const { name } of await opendir(unfinished)) {
         const path = join(unfinished, name);
         const stats = await nullIfMissing(stat(path));
@@ -145,7 +145,8 @@ async function moveDurably(temporary: string, path: string): Promise<void> {
     return true;
   };
   for (let attempt = 1; !(await nullIfMissing(move())); attempt++)
-    if (attempt === MAX_ATTEMPTS) throw new Error(`${folder} was removed ${MAX_ATTEMPTS} times while a file was moved into it`);
+    if (attempt === MAX_ATTEMPTS)
+      throw new Error(`${folder} was removed ${MAX_ATTEMPTS} times while a file was moved into it`);
   // The entries of new folders are in the folders above them, so those are synced, too.
   const last = firstCreated ? dirname(firstCreated) : folder;
   for (let at = folder; ; at = dirname(at)) {

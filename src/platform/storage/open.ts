@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path';
 import { type Config, ConfigError } from '../../base/config/config.ts';
 import { prepareDataFolder } from './data-folder.ts';
 import { openFolder } from './folder.ts';
-import { type Storage, StorageAway } from './storage.ts';
+import { type Storage, StorageUnavailable } from './storage.ts';
 
 /** @throws ConfigError if the storage cannot be used */
 export async function openStorage({
@@ -15,7 +15,7 @@ export async function openStorage({
     // Imported on demand, because the SDK takes a quarter of a second and 60 MB to load.
     const { openS3 } = await import('./s3.ts');
     return openS3(storage).catch((error) => {
-      if (!(error instanceof StorageAway)) throw error;
+      if (!(error instanceof StorageUnavailable)) throw error;
       throw new ConfigError(`LOAM_STORAGE: the S3 server does not answer (${error.message})`);
     });
   }

@@ -27,7 +27,7 @@ import {
   type PutOptions,
   type Reading,
   type Storage,
-  StorageAway,
+  StorageUnavailable,
   type StoredObject,
 } from './storage.ts';
 import { freeing } from './streams.ts';
@@ -62,18 +62,21 @@ export async function openS3({
   const locate = (key: string) => ({ Bucket: bucket, Key: root + checkKey(key) });
 
   const storage: Storage = {
-    place: `s3://${bucket}/${prefix}`,
+    description: `s3://${bucket}/${prefix}`,
     // Without the endpoint, which may have different names inside and outside a network.
     identity: `s3://${bucket}/${prefix}`,
     async put(key, contents, options = {}) {
       await upload(client, locate(key), contents, options);
       const stored = await storage.stat(key);
-      if (!stored) throw new Error(`${key} is missing in ${storage.place} right after its upload`);
+      if (!stored)
+        throw new Error(`${key} is missing in ${storage.description} right after its upload`);
       return stored;
     },
     async open(key, range) {
       const bytes = range && { Range: `bytes=${range.start}-${range.end}` };
-      const response = await nullIfMissing(client.send(new GetObjectCommand({ ...locate(key), ...bytes })));
+      const response = await nullIfMissing(
+        client.send(new GetObjectCommand({ ...locate(key), ...bytes })),
+      );
       if (!response) return null;
       // For a range, the size of the whole object follows the slash.
       const totalSize = /\/(\d+)$/.exec(response.ContentRange ?? '')?.[1];
@@ -102,7 +105,7 @@ export async function openS3({
     async remove(key) {
       await classifyErrors(client.send(new DeleteObjectCommand(locate(key))));
     },
-    async tidy() {
+    async removeAbandoned() {
       // One page of a thousand uploads; the rest is removed next time.
       const list = new ListMultipartUploadsCommand({ Bucket: bucket, Prefix: root });
       const { Uploads = [] } = await classifyErrors(client.send(list));
@@ -119,7 +122,7 @@ export async function openS3({
     },
     [Symbol.dispose]: () => client.destroy(),
   };
-  await checkBucket(client, bucket, storage.place);
+  await checkBucket(client, bucket, storage.description);
   return storage;
 }
 
@@ -232,7 +235,9 @@ async function classifyErrors<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (error) {
-    throw isUnavailable(error) ? new StorageAway((error as Error).message, { cause: error }) : error;
+    throw isUnavailable(error)
+      ? new StorageUnavailable((error as Error).message, { cause: error })
+      : error;
   }
 }
 

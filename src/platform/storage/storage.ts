@@ -37,7 +37,7 @@ export type Reading = AsyncDisposable & {
 
 export type Storage = Disposable & {
   /** Description for the operator: kind and location, without credentials. */
-  readonly place: string;
+  readonly description: string;
   /** Equal for all processes that use the same objects. */
   readonly identity: string;
   /**
@@ -57,7 +57,7 @@ export type Storage = Disposable & {
   /** Succeeds if the object does not exist. */
   remove(key: string): Promise<void>;
   /** Removes unfinished uploads that are older than a day. */
-  tidy(): Promise<void>;
+  removeAbandoned(): Promise<void>;
   /**
    * A URL with which a client without credentials can download the object for `seconds`, as a file called `name`; null if
    * the driver does not support this.
@@ -66,7 +66,7 @@ export type Storage = Disposable & {
 };
 
 /** The storage cannot be reached or cannot answer at the moment. */
-export class StorageAway extends Error {
+export class StorageUnavailable extends Error {
   override name = 'StorageAway';
 }
 

@@ -56,7 +56,8 @@ export function openTracing(
     spanProcessors: [processor],
   });
   const contexts = new AsyncLocalStorageContextManager().enable();
-  if (!trace.setGlobalTracerProvider(provider)) throw new Error('tracing is already enabled in this process');
+  if (!trace.setGlobalTracerProvider(provider))
+    throw new Error('tracing is already enabled in this process');
   context.setGlobalContextManager(contexts);
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   subscribe(GIT_STARTED, traceGit);

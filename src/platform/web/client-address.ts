@@ -1,12 +1,12 @@
 import type { Request } from 'express';
 
 /** Address of the client: the peer, or the address that trusted proxies (`LOAM_TRUSTED_PROXIES`) report. */
-export function address({ ip = 'gone' }: Request): string {
-  return network(ip);
+export function clientAddress({ ip = 'gone' }: Request): string {
+  return addressNetwork(ip);
 }
 
 /** For IPv6 the first 64 bits, because one customer has all addresses below. */
-export function network(peer: string): string {
+export function addressNetwork(peer: string): string {
   if (peer.startsWith('::ffff:') || !peer.includes(':')) return peer.replace('::ffff:', '');
   const [head = '', tail] = peer.split('%')[0]?.split('::') ?? [];
   const groups = head ? head.split(':') : [];

@@ -15,7 +15,7 @@ import {
 } from 'node:http';
 import type { Socket } from 'node:net';
 import { AppError, invalid } from '../../base/errors.ts';
-import { answerOf } from './error-response.ts';
+import { toErrorResponse } from './error-response.ts';
 
 export type ConnectionLimits = {
   /** From the first byte of a request, or from the opening of the connection, to the end of the headers. */
@@ -50,12 +50,12 @@ const LINGER_MS = 1_000;
 const longBodies = new WeakSet<IncomingMessage>();
 
 /** Allows a body of any duration at the minimum rate: a push, an upload. Must be called before the body is read. */
-export function takesLong(req: IncomingMessage): void {
+export function allowLongBody(req: IncomingMessage): void {
   longBodies.add(req);
 }
 
 /** Aborts when the response is closed: it was sent, or the client has disconnected, even before this call. */
-export function closingOf(res: ServerResponse): AbortSignal {
+export function closeSignal(res: ServerResponse): AbortSignal {
   const closed = new AbortController();
   res.once('close', () => closed.abort());
   // `close` is not emitted again.
@@ -66,7 +66,7 @@ export function closingOf(res: ServerResponse): AbortSignal {
 const answeredEarly = new WeakSet<IncomingMessage>();
 
 /** Whether the request was answered here before its end, so that its handler's response comes too late. */
-export function wasCutOff(req: IncomingMessage): boolean {
+export function wasAnsweredEarly(req: IncomingMessage): boolean {
   return answeredEarly.has(req);
 }
 
@@ -86,7 +86,7 @@ type Connection = {
 };
 
 /** Creates a server with these limits. Callers add the `request` listener. `isUpgrade`: whether to emit `upgrade`. */
-export function openServer(
+export function createHttpServer(
   headersFor: HeadersFor,
   overrides: Partial<ConnectionLimits> = {},
   isUpgrade: (req: IncomingMessage) => boolean = () => false,
@@ -264,9 +264,14 @@ async function answerAndEnd(
   // The reader of the body gets an error, and later writes of the handler are dropped.
   res.once('close', () => req.destroy());
   const id = String(res.getHeader('X-Request-Id') ?? randomUUID());
-  const { status, headers, body } = answerOf(error, id);
+  const { status, headers, body } = toErrorResponse(error, id);
   const json = JSON.stringify(body);
-  res.writeHead(status, { ...rateLimitHeaders, ...headers, ...bodyHeaders(json), 'X-Request-Id': id });
+  res.writeHead(status, {
+    ...rateLimitHeaders,
+    ...headers,
+    ...bodyHeaders(json),
+    'X-Request-Id': id,
+  });
   res.end(json);
 }
 
@@ -281,7 +286,7 @@ async function refuseAndEnd(
   const id = randomUUID();
   const rateLimitHeaders = await headersFor(socket.remoteAddress ?? '');
   if (!socket.writable) return void socket.destroy();
-  const { status, headers, body } = answerOf(error, id);
+  const { status, headers, body } = toErrorResponse(error, id);
   const json = JSON.stringify(body);
   const lines = Object.entries({
     Date: new Date().toUTCString(),

@@ -1,12 +1,12 @@
 /** Decides what clients see of a failure, for REST, GraphQL, git and SSH. */
 import { AppError, busy, diskFull, type ErrorCode, invalid } from '../../base/errors.ts';
 import { isUnstorableText } from '../database/client.ts';
-import { isDatabaseAway, isDiskFull } from '../database/outage.ts';
-import { StorageAway } from '../storage/storage.ts';
+import { isDatabaseUnavailable, isDiskFull } from '../database/outage.ts';
+import { StorageUnavailable } from '../storage/storage.ts';
 
 /** Whether to log the failure. Code that throws an `AppError` for a fault of the server has already logged it. */
-export function isUnexpected(error: unknown): boolean {
-  if (!(error instanceof AppError)) return toPublic(error).status >= 500;
+export function shouldLog(error: unknown): boolean {
+  if (!(error instanceof AppError)) return toClientError(error).status >= 500;
   return error.cause !== undefined && error.status >= 500;
 }
 
@@ -18,7 +18,7 @@ type ErrorBody = {
 };
 
 /** Converts any thrown value: errors that clients can fix keep their details, all others become a plain 500. */
-export function toPublic(error: unknown): AppError {
+export function toClientError(error: unknown): AppError {
   if (error instanceof AppError) return error;
   // Express's error for a path that cannot be decoded.
   if (error instanceof URIError || (error as { status?: number } | null)?.status === 400)
@@ -29,8 +29,8 @@ export function toPublic(error: unknown): AppError {
       'A text contains a character that cannot be stored (NUL, or half of a surrogate pair)',
     );
   if (isDiskFull(error)) return diskFull();
-  if (isDatabaseAway(error)) return busy('The database does not answer at the moment', 1);
-  if (error instanceof StorageAway) return busy('The storage does not answer at the moment');
+  if (isDatabaseUnavailable(error)) return busy('The database does not answer at the moment', 1);
+  if (error instanceof StorageUnavailable) return busy('The storage does not answer at the moment');
   return new AppError(
     'internal_error',
     'Something went wrong on our side. The request id helps us find it.',
@@ -46,7 +46,7 @@ function errorBody(error: AppError, requestId: string): ErrorBody {
 }
 
 /** Status, headers and body of the HTTP response for an error. */
-export function answerOf(error: AppError, requestId: string) {
+export function toErrorResponse(error: AppError, requestId: string) {
   const headers: Record<string, string | number> = { ...error.headers };
   if (error.retryAfter) headers['Retry-After'] = error.retryAfter;
   return { status: error.status, headers, body: errorBody(error, requestId) };

@@ -3,7 +3,7 @@ import type { RequestHandler } from 'express';
 import { AppError } from '../../base/errors.ts';
 
 /** Answers `OPTIONS`; Express handles `HEAD` as `GET`; every other method gets 405 with the supported methods. */
-export function otherMethod(methods: string[]): RequestHandler {
+export function refuseOtherMethods(methods: string[]): RequestHandler {
   const allow = [...(methods.includes('GET') ? ['HEAD'] : []), ...methods, 'OPTIONS'].join(', ');
   return (req, res) => {
     if (req.method !== 'OPTIONS')

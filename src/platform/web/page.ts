@@ -45,7 +45,7 @@ type HtmlPage = {
 };
 
 /** Escapes text for HTML, including attributes. */
-export function escaped(text: string): string {
+export function escapeHtml(text: string): string {
   const entities: Record<string, string> = {
     '&': '&amp;',
     '<': '&lt;',
@@ -76,13 +76,13 @@ export function sendPage(
 <head>
   <meta charset="utf-8">
   <meta name="viewport" content="width=device-width, initial-scale=1">
-  ${reloadSeconds ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  ` : ''}<title>${escaped(title)}</title>
+  ${reloadSeconds ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  ` : ''}<title>${escapeHtml(title)}</title>
   <link rel="icon" href="/favicon.svg" type="image/svg+xml">
   <style>${STYLE}</style>
 </head>
 <body>
 <main>
-  <h1><img src="/favicon.svg" alt="">${escaped(title)}</h1>
+  <h1><img src="/favicon.svg" alt="">${escapeHtml(title)}</h1>
 ${body}</main>
 </body>
 </html>
@@ -102,7 +102,7 @@ const NOT_PAGES = new Set(
  * as browsers do. A request with an Authorization header is from a program, whatever it accepts: Java HTTP clients prefer
  * HTML by default.
  */
-export function isPage(req: Request): boolean {
+export function wantsPage(req: Request): boolean {
   if (req.method !== 'GET' && req.method !== 'HEAD') return false;
   if (req.headers.authorization !== undefined) return false;
   if (NOT_PAGES.has(req.path.split('/', 2)[1] ?? '')) return false;

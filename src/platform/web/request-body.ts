@@ -17,7 +17,7 @@ export function parseJson(text: string): unknown {
     const { at, problem } = findError(text) ?? { at: 0, problem: 'it is nested too deeply' };
     const before = text.slice(0, at).split('\n');
     const column = [...(before.at(-1) as string)].length + 1;
-    throw new JsonFault(`line ${before.length}, column ${column}: ${problem}`);
+    throw new JsonSyntaxError(`line ${before.length}, column ${column}: ${problem}`);
   }
 }
 
@@ -29,7 +29,7 @@ export function parseBody(text: string): unknown {
   } catch (fault) {
     throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
   }
-  demandWellFormed(text, body);
+  requireWellFormed(text, body);
   return body;
 }
 
@@ -39,7 +39,7 @@ export function parseBody(text: string): unknown {
  * @param text the JSON that `value` was parsed from
  * @throws AppError 400 that names the value, such as `variables.input.name`
  */
-export function demandWellFormed(text: string, value: unknown): void {
+export function requireWellFormed(text: string, value: unknown): void {
   // UTF-8 text has whole characters, so only an escape can be half of one.
   if (!/\\u[dD][89a-fA-F]/.test(text)) return;
   const open = [{ path: '', value }];
@@ -57,7 +57,7 @@ export function demandWellFormed(text: string, value: unknown): void {
 }
 
 /** The message has the position, in lines and characters from 1, and the problem. */
-export class JsonFault extends Error {
+export class JsonSyntaxError extends Error {
   override name = 'JsonFault';
 }
 
@@ -118,7 +118,10 @@ function findError(text: string): JsonError | undefined {
       at++;
       expected = 'value';
     } else {
-      return { at, problem: `expected ${EXPECTED[expected]}, found ${describeCharacter(text, at)}` };
+      return {
+        at,
+        problem: `expected ${EXPECTED[expected]}, found ${describeCharacter(text, at)}`,
+      };
     }
   }
 }
@@ -134,7 +137,8 @@ function endOfString(text: string, start: number): number | JsonError {
     const char = text[at];
     if (char === undefined) return { at: start, problem: 'this string is not closed' };
     if (char === '"') return at + 1;
-    if (char < ' ') return { at, problem: `${describeCharacter(text, at)} in a string must be escaped` };
+    if (char < ' ')
+      return { at, problem: `${describeCharacter(text, at)} in a string must be escaped` };
     if (char !== '\\') continue;
     if (!/^(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/.test(text.slice(at + 1, at + 6)))
       return { at, problem: 'this escape is not valid in JSON' };
@@ -164,7 +168,7 @@ export const MAX_BODY_BYTES = 1024 * 1024;
  * The rest of a body that is too large is discarded as it arrives, within the limits of connections.ts.
  * @throws AppError 400 if the body is too large or the client disconnects before its end
  */
-export async function readBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffer>> {
+export async function readBodyBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffer>> {
   const tooLarge = () => invalid(null, 'The body is larger than 1 MiB');
   if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
   const { promise, resolve, reject } = Promise.withResolvers<Buffer<ArrayBuffer>>();

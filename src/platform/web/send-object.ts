@@ -34,13 +34,17 @@ export async function sendObject(
   res.setHeader('ETag', etag);
   if (modifiedAt) res.setHeader('Last-Modified', modifiedAt.toUTCString());
   const match = req.get('if-match');
-  if (match && !matches(match, etag))
-    throw new AppError('invalid_request', 'If-Match: the file has another version', { status: 412 });
+  if (match && !etagMatches(match, etag))
+    throw new AppError('invalid_request', 'If-Match: the file has another version', {
+      status: 412,
+    });
   const unmodified = req.get('if-unmodified-since');
   if (!match && unmodified && modifiedTime(object) > Date.parse(unmodified))
-    throw new AppError('invalid_request', 'If-Unmodified-Since: the file was modified later', { status: 412 });
+    throw new AppError('invalid_request', 'If-Unmodified-Since: the file was modified later', {
+      status: 412,
+    });
   const none = req.get('if-none-match');
-  if (none ? matches(none, etag) : req.fresh) return void res.status(304).end();
+  if (none ? etagMatches(none, etag) : req.fresh) return void res.status(304).end();
 
   const range = parseRange(req, object, etag);
   if (range === 'unsatisfiable') {
@@ -96,7 +100,7 @@ function modifiedTime({ modifiedAt }: Sendable): number {
 }
 
 /** User content must never be rendered as a page of this site, where its scripts would have the viewer's session. */
-export function neverAsPage(res: Response): void {
+export function forbidRendering(res: Response): void {
   res.setHeader('X-Content-Type-Options', 'nosniff');
   res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
 }
@@ -107,7 +111,7 @@ export function neverAsPage(res: Response): void {
  * Whether `If-None-Match` contains the current ETag. Express's `req.fresh` is false for every request with
  * `Cache-Control: no-cache`, which `fetch` adds to requests with `If-None-Match`.
  */
-export function matches(ifNoneMatch: string | undefined, etag: string): boolean {
+export function etagMatches(ifNoneMatch: string | undefined, etag: string): boolean {
   if (!ifNoneMatch) return false;
   const weak = (tag: string) => tag.trim().replace(/^W\//, '');
   return ifNoneMatch.split(',').some((tag) => tag.trim() === '*' || weak(tag) === weak(etag));

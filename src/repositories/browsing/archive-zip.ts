@@ -34,7 +34,10 @@ type Entry = {
 };
 
 /** @param comment the archive comment; git puts the commit id there */
-export async function* convertTarToZip(tar: AsyncIterable<Buffer>, comment: string): AsyncGenerator<Buffer> {
+export async function* convertTarToZip(
+  tar: AsyncIterable<Buffer>,
+  comment: string,
+): AsyncGenerator<Buffer> {
   const extracted = extract();
   // A failure destroys `unpacked`, which ends the loop.
   const extracting = pipeline(Readable.from(tar, { objectMode: false }), extracted);
@@ -123,7 +126,16 @@ function littleEndian(...values: [value: number, width: 2 | 4 | 8][]): Buffer {
   return bytes;
 }
 
-function localHeader({ name, flags, method, modified, crc, compressed, size, isZip64 }: Entry): Buffer {
+function localHeader({
+  name,
+  flags,
+  method,
+  modified,
+  crc,
+  compressed,
+  size,
+  isZip64,
+}: Entry): Buffer {
   const areSizesKnown = (flags & HAS_DESCRIPTOR) === 0;
   const extra = isZip64 ? littleEndian([1, 2], [16, 2], [0, 8], [0, 8]) : Buffer.alloc(0);
   const sizes = isZip64 ? [IN_ZIP64, IN_ZIP64] : areSizesKnown ? [compressed, size] : [0, 0];

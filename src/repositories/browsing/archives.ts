@@ -20,7 +20,7 @@ import { defineFolderTask } from '../folder.ts';
 import { readHasLargeFiles } from '../large-checkout.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import type { AccessRow } from '../repositories.ts';
-import { target } from '../repositories.ts';
+import { accessTarget } from '../repositories.ts';
 import { replacePointersInTar } from './archive-tar.ts';
 import { convertTarToZip } from './archive-zip.ts';
 import { locateAtRef, type RefAt } from './contents.ts';
@@ -43,7 +43,7 @@ export async function createArchiveUrl(
   repository: AccessRow & { name: string },
   { ref, format }: { ref?: string | null; format: ArchiveFormat },
 ): Promise<string> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const { id, defaultBranch } = repository;
   const found = await resolveRef(services, id, { defaultBranch, ref });
   // Characters that are valid in file names on every system.
@@ -96,12 +96,17 @@ export async function sendArchive(
   process.stdin.end();
   const tar = replacePointersInTar(services, repositoryId, process.stdout);
   const stages =
-    format === 'zip' ? [Readable.from(convertTarToZip(tar, commit))] : [Readable.from(tar), createGzip()];
+    format === 'zip'
+      ? [Readable.from(convertTarToZip(tar, commit))]
+      : [Readable.from(tar), createGzip()];
   try {
     await pipeline([...stages, output] as [Readable, Writable], { end: false, signal });
   } catch (error) {
     if (!output.destroyed && !signal.aborted)
-      services.log.error({ err: error, repository: repositoryId }, 'could not send an archive completely');
+      services.log.error(
+        { err: error, repository: repositoryId },
+        'could not send an archive completely',
+      );
     return false;
   }
   return (await process.ended).code === 0;

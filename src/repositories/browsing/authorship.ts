@@ -10,17 +10,17 @@ import type { TreeEntry } from '../../git/objects/read.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
 import { defineBoundedFolderTask } from './changes.ts';
 import {
-  type RepositoryCommit,
   type ContentsPath,
+  chargeCommits,
   checkPath,
   locateAtRef,
   normalizePath,
   type PathAt,
+  type RepositoryCommit,
   type Tree,
-  chargeCommits,
 } from './contents.ts';
 
 /** Lines per response. */
@@ -41,7 +41,7 @@ export async function blame(
   { path, ref, from, to }: BlameRange,
   allowance: Allowance,
 ): Promise<BlameHunk[]> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   checkPath(path);
   const last = to ?? from + MAX_LINES - 1;
   if (from < 1) throw invalid('from', 'must be 1 or more');
@@ -83,7 +83,7 @@ const blameOnServer = defineBoundedFolderTask(
     // Git rejects a line range in an empty file.
     if (found.object.size === 0) return { lines: [], commits: [] };
     const range = { commit, path, from, to: to ?? from };
-    const lines = await git.turns.take(() => blameOf(dir, range), { key: dir });
+    const lines = await git.turns.run(() => blameOf(dir, range), { key: dir });
     if (!lines) throw invalid('from', 'is beyond the end of the file');
     const shas = [...new Set(lines.map(({ sha }) => sha))];
     return { lines, commits: await readCommits(git.objects, dir, shas) };
@@ -102,24 +102,31 @@ export async function findLastCommit(
   { path, ref }: ContentsPath,
   allowance: Allowance,
 ): Promise<RepositoryCommit | null> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const normalizedPath = normalizePath(path);
   const { id, defaultBranch } = repository;
-  const commit = await lastCommitOnServer(services, id, { defaultBranch, ref, path: normalizedPath });
+  const commit = await lastCommitOnServer(services, id, {
+    defaultBranch,
+    ref,
+    path: normalizedPath,
+  });
   if (!commit) return null;
   await chargeCommits(allowance, [commit]);
   return { ...commit, repository };
 }
 
-const lastCommitOnServer = defineFolderTask('lastChange', async ({ git }, dir, { path, ref, ...at }: PathAt) => {
-  const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, ref, path));
-  if (!found && (ref || path)) throw notFound('Ref');
-  if (!found) return null;
-  if (!found.object) throw notFound('Path');
-  const sha = path === '' ? found.commit : await git.lastCommits.ofPath(dir, found.commit, path);
-  const [commit = null] = sha ? await readCommits(git.objects, dir, [sha]) : [];
-  return commit;
-});
+const lastCommitOnServer = defineFolderTask(
+  'lastChange',
+  async ({ git }, dir, { path, ref, ...at }: PathAt) => {
+    const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, ref, path));
+    if (!found && (ref || path)) throw notFound('Ref');
+    if (!found) return null;
+    if (!found.object) throw notFound('Path');
+    const sha = path === '' ? found.commit : await git.lastCommits.ofPath(dir, found.commit, path);
+    const [commit = null] = sha ? await readCommits(git.objects, dir, [sha]) : [];
+    return commit;
+  },
+);
 
 /** The first call of `lastCommit` finds the commits of all entries of the directory. */
 export type EntryWithLastCommit = TreeEntry & { lastCommit(): Promise<RepositoryCommit | null> };

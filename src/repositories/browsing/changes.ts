@@ -13,16 +13,16 @@ import { readCommits } from '../../git/objects/history.ts';
 import { GitError } from '../../git/processes/run.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   checkFirst,
-  noCursor,
-  type Slice,
-  type SliceRequest,
-  sliceOf,
+  invalidCursor,
+  paginateList,
 } from '../../platform/database/paging.ts';
-import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
+import { type Allowance, takeGitBytes } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
-import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
+import { chargeCommits, locateAtRef, type RepositoryCommit } from './contents.ts';
 
 /** The first call of `patch` reads the patches of the whole page. */
 export type ChangedFile = FileShape & { patch(): Promise<Patch | null> };
@@ -47,7 +47,11 @@ export function readCommitChanges(
   return readChanges(services, repository, { from: parents[0] ?? null, to: sha });
 }
 
-async function readChanges(services: RepositoryReadDeps, repository: AccessRow, range: Range): Promise<RepositoryChanges> {
+async function readChanges(
+  services: RepositoryReadDeps,
+  repository: AccessRow,
+  range: Range,
+): Promise<RepositoryChanges> {
   const changes = await changesOnServer(services, repository.id, range);
   const sum = (of: 'additions' | 'deletions') =>
     changes.isTruncated ? null : changes.files.reduce((total, file) => total + (file[of] ?? 0), 0);
@@ -68,15 +72,18 @@ const changesOnServer = defineComparisonTask('changesIn', ({ git }, dir, range: 
 export function listChangedFiles(
   services: RepositoryReadDeps,
   { files, repository, range }: RepositoryChanges,
-  request: SliceRequest,
+  request: CursorPageRequest,
   allowance: Allowance,
-): Slice<ChangedFile> {
-  const { items, ...slice } = sliceOf(files, request, ({ path }) =>
+): CursorPage<ChangedFile> {
+  const { items, ...slice } = paginateList(files, request, ({ path }) =>
     Buffer.from(path).toString('base64url'),
   );
   const page = items.map(({ node }) => node);
   const patches = lazyAsync(async () => {
-    return truncateToAllowance(await patchesOnServer(services, repository.id, { range, page }), allowance);
+    return truncateToAllowance(
+      await patchesOnServer(services, repository.id, { range, page }),
+      allowance,
+    );
   });
   const patchOf = async (file: FileShape, at: number) =>
     file.isBinary ? null : ((await patches())[at] ?? null);
@@ -91,14 +98,18 @@ export function listChangedFiles(
 
 type PatchesInput = { range: Range; page: FileShape[] };
 
-const patchesOnServer = defineComparisonTask('patchesIn', ({ git }, dir, { range, page }: PatchesInput) =>
-  git.diffs.patches(dir, range, page),
+const patchesOnServer = defineComparisonTask(
+  'patchesIn',
+  ({ git }, dir, { range, page }: PatchesInput) => git.diffs.patches(dir, range, page),
 );
 
 /** Keeps the patches that fit into the response allowance; marks the rest as truncated. */
-async function truncateToAllowance(patches: readonly Patch[], allowance: Allowance): Promise<Patch[]> {
+async function truncateToAllowance(
+  patches: readonly Patch[],
+  allowance: Allowance,
+): Promise<Patch[]> {
   const bytes = patches.reduce((sum, { text }) => sum + text.length, 0);
-  let left = await takeOfGit(allowance, bytes);
+  let left = await takeGitBytes(allowance, bytes);
   return patches.map((patch) => {
     const fits = patch.text.length <= left;
     if (fits) left -= patch.text.length;
@@ -123,7 +134,7 @@ export async function compareRevisions(
   repository: AccessRow,
   revisions: { base: string; head: string },
 ): Promise<Comparison> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const { id, defaultBranch } = repository;
   const found = await comparisonOnServer(services, id, { defaultBranch, ...revisions });
   const withRepository = (commit: Commit) => ({ ...commit, repository });
@@ -179,9 +190,9 @@ export function readComparisonChanges(
 export async function listComparisonCommits(
   services: RepositoryReadDeps,
   { repository, base, head, distance }: Comparison,
-  { first, after }: SliceRequest,
+  { first, after }: CursorPageRequest,
   allowance: Allowance,
-): Promise<Slice<RepositoryCommit>> {
+): Promise<CursorPage<RepositoryCommit>> {
   const take = checkFirst(first);
   const skip = after == null ? 0 : parseCursor(after);
   const { commits, hasNextPage } = await commitsOnServer(services, repository.id, {
@@ -212,7 +223,7 @@ const commitsOnServer = defineComparisonTask(
 );
 
 function parseCursor(cursor: string): number {
-  if (!/^\d{1,9}$/.test(cursor)) throw noCursor();
+  if (!/^\d{1,9}$/.test(cursor)) throw invalidCursor();
   return Number(cursor);
 }
 
@@ -221,7 +232,11 @@ function defineComparisonTask<In, Out>(
   name: string,
   work: Parameters<typeof defineBoundedFolderTask<In, Out>>[2],
 ): ReturnType<typeof defineBoundedFolderTask<In, Out>> {
-  return defineBoundedFolderTask<In, Out>(name, 'The revisions differ too much to be compared in time', work);
+  return defineBoundedFolderTask<In, Out>(
+    name,
+    'The revisions differ too much to be compared in time',
+    work,
+  );
 }
 
 /** As `defineFolderTask`. @throws AppError 422 with `tooLong` if git was stopped because of its time or output limit */

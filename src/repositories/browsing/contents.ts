@@ -18,13 +18,22 @@ import {
 import { type Located, locate, locateInBranch, resolveCommit } from '../../git/objects/resolve.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
-import { type OffsetPage, type PageRequest, toOffset } from '../../platform/database/paging.ts';
-import { type Allowance, takeWhole } from '../../platform/limits/reads.ts';
+import {
+  type OffsetPage,
+  type OffsetPageRequest,
+  toOffset,
+} from '../../platform/database/paging.ts';
+import { type Allowance, takeAll } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { type AccessRow, target } from '../repositories.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
 import { createDownloadUrl, createLargeFileUrl } from './downloads.ts';
-import { type ContentsRow, hasLargeFiles, findLargeFile, addLargeFileSizes } from './large-files.ts';
+import {
+  addLargeFileSizes,
+  type ContentsRow,
+  findLargeFile,
+  hasLargeFiles,
+} from './large-files.ts';
 
 /** `commit` is null if the repository has no commits. */
 export type Tree = {
@@ -66,14 +75,19 @@ export async function readDirectory(
   { path, ref }: ContentsPath,
   allowance: Allowance,
 ): Promise<Tree> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const normalizedPath = normalizePath(path);
   const { id, defaultBranch } = repository;
   const pointers = hasLargeFiles(repository);
-  const found = await locateTree(services, id, { defaultBranch, ref, path: normalizedPath, pointers });
+  const found = await locateTree(services, id, {
+    defaultBranch,
+    ref,
+    path: normalizedPath,
+    pointers,
+  });
   if (!found) return { path, ref: defaultBranch, commit: null, entries: [], repository };
   const { ref: used, commit, oid, size } = found;
-  await takeWhole(allowance, size);
+  await takeAll(allowance, size);
   const entries = found.entries ?? (await readWideTree(services, id, { oid, pointers }));
   const sized = await addLargeFileSizes(services, id, entries);
   return { path, ref: used, commit, entries: sized, repository };
@@ -119,7 +133,7 @@ export async function readFile(
   { path, ref }: ContentsPath,
   allowance: Allowance,
 ): Promise<File> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   checkPath(path);
   const { id, defaultBranch } = repository;
   const {
@@ -132,7 +146,8 @@ export async function readFile(
     ref,
     path,
   });
-  const large = hasLargeFiles(repository) && eagerText ? await findLargeFile(services, id, eagerText) : null;
+  const large =
+    hasLargeFiles(repository) && eagerText ? await findLargeFile(services, id, eagerText) : null;
   if (large) {
     const url = createLargeFileUrl(services, id, large.oid, path);
     return {
@@ -145,7 +160,7 @@ export async function readFile(
     };
   }
   const isInline = size <= INLINE_BYTES;
-  if (isInline) await takeWhole(allowance, size);
+  if (isInline) await takeAll(allowance, size);
   const readNow = isInline && eagerText === undefined;
   const text = readNow ? await readTextOnServer(services, id, oid) : eagerText;
   const rawUrl = createDownloadUrl(services, id, oid, path);
@@ -177,7 +192,7 @@ const readTextOnServer = defineFolderTask('readText', ({ git }, dir, oid: string
 );
 
 const isTextOnServer = defineFolderTask('looksLikeText', ({ git }, dir, oid: string) =>
-  git.turns.take(() => looksLikeText(dir, oid), { key: dir }),
+  git.turns.run(() => looksLikeText(dir, oid), { key: dir }),
 );
 
 /** A commit and its repository. */
@@ -188,10 +203,10 @@ export async function listCommits(
   services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
-  { revision, page, perPage }: PageRequest & { revision: string },
+  { revision, page, perPage }: OffsetPageRequest & { revision: string },
   allowance: Allowance,
 ): Promise<OffsetPage<RepositoryCommit>> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const range = toOffset({ page, perPage });
   const { commits, total } = await historyOnServer(services, repository.id, { revision, range });
   await chargeCommits(allowance, commits);
@@ -219,7 +234,7 @@ export function chargeCommits(
   allowance: Allowance,
   commits: readonly (Pick<Commit, 'message'> | null)[],
 ): Promise<void> {
-  return takeWhole(
+  return takeAll(
     allowance,
     commits.reduce((sum, commit) => sum + (commit?.message.length ?? 0), 0),
   );

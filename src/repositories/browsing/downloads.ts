@@ -10,7 +10,7 @@ import { isObjectId } from '../../git/names.ts';
 import { openBlob } from '../../git/objects/read.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { inFolder } from '../folder.ts';
+import { withRepositoryFolder } from '../folder.ts';
 
 /** Path that serves downloads; `repository` is a reserved namespace name. */
 export const DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';
@@ -49,13 +49,16 @@ function fileNameOf(path: string): string {
 export type DownloadLink = { id: string; oid: string; query: Record<string, unknown> };
 
 /** @throws AppError 403 if the signature is invalid or expired, 404 for malformed ids */
-export function verifyDownloadLink({ signer }: { signer: Signer }, { id, oid, query }: DownloadLink): void {
+export function verifyDownloadLink(
+  { signer }: { signer: Signer },
+  { id, oid, query }: DownloadLink,
+): void {
   if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
   if (!signer.verify(blobSubject(id, oid), query)) throw invalidLink();
 }
 
 /** As `verifyDownloadLink`, for a large file. */
-export function demandLargeLink(
+export function verifyLargeFileLink(
   { signer }: { signer: Signer },
   { id, oid, query }: DownloadLink,
 ): void {
@@ -83,14 +86,17 @@ export async function findDownload(
   const { db, git } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   if (!row) throw notFound('Repository');
-  const [info] = await inFolder(services, id, (dir) =>
+  const [info] = await withRepositoryFolder(services, id, (dir) =>
     git.objects.use(dir, (objects) => objects.info([oid])),
   );
   if (info?.type !== 'blob') throw notFound('File');
   return {
     size: info.size,
     async open(range = { start: 0, end: info.size - 1 }) {
-      return sliceStream(await inFolder(services, id, (dir) => openBlob(dir, oid)), range);
+      return sliceStream(
+        await withRepositoryFolder(services, id, (dir) => openBlob(dir, oid)),
+        range,
+      );
     },
   };
 }

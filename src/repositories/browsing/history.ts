@@ -10,15 +10,15 @@ import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';
 import { locateInBranch } from '../../git/objects/resolve.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   checkFirst,
-  noCursor,
-  type Slice,
-  type SliceRequest,
+  invalidCursor,
 } from '../../platform/database/paging.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
-import { type RepositoryCommit, locateAtRef, chargeCommits } from './contents.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
+import { chargeCommits, locateAtRef, type RepositoryCommit } from './contents.ts';
 
 /**
  * Lists the history of a revision, newest first. A cursor continues the history that it was created for, even if the
@@ -29,10 +29,10 @@ export async function sliceHistory(
   services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
-  { revision, first, after }: SliceRequest & { revision?: string | null },
+  { revision, first, after }: CursorPageRequest & { revision?: string | null },
   allowance: Allowance,
-): Promise<Slice<RepositoryCommit>> {
-  demand(viewer, 'repository.read', target(repository));
+): Promise<CursorPage<RepositoryCommit>> {
+  demand(viewer, 'repository.read', accessTarget(repository));
   const take = checkFirst(first);
   const start = after == null ? null : parseHistoryCursor(after);
   const { id, defaultBranch } = repository;
@@ -64,7 +64,7 @@ const historyOnServer = defineFolderTask(
   'pageOfHistory',
   async ({ git: { objects, history } }, dir, { name, isCursor, range, ...at }: HistoryInput) => {
     const found = await objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
-    if (!found && name) throw isCursor ? noCursor() : notFound('Revision');
+    if (!found && name) throw isCursor ? invalidCursor() : notFound('Revision');
     if (!found) return null;
     const sha = found.commit;
     return { sha, ...(await readHistory(objects, history, dir, sha, range)) };
@@ -74,7 +74,7 @@ const historyOnServer = defineFolderTask(
 /** A history cursor: the commit at which the history starts, and the number of commits before the cursor. */
 function parseHistoryCursor(cursor: string): { sha: string; position: number } {
   const [, sha, position] = /^([0-9a-f]{40})\.(\d{1,9})$/.exec(cursor) ?? [];
-  if (!sha) throw noCursor();
+  if (!sha) throw invalidCursor();
   return { sha, position: Number(position) };
 }
 
@@ -86,7 +86,7 @@ export async function readCommit(
   revision: string,
   allowance: Allowance,
 ): Promise<RepositoryCommit> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   if (!revision) throw notFound('Revision');
   const { id, defaultBranch } = repository;
   const found = await commitOnServer(services, id, { defaultBranch, name: revision });
@@ -115,16 +115,19 @@ export async function readCommitActivity(
   repository: AccessRow,
   revision?: string | null,
 ): Promise<Week[] | null> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const { id, defaultBranch } = repository;
   return activityOnServer(services, id, { defaultBranch, name: revision });
 }
 
-const activityOnServer = defineFolderTask('activityOf', async ({ git }, dir, { name, ...at }: RevisionInput) => {
-  const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
-  if (!found && name) throw notFound('Revision');
-  return found && git.activity.of(dir, found.commit);
-});
+const activityOnServer = defineFolderTask(
+  'activityOf',
+  async ({ git }, dir, { name, ...at }: RevisionInput) => {
+    const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
+    if (!found && name) throw notFound('Revision');
+    return found && git.activity.of(dir, found.commit);
+  },
+);
 
 /** The first call of a method reads the values of the whole page. */
 export type RefWithDetails = Ref & {
@@ -140,13 +143,17 @@ export async function sliceRefs(
   services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
-  { kind, totalCount, first, after }: SliceRequest & { kind: RefKind; totalCount: number },
+  { kind, totalCount, first, after }: CursorPageRequest & { kind: RefKind; totalCount: number },
   allowance: Allowance,
-): Promise<Slice<RefWithDetails>> {
-  demand(viewer, 'repository.read', target(repository));
+): Promise<CursorPage<RefWithDetails>> {
+  demand(viewer, 'repository.read', accessTarget(repository));
   const take = checkFirst(first);
   const start = after == null ? null : parseRefCursor(after);
-  const found = await refsOnServer(services, repository.id, { kind, after: start, limit: take + 1 });
+  const found = await refsOnServer(services, repository.id, {
+    kind,
+    after: start,
+    limit: take + 1,
+  });
   const page = found.slice(0, take);
   const commits = lazyAsync(async () => {
     const shas = [...new Set(page.map(({ sha }) => sha))];
@@ -190,7 +197,7 @@ export async function sliceRefs(
 type RefsInput = { kind: RefKind } & Parameters<typeof listRefs>[2];
 
 const refsOnServer = defineFolderTask('pageOfRefs', ({ git }, dir, { kind, ...range }: RefsInput) =>
-  git.turns.take(() => listRefs(dir, kind, range), { key: dir }),
+  git.turns.run(() => listRefs(dir, kind, range), { key: dir }),
 );
 
 const commitsOnServer = defineFolderTask('commitsOf', ({ git }, dir, shas: string[]) =>
@@ -220,6 +227,6 @@ function refCursor(name: string, position: number): string {
 function parseRefCursor(cursor: string): { name: string; position: number } {
   const text = Buffer.from(cursor, 'base64url').toString();
   const [, position, name] = /^(\d{1,9}) (.+)$/s.exec(text) ?? [];
-  if (!name) throw noCursor();
+  if (!name) throw invalidCursor();
   return { name, position: Number(position) };
 }

@@ -6,9 +6,9 @@ import { type FoundLines, NoPattern } from '../../git/objects/search.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import { checkFirst } from '../../platform/database/paging.ts';
 import type { Caller } from '../../platform/limits/fair-semaphore.ts';
-import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
+import { type Allowance, takeGitBytes } from '../../platform/limits/reads.ts';
 import type { RepositoryReadDeps } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
 import { defineBoundedFolderTask } from './changes.ts';
 import { checkPath, locateAtRef, type RefAt } from './contents.ts';
 
@@ -36,13 +36,13 @@ export async function findFiles(
   { first, ...search }: FileQuery,
   allowance: Allowance,
 ): Promise<FoundFiles> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   checkText(search.text);
   const limit = checkFirst(first);
   const { id, defaultBranch } = repository;
   const input = { ...search, defaultBranch, limit, caller };
   const found = await findFilesOnServer(services, id, input, signal);
-  await takeOfGit(allowance, found.paths.join('').length);
+  await takeGitBytes(allowance, found.paths.join('').length);
   return found;
 }
 
@@ -74,14 +74,14 @@ export async function findLines(
   { first, ...search }: LineQuery,
   allowance: Allowance,
 ): Promise<FoundLines & { ref: string }> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   checkText(search.text);
   if (search.path !== '') checkPath(search.path);
   const limit = checkFirst(first);
   const { id, defaultBranch } = repository;
   const input = { ...search, defaultBranch, limit, caller };
   const found = await findLinesOnServer(services, id, input, signal);
-  await takeOfGit(
+  await takeGitBytes(
     allowance,
     found.lines.reduce((sum, { text, path }) => sum + text.length + path.length, 0),
   );

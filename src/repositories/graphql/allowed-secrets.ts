@@ -1,9 +1,19 @@
 /** GraphQL: allowed findings of secret scanning. */
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as secrets from '../allowed-secrets.ts';
 import { accessColumns } from '../repositories.ts';
-import { resolveMutation, definePayload, REPOSITORY_ID, REPOSITORY_NAMESPACE } from './mutations.ts';
+import {
+  definePayload,
+  REPOSITORY_ID,
+  REPOSITORY_NAMESPACE,
+  resolveMutation,
+} from './mutations.ts';
 import { Repository } from './repositories.ts';
 
 const AllowedSecret = builder.objectRef<secrets.AllowedSecret>('AllowedSecret').implement({
@@ -17,7 +27,8 @@ const AllowedSecret = builder.objectRef<secrets.AllowedSecret>('AllowedSecret').
       description: 'The kind of secret, such as `an AWS access key id`.',
     }),
     path: t.exposeString('path', {
-      description: 'A file that contained it when it was allowed, or a description of the location.',
+      description:
+        'A file that contained it when it was allowed, or a description of the location.',
     }),
     allowedBy: t.exposeString('allowedBy', {
       description: 'The user who allowed it with `git push -o secret.allow=…`.',
@@ -26,15 +37,16 @@ const AllowedSecret = builder.objectRef<secrets.AllowedSecret>('AllowedSecret').
   }),
 });
 
-const AllowedSecretConnection = connectionType('AllowedSecret', AllowedSecret);
+const AllowedSecretConnection = defineConnectionType('AllowedSecret', AllowedSecret);
 
 builder.prismaObjectField(Repository, 'allowedSecrets', (t) =>
   t.field({
     type: AllowedSecretConnection,
     nullable: true,
-    description: 'The findings that secret scanning allows, newest first. Requires permission to push.',
+    description:
+      'The findings that secret scanning allows, newest first. Requires permission to push.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
       toConnection(await secrets.sliceAllowedSecrets(services, viewer, row, args), args),

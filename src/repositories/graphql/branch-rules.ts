@@ -1,10 +1,20 @@
 /** GraphQL: branch rules. */
 import { Role } from '../../identity/graphql/namespaces.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as rules from '../branch-rules.ts';
 import { accessColumns } from '../repositories.ts';
-import { resolveMutation, definePayload, REPOSITORY_ID, REPOSITORY_NAMESPACE } from './mutations.ts';
+import {
+  definePayload,
+  REPOSITORY_ID,
+  REPOSITORY_NAMESPACE,
+  resolveMutation,
+} from './mutations.ts';
 import { Repository } from './repositories.ts';
 
 const PATTERN =
@@ -25,11 +35,14 @@ const BranchRule = builder.objectRef<rules.BranchRule>('BranchRule').implement({
     }),
     allowsForcePushes: t.exposeBoolean('allowsForcePushes', { description: FORCE }),
     allowsDeletions: t.exposeBoolean('allowsDeletions', { description: DELETE }),
-    updatedAt: t.expose('updatedAt', { type: 'DateTime', description: 'When the rule was last changed.' }),
+    updatedAt: t.expose('updatedAt', {
+      type: 'DateTime',
+      description: 'When the rule was last changed.',
+    }),
   }),
 });
 
-const BranchRuleConnection = connectionType('BranchRule', BranchRule);
+const BranchRuleConnection = defineConnectionType('BranchRule', BranchRule);
 
 builder.prismaObjectField(Repository, 'branchRules', (t) =>
   t.field({
@@ -37,7 +50,7 @@ builder.prismaObjectField(Repository, 'branchRules', (t) =>
     nullable: true,
     description: 'The branch rules, sorted by pattern. A push must satisfy every matching rule.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
       toConnection(await rules.sliceBranchRules(services, viewer, row, args), args),
@@ -74,8 +87,7 @@ builder.mutationFields((t) => ({
   setBranchRule: t.field({
     type: definePayload('SetBranchRule'),
     nullable: true,
-    description:
-      'Creates or replaces the branch rule for a pattern. Requires `ADMIN`.',
+    description: 'Creates or replaces the branch rule for a pattern. Requires `ADMIN`.',
     args: { input: t.arg({ type: SetBranchRuleInput, ...INPUT }) },
     resolve: resolveMutation(rules.setBranchRule),
   }),

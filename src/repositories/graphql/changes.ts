@@ -2,10 +2,10 @@
 import { MAX_FILES, MAX_PAGE_BYTES, MAX_PATCH_BYTES, type Patch } from '../../git/objects/diff.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
-  connectionType,
-  PROCESS,
+  cursorPageArgs,
+  defineConnectionType,
+  GIT_PROCESS_COST,
   pageCost,
-  sliceArgs,
   toConnection,
 } from '../../platform/schema/paging.ts';
 import * as changes from '../browsing/changes.ts';
@@ -94,11 +94,11 @@ const ChangesType = builder.objectRef<changes.RepositoryChanges>('Changes').impl
       description: `Whether more than ${MAX_FILES} files changed. If so, the rest are not listed, and lines are not counted.`,
     }),
     files: t.field({
-      type: connectionType('ChangedFile', ChangedFile),
+      type: defineConnectionType('ChangedFile', ChangedFile),
       nullable: true,
       description: 'The changed files, sorted by path.',
       complexity: pageCost(),
-      args: sliceArgs,
+      args: cursorPageArgs,
       resolve: (range, args, { services, allowance }, info) =>
         toConnection(changes.listChangedFiles(services, range, args, allowance(info)), args),
     }),
@@ -109,9 +109,8 @@ builder.objectField(Commit, 'changes', (t) =>
   t.field({
     type: ChangesType,
     nullable: true,
-    description:
-      'The changes relative to the first parent. A root commit adds all its files.',
-    complexity: { field: PROCESS, multiplier: 1 },
+    description: 'The changes relative to the first parent. A root commit adds all its files.',
+    complexity: { field: GIT_PROCESS_COST, multiplier: 1 },
     resolve: (commit, _args, { services }) => changes.readCommitChanges(services, commit),
   }),
 );
@@ -131,7 +130,7 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
     }),
     aheadBy: t.int({
       description: 'The number of commits of `head` that `base` lacks.',
-      complexity: PROCESS,
+      complexity: GIT_PROCESS_COST,
       resolve: async (comparison) => (await comparison.distance()).ahead,
     }),
     behindBy: t.int({
@@ -142,8 +141,8 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
       type: CommitConnection,
       nullable: true,
       description: 'The commits of `head` that `base` lacks, newest first.',
-      complexity: pageCost(PROCESS),
-      args: sliceArgs,
+      complexity: pageCost(GIT_PROCESS_COST),
+      args: cursorPageArgs,
       resolve: async (comparison, args, { services, allowance }, info) =>
         toConnection(
           await changes.listComparisonCommits(services, comparison, args, allowance(info)),
@@ -155,8 +154,9 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
       nullable: true,
       description:
         'The changes of `head` since `mergeBase`, or relative to `base` if there is no merge base.',
-      complexity: { field: PROCESS, multiplier: 1 },
-      resolve: (comparison, _args, { services }) => changes.readComparisonChanges(services, comparison),
+      complexity: { field: GIT_PROCESS_COST, multiplier: 1 },
+      resolve: (comparison, _args, { services }) =>
+        changes.readComparisonChanges(services, comparison),
     }),
   }),
 });

@@ -2,7 +2,11 @@
 import type { Week } from '../../git/objects/activity.ts';
 import type { Annotation, Signature as SignatureShape } from '../../git/objects/commit.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, PROCESS, pageType } from '../../platform/schema/paging.ts';
+import {
+  defineConnectionType,
+  definePageType,
+  GIT_PROCESS_COST,
+} from '../../platform/schema/paging.ts';
 import * as authorship from '../browsing/authorship.ts';
 import type * as contents from '../browsing/contents.ts';
 import type { RefWithDetails } from '../browsing/history.ts';
@@ -99,8 +103,7 @@ export const File = builder.objectRef<contents.File>('File').implement({
 });
 
 const Signature = builder.objectRef<SignatureShape>('Signature').implement({
-  description:
-    'An author, committer or tagger as recorded in the commit or tag; not verified.',
+  description: 'An author, committer or tagger as recorded in the commit or tag; not verified.',
   fields: (t) => ({
     name: t.exposeString('name', { description: 'The name.' }),
     email: t.exposeString('email', { description: 'The email address, which may be any text.' }),
@@ -137,8 +140,8 @@ export const CommitWeek = builder.objectRef<Week>('CommitWeek').implement({
   }),
 });
 
-export const CommitPage = pageType<contents.RepositoryCommit>('CommitPage', Commit);
-export const CommitConnection = connectionType('Commit', Commit);
+export const CommitPage = definePageType<contents.RepositoryCommit>('CommitPage', Commit);
+export const CommitConnection = defineConnectionType('Commit', Commit);
 
 const TagAnnotation = builder.objectRef<Annotation>('TagAnnotation').implement({
   description: 'The contents of an annotated tag.',
@@ -165,21 +168,22 @@ const Ref = builder.objectRef<RefWithDetails>('Ref').implement({
     commit: t.field({
       type: Commit,
       nullable: true,
-      description: 'The commit that it points to; null if a tag points to a different kind of object.',
+      description:
+        'The commit that it points to; null if a tag points to a different kind of object.',
       resolve: (ref) => ref.commit(),
     }),
     aheadBy: t.int({
       nullable: true,
       description:
         'The number of commits of the branch that the default branch lacks. Null for tags, and if counting for the page takes longer than 5 seconds.',
-      complexity: PROCESS,
+      complexity: GIT_PROCESS_COST,
       resolve: async (ref) => (await ref.distance())?.ahead,
     }),
     behindBy: t.int({
       nullable: true,
       description:
         'The number of commits of the default branch that the branch lacks. Null in the same cases as `aheadBy`.',
-      complexity: PROCESS,
+      complexity: GIT_PROCESS_COST,
       resolve: async (ref) => (await ref.distance())?.behind,
     }),
     annotation: t.field({
@@ -191,4 +195,4 @@ const Ref = builder.objectRef<RefWithDetails>('Ref').implement({
   }),
 });
 
-export const RefConnection = connectionType('Ref', Ref);
+export const RefConnection = defineConnectionType('Ref', Ref);

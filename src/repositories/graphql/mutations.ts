@@ -4,7 +4,7 @@ import type { GraphQLResolveInfo } from 'graphql';
 import type { Viewer } from '../../identity/permissions.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
-import { selectAt } from '../../platform/schema/select.ts';
+import { selectForChild } from '../../platform/schema/select.ts';
 import * as lifecycle from '../lifecycle.ts';
 import type { Select } from '../repositories.ts';
 import { Repository, Visibility } from './repositories.ts';
@@ -50,7 +50,8 @@ const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
       description: 'Whether its large files are deduplicated with those of other repositories.',
     }),
     gitignoreTemplate: t.string({
-      description: 'The name of a language or tool whose `.gitignore` template is added to the initial commit.',
+      description:
+        'The name of a language or tool whose `.gitignore` template is added to the initial commit.',
     }),
   }),
 });
@@ -92,8 +93,7 @@ const UpdateRepositoryInput = builder.inputType('UpdateRepositoryInput', {
       description: 'The branch that a clone checks out; it must exist.',
     }),
     branchProtection: t.boolean({
-      description:
-        'Whether the default branch rejects deletion and non-fast-forward pushes.',
+      description: 'Whether the default branch rejects deletion and non-fast-forward pushes.',
     }),
     secretScanning: t.boolean({
       description: 'Whether pushes that add a likely secret are rejected.',
@@ -148,7 +148,7 @@ export async function readPayload(
   info: GraphQLResolveInfo,
   change: (select: Select) => Promise<object>,
 ): Promise<RepositoryPayload> {
-  return { repository: await change(selectAt<Select>(context, info, 'repository')) };
+  return { repository: await change(selectForChild<Select>(context, info, 'repository')) };
 }
 
 builder.mutationFields((t) => ({

@@ -4,22 +4,22 @@ import type { GraphQLResolveInfo } from 'graphql';
 import { WEEKS } from '../../git/objects/activity.ts';
 import type { RefKind } from '../../git/objects/refs.ts';
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
-import type { SliceRequest } from '../../platform/database/paging.ts';
+import type { CursorPageRequest } from '../../platform/database/paging.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import type { Context } from '../../platform/schema/context.ts';
 import {
   connectionField,
-  connectionType,
+  cursorPageArgs,
+  defineConnectionType,
+  definePageType,
+  GIT_PROCESS_COST,
   numberedPageCost,
+  offsetPageArgs,
   orderArg,
-  PROCESS,
-  pageArgs,
   pageCost,
-  pageType,
-  sliceArgs,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import { selectAt, selectHere } from '../../platform/schema/select.ts';
+import { selectForChild, selectForField } from '../../platform/schema/select.ts';
 import * as authorship from '../browsing/authorship.ts';
 import * as changes from '../browsing/changes.ts';
 import * as contents from '../browsing/contents.ts';
@@ -74,7 +74,9 @@ export const Repository = builder.prismaNode('Repository', {
   // A repository that the viewer may not see is null, like one that does not exist.
   findUnique: (id, { viewer }) => ({ id, AND: [visibleTo(viewer)] }),
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'The name, which is unique in the namespace, case-insensitively.' }),
+    name: t.exposeString('name', {
+      description: 'The name, which is unique in the namespace, case-insensitively.',
+    }),
     namespace: t.string({
       description: "The owner's name.",
       select: { namespace: { select: { name: true } } },
@@ -106,8 +108,7 @@ export const Repository = builder.prismaNode('Repository', {
       description: 'Whether its large files are deduplicated with those of other repositories.',
     }),
     branchProtection: t.exposeBoolean('branchProtection', {
-      description:
-        'Whether the default branch rejects deletion and non-fast-forward pushes.',
+      description: 'Whether the default branch rejects deletion and non-fast-forward pushes.',
     }),
     secretScanning: t.exposeBoolean('secretScanning', {
       description: 'Whether pushes that add a likely secret are rejected.',
@@ -175,10 +176,10 @@ export const Repository = builder.prismaNode('Repository', {
       nullable: true,
       description:
         'The history of a branch, tag or commit by page number. Only for REST; in GraphQL, use `commits`.',
-      complexity: numberedPageCost(PROCESS),
+      complexity: numberedPageCost(GIT_PROCESS_COST),
       args: {
         revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }),
-        ...pageArgs,
+        ...offsetPageArgs,
       },
       select: repos.accessColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
@@ -188,14 +189,17 @@ export const Repository = builder.prismaNode('Repository', {
       type: CommitConnection,
       nullable: true,
       description: 'The history of a revision, newest first.',
-      complexity: pageCost(PROCESS),
+      complexity: pageCost(GIT_PROCESS_COST),
       args: {
         revision: t.arg.string({ description: REF_DESCRIPTION }),
-        ...sliceArgs,
+        ...cursorPageArgs,
       },
       select: repos.accessColumns,
       resolve: async (row, args, { services, viewer, allowance }, info) =>
-        toConnection(await history.sliceHistory(services, viewer, row, args, allowance(info)), args),
+        toConnection(
+          await history.sliceHistory(services, viewer, row, args, allowance(info)),
+          args,
+        ),
     }),
     commit: t.field({
       type: Commit,
@@ -211,7 +215,7 @@ export const Repository = builder.prismaNode('Repository', {
       nullable: true,
       description:
         'The last commit that changed a file or directory. Null if the repository has no commits, or if the commit is not found within 5 seconds.',
-      complexity: PROCESS,
+      complexity: GIT_PROCESS_COST,
       args: {
         path: t.arg.string({
           required: true,
@@ -228,29 +232,31 @@ export const Repository = builder.prismaNode('Repository', {
       type: [CommitWeek],
       nullable: true,
       description: `The number of commits in each of the last ${WEEKS} weeks by committer date, oldest first. Null if the repository has no commits, or if counting takes longer than 5 seconds.`,
-      complexity: { field: PROCESS, multiplier: WEEKS },
+      complexity: { field: GIT_PROCESS_COST, multiplier: WEEKS },
       args: { ref: t.arg.string({ description: REF_DESCRIPTION }) },
       select: repos.accessColumns,
-      resolve: (row, { ref }, { services, viewer }) => history.readCommitActivity(services, viewer, row, ref),
+      resolve: (row, { ref }, { services, viewer }) =>
+        history.readCommitActivity(services, viewer, row, ref),
     }),
     comparison: t.field({
       type: Comparison,
       nullable: true,
       description: 'A comparison of two revisions, as a merge request shows it.',
-      complexity: { field: PROCESS, multiplier: 1 },
+      complexity: { field: GIT_PROCESS_COST, multiplier: 1 },
       args: {
         base: t.arg.string({ required: true, description: 'Branch, tag or commit to merge into.' }),
         head: t.arg.string({ required: true, description: 'Branch, tag or commit to merge.' }),
       },
       select: repos.accessColumns,
-      resolve: (row, args, { services, viewer }) => changes.compareRevisions(services, viewer, row, args),
+      resolve: (row, args, { services, viewer }) =>
+        changes.compareRevisions(services, viewer, row, args),
     }),
     branches: t.field({
       type: RefConnection,
       nullable: true,
       description: 'The branches, sorted by name.',
-      complexity: pageCost(PROCESS),
-      args: sliceArgs,
+      complexity: pageCost(GIT_PROCESS_COST),
+      args: cursorPageArgs,
       select: { ...repos.accessColumns, branchCount: true },
       resolve: (row, args, context, info) =>
         refsConnection(row, 'branch', row.branchCount, args, context, info),
@@ -259,10 +265,11 @@ export const Repository = builder.prismaNode('Repository', {
       type: RefConnection,
       nullable: true,
       description: 'The tags, sorted by name.',
-      complexity: pageCost(PROCESS),
-      args: sliceArgs,
+      complexity: pageCost(GIT_PROCESS_COST),
+      args: cursorPageArgs,
       select: { ...repos.accessColumns, tagCount: true },
-      resolve: (row, args, context, info) => refsConnection(row, 'tag', row.tagCount, args, context, info),
+      resolve: (row, args, context, info) =>
+        refsConnection(row, 'tag', row.tagCount, args, context, info),
     }),
   }),
 });
@@ -271,7 +278,7 @@ async function refsConnection(
   row: repos.AccessRow,
   kind: RefKind,
   totalCount: number,
-  args: SliceRequest,
+  args: CursorPageRequest,
   { services, viewer, allowance }: Context,
   info: GraphQLResolveInfo,
 ) {
@@ -279,7 +286,7 @@ async function refsConnection(
   return toConnection(await history.sliceRefs(services, viewer, row, range, allowance(info)), args);
 }
 
-const RepositoryPage = pageType<{ id: string }>('RepositoryPage', Repository);
+const RepositoryPage = definePageType<{ id: string }>('RepositoryPage', Repository);
 
 const listArgs = builder.args((t) => ({
   sort: t.field({
@@ -299,14 +306,15 @@ builder.queryFields((t) => ({
   repository: t.field({
     type: Repository,
     nullable: true,
-    description: 'A repository by id or by name. By name, a repository that the viewer may not see is reported as not found.',
+    description:
+      'A repository by id or by name. By name, a repository that the viewer may not see is reported as not found.',
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
       id: t.arg.id({ description: 'The id. Give this or `name`.' }),
       name: t.arg.string({ description: 'The name, case-insensitive. Give this or `id`.' }),
     },
     resolve: (_root, args, context, info) => {
-      const select = selectHere<repos.Select>(context, info);
+      const select = selectForField<repos.Select>(context, info);
       return repos.getRepository(context.services, context.viewer, args, select) as never;
     },
   }),
@@ -318,24 +326,24 @@ builder.queryFields((t) => ({
     complexity: numberedPageCost(),
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      ...pageArgs,
+      ...offsetPageArgs,
       ...listArgs,
     },
     resolve: (_root, args, context, info) => {
-      const select = selectAt<repos.Select>(context, info, 'nodes');
+      const select = selectForChild<repos.Select>(context, info, 'nodes');
       return list.listRepositories(context.services, context.viewer, args, select);
     },
   }),
 }));
 
-const RepositoryConnection = connectionType('Repository', Repository);
+const RepositoryConnection = defineConnectionType('Repository', Repository);
 
 builder.prismaObjectField(Namespace, 'repositories', (t) =>
   t.field(
     connectionField({
       type: RepositoryConnection,
       description: 'The repositories that the viewer may see.',
-      args: { ...sliceArgs, ...listArgs },
+      args: { ...cursorPageArgs, ...listArgs },
       slice: ({ services, viewer }, id, args: list.SliceInput, select: repos.Select) =>
         list.sliceRepositories(services, viewer, [id], args, select),
     }),
@@ -348,7 +356,7 @@ builder.prismaObjectField(User, 'repositories', (t) =>
       type: RepositoryConnection,
       description:
         'The repositories of all namespaces that the user is a member of, including their own namespace. Visible only to the user.',
-      args: { ...sliceArgs, ...listArgs },
+      args: { ...cursorPageArgs, ...listArgs },
       slice: ({ services, viewer }, id, args: list.SliceInput, select: repos.Select) =>
         list.sliceRepositoriesOf(services, viewer, id, args, select),
     }),

@@ -2,7 +2,7 @@
 
 import type { FoundLine } from '../../git/objects/search.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import { PROCESS, pageCost } from '../../platform/schema/paging.ts';
+import { GIT_PROCESS_COST, pageCost } from '../../platform/schema/paging.ts';
 import { createArchiveUrl } from '../browsing/archives.ts';
 import * as authorship from '../browsing/authorship.ts';
 import * as search from '../browsing/search.ts';
@@ -61,7 +61,9 @@ const BlamedLines = builder.objectRef<authorship.BlameHunk>('BlamedLines').imple
     line: t.exposeInt('line', { description: 'The number of the first line, starting at 1.' }),
     count: t.exposeInt('count', { description: 'The number of lines.' }),
     oldPath: t.exposeString('oldPath', { description: 'The path of the file in that commit.' }),
-    oldLine: t.exposeInt('oldLine', { description: 'The number of the first line in that commit.' }),
+    oldLine: t.exposeInt('oldLine', {
+      description: 'The number of the first line in that commit.',
+    }),
     commit: t.expose('commit', { type: Commit, nullable: true, description: 'The commit.' }),
   }),
 });
@@ -96,7 +98,7 @@ builder.prismaObjectFields(Repository, (t) => ({
     type: FileSearch,
     nullable: true,
     description: 'Finds files whose paths contain all words of a text, case-insensitively.',
-    complexity: pageCost(PROCESS),
+    complexity: pageCost(GIT_PROCESS_COST),
     args: {
       text: t.arg.string({ required: true, description: 'The words, at most 256 characters.' }),
       ref: t.arg.string({ description: REF_DESCRIPTION }),
@@ -110,7 +112,7 @@ builder.prismaObjectFields(Repository, (t) => ({
     type: TextSearch,
     nullable: true,
     description: 'Finds matching lines in text files. A search may take up to 10 seconds.',
-    complexity: pageCost(PROCESS),
+    complexity: pageCost(GIT_PROCESS_COST),
     args: {
       text: t.arg.string({
         required: true,
@@ -142,14 +144,18 @@ builder.prismaObjectFields(Repository, (t) => ({
     type: [BlamedLines],
     nullable: true,
     description: 'The commits that last changed the lines of a file, for at most 2,000 lines.',
-    complexity: { field: PROCESS, multiplier: 50 },
+    complexity: { field: GIT_PROCESS_COST, multiplier: 50 },
     args: {
       path: t.arg.string({
         required: true,
         description: 'The path of the file from the root, without a leading `/`.',
       }),
       ref: t.arg.string({ description: REF_DESCRIPTION }),
-      from: t.arg.int({ required: true, defaultValue: 1, description: 'The first line, starting at 1.' }),
+      from: t.arg.int({
+        required: true,
+        defaultValue: 1,
+        description: 'The first line, starting at 1.',
+      }),
       to: t.arg.int({
         description: 'The last line. Default: 2,000 lines, or up to the end of the file.',
       }),

@@ -2,18 +2,18 @@
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import {
-  endedByReader,
-  eventArgs,
-  eventTypes,
-  followQuery,
+  abortWithReader,
+  defineEventArgs,
+  defineEventTypes,
   orThrow,
+  toFollowQuery,
 } from '../../platform/schema/subscription.ts';
 import * as following from '../following.ts';
 import type { RefPayload } from '../payload.ts';
 import * as repos from '../repositories.ts';
 import { Repository } from './repositories.ts';
 
-const RepositoryEventType = eventTypes<following.RepositoryEventType>(
+const RepositoryEventType = defineEventTypes<following.RepositoryEventType>(
   'RepositoryEventType',
   'The kind of a repository event.',
   {
@@ -97,11 +97,11 @@ builder.subscriptionField('repositoryEvents', (t) =>
     type: RepositoryEvent,
     description:
       'Pushes to and changes of one repository, or of all repositories in one or more namespaces. The subscription ends with an error when the viewer loses access.',
-    args: eventArgs(
+    args: defineEventArgs(
       'The name of a repository in the only namespace; requires read access. Default: all repositories, which requires membership.',
     ),
     subscribe: async (_root, args, { services, viewer }) =>
-      endedByReader(await following.followRepositories(services, viewer, followQuery(args))),
+      abortWithReader(await following.followRepositories(services, viewer, toFollowQuery(args))),
     resolve: orThrow,
   }),
 );

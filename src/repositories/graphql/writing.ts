@@ -3,7 +3,7 @@ import { builder, INPUT } from '../../platform/schema/builder.ts';
 import * as history from '../browsing/history.ts';
 import * as writing from '../writing.ts';
 import { Commit } from './contents.ts';
-import { readPayload, definePayload, REPOSITORY_ID, REPOSITORY_NAMESPACE } from './mutations.ts';
+import { definePayload, REPOSITORY_ID, REPOSITORY_NAMESPACE, readPayload } from './mutations.ts';
 import { REF_DESCRIPTION } from './repositories.ts';
 
 const KINDS = { Branch: 'branch', Tag: 'tag' } as const;
@@ -19,7 +19,8 @@ for (const [Kind, kind] of Object.entries(KINDS)) {
       from: t.string({ description: `The start point. ${REF_DESCRIPTION}` }),
       ...(kind === 'tag' && {
         message: t.string({
-          description: 'The message of an annotated tag, which names the viewer as tagger. Default: a lightweight tag.',
+          description:
+            'The message of an annotated tag, which names the viewer as tagger. Default: a lightweight tag.',
         }),
       }),
     }),
@@ -101,24 +102,25 @@ const CreateCommitInput = builder.inputType('CreateCommitInput', {
       description: 'The changed files, 1 to 100. Existing files keep their modes.',
     }),
     expectedHead: t.string({
-      description:
-        'The id of the commit that the branch must point to. Default: no check.',
+      description: 'The id of the commit that the branch must point to. Default: no check.',
     }),
     from: t.string({ description: `The start point of a new branch. ${REF_DESCRIPTION}` }),
   }),
 });
 
-const CreateCommitPayload = builder.objectRef<writing.CreatedCommit>('CreateCommitPayload').implement({
-  description: 'The new commit.',
-  fields: (t) => ({
-    commit: t.field({
-      type: Commit,
-      description: 'The commit.',
-      resolve: ({ repository, sha }, _args, { services, viewer, allowance }, info) =>
-        history.readCommit(services, viewer, repository, sha, allowance(info)),
+const CreateCommitPayload = builder
+  .objectRef<writing.CreatedCommit>('CreateCommitPayload')
+  .implement({
+    description: 'The new commit.',
+    fields: (t) => ({
+      commit: t.field({
+        type: Commit,
+        description: 'The commit.',
+        resolve: ({ repository, sha }, _args, { services, viewer, allowance }, info) =>
+          history.readCommit(services, viewer, repository, sha, allowance(info)),
+      }),
     }),
-  }),
-});
+  });
 
 builder.mutationField('createCommit', (t) =>
   t.field({

@@ -5,7 +5,7 @@ import { isFastForward, type Quarantined } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
 import { type Account, roleIn } from '../../identity/permissions.ts';
 import { matchesPattern } from '../branch-patterns.ts';
-import { reject, createYielder } from './incoming-push.ts';
+import { createYielder, reject } from './incoming-push.ts';
 import type { EnforcedRule } from './rows.ts';
 
 type Protection = {
@@ -36,7 +36,9 @@ export async function checkBranches(
     const matching = rules.filter(({ pattern }) => matchesPattern(pattern, branch));
     const violated = matching.find((rule) => !mayPush(rule, by, namespaceId));
     if (violated)
-      return reject(`The branch ${branch} is protected: ${describePushers(violated)} to push to it`);
+      return reject(
+        `The branch ${branch} is protected: ${describePushers(violated)} to push to it`,
+      );
     if (command.after === NONE && (isDefault || matching.some((rule) => !rule.allowsDeletions)))
       return reject(`The branch ${branch} is protected and cannot be deleted`);
     const mustFastForward = isDefault || matching.some((rule) => !rule.allowsForcePushes);

@@ -3,7 +3,7 @@
  * it is inferred from the current refs and from the recorded events.
  */
 import { type Command, NONE } from '../../git/transport/hooks.ts';
-import type { Pushed, RecordedPush } from './rows.ts';
+import type { PushToRecord, RecordedPush } from './rows.ts';
 
 /** Ref name → object id. */
 type Refs = ReadonlyMap<string, string>;
@@ -15,12 +15,12 @@ type RecordedUpdates = ReadonlyMap<string, readonly RecordedUpdate[]>;
 
 type ClassifiedPushes = {
   /** Pushes that took effect, oldest first, each with only the commands that did. */
-  effective: Pushed[];
+  effective: PushToRecord[];
   /**
    * Pushes that cannot be decided yet and can wait: one of their refs has a value that no event and none of these
    * pushes explains. So a different server accepted a push that is not recorded yet, perhaps one based on these.
    */
-  undecided: ReadonlySet<Pushed>;
+  undecided: ReadonlySet<PushToRecord>;
 };
 
 /**
@@ -40,7 +40,7 @@ type ClassifiedPushes = {
  * @param recorded the latest first
  */
 export function classifyPushes(
-  pushes: readonly Pushed[],
+  pushes: readonly PushToRecord[],
   refs: Refs,
   recorded: readonly RecordedPush[],
 ): ClassifiedPushes {
@@ -59,7 +59,7 @@ export function classifyPushes(
     const allCommands = pushes.flatMap(({ commands }) => commands);
     return !allCommands.some((other) => other.ref === ref && other.after === before);
   };
-  const effective: Pushed[] = [];
+  const effective: PushToRecord[] = [];
   for (const push of pushes.toReversed()) {
     const since = Date.parse(push.at);
     const applied =
@@ -74,13 +74,18 @@ export function classifyPushes(
       later.set(ref, (later.get(ref) ?? new Set()).add(before));
       if (isCurrent(refs, command)) explained.add(ref);
     }
-    const commands = push.updated?.filter((command) => !isLatestRecorded(command, since)) ?? applied;
+    const commands =
+      push.updated?.filter((command) => !isLatestRecorded(command, since)) ?? applied;
     if (commands.length > 0 && !undecided.has(push)) effective.unshift({ ...push, commands });
   }
   return { effective, undecided };
 }
 
-function findUndecided(pushes: readonly Pushed[], refs: Refs, updates: RecordedUpdates): ReadonlySet<Pushed> {
+function findUndecided(
+  pushes: readonly PushToRecord[],
+  refs: Refs,
+  updates: RecordedUpdates,
+): ReadonlySet<PushToRecord> {
   const explained = new Set(pushes.flatMap(({ commands }) => commands.map(refValueKey)));
   const isUndecided = ({ ref, before, after }: Command) => {
     const value = refs.get(ref) ?? NONE;
@@ -121,7 +126,11 @@ function isContinued(command: Command, since: number, updates: RecordedUpdates):
   );
 }
 
-function isRecordedSince(all: readonly RecordedUpdate[], { before, after }: Command, since: number): boolean {
+function isRecordedSince(
+  all: readonly RecordedUpdate[],
+  { before, after }: Command,
+  since: number,
+): boolean {
   return all.some(
     (move) => move.before === before && move.after === after && move.at.getTime() >= since,
   );

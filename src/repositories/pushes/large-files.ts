@@ -18,7 +18,10 @@ type Deps = { git: Git; largeFiles: LargeFiles };
  * Rejects new pointers to large files that the repository does not have, because no clone could check them out. git-lfs
  * uploads files before it pushes; other ways do not, such as `git push --mirror` of a clone without its large files.
  */
-export function createPointerScanner({ git, largeFiles }: Deps, { repository, quarantined }: IncomingPush): ObjectScanner {
+export function createPointerScanner(
+  { git, largeFiles }: Deps,
+  { repository, quarantined }: IncomingPush,
+): ObjectScanner {
   /** Pointers to look up. `blob` is the id of the git object. */
   let pointers: (Pointer & { blob: string })[] = [];
   /** SHA-256 → size. */

@@ -38,7 +38,8 @@ export async function checkLocks(
     if (owner) found.add(`  ${path} is locked by ${owner}`);
     return found.size >= MAX_SHOWN;
   };
-  if (tips.length > 0) for await (const path of changedPaths(quarantined, tips)) if (add(path)) break;
+  if (tips.length > 0)
+    for await (const path of changedPaths(quarantined, tips)) if (add(path)) break;
   const updates = commands.filter(
     ({ ref, before, after }) =>
       ref.startsWith(PREFIX.branch) && before !== NONE && after !== NONE && before !== after,
@@ -106,8 +107,12 @@ async function* unexplainedPaths(
   move: Move,
   changes: readonly FileChange[],
 ): AsyncGenerator<string> {
-  const transitionsByPath = new Map<string, Transitions>(changes.map(({ path }) => [path, new Map()]));
-  for await (const { path, from, to } of changesBetween(quarantined, move, [...transitionsByPath.keys()])) {
+  const transitionsByPath = new Map<string, Transitions>(
+    changes.map(({ path }) => [path, new Map()]),
+  );
+  for await (const { path, from, to } of changesBetween(quarantined, move, [
+    ...transitionsByPath.keys(),
+  ])) {
     const transitions = transitionsByPath.get(path);
     for (const state of transitions ? from : [])
       transitions?.set(state, (transitions.get(state) ?? new Set()).add(to));

@@ -55,7 +55,10 @@ async function scan(
   for await (const objects of newObjects(quarantined, wanted))
     for (const object of objects)
       for (const scanner of scanners)
-        if (isWanted(scanner.wanted, object.type, object.data.length) && (await scanner.inspect(object)))
+        if (
+          isWanted(scanner.wanted, object.type, object.data.length) &&
+          (await scanner.inspect(object))
+        )
           return scanner.verdict();
   const notes: string[] = [];
   for (const scanner of scanners) {

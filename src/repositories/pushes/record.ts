@@ -5,11 +5,11 @@ import type { Logger } from '../../base/log.ts';
 import type { Git } from '../../git/git.ts';
 import { PREFIX, setHead } from '../../git/objects/refs.ts';
 import { NONE } from '../../git/transport/hooks.ts';
-import { onConnection } from '../../platform/database/client.ts';
+import { withConnection } from '../../platform/database/client.ts';
 import { pipeline } from '../../platform/database/statement.ts';
 import { classifyPushes } from './classify.ts';
 import { type Measurements, measureRepository } from './measure.ts';
-import { beginAndLock, type Pushed, readRecordedState, writeRecord } from './rows.ts';
+import { beginAndLock, type PushToRecord, readRecordedState, writeRecord } from './rows.ts';
 
 type Deps = { git: Git; log: Logger; pool: pg.Pool };
 
@@ -28,8 +28,8 @@ const MAX_ATTEMPTS = 5;
 export async function recordPushes(
   services: Deps,
   id: string,
-  pushes: readonly Pushed[],
-): Promise<ReadonlySet<Pushed>> {
+  pushes: readonly PushToRecord[],
+): Promise<ReadonlySet<PushToRecord>> {
   for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt++) {
     const undecided = await recordMeasured(services, id, pushes);
     if (undecided) return undecided;
@@ -41,8 +41,8 @@ export async function recordPushes(
 async function recordMeasured(
   services: Deps,
   id: string,
-  pushes: readonly Pushed[],
-): Promise<ReadonlySet<Pushed> | null> {
+  pushes: readonly PushToRecord[],
+): Promise<ReadonlySet<PushToRecord> | null> {
   const { git, pool } = services;
   const row = await readRecordedState(pool, id, eventWindow(pushes));
   if (!row) return new Set();
@@ -55,7 +55,7 @@ async function recordMeasured(
   if (effective.length === 0) return undecided;
   if (measures.defaultBranch !== row.defaultBranch) await setHead(dir, measures.defaultBranch);
 
-  return onConnection(pool, async (client) => {
+  return withConnection(pool, async (client) => {
     const locked = await beginAndLock(client, id, effective);
     const isUnchanged = locked?.records === row.records;
     await pipeline(client, async (tx) => {
@@ -64,7 +64,9 @@ async function recordMeasured(
         const at = new Date(effective.at(-1)?.at ?? Date.now());
         const pushedAt = latest(at, locked.pushedAt);
         const updatedAt = latest(pushedAt, locked.updatedAt);
-        const unrecorded = effective.filter(({ event }) => !event || !locked.existingEvents.includes(event));
+        const unrecorded = effective.filter(
+          ({ event }) => !event || !locked.existingEvents.includes(event),
+        );
         await writeRecord(tx, locked, { ...measures, pushedAt, updatedAt }, unrecorded);
       }
       await tx.query({ text: 'commit' });
@@ -85,7 +87,7 @@ const MAX_RECENT_EVENTS = 20;
  * Chooses the events to read. If git reported on all pushes, only events younger than the pushes matter. There is
  * rarely one, so the query reads the data of almost no events.
  */
-function eventWindow(pushes: readonly Pushed[]): { since: Date; limit: number } {
+function eventWindow(pushes: readonly PushToRecord[]): { since: Date; limit: number } {
   const isKnown = pushes.every(({ updated }) => updated !== null);
   if (!isKnown) return { since: new Date(0), limit: MAX_EVENTS };
   const since = new Date(Math.min(...pushes.map(({ at }) => Date.parse(at))));
@@ -101,7 +103,7 @@ const PREFERRED_BRANCHES = ['main', 'master'];
  */
 function chooseDefaultBranch(
   { branchCount, defaultBranch }: { branchCount: number; defaultBranch: string },
-  effective: readonly Pushed[],
+  effective: readonly PushToRecord[],
   refs: Measurements['refs'],
 ): string {
   if (branchCount > 0 || refs.has(PREFIX.branch + defaultBranch)) return defaultBranch;

@@ -8,12 +8,12 @@ import type { Plan } from '../../../prisma/generated/enums.ts';
 import { newId } from '../../base/ids.ts';
 import type { Command } from '../../git/transport/hooks.ts';
 import type { Actor } from '../../identity/audit.ts';
-import { recordIn } from '../../identity/audit.ts';
-import { columnOf } from '../../platform/database/keyset.ts';
+import { addAuditToStatement } from '../../identity/audit.ts';
+import { toColumnName } from '../../platform/database/keyset.ts';
 import {
   beginPipeline,
-  openParts,
-  type Runs,
+  createStatementParts,
+  type Queryable,
   runStatement,
 } from '../../platform/database/statement.ts';
 import { eventNotification } from '../../platform/events/bus.ts';
@@ -29,7 +29,7 @@ import {
 import type { Measurements } from './measure.ts';
 
 /** The note on disk of a push that was accepted and is not recorded yet. */
-export type BegunPush = {
+export type PushNote = {
   kind: 'push';
   /**
    * The id of the push's event. It shows whether a note was recorded before the server was killed. Notes of earlier
@@ -45,7 +45,7 @@ export type BegunPush = {
 };
 
 /** A push to record. `updated` is what git reported as updated; null if it gave no report. */
-export type Pushed = BegunPush & {
+export type PushToRecord = PushNote & {
   updated: Command[] | null;
   /** The push may stay undecided for now. */
   canWait?: boolean;
@@ -55,10 +55,17 @@ export type Pushed = BegunPush & {
 export type NamespaceStorage = { plan: Plan; storageBytes: bigint };
 
 /** @returns null if the repository no longer exists, like all reads in this file */
-export async function readNamespaceStorage(pool: pg.Pool, id: string): Promise<NamespaceStorage | null> {
+export async function readNamespaceStorage(
+  pool: pg.Pool,
+  id: string,
+): Promise<NamespaceStorage | null> {
   const text = `select n.plan, n.storage_bytes + ${RESERVED_BYTES} as "storageBytes"
     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`;
-  const { rows } = await pool.query<NamespaceStorage>({ name: 'loam-push-room', text, values: [id] });
+  const { rows } = await pool.query<NamespaceStorage>({
+    name: 'loam-push-room',
+    text,
+    values: [id],
+  });
   return rows.map((row) => ({ ...row, storageBytes: BigInt(row.storageBytes) }))[0] ?? null;
 }
 
@@ -159,7 +166,7 @@ type LockedRow = PayloadRow & {
 };
 
 const PAYLOAD_SQL = Object.keys(payloadColumns)
-  .map((field) => `r.${columnOf(field)} as "${field}"`)
+  .map((field) => `r.${toColumnName(field)} as "${field}"`)
   .join(', ');
 
 /**
@@ -177,7 +184,7 @@ const LOCK_SQL = `
 export async function beginAndLock(
   client: pg.PoolClient,
   id: string,
-  pushes: readonly Pushed[],
+  pushes: readonly PushToRecord[],
 ): Promise<LockedRow | null> {
   const events = JSON.stringify(pushes.flatMap(({ event }) => event ?? []));
   const [row] = await beginPipeline<LockedRow>(client, LOCK_SQL, [id, events]);
@@ -189,16 +196,19 @@ type Changes = Omit<Measurements, 'refs'> & { pushedAt: Date; updatedAt: Date };
 
 /** Updates the row, and writes an event and an audit entry for each push, oldest first, in one statement. */
 export async function writeRecord(
-  tx: Runs,
+  tx: Queryable,
   locked: LockedRow,
   changes: Changes,
-  pushes: readonly Pushed[],
+  pushes: readonly PushToRecord[],
 ): Promise<void> {
   const { id, name, namespaceId } = locked;
   const sizeBytes = BigInt(changes.sizeBytes) + locked.largeBytes;
   const repository = payloadOf({ ...locked, ...changes, sizeBytes }, locked.namespace);
-  const recorded = pushes.map((push) => ({ ...push, push: pushPayloadOf(push.pusher, push.commands) }));
-  const statement = openParts();
+  const recorded = pushes.map((push) => ({
+    ...push,
+    push: pushPayloadOf(push.pusher, push.commands),
+  }));
+  const statement = createStatementParts();
   const { parts, parameter, values } = statement;
   const subject = parameter(id, 'text');
   parts.push(`updated as (
@@ -224,7 +234,7 @@ export async function writeRecord(
     from jsonb_array_elements(${parameter(JSON.stringify(events), 'jsonb')}) with ordinality as listed (entry, ordinal)
       cross join lateral jsonb_to_record(entry) as event (id text, data jsonb)
     order by ordinal)`);
-  recordIn(
+  addAuditToStatement(
     statement,
     recorded.map(({ pusher, by, push: { ref_count, refs } }) => ({
       by: by ?? { userId: null, username: pusher, credential: null },

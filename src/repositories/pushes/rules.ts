@@ -20,7 +20,7 @@ import { PREFIX } from '../../git/objects/refs.ts';
 import { sizeOf } from '../../git/objects/walk.ts';
 import { NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/receive.ts';
-import { actorOf } from '../../identity/audit.ts';
+import { copyActor } from '../../identity/audit.ts';
 import type { Account } from '../../identity/permissions.ts';
 import type { Recheck } from '../../identity/rechecks.ts';
 import type { Db } from '../../platform/database/client.ts';
@@ -33,8 +33,8 @@ import { reject } from './incoming-push.ts';
 import { checkLocks } from './locks.ts';
 import { scanNewObjects } from './new-objects.ts';
 import type { PushRecorder } from './recorder.ts';
-import type { BegunPush } from './rows.ts';
-import { type NamespaceStorage, readPushPolicy, readNamespaceStorage } from './rows.ts';
+import type { PushNote } from './rows.ts';
+import { type NamespaceStorage, readNamespaceStorage, readPushPolicy } from './rows.ts';
 import type { FindingIds } from './secrets/find.ts';
 
 type Deps = {
@@ -54,7 +54,7 @@ type PushRequest = {
   by: Account;
   requestId: string;
   /** The permission to push, which is checked again before anything takes effect. */
-  right: Pick<Recheck, 'fresh'>;
+  right: Pick<Recheck, 'waitForFreshCheck'>;
 };
 
 /** Time limit of the checks. A push that takes longer is rejected with that reason. */
@@ -77,7 +77,7 @@ export async function createPushRules(
   const namespaceStorage = await readNamespaceStorage(pool, id);
   const event = newId('evt');
   const reservation = new PushReservation(services, event);
-  let begun: Begun<BegunPush> | undefined;
+  let begun: Begun<PushNote> | undefined;
   return {
     hooks: git.hooks,
     locks: git.locks,
@@ -86,7 +86,9 @@ export async function createPushRules(
       try {
         const verdict = await checkPush(services, { id, by, push, signal, reservation });
         // Without the database the permission cannot be checked.
-        await right.fresh(AbortSignal.any([signal, AbortSignal.timeout(MAX_RECHECK_MS)]));
+        await right.waitForFreshCheck(
+          AbortSignal.any([signal, AbortSignal.timeout(MAX_RECHECK_MS)]),
+        );
         const at = new Date().toISOString();
         const { commands } = push;
         if (verdict.accepted)
@@ -94,7 +96,7 @@ export async function createPushRules(
             kind: 'push',
             event,
             pusher: by.username,
-            by: actorOf(by),
+            by: copyActor(by),
             commands,
             at,
           });

@@ -15,7 +15,7 @@ export type EngineStatus = {
   /** Undefined until the engine has answered once. */
   readonly facts: EngineFacts | undefined;
   /** Why the engine does not answer; undefined while it does. */
-  readonly missing: string | undefined;
+  readonly unavailableReason: string | undefined;
 };
 
 export type EngineHealth = EngineStatus &
@@ -73,7 +73,7 @@ export async function monitorEngine(
     get facts() {
       return facts;
     },
-    get missing() {
+    get unavailableReason() {
       return unavailableReason;
     },
     getFacts,

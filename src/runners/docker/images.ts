@@ -7,9 +7,9 @@
 import { lookup } from 'node:dns/promises';
 import {
   type AllowedImages,
-  parseReference,
-  type Reference,
-  written,
+  formatImageReference,
+  type ImageReference,
+  parseImageReference,
 } from '../../base/image-reference.ts';
 import type { Logger } from '../../base/log.ts';
 import { isPublic } from '../public.ts';
@@ -64,10 +64,10 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
   const pulls = new Map<string, SharedPull>();
 
   /** @returns undefined when the engine does not have the image */
-  async function findImage(reference: Reference): Promise<Image | undefined> {
+  async function findImage(reference: ImageReference): Promise<Image | undefined> {
     try {
       const { Id, Config, Size } = await engine.call((docker) =>
-        docker.getImage(written(reference)).inspect(),
+        docker.getImage(formatImageReference(reference)).inspect(),
       );
       return {
         id: Id,
@@ -97,7 +97,7 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
    * requests and errors would reveal which service answers at which address. A name whose address changes between this
    * check and the engine's own lookup escapes it; only LOAM_IMAGES is a complete protection.
    */
-  async function refusePrivateRegistry({ registry }: Reference, name: string): Promise<void> {
+  async function refusePrivateRegistry({ registry }: ImageReference, name: string): Promise<void> {
     if (allowed || registry === 'docker.io') return;
     if (await isKnownRegistry(configFolder, registry).catch(() => false)) return;
     const host = registry.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1');
@@ -108,8 +108,8 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
         );
   }
 
-  function joinPull(reference: Reference): SharedPull {
-    const key = written(reference);
+  function joinPull(reference: ImageReference): SharedPull {
+    const key = formatImageReference(reference);
     const running = pulls.get(key);
     if (running && !running.signal.aborted) return running;
     const started = new SharedPull((signal, onProgress) =>
@@ -130,7 +130,7 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
   return {
     async ensure(requested, report, signal) {
       const name = requested ?? fallback;
-      const reference = parseReference(name);
+      const reference = parseImageReference(name);
       if (!reference) throw new Unstartable(`"${name}" is not a valid name of a container image`);
       if (requested !== null && allowed && !allowed(reference))
         throw new Unstartable(
@@ -147,7 +147,9 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
       );
       const pulled = await findImage(reference);
       if (!pulled)
-        throw new Error(`The engine does not have ${written(reference)} after pulling it`);
+        throw new Error(
+          `The engine does not have ${formatImageReference(reference)} after pulling it`,
+        );
       return pulled;
     },
   };

@@ -280,9 +280,7 @@ async function createNetwork(engine: Engine): Promise<JobNetwork> {
   }
   const created = await findNetwork(engine, NETWORK);
   if (!created)
-    throw new Error(
-      `The engine ${engine.id} created the network ${NETWORK}, but does not list it`,
-    );
+    throw new Error(`The engine ${engine.id} created the network ${NETWORK}, but does not list it`);
   return created;
 }
 

@@ -174,8 +174,7 @@ export function buildOutcome({ record, state, openedAt, stop, refused }: EndedAt
     startedAt,
     record.remote ? toServerClock(startedAt, state) : state.endedAt,
   );
-  const timedOut =
-    stop?.why === 'timeout' || (!stop && exceededTimeout(record, state, openedAt));
+  const timedOut = stop?.why === 'timeout' || (!stop && exceededTimeout(record, state, openedAt));
   const outOfMemory = state.outOfMemory || undefined;
   const memoryNote = outOfMemory && tellOutOfMemory(state.oomKills ?? 1, record.memoryBytes);
   const note = stop?.note ?? memoryNote ?? (state.mayMissEnd ? MISSING_LINES_NOTE : undefined);

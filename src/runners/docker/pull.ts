@@ -5,7 +5,7 @@
  * already has. A registry that answers that the image does not exist or is not accessible is not retried.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Reference, written } from '../../base/image-reference.ts';
+import { formatImageReference, type ImageReference } from '../../base/image-reference.ts';
 import { RunnerAway, Unstartable } from '../runner.ts';
 import type { RegistryAuth } from './credentials.ts';
 import { type Engine, EngineError } from './engine.ts';
@@ -42,7 +42,7 @@ type PullOptions = {
  */
 export async function pullImage(
   engine: Engine,
-  image: Reference,
+  image: ImageReference,
   { auth, onProgress, onFailure, signal, times }: PullOptions,
 ): Promise<void> {
   const deadline = Date.now() + times.totalMs;
@@ -62,7 +62,9 @@ export async function pullImage(
     if (failure.isFinal || isLast)
       throw failure.isDiskFull
         ? Object.assign(new Error(failure.message), { code: 'ENOSPC' })
-        : new Unstartable(`The image "${written(image)}" cannot be pulled: ${failure.why}`);
+        : new Unstartable(
+            `The image "${formatImageReference(image)}" cannot be pulled: ${failure.why}`,
+          );
     await delay(pause, undefined, { signal });
   }
 }
@@ -87,7 +89,7 @@ type TryOptions = {
 /** When the request is aborted, the engine ends the pull. @returns null on success */
 async function tryPull(
   engine: Engine,
-  image: Reference,
+  image: ImageReference,
   { auth, onEvent, signal, silenceMs }: TryOptions,
 ): Promise<PullFailure | null> {
   const silence = new AbortController();
@@ -179,7 +181,11 @@ function classifyFailure(message: string, statusCode?: number): PullFailure {
   const known = FAILURES.find(({ pattern }) => pattern.test(message));
   if (known) return { message, ...known };
   if (statusCode === 404) return { message, why: 'the registry has no such image', isFinal: true };
-  return { message, why: 'the registry cannot be reached, or breaks off the transfer', isFinal: false };
+  return {
+    message,
+    why: 'the registry cannot be reached, or breaks off the transfer',
+    isFinal: false,
+  };
 }
 
 /** Fraction of the work on a layer that is its download; the rest is unpacking. */

@@ -103,7 +103,7 @@ export type DockerRunnerOptions = {
   /** GPUs of this machine, if other runners use them too. */
   gpus?: GpuLedger;
   /** GPUs of a remote engine's machine: model → count. */
-  gpusElsewhere?: Readonly<Record<string, number>>;
+  remoteGpus?: Readonly<Record<string, number>>;
   /** Override the limits that follow from the requested hardware. */
   limits?: Partial<Limits>;
   log?: Logger;
@@ -156,7 +156,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     labels: { [LABEL_WORKER]: worker, [LABEL_READER]: reader },
   });
   const localGpus = options.gpus ?? (await openGpuLedger());
-  const remoteGpus = await openGpuLedger(options.gpusElsewhere ?? {});
+  const remoteGpus = await openGpuLedger(options.remoteGpus ?? {});
   await restoreGpus(dir, localGpus, remoteGpus);
   const sharedCgroup = openSharedCgroup({
     facts: health.getFacts,
@@ -218,7 +218,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 
   get engineAway(): boolean {
-    return this.#parts.health.missing !== undefined;
+    return this.#parts.health.unavailableReason !== undefined;
   }
 
   /** Until an engine has first answered, it counts as local if it is reached by a socket. */

@@ -7,7 +7,7 @@ import { builder } from '../../platform/schema/builder.ts';
 import { pageCost } from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import { Repository } from '../../repositories/graphql/repositories.ts';
-import { type SearchHit, search, type ResultKind } from '../search.ts';
+import { type ResultKind, type SearchHit, search } from '../search.ts';
 
 const SearchResult = builder.unionType('SearchResult', {
   description: 'What one can go to.',

@@ -4,7 +4,13 @@ import { createHmac } from 'node:crypto';
 import type { Dispatcher } from 'undici';
 import { inTrace } from '../../platform/tracing/spans.ts';
 import type { Connector } from './connector.ts';
-import { type Outcome, classifyError, readTlsReason, type AttemptRecord, NoAnswerError } from './outcomes.ts';
+import {
+  type AttemptRecord,
+  classifyError,
+  NoAnswerError,
+  type Outcome,
+  readTlsReason,
+} from './outcomes.ts';
 import { readRetryAfter } from './schedule.ts';
 
 /** Kept of the response body, for debugging. */
@@ -40,7 +46,11 @@ export type Attempt = AttemptRecord & {
  * endpoint that nobody chose.
  * @throws Error when this machine is out of a resource, `signal.reason` when it aborts; then nothing must be recorded
  */
-export function attempt(deps: AttemptDeps, message: Message, signal: AbortSignal): Promise<Attempt> {
+export function attemptDelivery(
+  deps: AttemptDeps,
+  message: Message,
+  signal: AbortSignal,
+): Promise<Attempt> {
   const { webhookId, id, url } = message;
   const attributes = {
     'loam.webhook.id': webhookId,
@@ -158,7 +168,8 @@ function readAnswer(
       retryAfter = readRetryAfter(headers['retry-after']);
     },
     onResponseData(_controller, chunk) {
-      if (bytes < KEPT_ANSWER_BYTES) kept.push(Buffer.from(chunk.subarray(0, KEPT_ANSWER_BYTES - bytes)));
+      if (bytes < KEPT_ANSWER_BYTES)
+        kept.push(Buffer.from(chunk.subarray(0, KEPT_ANSWER_BYTES - bytes)));
       bytes += chunk.length;
       if (bytes > MAX_BODY_BYTES) cut(new NoAnswerError('bad_answer', 'the answer is too long'));
     },
@@ -193,13 +204,18 @@ function signatureHeaders(
   const headers: Record<string, string> = { 'webhook-id': id, 'webhook-timestamp': `${at}` };
   const [secret, former] = secrets;
   if (secret === undefined) return headers;
-  headers['webhook-signature'] = secrets.map((one) => signStandardWebhooks(one, { id, body, at })).join(' ');
+  headers['webhook-signature'] = secrets
+    .map((one) => signStandardWebhooks(one, { id, body, at }))
+    .join(' ');
   headers['X-Service-Signature'] = signBody(secret, body);
   if (former !== undefined) headers['X-Service-Signature-Former'] = signBody(former, body);
   return headers;
 }
 
-function signStandardWebhooks(secret: string, { id, body, at }: { id: string; body: Buffer; at: number }) {
+function signStandardWebhooks(
+  secret: string,
+  { id, body, at }: { id: string; body: Buffer; at: number },
+) {
   const hmac = createHmac('sha256', signingKey(secret)).update(`${id}.${at}.`).update(body);
   return `v1,${hmac.digest('base64')}`;
 }

@@ -238,7 +238,7 @@ async function waitForSocket(
  * Reads the certificates in a PEM file.
  * @throws ConfigError when the file cannot be read or contains no certificate
  */
-export async function readAuthorities(file: string | undefined): Promise<string[]> {
+export async function readCaCertificates(file: string | undefined): Promise<string[]> {
   if (file === undefined) return [];
   const text = await readFile(file, 'utf8').catch((error) => {
     throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} cannot be read: ${error.code}`);
@@ -250,7 +250,9 @@ export async function readAuthorities(file: string | undefined): Promise<string[
     try {
       new X509Certificate(one);
     } catch {
-      throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} contains a certificate that cannot be parsed`);
+      throw new ConfigError(
+        `LOAM_WEBHOOK_CA: ${file} contains a certificate that cannot be parsed`,
+      );
     }
   return all;
 }

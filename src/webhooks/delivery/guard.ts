@@ -131,7 +131,7 @@ const HOW_TO_ALLOW = 'the operator of this server can allow it with LOAM_WEBHOOK
 export async function whyNotUrl(
   text: string,
   guard: AddressGuard,
-  lookup: Lookup = lookUp,
+  lookup: Lookup = resolveHost,
 ): Promise<string | null> {
   if (text.length > MAX_URL) return `must be at most ${MAX_URL} characters long`;
   if (!URL.canParse(text)) return 'must be a URL';
@@ -177,7 +177,7 @@ const HOSTS_FILE = '/etc/hosts';
 const QUERY_MS = 3_000;
 const TRIES = 2;
 
-export const lookUp: Lookup = async (host, signal) => {
+export const resolveHost: Lookup = async (host, signal) => {
   signal.throwIfAborted();
   // The trailing dot of an absolute name has no effect here.
   const name = host.toLowerCase().replace(/\.$/, '');

@@ -1,6 +1,6 @@
 /** Deliveries in GraphQL. */
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageType } from '../../platform/schema/paging.ts';
+import { defineConnectionType, definePageType } from '../../platform/schema/paging.ts';
 import * as deliveries from '../deliveries.ts';
 import type { AttemptRecord } from '../delivery/outcomes.ts';
 import type { DeliveryType } from '../event-types.ts';
@@ -91,8 +91,8 @@ export const Delivery = builder.node(DeliveryRef, {
   }),
 });
 
-export const DeliveryConnection = connectionType('Delivery', Delivery);
-export const DeliveryPage = pageType<deliveries.Delivery>('DeliveryPage', Delivery);
+export const DeliveryConnection = defineConnectionType('Delivery', Delivery);
+export const DeliveryPage = definePageType<deliveries.Delivery>('DeliveryPage', Delivery);
 
 /** The enums of webhooks in GraphQL. */
 const TYPES: Record<DeliveryType, string> = {

@@ -5,9 +5,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { beforeEach, expect, onTestFinished, test } from 'vitest';
 import { readArtifacts } from '../../../src/runners/docker/artifacts.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
+import { openImageUsers } from '../../../src/runners/docker/image-users.ts';
 import { followLog } from '../../../src/runners/docker/logs.ts';
 import { readChunks } from '../../../src/runners/docker/streams.ts';
-import { openImageUsers } from '../../../src/runners/docker/image-users.ts';
 import { RunnerAway } from '../../../src/runners/runner.ts';
 import { DEFAULT_UIDS } from '../../../src/runners/supervisor/accounts.ts';
 import { BUSYBOX, DOCKER, docker, dockerRunner } from '../../support/docker.ts';
@@ -129,7 +129,9 @@ test.for(['frozen while its container ended', 'unavailable between two checks'] 
     proxy.held = /\/logs\?/;
     const answers = [
       async () => false,
-      how === 'unavailable between two checks' ? () => Promise.reject(new RunnerAway('away')) : async () => true,
+      how === 'unavailable between two checks'
+        ? () => Promise.reject(new RunnerAway('away'))
+        : async () => true,
     ];
     const hasEnded = async () => (await (answers.shift() ?? (async () => true))()) as boolean;
     const lines: string[] = [];

@@ -3,7 +3,11 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, type TestContext, test } from 'vitest';
-import { allowedImages, parseReference, written } from '../../../src/base/image-reference.ts';
+import {
+  formatImageReference,
+  parseAllowedImages,
+  parseImageReference,
+} from '../../../src/base/image-reference.ts';
 import { createLog } from '../../../src/base/log.ts';
 import { credentialsFor } from '../../../src/runners/docker/credentials.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
@@ -19,8 +23,8 @@ import { cancel, job, lines, submit, until } from '../../support/submit.ts';
 const never = new AbortController().signal;
 const DIGEST = `sha256:${'a'.repeat(64)}`;
 const full = (name = '') => {
-  const reference = parseReference(name);
-  return reference && written(reference);
+  const reference = parseImageReference(name);
+  return reference && formatImageReference(reference);
 };
 
 test.for([
@@ -65,8 +69,8 @@ test.for([
 
 test('a list of allowed images matches every spelling of a name', () => {
   const allows = (list: string, name: string) => {
-    const allowed = allowedImages(list.split(','));
-    const reference = parseReference(name);
+    const allowed = parseAllowedImages(list.split(','));
+    const reference = parseImageReference(name);
     if (!reference || 'wrong' in allowed) throw new Error(`${list}, ${name}`);
     return allowed(reference);
   };
@@ -98,7 +102,7 @@ test('a list of allowed images matches every spelling of a name', () => {
     for (const name of yes) expect(allows(list, name), `${list} allows ${name}`).toBe(true);
     for (const name of no) expect(allows(list, name), `${list} refuses ${name}`).toBe(false);
   }
-  expect(allowedImages(['debian', 'a b'])).toEqual({ wrong: 'a b' });
+  expect(parseAllowedImages(['debian', 'a b'])).toEqual({ wrong: 'a b' });
 });
 
 async function configFolder(config?: object | string): Promise<string> {
@@ -311,7 +315,9 @@ describe('pulls', () => {
     registry.failing = 503;
     expect(await why(name)).toBe('the registry cannot be reached, or breaks off the transfer');
     registry.failing = 429;
-    expect(await why(name)).toBe('the registry accepts no more requests from this server for now (rate limit)');
+    expect(await why(name)).toBe(
+      'the registry accepts no more requests from this server for now (rate limit)',
+    );
     registry.failing = undefined;
     registry.layers = 'hold';
     expect(await why(name)).toBe('the registry does not answer');
@@ -334,7 +340,7 @@ describe('pulls', () => {
     const { registry, add } = await setUp(ctx);
     const { name } = await add('team/app', '1');
     registry.layers = { bytesPerSecond: 100_000 };
-    const allowed = allowedImages([`${registry.host}/**`]);
+    const allowed = parseAllowedImages([`${registry.host}/**`]);
     if ('wrong' in allowed) throw new Error(allowed.wrong);
     await using app = await startApp({
       config: { runner: 'auto', docker: DOCKER, images: allowed },
@@ -358,7 +364,7 @@ describe('pulls', () => {
   });
 
   test('the list of images applies to every spelling, and without a list private registries are refused', async (ctx) => {
-    const allowed = allowedImages(['**/team/app:1']);
+    const allowed = parseAllowedImages(['**/team/app:1']);
     if ('wrong' in allowed) throw new Error(allowed.wrong);
     const { registry, images, add } = await setUp(ctx, { allowed });
     const { name, digest } = await add('team/app', '1');

@@ -186,7 +186,11 @@ describe('GPU utilization on another machine', () => {
   }
 
   test.for([
-    ['is read in the container, not with a program of that name in the PATH of the job', ANSWER, 63.5],
+    [
+      'is read in the container, not with a program of that name in the PATH of the job',
+      ANSWER,
+      63.5,
+    ],
     ['is 0 if the program does not behave like nvidia-smi', 'yes 100', 0],
   ] as const)('%s', async ([, answer, percent]) => {
     const image = await imageWith(answer);
@@ -196,7 +200,7 @@ describe('GPU utilization on another machine', () => {
     await using made = await dockerRunner({
       docker,
       engine: 'far',
-      gpusElsewhere: { T4: 2 },
+      remoteGpus: { T4: 2 },
       network: { mode: 'none' },
     });
     const { runner } = made;

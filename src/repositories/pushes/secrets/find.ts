@@ -66,7 +66,7 @@ const ANCHORED = Map.groupBy(
  * Yields the secrets in a text, which is given as bytes and as the same bytes decoded as Latin-1. Yields null from time
  * to time, so that the caller can yield to the event loop.
  */
-export function* secretsIn(bytes: Uint8Array, text: string): Generator<Secret | null> {
+export function* findSecrets(bytes: Uint8Array, text: string): Generator<Secret | null> {
   yield* findTokens(bytes, text);
   for (const { anchor, kinds } of ANCHORED) yield* findNearAnchors(text, anchor, kinds);
 }

@@ -39,7 +39,8 @@ function looksLikeBase64([, random = '']: RegExpExecArray): boolean {
 /** Passwords used in examples and test containers. */
 const EXAMPLE_PASSWORD =
   /p(?:ass)?w(?:or)?d|^(?:(?:my|your|the|some)[-_]?)?(?:secret|token|key|test|guest|admin|root|user(?:name)?|postgres(?:ql)?|mysql|mongo(?:db)?|redis|rabbit(?:mq)?|change[-_]?me|default|dummy|fake|foo|bar|abc|qwerty|letmein|hunter2|hidden|removed|masked)[-_\d!]*$/i;
-const TEMPLATE_PLACEHOLDER = /[${}<>[\]()%*`\\]|\.\.\.|…|x{4}|example|placeholder|redacted|your[-_]/i;
+const TEMPLATE_PLACEHOLDER =
+  /[${}<>[\]()%*`\\]|\.\.\.|…|x{4}|example|placeholder|redacted|your[-_]/i;
 /** Hosts that are not publicly reachable, and hosts reserved for examples. */
 const EXAMPLE_HOST =
   /^(?:[^.:]*|\d+\.\d+\.\d+\.\d+|.*\.(?:local|localhost|internal|test|invalid|example|lan)|(?:.*\.)?example\.(?:com|org|net)|(?:.*\.)?(?:host|server|domain|hostname|mydomain|yourdomain)\.(?:com|org|net|tld))$/i;

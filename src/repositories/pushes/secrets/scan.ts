@@ -16,7 +16,7 @@ import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
 import { patchOf, type Quarantined } from '../../../git/objects/walk.ts';
 import { createYielder } from '../incoming-push.ts';
-import { secretsIn } from './find.ts';
+import { findSecrets } from './find.ts';
 
 export type Finding = {
   /** The same secret has the same id in the same repository. */
@@ -110,7 +110,7 @@ export class SecretScan {
   async #suspectsIn(data: Buffer): Promise<Suspect[]> {
     const found = new Map<string, Suspect>();
     for (const bytes of data.includes(0) ? [data, withoutNuls(data)] : [data]) {
-      for (const secret of secretsIn(bytes, bytes.toString('latin1'))) {
+      for (const secret of findSecrets(bytes, bytes.toString('latin1'))) {
         await this.#yieldIfDue();
         if (!secret) continue;
         const { kind, text } = secret;
@@ -129,13 +129,15 @@ export class SecretScan {
     if (suspected.size === 0) return;
     const blobs = suspected.entries().filter(([, { type }]) => type === 'blob');
     const paths = await pathsOf(this.#quarantined, this.#tips, new Set(blobs.map(([oid]) => oid)));
-    const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) => !isOpaque && paths.has(oid);
+    const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) =>
+      !isOpaque && paths.has(oid);
     const [patchable, wholeObjects] = [
       [...suspected].filter((one) => isPatchable(one)),
       [...suspected].filter((one) => !isPatchable(one)),
     ];
     await this.#addWhole(wholeObjects, paths);
-    if (patchable.length > 0 && !this.#isFull) await this.#addLines(candidatesByPath(patchable, paths));
+    if (patchable.length > 0 && !this.#isFull)
+      await this.#addLines(candidatesByPath(patchable, paths));
   }
 
   async #addWhole(objects: readonly [string, SuspectObject][], paths: Paths): Promise<void> {

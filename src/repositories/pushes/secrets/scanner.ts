@@ -3,7 +3,7 @@
 import type { Git } from '../../../git/git.ts';
 import { MAX_COMPARED_BYTES } from '../../../git/objects/walk.ts';
 import { NONE, type Verdict } from '../../../git/transport/hooks.ts';
-import { recordAll } from '../../../identity/audit.ts';
+import { recordAudits } from '../../../identity/audit.ts';
 import type { Db } from '../../../platform/database/client.ts';
 import { inTransaction } from '../../../platform/database/client.ts';
 import { type IncomingPush, type ObjectScanner, reject } from '../incoming-push.ts';
@@ -34,7 +34,9 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
       return stored.union(allowedIds);
     },
     async known(oids) {
-      const found = await services.git.objects.use(quarantined.dir, (objects) => objects.info(oids));
+      const found = await services.git.objects.use(quarantined.dir, (objects) =>
+        objects.info(oids),
+      );
       return new Set(found.flatMap((info) => info?.oid ?? []));
     },
     limit: MAX_FINDINGS,
@@ -101,7 +103,7 @@ async function storeAllowed(
       })),
       skipDuplicates: true,
     });
-    await recordAll(
+    await recordAudits(
       tx,
       secrets.map(({ id, kind, path }) => ({
         by,
