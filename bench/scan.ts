@@ -4,7 +4,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { secretsIn } from '../src/repositories/pushes/secrets/find.ts';
+import { findSecrets } from '../src/repositories/pushes/secrets/find.ts';
 import { makeRepository, median, openBench, time } from './repository.ts';
 
 const COMMITS = { commits: 10_000, folders: 40, files: 27, fileBytes: 2_000 };
@@ -51,7 +51,7 @@ const speed = (work: (bytes: Buffer, text: string) => void) => {
 };
 const lines = speed((_, text) => text.split('\n'));
 const secrets = speed((bytes, text) => {
-  for (const _ of secretsIn(bytes, text));
+  for (const _ of findSecrets(bytes, text));
 });
 console.log(
   `${megabytes.toFixed(0)} MB of texts: ${secrets.toFixed(0)} MB/s for secrets, ${lines.toFixed(0)} MB/s to split them into lines`,

@@ -18,10 +18,14 @@ import pg from 'pg';
 import { createApp } from '../src/app.ts';
 import { readConfig } from '../src/base/config/config.ts';
 import { createLog } from '../src/base/log.ts';
-import { MOST_MOVES } from '../src/jobs/state.ts';
-import { admit, openPools, type Reservation } from '../src/jobs/worker/admission.ts';
+import { MAX_BATCHED_MOVES } from '../src/jobs/state.ts';
+import { admit, findClaimablePools, type HeldCapacity } from '../src/jobs/worker/admission.ts';
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
-import { inPoolTransaction, onConnection, openDatabase } from '../src/platform/database/client.ts';
+import {
+  inPoolTransaction,
+  openDatabase,
+  withConnection,
+} from '../src/platform/database/client.ts';
 import { beginPipeline, pipeline } from '../src/platform/database/statement.ts';
 import { batchTransactions } from '../src/platform/database/transaction-batcher.ts';
 import { fakeRunner } from '../test/support/fake-runner.ts';
@@ -58,8 +62,8 @@ cleanup.defer(() => database.close());
 const pool = new pg.Pool({ ...database.target, max: SLOTS + 1, pipeline: true });
 cleanup.defer(() => pool.end());
 const end = batchTransactions(
-  { together: endAll, alone: async (one) => (await endAll([one]))[0] },
-  MOST_MOVES,
+  { runTogether: endAll, runAlone: async (one) => (await endAll([one]))[0] },
+  MAX_BATCHED_MOVES,
 );
 if (!('host' in database.target)) throw new Error('the embedded PostgreSQL listens on a socket');
 const { host, user, database: name } = database.target;
@@ -129,7 +133,7 @@ function mean(values: number[]): number {
 
 /** Whenever slots are free they are filled, and whatever was claimed is ended at once. @returns jobs a second */
 async function claimAndEnd(total: number): Promise<number> {
-  const held = new Map<string, Reservation>();
+  const held = new Map<string, HeldCapacity>();
   let [claimed, ended] = [0, 0];
   let wake = () => {};
   const ends: Promise<void>[] = [];
@@ -158,7 +162,7 @@ async function claimAndEnd(total: number): Promise<number> {
   return ended / seconds;
 }
 
-function claimSome(held: ReadonlyMap<string, Reservation>, slots: number): Promise<Claimed[]> {
+function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Promise<Claimed[]> {
   const slotsFree = slots - held.size;
   const input = { machines: MACHINES, slots, held: held.values().toArray() };
   return claimJobs(
@@ -166,7 +170,7 @@ function claimSome(held: ReadonlyMap<string, Reservation>, slots: number): Promi
     {
       workerId: 'bench',
       runner: 'fake',
-      pools: openPools(input),
+      pools: findClaimablePools(input),
       lines: slotsFree,
       depth: slotsFree,
       reserved: [],
@@ -178,7 +182,7 @@ function claimSome(held: ReadonlyMap<string, Reservation>, slots: number): Promi
 
 /** Those that end in the same turn share a transaction, with a statement for each, as the moves of jobs do (`jobs/state.ts`). */
 async function endAll(ended: readonly Claimed[]): Promise<(Claimed | undefined)[]> {
-  await onConnection(pool, async (client) => {
+  await withConnection(pool, async (client) => {
     const lock = 'select from jobs where id = any ($1) order by id for update skip locked';
     await beginPipeline(client, lock, [ended.map(({ jobId }) => jobId)]);
     await pipeline(client, async (tx) => {

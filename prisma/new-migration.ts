@@ -109,7 +109,7 @@ if (!/^[a-z0-9_]+$/.test(title)) {
 const scratch = await mkdtemp(join(tmpdir(), 'loam-migrate-'));
 const postgres = await startPostgres(scratch);
 // It is stopped also when somebody is still connected: an engine that panics leaves its connections open.
-postgres.own(createLog('warn'));
+postgres.takeOwnership(createLog('warn'));
 // Its panic is an error that nobody awaits, and so are those of its connections when PostgreSQL stops.
 const panic = new Promise<never>((_, reject) => process.on('uncaughtException', reject));
 try {

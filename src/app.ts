@@ -1,7 +1,7 @@
 /**
- * The composition root: makes every part, in order, and takes them down in reverse. `openProcess` is what every
- * process has, `createApp` adds what answers requests, `createWorker` is for one that runs jobs and nothing else.
- * `overrides` is the seam for tests; nothing else in the program uses them.
+ * The composition root: creates all parts in order and disposes them in reverse. `openProcess` creates the parts of every
+ * process, `createApp` adds those that answer requests, `createWorker` is for a process that only runs jobs. `overrides`
+ * replaces parts in tests.
  */
 
 import type { Server } from 'node:http';
@@ -13,7 +13,7 @@ import { CORS_HEADERS } from './api/http/cors.ts';
 import { databaseAnswers, version } from './api/http/diagnostics.ts';
 import { drain, takePort } from './api/http/listening.ts';
 import { openMetricsPort } from './api/http/metrics.ts';
-import { openRateLimits } from './api/http/rate-limits.ts';
+import { openRateLimits, type RateLimits } from './api/http/rate-limits.ts';
 import { createHttp } from './api/http/server.ts';
 import { createStarting, createWorking } from './api/http/starting.ts';
 import type { Config } from './base/config/config.ts';
@@ -25,8 +25,8 @@ import { openMembers } from './cluster/members.ts';
 import type { Git } from './git/git.ts';
 import { openGit } from './git/git.ts';
 import { checkVersion } from './git/processes/run.ts';
-import type { Usage } from './identity/last-used.ts';
-import { recordUsage } from './identity/last-used.ts';
+import type { LastUsedRecorder } from './identity/last-used.ts';
+import { openLastUsedRecorder } from './identity/last-used.ts';
 import { seedOperator } from './identity/operator.ts';
 import type { Rechecks } from './identity/rechecks.ts';
 import { openRechecks } from './identity/rechecks.ts';
@@ -39,20 +39,19 @@ import { openQueuePositions } from './jobs/queue-position.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
-import { maintenanceTasks } from './maintenance.ts';
-import { demandSameKey, type Keys, readKeys } from './platform/crypto/keys.ts';
+import { maintenanceTasks, startMaintenance } from './maintenance.ts';
+import { type Keys, readKeys, requireSameKey } from './platform/crypto/keys.ts';
 import type { Signer } from './platform/crypto/signed-links.ts';
 import { createSigner } from './platform/crypto/signed-links.ts';
 import type { PublicHostKey } from './platform/crypto/ssh-keys.ts';
 import type { Db } from './platform/database/client.ts';
 import { openDatabase } from './platform/database/client.ts';
-import { startMaintenance } from './platform/database/maintenance.ts';
 import { openSession, type Session } from './platform/database/session.ts';
 import { Bus } from './platform/events/bus.ts';
-import { goOnAfterRestored, outboxLag } from './platform/events/outbox.ts';
-import { Reads } from './platform/limits/reads.ts';
+import { advanceClockAfterRestore, measureOutboxLag } from './platform/events/outbox.ts';
+import { AnswerLimiter } from './platform/limits/reads.ts';
 import { createMetrics, type Metrics } from './platform/metrics/metrics.ts';
-import { identityOf, prepareDataFolder } from './platform/storage/data-folder.ts';
+import { prepareDataFolder, readOrCreateId } from './platform/storage/data-folder.ts';
 import type { DiskSpace } from './platform/storage/disk-space.ts';
 import { watchDiskSpace } from './platform/storage/disk-space.ts';
 import { openStorage } from './platform/storage/open.ts';
@@ -65,60 +64,60 @@ import { openLargeFiles } from './repositories/lfs/store/store.ts';
 import { PushRecorder } from './repositories/pushes/recorder.ts';
 import type { FindingIds } from './repositories/pushes/secrets/find.ts';
 import { createFindingIds } from './repositories/pushes/secrets/find.ts';
-import { recoverRepositories, takeOverFromDead } from './repositories/recovery.ts';
+import { recoverRepositories, takeOverFromDeadServers } from './repositories/recovery.ts';
 import { openRunner } from './runners/open.ts';
 import type { Runner } from './runners/runner.ts';
 import type { SshLimits } from './ssh/front/protocol.ts';
 import { type Ssh, serveSsh, takeSshPort } from './ssh/ssh.ts';
-import { createConnector, readAuthorities } from './webhooks/delivery/connector.ts';
-import { createGuard, type Lookup, lookUp } from './webhooks/delivery/guard.ts';
-import { markBeginning, startDispatcher } from './webhooks/dispatcher.ts';
+import { createConnector, readCaCertificates } from './webhooks/delivery/connector.ts';
+import { createGuard, type Lookup, resolveHost } from './webhooks/delivery/guard.ts';
+import { initializeCursor, startDispatcher } from './webhooks/dispatcher.ts';
 import { createWebhookSecrets } from './webhooks/secrets.ts';
 import { startSender } from './webhooks/sender.ts';
 import type { WebhookDeps } from './webhooks/webhooks.ts';
 
-/** What every process has, whatever its role. */
+/** Parts of every process, whatever its role. */
 export type ProcessServices = {
   config: Config;
   db: Db;
-  /** For what Prisma cannot do: COPY, and statements whose locking is the point. */
+  /** For operations that Prisma does not support: COPY, and statements that depend on exact locking. */
   pool: pg.Pool;
   bus: Bus;
-  /** Which server has a repository. */
+  /** Knows which server owns a repository. */
   cluster: Cluster;
   log: Logger;
   metrics: Metrics;
-  /** Of the disks that this process writes to. */
+  /** Free space of the disks that this process writes to. */
   space: DiskSpace;
-  /** Of what is large: artifacts, and the packs of large files. */
+  /** Object storage of artifacts and of packs of large files. */
   storage: Storage;
-  /** Of repositories. */
+  /** Git LFS objects of repositories. */
   largeFiles: LargeFiles;
   secretBox: SecretBox;
 };
 
-/** What a process has that answers requests. */
+/** Parts of a process that answers requests. */
 export type Services = ProcessServices & {
   git: Git;
-  /** Records what was pushed. */
+  /** Records pushes. */
   pushes: PushRecorder;
   signer: Signer;
   lfs: Lfs;
-  /** Names what secret scanning finds. */
+  /** Assigns ids to findings of secret scanning. */
   findingIds: FindingIds;
-  /** Notes when credentials are used. */
-  usage: Usage;
-  /** Of identities, by which people sign in. */
+  /** Records when credentials were last used. */
+  usage: LastUsedRecorder;
+  /** OpenID Connect issuers with which users can sign in. */
   issuers: readonly Issuer[];
-  /** Asks for open streams whether their viewers may still see them. */
+  /** Rechecks for open streams whether their viewers still have access. */
   rechecks: Rechecks;
-  /** What answers may hold of what is large. */
-  reads: Reads;
-  /** Where jobs that wait stand. */
-  places: QueuePositions;
-  /** Addresses without a trailing slash; they name the port really listened on. */
+  /** Limits the memory of large answers. */
+  reads: AnswerLimiter;
+  /** Positions of waiting jobs in the queue. */
+  queuePositions: QueuePositions;
+  /** Base URLs without a trailing slash. They contain the actual port. */
   urls: Urls;
-  /** What clients recognize this server by over SSH; empty when it is not served. */
+  /** SSH host keys of this server; empty if SSH is off. */
   hostKeys: readonly PublicHostKey[];
   webhooks: WebhookDeps;
 };
@@ -127,7 +126,7 @@ export type Overrides = {
   log?: Logger;
   runner?: Runner;
   connections?: Partial<ConnectionLimits>;
-  /** For the hosts of webhooks. */
+  /** Resolves host names of webhooks. */
   lookup?: Lookup;
   ssh?: Partial<SshLimits>;
 };
@@ -135,21 +134,21 @@ export type Overrides = {
 export type App<S = Services> = AsyncDisposable & {
   services: S;
   server: Server;
-  /** Listened on, without a trailing slash. */
+  /** Listening address, without a trailing slash. */
   address: string;
-  /** Unset: it is not served. */
+  /** Unset if SSH is off. */
   ssh?: Ssh | null;
-  /** Set on the very first start, when no token was configured: to be shown once. */
+  /** Set on the first start if no token was configured; must be shown once. */
   firstToken?: string;
-  /** With it: an address that signs its user in once. */
+  /** Set with `firstToken`: a link that signs its user in once. */
   firstLink?: string;
-  /** Where metrics are served, without a trailing slash; unset: nowhere. */
+  /** Base URL of the metrics endpoint, without a trailing slash; unset if it is off. */
   metricsAddress?: string;
-  /** Settles when the process cannot go on (its data folder was taken over). */
+  /** Rejects when the process cannot continue, because another server has taken its data folder. */
   failed: Promise<never>;
 };
 
-/** A process that answers requests, and with the role `all` runs jobs too. */
+/** Creates a process that answers requests, and with the role `all` also runs jobs. */
 export async function createApp(config: Config, overrides: Overrides = {}): Promise<App> {
   await using cleanup = new AsyncDisposableStack();
   const log = overrides.log ?? createLog(config.logLevel);
@@ -159,7 +158,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   metrics.read({ refusals: () => limits.refusals });
   const headersFor = async (address: string) => ({
     ...CORS_HEADERS,
-    ...(await limits.of(address)),
+    ...(await limits.headersFor(address)),
   });
   const starting = createStarting(limits, log);
   const first = { log, headersFor, handler: starting, limits: overrides.connections };
@@ -167,11 +166,11 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   await prepareDataFolder(config.repositoriesDir, 'LOAM_REPOSITORIES_DIR');
   const { address: metricsAddress } = cleanup.use(await openMetricsPort(config, metrics, log));
   const process = await openProcess(config, { log, metrics }, cleanup);
-  const { db, pool, cluster, bus } = process.services;
-  // The same on every server; those that run jobs alone leave it to them.
+  const { db, pool, cluster } = process.services;
+  // Equal on all servers, so processes of the role `work` do not report it.
   metrics.read({
     waitingJobs: () => waitingJobs({ pool }),
-    outboxLag: () => outboxLag({ pool }),
+    outboxLag: () => measureOutboxLag({ pool }),
   });
   const base = config.baseUrl ?? port.address;
   const ssh = await takeSshPort({
@@ -191,36 +190,15 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     report: (error) => log.error({ err: error }, 'background work on git failed'),
   });
   metrics.read({ catFile: () => git.objects.counts, transfers: () => git.transfers.counts });
-  const services: Services = {
-    ...process.services,
-    git,
-    pushes: new PushRecorder({ git, log, pool }),
-    signer: createSigner(process.keys.derive('signed links')),
-    lfs: openLfs(process.keys.derive('tokens for large files'), config.gitTransfers),
-    findingIds: createFindingIds(process.keys.derive('findings of secrets')),
-    usage: recordUsage({ pool, log }),
-    issuers: await issuersOf(config, process.keys, log),
-    rechecks: openRechecks({ pool, log }),
-    reads: new Reads(),
-    places: openQueuePositions({ pool }),
-    urls: {
-      base,
-      artifacts: config.artifactUrl ?? `${base}/artifacts`,
-      ssh: `ssh://git@${new URL(base).hostname}:${ssh?.port ?? SSH_PORT}`,
-    },
-    hostKeys: ssh?.hostKeys ?? [],
-    webhooks: {
-      guard: createGuard(config.webhooks.allow),
-      secrets: createWebhookSecrets(process.keys),
-    },
-  };
-  const runner = config.role === 'all' ? await runnerOf(config, { log, overrides }, cleanup) : null;
+  const services = await composeServices(config, process, { git, ssh, base });
+  const runner =
+    config.role === 'all' ? await openConfiguredRunner(config, { log, overrides }, cleanup) : null;
   const connector = createConnector({
     guard: services.webhooks.guard,
-    lookup: overrides.lookup ?? lookUp,
-    authorities: await readAuthorities(config.webhooks.authorities),
+    lookup: overrides.lookup ?? resolveHost,
+    authorities: await readCaCertificates(config.webhooks.authorities),
   });
-  // After all that the operator may have to correct: a start that fails must not have made a token that nobody was shown.
+  // After all parts that can fail because of the configuration: a failed start must not have created a token unseen.
   const firstToken = await seedOperator(db, config.admin);
   const firstLink =
     firstToken && (await issueSignInLink({ db }, config.admin.username, services.urls.base)).url;
@@ -230,29 +208,20 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () => services.rechecks,
     () => git,
     () => recoverRepositories(services).then(() => null),
-    () => markBeginning(services).then(() => null),
-    async () => {
-      port.answer(createHttp(services, limits));
-      await cluster.members.join(config.internalUrl ?? reachable(port.address));
-      return {
-        async [Symbol.asyncDispose]() {
-          bus.close();
-          await drain(port.server);
-        },
-      };
-    },
+    () => initializeCursor(services).then(() => null),
+    () => startAnswering(services, limits, port),
     () => serveSsh(services, ssh, port),
-    () => takeOverFromDead(services, process.session),
+    () => takeOverFromDeadServers(services, process.session),
     () =>
       runner &&
       startWorker({ ...services, db, runner, checkout: openCheckouts(services) }).then(
-        readSlots(services),
+        reportSlots(services),
       ),
-    // Of all processes, those that answer requests do this: there is always one of them.
+    // Only by processes that answer requests, of which there is always one.
     () => startMaintenance(services, maintenanceTasks(services)),
-    // The first thing of the end, so that others take over before requests are refused here.
+    // Disposed before the HTTP server, so that others take over before requests are refused here.
     () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),
-    // Before that, so that nobody takes this one for dead and sends what it sends.
+    // Webhooks stop before that, so that no other server considers this one dead and sends the same deliveries.
     () => connector,
     () => startSender(services, { connector, userAgent: `Loam/${version.build}` }),
     () => startDispatcher(services, process.session),
@@ -274,7 +243,56 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   };
 }
 
-/** A process of the role `work`: it runs jobs, whose commits it gets from those that answer requests. */
+/** Answers requests, and makes the other servers send requests here. */
+async function startAnswering(
+  services: Services,
+  limits: RateLimits,
+  port: Awaited<ReturnType<typeof takePort>>,
+): Promise<AsyncDisposable> {
+  const { config, cluster, bus } = services;
+  port.setHandler(createHttp(services, limits));
+  await cluster.members.join(config.internalUrl ?? toReachableUrl(port.address));
+  return {
+    async [Symbol.asyncDispose]() {
+      bus.close();
+      await drain(port.server);
+    },
+  };
+}
+
+/** Adds the parts of a process that answers requests. `base`: base URL for clients. */
+async function composeServices(
+  config: Config,
+  { services, keys }: Process,
+  { git, ssh, base }: { git: Git; ssh: Ssh | null; base: string },
+): Promise<Services> {
+  const { pool, log } = services;
+  return {
+    ...services,
+    git,
+    pushes: new PushRecorder({ git, log, pool }),
+    signer: createSigner(keys.derive('signed links')),
+    lfs: openLfs(keys.derive('tokens for large files'), config.gitTransfers),
+    findingIds: createFindingIds(keys.derive('findings of secrets')),
+    usage: openLastUsedRecorder({ pool, log }),
+    issuers: await openIssuers(config, keys, log),
+    rechecks: openRechecks({ pool, log }),
+    reads: new AnswerLimiter(),
+    queuePositions: openQueuePositions({ pool }),
+    urls: {
+      base,
+      artifacts: config.artifactUrl ?? `${base}/artifacts`,
+      ssh: `ssh://git@${new URL(base).hostname}:${ssh?.port ?? SSH_PORT}`,
+    },
+    hostKeys: ssh?.hostKeys ?? [],
+    webhooks: {
+      guard: createGuard(config.webhooks.allow),
+      secrets: createWebhookSecrets(keys),
+    },
+  };
+}
+
+/** Creates a process of the role `work`. It runs jobs and gets their commits from servers that answer requests. */
 export async function createWorker(
   config: Config,
   overrides: Overrides = {},
@@ -291,7 +309,7 @@ export async function createWorker(
   const { address: metricsAddress } = cleanup.use(await openMetricsPort(config, metrics, log));
   await checkVersion();
   const { services, failed } = await openProcess(config, { log, metrics }, cleanup);
-  const runner = await runnerOf(config, { log, overrides }, cleanup);
+  const runner = await openConfiguredRunner(config, { log, overrides }, cleanup);
   const checkout = openRemoteCheckouts(services);
 
   await startAll(cleanup, [
@@ -299,7 +317,7 @@ export async function createWorker(
       isReady = () => databaseAnswers(services.db);
       return { [Symbol.asyncDispose]: () => drain(port.server) };
     },
-    () => startWorker({ ...services, runner, checkout }).then(readSlots(services)),
+    () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),
   ]);
 
   const { server, address } = port;
@@ -314,20 +332,20 @@ export async function createWorker(
   };
 }
 
-/** Its libraries take 80 ms of the start, and few servers have any. */
-async function issuersOf({ issuers }: Config, keys: Keys, log: Logger): Promise<Issuer[]> {
+/** Imported on demand: the libraries take 80 ms of the start, and few servers have issuers. */
+async function openIssuers({ issuers }: Config, keys: Keys, log: Logger): Promise<Issuer[]> {
   if (issuers.length === 0) return [];
   const { openIssuer } = await import('./identity/sign-in/issuers.ts');
   return issuers.map((one) => openIssuer(one, keys.derive('signing in'), log));
 }
 
-/** Named in addresses where SSH is not served: the contract has no place for none. */
+/** Used in `ssh_url` if SSH is off, because the API contract has no value for that. */
 const SSH_PORT = 2222;
 
-/** Null: there is nothing to stop. */
+/** Null if nothing must be stopped. */
 type Started = Disposable | AsyncDisposable | null;
 
-/** What goes on by itself while the process runs, one after the other; it is stopped in reverse. */
+/** Starts background parts one after another; they are stopped in reverse. */
 async function startAll(
   cleanup: AsyncDisposableStack,
   starts: readonly (() => Started | Promise<Started>)[],
@@ -342,7 +360,7 @@ type Process = {
   failed: Promise<never>;
 };
 
-/** The database, the storage, the key and the other processes. Its data folder is prepared. */
+/** Opens the database, the storage, the key and the list of processes. The data folder must be prepared. */
 async function openProcess(
   config: Config,
   { log, metrics }: { log: Logger; metrics: Metrics },
@@ -351,7 +369,7 @@ async function openProcess(
   const { role, dataDir, repositoriesDir } = config;
   const failure = Promise.withResolvers<never>();
   failure.promise.catch(() => {});
-  const id = await identityOf(dataDir);
+  const id = await readOrCreateId(dataDir);
   const database = await openDatabase(config.database, join(dataDir, 'postgres'));
   cleanup.defer(() => database.close());
   if (config.tracing) {
@@ -367,20 +385,20 @@ async function openProcess(
     dataDir,
     log,
     notify: bus.notify,
-    onLost: (error) => {
-      database.disown();
+    onFolderLost: (error) => {
+      database.releaseOwnership();
       failure.reject(error);
     },
   });
   cleanup.defer(() => session.close());
-  database.own(log);
-  await goOnAfterRestored({ pool, log });
+  database.takeOwnership(log);
+  await advanceClockAfterRestore({ pool, log });
   const storage = cleanup.use(await openStorage(config));
   const keys = await readKeys(config);
-  await demandSameKey(db, keys);
+  await requireSameKey(db, keys);
   const serves = role !== 'work';
   const shared = {
-    repositories: serves ? await identityOf(repositoriesDir, '.folder-id') : null,
+    repositories: serves ? await readOrCreateId(repositoriesDir, '.folder-id') : null,
     storage: storage.identity,
   };
   const members = cleanup.use(
@@ -388,7 +406,7 @@ async function openProcess(
   );
   const space = cleanup.use(
     await watchDiskSpace({
-      folders: foldersOf(config),
+      folders: listFolders(config),
       floor: config.diskFloor,
       log,
       onFree: () => bus.notify('queue'),
@@ -423,24 +441,24 @@ async function openProcess(
   return { services, session, keys, failed: failure.promise };
 }
 
-async function runnerOf(
+async function openConfiguredRunner(
   config: Config,
   { log, overrides }: { log: Logger; overrides: Overrides },
   cleanup: AsyncDisposableStack,
 ): Promise<Runner> {
   if (overrides.runner) return overrides.runner;
-  return cleanup.use(await openRunner({ config, hidden: foldersOf(config), log }));
+  return cleanup.use(await openRunner({ config, hidden: listFolders(config), log }));
 }
 
-function readSlots({ config, metrics }: ProcessServices) {
+function reportSlots({ config, metrics }: ProcessServices) {
   return (worker: Worker): Worker => {
     metrics.read({ slots: () => ({ total: config.jobSlots, used: worker.used }) });
     return worker;
   };
 }
 
-/** Those that this process writes to. */
-function foldersOf({ role, dataDir, repositoriesDir, storage }: Config): string[] {
+/** Folders whose disks this process writes to. */
+function listFolders({ role, dataDir, repositoriesDir, storage }: Config): string[] {
   return [
     dataDir,
     ...(role === 'work' ? [] : [repositoriesDir]),
@@ -448,7 +466,7 @@ function foldersOf({ role, dataDir, repositoriesDir, storage }: Config): string[
   ];
 }
 
-/** An address of all interfaces is none that another machine could ask; the name of this machine is. */
-function reachable(address: string): string {
+/** Other machines cannot connect to an address such as 0.0.0.0, so it is replaced by the host name of this machine. */
+function toReachableUrl(address: string): string {
   return address.replace(/^http:\/\/(?:0\.0\.0\.0|\[::\])(?=:)/, `http://${hostname()}`);
 }

@@ -1,42 +1,42 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type App, createApp, createWorker } from './app.ts';
 import { type Config, ConfigError, readConfig } from './base/config/config.ts';
-import { forgetSecrets } from './base/config/environment.ts';
+import { eraseSecrets } from './base/config/environment.ts';
 import { retryStartup } from './platform/database/startup-retry.ts';
-import { giveBackMemory, unsetMallocThreshold } from './start-memory.ts';
+import { freeStartupMemory, unsetMallocThreshold } from './start-memory.ts';
 
 /**
- * A terminal sends Ctrl-C to npm and to us, and npm passes its own on to us: one key arrives twice, milliseconds
- * apart. A second one that somebody means comes later than this.
+ * A terminal sends Ctrl-C to npm and to us, and npm forwards its own signal to us, so one key press arrives twice within
+ * milliseconds. A deliberate second Ctrl-C comes later than this.
  */
 const SAME_SIGNAL_MS = 500;
 
-/** How long a start goes on after a signal: it may wait for another server that migrates, or a database that recovers. */
-const START_MS = 5_000;
+/** How long startup continues after a signal: it may wait for migrations of another server, or for database recovery. */
+const STARTUP_GRACE_MS = 5_000;
 
-// Listened for from the beginning: a signal during the start would end the process without stopping what was started.
+// Registered first: a signal during startup would end the process without stopping the parts that were started.
 const stopped = stopSignal();
 try {
   const config = readConfig();
-  forgetSecrets();
+  eraseSecrets();
   unsetMallocThreshold();
   const starting = retryStartup(() => start(config), { say: console.error });
-  const late = stopped.then(async () => {
-    await delay(START_MS);
+  const aborted = stopped.then(async () => {
+    await delay(STARTUP_GRACE_MS);
     throw new ConfigError('Stopped before the start was done');
   });
-  late.catch(() => {});
-  await using app = await Promise.race([starting, late]);
-  using _giving = giveBackMemory();
+  aborted.catch(() => {});
+  await using app = await Promise.race([starting, aborted]);
+  using _giving = freeStartupMemory();
   await Promise.race([app.failed, stopped]);
 } catch (error) {
   console.error(error instanceof ConfigError ? error.message : error);
   process.exitCode = 1;
 }
-// What a dependency may still hold open must not keep a stopped server alive.
+// Handles that a dependency keeps open must not keep a stopped server alive.
 process.exit();
 
-/** SIGTERM, or Ctrl-C; a second one of them ends the process at once. */
+/** Resolves on SIGTERM or Ctrl-C; a second signal ends the process at once. */
 function stopSignal(): Promise<void> {
   return new Promise((resolve) => {
     let first: number | undefined;
@@ -57,11 +57,11 @@ async function start(config: Config): Promise<Pick<App, 'failed' | typeof Symbol
     return worker;
   }
   const app = await createApp(config);
-  greet(app, config);
+  printWelcome(app, config);
   return app;
 }
 
-function greet({ services, ssh, firstToken, firstLink }: App, { admin }: Config): void {
+function printWelcome({ services, ssh, firstToken, firstLink }: App, { admin }: Config): void {
   const { base } = services.urls;
   const keys = ssh?.hostKeys.map(({ type, fingerprint }) => `${fingerprint} (${type})`);
   const overSsh = keys ? `\nGit over SSH: ${services.urls.ssh}, host keys ${keys.join(', ')}` : '';

@@ -1,5 +1,8 @@
-/** What every server looks after now and then, by turns with the others: above all removing what nobody needs any more. */
-
+/**
+ * Periodic background work of every server, mostly deletion of expired or orphaned data: at startup and every ten minutes, in
+ * short batches that do not disturb other work. All servers run all tasks; rows that another server has deleted are skipped.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { removeOldAnswers } from './api/http/kept-answers.ts';
 import type { Config } from './base/config/config.ts';
@@ -8,21 +11,20 @@ import { removeGoneServers } from './cluster/members.ts';
 import type { Git } from './git/git.ts';
 import { removeOldEntries } from './identity/audit.ts';
 import { removeDeletedNamespaces } from './identity/deletion.ts';
-import { removeOldDevices } from './identity/devices.ts';
+import { removeOldDeviceRequests } from './identity/devices.ts';
 import { removeOldSessions } from './identity/sign-in/sessions.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeJobsOfDeleted } from './jobs/removal.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
 import type { Db } from './platform/database/client.ts';
-import type { MaintenanceTask } from './platform/database/maintenance.ts';
 import { removeOldEvents } from './platform/events/outbox.ts';
 import type { Storage } from './platform/storage/storage.ts';
 import { sweepLargeFiles } from './repositories/lfs/store/sweep.ts';
 import { removeAbandoned } from './repositories/recovery.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from './webhooks/retention.ts';
 
-export type Deps = {
+type Deps = {
   pool: pg.Pool;
   git: Git;
   db: Db;
@@ -31,29 +33,67 @@ export type Deps = {
   config: Config;
 };
 
-/** What is said in the log → what does a bounded part of it, and says whether there is more (`database/upkeep.ts`). */
+/** Name in the log → one batch of the task. */
 export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask> {
   const { config, storage } = services;
   return {
-    'removing old events': () => removeOldEvents(services, config.eventDays),
-    'removing old entries of the audit log': () => removeOldEntries(services, config.auditDays),
-    'removing old answers to requests': () => removeOldAnswers(services),
-    'removing sessions that are over': () => removeOldSessions(services),
-    'removing programs that have asked to sign in': () => removeOldDevices(services),
-    'removing workers that are gone': () => removeGoneWorkers(services),
-    'removing servers that are gone': () => removeGoneServers(services),
-    'removing what nobody builds or removes any more': () => removeAbandoned(services),
-    'removing what was not stored to its end': async () => {
-      await storage.tidy();
+    'remove old events': () => removeOldEvents(services, config.eventDays),
+    'remove old entries of the audit log': () => removeOldEntries(services, config.auditDays),
+    'remove old idempotent answers': () => removeOldAnswers(services),
+    'remove expired sessions': () => removeOldSessions(services),
+    'remove old device requests': () => removeOldDeviceRequests(services),
+    'remove dead workers': () => removeGoneWorkers(services),
+    'remove dead servers': () => removeGoneServers(services),
+    'remove abandoned repository folders': () => removeAbandoned(services),
+    'remove unfinished uploads': async () => {
+      await storage.removeAbandoned();
       return false;
     },
-    'removing jobs of deleted namespaces': () => removeJobsOfDeleted(services),
-    'removing artifacts that were deleted': () => removeLeftMarked(services),
-    'removing logs of deleted jobs': () => removeDeletedPages(services),
-    'removing deleted namespaces': () => removeDeletedNamespaces(services),
-    'removing old deliveries of webhooks': () => removeOldDeliveries(services),
-    'removing webhooks that were deleted': () => removeDeletedWebhooks(services),
-    // The last, because it may have much to copy.
-    'removing large files that nobody has': () => sweepLargeFiles(services),
+    'remove jobs of deleted namespaces': () => removeJobsOfDeleted(services),
+    'remove deleted artifacts': () => removeLeftMarked(services),
+    'remove logs of deleted jobs': () => removeDeletedPages(services),
+    'remove deleted namespaces': () => removeDeletedNamespaces(services),
+    'remove old webhook deliveries': () => removeOldDeliveries(services),
+    'remove deleted webhooks': () => removeDeletedWebhooks(services),
+    // Last, because it may have to copy much data.
+    'remove unreferenced large files': () => sweepLargeFiles(services),
+  };
+}
+
+const INTERVAL_MS = 10 * 60_000;
+/** Pause between batches, so that a large backlog does not keep the database busy. */
+const PAUSE_MS = 20;
+
+/** Runs one batch. @returns whether there may be more work */
+type MaintenanceTask = () => Promise<boolean>;
+
+/** Runs the tasks until disposed. A task that fails does not stop the others, and runs again next time. */
+export function startMaintenance(
+  { log }: { log: Logger },
+  tasks: Readonly<Record<string, MaintenanceTask>>,
+): AsyncDisposable {
+  const stopping = new AbortController();
+  const { signal } = stopping;
+  const pause = (ms: number) => delay(ms, undefined, { signal, ref: false }).catch(() => {});
+
+  async function runAll(): Promise<void> {
+    for (const [name, task] of Object.entries(tasks)) {
+      try {
+        while (!signal.aborted && (await task())) await pause(PAUSE_MS);
+      } catch (error) {
+        if (!signal.aborted)
+          log.warn({ err: error }, `maintenance task "${name}" failed; retry in ten minutes`);
+      }
+    }
+  }
+
+  const working = (async () => {
+    for (; !signal.aborted; await pause(INTERVAL_MS)) await runAll();
+  })();
+  return {
+    async [Symbol.asyncDispose]() {
+      stopping.abort();
+      await working;
+    },
   };
 }

@@ -1,44 +1,44 @@
 /**
- * Memory that the start took and nothing uses any more: compiling the schema and the operations leaves garbage of some 80 MB,
- * which V8 keeps for as long as little is asked of the server, since it collects by what is newly made. The inspector can
- * collect too, and a process that had opened a session of it did not end.
+ * Frees memory that only startup needed: compiling the schema and the operations leaves some 80 MB of garbage. V8 collects
+ * when new objects are allocated, so on an idle server the garbage would stay. The inspector can collect, too, but a process
+ * that had opened an inspector session did not end.
  */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { unset } from './base/config/config.ts';
+import { unsetVariables } from './base/config/config.ts';
 
 /**
- * With it, which `npm start` and the image set, glibc takes each MiB or more from the system by itself and gives it back
- * at once. Without, the start moves that limit up to 32 MiB, and 25 to 40 MB of what it freed stay ours.
+ * `npm start` and the image set this variable. With it, glibc maps each allocation from 1 MiB separately and returns it at
+ * once. Without it, startup raises that limit up to 32 MiB, and 25 to 40 MB of freed memory stay in the process.
  */
 const MALLOC_THRESHOLD = 'MALLOC_MMAP_THRESHOLD_';
 
-/** Before anything is started that would inherit it: the database and git know better what they need. */
+/** Unset before other programs are started, because the database and git should use their own settings. */
 export function unsetMallocThreshold(): void {
-  unset([MALLOC_THRESHOLD]);
+  unsetVariables([MALLOC_THRESHOLD]);
 }
 
 /**
- * How much the heap may grow, in percent of what is in use, until V8 looks at all of it again. By itself it takes about a tenth:
- * it counts what a collection takes of the program's thread, and not the cores that it takes beside it, which were 7 % of all
- * CPU time with 8 short jobs in flight. What is in use is some 70 MB.
+ * Growth of the heap, in percent of the live memory (some 70 MB), before V8 marks all of it again. V8's own value is about a
+ * tenth: it counts the time of collections on the main thread, but not on other cores, which was 7 % of all CPU time with
+ * 8 short jobs in flight.
  */
 const GROWTH_PERCENT = 50;
 
-/** The first requests are not to wait for it: it takes 0.1 to 0.3 s. */
-const AFTER_MS = 2_000;
+/** The first requests must not wait for the collection, which takes 0.1 to 0.3 s. */
+const DELAY_MS = 2_000;
 
-/** Collects once, a moment after the start, and seldom from then on. Disposing gives it up. */
-export function giveBackMemory(): Disposable {
+/** Collects once shortly after startup, and seldom from then on. Disposing cancels it. */
+export function freeStartupMemory(): Disposable {
   const timer = setTimeout(() => {
-    // A collection says how far the heap may grow until the next.
+    // A collection determines how far the heap may grow until the next, so the flag is set before it.
     setFlagsFromString(`--heap-growing-percent=${GROWTH_PERCENT}`);
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as (options: object) => void;
-    // As V8 does where memory is short: all of it, and what is free is given back to the system.
+    // Collects everything and returns free memory to the system, as V8 does when memory is short.
     collect({ type: 'major', flavor: 'last-resort' });
     setFlagsFromString('--no-expose-gc');
-  }, AFTER_MS);
+  }, DELAY_MS);
   timer.unref();
   return { [Symbol.dispose]: () => clearTimeout(timer) };
 }

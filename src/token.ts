@@ -1,7 +1,7 @@
 /**
- * `npm run token -- admin`: makes and prints a new access token for a user who has lost the old one. It works
- * while the server runs, which notices nothing, and while it does not: the embedded PostgreSQL is then started
- * for as long as this takes. Whoever may run this may read the database anyway.
+ * `npm run token -- admin`: creates and prints an access token for a user who has lost theirs. It works while the server runs
+ * and while it does not; then the embedded PostgreSQL is started for the duration of the command. Whoever can run this can
+ * read the database anyway.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,27 +14,27 @@ import { attachDatabase } from './platform/database/client.ts';
 
 const USAGE = `usage: npm run --silent token -- USERNAME [--name NAME] [--expires-in-days 1..365]
        npm run --silent token -- USERNAME --sign-in
-  NAME is what the token is called in lists; without a number of days it does not expire.
-  --sign-in: in place of a token, an address that signs the user in with a browser, once and within 24 hours.`;
+  NAME is the name of the token in lists. Without --expires-in-days the token does not expire.
+  --sign-in: prints a sign-in link for a browser instead of a token; it works once, within 24 hours.`;
 
-type Wanted = { username: string; name: string; expiresInDays?: number; signIn?: boolean };
+type TokenRequest = { username: string; name: string; expiresInDays?: number; signIn?: boolean };
 
-const wanted = readArguments();
-if (!wanted) {
+const request = readArguments();
+if (!request) {
   console.error(USAGE);
   process.exitCode = 2;
 } else {
-  await main(wanted).catch((error) => {
+  await main(request).catch((error) => {
     const expected = error instanceof ConfigError || error instanceof AppError;
     console.error(expected ? error.message : error);
     process.exitCode = 1;
   });
 }
 
-async function main({ signIn, ...token }: Wanted): Promise<void> {
+async function main({ signIn, ...token }: TokenRequest): Promise<void> {
   const config = readConfig();
   const dir = join(config.dataDir, 'postgres');
-  demandDatabase(config, dir);
+  requireDatabase(config, dir);
   const database = await attachDatabase(config.database, dir);
   try {
     const db = { db: database.client };
@@ -46,24 +46,24 @@ async function main({ signIn, ...token }: Wanted): Promise<void> {
     );
   } catch (error) {
     // P2021: a table does not exist.
-    throw (error as { code?: string }).code === 'P2021' ? neverStarted(config) : error;
+    throw (error as { code?: string }).code === 'P2021' ? missingDatabase(config) : error;
   } finally {
     await database.close();
   }
 }
 
-/** A mistyped folder must not become a new one. */
-function demandDatabase(config: Config, dir: string): void {
+/** Checks that the database exists, so that a mistyped folder does not become a new data folder. */
+function requireDatabase(config: Config, dir: string): void {
   if (config.database.kind === 'embedded' && !existsSync(join(dir, 'cluster')))
-    throw neverStarted(config);
+    throw missingDatabase(config);
 }
 
-function neverStarted({ database, dataDir }: Config): ConfigError {
+function missingDatabase({ database, dataDir }: Config): ConfigError {
   const where = database.kind === 'url' ? 'DATABASE_URL: this' : `LOAM_DATA_DIR: ${dataDir}`;
-  return new ConfigError(`${where} holds no database of Loam; the first start makes one`);
+  return new ConfigError(`${where} has no Loam database; start the server once to create it`);
 }
 
-function readArguments(): Wanted | undefined {
+function readArguments(): TokenRequest | undefined {
   try {
     const { positionals, values } = parseArgs({
       allowPositionals: true,

@@ -1,10 +1,10 @@
 /**
  * Every failure that a client may see. Domain code throws `AppError`; `platform/web/error-response.ts` decides what
- * REST, GraphQL and git show of it.
+ * REST, GraphQL and git clients receive.
  */
 
-/** Code → status (spec section 7, decisions section 2). */
-export const STATUS = {
+/** Error code → HTTP status. The codes and statuses are part of the API contract. */
+export const HTTP_STATUS = {
   invalid_request: 400,
   authentication_failed: 401,
   permission_denied: 403,
@@ -16,14 +16,14 @@ export const STATUS = {
   internal_error: 500,
 } as const;
 
-export type ErrorCode = keyof typeof STATUS;
+export type ErrorCode = keyof typeof HTTP_STATUS;
 
 type Details = {
-  /** Only where one code has several: `invalid_request` is 422 for a combination, 405 for a method. */
+  /** Overrides the status of the code: `invalid_request` is 422 for a combination, 405 for a method. */
   status?: number;
   /** The input field at fault. */
   field?: string;
-  /** Seconds; with `rate_limit_exceeded` alone. */
+  /** Seconds; only with `rate_limit_exceeded`. */
   retryAfter?: number;
   headers?: Record<string, string>;
 };
@@ -39,14 +39,14 @@ export class AppError extends Error {
   constructor(code: ErrorCode, message: string, details: Details = {}) {
     super(message);
     this.code = code;
-    this.status = details.status ?? STATUS[code];
+    this.status = details.status ?? HTTP_STATUS[code];
     this.field = details.field;
     this.retryAfter = details.retryAfter;
     this.headers = details.headers;
   }
 }
 
-/** 400. The message begins with the field's name when there is one. */
+/** 400. The message begins with the field's name if there is a field. */
 export function invalid(field: string | null, problem: string): AppError {
   return new AppError('invalid_request', field ? `${field}: ${problem}` : problem, {
     ...(field && { field }),
@@ -58,14 +58,14 @@ export function unprocessable(field: string, problem: string): AppError {
   return new AppError('invalid_request', `${field}: ${problem}`, { field, status: 422 });
 }
 
-/** 404. `what` as in "Repository", "Job". */
+/** 404. `what` is a noun such as "Repository" or "Job". */
 export function notFound(what: string): AppError {
   return new AppError('not_found', `${what} not found`);
 }
 
 const NO_CREDENTIALS = 'No credentials were sent; send the header "Authorization: Bearer <token>"';
 
-/** 401 with the schemes we take. */
+/** 401 with the accepted authentication schemes. */
 export function unauthenticated(message = NO_CREDENTIALS): AppError {
   return new AppError('authentication_failed', message, {
     headers: { 'WWW-Authenticate': 'Bearer realm="loam", API-Key realm="loam"' },
@@ -76,7 +76,7 @@ export function forbidden(message: string): AppError {
   return new AppError('permission_denied', message);
 }
 
-/** 503 with `Retry-After`: nothing is wrong with the request, and the same one may pass in a moment. */
+/** 503 with `Retry-After`: the request is valid and may succeed when it is retried. */
 export function busy(problem: string, retryAfter = 5): AppError {
   return new AppError('internal_error', `${problem}; try again in ${retryAfter} s`, {
     status: 503,
@@ -84,7 +84,7 @@ export function busy(problem: string, retryAfter = 5): AppError {
   });
 }
 
-/** 500, because nobody but the operator can mend it: below the floor of free disk, and on a full one. */
+/** 500, because only the operator can fix it: the disk is full, or its free space is below LOAM_DISK_FLOOR. */
 export function diskFull(): AppError {
   return new AppError(
     'internal_error',

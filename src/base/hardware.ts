@@ -1,8 +1,8 @@
 /**
- * What a job can ask for, and what it costs.
+ * Hardware that a job can request, and its price.
  *
- * A value outside its own list or range is the client's mistake (400); values that are each allowed but do
- * not go together are unprocessable (422). The defaults go together under every GPU.
+ * A value outside its list or range is refused with 400. Values that are allowed but do not fit together are refused
+ * with 422. The defaults fit together with every GPU.
  */
 import { Decimal } from 'decimal.js';
 import { invalid, unprocessable } from './errors.ts';
@@ -30,7 +30,7 @@ export type Hardware = {
   region: string;
 };
 
-/** Spec section 4.3. */
+/** The defaults of the API contract. */
 export const HARDWARE_DEFAULTS = {
   gpuCount: 1,
   cpu: 8,
@@ -39,12 +39,12 @@ export const HARDWARE_DEFAULTS = {
   region: 'us-east-1',
 } as const;
 
-/** Decisions section 4. */
+/** Range of `diskGb`. */
 export const DISK_GB = { min: 1, max: 10_240 } as const;
-/** Of memory, for each vCPU. */
+/** Range of memory for each vCPU. */
 export const MEMORY_GB_PER_CPU = { min: 0.25, max: 16 } as const;
 
-/** The memory of one, and US dollars for one an hour. */
+/** Memory of one GPU, and its price in US dollars per hour. */
 export const GPU_MODELS: Record<Gpu, { memoryGb: number; pricePerHour: string }> = {
   'A100-40GB': { memoryGb: 40, pricePerHour: '1.60' },
   'A100-80GB': { memoryGb: 80, pricePerHour: '2.20' },
@@ -54,10 +54,10 @@ export const GPU_MODELS: Record<Gpu, { memoryGb: number; pricePerHour: string }>
   none: { memoryGb: 0, pricePerHour: '0' },
 };
 
-/** US dollars an hour: of one vCPU, and one GB of memory. Disk is part of the machine. */
+/** US dollars per hour for one vCPU and for one GB of memory. Disk is included. */
 export const PRICES = { cpu: '0.024', memoryGb: '0.003' } as const;
 
-/** @throws AppError 400 for a value outside its list or range, 422 for a combination. */
+/** @throws AppError 400 for a value outside its list or range, 422 for an invalid combination */
 export function checkHardware(hardware: Hardware): void {
   const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = hardware;
   oneOf('gpu', gpu, GPUS);
@@ -69,9 +69,9 @@ export function checkHardware(hardware: Hardware): void {
     throw invalid('diskGb', `must be from ${DISK_GB.min} to ${DISK_GB.max}`);
 
   if (gpu === 'none' && gpuCount > 1)
-    throw unprocessable('gpuCount', `${gpuCount} GPUs were asked for with gpu "none"`);
+    throw unprocessable('gpuCount', `must be 1 when gpu is "none" (got ${gpuCount})`);
   if (cpu < gpuCount)
-    throw unprocessable('cpu', `${gpuCount} GPUs need at least ${gpuCount} vCPUs, not ${cpu}`);
+    throw unprocessable('cpu', `must be at least ${gpuCount} with ${gpuCount} GPUs (got ${cpu})`);
   const memory = { min: cpu * MEMORY_GB_PER_CPU.min, max: cpu * MEMORY_GB_PER_CPU.max };
   if (memoryGb < memory.min || memoryGb > memory.max)
     throw unprocessable(
@@ -84,13 +84,13 @@ function oneOf<T>(field: string, value: unknown, allowed: readonly T[]): void {
   if (!allowed.includes(value as T)) throw invalid(field, `must be one of ${allowed.join(', ')}`);
 }
 
-/** As many inodes as ext4 makes by default: one for 16 KiB. */
+/** The default of ext4: one inode for every 16 KiB. */
 const FILES_PER_GIB = 65_536;
-/** Removing more than this takes minutes, and a disk of 256 GiB has four times as many inodes. */
+/** Removing more files takes minutes; a disk of 256 GiB could have four times as many. */
 const MAX_FILES = 4_194_304;
 
-/** What fits on the disk that was asked for: bytes, and files with folders. The GB of the contract are GiB here. */
-export function diskRoom(diskGb: number): { maxBytes: number; maxFiles: number } {
+/** Limits for a job's disk: bytes, and files including folders. A GB of the contract is a GiB here. */
+export function diskLimits(diskGb: number): { maxBytes: number; maxFiles: number } {
   return { maxBytes: diskGb * 2 ** 30, maxFiles: Math.min(diskGb * FILES_PER_GIB, MAX_FILES) };
 }
 
@@ -101,7 +101,7 @@ export function costPerHour({ gpu, gpuCount, cpu, memoryGb }: Hardware): Decimal
     .plus(new Decimal(PRICES.memoryGb).times(memoryGb));
 }
 
-/** To a hundredth of a cent, so that a minute on a small machine is not free. */
+/** Rounds to a hundredth of a cent, so that a minute on a small machine is not free. */
 export function costOf(perHour: Decimal.Value, seconds: number): Decimal {
   return new Decimal(perHour).times(seconds).dividedBy(3600).toDecimalPlaces(4);
 }

@@ -1,8 +1,8 @@
-/** Ids are TypeIDs: a prefix that says what it is, and a UUIDv7, so ids sort by time of creation. */
+/** Ids are TypeIDs: a prefix for the kind of object, and a UUIDv7, so that ids sort by time of creation. */
 import { TypeID, typeid } from 'typeid-js';
 
-/** Prefix → the GraphQL type that `node(id:)` finds under it, null where it is no node. */
-export const PREFIXES = {
+/** Prefix → GraphQL type that `node(id:)` returns, null for objects that are not nodes. */
+const PREFIXES = {
   user: 'User',
   ns: 'Namespace',
   repo: 'Repository',
@@ -25,23 +25,23 @@ export const PREFIXES = {
   lock: null,
 } as const;
 
-export type Prefix = keyof typeof PREFIXES;
+type Prefix = keyof typeof PREFIXES;
 
-/** A membership has no id of its own: it is the one of this user in this namespace. */
+/** A membership has no id of its own; its id is made of the namespace and the user. */
 const MEMBER = /^member_([0-9a-z]{26})_([0-9a-z]{26})$/;
 
 export function memberId({ namespaceId, userId }: { namespaceId: string; userId: string }): string {
   return `member_${namespaceId.slice('ns_'.length)}_${userId.slice('user_'.length)}`;
 }
 
-/** Null for what is no id of a member. */
+/** Null if `id` is not the id of a member. */
 export function parseMemberId(id: string): { namespaceId: string; userId: string } | null {
   const [, namespace, user] = MEMBER.exec(id) ?? [];
   const parsed = { namespaceId: `ns_${namespace}`, userId: `user_${user}` };
   return isId('ns', parsed.namespaceId) && isId('user', parsed.userId) ? parsed : null;
 }
 
-/** The GraphQL type of what an id names; null for what is no id of a node. */
+/** GraphQL type of the node with this id; null if `id` is not the id of a node. */
 export function nodeTypeOf(id: string): string | null {
   if (parseMemberId(id)) return 'Member';
   const prefix = id.slice(0, id.lastIndexOf('_'));
@@ -53,7 +53,7 @@ export function newId(prefix: Prefix): string {
   return typeid(prefix).toString();
 }
 
-/** Whether `text` is an id of that kind: what is not cannot exist, and need not be asked for. */
+/** Whether `text` is an id with this prefix. If not, no such object exists and no query is needed. */
 export function isId(prefix: Prefix, text: string): boolean {
   try {
     return TypeID.fromString(text).getType() === prefix;

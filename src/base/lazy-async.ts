@@ -1,4 +1,4 @@
-/** Makes something the first time it is asked for, and gives the same to everybody after. */
+/** Calls `make` on first use; all callers share the promise. */
 export function lazyAsync<T>(make: () => Promise<T>): () => Promise<T> {
   let made: Promise<T> | undefined;
   return () => {

@@ -1,4 +1,4 @@
-/** Structured logs: one JSON object a line on stdout. Credentials never reach them. */
+/** Structured logs on stdout, one JSON object per line, without credentials. */
 import { type Logger, pino } from 'pino';
 
 export type { Logger };

@@ -1,2 +1,2 @@
-/** Addresses of this service without a trailing slash; they name the port that the server really listens on. */
+/** Base URLs of this service without a trailing slash. They contain the actual port. */
 export type Urls = { base: string; artifacts: string; ssh: string };

@@ -1,9 +1,9 @@
 /**
- * Work on a repository that any server can ask for: done here where the repository is here, else by the server that
- * has it. What goes over and comes back is data, in the form of `v8.serialize`, which keeps dates, maps and bytes; so
- * all servers have to run the same version of Node, as the lockfile pins it.
+ * Remote calls: work on a repository runs here if this server owns the repository, otherwise on the server that owns it. Input
+ * and result are sent as data by `v8.serialize`, which supports dates, maps and bytes; so all servers must run the same
+ * version of Node, which the lockfile pins.
  *
- * Work is asked for again when no answer came, of whoever has the repository by then. So it must do no harm twice.
+ * A call without an answer is repeated on the server that owns the repository by then, so work must be idempotent.
  */
 
 import { hash } from 'node:crypto';
@@ -13,13 +13,13 @@ import type { Logger } from '../base/log.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inCall, traceHeaders } from '../platform/tracing/spans.ts';
-import { type Cluster, noAnswer, whereItIs } from './cluster.ts';
+import { type Cluster, runAtOwner, toServerAway } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
 type Deps = { db: Db; git: Git; log: Logger; cluster: Cluster };
 
-/** `input` and what it returns must be data. `signal` aborts when nobody waits for the answer any more. */
+/** `input` and the result must be data. `signal` aborts when the caller needs no answer any more. */
 type Work<In, Out, D extends Deps = Deps> = (
   services: D,
   repositoryId: string,
@@ -27,61 +27,65 @@ type Work<In, Out, D extends Deps = Deps> = (
   signal?: AbortSignal,
 ) => Promise<Out>;
 
-/** By the names that servers call them by. What each needs beyond `Deps`, `answerCall` is given by the composition root. */
-const works = new Map<string, Work<unknown, unknown>>();
+/** Registered work by name. The composition root gives `answerCall` the services that work needs beyond `Deps`. */
+const workByName = new Map<string, Work<unknown, unknown>>();
 
 export const CALLS_PATH = '/_loam/calls';
 export const CALL_TYPE = 'application/x-loam-call';
-/** SHA-256 of the body, in a header so that a body is read only when the signature was good. */
+/** Header with the SHA-256 of the body, so that the body is read only if the signature is valid. */
 export const CONTENT_HASH = 'loam-content';
 
-/** An answer that takes longer will not come. Of the work itself nothing takes so long. */
+/** Timeout of a call. No work takes that long. */
 const ANSWER_MS = 5 * 60_000;
 
-/** The same work, to be called on any server. `name` must not be used twice. */
-export function onServerOf<In, Out, D extends Deps = Deps>(
+/** Registers work and returns a function that runs it on the owner. Each `name` must be used only once. */
+export function defineRemoteCall<In, Out, D extends Deps = Deps>(
   name: string,
   work: Work<In, Out, D>,
 ): Work<In, Out, D> {
-  if (works.has(name)) throw new Error(`two kinds of work are called ${name}`);
-  works.set(name, work as Work<unknown, unknown, never> as Work<unknown, unknown>);
+  if (workByName.has(name)) throw new Error(`work named ${name} is already registered`);
+  workByName.set(name, work as Work<unknown, unknown, never> as Work<unknown, unknown>);
   return (services, repositoryId, input, signal) =>
-    whereItIs(services, repositoryId, {
+    runAtOwner(services, repositoryId, {
       here: () => work(services, repositoryId, input, signal),
       there: (member) =>
-        ask(services, member, { name, repositoryId, input, signal }) as Promise<Out>,
+        callServer(services, member, { name, repositoryId, input, signal }) as Promise<Out>,
     });
 }
 
-type Asked = { name: string; repositoryId: string; input: unknown; signal?: AbortSignal };
+type Call = { name: string; repositoryId: string; input: unknown; signal?: AbortSignal };
 
-/** What signatures of calls are over. */
-export function partsOf(path: string, contentHash: string): string[] {
+/** The signed parts of a call. */
+export function callSignatureParts(path: string, contentHash: string): string[] {
   return ['call', path, contentHash];
 }
 
-async function ask(
+async function callServer(
   { cluster }: { cluster: Cluster },
   { url, gone }: Member,
-  { name, repositoryId, input, signal: left }: Asked,
+  { name, repositoryId, input, signal: callerSignal }: Call,
 ): Promise<unknown> {
   const path = `${CALLS_PATH}/${name}/${repositoryId}`;
-  const signal = AbortSignal.any([gone, AbortSignal.timeout(ANSWER_MS), ...(left ? [left] : [])]);
+  const signal = AbortSignal.any([
+    gone,
+    AbortSignal.timeout(ANSWER_MS),
+    ...(callerSignal ? [callerSignal] : []),
+  ]);
   const send = () => post(cluster, url, { path, input, signal });
   const bytes = await inCall(`call ${name}`, { 'loam.repository.id': repositoryId }, send)
     .then(async (answer) => {
-      // Another status is that of a server which starts, or of a proxy in between.
+      // Other statuses come from a server that is starting, or from a proxy in between.
       if (isCallAnswer(answer)) return Buffer.from(await answer.arrayBuffer());
       await answer.body?.cancel();
-      throw new Error(`the answer is ${answer.status}`);
+      throw new Error(`status ${answer.status}`);
     })
     .catch((cause) => {
-      throw left?.aborted ? busy('Nobody waits for the answer any more') : noAnswer(url, cause);
+      throw callerSignal?.aborted ? busy('The caller has disconnected') : toServerAway(url, cause);
     });
-  return unwrap(bytes);
+  return readAnswer(bytes);
 }
 
-/** Sends a signed request with data as its body to the server at `url`. @throws what `fetch` throws */
+/** Posts data in a signed request to the server at `url`. @throws errors of `fetch` */
 export function post(
   { key }: Pick<Cluster, 'key'>,
   url: string,
@@ -95,14 +99,14 @@ export function post(
     headers: {
       'Content-Type': CALL_TYPE,
       [CONTENT_HASH]: contentHash,
-      [SIGNATURE]: sign(key, partsOf(path, contentHash)),
+      [SIGNATURE]: sign(key, callSignatureParts(path, contentHash)),
       ...traceHeaders(),
     },
     signal,
   });
 }
 
-/** Whether an answer is data, for `unwrap`. */
+/** Whether the response contains data for `readAnswer`. */
 export function isCallAnswer({ status, headers }: Response): boolean {
   return status === 200 && headers.get('content-type') === CALL_TYPE;
 }
@@ -112,34 +116,34 @@ type Failure = Pick<AppError, 'message' | 'status' | 'field' | 'retryAfter' | 'h
 };
 type Answer = { value: unknown } | { failure: Failure };
 
-/** For the server that was asked. @returns null when there is no such work */
+/** Runs a call that another server has sent. @returns null if there is no work of this name */
 export async function answerCall(
   services: Deps,
-  { name, repositoryId, input, signal }: Asked & { input: Uint8Array },
+  { name, repositoryId, input, signal }: Call & { input: Uint8Array },
   onFailure: (error: unknown) => AppError,
 ): Promise<Buffer | null> {
-  const work = works.get(name);
+  const work = workByName.get(name);
   if (!work) return null;
   const answer: Answer = await work(services, repositoryId, deserialize(input), signal).then(
     (value) => ({ value }),
-    (error) => failed(onFailure(error)),
+    (error) => toFailure(onFailure(error)),
   );
   return serialize(answer);
 }
 
-/** The answer that makes the caller throw the same error. */
-export function answerWith(error: AppError): Buffer {
-  return serialize(failed(error));
+/** An answer that makes the caller throw this error. */
+export function serializeFailure(error: AppError): Buffer {
+  return serialize(toFailure(error));
 }
 
-function failed({ code, message, status, field, retryAfter, headers }: AppError): Answer {
+function toFailure({ code, message, status, field, retryAfter, headers }: AppError): Answer {
   return { failure: { code, message, status, field, retryAfter, headers } };
 }
 
-/** What an answer says. @throws AppError, when it says that */
-export function unwrap(answer: Uint8Array): unknown {
-  const said: Answer = deserialize(answer);
-  if ('value' in said) return said.value;
-  const { code, message, ...details } = said.failure;
+/** Returns the value of an answer. @throws AppError if the answer is an error */
+export function readAnswer(answer: Uint8Array): unknown {
+  const parsed: Answer = deserialize(answer);
+  if ('value' in parsed) return parsed.value;
+  const { code, message, ...details } = parsed.failure;
   throw new AppError(code, message, details);
 }

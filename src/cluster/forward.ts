@@ -1,6 +1,6 @@
 /**
- * A fetch, a push or a download, sent on to the server that has the repository, and its answer sent back, both as
- * they come. That server reads the credentials anew; it trusts the client's address that we send, because we sign it.
+ * Proxies a fetch, push or download to the server that owns the repository, streaming in both directions. That server
+ * authenticates the request again. It trusts the client address that we send, because we sign it.
  */
 
 import { once } from 'node:events';
@@ -16,15 +16,15 @@ import { pipeline } from 'node:stream/promises';
 import type { Logger } from '../base/log.ts';
 import { traceHeaders } from '../platform/tracing/spans.ts';
 import type { Cluster } from './cluster.ts';
-import { noAnswer, notAnswered, ServerAway, whereItIs } from './cluster.ts';
+import { reportUnavailable, runAtOwner, ServerUnavailable, toServerAway } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
-/** The client's address, as the first server sees it. */
+/** Header with the client's address as the first server sees it. */
 export const CLIENT_ADDRESS = 'loam-client-address';
 
-/** They belong to one connection (RFC 9110 section 7.6.1), or were answered by us already. */
-const OF_THE_CONNECTION = [
+/** Headers that are valid for one connection only (RFC 9110 section 7.6.1), or that we have already answered. */
+const HOP_BY_HOP_HEADERS = [
   'connection',
   'keep-alive',
   'proxy-connection',
@@ -35,7 +35,7 @@ const OF_THE_CONNECTION = [
   'expect',
 ];
 
-export type Incoming = {
+type IncomingRequest = {
   req: IncomingMessage;
   /** As the client sent it. */
   url: string;
@@ -43,48 +43,48 @@ export type Incoming = {
   requestId: string;
 };
 
-/** What signatures of forwarded requests are over. */
-export function partsOf(method: string, url: string, address: string): string[] {
+/** The signed parts of a forwarded request. */
+export function forwardSignatureParts(method: string, url: string, address: string): string[] {
   return ['forward', method, url, address];
 }
 
 /**
- * Sends the request to the server that has the repository. Nothing of its body may have been read.
- * @returns false, having done nothing, when this server has it
- * @throws AppError 503 when that server does not answer, or dies before it does
+ * Sends the request to the server that owns the repository. Its body must not have been read.
+ * @returns false, without doing anything, if this server owns the repository
+ * @throws AppError 503 if the owner does not answer or dies before it does
  */
 export function forward(
   services: { cluster: Cluster; log: Logger },
   repositoryId: string,
-  incoming: Incoming,
+  incoming: IncomingRequest,
   res: ServerResponse,
 ): Promise<boolean> {
-  return whereItIs(services, repositoryId, {
+  return runAtOwner(services, repositoryId, {
     here: async () => false,
     async there(member) {
       try {
-        await exchange(services.cluster.key, member, incoming, res);
+        await proxy(services.cluster.key, member, incoming, res);
       } catch (error) {
         if (res.destroyed || res.headersSent) return true;
-        if (error instanceof ServerAway) throw error;
-        // A body that was begun cannot be sent again.
-        if (hasBody(incoming.req)) throw notAnswered(services.log, member, error);
-        throw noAnswer(member.url, error);
+        if (error instanceof ServerUnavailable) throw error;
+        // A body whose transfer has begun cannot be sent again.
+        if (hasBody(incoming.req)) throw reportUnavailable(services.log, member, error);
+        throw toServerAway(member.url, error);
       }
       return true;
     },
   });
 }
 
-/** @throws ServerAway when nothing of the request was sent */
-async function exchange(
+/** @throws ServerAway if nothing of the request was sent */
+async function proxy(
   key: Uint8Array,
   { url, gone }: Member,
-  { req, url: target, address, requestId }: Incoming,
+  { req, url: target, address, requestId }: IncomingRequest,
   res: ServerResponse,
 ): Promise<void> {
   const method = req.method ?? 'GET';
-  // A connection of its own: one that was kept may be closed at the moment in which a body begins to flow.
+  // A new connection: a kept-alive one may be closed at the moment when the body begins.
   const upstream = (url.startsWith('https:') ? httpsRequest : httpRequest)(url + target, {
     method,
     agent: false,
@@ -93,35 +93,35 @@ async function exchange(
       ...traceHeaders(),
       'x-request-id': requestId,
       [CLIENT_ADDRESS]: address,
-      [SIGNATURE]: sign(key, partsOf(method, target, address)),
+      [SIGNATURE]: sign(key, forwardSignatureParts(method, target, address)),
     },
   });
-  const answered = answerTo(upstream);
-  // Heard also where nobody waits for it any more.
-  answered.catch(() => {});
-  const leave = () => upstream.destroy();
-  res.once('close', leave);
-  gone.addEventListener('abort', leave);
+  const responding = receiveResponse(upstream);
+  // Prevents an unhandled rejection while nothing awaits it.
+  responding.catch(() => {});
+  const abort = () => upstream.destroy();
+  res.once('close', abort);
+  gone.addEventListener('abort', abort);
   try {
     await connected(upstream).catch((cause) => {
-      throw noAnswer(url, cause);
+      throw toServerAway(url, cause);
     });
     if (hasBody(req)) req.pipe(upstream);
     else upstream.end();
-    const answer = await answered;
-    // From here on a server that stood still for a while may go on.
-    gone.removeEventListener('abort', leave);
-    res.writeHead(answer.statusCode ?? 502, endToEnd(answer.headers));
-    await pipeline(answer, res);
+    const response = await responding;
+    // From here on the owner may continue, even if it is taken for dead after a pause.
+    gone.removeEventListener('abort', abort);
+    res.writeHead(response.statusCode ?? 502, endToEnd(response.headers));
+    await pipeline(response, res);
   } catch (error) {
     upstream.destroy();
     req.unpipe(upstream);
-    // What is left of a body that was begun is dropped; one that was not belongs to the next try.
-    if (hasBody(req) && !(error instanceof ServerAway)) req.resume();
+    // The rest of a body whose transfer has begun is discarded. Otherwise the next attempt needs the body.
+    if (hasBody(req) && !(error instanceof ServerUnavailable)) req.resume();
     throw error;
   } finally {
-    res.off('close', leave);
-    gone.removeEventListener('abort', leave);
+    res.off('close', abort);
+    gone.removeEventListener('abort', abort);
   }
 }
 
@@ -134,7 +134,7 @@ async function connected(upstream: ClientRequest): Promise<void> {
   if (socket.connecting) await once(socket, 'connect');
 }
 
-async function answerTo(upstream: ClientRequest): Promise<IncomingMessage> {
+async function receiveResponse(upstream: ClientRequest): Promise<IncomingMessage> {
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
   upstream.once('response', resolve);
   upstream.on('error', reject);
@@ -144,6 +144,6 @@ async function answerTo(upstream: ClientRequest): Promise<IncomingMessage> {
 
 function endToEnd(headers: IncomingHttpHeaders): IncomingHttpHeaders {
   return Object.fromEntries(
-    Object.entries(headers).filter(([name]) => !OF_THE_CONNECTION.includes(name)),
+    Object.entries(headers).filter(([name]) => !HOP_BY_HOP_HEADERS.includes(name)),
   );
 }

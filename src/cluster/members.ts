@@ -1,15 +1,15 @@
 /**
- * The processes of Loam on one database, and which of them are alive.
+ * The Loam processes on one database, and which of them are alive.
  *
- * Each writes its heartbeat once a second with one statement, which also reads those of the others. One that is silent
- * for three seconds counts as dead, and its repositories go to the others. When a process that only stood still
- * for so long is taken for dead, nothing but its caches is lost: what two of them do to one repository is kept apart by
- * git's own locks and by the lock on the repository's row.
+ * Each process writes a heartbeat once a second with one statement, which also reads the heartbeats of the others. A process
+ * without a heartbeat for three seconds is considered dead, and its repositories move to the others. If it was only paused,
+ * nothing but its caches is lost: git's own locks and the lock on the repository's row keep concurrent work correct.
  *
  * A server on its embedded database is alone and writes no heartbeat.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
+import { SERVER_REGISTRATION_LOCK } from '../base/advisory-locks.ts';
 import { type Config, ConfigError, type Role } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
@@ -19,28 +19,28 @@ import type { Bus } from '../platform/events/bus.ts';
 /** A process that answers requests. */
 export type Member = {
   id: string;
-  /** Without a trailing slash. */
+  /** Base URL without a trailing slash. */
   url: string;
-  /** Aborts when it is taken for dead, and when it is at another address. */
+  /** Aborts when the process is considered dead or has another address. */
   gone: AbortSignal;
 };
 
 export type Members = AsyncDisposable & {
-  /** Of this process. */
+  /** Id of this process. */
   readonly id: string;
-  /** Those that answer requests, by id; this one is among them from `join` on. */
+  /** The processes that answer requests, by id; includes this process after `join`. */
   readonly serving: readonly Member[];
-  /** From now on the others send requests to `url`. Not for a process of the role `work`. */
+  /** Makes the others send requests to `url`. Not for a process of the role `work`. */
   join(url: string): Promise<void>;
-  /** From now on the others send nothing here any more. What has begun may go on. */
+  /** Makes the others stop sending requests here. Running requests may continue. */
   leave(): Promise<void>;
-  /** Settles when `serving` has changed, when `signal` aborts, and after `ms` at the latest. */
+  /** Resolves when `serving` has changed, when `signal` aborts, and after `ms` at the latest. */
   changed(ms: number, signal?: AbortSignal): Promise<void>;
 };
 
-/** What processes on one database must share. */
-export type Shared = {
-  /** Of the folder of repositories; null for a process that has none. */
+/** Configuration that all processes on one database must share. */
+type SharedConfig = {
+  /** Id of the folder of repositories; null for a process without one. */
   repositories: string | null;
   storage: string;
 };
@@ -48,7 +48,7 @@ export type Shared = {
 type Options = {
   id: string;
   role: Role;
-  shared: Shared;
+  shared: SharedConfig;
   database: Config['database'];
   pool: pg.Pool;
   session: Session;
@@ -56,14 +56,12 @@ type Options = {
   log: Logger;
 };
 
-const BEAT_MS = 1_000;
-/** Three beats: one may be late. */
-export const SILENCE_S = 3;
-/** Two that start at the same moment look for each other one after the other. */
-const REGISTERING = 72707371;
+const HEARTBEAT_MS = 1_000;
+/** Three heartbeats: a late one must not count as a failure. */
+export const DEAD_AFTER_S = 3;
 
-/** A row that was removed, because this machine stood still for a week, is made again. */
-const BEAT = `
+/** Also inserts the row again, which is removed after a week without heartbeats. */
+const HEARTBEAT = `
   with beat as (
     insert into servers (id, url, role, repositories, storage, heartbeat_at)
     values ($1, $2, $3, $4, $5, clock_timestamp())
@@ -71,12 +69,12 @@ const BEAT = `
   )
   select id, url from servers
   where url is not null and id <> $1 and role <> 'work'
-    and heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S})
+    and heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S})
   order by id`;
 
 const LEAVE = `with gone as (delete from servers where id = $1) select pg_notify('loam', 'servers')`;
 
-/** @throws ConfigError when other processes on the database use other repositories or another storage */
+/** @throws ConfigError if other processes on the database use other repositories or another storage */
 export async function openMembers(options: Options): Promise<Members> {
   const { id, role, shared, session, bus, log } = options;
   const stopping = new AbortController();
@@ -84,50 +82,52 @@ export async function openMembers(options: Options): Promise<Members> {
   let own: (Member & { leave: AbortController }) | undefined;
   let others: (Member & { leave: AbortController })[] = [];
   let serving: readonly Member[] = [];
-  const looks = new Set<() => void>();
+  const listeners = new Set<() => void>();
 
   const isAlone = options.database.kind === 'embedded';
   if (!isAlone) await register(options);
 
-  async function beat(): Promise<void> {
+  async function sendHeartbeat(): Promise<void> {
     const { repositories, storage } = shared;
     const row = [id, own?.url ?? null, role, repositories, storage];
-    const rows = await session.query<{ id: string; url: string }>(BEAT, row);
+    const rows = await session.query<{ id: string; url: string }>(HEARTBEAT, row);
     const before = others;
     const same = (a: { id: string; url: string }, b: { id: string; url: string }) =>
       a.id === b.id && a.url === b.url;
-    others = rows.map((row) => before.find((one) => same(one, row)) ?? memberOf(row));
-    const left = before.filter((one) => !others.includes(one));
-    if (left.length === 0 && others.length === before.length) return;
-    for (const { leave } of left) leave.abort();
-    tell();
-    log.info({ servers: serving.length }, 'servers have come or gone');
+    others = rows.map((row) => before.find((one) => same(one, row)) ?? createMember(row));
+    const departed = before.filter((one) => !others.includes(one));
+    if (departed.length === 0 && others.length === before.length) return;
+    for (const { leave } of departed) leave.abort();
+    publish();
+    log.info({ servers: serving.length }, 'the set of servers has changed');
   }
 
-  function tell(): void {
+  function publish(): void {
     serving = [...others, ...(own ? [own] : [])].sort((a, b) => (a.id < b.id ? -1 : 1));
-    for (const look of looks) look();
+    for (const listener of listeners) listener();
   }
 
-  // Who else is there, before anything is asked of them.
-  if (!isAlone) await beat();
-  const beating = (async () => {
+  // Finds the other processes before any request is sent to them.
+  if (!isAlone) await sendHeartbeat();
+  const heartbeats = (async () => {
     if (isAlone) return;
-    // The session says when the database is away. What was known last is good until then.
-    for await (const _ of bus.wakes('servers', signal, BEAT_MS))
-      await beat().catch((error) => log.debug({ err: error }, 'no heartbeat of the server'));
+    // The session logs that the database is unavailable. Until it returns, the last known members are used.
+    for await (const _ of bus.wakes('servers', signal, HEARTBEAT_MS))
+      await sendHeartbeat().catch((error) => log.debug({ err: error }, 'heartbeat failed'));
   })();
 
   async function leave(): Promise<void> {
     if (isAlone || signal.aborted) return;
     stopping.abort();
-    await beating;
+    await heartbeats;
     own = undefined;
-    tell();
-    // Others take over at once, not after three seconds. While the database is away they find out by the silence.
+    publish();
+    // So the others take over at once instead of after three seconds. It fails if the database is unavailable.
     await session
       .query(LEAVE, [id])
-      .catch((error) => log.debug({ err: error }, 'the server did not say that it leaves'));
+      .catch((error) =>
+        log.debug({ err: error }, 'cannot remove the server from the list of servers'),
+      );
   }
 
   return {
@@ -136,40 +136,46 @@ export async function openMembers(options: Options): Promise<Members> {
       return serving;
     },
     async join(url) {
-      own = memberOf({ id, url });
-      tell();
+      own = createMember({ id, url });
+      publish();
       if (isAlone) return;
-      await beat();
+      await sendHeartbeat();
       await session.query(`select pg_notify('loam', 'servers')`, []);
     },
     async changed(ms, signal) {
       const change = new AbortController();
-      const look = () => change.abort();
-      looks.add(look);
-      const early = signal ? AbortSignal.any([change.signal, signal]) : change.signal;
-      await delay(ms, undefined, { signal: early }).catch(() => {});
-      looks.delete(look);
+      const listener = () => change.abort();
+      listeners.add(listener);
+      const wake = signal ? AbortSignal.any([change.signal, signal]) : change.signal;
+      await delay(ms, undefined, { signal: wake }).catch(() => {});
+      listeners.delete(listener);
     },
     leave,
     [Symbol.asyncDispose]: leave,
   };
 }
 
-function memberOf({ id, url }: { id: string; url: string }): Member & { leave: AbortController } {
+function createMember({
+  id,
+  url,
+}: {
+  id: string;
+  url: string;
+}): Member & { leave: AbortController } {
   const leave = new AbortController();
   return { id, url, gone: leave.signal, leave };
 }
 
-/** Adds this process to the table, without an address: it does not answer yet. */
+/** Adds this process to the table without an address, because it does not answer yet. */
 async function register({ id, role, shared, pool }: Options): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
-    await client.query('select pg_advisory_xact_lock($1)', [REGISTERING]);
-    const { rows } = await client.query<Shared>(
+    await client.query('select pg_advisory_xact_lock($1)', [SERVER_REGISTRATION_LOCK]);
+    const { rows } = await client.query<SharedConfig>(
       `select repositories, storage from servers
-       where id <> $1 and heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S})`,
+       where id <> $1 and heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S})`,
       [id],
     );
-    for (const other of rows) demandShared(shared, other);
+    for (const other of rows) requireShared(shared, other);
     await client.query(
       `insert into servers (id, role, url, repositories, storage, heartbeat_at)
        values ($1, $2, null, $3, $4, clock_timestamp())
@@ -180,19 +186,19 @@ async function register({ id, role, shared, pool }: Options): Promise<void> {
   });
 }
 
-function demandShared(own: Shared, other: Shared): void {
+function requireShared(own: SharedConfig, other: SharedConfig): void {
   if (own.storage !== other.storage)
     throw new ConfigError(
-      'LOAM_STORAGE: another server on this database keeps artifacts elsewhere; give all servers the same storage',
+      'LOAM_STORAGE: another server on this database uses another storage; set the same storage on all servers',
     );
   if (own.repositories && other.repositories && own.repositories !== other.repositories)
     throw new ConfigError(
-      'LOAM_REPOSITORIES_DIR: another server on this database has its repositories in another folder; ' +
-        'give all servers the same folder, on a volume that they share',
+      'LOAM_REPOSITORIES_DIR: another server on this database uses another folder for repositories; ' +
+        'set the same folder on all servers, on a shared volume',
     );
 }
 
-/** Removes what processes left that will not come back. There are as many as data folders, so all in one go. */
+/** Removes processes that will not return. Not in batches: there are only as many rows as data folders. */
 export async function removeGoneServers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from servers where heartbeat_at < now() - interval '7 days'`);
   return false;

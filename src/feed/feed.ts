@@ -9,28 +9,28 @@
  */
 import type pg from 'pg';
 import type { Urls } from '../base/urls.ts';
-import { namespaceNamed } from '../identity/accounts.ts';
+import { resolveNamespace } from '../identity/accounts.ts';
 import {
   type Action,
-  anyIn,
+  anyTargetIn,
   can,
   demand,
   demandAccount,
   type Viewer,
 } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
 import type { JobEventData } from '../jobs/jobs.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
-import type { SliceRequest } from '../platform/database/paging.ts';
+import type { CursorPageRequest } from '../platform/database/paging.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { EventType } from '../platform/events/outbox.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
-import { type Order, readBackOrOn, type Slice } from '../platform/events/slice.ts';
-import { follow, followed } from '../platform/events/subscribers.ts';
+import { parseFollowedNamespaces, subscribeToEvents } from '../platform/events/read.ts';
+import { type FeedOrder, type FeedPage, readFeedPage } from '../platform/events/slice.ts';
 import type { RepositoryEventData } from '../repositories/repositories.ts';
-import { TOLD_AS, type WebhookEventType } from '../webhooks/event-types.ts';
+import { WEBHOOK_TYPE_OF_EVENT, type WebhookEventType } from '../webhooks/event-types.ts';
 import { dataToSend } from '../webhooks/webhooks.ts';
 
 /** As webhooks name them, and those of which webhooks are not told. */
@@ -51,11 +51,11 @@ export type FeedEvent = {
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 /** What events begin with → what it takes to see them. */
-const KINDS = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
-type Kind = keyof typeof KINDS;
+const ACTION_OF_KIND = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
+type Kind = keyof typeof ACTION_OF_KIND;
 
-export function feedTypeOf(type: EventType): FeedType {
-  return TOLD_AS[type] ?? (type as FeedType);
+export function toFeedType(type: EventType): FeedType {
+  return WEBHOOK_TYPE_OF_EVENT[type] ?? (type as FeedType);
 }
 
 const EVENT_TYPES = [
@@ -74,9 +74,12 @@ const EVENT_TYPES = [
   'repository.deleted',
 ] as const satisfies readonly EventType[];
 
-export const FEED_TYPES = [...new Set(EVENT_TYPES.map(feedTypeOf))];
+export const FEED_TYPES = [...new Set(EVENT_TYPES.map(toFeedType))];
 
-export type FeedRequest = SliceRequest & { order: Order; types?: readonly FeedType[] | null };
+export type FeedRequest = CursorPageRequest & {
+  order: FeedOrder;
+  types?: readonly FeedType[] | null;
+};
 
 /**
  * A page of a namespace's events.
@@ -87,10 +90,10 @@ export async function sliceFeed(
   viewer: Viewer,
   namespaceId: string,
   { types, ...range }: FeedRequest,
-): Promise<Slice<FeedEvent>> {
+): Promise<FeedPage<FeedEvent>> {
   const stored = visibleTypes(viewer, [namespaceId], types);
   const repositories = viewer.kind === 'account' ? viewer.repositories : null;
-  const { items, ...page } = await readBackOrOn(
+  const { items, ...page } = await readFeedPage(
     { db },
     {
       namespaceId,
@@ -99,7 +102,7 @@ export async function sliceFeed(
     },
     range,
   );
-  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: eventOf(node) })) };
+  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: toFeedEvent(node) })) };
 }
 
 /**
@@ -122,8 +125,8 @@ export async function followFeed(
 ): Promise<(signal: AbortSignal) => AsyncGenerator<FeedEvent>> {
   const account = demandAccount(viewer);
   const namespaceIds: string[] = [];
-  for (const name of followed(namespaces, null))
-    namespaceIds.push((await namespaceNamed(services.db, name)).id);
+  for (const name of parseFollowedNamespaces(namespaces, null))
+    namespaceIds.push((await resolveNamespace(services.db, name)).id);
   const stored = new Set(visibleTypes(viewer, namespaceIds, types));
   const kinds = kindsOf([...stored]);
   const { repositories } = account;
@@ -131,7 +134,7 @@ export async function followFeed(
     stored.has(type as EventType) &&
     (!repositories ||
       repositories.has(type.startsWith('job.') ? String(data.repositoryId) : subject));
-  const rule: Rule = {
+  const rule: AccessRule = {
     key: `${kinds.join()} of ${namespaceIds.join()}`,
     demand(now) {
       for (const kind of kinds) demandKind(now, namespaceIds, kind);
@@ -140,8 +143,12 @@ export async function followFeed(
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
       // One query for all types, so that all who follow these namespaces share what is read.
-      for await (const event of follow(services, { namespaceIds, prefix: '', after }, ended))
-        if (isVisible(event)) yield eventOf(event);
+      for await (const event of subscribeToEvents(
+        services,
+        { namespaceIds, prefix: '', after },
+        ended,
+      ))
+        if (isVisible(event)) yield toFeedEvent(event);
     });
 }
 
@@ -155,34 +162,34 @@ function visibleTypes(
   namespaceIds: readonly string[],
   asked: readonly FeedType[] | null | undefined,
 ): EventType[] {
-  const known = Object.keys(KINDS) as Kind[];
+  const known = Object.keys(ACTION_OF_KIND) as Kind[];
   if (asked?.length) {
-    const stored = EVENT_TYPES.filter((type) => asked.includes(feedTypeOf(type)));
+    const stored = EVENT_TYPES.filter((type) => asked.includes(toFeedType(type)));
     for (const kind of kindsOf(stored)) demandKind(viewer, namespaceIds, kind);
     return stored;
   }
   const allowed = known.filter((kind) =>
-    namespaceIds.every((id) => can(viewer, KINDS[kind], anyIn(viewer, id))),
+    namespaceIds.every((id) => can(viewer, ACTION_OF_KIND[kind], anyTargetIn(viewer, id))),
   );
   if (allowed.length === 0) for (const kind of known) demandKind(viewer, namespaceIds, kind);
   return EVENT_TYPES.filter((type) => allowed.some((kind) => type.startsWith(kind)));
 }
 
 function kindsOf(types: readonly EventType[]): Kind[] {
-  const known = Object.keys(KINDS) as Kind[];
+  const known = Object.keys(ACTION_OF_KIND) as Kind[];
   return known.filter((kind) => types.some((type) => type.startsWith(kind)));
 }
 
 function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind): void {
-  const action: Action = KINDS[kind];
-  for (const id of namespaceIds) demand(viewer, action, anyIn(viewer, id));
+  const action: Action = ACTION_OF_KIND[kind];
+  for (const id of namespaceIds) demand(viewer, action, anyTargetIn(viewer, id));
 }
 
 /**
  * What webhooks send as `data`: the job as GET returns it, its links signed now, or the repository with the push beside
  * its fields, as they were then. Null for events of versions that kept less.
  */
-export function payloadOf(
+export function getEventPayload(
   services: { signer: Signer; urls: Urls },
   { data }: FeedEvent,
 ): object | null {
@@ -190,16 +197,16 @@ export function payloadOf(
 }
 
 /** The name that the namespace had; null in events of versions that kept less. */
-export function namespaceOf({ data }: FeedEvent): string | null {
+export function getEventNamespace({ data }: FeedEvent): string | null {
   const { job, repository } = data as Partial<JobEventData & RepositoryEventData>;
   return (job ?? repository)?.namespace ?? null;
 }
 
-function eventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {
+function toFeedEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {
   return {
     id,
     cursor: seq,
-    type: feedTypeOf(type as EventType),
+    type: toFeedType(type as EventType),
     timestamp,
     subject,
     data,

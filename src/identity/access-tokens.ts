@@ -3,24 +3,24 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { invalid, notFound } from '../base/errors.ts';
 import { isId, newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { namespaceNamed } from './accounts.ts';
-import { type Actor, record } from './audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { resolveNamespace } from './accounts.ts';
+import { type Actor, recordAudit } from './audit.ts';
 import {
+  computeLifetime,
   demandFullRights,
   demandOwn,
   hashSecret,
-  lifetime,
   newToken,
-  ownerOfCredential,
-  searchable,
-  taken,
+  resolveCredentialOwner,
+  toSearchableName,
+  toTakenError,
 } from './credentials.ts';
 import { demand, hasFullRights, type Scope, type Viewer } from './permissions.ts';
 
 /** Of namespaces or repositories that a token is narrowed to. */
-const MAX_NARROWED = 100;
+const MAX_NARROWING = 100;
 
 export type AccessToken = {
   id: string;
@@ -61,13 +61,13 @@ export async function createAccessToken(
 ): Promise<{ accessToken: AccessToken; token: string }> {
   const account = demandFullRights(viewer);
   checkTokenName(input.name);
-  const life = lifetime(input.expiresInDays);
-  const owner = await ownerOfCredential(db, account, input.username);
+  const life = computeLifetime(input.expiresInDays);
+  const owner = await resolveCredentialOwner(db, account, input.username);
   const namespaces = await Promise.all(
-    atMost('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
+    checkNarrowing('namespaces', input.namespaces).map((name) => resolveNamespace(db, name)),
   );
-  const repositories = atMost('repositories', input.repositories);
-  await demandReadable(db, account, repositories);
+  const repositories = checkNarrowing('repositories', input.repositories);
+  await demandReadableRepositories(db, account, repositories);
 
   const token = newToken();
   const data = {
@@ -82,12 +82,12 @@ export async function createAccessToken(
   };
   const row = await inTransaction(db, async (tx) => {
     const created = await tx.accessToken.create({ data, select: tokenColumns });
-    await recordToken(tx, account, owner.namespaceId, created);
+    await recordTokenCreation(tx, account, owner.namespaceId, created);
     return created;
   }).catch((error) => {
-    throw taken(error, 'name: you already have a token of this name');
+    throw toTakenError(error, 'name: you already have a token of this name');
   });
-  return { accessToken: toAccessToken(row, namesOf(namespaces)), token };
+  return { accessToken: toAccessToken(row, toNameMap(namespaces)), token };
 }
 
 /** The viewer's tokens, newest first, after a cursor. @throws AppError 400, 401, 403. */
@@ -95,12 +95,12 @@ export async function sliceAccessTokens(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<AccessToken>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<AccessToken>> {
   const { userId } = demandOwn(viewer, ofUser);
   const query = { where: { userId }, select: tokenColumns };
-  return readSlice(db.accessToken, NEWEST, range, query, (rows: TokenRow[]) =>
-    withNamespaceNames(db, rows),
+  return readCursorPage(db.accessToken, NEWEST_FIRST, range, query, (rows: TokenRow[]) =>
+    toAccessTokens(db, rows),
   );
 }
 
@@ -112,7 +112,7 @@ export async function listAccessTokens({ db }: Deps, viewer: Viewer): Promise<Ac
     orderBy: { id: 'desc' },
     select: tokenColumns,
   });
-  return withNamespaceNames(db, rows);
+  return toAccessTokens(db, rows);
 }
 
 /** @throws AppError 401, 403, 404. */
@@ -123,10 +123,10 @@ export async function getAccessToken(
 ): Promise<AccessToken> {
   const { userId } = demandFullRights(viewer);
   const row = await db.accessToken.findUnique({
-    where: { userId_name: { userId, name: searchable(name) } },
+    where: { userId_name: { userId, name: toSearchableName(name) } },
     select: tokenColumns,
   });
-  const [token] = await withNamespaceNames(db, row ? [row] : []);
+  const [token] = await toAccessTokens(db, row ? [row] : []);
   if (!token) throw notFound('Access token');
   return token;
 }
@@ -142,7 +142,7 @@ export async function findAccessTokens(
     where: { id: { in: [...ids] }, userId: viewer.userId },
     select: tokenColumns,
   });
-  return withNamespaceNames(db, rows);
+  return toAccessTokens(db, rows);
 }
 
 /** The token stops working at once, also when it is the one in use. @throws AppError 401, 403, 404. */
@@ -156,7 +156,7 @@ export async function deleteAccessToken(
   await inTransaction(services.db, async (tx) => {
     const { count } = await tx.accessToken.deleteMany({ where: { id } });
     if (count === 0) throw notFound('Access token');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'access_token.delete',
       namespaceIds: [account.namespace.id],
       subject: id,
@@ -167,14 +167,14 @@ export async function deleteAccessToken(
 }
 
 /** That it was made, in the log of the namespace of the user whose it is. */
-export async function recordToken(
+export async function recordTokenCreation(
   tx: Db,
   by: Actor,
   namespaceId: string,
   token: Pick<TokenRow, 'id' | 'name' | 'scopes' | 'namespaces' | 'repositories' | 'expiresAt'>,
 ): Promise<void> {
   const { id, name, scopes, namespaces, repositories, expiresAt } = token;
-  await record(tx, by, {
+  await recordAudit(tx, by, {
     action: 'access_token.create',
     namespaceIds: [namespaceId],
     subject: id,
@@ -196,7 +196,11 @@ const tokenColumns = {
 } as const satisfies Prisma.AccessTokenSelect;
 type TokenRow = Prisma.AccessTokenGetPayload<{ select: typeof tokenColumns }>;
 
-async function demandReadable(db: Db, viewer: Viewer, ids: readonly string[]): Promise<void> {
+async function demandReadableRepositories(
+  db: Db,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<void> {
   if (ids.length === 0) return;
   if (!ids.every((id) => isId('repo', id))) throw notFound('Repository');
   const found = await db.repository.findMany({
@@ -209,7 +213,7 @@ async function demandReadable(db: Db, viewer: Viewer, ids: readonly string[]): P
 }
 
 /** One query for all rows' names. */
-async function withNamespaceNames(db: Db, rows: readonly TokenRow[]): Promise<AccessToken[]> {
+async function toAccessTokens(db: Db, rows: readonly TokenRow[]): Promise<AccessToken[]> {
   const ids = [...new Set(rows.flatMap((row) => row.namespaces))];
   const namespaces = ids.length
     ? await db.namespace.findMany({
@@ -217,10 +221,10 @@ async function withNamespaceNames(db: Db, rows: readonly TokenRow[]): Promise<Ac
         select: { id: true, name: true },
       })
     : [];
-  return rows.map((row) => toAccessToken(row, namesOf(namespaces)));
+  return rows.map((row) => toAccessToken(row, toNameMap(namespaces)));
 }
 
-function namesOf(namespaces: readonly { id: string; name: string }[]): Map<string, string> {
+function toNameMap(namespaces: readonly { id: string; name: string }[]): Map<string, string> {
   return new Map(namespaces.map(({ id, name }) => [id, name]));
 }
 
@@ -232,9 +236,9 @@ function toAccessToken(row: TokenRow, names: ReadonlyMap<string, string>): Acces
   };
 }
 
-function atMost(field: string, values: readonly string[] | null | undefined): string[] {
+function checkNarrowing(field: string, values: readonly string[] | null | undefined): string[] {
   const unique = [...new Set(values)];
-  if (unique.length > MAX_NARROWED) throw invalid(field, `at most ${MAX_NARROWED} can be named`);
+  if (unique.length > MAX_NARROWING) throw invalid(field, `at most ${MAX_NARROWING} can be named`);
   return unique;
 }
 

@@ -12,19 +12,19 @@ import type {
 } from '../../prisma/generated/client.ts';
 import { AppError, forbidden, invalid, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
-import { canBeNamespace, whyNotName } from '../base/names.ts';
+import { isPossibleNamespaceName, namespaceNameError } from '../base/names.ts';
 import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
-import { readSlice, type Sorting } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { rowsOf } from '../platform/database/rows.ts';
+import { readCursorPage, type Sorting } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { createRowReader } from '../platform/database/rows.ts';
 import { runStatement, type Transaction } from '../platform/database/statement.ts';
-import { type Actor, record } from './audit.ts';
+import { type Actor, recordAudit } from './audit.ts';
 import {
   type Account,
   can,
   demandAccount,
   demandOperator,
-  memberOf,
+  namespacesAsMember,
   roleIn,
   type Viewer,
 } from './permissions.ts';
@@ -60,7 +60,7 @@ export async function getNamespace<S extends Prisma.NamespaceSelect>(
     if (statement) return (await statement.read(pool, [byName]))[0];
     return db.namespace.findUnique({ where: { name: byName }, select });
   };
-  const namespace = canBeNamespace(name) ? await read() : null;
+  const namespace = isPossibleNamespaceName(name) ? await read() : null;
   if (!namespace) throw notFound('Namespace');
   return namespace as NamespaceOf<S>;
 }
@@ -68,10 +68,10 @@ export async function getNamespace<S extends Prisma.NamespaceSelect>(
 type NamespaceOf<S extends Prisma.NamespaceSelect> = Prisma.NamespaceGetPayload<{ select: S }>;
 
 /** Nearly every query of a front end begins at one. */
-const namespaceRows = rowsOf({ model: 'Namespace', from: 'namespaces r' });
+const namespaceRows = createRowReader({ model: 'Namespace', from: 'namespaces r' });
 
 /** The user of an id that another row names, so there is one; what of it is shown is decided field by field. */
-export function userById<S extends Prisma.UserSelect>(
+export function findUserById<S extends Prisma.UserSelect>(
   { db }: Deps,
   id: string,
   select: S,
@@ -84,9 +84,9 @@ export function userById<S extends Prisma.UserSelect>(
  * @param on the pool, where it must be cheap
  * @throws AppError 404.
  */
-export async function namespaceNamed(on: Transaction, name: string): Promise<NamespaceRow> {
+export async function resolveNamespace(on: Transaction, name: string): Promise<NamespaceRow> {
   const text = 'select id, name, plan, kind from namespaces where name = $1';
-  const [namespace] = canBeNamespace(name)
+  const [namespace] = isPossibleNamespaceName(name)
     ? await runStatement<NamespaceRow>(on, text, [name.toLowerCase()])
     : [];
   if (!namespace) throw notFound('Namespace');
@@ -96,12 +96,12 @@ export async function namespaceNamed(on: Transaction, name: string): Promise<Nam
 type NamespaceRow = { id: string; name: string; plan: Plan; kind: NamespaceKind };
 
 /** The ids of a user and of the namespace of the same name. @throws AppError 404. */
-export async function userNamed(
+export async function resolveUser(
   db: Db,
   username: string,
 ): Promise<{ userId: string; namespaceId: string }> {
   const namespace =
-    canBeNamespace(username) &&
+    isPossibleNamespaceName(username) &&
     (await db.namespace.findUnique({
       where: { name: username.toLowerCase() },
       select: { id: true, userId: true },
@@ -123,7 +123,7 @@ export async function createUser(
   return inTransaction(db, (tx) => insertUser(tx, operator, user)).catch((error) => {
     if (violatesUnique(error, 'email'))
       throw new AppError('already_exists', 'email: another user has it', { field: 'email' });
-    throw nameTaken(error, 'username');
+    throw toNameTakenError(error, 'username');
   });
 }
 
@@ -139,7 +139,7 @@ export async function createOrganization(
   return inTransaction(db, async (tx) => {
     const data = { id: newId('ns'), name, kind: 'organization' as const, plan, members };
     const namespace = await tx.namespace.create({ data });
-    await record(tx, operator, {
+    await recordAudit(tx, operator, {
       action: 'organization.create',
       namespaceIds: [namespace.id],
       subject: namespace.id,
@@ -148,7 +148,7 @@ export async function createOrganization(
     });
     return namespace;
   }).catch((error) => {
-    throw nameTaken(error, 'name');
+    throw toNameTakenError(error, 'name');
   });
 }
 
@@ -156,7 +156,7 @@ export async function createOrganization(
  * Until the transaction ends the namespace is not deleted; under `no key update` nobody else changes its members either.
  * @throws AppError 404 when it was deleted meanwhile
  */
-export async function holdNamespace(
+export async function lockNamespace(
   tx: Prisma.TransactionClient,
   id: string,
   lock: 'key share' | 'no key update',
@@ -172,9 +172,9 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
   { db }: Deps,
   viewer: Viewer,
   userId: string,
-  range: SliceRequest,
+  range: CursorPageRequest,
   select: S,
-): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
+): Promise<CursorPage<Prisma.NamespaceGetPayload<{ select: S }>>> {
   demandAccount(viewer);
   if (!isSelfOrOperator(viewer, userId))
     throw forbidden("Only the user's own organizations are shown");
@@ -182,14 +182,14 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
     members: { some: { userId } },
     ...(viewer.namespaces && { id: { in: [...viewer.namespaces] } }),
   };
-  return readSlice(db.namespace, BY_NAME, range, { where, select });
+  return readCursorPage(db.namespace, BY_NAME, range, { where, select });
 }
 
 /** The ids of the namespaces that a user is a member of, the own one among them: for that user. @throws AppError 401, 403 */
-export function ownNamespaces(viewer: Viewer, userId: string): string[] {
+export function listOwnNamespaceIds(viewer: Viewer, userId: string): string[] {
   const account = demandAccount(viewer);
   if (account.userId !== userId) throw forbidden("Only the user's own are shown");
-  return memberOf(account, 'read');
+  return namespacesAsMember(account, 'read');
 }
 
 /** Whether the viewer may see what a user keeps to themselves: address and plan. */
@@ -198,7 +198,7 @@ export function isSelfOrOperator(viewer: Viewer, userId: string): viewer is Acco
 }
 
 /** The plan of a namespace is for its members. */
-export function visiblePlan(viewer: Viewer, { id, plan }: Pick<Namespace, 'id' | 'plan'>) {
+export function getVisiblePlan(viewer: Viewer, { id, plan }: Pick<Namespace, 'id' | 'plan'>) {
   return can(viewer, 'namespace.read', { namespaceId: id }) ? plan : null;
 }
 
@@ -216,7 +216,7 @@ export async function insertUser(
   const { id: userId, username: name, plan } = user;
   const namespaceId = newId('ns');
   await tx.namespace.create({ data: { id: namespaceId, name, kind: 'user', plan, userId } });
-  await record(tx, by, {
+  await recordAudit(tx, by, {
     action: 'user.create',
     namespaceIds: [namespaceId],
     subject: userId,
@@ -232,11 +232,11 @@ export function isEmail(text: string): boolean {
 }
 
 function checkName(field: string, name: string): void {
-  const fault = whyNotName(name);
+  const fault = namespaceNameError(name);
   if (fault) throw invalid(field, fault);
 }
 
-function nameTaken(error: unknown, field: string): unknown {
+function toNameTakenError(error: unknown, field: string): unknown {
   return violatesUnique(error)
     ? new AppError('already_exists', `${field}: the name is taken`, { field })
     : error;

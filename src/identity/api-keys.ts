@@ -3,19 +3,19 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { forbidden, invalid, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { namespaceNamed } from './accounts.ts';
-import { record } from './audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { resolveNamespace } from './accounts.ts';
+import { recordAudit } from './audit.ts';
 import {
+  API_KEY_NAME,
+  computeLifetime,
   demandFullRights,
   demandOwn,
   hashSecret,
-  KEY_NAME,
-  lifetime,
   randomSecret,
-  searchable,
-  taken,
+  toSearchableName,
+  toTakenError,
 } from './credentials.ts';
 import {
   type Account,
@@ -60,8 +60,8 @@ export async function createApiKey(
 ): Promise<{ apiKey: ApiKey; key: string }> {
   const account = demandFullRights(viewer);
   checkKeyName(input.name);
-  const life = lifetime(input.expiresInDays);
-  const namespace = input.namespace ? await namespaceNamed(db, input.namespace) : null;
+  const life = computeLifetime(input.expiresInDays);
+  const namespace = input.namespace ? await resolveNamespace(db, input.namespace) : null;
   if (namespace) demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
 
   const secret = randomSecret();
@@ -77,7 +77,7 @@ export async function createApiKey(
   };
   const row = await inTransaction(db, async (tx) => {
     const created = await tx.apiKey.create({ data, select: keyColumns });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'api_key.create',
       namespaceIds: [namespace?.id ?? account.namespace.id],
       subject: created.id,
@@ -86,7 +86,7 @@ export async function createApiKey(
     });
     return created;
   }).catch((error) => {
-    throw taken(error, 'name: a key of this name exists; names are unique on the server');
+    throw toTakenError(error, 'name: a key of this name exists; names are unique on the server');
   });
   return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
 }
@@ -96,17 +96,19 @@ export async function sliceApiKeys(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<ApiKey>> {
-  const where = managedBy(demandOwn(viewer, ofUser));
+  range: CursorPageRequest,
+): Promise<CursorPage<ApiKey>> {
+  const where = whereManagedBy(demandOwn(viewer, ofUser));
   const query = { where, select: keyColumns };
-  return readSlice(db.apiKey, NEWEST, range, query, (rows: KeyRow[]) => rows.map(toApiKey));
+  return readCursorPage(db.apiKey, NEWEST_FIRST, range, query, (rows: KeyRow[]) =>
+    rows.map(toApiKey),
+  );
 }
 
 /** All of the viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */
 export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[]> {
   const rows = await db.apiKey.findMany({
-    where: managedBy(demandFullRights(viewer)),
+    where: whereManagedBy(demandFullRights(viewer)),
     orderBy: { id: 'desc' },
     select: keyColumns,
   });
@@ -114,19 +116,19 @@ export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[
 }
 
 /** The same rule as `manages`, as a condition for the database. */
-function managedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
+function whereManagedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
   const administered = [...roles].flatMap(([id, role]) => (role === 'admin' ? id : []));
   return { OR: [{ userId }, { namespaceId: { in: [namespace.id, ...administered] } }] };
 }
 
 /** @throws AppError 401, 403 for another's key, 404. */
 export async function getApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<ApiKey> {
-  return toApiKey(await managed(db, demandFullRights(viewer), name));
+  return toApiKey(await getManagedKey(db, demandFullRights(viewer), name));
 }
 
-async function managed(db: Db, account: Account, name: string): Promise<KeyRow> {
+async function getManagedKey(db: Db, account: Account, name: string): Promise<KeyRow> {
   const row = await db.apiKey.findUnique({
-    where: { name: searchable(name) },
+    where: { name: toSearchableName(name) },
     select: keyColumns,
   });
   if (!row) throw notFound('API key');
@@ -148,11 +150,11 @@ export async function findApiKeys(
 /** The key stops working at once. @throws AppError 401, 403, 404. */
 export async function deleteApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<string> {
   const account = demandFullRights(viewer);
-  const { id, namespaceId } = await managed(db, account, name);
+  const { id, namespaceId } = await getManagedKey(db, account, name);
   return inTransaction(db, async (tx) => {
     const { count } = await tx.apiKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('API key');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'api_key.delete',
       // One that is not bound is deleted by its user alone.
       namespaceIds: [namespaceId ?? account.namespace.id],
@@ -186,6 +188,6 @@ function toApiKey({ namespace, ...row }: KeyRow): ApiKey {
 }
 
 function checkKeyName(name: string): void {
-  if (!KEY_NAME.test(name) || name === '.' || name === '..')
+  if (!API_KEY_NAME.test(name) || name === '.' || name === '..')
     throw invalid('name', 'must be 1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-"');
 }

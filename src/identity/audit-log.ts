@@ -5,9 +5,9 @@
 
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Db } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { isSelfOrOperator, userNamed } from './accounts.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { isSelfOrOperator, resolveUser } from './accounts.ts';
 import type { AuditAction } from './audit.ts';
 import { demandFullRights, demandOwn } from './credentials.ts';
 import { demand, demandOperator, type Viewer } from './permissions.ts';
@@ -33,7 +33,7 @@ type EntryRow = Prisma.AuditEntryGetPayload<{ select: typeof entryColumns }>;
 /** `namespace`: its name; null once it is gone. */
 export type AuditEntry = EntryRow & { namespace: string | null };
 
-export type AuditRequest = SliceRequest & {
+export type AuditRequest = CursorPageRequest & {
   action?: AuditAction | null;
   /** The name of a user. */
   actor?: string | null;
@@ -47,44 +47,44 @@ export async function sliceNamespaceLog(
   viewer: Viewer,
   namespaceId: string,
   request: AuditRequest,
-): Promise<Slice<AuditEntry>> {
+): Promise<CursorPage<AuditEntry>> {
   demand(viewer, 'namespace.administer', { namespaceId });
-  return sliceWhere(services, request, { namespaceId });
+  return sliceEntries(services, request, { namespaceId });
 }
 
 /** What a user did. @throws AppError 400, 401, 403 */
-export async function sliceLogOf(
+export async function sliceUserLog(
   services: Deps,
   viewer: Viewer,
   userId: string,
   request: Omit<AuditRequest, 'actor'>,
-): Promise<Slice<AuditEntry>> {
+): Promise<CursorPage<AuditEntry>> {
   if (!isSelfOrOperator(viewer, userId)) demandOwn(viewer, userId);
   demandFullRights(viewer);
-  return sliceWhere(services, request, { actorId: userId, main: true });
+  return sliceEntries(services, request, { actorId: userId, main: true });
 }
 
 /** @throws AppError 400, 401, 403, and 404 for an unknown `actor` */
-export async function sliceWholeLog(
+export async function sliceServerLog(
   services: Deps,
   viewer: Viewer,
   request: AuditRequest,
-): Promise<Slice<AuditEntry>> {
+): Promise<CursorPage<AuditEntry>> {
   demandOperator(viewer);
-  return sliceWhere(services, request, { main: true });
+  return sliceEntries(services, request, { main: true });
 }
 
-async function sliceWhere(
+async function sliceEntries(
   { db }: Deps,
   { action, actor, ...range }: AuditRequest,
   where: Prisma.AuditEntryWhereInput,
-): Promise<Slice<AuditEntry>> {
-  const by = actor == null ? null : await userNamed(db, actor);
+): Promise<CursorPage<AuditEntry>> {
+  const by = actor == null ? null : await resolveUser(db, actor);
   const query = {
     where: { ...where, ...(action && { action }), ...(by && { actorId: by.userId }) },
     select: entryColumns,
   };
-  return readSlice(db.auditEntry, NEWEST, range, query, async (rows: EntryRow[]) => {
+  return readCursorPage(db.auditEntry, NEWEST_FIRST, range, query, async (rows: EntryRow[]) => {
     const ids = [...new Set(rows.map((row) => row.namespaceId))];
     const select = { id: true, name: true };
     const found = await db.namespace.findMany({

@@ -9,8 +9,8 @@
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { newId } from '../base/ids.ts';
-import { columnOf } from '../platform/database/keyset.ts';
-import type { Parts } from '../platform/database/statement.ts';
+import { toColumnName } from '../platform/database/keyset.ts';
+import type { StatementParts } from '../platform/database/statement.ts';
 
 /** Action → what was done. */
 export const AUDIT_ACTIONS = {
@@ -86,11 +86,11 @@ export type Actor = {
 export const SERVER: Actor = { userId: null, username: 'server', credential: null };
 
 /** An actor as plain data, for a note that outlives the request. */
-export function actorOf({ userId, username, credential, from }: Actor): Actor {
+export function copyActor({ userId, username, credential, from }: Actor): Actor {
   return { userId, username, credential, ...(from && { from }) };
 }
 
-export type Change = {
+export type AuditedChange = {
   action: AuditAction;
   /** Those whose administrators are to see it: at least one, and first the one that it is of. */
   namespaceIds: readonly string[];
@@ -101,22 +101,22 @@ export type Change = {
   details?: Prisma.InputJsonObject;
 };
 
-type ChangeBy = Change & { by: Actor };
+type ChangeBy = AuditedChange & { by: Actor };
 
 type Tx = Pick<Prisma.TransactionClient, 'auditEntry'>;
 
 /** Writes the entry of one change, in one statement. */
-export async function record(tx: Tx, by: Actor, change: Change): Promise<void> {
-  await recordAll(tx, [{ by, ...change }]);
+export async function recordAudit(tx: Tx, by: Actor, change: AuditedChange): Promise<void> {
+  await recordAudits(tx, [{ by, ...change }]);
 }
 
 /** Writes an entry for each change, in one statement. */
-export async function recordAll(tx: Tx, changes: readonly ChangeBy[]) {
-  const rows = changes.flatMap(entriesOf);
+export async function recordAudits(tx: Tx, changes: readonly ChangeBy[]) {
+  const rows = changes.flatMap(toEntries);
   if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
 }
 
-const TYPES = {
+const COLUMN_TYPES = {
   id: 'text',
   namespaceId: 'text',
   main: 'bool',
@@ -133,20 +133,23 @@ const TYPES = {
   requestId: 'text',
 } as const satisfies Record<keyof Entry, string>;
 
-const COLUMNS = Object.keys(TYPES).map(columnOf);
-const SHAPE = Object.entries(TYPES).map(([field, type]) => `"${field}" ${type}`);
+const COLUMNS = Object.keys(COLUMN_TYPES).map(toColumnName);
+const RECORD_COLUMNS = Object.entries(COLUMN_TYPES).map(([field, type]) => `"${field}" ${type}`);
 
 /** Writes them as a part of the statement that makes the changes, whose text is the same for any number of them. */
-export function recordIn({ parts, parameter }: Parts, changes: readonly ChangeBy[]): void {
-  const rows = changes.flatMap(entriesOf);
+export function addAuditToStatement(
+  { parts, parameter }: StatementParts,
+  changes: readonly ChangeBy[],
+): void {
+  const rows = changes.flatMap(toEntries);
   const listed = parameter(JSON.stringify(rows), 'jsonb');
   parts.push(`audited as (insert into audit_entries (${COLUMNS})
-    select entry.* from jsonb_to_recordset(${listed}) as entry (${SHAPE}))`);
+    select entry.* from jsonb_to_recordset(${listed}) as entry (${RECORD_COLUMNS}))`);
 }
 
-type Entry = ReturnType<typeof entriesOf>[number];
+type Entry = ReturnType<typeof toEntries>[number];
 
-function entriesOf({ by, namespaceIds, action, subject, name, details = {} }: ChangeBy) {
+function toEntries({ by, namespaceIds, action, subject, name, details = {} }: ChangeBy) {
   const entry = {
     id: newId('aud'),
     action,

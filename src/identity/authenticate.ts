@@ -12,16 +12,16 @@ import { AppError, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { type Coalesced, coalesce } from '../platform/database/coalesce.ts';
 import { runStatement } from '../platform/database/statement.ts';
-import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './credentials.ts';
-import type { Usage } from './last-used.ts';
+import { API_KEY_NAME, hashSecret, matchesHash, TOKEN_PREFIX } from './credentials.ts';
+import type { LastUsedRecorder } from './last-used.ts';
 import {
   type Account,
   type CredentialKind,
   type Scope,
   type Viewer,
-  withImplied,
+  withImpliedScopes,
 } from './permissions.ts';
-import { isOperator, whyNotAdmitted } from './sign-in/admission.ts';
+import { isOperatorByGroup, whyNotAdmitted } from './sign-in/admission.ts';
 import type { Issuer } from './sign-in/issuers.ts';
 
 /** What a request carries. Basic, which is all that git can send, may hold a token or a key. */
@@ -30,10 +30,10 @@ export type Credential =
   | { kind: 'session'; token: string }
   | { kind: 'key' | 'basic'; name: string; secret: string };
 
-const NOBODY: Viewer = { kind: 'anonymous' };
+const ANONYMOUS: Viewer = { kind: 'anonymous' };
 
 /** 401: what was given is unknown, deleted or expired. */
-export function refusedCredentials(kind?: Credential['kind']): AppError {
+export function invalidCredentialsError(kind?: Credential['kind']): AppError {
   const how =
     '. With Basic, send a personal access token as the password, or an API key as name and secret';
   return unauthenticated(
@@ -42,7 +42,7 @@ export function refusedCredentials(kind?: Credential['kind']): AppError {
 }
 
 /** 401: the credentials are valid, and an operator has disabled their user. */
-export function disabledUser(username: string): AppError {
+export function disabledUserError(username: string): AppError {
   return unauthenticated(`The user ${username} is disabled: ask an operator of this server`);
 }
 
@@ -50,16 +50,16 @@ type Pool = pg.Pool;
 
 /** `credential` null: none was given. */
 export async function authenticate(
-  { pool, usage, issuers }: { pool: pg.Pool; usage: Usage; issuers: readonly Issuer[] },
+  { pool, usage, issuers }: { pool: pg.Pool; usage: LastUsedRecorder; issuers: readonly Issuer[] },
   credential: Credential | null,
 ): Promise<Viewer> {
-  if (credential === null) return NOBODY;
-  const token = tokenOf(credential);
+  if (credential === null) return ANONYMOUS;
+  const token = getToken(credential);
   const account =
     token !== null && JWT.test(token)
-      ? await byIssuer(pool, issuers, token)
-      : await accountOf(pool, credential);
-  if (!account) return { kind: 'anonymous', failure: refusedCredentials(credential.kind) };
+      ? await readByIssuerToken(pool, issuers, token)
+      : await readAccount(pool, credential);
+  if (!account) return { kind: 'anonymous', failure: invalidCredentialsError(credential.kind) };
   if (account instanceof AppError) return { kind: 'anonymous', failure: account };
   usage.note(account.credential);
   return account;
@@ -68,30 +68,30 @@ export async function authenticate(
 /** What may be an access token of an issuer; no token of ours has dots. */
 const JWT = /^eyJ[\w-]{1,2000}\.[\w-]{1,16000}\.[\w-]{1,2000}$/;
 
-function tokenOf(credential: Credential): string | null {
+function getToken(credential: Credential): string | null {
   if (credential.kind === 'pat') return credential.token;
   return credential.kind === 'basic' ? credential.secret : null;
 }
 
 /** A front end sends several requests at once. */
-const reads = new WeakMap<Pool, Coalesced<Found>>();
+const reads = new WeakMap<Pool, Coalesced<AccountResult>>();
 
 /** Undefined: there is no such credential, or it is over. An error: its user is disabled. */
-type Found = Account | AppError | undefined;
+type AccountResult = Account | AppError | undefined;
 
-async function accountOf(pool: Pool, credential: Credential): Promise<Found> {
+async function readAccount(pool: Pool, credential: Credential): Promise<AccountResult> {
   if (credential.kind === 'pat' || credential.kind === 'session') {
     const { kind, token } = credential;
     const shared = reads.get(pool) ?? coalesce();
     reads.set(pool, shared);
-    const read = kind === 'pat' ? byToken : bySession;
+    const read = kind === 'pat' ? readByToken : readBySession;
     return shared(`${kind} ${token}`, () => read(pool, token));
   }
   const { kind, name, secret } = credential;
-  if (kind === 'basic' && secret.startsWith(TOKEN_PREFIX)) return byToken(pool, secret);
-  const account = KEY_NAME.test(name) ? await byKey(pool, name, secret) : undefined;
+  if (kind === 'basic' && secret.startsWith(TOKEN_PREFIX)) return readByToken(pool, secret);
+  const account = API_KEY_NAME.test(name) ? await readByKey(pool, name, secret) : undefined;
   // The operator may have chosen the first token by hand, without the prefix.
-  return account ?? (kind === 'basic' ? byToken(pool, secret) : undefined);
+  return account ?? (kind === 'basic' ? readByToken(pool, secret) : undefined);
 }
 
 type Row = {
@@ -119,11 +119,11 @@ const USER = `${USER_WITHOUT_OPERATOR}, u.operator`;
 const JOINED = `
   join users u on u.id = c.user_id
   join namespaces own on own.user_id = u.id`;
-const VALID = `(c.expires_at is null or c.expires_at > now())`;
+const NOT_EXPIRED = `(c.expires_at is null or c.expires_at > now())`;
 
 const TOKENS = `
   select c.id, c.name, c.scopes, c.namespaces, c.repositories, u.plan, ${USER}
-  from access_tokens c ${JOINED} where ${VALID} and`;
+  from access_tokens c ${JOINED} where ${NOT_EXPIRED} and`;
 const TOKEN = `${TOKENS} c.hash = $1`;
 const TOKENS_BY_ID = `${TOKENS} c.id = any($1)`;
 
@@ -132,7 +132,7 @@ const KEYS = `
   select c.id, c.name, c.scopes, c.hash, array_remove(array[bound.id], null) as namespaces,
     null as repositories, coalesce(bound.plan, u.plan) as plan, ${USER}
   from api_keys c ${JOINED} left join namespaces bound on bound.id = c.namespace_id
-  where ${VALID} and`;
+  where ${NOT_EXPIRED} and`;
 const KEY = `${KEYS} c.name = $1`;
 const KEYS_BY_ID = `${KEYS} c.id = any($1)`;
 
@@ -150,11 +150,11 @@ export const SESSION_IDLE = `interval '14 days'`;
 const SESSIONS = `
   select c.id, c.method as name, u.plan, null as scopes, null as namespaces, null as repositories, ${USER}
   from browser_sessions c ${JOINED}
-  where ${VALID} and c.last_used_at > now() - ${SESSION_IDLE} and`;
+  where ${NOT_EXPIRED} and c.last_used_at > now() - ${SESSION_IDLE} and`;
 const SESSION = `${SESSIONS} c.hash = $1`;
 const SESSIONS_BY_ID = `${SESSIONS} c.id = any($1)`;
 
-async function bySession(pool: Pool, secret: string): Promise<Found> {
+async function readBySession(pool: Pool, secret: string): Promise<AccountResult> {
   const rows = await runStatement<Row>(pool, SESSION, [hashSecret(secret)]);
   return rows[0] && toAccount('session', rows[0]);
 }
@@ -173,7 +173,7 @@ const IDENTITY = `${IDENTITIES} c.issuer = $1 and c.subject = $2`;
 const IDENTITIES_BY_ID = `${IDENTITIES} c.id = any($1)`;
 
 /** Ends the id of a credential whose token says that its owner is an operator. */
-const OPERATOR = 'operator';
+const OPERATOR_SUFFIX = 'operator';
 
 /**
  * The token itself shows that its owner may sign in here, and whether a group makes them an operator, so that who has left
@@ -183,8 +183,12 @@ const OPERATOR = 'operator';
  * all of it is known wherever the credential is asked for again.
  * @throws AppError 401, 503 when the issuer is away
  */
-async function byIssuer(pool: Pool, issuers: readonly Issuer[], token: string): Promise<Found> {
-  const named = issuerOf(token);
+async function readByIssuerToken(
+  pool: Pool,
+  issuers: readonly Issuer[],
+  token: string,
+): Promise<AccountResult> {
+  const named = readUnverifiedIssuer(token);
   const issuer = issuers.find(({ config }) => config.audience && config.issuer === named);
   if (!issuer) return undefined;
   const { config } = issuer;
@@ -195,17 +199,21 @@ async function byIssuer(pool: Pool, issuers: readonly Issuer[], token: string): 
   const rows = await runStatement<Row>(pool, IDENTITY, [named, claims.subject]);
   if (!rows[0])
     throw unauthenticated('The owner of the access token has not signed in here yet, at /login');
-  const parts = [rows[0].id, expires, ...(isOperator(config, claims) ? [OPERATOR] : [])];
-  return ofIssuer(rows[0], parts.join('.'));
+  const parts = [
+    rows[0].id,
+    expires,
+    ...(isOperatorByGroup(config, claims) ? [OPERATOR_SUFFIX] : []),
+  ];
+  return toIssuerAccount(rows[0], parts.join('.'));
 }
 
-function ofIssuer(row: Row, id: string): Account | AppError {
-  const operator = row.operator || id.endsWith(`.${OPERATOR}`);
+function toIssuerAccount(row: Row, id: string): Account | AppError {
+  const operator = row.operator || id.endsWith(`.${OPERATOR_SUFFIX}`);
   return toAccount('oidc', { ...row, id, operator });
 }
 
 /** What a token says before it is verified, to find who can verify it. */
-function issuerOf(token: string): string | undefined {
+function readUnverifiedIssuer(token: string): string | undefined {
   try {
     const { iss } = JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString());
     return typeof iss === 'string' ? iss : undefined;
@@ -214,22 +222,22 @@ function issuerOf(token: string): string | undefined {
   }
 }
 
-async function byToken(pool: Pool, token: string): Promise<Found> {
+async function readByToken(pool: Pool, token: string): Promise<AccountResult> {
   const rows = await runStatement<Row>(pool, TOKEN, [hashSecret(token)]);
   return rows[0] && toAccount('pat', rows[0]);
 }
 
-async function byKey(pool: Pool, name: string, secret: string): Promise<Found> {
+async function readByKey(pool: Pool, name: string, secret: string): Promise<AccountResult> {
   const rows = await runStatement<Row & { hash: Buffer }>(pool, KEY, [name]);
-  return rows[0] && matches(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
+  return rows[0] && matchesHash(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
 }
 
 /** The accounts, as they are now, of credentials that were verified before; those not valid any more are left out. `demandValid` takes what is found. */
-export async function accountsOf(
+export async function readAccounts(
   pool: Pool,
   credentials: readonly Account['credential'][],
-): Promise<Map<string, Found>> {
-  const accounts = new Map<string, Found>();
+): Promise<Map<string, AccountResult>> {
+  const accounts = new Map<string, AccountResult>();
   for (const [kind, statement] of [
     ['pat', TOKENS_BY_ID],
     ['key', KEYS_BY_ID],
@@ -242,14 +250,15 @@ export async function accountsOf(
     const rows = await runStatement<Row>(pool, statement, [[...ids]]);
     for (const row of rows) accounts.set(row.id, toAccount(kind, row));
   }
-  for (const [id, account] of await byTokensOfIssuers(pool, credentials)) accounts.set(id, account);
+  for (const [id, account] of await readIssuerAccounts(pool, credentials))
+    accounts.set(id, account);
   return accounts;
 }
 
-async function byTokensOfIssuers(
+async function readIssuerAccounts(
   pool: Pool,
   credentials: readonly Account['credential'][],
-): Promise<Map<string, Found>> {
+): Promise<Map<string, AccountResult>> {
   const now = Date.now() / 1_000;
   const valid = credentials.flatMap(({ kind, id }) => {
     const [identity = '', expires] = id.split('.');
@@ -262,14 +271,14 @@ async function byTokensOfIssuers(
   return new Map(
     valid.flatMap(({ id, identity }) => {
       const row = byId.get(identity);
-      return row ? [[id, ofIssuer(row, id)]] : [];
+      return row ? [[id, toIssuerAccount(row, id)]] : [];
     }),
   );
 }
 
 /** @throws AppError 401 for what `accountsOf` did not find, or found to be disabled */
-export function demandValid(found: Found): Account {
-  if (!found) throw refusedCredentials();
+export function demandValidAccount(found: AccountResult): Account {
+  if (!found) throw invalidCredentialsError();
   if (found instanceof AppError) throw found;
   return found;
 }
@@ -278,7 +287,7 @@ export function demandValid(found: Found): Account {
  * Whose an SSH key is, by its fingerprint (`SHA256:…`); undefined: nobody has such a key. Of a disabled user too, whose
  * commands are refused with a reason (`accountById`); the protocol has none for a key.
  */
-export async function ownerOfSshKey(
+export async function findSshKeyOwner(
   { pool }: { pool: pg.Pool },
   fingerprint: string,
 ): Promise<{ keyId: string; userId: string; username: string } | undefined> {
@@ -287,24 +296,24 @@ export async function ownerOfSshKey(
 }
 
 /** As it is now, of a credential that was verified before and is named by its id. @throws AppError 401 */
-export async function accountById(
-  { pool, usage }: { pool: pg.Pool; usage: Usage },
+export async function readAccountByCredentialId(
+  { pool, usage }: { pool: pg.Pool; usage: LastUsedRecorder },
   id: string,
 ): Promise<Account> {
-  const kind = kindOf(id);
-  const account = demandValid((await accountsOf(pool, [{ kind, id, name: '' }])).get(id));
+  const kind = credentialKindOf(id);
+  const account = demandValidAccount((await readAccounts(pool, [{ kind, id, name: '' }])).get(id));
   usage.note(account.credential);
   return account;
 }
 
-function kindOf(id: string): CredentialKind {
+function credentialKindOf(id: string): CredentialKind {
   if (isId('ses', id)) return 'session';
   if (id.startsWith('idn_')) return 'oidc';
   return (['pat', 'ssh', 'deploy'] as const).find((kind) => isId(kind, id)) ?? 'key';
 }
 
 function toAccount(kind: CredentialKind, row: Row): Account | AppError {
-  if (row.isDisabled) return disabledUser(row.username);
+  if (row.isDisabled) return disabledUserError(row.username);
   const { userId, username, email, plan, operator } = row;
   const setOrNull = <T>(values: T[] | null) => (values?.length ? new Set(values) : null);
   return {
@@ -317,7 +326,7 @@ function toAccount(kind: CredentialKind, row: Row): Account | AppError {
     namespace: { id: row.ownId, name: row.ownName },
     roles: new Map(Object.entries(row.roles ?? {})),
     credential: { kind, id: row.id, name: row.name },
-    scopes: row.scopes?.length ? withImplied(row.scopes) : null,
+    scopes: row.scopes?.length ? withImpliedScopes(row.scopes) : null,
     namespaces: setOrNull(row.namespaces),
     repositories: setOrNull(row.repositories),
   };

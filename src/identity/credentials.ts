@@ -10,7 +10,7 @@ import { hash, randomInt, timingSafeEqual } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { AppError, forbidden, invalid } from '../base/errors.ts';
 import { type Db, violatesUnique } from '../platform/database/client.ts';
-import { userNamed } from './accounts.ts';
+import { resolveUser } from './accounts.ts';
 import {
   type Account,
   demandAccount,
@@ -39,7 +39,7 @@ export function demandOwn(viewer: Viewer, userId: string): Account {
 }
 
 /** Who gets what the viewer makes: the viewer, or, by the operator, the user named. @throws AppError 401, 403, 404 */
-export async function ownerOfCredential(
+export async function resolveCredentialOwner(
   db: Db,
   viewer: Account,
   username: string | null | undefined,
@@ -48,14 +48,14 @@ export async function ownerOfCredential(
   if (username == null || username === viewer.username)
     return { userId, namespaceId: namespace.id };
   demandOperator(viewer);
-  return userNamed(db, username);
+  return resolveUser(db, username);
 }
 
 /**
  * When a credential is created and when it expires: one clock for both, because they are exactly so many days apart.
  * @throws AppError 400 outside 1 to 365.
  */
-export function lifetime(days: number): { createdAt: Date; expiresAt: Date } {
+export function computeLifetime(days: number): { createdAt: Date; expiresAt: Date } {
   if (!Number.isInteger(days) || days < 1 || days > MAX_DAYS)
     throw invalid('expiresInDays', `must be from 1 to ${MAX_DAYS}`);
   const createdAt = new Date();
@@ -63,12 +63,12 @@ export function lifetime(days: number): { createdAt: Date; expiresAt: Date } {
 }
 
 /** What a name in a search may be: PostgreSQL refuses text with a NUL in it; no name has one. */
-export function searchable(name: string): string {
+export function toSearchableName(name: string): string {
   return name.includes('\0') ? '' : name;
 }
 
 /** What to throw for a failed write: 409 when the name was taken, else the error itself. */
-export function taken(error: unknown, message: string, field = 'name'): unknown {
+export function toTakenError(error: unknown, message: string, field = 'name'): unknown {
   return violatesUnique(error) ? new AppError('already_exists', message, { field }) : error;
 }
 
@@ -76,14 +76,14 @@ export function taken(error: unknown, message: string, field = 'name'): unknown 
  * The secrets of credentials. A token is `loam_pat_`, 40 base62 characters and 6 of their CRC32, so that
  * scanners find one in a text and can tell it from random text; only its SHA-256 is kept (decisions section 6).
  */
-const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
+const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 export const TOKEN_PREFIX = 'loam_pat_';
 /** Of an API key: `$` and, in Basic, `:` divide it from the secret. */
-export const KEY_NAME = /^[A-Za-z0-9._-]{1,100}$/;
+export const API_KEY_NAME = /^[A-Za-z0-9._-]{1,100}$/;
 
 /** 40 base62 characters, 238 bits. */
 export function randomSecret(): string {
-  return Array.from({ length: 40 }, () => ALPHABET[randomInt(ALPHABET.length)]).join('');
+  return Array.from({ length: 40 }, () => BASE62[randomInt(BASE62.length)]).join('');
 }
 
 export function newToken(): string {
@@ -96,7 +96,7 @@ export function hashSecret(secret: string): Uint8Array<ArrayBuffer> {
 }
 
 /** Whether `secret` hashes to `hash`, in constant time. */
-export function matches(secret: string, hash: Uint8Array): boolean {
+export function matchesHash(secret: string, hash: Uint8Array): boolean {
   const given = hashSecret(secret);
   return given.length === hash.length && timingSafeEqual(given, hash);
 }
@@ -105,7 +105,7 @@ function checksum(text: string): string {
   let value = crc32(text);
   let digits = '';
   for (let i = 0; i < 6; i++) {
-    digits = ALPHABET[value % 62] + digits;
+    digits = BASE62[value % 62] + digits;
     value = Math.floor(value / 62);
   }
   return digits;

@@ -9,10 +9,10 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/outbox.ts';
-import { namespaceNamed, userNamed } from './accounts.ts';
-import { record } from './audit.ts';
-import { demandDispensable } from './disabling.ts';
+import { notifyReaders } from '../platform/events/outbox.ts';
+import { resolveNamespace, resolveUser } from './accounts.ts';
+import { recordAudit } from './audit.ts';
+import { demandNotSelfOrLastOperator } from './disabling.ts';
 import { demand, demandAccount, demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
@@ -29,13 +29,13 @@ export async function deleteOrganization(
   { name }: { name: string },
 ): Promise<string> {
   const author = demandAccount(viewer);
-  const namespace = await namespaceNamed(db, name);
+  const namespace = await resolveNamespace(db, name);
   demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
   if (namespace.kind === 'user')
     throw new AppError('conflict', 'The namespace of a user is deleted with the user alone');
   await inTransaction(db, async (tx) => {
-    await giveUp(tx, namespace);
-    await record(tx, author, {
+    await deleteNamespace(tx, namespace);
+    await recordAudit(tx, author, {
       action: 'organization.delete',
       namespaceIds: [namespace.id],
       subject: namespace.id,
@@ -57,21 +57,21 @@ export async function deleteUser(
   { username }: { username: string },
 ): Promise<string> {
   const operator = demandOperator(viewer);
-  const { userId, namespaceId } = await userNamed(db, username);
+  const { userId, namespaceId } = await resolveUser(db, username);
   const name = username.toLowerCase();
   const demandDeletable = async (tx: Tx) => {
-    await demandDispensable(tx, operator, userId);
-    await demandNoLastAdmin(tx, userId);
+    await demandNotSelfOrLastOperator(tx, operator, userId);
+    await demandNotLastAdmin(tx, userId);
     await demandEmpty(tx, { id: namespaceId, name });
   };
   await inTransaction(db, demandDeletable);
-  await leaveJobs(db, userId);
+  await removeAsJobCreator(db, userId);
   await inTransaction(db, async (tx) => {
     await demandDeletable(tx);
-    await giveUp(tx, { id: namespaceId, name });
+    await deleteNamespace(tx, { id: namespaceId, name });
     // With credentials, sessions, identities, memberships and locks of files.
     await tx.user.delete({ where: { id: userId } });
-    await record(tx, operator, {
+    await recordAudit(tx, operator, {
       action: 'user.delete',
       namespaceIds: [namespaceId],
       subject: userId,
@@ -82,7 +82,7 @@ export async function deleteUser(
 }
 
 /** Takes the name and everything that leads to it from a namespace. @throws AppError 404, 409 while something is left in it */
-async function giveUp(tx: Tx, namespace: { id: string; name: string }): Promise<void> {
+async function deleteNamespace(tx: Tx, namespace: { id: string; name: string }): Promise<void> {
   const { id } = namespace;
   // Who adds a repository or a member has a lock too (`holdNamespace`), and finds `deleted_at` after this one.
   const locked = await tx.$executeRaw`
@@ -91,7 +91,7 @@ async function giveUp(tx: Tx, namespace: { id: string; name: string }): Promise<
   await demandEmpty(tx, namespace);
   await tx.member.deleteMany({ where: { namespaceId: id } });
   await tx.apiKey.deleteMany({ where: { namespaceId: id } });
-  await leaveWebhooks(tx, id);
+  await removeFromWebhooks(tx, id);
   const data = { name: id, userId: null, deletedAt: new Date() };
   await tx.namespace.update({ where: { id }, data });
 }
@@ -117,7 +117,7 @@ async function demandEmpty(
 }
 
 /** Webhooks that are told of no other namespace are deleted (`webhooks/retention.ts` removes them). */
-async function leaveWebhooks(tx: Tx, namespaceId: string): Promise<void> {
+async function removeFromWebhooks(tx: Tx, namespaceId: string): Promise<void> {
   const rows = await tx.$queryRaw<{ id: string }[]>`
     select w.id from webhooks w join webhook_namespaces n on n.webhook_id = w.id
     where n.namespace_id = ${namespaceId} order by w.id for update of w`;
@@ -134,11 +134,11 @@ async function leaveWebhooks(tx: Tx, namespaceId: string): Promise<void> {
       select webhook_id, min(namespace_id) as namespace_id from webhook_namespaces
       where webhook_id = any(${ids}) group by webhook_id
     ) n where n.webhook_id = q.webhook_id and q.namespace_id = ${namespaceId}`;
-  for (const id of ids) await wake(tx, `webhook:${id}`);
+  for (const id of ids) await notifyReaders(tx, `webhook:${id}`);
 }
 
 /** @throws AppError 409 naming the organizations that would be without an admin */
-async function demandNoLastAdmin(tx: Tx, userId: string): Promise<void> {
+async function demandNotLastAdmin(tx: Tx, userId: string): Promise<void> {
   const alone = await tx.namespace.findMany({
     where: {
       kind: 'organization',
@@ -158,20 +158,20 @@ async function demandNoLastAdmin(tx: Tx, userId: string): Promise<void> {
 }
 
 /** Of so many jobs the rows are locked at once. */
-const JOBS_AT_ONCE = 1_000;
+const JOB_BATCH = 1_000;
 
 /**
  * Before the user goes, because all jobs that the user created would be changed in the transaction that deletes the user. By
  * namespace, because the index begins with it.
  */
-async function leaveJobs(db: Db, userId: string): Promise<void> {
-  for (let left = JOBS_AT_ONCE; left === JOBS_AT_ONCE; )
+async function removeAsJobCreator(db: Db, userId: string): Promise<void> {
+  for (let left = JOB_BATCH; left === JOB_BATCH; )
     left = await db.$executeRaw`
       update jobs set created_by_id = null where id = any (array (
         select job.id from namespaces n cross join lateral (
           select id from jobs where namespace_id = n.id and created_by_id = ${userId}
-          limit ${JOBS_AT_ONCE} for update skip locked
-        ) job limit ${JOBS_AT_ONCE}))`;
+          limit ${JOB_BATCH} for update skip locked
+        ) job limit ${JOB_BATCH}))`;
 }
 
 /**

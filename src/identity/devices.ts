@@ -9,30 +9,37 @@
 import { randomInt } from 'node:crypto';
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
+import { deviceRequestLock } from '../base/advisory-locks.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { checkTokenName, recordToken } from './access-tokens.ts';
-import { record } from './audit.ts';
-import { demandFullRights, hashSecret, lifetime, newToken, randomSecret } from './credentials.ts';
+import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
+import { recordAudit } from './audit.ts';
+import {
+  computeLifetime,
+  demandFullRights,
+  hashSecret,
+  newToken,
+  randomSecret,
+} from './credentials.ts';
 import { SCOPES, type Scope, type Viewer } from './permissions.ts';
 
-export const DEVICE_SECONDS = 900;
+export const DEVICE_CODE_SECONDS = 900;
 /** Between two questions of a program; one that asks sooner has to wait five more from then on. */
 const INTERVAL_SECONDS = 5;
 /** Consonants without those that are taken for others: 8 of them are 34 bits. */
-const LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
-const CODE_LENGTH = 8;
+const USER_CODE_LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
+const USER_CODE_LENGTH = 8;
 /** So that the name of the token has room for the code. */
-const MAX_CLIENT = 80;
+const MAX_CLIENT_NAME = 80;
 /** From one address that nobody has answered. */
 const MAX_PENDING = 30;
 /** Of one user within the life of a code: with so few it takes a hundred thousand years to find one of a thousand. */
-const MAX_WRONG = 10;
-const DEFAULT_DAYS = 30;
+const MAX_WRONG_CODES = 10;
+const DEFAULT_TOKEN_DAYS = 30;
 
 /** What RFC 6749 and RFC 8628 call an error. */
-export type DeviceFault =
+export type DeviceErrorCode =
   | 'invalid_request'
   | 'invalid_scope'
   | 'invalid_grant'
@@ -44,10 +51,10 @@ export type DeviceFault =
 
 export class DeviceError extends Error {
   override name = 'DeviceError';
-  readonly fault: DeviceFault;
-  constructor(fault: DeviceFault, message: string) {
+  readonly code: DeviceErrorCode;
+  constructor(fault: DeviceErrorCode, message: string) {
     super(message);
-    this.fault = fault;
+    this.code = fault;
   }
 }
 
@@ -62,7 +69,7 @@ export type DeviceRequest = {
 type Deps = { db: Db };
 
 /** @throws DeviceError */
-export async function requestDevice(
+export async function createDeviceRequest(
   { db }: Deps,
   input: { client: string; scope: string; days: string; address: string | null },
 ): Promise<{ deviceCode: string; userCode: string; interval: number }> {
@@ -75,7 +82,7 @@ export async function requestDevice(
   await inTransaction(db, async (tx) => {
     // Concurrent requests of one address wait for each other, so that each counts those before it.
     await tx.$executeRaw`
-      select pg_advisory_xact_lock(hashtextextended(${`loam.device ${address}`}, 0))`;
+      select pg_advisory_xact_lock(hashtextextended(${deviceRequestLock(address)}, 0))`;
     const now = new Date();
     const waiting = await tx.deviceRequest.count({
       where: { address, status: 'pending', expiresAt: { gt: now } },
@@ -89,12 +96,12 @@ export async function requestDevice(
         userHash: hashSecret(userCode),
         ...{ client, scopes, days, address },
         interval: INTERVAL_SECONDS,
-        expiresAt: new Date(now.getTime() + DEVICE_SECONDS * 1_000),
+        expiresAt: new Date(now.getTime() + DEVICE_CODE_SECONDS * 1_000),
       },
       select: { id: true },
     });
   });
-  return { deviceCode, userCode: shown(userCode), interval: INTERVAL_SECONDS };
+  return { deviceCode, userCode: formatUserCode(userCode), interval: INTERVAL_SECONDS };
 }
 
 function checkClient(client: string): string {
@@ -103,8 +110,11 @@ function checkClient(client: string): string {
   } catch {
     throw new DeviceError('invalid_request', 'client_id: the name of the program is required');
   }
-  if (client.length > MAX_CLIENT)
-    throw new DeviceError('invalid_request', `client_id: must be at most ${MAX_CLIENT} characters`);
+  if (client.length > MAX_CLIENT_NAME)
+    throw new DeviceError(
+      'invalid_request',
+      `client_id: must be at most ${MAX_CLIENT_NAME} characters`,
+    );
   return client;
 }
 
@@ -117,9 +127,9 @@ function checkScopes(scope: string): Scope[] {
 }
 
 function checkDays(text: string): number {
-  const days = text === '' ? DEFAULT_DAYS : Number(text);
+  const days = text === '' ? DEFAULT_TOKEN_DAYS : Number(text);
   try {
-    lifetime(days);
+    computeLifetime(days);
   } catch {
     throw new DeviceError('invalid_request', 'expires_in_days: must be from 1 to 365');
   }
@@ -127,10 +137,13 @@ function checkDays(text: string): number {
 }
 
 function newUserCode(): string {
-  return Array.from({ length: CODE_LENGTH }, () => LETTERS[randomInt(LETTERS.length)]).join('');
+  return Array.from(
+    { length: USER_CODE_LENGTH },
+    () => USER_CODE_LETTERS[randomInt(USER_CODE_LETTERS.length)],
+  ).join('');
 }
 
-function shown(userCode: string): string {
+function formatUserCode(userCode: string): string {
   return `${userCode.slice(0, 4)}-${userCode.slice(4)}`;
 }
 
@@ -138,19 +151,19 @@ function shown(userCode: string): string {
  * The token, once the user has agreed; each device code gives one, once.
  * @throws DeviceError
  */
-export async function fetchDeviceToken(
+export async function redeemDeviceCode(
   { db }: Deps,
   input: { grantType: string; deviceCode: string; client: string },
 ): Promise<{ token: string; scopes: Scope[]; expiresAt: Date }> {
   if (input.grantType !== 'urn:ietf:params:oauth:grant-type:device_code')
     throw new DeviceError('unsupported_grant_type', 'grant_type: only device_code is known here');
-  const given = await inTransaction(db, (tx) => answer(tx, input.deviceCode, input.client));
+  const given = await inTransaction(db, (tx) => redeemLocked(tx, input.deviceCode, input.client));
   // Thrown here, because what the answer has written must stay.
   if (given instanceof DeviceError) throw given;
   return given;
 }
 
-async function answer(tx: Db, deviceCode: string, client: string) {
+async function redeemLocked(tx: Db, deviceCode: string, client: string) {
   const deviceHash = hashSecret(deviceCode);
   await tx.$executeRaw`select from device_requests where device_hash = ${deviceHash} for update`;
   const row = await tx.deviceRequest.findUnique({
@@ -189,11 +202,11 @@ async function answer(tx: Db, deviceCode: string, client: string) {
       name: row.tokenName ?? client,
       hash: hashSecret(token),
       scopes: row.scopes,
-      ...lifetime(row.days),
+      ...computeLifetime(row.days),
     },
   });
   const by = { userId: user.id, username: user.username, credential: null };
-  await recordToken(tx, by, user.namespace?.id ?? '', created);
+  await recordTokenCreation(tx, by, user.namespace?.id ?? '', created);
   return { token, scopes: row.scopes as Scope[], expiresAt: created.expiresAt as Date };
 }
 
@@ -201,43 +214,43 @@ async function answer(tx: Db, deviceCode: string, client: string) {
  * What a program asks for that shows this code, in any case and with any signs between.
  * @throws AppError 401, 403, 404 for what is no code that waits, 429 after ten of these
  */
-export async function findDevice(
+export async function findDeviceRequest(
   { db }: Deps,
   viewer: Viewer,
   userCode: string,
 ): Promise<DeviceRequest & { userCode: string }> {
   const { userId } = demandFullRights(viewer);
-  await takeGuess(db, userId);
-  const code = normal(userCode);
+  await countWrongCode(db, userId);
+  const code = normalizeUserCode(userCode);
   const row = await db.deviceRequest.findUnique({
     where: { userHash: hashSecret(code), status: 'pending', expiresAt: { gt: new Date() } },
     select: { client: true, scopes: true, days: true, address: true, createdAt: true },
   });
   if (!row) throw notFound('Code');
-  await giveGuessBack(db, userId);
-  return { ...row, scopes: row.scopes as Scope[], userCode: shown(code) };
+  await uncountWrongCode(db, userId);
+  return { ...row, scopes: row.scopes as Scope[], userCode: formatUserCode(code) };
 }
 
 /** @throws AppError as `findDevice` */
-export async function answerDevice(
+export async function answerDeviceRequest(
   { db }: Deps,
   viewer: Viewer,
   { userCode, approve }: { userCode: string; approve: boolean },
 ): Promise<DeviceRequest> {
   const account = demandFullRights(viewer);
-  const found = await findDevice({ db }, viewer, userCode);
+  const found = await findDeviceRequest({ db }, viewer, userCode);
   const tokenName = `${found.client} ${found.userCode}`;
   await inTransaction(db, async (tx) => {
     const { count } = await tx.deviceRequest.updateMany({
       // Of two who answer at once, one does.
-      where: { userHash: hashSecret(normal(userCode)), status: 'pending' },
+      where: { userHash: hashSecret(normalizeUserCode(userCode)), status: 'pending' },
       data: approve
         ? { status: 'approved', userId: account.userId, tokenName }
         : { status: 'refused' },
     });
     if (count === 0) throw notFound('Code');
     if (!approve) return;
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'device.approve',
       namespaceIds: [account.namespace.id],
       subject: account.userId,
@@ -248,7 +261,7 @@ export async function answerDevice(
   return found;
 }
 
-function normal(userCode: string): string {
+function normalizeUserCode(userCode: string): string {
   return userCode.toUpperCase().replace(/[^A-Z]/g, '');
 }
 
@@ -256,17 +269,17 @@ function normal(userCode: string): string {
  * Counts a code as wrong before it is looked up, in one statement that also compares: of codes that are tried at the same
  * time only ten are looked up. @throws AppError 429
  */
-async function takeGuess(db: Db, userId: string): Promise<void> {
-  const isRecent = Prisma.sql`device_guesses.since > now() - make_interval(secs => ${DEVICE_SECONDS})`;
+async function countWrongCode(db: Db, userId: string): Promise<void> {
+  const isRecent = Prisma.sql`device_guesses.since > now() - make_interval(secs => ${DEVICE_CODE_SECONDS})`;
   const taken = await db.$executeRaw`
     insert into device_guesses (user_id, wrong, since) values (${userId}, 1, now())
     on conflict (user_id) do update set
       wrong = case when ${isRecent} then device_guesses.wrong + 1 else 1 end,
       since = case when ${isRecent} then device_guesses.since else now() end
-    where device_guesses.wrong < ${MAX_WRONG} or not ${isRecent}`;
+    where device_guesses.wrong < ${MAX_WRONG_CODES} or not ${isRecent}`;
   if (taken > 0) return;
   const [row] = await db.$queryRaw<{ seconds: number }[]>`
-    select ceil(extract(epoch from since + make_interval(secs => ${DEVICE_SECONDS}) - now()))::int as seconds
+    select ceil(extract(epoch from since + make_interval(secs => ${DEVICE_CODE_SECONDS}) - now()))::int as seconds
     from device_guesses where user_id = ${userId}`;
   const retryAfter = Math.max(1, row?.seconds ?? 1);
   throw new AppError(
@@ -277,13 +290,13 @@ async function takeGuess(db: Db, userId: string): Promise<void> {
 }
 
 /** For a code that was right. */
-async function giveGuessBack(db: Db, userId: string): Promise<void> {
+async function uncountWrongCode(db: Db, userId: string): Promise<void> {
   await db.$executeRaw`
     update device_guesses set wrong = wrong - 1 where user_id = ${userId} and wrong > 0`;
 }
 
 /** For `upkeep.ts`. Those that are over are told so for an hour. @returns whether there is more */
-export async function removeOldDevices({ pool }: { pool: pg.Pool }): Promise<boolean> {
+export async function removeOldDeviceRequests({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from device_requests where expires_at < now() - interval '1 hour'`);
   await pool.query(`delete from device_guesses where since < now() - interval '1 hour'`);
   return false;

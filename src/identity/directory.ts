@@ -3,16 +3,16 @@
 import type { Namespace, Plan, Prisma } from '../../prisma/generated/client.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { readSlice, type Sorting } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { namespaceNamed } from './accounts.ts';
-import { record } from './audit.ts';
-import { searchable } from './credentials.ts';
+import { readCursorPage, type Sorting } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { resolveNamespace } from './accounts.ts';
+import { recordAudit } from './audit.ts';
+import { toSearchableName } from './credentials.ts';
 import { demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
 
-export type DirectoryInput = SliceRequest & {
+export type DirectoryInput = CursorPageRequest & {
   /** What stands in a name or, of a user, in the address. */
   text?: string | null;
 };
@@ -26,11 +26,11 @@ export async function sliceUsers<S extends Prisma.UserSelect>(
   viewer: Viewer,
   { text, ...range }: DirectoryInput,
   select: S,
-): Promise<Slice<Prisma.UserGetPayload<{ select: S }>>> {
+): Promise<CursorPage<Prisma.UserGetPayload<{ select: S }>>> {
   demandOperator(viewer);
-  const holds = containing(text);
+  const holds = toContains(text);
   const where: Prisma.UserWhereInput = holds ? { OR: [{ username: holds }, { email: holds }] } : {};
-  return readSlice(db.user, BY_USERNAME, range, { where, select });
+  return readCursorPage(db.user, BY_USERNAME, range, { where, select });
 }
 
 /** By name. @throws AppError 400, 401, 403 */
@@ -39,20 +39,20 @@ export async function sliceAllOrganizations<S extends Prisma.NamespaceSelect>(
   viewer: Viewer,
   { text, ...range }: DirectoryInput,
   select: S,
-): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
+): Promise<CursorPage<Prisma.NamespaceGetPayload<{ select: S }>>> {
   demandOperator(viewer);
-  const holds = containing(text);
+  const holds = toContains(text);
   const where: Prisma.NamespaceWhereInput = {
     kind: 'organization',
     deletedAt: null,
     ...(holds && { name: holds }),
   };
-  return readSlice(db.namespace, BY_NAME, range, { where, select });
+  return readCursorPage(db.namespace, BY_NAME, range, { where, select });
 }
 
 /** Names and addresses are kept in lower case. */
-function containing(text: string | null | undefined): { contains: string } | null {
-  const wanted = searchable(text ?? '')
+function toContains(text: string | null | undefined): { contains: string } | null {
+  const wanted = toSearchableName(text ?? '')
     .trim()
     .toLowerCase();
   // It becomes a pattern, in which these would stand for other characters.
@@ -70,14 +70,14 @@ export async function setPlan(
   { namespace: name, plan }: { namespace: string; plan: Plan },
 ): Promise<Namespace> {
   const operator = demandOperator(viewer);
-  const { id } = await namespaceNamed(db, name);
+  const { id } = await resolveNamespace(db, name);
   return inTransaction(db, async (tx) => {
     await tx.$executeRaw`select from namespaces where id = ${id} for update`;
     const before = await tx.namespace.findUniqueOrThrow({ where: { id }, include: { user: true } });
     if (before.plan === plan && (before.user?.plan ?? plan) === plan) return before;
     if (before.userId) await tx.user.update({ where: { id: before.userId }, data: { plan } });
     const namespace = await tx.namespace.update({ where: { id }, data: { plan } });
-    await record(tx, operator, {
+    await recordAudit(tx, operator, {
       action: 'plan.set',
       namespaceIds: [id],
       subject: id,

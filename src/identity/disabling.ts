@@ -4,11 +4,12 @@
  */
 
 import type { Prisma, User } from '../../prisma/generated/client.ts';
+import { OPERATORS_LOCK } from '../base/advisory-locks.ts';
 import { AppError } from '../base/errors.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { userNamed } from './accounts.ts';
-import { record } from './audit.ts';
+import { resolveUser } from './accounts.ts';
+import { recordAudit } from './audit.ts';
 import { type Account, demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
@@ -20,9 +21,9 @@ export async function disableUser(
   { username }: { username: string },
 ): Promise<User> {
   const operator = demandOperator(viewer);
-  const { userId, namespaceId } = await userNamed(db, username);
+  const { userId, namespaceId } = await resolveUser(db, username);
   return inTransaction(db, async (tx) => {
-    await demandDispensable(tx, operator, userId);
+    await demandNotSelfOrLastOperator(tx, operator, userId);
     return setDisabled(tx, operator, { userId, namespaceId }, new Date());
   });
 }
@@ -34,7 +35,7 @@ export async function enableUser(
   { username }: { username: string },
 ): Promise<User> {
   const operator = demandOperator(viewer);
-  const user = await userNamed(db, username);
+  const user = await resolveUser(db, username);
   return inTransaction(db, (tx) => setDisabled(tx, operator, user, null));
 }
 
@@ -50,7 +51,7 @@ async function setDisabled(
   });
   const user = await tx.user.findUniqueOrThrow({ where: { id: userId } });
   if (count > 0)
-    await record(tx, operator, {
+    await recordAudit(tx, operator, {
       action: disabledAt ? 'user.disable' : 'user.enable',
       namespaceIds: [namespaceId],
       subject: userId,
@@ -63,7 +64,7 @@ async function setDisabled(
  * Until the transaction ends nobody else disables or deletes an operator, so that of two who disable each other one stays.
  * @throws AppError 409 for oneself and the last operator
  */
-export async function demandDispensable(
+export async function demandNotSelfOrLastOperator(
   tx: Prisma.TransactionClient,
   operator: Account,
   userId: string,
@@ -73,7 +74,7 @@ export async function demandDispensable(
       'conflict',
       'You cannot disable or delete yourself: another operator has to do it',
     );
-  await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.operators'))`;
+  await tx.$executeRaw`select pg_advisory_xact_lock(hashtext(${OPERATORS_LOCK}))`;
   const others = await tx.user.count({
     where: { operator: true, disabledAt: null, id: { not: userId } },
   });

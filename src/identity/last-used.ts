@@ -11,7 +11,7 @@ import type { Account, CredentialKind } from './permissions.ts';
 const DELAY_MS = 250;
 const MINUTE_MS = 60_000;
 
-export type Usage = AsyncDisposable & {
+export type LastUsedRecorder = AsyncDisposable & {
   note(credential: Account['credential']): void;
 };
 
@@ -26,7 +26,13 @@ const STATEMENTS: Record<CredentialKind, string> = {
 };
 
 /** Disposing writes what is still noted. */
-export function recordUsage({ pool, log }: { pool: pg.Pool; log: Logger }): Usage {
+export function openLastUsedRecorder({
+  pool,
+  log,
+}: {
+  pool: pg.Pool;
+  log: Logger;
+}): LastUsedRecorder {
   let minute = 0;
   /** Noted in this minute already. */
   const seen = new Set<string>();

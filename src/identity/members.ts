@@ -5,10 +5,10 @@
 import type { Namespace, Prisma, Role } from '../../prisma/generated/client.ts';
 import { AppError } from '../base/errors.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { pageQuery, type Sorting, toSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { holdNamespace, namespaceNamed, userNamed } from './accounts.ts';
-import { record } from './audit.ts';
+import { buildPageQuery, type Sorting, toCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { lockNamespace, resolveNamespace, resolveUser } from './accounts.ts';
+import { recordAudit } from './audit.ts';
 import { can, demand, demandAccount, hasFullRights, type Viewer } from './permissions.ts';
 
 export type Membership = { namespaceId: string; userId: string; role: Role; createdAt: Date };
@@ -25,11 +25,11 @@ export async function findMember(
 ): Promise<Membership | null> {
   if (!can(viewer, 'namespace.read', key)) return null;
   const member = await db.member.findUnique({ where: { namespaceId_userId: key } });
-  return member ?? ownerOf(db, key);
+  return member ?? findOwner(db, key);
 }
 
 /** A user is a member of their own namespace without a row. */
-async function ownerOf(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
+async function findOwner(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
   const namespace = await db.namespace.findUnique({ where: { id: namespaceId, userId } });
   return namespace && { namespaceId, userId, role: 'admin', createdAt: namespace.createdAt };
 }
@@ -43,10 +43,10 @@ export async function setMember(
   viewer: Viewer,
   input: { namespace: string; username: string; role: Role },
 ): Promise<Membership> {
-  const key = await memberKey(db, viewer, input);
+  const key = await resolveMember(db, viewer, input);
   const { role } = input;
   return inTransaction(db, async (tx) => {
-    await holdNamespace(tx, key.namespaceId, 'no key update');
+    await lockNamespace(tx, key.namespaceId, 'no key update');
     const where = { namespaceId_userId: key };
     const before = await tx.member.findUnique({ where });
     if (before?.role === role) return before;
@@ -70,9 +70,9 @@ export async function removeMember(
   viewer: Viewer,
   input: { namespace: string; username: string },
 ): Promise<MemberKey | null> {
-  const key = await memberKey(db, viewer, input, { mayLeave: true });
+  const key = await resolveMember(db, viewer, input, { mayLeave: true });
   return inTransaction(db, async (tx) => {
-    await holdNamespace(tx, key.namespaceId, 'no key update');
+    await lockNamespace(tx, key.namespaceId, 'no key update');
     const before = await tx.member.findUnique({ where: { namespaceId_userId: key } });
     if (!before) return null;
     if (before.role === 'admin') await demandOtherAdmin(tx, key);
@@ -109,7 +109,7 @@ async function recordMember(
   { namespaceId, userId }: MemberKey,
   { username, role }: { username: string; role?: Role },
 ): Promise<void> {
-  await record(tx, demandAccount(viewer), {
+  await recordAudit(tx, demandAccount(viewer), {
     action,
     namespaceIds: [namespaceId],
     subject: userId,
@@ -118,24 +118,24 @@ async function recordMember(
   });
 }
 
-async function memberKey(
+async function resolveMember(
   db: Db,
   viewer: Viewer,
   input: { namespace: string; username: string },
   { mayLeave = false } = {},
 ): Promise<MemberKey> {
   const account = demandAccount(viewer);
-  const namespace = await namespaceNamed(db, input.namespace);
+  const namespace = await resolveNamespace(db, input.namespace);
   const isLeaving = mayLeave && account.username === input.username.toLowerCase();
   if (!isLeaving || !hasFullRights(account))
     demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
-  const { userId } = await userNamed(db, input.username);
+  const { userId } = await resolveUser(db, input.username);
   if (namespace.kind === 'user' && namespace.name === input.username.toLowerCase())
     throw new AppError('conflict', 'A user is always the admin of their own namespace');
   return { namespaceId: namespace.id, userId };
 }
 
-const BY_JOINING: Sorting = {
+const BY_JOIN_TIME: Sorting = {
   name: 'joined',
   column: 'createdAt',
   type: 'time',
@@ -148,10 +148,10 @@ export async function sliceMembers(
   { db }: Deps,
   viewer: Viewer,
   { id, userId, createdAt }: Pick<Namespace, 'id' | 'userId' | 'createdAt'>,
-  range: SliceRequest,
-): Promise<Slice<Membership>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<Membership>> {
   demand(viewer, 'namespace.read', { namespaceId: id });
-  const { where, orderBy, take } = pageQuery(BY_JOINING, range);
+  const { where, orderBy, take } = buildPageQuery(BY_JOIN_TIME, range);
   // As old as the namespace, and so the first.
   const owner: Membership[] =
     userId && range.after == null ? [{ namespaceId: id, userId, role: 'admin', createdAt }] : [];
@@ -160,7 +160,7 @@ export async function sliceMembers(
     orderBy,
     take: take - owner.length,
   });
-  return toSlice(BY_JOINING, range, [...owner, ...members], async () => {
+  return toCursorPage(BY_JOIN_TIME, range, [...owner, ...members], async () => {
     const count = await db.member.count({ where: { namespaceId: id } });
     return userId ? count + 1 : count;
   });

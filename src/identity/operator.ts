@@ -3,16 +3,17 @@
  * and a token for somebody who has lost theirs.
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
+import { FIRST_OPERATOR_LOCK } from '../base/advisory-locks.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { checkTokenName, recordToken } from './access-tokens.ts';
-import { insertUser, userNamed } from './accounts.ts';
+import { checkTokenName, recordTokenCreation } from './access-tokens.ts';
+import { insertUser, resolveUser } from './accounts.ts';
 import { SERVER } from './audit.ts';
-import { hashSecret, lifetime, newToken, taken } from './credentials.ts';
+import { computeLifetime, hashSecret, newToken, toTakenError } from './credentials.ts';
 
 /** The name of the token that `LOAM_ADMIN_TOKEN` gives. */
-const CONFIGURED = 'LOAM_ADMIN_TOKEN';
+const ENV_TOKEN_NAME = 'LOAM_ADMIN_TOKEN';
 
 /**
  * At each start: the operator and its namespace, unless there is one, and the token of the environment, valid
@@ -27,7 +28,7 @@ export async function seedOperator(
 ): Promise<string | undefined> {
   return db.$transaction(async (tx) => {
     // Two replicas on one database may both be starting for the first time.
-    await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.seedOperator'))`;
+    await tx.$executeRaw`select pg_advisory_xact_lock(hashtext(${FIRST_OPERATOR_LOCK}))`;
     const operator = await tx.user.findFirst({
       where: { operator: true },
       // The token of the environment would do nothing for one who is disabled.
@@ -45,7 +46,7 @@ export async function seedOperator(
         operator: true,
       }));
     const owner = { userId, namespaceId: namespace?.id ?? '' };
-    if (admin.token) await configureToken(tx, owner, admin.token);
+    if (admin.token) await upsertEnvToken(tx, owner, admin.token);
     if (admin.token || operator) return undefined;
     return insertToken(tx, owner, { name: 'first' });
   });
@@ -63,11 +64,11 @@ async function insertToken(
   const created = await tx.accessToken.create({
     data: { ...data, id: newId('pat'), userId, hash: hashSecret(token) },
   });
-  await recordToken(tx, SERVER, namespaceId, created);
+  await recordTokenCreation(tx, SERVER, namespaceId, created);
   return token;
 }
 
-async function configureToken(
+async function upsertEnvToken(
   tx: Db,
   { userId, namespaceId }: Owner,
   token: string,
@@ -84,11 +85,11 @@ async function configureToken(
   }
   const whole = { hash, scopes: [], namespaces: [], repositories: [], expiresAt: null };
   const configured = await tx.accessToken.upsert({
-    where: { userId_name: { userId, name: CONFIGURED } },
-    create: { ...whole, id: newId('pat'), userId, name: CONFIGURED },
+    where: { userId_name: { userId, name: ENV_TOKEN_NAME } },
+    create: { ...whole, id: newId('pat'), userId, name: ENV_TOKEN_NAME },
     update: { ...whole, lastUsedAt: null },
   });
-  await recordToken(tx, SERVER, namespaceId, configured);
+  await recordTokenCreation(tx, SERVER, namespaceId, configured);
 }
 
 /**
@@ -101,9 +102,9 @@ export async function issueToken(
   { username, name, expiresInDays }: { username: string; name: string; expiresInDays?: number },
 ): Promise<string> {
   checkTokenName(name);
-  const data = { name, ...(expiresInDays !== undefined && lifetime(expiresInDays)) };
-  const owner = await userNamed(db, username);
+  const data = { name, ...(expiresInDays !== undefined && computeLifetime(expiresInDays)) };
+  const owner = await resolveUser(db, username);
   return inTransaction(db, (tx) => insertToken(tx, owner, data)).catch((error) => {
-    throw taken(error, `${username} already has a token of this name`);
+    throw toTakenError(error, `${username} already has a token of this name`);
   });
 }

@@ -20,10 +20,10 @@ export const SCOPES = [
 export type Scope = (typeof SCOPES)[number];
 
 /** Each level includes those before it. */
-const LEVELS: readonly Role[] = ['read', 'write', 'admin'];
+const ROLES_ASCENDING: readonly Role[] = ['read', 'write', 'admin'];
 
-function isEnough(held: Role, needed: Role): boolean {
-  return LEVELS.indexOf(held) >= LEVELS.indexOf(needed);
+function includesRole(held: Role, needed: Role): boolean {
+  return ROLES_ASCENDING.indexOf(held) >= ROLES_ASCENDING.indexOf(needed);
 }
 
 /** A scope that is given includes these. */
@@ -104,7 +104,7 @@ export type Target = {
   visibility?: Visibility;
 };
 
-export function withImplied(scopes: readonly Scope[]): Set<Scope> {
+export function withImpliedScopes(scopes: readonly Scope[]): Set<Scope> {
   return new Set(scopes.flatMap((scope) => [scope, ...(IMPLIED[scope] ?? [])]));
 }
 
@@ -141,21 +141,24 @@ export function reachOf(viewer: Viewer, action: Action): Reach {
   const { role, scope } = ACTIONS[action];
   const { scopes, repositories } = viewer;
   if (scopes && (scope === null || !scopes.has(scope))) return { visibilities };
-  return { visibilities, within: { namespaces: namespacesWhere(viewer, role), repositories } };
+  return { visibilities, within: { namespaces: namespacesWithRole(viewer, role), repositories } };
 }
 
 /** Where the viewer has the role at least, as far as the credential is not narrowed to others; null: everywhere. */
-function namespacesWhere(viewer: Account, role: Role): ReadonlySet<string> | null {
+function namespacesWithRole(viewer: Account, role: Role): ReadonlySet<string> | null {
   const { operator, namespaces } = viewer;
-  return operator ? namespaces : new Set(memberOf(viewer, role));
+  return operator ? namespaces : new Set(namespacesAsMember(viewer, role));
 }
 
 /**
  * The ids of the namespaces where the viewer has the role at least as a member, which an operator is not of all; as far
  * as the credential is not narrowed to others.
  */
-export function memberOf({ namespace, roles, namespaces }: Account, role: Role): string[] {
-  const members = [...roles].filter(([, held]) => isEnough(held, role));
+export function namespacesAsMember(
+  { namespace, roles, namespaces }: Account,
+  role: Role,
+): string[] {
+  const members = [...roles].filter(([, held]) => includesRole(held, role));
   const all = [namespace.id, ...members.map(([id]) => id)];
   return namespaces ? all.filter((id) => namespaces.has(id)) : all;
 }
@@ -178,7 +181,7 @@ export function can(viewer: Viewer, action: Action, target: Target): boolean {
  * What to ask before a repository or job is known: whether the viewer may do it to any of the namespace. For a
  * credential that is narrowed to repositories, to one of them.
  */
-export function anyIn(viewer: Viewer, namespaceId: string): Target {
+export function anyTargetIn(viewer: Viewer, namespaceId: string): Target {
   const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
   return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
 }
@@ -194,7 +197,7 @@ export function demand(viewer: Viewer, action: Action, target: Target): void {
 function whyNot(viewer: Account, action: Action, { namespaceId }: Target): string {
   const { role, scope, what } = ACTIONS[action];
   const own = roleIn(viewer, namespaceId);
-  if (own === null || !isEnough(own, role))
+  if (own === null || !includesRole(own, role))
     return `You may not ${what} in this namespace: that needs the role ${role}, and ${own ? `yours is ${own}` : 'you are not a member'}`;
   const lacks = () => {
     const { scopes, namespaces } = viewer;

@@ -11,18 +11,18 @@
 import type pg from 'pg';
 import { AppError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
-import { isDatabaseAway } from '../platform/database/outage.ts';
-import { accountsOf, demandValid } from './authenticate.ts';
+import { isDatabaseUnavailable } from '../platform/database/outage.ts';
+import { demandValidAccount, readAccounts } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
 /** A round may take a second, and its answers are good for five. */
 const ROUND_MS = 4_000;
 const FRESH_MS = 5_000;
 /** After a round that failed. */
-const AGAIN_MS = 500;
+const RETRY_MS = 500;
 
 /** What must hold for as long as a stream is open. */
-export type Rule = {
+export type AccessRule = {
   /** Streams of one credential with the same key share the answer. */
   key: string;
   /** Is given the viewer with the rights of this moment. @throws AppError when it may not see this any more */
@@ -36,20 +36,20 @@ export type Recheck = Disposable & {
    * To be called before something is shown. Undefined: the last answer is fresh. Else settles with the next one.
    * @throws AppError when it is a refusal; `signal.reason` when that aborts
    */
-  fresh(signal: AbortSignal): Promise<void> | undefined;
+  waitForFreshCheck(signal: AbortSignal): Promise<void> | undefined;
 };
 
 export type Rechecks = AsyncDisposable & {
   /** For a viewer that has just been found to be allowed. */
-  watch(viewer: Viewer, rule: Rule): Recheck;
+  watch(viewer: Viewer, rule: AccessRule): Recheck;
   /** How many checks are registered. Tests see here whether one was not removed. */
   readonly streams: number;
 };
 
 type Subject = {
   credential: Account['credential'] | null;
-  rule: Rule;
-  askedAt: number;
+  rule: AccessRule;
+  checkedAt: number;
   streams: Set<AbortController>;
 };
 
@@ -59,50 +59,50 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
   let timer: NodeJS.Timeout | undefined;
   let round: Promise<void> | undefined;
   /** Settles with the round that is under way or next. */
-  let asked = Promise.withResolvers<void>();
+  let roundEnd = Promise.withResolvers<void>();
   let failing = false;
 
   /** The next round comes a while after this one, for as long as there is a stream. */
   function schedule(ms: number): void {
     clearTimeout(timer);
     const needed = subjects.size > 0 && !closed.signal.aborted;
-    timer = needed ? setTimeout(ask, ms) : undefined;
+    timer = needed ? setTimeout(startRound, ms) : undefined;
   }
 
-  function ask(): void {
+  function startRound(): void {
     timer = undefined;
-    round = askAll().then(
-      () => finished(ROUND_MS),
+    round = checkAll().then(
+      () => finishRound(ROUND_MS),
       (error) => {
         if (!failing) log.warn({ err: error }, 'open streams wait: their rights cannot be asked');
         failing = true;
-        finished(AGAIN_MS);
+        finishRound(RETRY_MS);
       },
     );
   }
 
-  function finished(nextMs: number): void {
+  function finishRound(nextMs: number): void {
     round = undefined;
     if (nextMs === ROUND_MS) failing = false;
     schedule(nextMs);
-    asked.resolve();
-    asked = Promise.withResolvers<void>();
+    roundEnd.resolve();
+    roundEnd = Promise.withResolvers<void>();
   }
 
-  async function askAll(): Promise<void> {
+  async function checkAll(): Promise<void> {
     const now = Date.now();
     const all = [...subjects.values()];
     const credentials = all.flatMap(({ credential }) => credential ?? []);
-    const accounts = await accountsOf(pool, credentials);
+    const accounts = await readAccounts(pool, credentials);
     let failure: unknown;
     // One after the other: most rules only look at the account, and the rest must not take the whole pool.
     for (const subject of all) {
       const { credential, rule, streams } = subject;
       try {
-        await rule.demand(credential ? demandValid(accounts.get(credential.id)) : ANONYMOUS);
-        subject.askedAt = now;
+        await rule.demand(credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS);
+        subject.checkedAt = now;
       } catch (error) {
-        if (isDatabaseAway(error)) throw error;
+        if (isDatabaseUnavailable(error)) throw error;
         if (error instanceof AppError) for (const stream of streams) stream.abort(error);
         else failure = error;
       }
@@ -110,9 +110,9 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
     if (failure) throw failure;
   }
 
-  async function waitFor(subject: Subject, ended: AbortSignal): Promise<void> {
+  async function waitUntilFresh(subject: Subject, ended: AbortSignal): Promise<void> {
     while (!isFresh(subject)) {
-      await Promise.race([asked.promise, aborted(ended)]);
+      await Promise.race([roundEnd.promise, whenAborted(ended)]);
       ended.throwIfAborted();
     }
   }
@@ -124,7 +124,7 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
       const subject = subjects.get(key) ?? {
         credential,
         rule,
-        askedAt: Date.now(),
+        checkedAt: Date.now(),
         streams: new Set(),
       };
       subjects.set(key, subject);
@@ -133,10 +133,10 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
       if (!timer && !round) schedule(ROUND_MS);
       return {
         refused: stream.signal,
-        fresh(signal) {
+        waitForFreshCheck(signal) {
           stream.signal.throwIfAborted();
           if (isFresh(subject)) return undefined;
-          return waitFor(subject, AbortSignal.any([signal, stream.signal, closed.signal]));
+          return waitUntilFresh(subject, AbortSignal.any([signal, stream.signal, closed.signal]));
         },
         [Symbol.dispose]() {
           subject.streams.delete(stream);
@@ -159,11 +159,11 @@ export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rec
 
 const ANONYMOUS: Viewer = { kind: 'anonymous' };
 
-function isFresh({ askedAt }: Subject): boolean {
+function isFresh({ checkedAt: askedAt }: Subject): boolean {
   return Date.now() - askedAt <= FRESH_MS;
 }
 
-function aborted(signal: AbortSignal): Promise<void> {
+function whenAborted(signal: AbortSignal): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
   signal.addEventListener('abort', () => resolve(), { once: true });
   if (signal.aborted) resolve();
@@ -177,7 +177,7 @@ function aborted(signal: AbortSignal): Promise<void> {
 export async function* whileAllowed<T>(
   { rechecks }: { rechecks: Rechecks },
   viewer: Viewer,
-  rule: Rule,
+  rule: AccessRule,
   signal: AbortSignal,
   open: (ended: AbortSignal) => AsyncIterable<T>,
 ): AsyncGenerator<T> {
@@ -185,7 +185,7 @@ export async function* whileAllowed<T>(
   const { refused } = right;
   try {
     for await (const event of open(AbortSignal.any([signal, refused]))) {
-      const wait = right.fresh(signal);
+      const wait = right.waitForFreshCheck(signal);
       if (wait) await wait;
       yield event;
     }

@@ -5,14 +5,15 @@
  * A key belongs to one of them, whichever: who signs in with it must be known by it alone.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import { sshKeysLock } from '../base/advisory-locks.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import { isId, newId } from '../base/ids.ts';
 import { fingerprintOf, isKeyType, readWireKey } from '../platform/crypto/ssh-keys.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { record } from './audit.ts';
-import { demandFullRights, demandOwn, taken } from './credentials.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { recordAudit } from './audit.ts';
+import { demandFullRights, demandOwn, toTakenError } from './credentials.ts';
 import { type Account, can, demand, hasFullRights, type Viewer } from './permissions.ts';
 
 export type SshKey = {
@@ -30,9 +31,9 @@ export type DeployKey = SshKey & { write: boolean; repositoryId: string };
 type Deps = { db: Db };
 
 /** Of a user, and deploy keys of a repository. */
-const MAX_KEYS = 100;
+const MAX_KEYS_PER_OWNER = 100;
 
-const TAKEN =
+const KEY_IN_USE =
   'key: it is in use already; a key belongs to one account, or is a deploy key of one repository';
 
 /**
@@ -45,13 +46,18 @@ export async function addSshKey(
   input: { title: string; key: string },
 ): Promise<SshKey> {
   const account = demandFullRights(viewer);
-  const { fingerprint, ...named } = read(input);
+  const { fingerprint, ...named } = checkKeyInput(input);
   const data = { id: newId('ssh'), userId: account.userId, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
     const where = { userId: account.userId, repositoryId: null };
-    await demandFew(tx, where, account.userId, `A user may have ${MAX_KEYS} SSH keys`);
+    await demandBelowLimit(
+      tx,
+      where,
+      account.userId,
+      `A user may have ${MAX_KEYS_PER_OWNER} SSH keys`,
+    );
     const created = await tx.sshKey.create({ data, select: keyColumns });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'ssh_key.add',
       namespaceIds: [account.namespace.id],
       subject: created.id,
@@ -60,7 +66,7 @@ export async function addSshKey(
     });
     return created;
   }).catch((error) => {
-    throw taken(error, TAKEN, 'key');
+    throw toTakenError(error, KEY_IN_USE, 'key');
   });
 }
 
@@ -73,7 +79,7 @@ export async function deleteSshKey({ db }: Deps, viewer: Viewer, id: string): Pr
   await inTransaction(db, async (tx) => {
     const { count } = await tx.sshKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('SSH key');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'ssh_key.delete',
       namespaceIds: [account.namespace.id],
       subject: id,
@@ -89,11 +95,11 @@ export async function sliceSshKeys(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<SshKey>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<SshKey>> {
   const { userId } = demandOwn(viewer, ofUser);
   const query = { where: { userId, repositoryId: null }, select: keyColumns };
-  return readSlice<SshKey>(db.sshKey, NEWEST, range, query);
+  return readCursorPage<SshKey>(db.sshKey, NEWEST_FIRST, range, query);
 }
 
 /** Those of the ids that are the viewer's own. */
@@ -118,16 +124,20 @@ export async function addDeployKey(
   viewer: Viewer,
   input: { repositoryId: string; title: string; key: string; write: boolean },
 ): Promise<DeployKey> {
-  const { account, namespaceId } = await administered(db, viewer, input.repositoryId);
+  const { account, namespaceId } = await demandAdministeredRepository(
+    db,
+    viewer,
+    input.repositoryId,
+  );
   const { repositoryId, write } = input;
-  const { fingerprint, ...named } = read(input);
+  const { fingerprint, ...named } = checkKeyInput(input);
   const { userId } = account;
   const data = { id: newId('deploy'), userId, repositoryId, write, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
-    const limit = `A repository may have ${MAX_KEYS} deploy keys`;
-    await demandFew(tx, { repositoryId }, repositoryId, limit);
+    const limit = `A repository may have ${MAX_KEYS_PER_OWNER} deploy keys`;
+    await demandBelowLimit(tx, { repositoryId }, repositoryId, limit);
     const created = await tx.sshKey.create({ data, select: deployColumns });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'deploy_key.add',
       namespaceIds: [namespaceId],
       subject: created.id,
@@ -136,7 +146,7 @@ export async function addDeployKey(
     });
     return toDeployKey(created);
   }).catch((error) => {
-    throw taken(error, TAKEN, 'key');
+    throw toTakenError(error, KEY_IN_USE, 'key');
   });
 }
 
@@ -148,11 +158,11 @@ export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string):
     : null;
   if (!row?.repositoryId) throw notFound('Deploy key');
   const { repositoryId } = row;
-  const { account, namespaceId } = await administered(db, viewer, repositoryId);
+  const { account, namespaceId } = await demandAdministeredRepository(db, viewer, repositoryId);
   await inTransaction(db, async (tx) => {
     const { count } = await tx.sshKey.deleteMany({ where: { id } });
     if (count === 0) throw notFound('Deploy key');
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'deploy_key.delete',
       namespaceIds: [namespaceId],
       subject: id,
@@ -168,11 +178,13 @@ export async function sliceDeployKeys(
   { db }: Deps,
   viewer: Viewer,
   repositoryId: string,
-  range: SliceRequest,
-): Promise<Slice<DeployKey>> {
-  await administered(db, viewer, repositoryId);
+  range: CursorPageRequest,
+): Promise<CursorPage<DeployKey>> {
+  await demandAdministeredRepository(db, viewer, repositoryId);
   const query = { where: { repositoryId }, select: deployColumns };
-  return readSlice(db.sshKey, NEWEST, range, query, (rows: DeployRow[]) => rows.map(toDeployKey));
+  return readCursorPage(db.sshKey, NEWEST_FIRST, range, query, (rows: DeployRow[]) =>
+    rows.map(toDeployKey),
+  );
 }
 
 /** Those of the ids whose repositories the viewer administers. */
@@ -213,19 +225,20 @@ function toDeployKey({ repositoryId, ...row }: DeployRow): DeployKey {
  * Additions to one owner follow each other, because the count is made under a lock that lasts until the commit.
  * @throws AppError 409
  */
-async function demandFew(
+async function demandBelowLimit(
   tx: Db,
   where: Prisma.SshKeyWhereInput,
   ownerId: string,
   limit: string,
 ): Promise<void> {
   await tx.$executeRaw`
-    select pg_advisory_xact_lock(hashtextextended(${`sshKeys ${ownerId}`}, 0))`;
-  if ((await tx.sshKey.count({ where })) >= MAX_KEYS) throw new AppError('conflict', limit);
+    select pg_advisory_xact_lock(hashtextextended(${sshKeysLock(ownerId)}, 0))`;
+  if ((await tx.sshKey.count({ where })) >= MAX_KEYS_PER_OWNER)
+    throw new AppError('conflict', limit);
 }
 
 /** What is kept of a key that is added. @throws AppError 400 */
-function read({ title, key }: { title: string; key: string }) {
+function checkKeyInput({ title, key }: { title: string; key: string }) {
   const { text, fingerprint, comment } = parsePublicKey(key);
   const name = title || comment.slice(0, 100);
   if (!/^[^\p{C}]{1,100}$/u.test(name) || name.trim() !== name)
@@ -237,7 +250,7 @@ function read({ title, key }: { title: string; key: string }) {
 }
 
 /** @throws AppError 401, 403, 404 */
-async function administered(
+async function demandAdministeredRepository(
   db: Db,
   viewer: Viewer,
   repositoryId: string,
@@ -262,7 +275,7 @@ type PublicKey = {
   comment: string;
 };
 
-const MAX_TEXT = 16_384;
+const MAX_PUBLIC_KEY = 16_384;
 
 /** @throws AppError 400 naming `key` */
 export function parsePublicKey(given: string): PublicKey {
@@ -272,7 +285,7 @@ export function parsePublicKey(given: string): PublicKey {
       'key',
       'this is a private key, which nobody else may see; replace it, and give the public one (the file that ends in .pub)',
     );
-  if (text.length > MAX_TEXT || /[\r\n\0]/.test(text))
+  if (text.length > MAX_PUBLIC_KEY || /[\r\n\0]/.test(text))
     throw invalid('key', 'must be one line: the content of a file that ends in .pub');
   const [type = '', encoded = '', ...comment] = text.split(/[ \t]+/);
   if (!isKeyType(type)) throw invalid('key', whyNotType(type));

@@ -1,6 +1,6 @@
 /**
- * What jobs use of their hardware: measured while they run, with the peaks kept for afterwards. The samples before the
- * last one are in `usage-history.ts`.
+ * Measures the resource usage of running jobs. The job's row has the last sample and the peaks; `usage-history.ts` has the
+ * samples over time.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -11,16 +11,16 @@ import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Handle, Runner, Usage } from '../runners/runner.ts';
 import { isOver } from './state.ts';
-import { openUsageHistory, percent, type UsageHistory } from './usage-history.ts';
+import { openUsageHistory, toPercent, type UsageHistory } from './usage-history.ts';
 
-export type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
+type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
 
-/** The first samples come soon, so that a short job is measured too. Milliseconds between them. */
-const FIRST_MS = [500, 1_500, 3_000];
-const EVERY_MS = 5_000;
+/** Milliseconds before the first samples, which come early so that short jobs are measured too. */
+const FIRST_INTERVALS_MS = [500, 1_500, 3_000];
+const INTERVAL_MS = 5_000;
 const GIB = 2 ** 30;
 
-/** Measures until `signal` aborts. A sample that fails is left out; a retried job keeps its peaks. */
+/** Takes samples until `signal` aborts. A failed sample is skipped; a retried job keeps its peaks. */
 export async function sampleUsage(
   { db, pool, runner, log }: { db: Db; pool: pg.Pool; log: Logger } & { runner: Runner },
   { jobId, attemptId }: { jobId: string; attemptId: string },
@@ -29,14 +29,15 @@ export async function sampleUsage(
 ): Promise<void> {
   let peaks: { memory: number; disk: number } | undefined;
   let history: UsageHistory | undefined;
-  const failed = (error: unknown) => log.warn({ err: error, job: jobId }, 'a job was not measured');
+  const logFailure = (error: unknown) =>
+    log.warn({ err: error, job: jobId }, 'Cannot measure the job');
   for (let i = 0; !signal.aborted; i++) {
-    await delay(FIRST_MS[i] ?? EVERY_MS, undefined, { signal }).catch(() => {});
+    await delay(FIRST_INTERVALS_MS[i] ?? INTERVAL_MS, undefined, { signal }).catch(() => {});
     if (signal.aborted) break;
     try {
       const sample = await runner.stats(handle);
       if (!sample) continue;
-      peaks ??= await peaksOf(db, jobId);
+      peaks ??= await readPeaks(db, jobId);
       peaks.memory = Math.max(peaks.memory, sample.memoryBytes);
       peaks.disk = Math.max(peaks.disk, sample.diskBytes);
       const { memory: peakMemoryBytes, disk: peakDiskBytes } = peaks;
@@ -48,34 +49,34 @@ export async function sampleUsage(
       history ??= await openUsageHistory(pool, attemptId);
       await history.add({ ...sample, time: new Date() });
     } catch (error) {
-      failed(error);
+      logFailure(error);
     }
   }
-  await history?.end().catch(failed);
+  await history?.end().catch(logFailure);
 }
 
-async function peaksOf(db: Pick<Db, 'job'>, jobId: string) {
+async function readPeaks(db: Pick<Db, 'job'>, jobId: string) {
   const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
-  const before = row?.usage as StoredUsage | null | undefined;
-  return { memory: before?.peakMemoryBytes ?? 0, disk: before?.peakDiskBytes ?? 0 };
+  const previous = row?.usage as StoredUsage | null | undefined;
+  return { memory: previous?.peakMemoryBytes ?? 0, disk: previous?.peakDiskBytes ?? 0 };
 }
 
-export type Analytics = {
+type Analytics = {
   gpuUtilizationPercent: number;
   cpuUtilizationPercent: number;
   memoryUsedGb: number;
   diskUsedGb: number;
 };
 
-/** The last sample; of a job that is over, with the peaks of memory and disk. Zeros before the first one. */
+/** The last sample; for a finished job, with the peaks of memory and disk. All values are 0 before the first sample. */
 export function analyticsOf({ usage, status }: { usage: unknown; status: JobStatus }): Analytics {
   const sample = usage as StoredUsage | null;
-  const over = isOver(status);
-  const memory = (over ? sample?.peakMemoryBytes : sample?.memoryBytes) ?? 0;
-  const disk = (over ? sample?.peakDiskBytes : sample?.diskBytes) ?? 0;
+  const hasEnded = isOver(status);
+  const memory = (hasEnded ? sample?.peakMemoryBytes : sample?.memoryBytes) ?? 0;
+  const disk = (hasEnded ? sample?.peakDiskBytes : sample?.diskBytes) ?? 0;
   return {
-    gpuUtilizationPercent: percent(sample?.gpuPercent),
-    cpuUtilizationPercent: percent(sample?.cpuPercent),
+    gpuUtilizationPercent: toPercent(sample?.gpuPercent),
+    cpuUtilizationPercent: toPercent(sample?.cpuPercent),
     memoryUsedGb: Math.round(memory / GIB),
     diskUsedGb: Math.round(disk / GIB),
   };

@@ -1,39 +1,38 @@
 /**
- * The commit of a job on its way to the worker, which may be on another machine than the repository.
- *
- * A process that has the repository checks it out of its folder. Any other asks the server that has it for a pack, and
- * never reads the folder itself: a network file system may show it what was there seconds ago. The server sends
- * nothing but the commit of a job, to the attempt that holds the job and has not started yet.
+ * Checks out the commit of a job on the worker, which may be on another machine than the repository. A process that has the
+ * repository uses its folder. Any other process requests a pack from the server that has it, and never reads the folder itself,
+ * because a network file system may show stale data. The server sends only the commit of a job, and only to the attempt that
+ * holds the job and has not started yet.
  */
 
 import { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, busy, notFound } from '../base/errors.ts';
-import { diskRoom } from '../base/hardware.ts';
+import { diskLimits } from '../base/hardware.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { ServerAway } from '../cluster/cluster.ts';
-import { streamOfServer } from '../cluster/streams.ts';
+import { ServerUnavailable } from '../cluster/cluster.ts';
+import { defineRemoteStream } from '../cluster/streams.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { QueueTimeout } from '../platform/limits/fair-semaphore.ts';
 import {
   type CheckoutHead,
   checkout,
+  type LocalCheckoutInput,
   receiveCheckout,
   sendCheckout,
-  type WholeInput,
 } from '../repositories/checkouts.ts';
 import type { LargeFiles } from '../repositories/lfs/store/store.ts';
 
-type WorkerInput = WholeInput & { attemptId: string; signal: AbortSignal };
+type WorkerInput = LocalCheckoutInput & { attemptId: string; signal: AbortSignal };
 
 /**
- * Makes the folder `dir`, with the commit of the attempt's job.
- * @throws AppError with the reason for the job's user; ServerAway when no server can send the commit at the moment
+ * Creates the folder `dir` with the commit of the attempt's job.
+ * @throws AppError with a reason for the user of the job; ServerAway if no server can send the commit now
  */
 export type Checkout = (input: WorkerInput) => Promise<void>;
 
-/** For a process that answers requests: what it has itself comes out of its folder. */
+/** For a process that serves requests: uses its own repositories, and requests all others from their servers. */
 export function openCheckouts(services: {
   db: Db;
   git: Git;
@@ -43,12 +42,12 @@ export function openCheckouts(services: {
 }): Checkout {
   const elsewhere = openRemoteCheckouts(services);
   return ({ attemptId, ...input }) =>
-    services.cluster.elsewhere(input.repositoryId)
+    services.cluster.remoteOwner(input.repositoryId)
       ? elsewhere({ attemptId, ...input })
       : checkout(services, input);
 }
 
-/** For a process that has no repositories. */
+/** For a process without repositories. */
 export function openRemoteCheckouts(services: {
   db: Db;
   cluster: Cluster;
@@ -56,37 +55,37 @@ export function openRemoteCheckouts(services: {
 }): Checkout {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;
-    const member = services.cluster.elsewhere(repositoryId);
-    // It has come to this process since it was looked for elsewhere.
-    if (!member) throw new ServerAway('the repository has moved');
-    const asked = { repositoryId, input: { attemptId, commitSha }, signal };
-    await readPack(services, member, asked, (head, pack) =>
+    const member = services.cluster.remoteOwner(repositoryId);
+    // The repository was moved to this process since the caller checked; the retry finds it here.
+    if (!member) throw new ServerUnavailable('the repository has moved');
+    const request = { repositoryId, input: { attemptId, commitSha }, signal };
+    await readPack(services, member, request, (head, pack) =>
       receiveCheckout(services, input, head, pack),
     ).catch((error) => {
-      // What stands in the database has changed: the next try looks there again.
-      const changed = error instanceof AppError && error.code === 'not_found';
-      throw changed ? new ServerAway('the server does not find the attempt') : error;
+      // The attempt has changed in the database meanwhile, and the next try reads it again.
+      const isChanged = error instanceof AppError && error.code === 'not_found';
+      throw isChanged ? new ServerUnavailable('the server does not find the attempt') : error;
     });
   };
 }
 
-/** All checkouts of other machines together have half of the transfers at most. */
-const TURN = 'checkouts for workers';
+/** The semaphore key of all checkouts for other machines: together they get at most half of the transfers. */
+const TRANSFER_KEY = 'checkouts for workers';
 
-type Asked = { attemptId: string; commitSha: string };
+type CheckoutRequest = { attemptId: string; commitSha: string };
 
-const readPack = streamOfServer<Asked, CheckoutHead>(
+const readPack = defineRemoteStream<CheckoutRequest, CheckoutHead>(
   'checkout',
   async (services, repositoryId, { attemptId, commitSha }, { begin, signal }) => {
     const { git } = services;
-    const limits = await demandWaiting(services, { attemptId, repositoryId, commitSha });
+    const limits = await demandWaitingAttempt(services, { attemptId, repositoryId, commitSha });
     const send = (stopping: AbortSignal) => {
       const until = AbortSignal.any([signal, stopping]);
       const input = { repositoryId, commitSha, signal: until, ...limits };
       return sendCheckout(services, input, begin);
     };
     await git.transfers
-      .take(() => git.tasks.run(send), { key: TURN, signal })
+      .run(() => git.tasks.run(send), { key: TRANSFER_KEY, signal })
       .catch((error) => {
         throw error instanceof QueueTimeout
           ? busy('Too many fetches and pushes are under way')
@@ -96,12 +95,12 @@ const readPack = streamOfServer<Asked, CheckoutHead>(
 );
 
 /**
- * What the disk of the job has room for.
- * @throws AppError 404 unless the attempt holds a job of this commit and repository, and waits for them
+ * @returns the limits of the job's disk
+ * @throws AppError 404 unless the attempt holds a job with this repository and commit and has not started
  */
-async function demandWaiting(
+async function demandWaitingAttempt(
   { db }: { db: Db },
-  { attemptId, repositoryId, commitSha }: Asked & { repositoryId: string },
+  { attemptId, repositoryId, commitSha }: CheckoutRequest & { repositoryId: string },
 ): Promise<{ maxBytes: number; maxFiles: number }> {
   const attempt = await db.jobAttempt.findFirst({
     where: {
@@ -113,5 +112,5 @@ async function demandWaiting(
     select: { job: { select: { diskGb: true } } },
   });
   if (!attempt) throw notFound('Attempt');
-  return diskRoom(attempt.job.diskGb);
+  return diskLimits(attempt.job.diskGb);
 }

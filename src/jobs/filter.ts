@@ -1,22 +1,22 @@
-/** What a list of jobs is filtered by, as conditions for a statement by hand in which `r` is the job. */
+/** Filters of job lists, as SQL conditions in which `r` is the job. */
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, invalid } from '../base/errors.ts';
-import { userNamed } from '../identity/accounts.ts';
+import { resolveUser } from '../identity/accounts.ts';
 import type { Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import { getRepository, keyOf } from '../repositories/repositories.ts';
-import { checkKey, checkValue } from './labels.ts';
-import { isJobName } from './request.ts';
+import { getRepository, parseFullName } from '../repositories/repositories.ts';
+import { checkLabelKey, checkLabelValue } from './labels.ts';
+import { checkJobName } from './request.ts';
 
-/** What jobs must have, all of it, to be listed. What is left out is not asked. */
+/** A job must meet all given conditions to be listed. */
 export type Filter = {
-  /** Any of them. */
+  /** Any of these statuses. */
   statuses?: readonly JobStatus[] | null;
-  /** Any of them. */
+  /** Any of these GPU models. */
   gpus?: readonly string[] | null;
-  /** Each of them, with one of the values, or with any when none are given. */
+  /** All of these labels, each with one of the values, or with any value if none is given. */
   labels?: readonly { key: string; values?: readonly string[] | null }[] | null;
   namePrefix?: string | null;
   /** The name of a user. */
@@ -31,24 +31,24 @@ export type Filter = {
   completedTo?: Date | null;
 };
 
-/** Of labels in a filter, and of values of one. */
+/** Maximum number of labels in a filter, and of values of a label. */
 const MAX_TERMS = 20;
 
 type Deps = { db: Db; pool: pg.Pool };
 type Conditions = {
-  /** Apart, because the jobs of each status have an order of their own; null: of any. */
+  /** Not in `where`, because an index has the jobs of each status in order; null: any status. */
   statuses: readonly JobStatus[] | null;
-  /** Apart as well; null: of any, or asked of each job in `where`. */
+  /** Not in `where`, for the same reason; null: any GPU, or the condition is in `where`. */
   gpus: readonly string[] | null;
-  /** All of them hold. */
+  /** All must hold. */
   where: Prisma.Sql[];
 };
 
 /**
- * What a filter asks of a job. Names are looked up first, so that the query has constants to go by.
- * @throws AppError 400, 404 for a creator who is no user
+ * Builds the conditions of a filter. Names are resolved to ids first, so that the query planner sees constants.
+ * @throws AppError 400, 404 if the creator does not exist
  */
-export async function conditions(
+export async function buildConditions(
   services: Deps,
   viewer: Viewer,
   filter: Filter,
@@ -57,19 +57,18 @@ export async function conditions(
   const { statuses, gpus, labels, namePrefix, creator, repository, image } = filter;
   const where: Prisma.Sql[] = [];
   if (labels && labels.length > MAX_TERMS)
-    throw invalid('labels', `must not be more than ${MAX_TERMS}`);
-  for (const { key, values } of labels ?? []) where.push(labelled(key, values));
+    throw invalid('labels', `must not have more than ${MAX_TERMS} entries`);
+  for (const { key, values } of labels ?? []) where.push(labelCondition(key, values));
   if (namePrefix != null) {
-    if (!isJobName(namePrefix))
-      throw invalid('namePrefix', 'must be 1 to 100 letters, digits, hyphens and underscores');
-    // It becomes a pattern, in which an underscore would stand for any character.
+    checkJobName('namePrefix', namePrefix);
+    // In a LIKE pattern an unescaped underscore matches any character.
     where.push(sql`r.name like ${`${namePrefix.replaceAll('_', '\\_')}%`}`);
   }
   if (creator != null) {
-    const { userId } = await userNamed(services.db, creator);
+    const { userId } = await resolveUser(services.db, creator);
     where.push(sql`r.created_by_id = ${userId}`);
   }
-  if (repository != null) where.push(await ofRepository(services, viewer, repository));
+  if (repository != null) where.push(await repositoryCondition(services, viewer, repository));
   if (image != null) where.push(sql`r.image = ${image}`);
   for (const column of ['created', 'completed'] as const) {
     const [from, to] = [filter[`${column}From`], filter[`${column}To`]];
@@ -79,27 +78,31 @@ export async function conditions(
     if (to) where.push(sql`${at} < ${to}::timestamptz`);
   }
   const hasIndex = gpus != null && !gpus.includes('none');
-  // The index is of these alone: most jobs have no GPU, and would be written to it for nothing.
+  // The index covers only jobs with a GPU: most jobs have none and would make it larger without need.
   if (hasIndex) where.push(sql`r.gpu <> 'none'`);
   else if (gpus) where.push(sql`r.gpu = any(${[...gpus]})`);
   return { statuses: statuses ?? null, gpus: hasIndex ? gpus : null, where };
 }
 
-function labelled(key: string, values: readonly string[] | null | undefined): Prisma.Sql {
+function labelCondition(key: string, values: readonly string[] | null | undefined): Prisma.Sql {
   const { sql } = Prisma;
-  checkKey('labels', key);
+  checkLabelKey('labels', key);
   if (values && values.length > MAX_TERMS)
     throw invalid('labels', `${key} must not have more than ${MAX_TERMS} values`);
-  for (const value of values ?? []) checkValue('labels', value);
+  for (const value of values ?? []) checkLabelValue('labels', value);
   const among = values ? sql`l.value = any(${[...values]})` : sql`true`;
-  // With the namespace, which the label's index begins with.
+  // The namespace is the first column of the index on labels.
   return sql`exists (select 1 from job_labels l
     where l.job_id = r.id and l.namespace_id = r.namespace_id and l.key = ${key} and ${among})`;
 }
 
-/** By id where it exists and the viewer may see it, also if it had another name; else by the name at the job's creation. */
-async function ofRepository(services: Deps, viewer: Viewer, repo: string): Promise<Prisma.Sql> {
-  const key = keyOf('repository', repo);
+/** By id, whatever its name was, if the repository exists and is visible to the viewer; else by the name in the job. */
+async function repositoryCondition(
+  services: Deps,
+  viewer: Viewer,
+  repo: string,
+): Promise<Prisma.Sql> {
+  const key = parseFullName('repository', repo);
   try {
     const { id } = await getRepository(services, viewer, key, {});
     return Prisma.sql`r.repository_id = ${id}`;

@@ -1,19 +1,23 @@
-/** Following jobs: who may, where it begins, and what is sent, for GraphQL and for event streams. */
+/** Streams of logs and job events for GraphQL subscriptions and server-sent events: permissions, start, and contents. */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, invalid } from '../base/errors.ts';
-import { anyIn, demand, type Viewer } from '../identity/permissions.ts';
+import { anyTargetIn, demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
-import { follow, followed, stopping } from '../platform/events/subscribers.ts';
+import {
+  parseFollowedNamespaces,
+  serverStopping,
+  subscribeToEvents,
+} from '../platform/events/read.ts';
 import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { Entry } from './logs/pages.ts';
-import { checkTail, type LogQuery, startOf } from './logs/read.ts';
+import { checkTail, type LogQuery, streamStart } from './logs/read.ts';
 import type { JobPayload } from './payload.ts';
 import { isOver } from './state.ts';
 
@@ -21,15 +25,15 @@ type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 export type LogLineEvent = { kind: 'log'; seq: number; timestamp: Date; message: string };
 export type StatusEvent = { kind: 'status'; seq: number; timestamp: Date; status: JobStatus };
-/** `seq` is that of the last entry. */
+/** `seq` is the number of the last entry. */
 export type EndEvent = { kind: 'end'; seq: number; status: JobStatus; exitCode: number | null };
 export type LogEvent = LogLineEvent | StatusEvent | EndEvent;
 
 type LogRequest = JobKey & { after?: number | null };
 
 /**
- * The log from `after` on, to the end of the job.
- * @throws AppError 400, 401, 403, 404, before the first event; later when the viewer may not see it any more
+ * Follows the log after the entry `after` until the job ends.
+ * @throws AppError 400, 401, 403, 404 before the first event; later if the viewer loses access
  */
 export async function followLog(
   services: Deps,
@@ -43,7 +47,7 @@ export async function followLog(
     });
 }
 
-/** As `followLog`, with what was read at once as one event: thousands of lines a second cost some events. */
+/** As `followLog`, with one event for each read, so that thousands of lines a second are only a few events. */
 export async function followLogBatches(
   services: Deps,
   viewer: Viewer,
@@ -58,23 +62,23 @@ async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogReq
   if (after != null && (after < 0 || (!hasEnded(job) && after > lastSeqOf(job))))
     throw invalid('after', 'must be 0 or the seq of an entry');
   return {
-    rule: ruleOf(services, job),
+    rule: readRuleOf(services, job),
     async *batches(ended: AbortSignal): AsyncGenerator<LogBatch> {
       for await (const events of logEvents(services, job.id, after ?? 0, ended)) {
         yield events;
         if (events.at(-1)?.kind === 'end') return;
       }
-      if (!ended.aborted) throw stopping();
+      if (!ended.aborted) throw serverStopping();
     },
   };
 }
 
 /**
- * The lines that `query` selects and what comes after them; or what comes after `lastSeen`, to the end.
- * @returns what opens it, and throws when the viewer may not see it any more; null when the job is over and
- *   nothing comes after `lastSeen`
- * @throws AppError 400 (also for a `lastSeen` that no event has yet), 401, 403, 404, and 409 for a job that is not running,
- *   unless it is resumed
+ * Opens a stream of the lines that `query` selects and all later entries; or of all entries after `lastSeen`.
+ * @returns a function that starts the stream, which throws if the viewer loses access; null if the job is over and nothing
+ *   comes after `lastSeen`
+ * @throws AppError 400 (also if no event has the id `lastSeen` yet), 401, 403, 404, and 409 for a job that is not running,
+ *   unless the stream is resumed
  */
 export async function openStream(
   services: Deps,
@@ -82,16 +86,17 @@ export async function openStream(
   key: JobKey,
   query: StreamQuery,
 ): Promise<OpenStream | null> {
-  return openStreamOf(services, viewer, await getJob(services, viewer, key, streamColumns), query);
+  const job = await getJob(services, viewer, key, streamColumns);
+  return openStreamOfJob(services, viewer, job, query);
 }
 
 export type StreamQuery = LogQuery & { lastSeen: number | null };
 type OpenStream = (signal: AbortSignal) => AsyncGenerator<LogBatch>;
-/** What was read at once. All who follow a job get the same array, so what is made of it for one is good for the others. */
+/** The entries of one read. All followers of a job get the same array, so an encoding of it can be shared. */
 export type LogBatch = readonly LogEvent[];
 
-/** As `openStream`, for a job that the viewer was found to be allowed to see. */
-export async function openStreamOf(
+/** As `openStream`, for a job that the viewer may see, as the caller has checked. */
+export async function openStreamOfJob(
   services: Deps,
   viewer: Viewer,
   job: AccessRow & StreamRow,
@@ -100,7 +105,7 @@ export async function openStreamOf(
   checkTail(query.tail);
   const { id, status } = job;
   const from = (start: number) => {
-    const rule = ruleOf(services, job);
+    const rule = readRuleOf(services, job);
     return (signal: AbortSignal) =>
       whileAllowed(services, viewer, rule, signal, (ended) =>
         logEvents(services, id, start, ended),
@@ -109,20 +114,20 @@ export async function openStreamOf(
   if (lastSeen !== null) {
     const last = lastSeqOf(job);
     if (hasEnded(job)) return lastSeen >= last ? null : from(lastSeen);
-    // A job of this name that was deleted may have had so many. Nothing would be sent until this one has as many.
+    // The id may come from a deleted job of the same name. Nothing would be sent until this job has as many entries.
     if (lastSeen > last)
-      throw invalid(null, `Last-Event-ID: must be the id of an event; the last one has ${last}`);
+      throw invalid(null, `Last-Event-ID: must be the id of an event; the last event has ${last}`);
     return from(lastSeen);
   }
   if (status !== 'running')
     throw new AppError(
       'conflict',
-      `Only a running job can be streamed, and this one has the status ${status}; with the header Last-Event-ID: 0 the whole stream is sent`,
+      `Only a running job can be streamed, and the status of this job is ${status}; send the header Last-Event-ID: 0 to get the whole stream`,
     );
-  return from(await startOf(services, id, query));
+  return from(await streamStart(services, id, query));
 }
 
-/** What decides whether a stream goes on: a cancelled job prints until its attempt has ended. */
+/** The columns that decide whether a stream continues. A cancelled job prints until its attempt has ended. */
 export const streamColumns = {
   status: true,
   nextSeq: true,
@@ -130,7 +135,7 @@ export const streamColumns = {
 } as const;
 type StreamRow = Prisma.JobGetPayload<{ select: typeof streamColumns }>;
 
-/** Whether nothing more is printed. */
+/** Whether the job can print no more lines. */
 function hasEnded({ status, attempts }: StreamRow): boolean {
   return isOver(status) && attempts.length === 0;
 }
@@ -139,21 +144,21 @@ function lastSeqOf({ nextSeq }: StreamRow): number {
   return Number(nextSeq) - 1;
 }
 
-/** For as long as it is followed. A repository that is deleted takes the job from credentials narrowed to it. */
-export function ruleOf(
+/** The permission that must hold while a job is followed. Credentials restricted to a repository lose it on its deletion. */
+export function readRuleOf(
   { db }: { db: Db },
   { id, namespaceId, repositoryId }: Omit<AccessRow, 'createdById'>,
-): Rule {
+): AccessRule {
   return {
     key: `job ${id}`,
     async demand(viewer) {
-      const narrowed = viewer.kind === 'account' && viewer.repositories !== null;
+      const isRestricted = viewer.kind === 'account' && viewer.repositories !== null;
       const select = { repositoryId: true };
-      const now = narrowed && (await db.job.findUnique({ where: { id }, select }));
-      // A job that is deleted ends what follows it by itself.
+      const current = isRestricted && (await db.job.findUnique({ where: { id }, select }));
+      // If the job was deleted, the old repository is used: the stream ends by itself.
       demand(viewer, 'job.read', {
         namespaceId,
-        repositoryId: now ? now.repositoryId : repositoryId,
+        repositoryId: current ? current.repositoryId : repositoryId,
       });
     },
   };
@@ -170,29 +175,29 @@ async function* logEvents(
     if (step.kind === 'end') yield [{ ...step, seq }];
     else if (step.kind === 'entries') {
       seq = step.entries.at(-1)?.seq ?? seq;
-      yield batchOf(step.entries);
+      yield toBatch(step.entries);
     }
   }
 }
 
 const batches = new WeakMap<readonly Entry[], LogBatch>();
 
-function batchOf(entries: readonly Entry[]): LogBatch {
-  const known = batches.get(entries);
-  if (known) return known;
-  const batch = entries.map(eventOf);
+function toBatch(entries: readonly Entry[]): LogBatch {
+  const cached = batches.get(entries);
+  if (cached) return cached;
+  const batch = entries.map(toLogEvent);
   batches.set(entries, batch);
   return batch;
 }
 
-/** An entry as it is sent. */
-export function eventOf(entry: Entry): LogLineEvent | StatusEvent {
+/** The event for a journal entry. */
+export function toLogEvent(entry: Entry): LogLineEvent | StatusEvent {
   if (entry.kind === 'log') return entry;
   const { kind, seq, timestamp, message: status } = entry;
   return { kind, seq, timestamp, status };
 }
 
-/** `job.queued` and so on. */
+/** For example `job.queued`. */
 export type JobEventType = `job.${JobStatus | 'deleted'}`;
 
 export type JobEvent = {
@@ -204,7 +209,7 @@ export type JobEvent = {
   name: string;
   status: JobStatus;
   exitCode: number | null;
-  // Null in events of versions that kept less of the job.
+  // Null in events of earlier versions, which stored fewer fields.
   namespace: string | null;
   progress: string | null;
   retryCount: number | null;
@@ -213,9 +218,9 @@ export type JobEvent = {
 };
 
 /**
- * What happens to the jobs of some namespaces, or to one job of the only one until it is deleted.
- * @throws AppError 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later when
- *   the viewer may not see them any more
+ * Follows the events of all jobs in some namespaces, or of one job in a single namespace until it is deleted.
+ * @throws AppError 401, 403, 404 at once; 400 with the first read if `after` is not the cursor of an event; later if the
+ *   viewer loses access
  */
 export async function followEvents(
   services: Deps,
@@ -226,39 +231,40 @@ export async function followEvents(
     after,
   }: { namespaces: readonly string[]; name?: string | null; after?: number | null },
 ): Promise<(signal: AbortSignal) => AsyncGenerator<JobEvent>> {
-  const [owner, ...others] = followed(owners, name);
+  const [owner, ...others] = parseFollowedNamespaces(owners, name);
   const ids: string[] = [];
-  for (const each of [owner, ...others]) {
-    const { id } = await namespaceOf(services, each, viewer);
-    demand(viewer, 'job.read', anyIn(viewer, id));
+  for (const ownerName of [owner, ...others]) {
+    const { id } = await namespaceOf(services, ownerName, viewer);
+    demand(viewer, 'job.read', anyTargetIn(viewer, id));
     ids.push(id);
   }
   const job = name == null ? null : await getJob(services, viewer, { namespace: owner, name }, {});
-  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
+  const onlyRepositories = viewer.kind === 'account' ? viewer.repositories : null;
   const query = {
     namespaceIds: ids,
     subject: job?.id,
     prefix: 'job.',
     after: after ?? null,
   };
-  const rule: Rule = job
-    ? ruleOf(services, job)
+  const rule: AccessRule = job
+    ? readRuleOf(services, job)
     : {
         key: `jobs of ${ids.join()}`,
         demand: (now) => {
-          for (const id of ids) demand(now, 'job.read', anyIn(now, id));
+          for (const id of ids) demand(now, 'job.read', anyTargetIn(now, id));
         },
       };
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      for await (const event of follow(services, query, ended)) {
-        if (!narrowed || narrowed.has(String(event.data.repositoryId))) yield jobEventOf(event);
+      for await (const event of subscribeToEvents(services, query, ended)) {
+        if (!onlyRepositories || onlyRepositories.has(String(event.data.repositoryId)))
+          yield toJobEvent(event);
         if (job && event.type === 'job.deleted') return;
       }
     });
 }
 
-function jobEventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {
+function toJobEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {
   const job = data.job as JobPayload | undefined;
   return {
     id,

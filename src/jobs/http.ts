@@ -1,4 +1,4 @@
-/** Express's side of jobs: the log as server-sent events and as text, and the download of artifacts. */
+/** Express handlers for jobs: the log as server-sent events and as text, and downloads of artifacts. */
 
 import { once } from 'node:events';
 import { basename } from 'node:path';
@@ -11,24 +11,24 @@ import type { Config } from '../base/config/config.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Urls } from '../base/urls.ts';
-import type { Usage } from '../identity/last-used.ts';
-import type { Rechecks, Rule } from '../identity/rechecks.ts';
+import type { LastUsedRecorder } from '../identity/last-used.ts';
+import type { AccessRule, Rechecks } from '../identity/rechecks.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
 import { parseTime } from '../platform/database/times.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { Metrics } from '../platform/metrics/metrics.ts';
 import type { ByteRange, Storage } from '../platform/storage/storage.ts';
-import { closingOf } from '../platform/web/connections.ts';
-import { answerOf } from '../platform/web/error-response.ts';
-import { otherMethod } from '../platform/web/methods.ts';
-import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
+import { closeSignal } from '../platform/web/connections.ts';
+import { toErrorResponse } from '../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../platform/web/methods.ts';
+import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { type LogBatch, type LogEvent, openStream } from './following.ts';
-import { demandText, openLinkedStream } from './logs/links.ts';
+import { demandLogText, openLinkedStream } from './logs/links.ts';
 import { checkTail } from './logs/read.ts';
-import { logText } from './logs/walk.ts';
+import { streamLogText } from './logs/walk.ts';
 
 export type Deps = {
   pool: pg.Pool;
@@ -38,31 +38,30 @@ export type Deps = {
   metrics: Metrics;
   signer: Signer;
   log: Logger;
-  usage: Usage;
+  usage: LastUsedRecorder;
   urls: Urls;
   storage: Storage;
   config: Config;
 };
 
-/** How often a comment is sent, so that no proxy closes a stream on which nothing happens (decisions section 4). */
-const SIGN_OF_LIFE_MS = 15_000;
+/** Interval of keepalive comments, so that no proxy closes an idle stream. */
+const KEEPALIVE_MS = 15_000;
 
-/** The parameters of a log request, as its operation declares them. */
-type LogValues = { namespace: string; name: string; tail?: number; since?: Date };
+/** The parameters of a log request, as its REST operation declares them. */
+type LogParameters = { namespace: string; name: string; tail?: number; since?: Date };
 
 /**
- * Answers a log request that has `stream=true`; `values` are its parameters, of the right types already.
+ * Handles a log request with `stream=true`. `values` are its parsed parameters.
  *
- * Each event carries the number of its journal entry as `id`, so a client that comes back with
- * `Last-Event-ID`, as EventSource does by itself, goes on exactly where it was cut off. At the very end the
- * answer is 204, after which an EventSource does not connect again. When the viewer may not see the job any more, the
- * last event is `error`, with the error's envelope.
+ * The `id` of each event is the number of its journal entry, so a client that reconnects with `Last-Event-ID`, as EventSource
+ * does automatically, resumes where it was disconnected. After the end the response is 204, which tells an EventSource not to
+ * reconnect. If the viewer loses access, the last event is `error` with the error body.
  */
 export function streamLogs(services: Deps) {
   return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
-    const { namespace, name, tail, since } = values as LogValues;
+    const { namespace, name, tail, since } = values as LogParameters;
     const query = { tail, since: since ?? null };
-    const lastSeen = lastEventId(req.get('last-event-id'));
+    const lastSeen = parseEventId(req.get('last-event-id'));
     const key = { namespace, name };
     const open = await openStream(services, req.viewer, key, { ...query, lastSeen });
     await sendEvents(services, req, res, open);
@@ -71,7 +70,7 @@ export function streamLogs(services: Deps) {
 
 type Opened = Awaited<ReturnType<typeof openStream>>;
 
-/** The events of a log as they come, until its end or until either side goes. */
+/** Sends the events of a log until it ends, the client disconnects, or the server stops. */
 async function sendEvents(
   services: Deps,
   req: Request,
@@ -82,33 +81,33 @@ async function sendEvents(
   if (!open) return void res.status(204).end();
   res.status(200);
   res.setHeader('Content-Type', 'text/event-stream; charset=utf-8');
-  // nginx would hold lines back until a buffer is full.
+  // Without this header nginx buffers lines.
   res.setHeader('X-Accel-Buffering', 'no');
   if (req.method === 'HEAD') return void res.end();
   res.flushHeaders();
-  const gone = closingOf(res);
+  const disconnected = closeSignal(res);
   using _ = services.metrics.streamOpened('log');
-  // Also while the database is away and there is nothing to send.
-  const sign = setInterval(() => {
-    // To one who does not read it would only pile up, and keep the connection from being cut.
+  // A timer, so that comments are sent even while the database is unavailable.
+  const keepalive = setInterval(() => {
+    // For a client that does not read, comments would pile up and keep its connection from being closed.
     if (!res.writableNeedDrain) res.write(': still here\n\n');
-  }, SIGN_OF_LIFE_MS);
+  }, KEEPALIVE_MS);
   try {
-    for await (const batch of open(gone)) {
-      if (gone.aborted) break;
-      sign.refresh();
-      if (!res.write(textOf(batch))) await drained(res, gone);
+    for await (const batch of open(disconnected)) {
+      if (disconnected.aborted) break;
+      keepalive.refresh();
+      if (!res.write(encodeBatch(batch))) await waitForDrain(res, disconnected);
     }
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
-    res.write(`event: error\ndata: ${JSON.stringify(answerOf(error, req.id).body)}\n\n`);
+    res.write(`event: error\ndata: ${JSON.stringify(toErrorResponse(error, req.id).body)}\n\n`);
   } finally {
-    clearInterval(sign);
+    clearInterval(keepalive);
   }
   res.end();
 }
 
-function lastEventId(text: string | undefined, name = 'Last-Event-ID'): number | null {
+function parseEventId(text: string | undefined, name = 'Last-Event-ID'): number | null {
   if (!text) return null;
   const seq = Number(text);
   if (!/^\d+$/.test(text) || !Number.isSafeInteger(seq))
@@ -116,26 +115,27 @@ function lastEventId(text: string | undefined, name = 'Last-Event-ID'): number |
   return seq;
 }
 
-/** Until a slow client has taken what was written, or is gone: nothing piles up here meanwhile. */
-async function drained(res: Response, gone: AbortSignal): Promise<void> {
-  await once(res, 'drain', { signal: gone }).catch(() => {});
+/** Waits until a slow client has read the written data or is gone, so that nothing is buffered meanwhile. */
+async function waitForDrain(res: Response, disconnected: AbortSignal): Promise<void> {
+  await once(res, 'drain', { signal: disconnected }).catch(() => {});
 }
 
-/** Made once for all who follow a job: for a thousand of them it was most of what a line costs. */
-const texts = new WeakMap<LogBatch, Buffer>();
+/** Each batch is encoded once for all followers: with a thousand followers, encoding was most of the cost of a line. */
+const encodedBatches = new WeakMap<LogBatch, Buffer>();
 
-function textOf(batch: LogBatch): Buffer {
-  const known = texts.get(batch);
-  if (known) return known;
+function encodeBatch(batch: LogBatch): Buffer {
+  const cached = encodedBatches.get(batch);
+  if (cached) return cached;
   const events = batch.map(
-    (event) => `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(dataOf(event))}\n\n`,
+    (event) =>
+      `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(eventData(event))}\n\n`,
   );
   const text = Buffer.from(events.join(''));
-  texts.set(batch, text);
+  encodedBatches.set(batch, text);
   return text;
 }
 
-function dataOf(event: LogEvent): object {
+function eventData(event: LogEvent): object {
   switch (event.kind) {
     case 'log':
       return { timestamp: event.timestamp, message: event.message };
@@ -146,34 +146,38 @@ function dataOf(event: LogEvent): object {
   }
 }
 
-/** A log by address: as plain text, and as a stream for those who have a link to it. */
+/** Routes of logs: as plain text, and as an event stream for holders of a link. */
 export function logsRouter(services: Deps): Router {
   const router = Router();
   router.get('/artifacts/:namespace/:jobId/log.txt', async (req, res) => {
-    const timestamps = booleanOf(req.query, 'timestamps');
-    const { id, name, rule } = await demandText(services, req.viewer, req.params, req.query);
-    using _ = endWhenRefused(services, req, res, rule);
-    protect(res);
+    const timestamps = parseBoolean(req.query, 'timestamps');
+    const { id, name, rule } = await demandLogText(services, req.viewer, req.params, req.query);
+    using _ = abortWhenRefused(services, req, res, rule);
+    setDownloadHeaders(res);
     res.attachment(`${name}.log`);
     res.type('text/plain; charset=utf-8');
     res.vary('Accept-Encoding');
-    const zips = req.acceptsEncodings('gzip', 'identity') === 'gzip';
-    if (zips) res.setHeader('Content-Encoding', 'gzip');
+    const acceptsGzip = req.acceptsEncodings('gzip', 'identity') === 'gzip';
+    if (acceptsGzip) res.setHeader('Content-Encoding', 'gzip');
     if (req.method === 'HEAD') return void res.end();
-    const text = Readable.from(logText(services, id, { timestamps }));
+    const text = Readable.from(streamLogText(services, id, { timestamps }));
     try {
-      await (zips ? pipeline(text, createGzip({ level: 1 }), res) : pipeline(text, res));
+      await (acceptsGzip ? pipeline(text, createGzip({ level: 1 }), res) : pipeline(text, res));
     } catch (error) {
-      // Broken off, so that nobody takes it for whole. Of a client that goes there is nothing to tell.
+      // The connection is destroyed so that the client does not take the log for complete. A disconnect is not logged.
       const isGone = (error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE';
-      if (!isGone) services.log.error({ err: error, job: id }, 'a log was not sent to its end');
+      if (!isGone) services.log.error({ err: error, job: id }, 'Cannot send the whole log');
       res.destroy();
     }
   });
   router.get('/artifacts/:namespace/:jobId/log/events', async (req, res) => {
-    const { tail, since, after, ...signature } = textsOf(req.query, ['tail', 'since', 'after']);
-    const lastSeen = lastEventId(req.get('last-event-id')) ?? lastEventId(after, 'after');
-    const query = { tail: tailOf(tail), since: timeOf(since), lastSeen };
+    const { tail, since, after, ...signature } = demandSingleValues(req.query, [
+      'tail',
+      'since',
+      'after',
+    ]);
+    const lastSeen = parseEventId(req.get('last-event-id')) ?? parseEventId(after, 'after');
+    const query = { tail: parseTail(tail), since: parseSince(since), lastSeen };
     await sendEvents(
       services,
       req,
@@ -183,45 +187,45 @@ export function logsRouter(services: Deps): Router {
   });
   router.all(
     ['/artifacts/:namespace/:jobId/log.txt', '/artifacts/:namespace/:jobId/log/events'],
-    only,
+    onlyGet,
   );
   return router;
 }
 
 type Query = Record<string, unknown>;
 
-/** The parameters named are single texts, or left out. @throws AppError 400 */
-function textsOf<Name extends string>(query: Query, names: readonly Name[]) {
+/** Checks that each of the named parameters is given at most once. @throws AppError 400 */
+function demandSingleValues<Name extends string>(query: Query, names: readonly Name[]) {
   for (const name of names)
     if (query[name] !== undefined && typeof query[name] !== 'string')
       throw invalid(name, 'must be given once');
   return query as Query & Partial<Record<Name, string>>;
 }
 
-function booleanOf(query: Query, name: string): boolean {
-  const value = textsOf(query, [name])[name] ?? 'false';
+function parseBoolean(query: Query, name: string): boolean {
+  const value = demandSingleValues(query, [name])[name] ?? 'false';
   if (value !== 'true' && value !== 'false') throw invalid(name, 'must be true or false');
   return value === 'true';
 }
 
-function tailOf(text: string | undefined): number | null {
+function parseTail(text: string | undefined): number | null {
   if (text === undefined) return null;
-  // What is no number is out of range too.
+  // Text that is not a number is reported as out of range.
   return checkTail(/^\d+$/.test(text) ? Number(text) : 0);
 }
 
-function timeOf(text: string | undefined): Date | null {
+function parseSince(text: string | undefined): Date | null {
   if (text === undefined) return null;
   const time = parseTime(text);
   if (!time) throw invalid('since', 'must be an ISO 8601 timestamp with an offset');
   return time;
 }
 
-const only = otherMethod(['GET']);
-/** Of an address at the storage's own server: it is followed at once. */
-const LINK_S = 60;
+const onlyGet = refuseOtherMethods(['GET']);
+/** Lifetime of a redirect to the object storage, which clients follow at once. */
+const REDIRECT_LINK_S = 60;
 
-/** What a job left, as a whole and file by file. */
+/** Routes of artifacts: the whole archive, and single files. */
 export function artifactsRouter(services: Deps): Router {
   const router = Router();
   const { storage, config } = services;
@@ -237,10 +241,10 @@ export function artifactsRouter(services: Deps): Router {
     const found = await storage.stat(archive);
     if (!found) throw notFound('Artifacts');
     const name = `${jobId}.tar.gz`;
-    const link = config.storageRedirect ? await storage.link(archive, LINK_S, name) : null;
-    protect(res);
+    const link = config.storageRedirect ? await storage.link(archive, REDIRECT_LINK_S, name) : null;
+    setDownloadHeaders(res);
     if (link) return void res.redirect(302, link);
-    using _ = endWhenRefused(services, req, res, rule);
+    using _ = abortWhenRefused(services, req, res, rule);
     res.attachment(name);
     res.type('application/gzip');
     const { size, version: etag, modifiedAt } = found;
@@ -260,30 +264,30 @@ export function artifactsRouter(services: Deps): Router {
       { namespace, jobId, path },
       req.query,
     );
-    using _ = endWhenRefused(services, req, res, rule);
+    using _ = abortWhenRefused(services, req, res, rule);
     const file = await openArtifact(services, key, path);
     if (!file) throw notFound('Artifact');
-    protect(res);
+    setDownloadHeaders(res);
     res.attachment(basename(path));
     res.type('application/octet-stream');
     res.setHeader('Content-Length', file.sizeBytes);
     if (req.method === 'HEAD') return void res.end();
-    // A client that goes away ends both; what it has seen then is short of Content-Length.
+    // A failure destroys both sides; the client notices, because it got less than Content-Length.
     await pipeline(await file.open(), res).catch(() => res.destroy());
   });
   router.all(
     ['/artifacts/:namespace/:jobId/artifacts.tar.gz', '/artifacts/:namespace/:jobId/files/*path'],
-    only,
+    onlyGet,
   );
   return router;
 }
 
-/** A download may take hours: it is broken off when its viewer may not have it any more. */
-function endWhenRefused(
+/** Aborts a download, which may take hours, when its viewer loses access. */
+function abortWhenRefused(
   { rechecks }: { rechecks: Rechecks },
   req: Request,
   res: Response,
-  rule: Rule | null,
+  rule: AccessRule | null,
 ): Disposable | undefined {
   if (!rule) return undefined;
   const right = rechecks.watch(req.viewer, rule);
@@ -291,8 +295,8 @@ function endWhenRefused(
   return right;
 }
 
-/** What a job wrote is never shown as a page of this site. */
-function protect(res: Response): void {
-  neverAsPage(res);
+/** Output of a job must never be rendered as a page of this site. */
+function setDownloadHeaders(res: Response): void {
+  forbidRendering(res);
   res.setHeader('Cache-Control', 'private, no-cache');
 }

@@ -1,8 +1,8 @@
 /**
- * Jobs, for those who may: create, find, cancel, delete. They are listed in `lists.ts`; what a job goes through stands
- * in `state.ts`, who runs it in `worker.ts`.
+ * Creates, reads, cancels and deletes jobs, with permission checks. See `lists.ts` for lists, `state.ts` for the state
+ * machine, and `worker/worker.ts` for the worker.
  *
- * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
+ * Callers pass the columns that they need as `select`, so that one query serves them and the permission checks.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -12,35 +12,35 @@ import { AppError, notFound } from '../base/errors.ts';
 import { costPerHour } from '../base/hardware.ts';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
-import { canBeNamespace } from '../base/names.ts';
+import { isPossibleNamespaceName } from '../base/names.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
-import { namespaceNamed } from '../identity/accounts.ts';
-import { type Change, record } from '../identity/audit.ts';
-import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { resolveNamespace } from '../identity/accounts.ts';
+import { type AuditedChange, recordAudit } from '../identity/audit.ts';
+import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../platform/database/client.ts';
-import { wake } from '../platform/events/outbox.ts';
+import { notifyReaders } from '../platform/events/outbox.ts';
 import type { Storage } from '../platform/storage/storage.ts';
-import { resolveBranch, type Source } from '../repositories/repositories.ts';
+import { type CommitSource, resolveBranch } from '../repositories/repositories.ts';
 import type { Outcome } from '../runners/runner.ts';
-import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
+import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { jobRows } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
-import { ranUntil } from './runtime.ts';
+import { runSpanUntil } from './runtime.ts';
 import type { SecretBox } from './secrets.ts';
-import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
+import { isOver, lockJob, moveJob, PHASES, publishJobEvent, statusTopic } from './state.ts';
 import { visibleTo } from './visibility.ts';
-import { poolWaitsFor } from './worker-capacity.ts';
+import { describeWait } from './worker-capacity.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
 export type { JobEventData } from './payload.ts';
 export type { CreateInput, NamedValue } from './request.ts';
 export { visibleTo } from './visibility.ts';
 
-/** How an attempt ended; null in the database while it lasts. */
+/** How an attempt ended; null in the database while the attempt is open. */
 export type AttemptOutcome = Outcome['kind'];
 
 type Select = Prisma.JobSelect;
@@ -48,7 +48,7 @@ type Row<S extends Select> = Prisma.JobGetPayload<{ select: S }>;
 
 export type JobKey = { namespace: string; name: string };
 
-/** What the rules need of every row. */
+/** The columns that permission checks need. */
 const accessColumns = {
   id: true,
   namespaceId: true,
@@ -58,8 +58,8 @@ const accessColumns = {
 export type AccessRow = Row<typeof accessColumns>;
 
 /**
- * @returns the job, and `env` once more: nobody is shown it ever after.
- * @throws AppError 400, 401, 403 (right or quota), 404 (namespace, repository, branch), 409, 422.
+ * @returns the job, and `env` for the last time: its values are never shown again
+ * @throws AppError 400, 401, 403 (permission or quota), 404 (namespace, repository, branch), 409, 422
  */
 export async function createJob<S extends Select>(
   services: {
@@ -76,8 +76,8 @@ export async function createJob<S extends Select>(
   select: S,
 ): Promise<{ job: Row<S>; env: readonly NamedValue[] }> {
   demandAccount(viewer);
-  const namespace = await namespaceNamed(services.pool, input.namespace);
-  demand(viewer, 'job.create', anyIn(viewer, namespace.id));
+  const namespace = await resolveNamespace(services.pool, input.namespace);
+  demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
   const request = checkRequest(input);
   const { repo, branch } = request;
   const source = repo === null ? null : await resolveBranch(services, viewer, { repo, branch });
@@ -89,14 +89,14 @@ export type NewJob = {
   namespace: { id: string; name: string; plan: Plan };
   request: ReturnType<typeof checkRequest>;
   /** Null without a repository. */
-  source: Source | null;
-  /** The id of the job that it repeats. */
+  source: CommitSource | null;
+  /** The id of the job of which this is a rerun. */
   rerunOfId?: string;
 };
 
 /**
- * Writes a job that the viewer was found to be allowed to create.
- * @throws AppError 401, 403 (right for the repository, quota), 404 (repository), 409 naming `name`
+ * Inserts a job after the caller has checked that the viewer may create it.
+ * @throws AppError 401, 403 (permission for the repository, quota), 404 (repository), 409 naming `name`
  */
 export async function insertJob<S extends Select>(
   services: { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox },
@@ -106,7 +106,7 @@ export async function insertJob<S extends Select>(
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
   const { env, secrets, labels, ...settings } = request;
-  // Again with the repository, because the credential may be narrowed to others.
+  // Checked again with the repository, because the credential may be restricted to other repositories.
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId: source?.repositoryId });
 
   const id = newId('job');
@@ -123,21 +123,21 @@ export async function insertJob<S extends Select>(
     env,
     secrets: sealed,
     costPerHour: costPerHour(settings).toFixed(),
-    progress: await poolWaitsFor(services, settings),
+    progress: await describeWait(services, settings),
     rerunOfId: rerunOfId ?? null,
   };
   const { name, image, gpu } = settings;
   const { repo, branch } = data;
-  const change: Change = {
+  const change: AuditedChange = {
     action: rerunOfId ? 'job.rerun' : 'job.create',
     namespaceIds: [namespace.id],
     subject: id,
     name,
     details: { repo, branch, image, gpu, ...(rerunOfId && { rerunOf: rerunOfId }) },
   };
-  const made = { data, labels, namespace, author, change };
-  return writeNewJob(services, made, select).catch((error) => {
-    // Deleted since its branch was read.
+  const newJob = { data, labels, namespace, author, change };
+  return writeNewJob(services, newJob, select).catch((error) => {
+    // The repository was deleted after its branch was read.
     if (violatesReference(error, 'repository_id')) throw notFound('Repository');
     if (!violatesUnique(error, 'name')) throw error;
     const message = 'name: a job of that name exists in the namespace';
@@ -154,9 +154,9 @@ export async function getJob<S extends Select>(
 ): Promise<Row<S> & AccessRow> {
   demandAccount(viewer);
   const row = isJobName(key.name) ? await readJob(services, key, select) : null;
-  // That there is no such namespace, and that the viewer may see no job in it, is told before what is not in it.
+  // Errors about the namespace (unknown, not permitted) come first, so that they do not reveal which jobs exist.
   const namespaceId = row?.namespaceId ?? (await namespaceOf(services, key.namespace)).id;
-  demand(viewer, 'job.read', anyIn(viewer, namespaceId));
+  demand(viewer, 'job.read', anyTargetIn(viewer, namespaceId));
   if (!row) throw notFound('Job');
   demand(viewer, 'job.read', row);
   return row;
@@ -168,7 +168,7 @@ async function readJob<S extends Select>(
   select: S,
 ): Promise<(Row<S> & AccessRow) | null> {
   const namespace = key.namespace.toLowerCase();
-  if (!canBeNamespace(namespace)) return null;
+  if (!isPossibleNamespaceName(namespace)) return null;
   const statement = jobRows.statement(select, accessColumns, 'where n.name = $1 and r.name = $2');
   if (statement) {
     const [row] = await statement.read(pool, [namespace, key.name]);
@@ -182,7 +182,7 @@ async function readJob<S extends Select>(
   return row as unknown as (Row<S> & AccessRow) | null;
 }
 
-/** One by its id, as `visibleTo` has it; null when there is none that the viewer may see. */
+/** Reads a job by its id; null if it does not exist or the viewer may not see it. */
 export async function findJob<S extends Select>(
   { db }: { db: Db },
   viewer: Viewer,
@@ -193,7 +193,7 @@ export async function findJob<S extends Select>(
   return row as unknown as Row<S> | null;
 }
 
-/** The columns of an attempt that clients see. */
+/** The columns of an attempt that clients may see. */
 export const attemptColumns = {
   id: true,
   number: true,
@@ -209,7 +209,7 @@ export const attemptColumns = {
 } as const satisfies Prisma.JobAttemptSelect;
 export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }>;
 
-/** Null when there is none that the viewer may see. */
+/** Reads an attempt by its id; null if it does not exist or the viewer may not see it. */
 export function findAttempt(
   { db }: { db: Db },
   viewer: Viewer,
@@ -222,8 +222,8 @@ export function findAttempt(
 }
 
 /**
- * Commits `cancelled` and returns; the worker is woken and ends the process afterwards.
- * @throws AppError 401, 403, 404, 409 when the job is over.
+ * Commits the status `cancelled` and returns. The worker is notified and ends the process afterwards.
+ * @throws AppError 401, 403, 404, 409 if the job is over
  */
 export async function cancelJob<S extends Select>(
   services: { db: Db },
@@ -231,15 +231,15 @@ export async function cancelJob<S extends Select>(
   key: JobKey,
   select: S,
 ): Promise<{ job: Row<S>; message: string }> {
-  const { id, namespaceId } = await findFor(services, viewer, 'job.cancel', key);
+  const { id, namespaceId } = await findForAction(services, viewer, 'job.cancel', key);
   return inTransaction(services.db, async (tx) => {
-    let attempt: Awaited<ReturnType<typeof heldBy>> = null;
+    let attempt: Awaited<ReturnType<typeof findHoldingAttempt>> = null;
     const before = await moveJob(tx, id, async (job, now) => {
       if (isOver(job.status))
         throw new AppError('conflict', `The job cannot be cancelled: its status is ${job.status}`);
-      attempt = await heldBy(tx, job.attemptId);
-      const ran = ranUntil(attempt, now);
-      // Its process may have ended, and what it left be on its way into storage.
+      attempt = await findHoldingAttempt(tx, job.attemptId);
+      const ran = runSpanUntil(attempt, now);
+      // The process may have ended already, while its artifacts are being stored.
       const set = attempt?.exitedAt ? { exitCode: attempt.exitCode } : {};
       return { to: 'cancelled', phase: PHASES.cancelled, ran, set };
     });
@@ -247,37 +247,37 @@ export async function cancelJob<S extends Select>(
     const { name } = key;
     const namespaceIds = [namespaceId] as const;
     const author = demandAccount(viewer);
-    await record(tx, author, { action: 'job.cancel', namespaceIds, subject: id, name });
+    await recordAudit(tx, author, { action: 'job.cancel', namespaceIds, subject: id, name });
     const job = await tx.job.findUniqueOrThrow({ where: { id }, select });
-    const message = tellCancelled(before.status === 'running', attempt);
+    const message = describeCancellation(before.status === 'running', attempt);
     return { job: job as unknown as Row<S>, message };
   });
 }
 
-function tellCancelled(ran: boolean, attempt: { exitedAt: Date | null } | null): string {
-  if (!ran) return 'Cancelled before it started.';
+function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } | null): string {
+  if (!ran) return 'Cancelled before the job started.';
   return attempt?.exitedAt
-    ? 'Cancelled. Its process had ended already; its artifacts are stored all the same.'
-    : 'Cancelled. Its processes get SIGTERM now, and SIGKILL after 30 seconds.';
+    ? 'Cancelled. The process had ended already; its artifacts are still stored.'
+    : 'Cancelled. The processes of the job get SIGTERM now, and SIGKILL after 30 seconds.';
 }
 
-/** How far the attempt is that holds a job; null when none does. */
-async function heldBy(tx: Prisma.TransactionClient, attemptId: string | null) {
+/** Reads the times of the attempt that holds a job; null if none does. */
+async function findHoldingAttempt(tx: Prisma.TransactionClient, attemptId: string | null) {
   const select = { startedAt: true, exitedAt: true, exitCode: true } as const;
   return attemptId === null ? null : tx.jobAttempt.findUnique({ where: { id: attemptId }, select });
 }
 
 /**
- * Removes the record with its log; the artifacts stay where they are (`kept.ts`) unless they are to go too.
- * @throws AppError 401, 403, 404, 409 while the job is queued or running.
+ * Deletes the job with its log. Its artifacts are kept (`artifacts/kept.ts`) unless `deleteArtifacts` is set.
+ * @throws AppError 401, 403, 404, 409 while the job is queued or running
  */
 export async function deleteJob(
   services: { db: Db; pool: pg.Pool; storage: Storage; log: Logger },
   viewer: Viewer,
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
-  const { id, namespaceId } = await findFor(services, viewer, 'job.delete', key);
-  const work = async (tx: Prisma.TransactionClient) => {
+  const { id, namespaceId } = await findForAction(services, viewer, 'job.delete', key);
+  const deleteRow = async (tx: Prisma.TransactionClient) => {
     const job = await lockJob(tx, id);
     if (!job) throw notFound('Job');
     if (!isOver(job.status))
@@ -285,31 +285,40 @@ export async function deleteJob(
         'conflict',
         `The job cannot be deleted while its status is ${job.status}: cancel it first`,
       );
-    await noteArtifacts(tx, id, deleteArtifacts);
+    await detachArtifacts(tx, id, deleteArtifacts);
     await tx.job.delete({ where: { id }, select: { id: true } });
-    await announce(tx, job, job.namespace, 'job.deleted');
+    await publishJobEvent(tx, job, job.namespace, 'job.deleted');
     const namespaceIds = [namespaceId] as const;
     const details = { deleteArtifacts };
     const author = demandAccount(viewer);
     const { name } = job;
-    await record(tx, author, { action: 'job.delete', namespaceIds, subject: id, name, details });
-    await wake(tx, `job:${id}`);
-    await wake(tx, statusTopic(id));
+    await recordAudit(tx, author, {
+      action: 'job.delete',
+      namespaceIds,
+      subject: id,
+      name,
+      details,
+    });
+    await notifyReaders(tx, `job:${id}`);
+    await notifyReaders(tx, statusTopic(id));
   };
-  await inTransaction(services.db, work);
-  // What is left of a long log is removed later (`upkeep.ts`).
+  await inTransaction(services.db, deleteRow);
+  // Maintenance removes the rest of a long log.
   await removeDeletedPages(services, id).catch((error) =>
-    services.log.error({ err: error, job: id }, 'a log was not removed yet'),
+    services.log.error({ err: error, job: id }, 'Cannot remove the log now; it is retried later'),
   );
-  // The job is gone by now: files that cannot be removed at once are removed later.
+  // The deletion is committed, so maintenance removes files that cannot be removed now.
   if (deleteArtifacts)
     await removeMarked(services, { id, namespaceId }).catch((error) =>
-      services.log.error({ err: error, job: id }, 'artifacts were not removed yet'),
+      services.log.error(
+        { err: error, job: id },
+        'Cannot remove the artifacts now; it is retried later',
+      ),
     );
   return id;
 }
 
-async function findFor(
+async function findForAction(
   services: { db: Db },
   viewer: Viewer,
   action: 'job.cancel' | 'job.delete',
@@ -318,7 +327,7 @@ async function findFor(
   const account = demandAccount(viewer);
   const namespace = await namespaceOf(services, name);
   const least = action === 'job.delete' ? 'job.deleteOwn' : action;
-  demand(viewer, least, anyIn(viewer, namespace.id));
+  demand(viewer, least, anyTargetIn(viewer, namespace.id));
   const job =
     isJobName(jobName) &&
     (await services.db.job.findUnique({
@@ -326,13 +335,13 @@ async function findFor(
       select: accessColumns,
     }));
   if (!job) throw notFound('Job');
-  const own = job.createdById === account.userId;
-  demand(viewer, action === 'job.delete' && !own ? 'job.deleteAny' : least, job);
+  const isOwn = job.createdById === account.userId;
+  demand(viewer, action === 'job.delete' && !isOwn ? 'job.deleteAny' : least, job);
   return job;
 }
 
-/** @throws AppError 401 for a viewer who is not signed in, 404. */
+/** @throws AppError 401 if a viewer is given who is not signed in, 404 */
 export async function namespaceOf({ db }: { db: Db }, name: string, viewer?: Viewer) {
   if (viewer) demandAccount(viewer);
-  return namespaceNamed(db, name);
+  return resolveNamespace(db, name);
 }

@@ -1,5 +1,5 @@
 /**
- * Labels of jobs: by the rules of Kubernetes, so that what people label elsewhere they label here the same.
+ * Labels of jobs. The rules are those of Kubernetes, so that users can label everything alike.
  *
  * A key is a name, or a DNS name, a slash and a name (`example.com/team`); a value may be empty.
  */
@@ -7,44 +7,45 @@ import { invalid } from '../base/errors.ts';
 
 export type Label = { key: string; value: string };
 
-/** Of one job. */
+/** Maximum number of labels of a job. */
 export const MAX_LABELS = 32;
 const MAX_PREFIX = 253;
 
-/** What a value must match unless it is empty, and a key after its DNS name. */
+/** The pattern of a value that is not empty, and of a key after its DNS name. */
 export const LABEL_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$/;
 const DNS_NAME = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*$/;
 
-/** @returns them by key. @throws AppError 400 naming `labels` */
+/** @returns the labels, sorted by key @throws AppError 400 naming `labels` */
 export function checkLabels(labels: readonly Label[]): Label[] {
-  if (labels.length > MAX_LABELS) throw invalid('labels', `must not be more than ${MAX_LABELS}`);
-  const known = new Map<string, Label>();
+  if (labels.length > MAX_LABELS)
+    throw invalid('labels', `must not have more than ${MAX_LABELS} entries`);
+  const byKey = new Map<string, Label>();
   for (const { key, value } of labels) {
-    checkKey('labels', key);
-    checkValue('labels', value);
-    if (known.has(key)) throw invalid('labels', `${key} is given more than once`);
-    known.set(key, { key, value });
+    checkLabelKey('labels', key);
+    checkLabelValue('labels', value);
+    if (byKey.has(key)) throw invalid('labels', `${key} is given more than once`);
+    byKey.set(key, { key, value });
   }
-  return [...known.values()].sort((a, b) => (a.key < b.key ? -1 : 1));
+  return [...byKey.values()].sort((a, b) => (a.key < b.key ? -1 : 1));
 }
 
 /** @throws AppError 400 naming `field` */
-export function checkKey(field: string, key: string): void {
+export function checkLabelKey(field: string, key: string): void {
   const slash = key.lastIndexOf('/');
   const prefix = key.slice(0, Math.max(0, slash));
   const isPrefixed = slash === -1 || (prefix.length <= MAX_PREFIX && DNS_NAME.test(prefix));
   if (isPrefixed && LABEL_NAME.test(key.slice(slash + 1))) return;
   throw invalid(
     field,
-    'keys are 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, after a DNS name and a slash if there is one',
+    'keys must be 1 to 63 letters, digits, -, _ and ., starting and ending with a letter or digit, after an optional DNS name and slash',
   );
 }
 
 /** @throws AppError 400 naming `field` */
-export function checkValue(field: string, value: string): void {
+export function checkLabelValue(field: string, value: string): void {
   if (value === '' || LABEL_NAME.test(value)) return;
   throw invalid(
     field,
-    'values are up to 63 letters, digits, -, _ and ., with a letter or digit at both ends',
+    'values must be up to 63 letters, digits, -, _ and ., starting and ending with a letter or digit',
   );
 }

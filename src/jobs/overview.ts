@@ -1,14 +1,14 @@
-/** What runs and what waits on all servers, for the operator. */
+/** The servers, their workers, and the queue, for the operator. */
 import type pg from 'pg';
 import type { Config } from '../base/config/config.ts';
 import { GPUS, type Gpu, REGIONS, type Region } from '../base/hardware.ts';
 import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { SILENCE_S } from '../cluster/members.ts';
+import { DEAD_AFTER_S } from '../cluster/members.ts';
 import { demandOperator, type Viewer } from '../identity/permissions.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
 import type { Machine } from '../runners/runner.ts';
-import { advertisedMachines, WORKER_SILENCE_S, type WorkerCapacity } from './worker-capacity.ts';
+import { readLiveMachines, WORKER_SILENCE_S, type WorkerCapacity } from './worker-capacity.ts';
 
 export type ServerState = {
   id: string;
@@ -17,7 +17,7 @@ export type ServerState = {
   heartbeatAt: Date;
   alive: boolean;
   current: boolean;
-  /** Of a process that runs jobs. */
+  /** Null if the process runs no jobs. */
   worker: WorkerState | null;
 };
 
@@ -29,7 +29,7 @@ export type WorkerState = {
   machines: MachineState[];
 };
 
-/** `jobs`, `usedCpus` and `usedMemoryBytes`: of what it runs now. */
+/** `jobs`, `usedCpus` and `usedMemoryBytes` count the open attempts on the machine. */
 export type MachineState = Machine & { jobs: number; usedCpus: number; usedMemoryBytes: number };
 
 type Row = {
@@ -44,23 +44,29 @@ type Row = {
   worker_alive: boolean | null;
 };
 
-type Used = { worker_id: string; machine: string; jobs: number; cpus: number; memory: string };
+type UsedCapacity = {
+  worker_id: string;
+  machine: string;
+  jobs: number;
+  cpus: number;
+  memory: string;
+};
 
-/** Those that are gone stand here for a week. */
+/** Dead servers are listed for a week. */
 const SERVERS = `
   select coalesce(s.id, w.id) as id, s.role, s.url, s.heartbeat_at,
-    s.heartbeat_at > now() - make_interval(secs => ${SILENCE_S}) as alive,
+    s.heartbeat_at > now() - make_interval(secs => ${DEAD_AFTER_S}) as alive,
     w.runner, w.machines, w.heartbeat_at as worker_heartbeat_at,
     w.heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S}) as worker_alive
   from servers s full join workers w on w.id = s.id
   order by 1`;
 
-const USED = `
+const USED_CAPACITY = `
   select worker_id, machine, count(*)::int as jobs, coalesce(sum(cpus), 0)::int as cpus,
     coalesce(sum(memory_bytes), 0)::text as memory
   from job_attempts where ended_at is null group by 1, 2`;
 
-/** The processes of Loam on this database, by id. @throws AppError 401, 403 */
+/** Lists the processes of Loam on this database, this one first, then by id. @throws AppError 401, 403 */
 export async function listServers(
   { pool, cluster, config, urls }: { pool: pg.Pool; cluster: Cluster; config: Config; urls: Urls },
   viewer: Viewer,
@@ -68,12 +74,12 @@ export async function listServers(
   demandOperator(viewer);
   const [{ rows }, { rows: used }] = await Promise.all([
     pool.query<Row>(SERVERS),
-    pool.query<Used>(USED),
+    pool.query<UsedCapacity>(USED_CAPACITY),
   ]);
   const ownId = cluster.members.id;
   const others = rows.filter(({ id }) => id !== ownId);
   const own = rows.find(({ id }) => id === ownId);
-  // It answers, and on its embedded database it writes no heartbeat.
+  // This process is alive although a server with an embedded database writes no heartbeat.
   const current: ServerState = {
     id: ownId,
     role: config.role,
@@ -87,7 +93,7 @@ export async function listServers(
     current,
     ...others.map((row) => ({
       id: row.id,
-      // A worker whose server wrote no heartbeat was alone on the database.
+      // A worker without a server row belonged to the only process of an embedded database, which writes no heartbeat.
       role: row.role ?? 'all',
       url: row.url,
       heartbeatAt: row.heartbeat_at ?? (row.worker_heartbeat_at as Date),
@@ -98,22 +104,22 @@ export async function listServers(
   ];
 }
 
-function workerOf(row: Row, used: readonly Used[]): WorkerState | null {
+function workerOf(row: Row, used: readonly UsedCapacity[]): WorkerState | null {
   if (row.runner === null || row.worker_heartbeat_at === null) return null;
-  const own = used.filter(({ worker_id }) => worker_id === row.id);
+  const ownUse = used.filter(({ worker_id }) => worker_id === row.id);
   return {
     runner: row.runner,
     heartbeatAt: row.worker_heartbeat_at,
     alive: row.worker_alive ?? false,
-    jobs: own.reduce((sum, { jobs }) => sum + jobs, 0),
+    jobs: ownUse.reduce((sum, { jobs }) => sum + jobs, 0),
     machines: (row.machines ?? []).flatMap((machine) => {
       if (machine.away) return [];
-      const there = own.find((one) => one.machine === machine.id);
+      const inUse = ownUse.find((use) => use.machine === machine.id);
       return {
         ...machine,
-        jobs: there?.jobs ?? 0,
-        usedCpus: there?.cpus ?? 0,
-        usedMemoryBytes: Number(there?.memory ?? 0),
+        jobs: inUse?.jobs ?? 0,
+        usedCpus: inUse?.cpus ?? 0,
+        usedMemoryBytes: Number(inUse?.memory ?? 0),
       };
     }),
   };
@@ -123,10 +129,10 @@ export type PoolState = {
   gpu: Gpu;
   region: Region;
   waiting: number;
-  /** Seconds; null where none waits. */
+  /** Seconds; null if no job waits. */
   oldestWait: number | null;
   running: number;
-  /** GPUs of this model on all machines that are there; null where none is asked for. */
+  /** GPUs of this model on all machines of live workers; null for `none`. */
   gpusOffered: number | null;
 };
 
@@ -134,54 +140,52 @@ const RUNNING = `
   select j.gpu, j.region, count(*)::int as jobs
   from job_attempts a join jobs j on j.id = a.job_id where a.ended_at is null group by 1, 2`;
 
-/** The pools where jobs wait or run, in the order of the contract. @throws AppError 401, 403 */
+/** Lists the pools with waiting or running jobs, in the order of the API's GPU models. @throws AppError 401, 403 */
 export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Promise<PoolState[]> {
   demandOperator(viewer);
   const [waiting, { rows: running }, machines] = await Promise.all([
     waitingJobs(services),
     services.pool.query<{ gpu: string; region: string; jobs: number }>(RUNNING),
-    advertisedMachines(services),
+    readLiveMachines(services),
   ]);
   const keys = new Set([...waiting, ...running].map(({ gpu, region }) => `${gpu} ${region}`));
   const states = [...keys].map((key): PoolState => {
     const [gpu, region] = key.split(' ') as [Gpu, Region];
-    const isThis = (one: { gpu: string; region: string }) =>
-      one.gpu === gpu && one.region === region;
-    const waits = waiting.find(isThis);
+    const isPool = (row: { gpu: string; region: string }) =>
+      row.gpu === gpu && row.region === region;
+    const waits = waiting.find(isPool);
     return {
       ...{ gpu, region },
       waiting: waits?.jobs ?? 0,
       oldestWait: waits?.oldest ?? null,
-      running: running.find(isThis)?.jobs ?? 0,
+      running: running.find(isPool)?.jobs ?? 0,
       gpusOffered:
         gpu === 'none' ? null : machines.reduce((sum, { gpus }) => sum + (gpus[gpu] ?? 0), 0),
     };
   });
-  const place = ({ gpu, region }: PoolState) => `${GPUS.indexOf(gpu)} ${region}`;
-  return states.sort((a, b) => (place(a) < place(b) ? -1 : 1));
+  const sortKey = ({ gpu, region }: PoolState) => `${GPUS.indexOf(gpu)} ${region}`;
+  return states.sort((a, b) => (sortKey(a) < sortKey(b) ? -1 : 1));
 }
 
-/* How much waits in the pools. */
-
-/** Of a pool no more are counted: a look at all pools is to cost milliseconds, whatever waits in them. */
-const COUNTED = 10_000;
+/** Jobs counted per pool, so that the query takes milliseconds whatever the length of the queue. */
+const MAX_COUNTED = 10_000;
 
 type WaitingPool = { gpu: string; region: string; jobs: number; oldest: number };
 
 /**
- * The pools in which jobs wait, how many (10,000 at most), and for how many seconds the first of those that were
- * counted has waited. It walks `jobs_waiting`, pool by pool: 10,000 jobs in 10 ms. Where most jobs of the table wait,
- * PostgreSQL would rather read all of it for each pool (120 ms), and so is told not to.
+ * Counts the waiting jobs of each pool (up to 10,000), with the longest wait in seconds among those counted. It scans the
+ * index `jobs_waiting` by pool: 10,000 jobs in 10 ms. If most jobs of the table wait, PostgreSQL would choose to read the
+ * whole table for each pool (120 ms), so sequential and bitmap scans are disabled.
  */
 export function waitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
   return inPoolTransaction(pool, async (client) => {
     await client.query('set local enable_seqscan = off; set local enable_bitmapscan = off');
-    const { rows } = await client.query<WaitingPool>(COUNT, [GPUS, REGIONS, COUNTED]);
+    const { rows } = await client.query<WaitingPool>(COUNT_WAITING, [GPUS, REGIONS, MAX_COUNTED]);
     return rows;
   });
 }
 
-const COUNT = `
+const COUNT_WAITING = `
   select gpu, region, jobs::int, greatest(0, extract(epoch from now() - since))::float8 as oldest
   from unnest($1::text[]) as gpus (gpu) cross join unnest($2::text[]) as regions (region)
   cross join lateral (

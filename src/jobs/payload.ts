@@ -1,18 +1,18 @@
 /**
- * A job as GET returns it, at the moment of an event: what events carry, so that who sends them has nothing to load.
+ * The payload of job events: the job as GET returned it at that moment, so that a delivery needs no further reads.
  *
- * It never holds `env` or secrets, and fits into 20 kB: of texts that clients may make longer, the beginning is kept.
- * The link to its artifacts is not in it, because links are signed and expire (`payloadToSend`).
+ * It never contains `env` or secrets, and fits into 20 kB: longer texts of clients are truncated. It contains no link to the
+ * artifacts, because links are signed and expire (`payloadToSend` adds one).
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus, Visibility } from '../../prisma/generated/enums.ts';
 import { costOf } from '../base/hardware.ts';
 import { formatMoney } from '../base/money.ts';
-import { type Rows, rowsOf } from '../platform/database/rows.ts';
-import { repositoryColumns, type Sourced } from './repository-name.ts';
+import { createRowReader, type RowReader } from '../platform/database/rows.ts';
+import { type JobWithRepository, repositoryColumns } from './repository-name.ts';
 import { runtimeColumns } from './runtime.ts';
 
-/** The columns of which it is made. */
+/** The columns of a payload. */
 export const payloadColumns = {
   id: true,
   namespaceId: true,
@@ -55,7 +55,7 @@ export type JobPayload = {
   repo: string | null;
   branch: string | null;
   commit_sha: string | null;
-  /** Absent without one. */
+  /** Absent if the job names no image. */
   image?: string;
   gpu: string;
   gpu_count: number;
@@ -67,7 +67,7 @@ export type JobPayload = {
   retries: number;
   retry_count: number;
   output_path: string | null;
-  /** Absent until it is over. */
+  /** Absent until the job is over. */
   exit_code?: number;
   cost_per_hour: string;
   total_cost: string;
@@ -80,26 +80,26 @@ export type JobPayload = {
   completed_at: string | null;
 };
 
-/** What an event of a job holds. Those of versions before this had a few columns of the job in place of `job`. */
+/** The data of a job event. Events of earlier versions have a few columns of the job in place of `job`. */
 export type JobEventData = { repositoryId: string | null; job: JobPayload };
 
-/** Bytes of JSON. With the fields that are bounded by themselves, the sum stays under 20,000. */
+/** Bytes of JSON. With the fields that have limits of their own, the sum stays below 20,000. */
 const MAX_BYTES = { command: 8_000, outputPath: 2_000, progress: 4_000 };
 
 /**
- * @param row as it is after the event: no attempt runs at that moment, so its time and cost are those of ended ones
- * @param namespace the owner's name
+ * @param row the job after the event; no attempt runs at that moment, so its time and cost are those of ended attempts
+ * @param namespace the name of the owner
  */
 export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
   const { image, exitCode, artifactBytes } = row;
   const outputPath =
-    row.outputPath === null ? null : beginning(row.outputPath, MAX_BYTES.outputPath);
+    row.outputPath === null ? null : truncateText(row.outputPath, MAX_BYTES.outputPath);
   return {
     id: row.id,
     name: row.name,
     namespace,
     status: row.status,
-    command: beginning(row.command, MAX_BYTES.command),
+    command: truncateText(row.command, MAX_BYTES.command),
     repo: row.repo,
     branch: row.branch,
     commit_sha: row.commitSha,
@@ -118,7 +118,7 @@ export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
     cost_per_hour: formatMoney(row.costPerHour),
     total_cost: formatMoney(costOf(row.costPerHour.toString(), row.runtimeSeconds)),
     runtime_seconds: row.runtimeSeconds,
-    progress: beginning(row.progress, MAX_BYTES.progress),
+    progress: truncateText(row.progress, MAX_BYTES.progress),
     ...(artifactBytes !== null && {
       artifacts: {
         path: outputPath ?? '',
@@ -132,9 +132,9 @@ export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
   };
 }
 
-/** The text, or as much of its beginning as takes `maxBytes` of JSON, with `…` after it. */
-function beginning(text: string, maxBytes: number): string {
-  // A control character takes six bytes, and nothing takes more.
+/** Truncates a text to `maxBytes` of JSON, ending with `…`. */
+function truncateText(text: string, maxBytes: number): string {
+  // A control character takes six bytes, the maximum for any character.
   if (text.length * 6 <= maxBytes || jsonBytes(text) <= maxBytes) return text;
   let left = maxBytes - 3;
   let end = 0;
@@ -150,15 +150,15 @@ function jsonBytes(text: string): number {
   return Buffer.byteLength(JSON.stringify(text)) - 2;
 }
 
-/** How jobs are read where it must be cheap. */
-export const jobRows: Rows = rowsOf({
+/** The SQL for reading jobs without Prisma, where reads must be cheap. */
+export const jobRows: RowReader = createRowReader({
   model: 'Job',
   from: 'jobs r join namespaces n on n.id = r.namespace_id',
   relations: { namespace: { model: 'Namespace', alias: 'n' } },
-  handmade: {
+  customFields: {
     attempts: {
       select: runtimeColumns.attempts,
-      // An array of none or one, which has both times.
+      // An array with at most one element, which holds both times.
       sql: `array(select array[a.started_at, a.exited_at] from job_attempts a
         where a.job_id = r.id and a.ended_at is null order by a.number desc limit 1)`,
       read: (open: [Date | null, Date | null][]) =>
@@ -174,7 +174,7 @@ export const jobRows: Rows = rowsOf({
         visibility: Visibility,
         name: string,
         owner: string,
-      ]): Sourced['repository'] => ({
+      ]): JobWithRepository['repository'] => ({
         id,
         namespaceId,
         visibility,

@@ -1,27 +1,21 @@
 /**
- * Where the jobs that wait stand: what each waits for, its place in line, and when it may start.
- *
- * Nothing of this is stored. It is computed when somebody asks, from what is read at most every two seconds for each
- * pool and for each line, however many ask and however many jobs they ask for: the lines with their counts, and the
- * ids of the first thousand jobs of a line. Between two reads it is as old as that.
- *
- * A place is in the order of turns as if no job ended meanwhile (`worker/claim.ts` has the order), over all regions of a
- * GPU model, as workers serve them all. An estimate is that from the recent past: as many jobs of the pool run as now,
- * each for as long as those did that ended last.
+ * Queue positions of waiting jobs, computed on request from reads that are cached for two seconds, so that the load does not
+ * grow with the number of requests. A position follows the claim order (`worker/claim.ts`) over all regions of a GPU model, as
+ * if no job ended meanwhile. The estimate assumes that as many jobs of the pool run as now, each as long as the recent ones.
  */
 import type { Pool } from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import {
-  advertisedMachines,
-  gpusInWords,
+  canRun,
+  describeGpus,
   hasGpus,
   NOT_OFFERED,
-  runs,
+  readLiveMachines,
   runsImages,
   type WorkerCapacity,
 } from './worker-capacity.ts';
 
-export const placeColumns = {
+export const positionColumns = {
   id: true,
   namespaceId: true,
   status: true,
@@ -35,81 +29,84 @@ export const placeColumns = {
   memoryGb: true,
   region: true,
 } as const satisfies Prisma.JobSelect;
-type JobRow = Prisma.JobGetPayload<{ select: typeof placeColumns }>;
+type JobRow = Prisma.JobGetPayload<{ select: typeof positionColumns }>;
 
 export type QueuePosition = {
-  /** What it asks for, in words. */
+  /** The requested resources, in words. */
   waitsFor: string;
-  /** Why no worker that is alive has it, in words; null: one has. */
+  /** Why no live worker has these resources, in words; null if a worker has them. */
   missing: string | null;
-  /** From 1; null when it stands behind more than are looked at. */
+  /** From 1; null when the job is behind more jobs than are read. */
   position: number | null;
-  /** Null when nothing of the recent past tells. */
+  /** Null when recent jobs allow no estimate. */
   estimatedStart: Date | null;
 };
 
 export type QueuePositions = {
-  /** Null for a job that does not wait, or is to be tried again later. */
-  of(job: JobRow): Promise<QueuePosition | null>;
-  /** What `progress` says of a job: its place while it waits, else what is stored. */
+  /** Null for a job that does not wait, or is delayed before a retry. */
+  findPosition(job: JobRow): Promise<QueuePosition | null>;
+  /** The `progress` of a job: its queue position while it waits, otherwise the stored text. */
   progressOf(job: JobRow): Promise<string>;
 };
 
 const FRESH_MS = 2_000;
-/** The recent past changes slowly. */
-const PAST_FRESH_MS = 10_000;
-/** Of a line. */
-const IDS = 1_000;
-/** Of a pool. */
-const LINES = 5_000;
-/** What is kept of lines that nobody asks for any more. */
-const MAX_KEPT = 1_000;
+/** Longer, because the rate changes slowly. */
+const RATE_FRESH_MS = 10_000;
+/** Job ids that are read of a line. */
+const MAX_IDS = 1_000;
+/** Lines that are read of a pool. */
+const MAX_LINES = 5_000;
+/** Keys in a cache before it is cleared. */
+const MAX_CACHED_KEYS = 1_000;
 
 type QueueLine = { namespaceId: string; waiting: number; held: number };
-/** `seconds`: how long those that ended last were held. `running`: how many are held now. */
-type Past = { seconds: number | null; running: number };
+/** `seconds`: the mean duration of recent attempts. `running`: how many attempts are open. */
+type RecentRate = { seconds: number | null; running: number };
 
 export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
-  const lines = kept(FRESH_MS, (gpu: string) => readLines(pool, gpu));
-  const ids = kept(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
-  const past = kept(PAST_FRESH_MS, (gpu: string) => readPast(pool, gpu));
-  const machines = kept(FRESH_MS, () => advertisedMachines({ pool }));
+  const linesOf = cacheTtl(FRESH_MS, (gpu: string) => readLines(pool, gpu));
+  const firstIdsOf = cacheTtl(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
+  const rateOf = cacheTtl(RATE_FRESH_MS, (gpu: string) => readRecentRate(pool, gpu));
+  const liveMachines = cacheTtl(FRESH_MS, () => readLiveMachines({ pool }));
 
-  async function of(job: JobRow): Promise<QueuePosition | null> {
+  async function findPosition(job: JobRow): Promise<QueuePosition | null> {
     const { gpu, region, namespaceId } = job;
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
-    const { waitsFor, missing } = wishOf(job, await machines(''));
-    const [all, first] = await Promise.all([lines(gpu), ids(`${gpu} ${region} ${namespaceId}`)]);
-    const position = positionOf(job, all, first);
-    const none = { waitsFor, missing, position, estimatedStart: null };
-    if (missing !== null || position === null) return none;
-    const { seconds, running } = await past(gpu);
-    if (seconds === null || running === 0) return none;
+    const { waitsFor, missing } = describeNeed(job, await liveMachines(''));
+    const [lines, firstIds] = await Promise.all([
+      linesOf(gpu),
+      firstIdsOf(`${gpu} ${region} ${namespaceId}`),
+    ]);
+    const position = positionOf(job, lines, firstIds);
+    const unestimated = { waitsFor, missing, position, estimatedStart: null };
+    if (missing !== null || position === null) return unestimated;
+    const { seconds, running } = await rateOf(gpu);
+    if (seconds === null || running === 0) return unestimated;
     const wait = (position * seconds) / running;
-    return { ...none, estimatedStart: new Date(Date.now() + wait * 1000) };
+    return { ...unestimated, estimatedStart: new Date(Date.now() + wait * 1000) };
   }
 
   return {
-    of,
+    findPosition,
     async progressOf(job) {
-      const place = await of(job);
-      return place ? inWords(place) : job.progress;
+      const position = await findPosition(job);
+      return position ? describePosition(position) : job.progress;
     },
   };
 }
 
-/** Reads at most once in `ms` for each key, for all who ask. */
-function kept<T>(ms: number, read: (key: string) => Promise<T>): (key: string) => Promise<T> {
+/** Caches the reads of each key for `ms`; concurrent callers share one read. */
+function cacheTtl<T>(ms: number, read: (key: string) => Promise<T>): (key: string) => Promise<T> {
   const values = new Map<string, { value: Promise<T>; until: number }>();
   return (key) => {
     const now = performance.now();
     const found = values.get(key);
     if (found && found.until > now) return found.value;
-    if (values.size >= MAX_KEPT) values.clear();
+    if (values.size >= MAX_CACHED_KEYS) values.clear();
     const value = read(key);
     values.set(key, { value, until: now + ms });
-    // One that failed is read again.
+    // A failed read is not cached.
     value.catch(() => values.delete(key));
     return value;
   };
@@ -118,53 +115,54 @@ function kept<T>(ms: number, read: (key: string) => Promise<T>): (key: string) =
 function positionOf(
   { id, namespaceId }: JobRow,
   lines: readonly QueueLine[],
-  first: readonly string[],
+  firstIds: readonly string[],
 ): number | null {
-  // A job that came after they were read is behind them all.
-  let ahead = first.findIndex((other) => other >= id);
-  if (ahead < 0) ahead = first.length;
-  if (ahead >= IDS) return null;
-  const mine = lines.findIndex((line) => line.namespaceId === namespaceId);
-  if (mine < 0 && lines.length >= LINES) return null;
-  const held = (lines[mine]?.held ?? 0) + ahead;
+  // A job that was created after the read is behind all of them.
+  let ahead = firstIds.findIndex((other) => other >= id);
+  if (ahead < 0) ahead = firstIds.length;
+  if (ahead >= MAX_IDS) return null;
+  const ownTurn = lines.findIndex((line) => line.namespaceId === namespaceId);
+  if (ownTurn < 0 && lines.length >= MAX_LINES) return null;
+  const held = (lines[ownTurn]?.held ?? 0) + ahead;
   return lines.reduce((position, line, turn) => {
     if (line.namespaceId === namespaceId) return position;
-    // So many of theirs come before ours, until they hold as many as we do then.
-    const theirs = held - line.held + (mine < 0 || turn < mine ? 1 : 0);
-    return position + Math.max(0, Math.min(line.waiting, theirs));
+    // Jobs of another namespace come first until it holds as many jobs as this namespace will hold then.
+    const jobsBefore = held - line.held + (ownTurn < 0 || turn < ownTurn ? 1 : 0);
+    return position + Math.max(0, Math.min(line.waiting, jobsBefore));
   }, ahead + 1);
 }
 
-/** As `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
-function inWords({ waitsFor, missing, position, estimatedStart }: QueuePosition): string {
-  const what = `waiting for ${waitsFor}`;
-  if (missing !== null) return `${what}: ${missing}`;
-  if (position === null) return `${what}: behind more than ${IDS} others`;
-  const place = `${what}: ${ordinal(position)} in line`;
-  return estimatedStart ? `${place}, ${about(+estimatedStart - Date.now())}` : place;
+/** For example `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
+function describePosition({ waitsFor, missing, position, estimatedStart }: QueuePosition): string {
+  const waiting = `waiting for ${waitsFor}`;
+  if (missing !== null) return `${waiting}: ${missing}`;
+  if (position === null) return `${waiting}: behind more than ${MAX_IDS} jobs`;
+  const ranked = `${waiting}: ${ordinal(position)} in line`;
+  return estimatedStart ? `${ranked}, ${describeDuration(+estimatedStart - Date.now())}` : ranked;
 }
 
-/** What a job waits for, and why no worker that is alive has that; null: one has. */
-function wishOf(
+/** Describes the resources that a job waits for, and why no live worker has them; null if a worker has them. */
+function describeNeed(
   job: JobRow,
-  offers: readonly WorkerCapacity[],
+  machines: readonly WorkerCapacity[],
 ): { waitsFor: string; missing: string | null } {
-  const waitsFor = wishInWords(job);
-  const there = offers.filter((offer) => !offer.away && hasGpus(offer, job));
-  if (there.some((offer) => runs(offer, job))) return { waitsFor, missing: null };
-  const onImages = 'a server that runs container images';
-  if (job.image !== null && there.length > 0) {
-    if (!runsImages(offers))
-      return { waitsFor: onImages, missing: 'no worker has a container engine' };
-    if (job.gpu !== 'none') return { waitsFor: `${waitsFor} on ${onImages}`, missing: NOT_OFFERED };
+  const waitsFor = describeRequest(job);
+  const withGpus = machines.filter((machine) => !machine.away && hasGpus(machine, job));
+  if (withGpus.some((machine) => canRun(machine, job))) return { waitsFor, missing: null };
+  const imageServer = 'a server that runs container images';
+  if (job.image !== null && withGpus.length > 0) {
+    if (!runsImages(machines))
+      return { waitsFor: imageServer, missing: 'no worker has a container engine' };
+    if (job.gpu !== 'none')
+      return { waitsFor: `${waitsFor} on ${imageServer}`, missing: NOT_OFFERED };
   }
-  if (job.gpu === 'none' && runsImages(offers))
-    return { waitsFor: onImages, missing: 'no container engine answers' };
+  if (job.gpu === 'none' && runsImages(machines))
+    return { waitsFor: imageServer, missing: 'no container engine answers' };
   return { waitsFor, missing: NOT_OFFERED };
 }
 
-function wishInWords(job: JobRow): string {
-  return job.gpu === 'none' ? `${job.cpu} vCPUs and ${job.memoryGb} GB` : gpusInWords(job);
+function describeRequest(job: JobRow): string {
+  return job.gpu === 'none' ? `${job.cpu} vCPUs and ${job.memoryGb} GB` : describeGpus(job);
 }
 
 function ordinal(n: number): string {
@@ -172,7 +170,7 @@ function ordinal(n: number): string {
   return `${n}${(!teen && ['th', 'st', 'nd', 'rd'][n % 10]) || 'th'}`;
 }
 
-function about(ms: number): string {
+function describeDuration(ms: number): string {
   const minutes = Math.round(ms / 60_000);
   if (minutes < 1) return 'less than a minute';
   if (minutes < 90) return `about ${minutes === 1 ? 'a minute' : `${minutes} minutes`}`;
@@ -180,12 +178,12 @@ function about(ms: number): string {
   return hours < 48 ? `about ${hours} hours` : `about ${Math.round(hours / 24)} days`;
 }
 
-/** The namespaces that wait in a pool, in the order of their turns. */
+/** Reads the namespaces with jobs in a pool, in queue order. */
 async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
   const { rows } = await pool.query<QueueLine>(
     `select namespace_id as "namespaceId", waiting, held from queue_lines
      where gpu = $1 and open order by held, served_at, namespace_id, line_served_at, region limit $2`,
-    [gpu, LINES],
+    [gpu, MAX_LINES],
   );
   const found = new Map<string, QueueLine>();
   for (const row of rows) {
@@ -199,15 +197,15 @@ async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
 async function readIds(pool: Pool, [gpu, region, namespaceId]: string[]): Promise<string[]> {
   const { rows } = await pool.query<{ id: string }>(
     `select id from jobs where gpu = $1 and region = $2 and namespace_id = $3
-       and status = 'queued' and attempt_id is null order by id limit ${IDS}`,
+       and status = 'queued' and attempt_id is null order by id limit ${MAX_IDS}`,
     [gpu, region, namespaceId],
   );
   return rows.map(({ id }) => id);
 }
 
-/** Of the last 500 attempts of all pools: a walk of the newest ids. */
-async function readPast(pool: Pool, gpu: string): Promise<Past> {
-  const { rows } = await pool.query<Past>(
+/** Reads the rate of a pool from the last 500 attempts of all pools, which a scan of the newest ids finds quickly. */
+async function readRecentRate(pool: Pool, gpu: string): Promise<RecentRate> {
+  const { rows } = await pool.query<RecentRate>(
     `select avg(extract(epoch from ended_at - a.created_at)) filter (where ended_at is not null)::float8
          as seconds,
        count(*) filter (where ended_at is null)::int as running

@@ -1,13 +1,13 @@
-/** What is left in namespaces that were deleted (`auth/deletion.ts`): finished jobs with their logs and artifacts. */
+/** Removes the finished jobs and the kept artifacts of deleted namespaces (see `identity/deletion.ts`). */
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { noteArtifacts } from './artifacts/kept.ts';
+import { detachArtifacts } from './artifacts/kept.ts';
 
 const BATCH = 100;
 
 /**
- * Removes a batch of the jobs, and marks a batch of the artifacts, which other maintenance removes with the logs. A job that
- * was created while its namespace was deleted, or whose artifacts are still being stored, goes when workers are done with it.
+ * Removes a batch of jobs and marks a batch of artifacts; other maintenance tasks remove the artifacts and the logs. A job
+ * that was created during the deletion, or whose artifacts are still being stored, is removed after its worker is done.
  * @returns whether there may be more
  */
 export async function removeJobsOfDeleted({ db }: { db: Db }): Promise<boolean> {
@@ -19,9 +19,9 @@ export async function removeJobsOfDeleted({ db }: { db: Db }): Promise<boolean> 
     ) job where n.deleted_at is not null limit ${BATCH}`;
   for (const { id } of jobs)
     await inTransaction(db, async (tx) => {
-      // Another server may be removing it.
+      // Another server may have removed the job.
       if ((await tx.$executeRaw`select from jobs where id = ${id} for update`) === 0) return;
-      await noteArtifacts(tx, id, true);
+      await detachArtifacts(tx, id, true);
       await tx.job.deleteMany({ where: { id } });
     });
   const marked = await db.$executeRaw`

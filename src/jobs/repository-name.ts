@@ -1,7 +1,6 @@
 /**
- * What a job's repository is called. The answer is its present name, also after a rename or a transfer, as far as it may be
- * told: somebody may see a job whose repository has become private in a namespace that is not theirs. Then, and when the
- * repository was deleted, the answer is the name of when the job was created.
+ * The name of a job's repository: the current one, also after a rename or transfer. If the repository was deleted, or the
+ * viewer may not see it (it may have become private in a namespace of others), the name at the creation of the job.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Viewer } from '../identity/permissions.ts';
@@ -20,19 +19,19 @@ export const repositoryColumns = {
     },
   },
 } as const satisfies Prisma.JobSelect;
-export type Sourced = Prisma.JobGetPayload<{ select: typeof repositoryColumns }>;
+export type JobWithRepository = Prisma.JobGetPayload<{ select: typeof repositoryColumns }>;
 
-/** As `namespace/name`; null without a repository. */
-export function repositoryNameOf(viewer: Viewer, job: Sourced): string | null {
+/** @returns `namespace/name`; null for a job without a repository */
+export function repositoryNameOf(viewer: Viewer, job: JobWithRepository): string | null {
   const { repository } = job;
-  const mayTell =
+  const maySee =
     repository && (repository.namespaceId === job.namespaceId || isVisible(viewer, repository));
-  return mayTell ? fullName(repository) : job.repo;
+  return maySee ? fullName(repository) : job.repo;
 }
 
 /**
- * The same for events, which webhooks send to the members of the job's namespace, where the job is `j`, its repository `p`
- * and the repository's namespace `o`.
+ * The same as SQL for events, which webhooks send to members of the job's namespace. `j` is the job, `p` its repository, and
+ * `o` the repository's namespace.
  */
 export const EVENT_REPOSITORY_NAME = `
   case when p.namespace_id = j.namespace_id or p.visibility <> 'private' then o.name || '/' || p.name else j.repo end`;

@@ -1,12 +1,12 @@
-/** What a client may ask for when it creates a job (spec section 4.3, decisions section 4). */
+/** Validation of requests that create a job, and the options that a form can offer. */
 
 import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
 import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '../base/hardware.ts';
-import { parseReference } from '../base/image-reference.ts';
+import { parseImageReference } from '../base/image-reference.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { checkLabels, type Label } from './labels.ts';
-import { advertisedMachines } from './worker-capacity.ts';
+import { readLiveMachines } from './worker-capacity.ts';
 
 /** An environment variable. */
 export type NamedValue = { name: string; value: string };
@@ -32,12 +32,12 @@ export type CreateInput = {
   outputPath?: string | null;
 };
 
-/** What checkRequest holds a request to, beside the rules of hardware and labels. Bytes are those of UTF-8. */
+/** The rules that `checkRequest` enforces, in addition to those of hardware and labels. Bytes are bytes of UTF-8. */
 export const REQUEST_RULES = {
   name: { maxLength: 100, pattern: /^[A-Za-z0-9_-]+$/ },
   timeoutMinutes: { min: 1, max: 10_080, default: 1_440 },
   retries: { min: 0, max: 5, default: 0 },
-  /** Linux takes 128 KiB in one argument, and the shell's is the command. */
+  /** Linux limits one argument to 128 KiB, and the command is an argument of the shell. */
   commandBytes: 100_000,
   repoBytes: 200,
   image: { maxBytes: 512, pattern: /^[\w][\w.:/@+-]*$/ },
@@ -45,37 +45,35 @@ export const REQUEST_RULES = {
   outputPathBytes: 1_024,
   variables: {
     pattern: /^[A-Za-z_][A-Za-z0-9_]*$/,
-    /** Each takes three of the 9000 options that bubblewrap reads. */
+    /** bubblewrap reads at most 9000 options, and each variable takes three. */
     maxEntries: 1_000,
-    /** Of all names and values together; twice that (env and secrets) still starts a process everywhere. */
+    /** Of all names and values together. Twice that (env and secrets) still fits into the environment of any process. */
     maxBytes: 64 * 1024,
   },
 } as const;
 
-/** The request with its defaults. @throws AppError 400, 422. */
+/** Validates a request and adds the defaults. @throws AppError 400, 422 */
 export function checkRequest(input: CreateInput) {
   const { name, command, repo, image, branch, outputPath } = input;
-  if (!isJobName(name))
-    throw invalid('name', 'must be 1 to 100 letters, digits, hyphens and underscores');
-  text('command', command, REQUEST_RULES.commandBytes);
+  checkJobName('name', name);
+  checkText('command', command, REQUEST_RULES.commandBytes);
   if (!command.trim()) throw invalid('command', 'must not be empty');
-  if (repo == null && image == null)
-    throw invalid(null, 'repo or image: one of the two is required');
-  if (repo != null) text('repo', repo, REQUEST_RULES.repoBytes);
+  if (repo == null && image == null) throw invalid(null, 'repo or image is required');
+  if (repo != null) checkText('repo', repo, REQUEST_RULES.repoBytes);
   if (image != null) {
-    text('image', image, REQUEST_RULES.image.maxBytes);
-    if (!REQUEST_RULES.image.pattern.test(image) || !parseReference(image))
+    checkText('image', image, REQUEST_RULES.image.maxBytes);
+    if (!REQUEST_RULES.image.pattern.test(image) || !parseImageReference(image))
       throw invalid(
         'image',
-        'must be the name of an image in small letters, such as "debian:12" or "registry.example.com/team/tool:1.0"',
+        'must be the name of an image in lowercase letters, such as "debian:12" or "registry.example.com/team/tool:1.0"',
       );
   }
   if (branch != null) {
-    text('branch', branch, REQUEST_RULES.branchBytes);
-    if (repo == null) throw invalid('branch', 'can be given only with repo');
+    checkText('branch', branch, REQUEST_RULES.branchBytes);
+    if (repo == null) throw invalid('branch', 'can only be given with repo');
     if (!branch) throw invalid('branch', 'must not be empty');
   }
-  if (outputPath != null) checkPath(outputPath);
+  if (outputPath != null) checkOutputPath(outputPath);
 
   const hardware = {
     gpu: input.gpu,
@@ -94,12 +92,18 @@ export function checkRequest(input: CreateInput) {
     branch: branch ?? null,
     outputPath: outputPath ?? null,
     ...hardware,
-    timeoutMinutes: inRange('timeoutMinutes', input.timeoutMinutes),
-    retries: inRange('retries', input.retries),
-    env: variables('env', input.env),
-    secrets: variables('secrets', input.secrets),
+    timeoutMinutes: checkRange('timeoutMinutes', input.timeoutMinutes),
+    retries: checkRange('retries', input.retries),
+    env: checkVariables('env', input.env),
+    secrets: checkVariables('secrets', input.secrets),
     labels: checkLabels(input.labels ?? []),
   };
+}
+
+/** @throws AppError 400 naming `field` */
+export function checkJobName(field: string, name: string): void {
+  if (!isJobName(name))
+    throw invalid(field, 'must be 1 to 100 letters, digits, hyphens and underscores');
 }
 
 export function isJobName(text: string): boolean {
@@ -107,27 +111,31 @@ export function isJobName(text: string): boolean {
   return text.length <= maxLength && pattern.test(text);
 }
 
-function inRange(field: 'timeoutMinutes' | 'retries', asked: number | null | undefined): number {
+function checkRange(
+  field: 'timeoutMinutes' | 'retries',
+  requested: number | null | undefined,
+): number {
   const { min, max, default: byDefault } = REQUEST_RULES[field];
-  const value = asked ?? byDefault;
+  const value = requested ?? byDefault;
   if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
   return value;
 }
 
-/** PostgreSQL keeps no NUL, no process takes one, and half a surrogate pair is no text. */
-function text(field: string, value: string, maxBytes: number): void {
+/** Neither PostgreSQL nor a process argument can contain NUL, and a lone surrogate is not valid text. */
+function checkText(field: string, value: string, maxBytes: number): void {
   if (value.includes('\0') || !value.isWellFormed())
-    throw invalid(field, 'must be text without NUL');
-  if (Buffer.byteLength(value) > maxBytes) throw invalid(field, `is over ${maxBytes} bytes`);
+    throw invalid(field, 'must be well-formed Unicode without NUL');
+  if (Buffer.byteLength(value) > maxBytes)
+    throw invalid(field, `must not be longer than ${maxBytes} bytes`);
 }
 
-function checkPath(path: string): void {
-  text('outputPath', path, REQUEST_RULES.outputPathBytes);
+function checkOutputPath(path: string): void {
+  checkText('outputPath', path, REQUEST_RULES.outputPathBytes);
   if (!path) throw invalid('outputPath', 'must not be empty');
   if (path.split('/').includes('..')) throw invalid('outputPath', 'must not contain ".."');
 }
 
-function variables(
+function checkVariables(
   field: string,
   entries: readonly NamedValue[] | null | undefined,
 ): Record<string, string> {
@@ -136,45 +144,45 @@ function variables(
   if (entries.length > maxEntries)
     throw invalid(field, `must not have more than ${maxEntries} entries`);
   let bytes = 0;
-  const known = new Map<string, string>();
+  const values = new Map<string, string>();
   for (const { name, value } of entries) {
     if (!pattern.test(name))
-      throw invalid(field, 'names are letters, digits and _, and do not begin with a digit');
-    if (known.has(name)) throw invalid(field, `${name} is given more than once`);
-    text(field, value, maxBytes);
+      throw invalid(field, 'names must be letters, digits and _, not starting with a digit');
+    if (values.has(name)) throw invalid(field, `${name} is given more than once`);
+    checkText(field, value, maxBytes);
     bytes += name.length + Buffer.byteLength(value);
-    known.set(name, value);
+    values.set(name, value);
   }
-  if (bytes > maxBytes) throw invalid(field, `is over ${maxBytes} bytes in all`);
-  return Object.fromEntries(known);
+  if (bytes > maxBytes) throw invalid(field, `must not be longer than ${maxBytes} bytes in total`);
+  return Object.fromEntries(values);
 }
 
-/** What there is to choose from when a job is made, with prices and rules, so that a form knows them beforehand. */
+/** A GPU model that a job may request, with its price and availability. */
 export type GpuOption = {
   gpu: Gpu;
   memoryGb: number | null;
   pricePerHour: string;
-  /** The most of them that one machine of a worker has; null where no GPU is asked for. */
+  /** The largest number that one machine of a live worker has; null for `none`. */
   maxOffered: number | null;
 };
 
-/** Who is signed in may know. @throws AppError 401 */
+/** Any signed-in user may read the options. @throws AppError 401 */
 export function demandOptions(viewer: Viewer): void {
   demandAccount(viewer);
 }
 
 export type MachineSize = { cpus: number; memoryGb: number };
 
-/** Of the machines of workers that are alive, the one with the most vCPUs, and of equal ones the most memory. */
+/** The machine of a live worker with the most vCPUs, and among equals the most memory. */
 export async function largestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
-  const machines = (await advertisedMachines(services)).filter(({ away }) => !away);
+  const machines = (await readLiveMachines(services)).filter(({ away }) => !away);
   const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
   return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
 }
 
-/** The models in the order of the contract, with what the workers that are alive have of them. */
+/** All GPU models in the order of the API, with their availability on live workers. */
 export async function gpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
-  const machines = await advertisedMachines(services);
+  const machines = await readLiveMachines(services);
   return GPUS.map((gpu) => {
     const { memoryGb, pricePerHour } = GPU_MODELS[gpu];
     if (gpu === 'none') return { gpu, pricePerHour, memoryGb: null, maxOffered: null };

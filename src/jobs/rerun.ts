@@ -1,8 +1,8 @@
 /**
- * Running a job once more: a new job with the settings of another, which may be over or not.
+ * Reruns a job: creates a new job with the settings of another, whatever its status.
  *
- * It runs the same commit, or the newest of the same branch. Its price, and whether there is room for it, are those of
- * this moment. Secrets are opened and sealed again for the new job; nobody is shown them.
+ * The new job runs the same commit, or the newest commit of the same branch. Prices and quotas are the current ones. Secrets
+ * are decrypted and encrypted again for the new job; nobody can read them.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -11,17 +11,27 @@ import { AppError, invalid, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
-import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import { lookForCommit, resolveBranch, type Source } from '../repositories/repositories.ts';
+import {
+  type CommitSource,
+  findCommitSource,
+  resolveBranch,
+} from '../repositories/repositories.ts';
 import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
-import { checkRequest, isJobName, type NamedValue, REQUEST_RULES } from './request.ts';
+import {
+  checkJobName,
+  checkRequest,
+  isJobName,
+  type NamedValue,
+  REQUEST_RULES,
+} from './request.ts';
 import type { SecretBox } from './secrets.ts';
 
-export type RerunInput = JobKey & {
-  /** Null: the name with the next number that is free. */
+type RerunInput = JobKey & {
+  /** Null: the old name with the next free number. */
   newName?: string | null;
-  /** Whether to run what the branch points to now. */
+  /** Whether to run the current commit of the branch. */
   newestCommit?: boolean | null;
 };
 
@@ -36,7 +46,7 @@ type Deps = {
 };
 type Select = Prisma.JobSelect;
 
-/** Others may take a name that was free between the look and the write. */
+/** A name that was free may be taken by another request before the insert. */
 const NAME_TRIES = 5;
 
 const settingsColumns = {
@@ -66,8 +76,8 @@ const settingsColumns = {
 type Settings = Prisma.JobGetPayload<{ select: typeof settingsColumns }>;
 
 /**
- * @throws AppError 400, 401, 403 (right or quota), 404 (job, repository, branch), 409 for a `newName` that is taken, a
- *   commit that is gone, and secrets that cannot be opened
+ * @throws AppError 400, 401, 403 (permission or quota), 404 (job, repository, branch), 409 if `newName` is taken, the commit
+ *   no longer exists, or the secrets cannot be decrypted
  */
 export async function rerunJob<S extends Select>(
   services: Deps,
@@ -77,7 +87,7 @@ export async function rerunJob<S extends Select>(
 ): Promise<Prisma.JobGetPayload<{ select: S }>> {
   demandAccount(viewer);
   const namespace = await namespaceOf(services, key.namespace);
-  demand(viewer, 'job.create', anyIn(viewer, namespace.id));
+  demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
   const job =
     isJobName(key.name) &&
     (await services.db.job.findUnique({
@@ -89,24 +99,23 @@ export async function rerunJob<S extends Select>(
   const { repositoryId } = job;
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
   const newest = newestCommit ?? false;
-  demandSecrets(viewer, namespace.id, job, newest);
-  if (newName != null && !isJobName(newName))
-    throw invalid('newName', 'must be 1 to 100 letters, digits, hyphens and underscores');
+  demandSecretReuse(viewer, namespace.id, job, newest);
+  if (newName != null) checkJobName('newName', newName);
 
-  const found = await sourceOf(services, viewer, job, newest);
+  const source = await resolveSource(services, viewer, job, newest);
   const settings = {
     ...job,
     namespace: namespace.name,
-    repo: found?.repo ?? null,
-    env: valuesOf(job.env as Record<string, string>),
-    secrets: valuesOf(openSecrets(services, job)),
+    repo: source?.repo ?? null,
+    env: toNamedValues(job.env as Record<string, string>),
+    secrets: toNamedValues(unsealSecrets(services, job)),
   };
   for (let tries = 1; ; tries++) {
     const name = newName ?? (await nextName(services, namespace.id, job));
     const request = checkRequest({ ...settings, name });
-    const made = { namespace, request, source: found, rerunOfId: job.id };
+    const newJob = { namespace, request, source, rerunOfId: job.id };
     try {
-      return await insertJob(services, viewer, made, select);
+      return await insertJob(services, viewer, newJob, select);
     } catch (error) {
       if (!(error instanceof AppError) || error.code !== 'already_exists') throw error;
       const message = 'newName: a job of that name exists in the namespace';
@@ -117,10 +126,10 @@ export async function rerunJob<S extends Select>(
 }
 
 /**
- * What is in another commit may send the secrets anywhere, so only those may run it with them who gave them, or who
- * could replace them: admins. The same command at the same commit does what its creator wanted.
+ * Another commit may send the secrets anywhere. So only the creator of the job, or an admin, who could replace the secrets
+ * anyway, may run it with them. The same command at the same commit does what the creator intended.
  */
-function demandSecrets(
+function demandSecretReuse(
   viewer: Viewer,
   namespaceId: string,
   { secrets, createdById, repositoryId }: Settings,
@@ -130,55 +139,63 @@ function demandSecrets(
   demand(viewer, 'job.reuseSecrets', { namespaceId, repositoryId });
 }
 
-/** What it is to run, under the repository's present name; null without a repository. */
-async function sourceOf(
+/** The commit to run, with the repository's current name; null for a job without a repository. */
+async function resolveSource(
   services: Deps,
   viewer: Viewer,
   { repo, repositoryId, branch, commitSha }: Settings,
   newest: boolean,
-): Promise<Source | null> {
+): Promise<CommitSource | null> {
   if (repo === null || branch === null || commitSha === null) {
     if (newest) throw invalid('newestCommit', 'the job has no repository');
     return null;
   }
   if (repositoryId === null) throw notFound('Repository');
-  const { fullName, isThere } = await lookForCommit(services, viewer, { repositoryId, commitSha });
+  const { fullName, isThere } = await findCommitSource(services, viewer, {
+    repositoryId,
+    commitSha,
+  });
   if (newest) return resolveBranch(services, viewer, { repo: fullName, branch });
   if (isThere) return { repositoryId, repo: fullName, branch, commitSha };
   throw new AppError(
     'conflict',
-    `newestCommit: the commit ${commitSha} is not in the repository any more; with newestCommit the tip of ${branch} runs`,
+    `newestCommit: the commit ${commitSha} is no longer in the repository; set newestCommit to run the tip of ${branch}`,
     { field: 'newestCommit' },
   );
 }
 
-function openSecrets({ secretBox, log }: Deps, { id, secrets }: Settings): Record<string, string> {
+function unsealSecrets(
+  { secretBox, log }: Deps,
+  { id, secrets }: Settings,
+): Record<string, string> {
   if (!secrets) return {};
   try {
     return secretBox.open(id, secrets);
   } catch (error) {
-    log.error({ err: error, job: id }, 'the secrets of a job cannot be opened');
-    throw new AppError('conflict', 'The secrets of the job cannot be opened: create it anew');
+    log.error({ err: error, job: id }, 'Cannot decrypt the secrets of the job');
+    throw new AppError(
+      'conflict',
+      'The secrets of the job cannot be decrypted: create a new job and give them again',
+    );
   }
 }
 
-function valuesOf(variables: Record<string, string>): NamedValue[] {
+function toNamedValues(variables: Record<string, string>): NamedValue[] {
   return Object.entries(variables).map(([name, value]) => ({ name, value }));
 }
 
 /**
- * `train-2` after `train`, and `train-3` when that is run again: with a number that no job has. Numbers are tried in
- * growing steps and then between them, so that the thousandth costs some twenty looks at an index; after gaps it need
- * not be the lowest.
+ * Finds a free name: `train-2` for a rerun of `train`, then `train-3`. The number is found by doubling and bisection, so the
+ * thousandth rerun takes some twenty index lookups. If there are gaps, the number need not be the lowest free one.
  */
 async function nextName({ db }: Deps, namespaceId: string, job: Settings): Promise<string> {
   const { name, rerunOfId } = job;
   const base = rerunOfId === null ? name : name.replace(/-\d+$/, '');
-  const named = (n: number) =>
+  const nameWith = (n: number) =>
     `${base.slice(0, REQUEST_RULES.name.maxLength - `-${n}`.length)}-${n}`;
   const isTaken = async (n: number) =>
     (await db.job.findUnique({
-      where: { namespaceId_name: { namespaceId, name: named(n) } },
+      where: { namespaceId_name: { namespaceId, name: nameWith(n) } },
       select: { id: true },
     })) !== null;
   let free = 2;
@@ -192,5 +209,5 @@ async function nextName({ db }: Deps, namespaceId: string, job: Settings): Promi
     if (await isTaken(middle)) taken = middle;
     else free = middle;
   }
-  return named(free);
+  return nameWith(free);
 }

@@ -1,4 +1,4 @@
-/** How long a job has run, and what that costs. */
+/** The runtime of a job and its cost. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { costOf } from '../base/hardware.ts';
@@ -8,18 +8,18 @@ export function secondsBetween(start: Date, end: Date): number {
   return Math.max(0, Math.round((end.getTime() - start.getTime()) / 1000));
 }
 
-/** Seconds of all attempts; of a running one until its process ended, or now. */
+/** Seconds of all attempts. A running attempt counts until now, or until its process ended. */
 export function runtimeOf(job: {
   runtimeSeconds: number;
   status: JobStatus;
   attempts: { startedAt: Date | null; exitedAt: Date | null }[];
 }): number {
   const attempt = job.status === 'running' ? job.attempts[0] : undefined;
-  return job.runtimeSeconds + (ranUntil(attempt, new Date())?.seconds ?? 0);
+  return job.runtimeSeconds + (runSpanUntil(attempt, new Date())?.seconds ?? 0);
 }
 
-/** What counts of an attempt that has not ended: from the start of its process, if it has one, to its end, or `now`. */
-export function ranUntil(
+/** The billed time of an open attempt: from the start of its process to its end, or to `now`. */
+export function runSpanUntil(
   attempt: { startedAt: Date | null; exitedAt: Date | null } | null | undefined,
   now: Date,
 ): { from: Date; seconds: number } | undefined {
@@ -27,7 +27,7 @@ export function ranUntil(
   return from ? { from, seconds: secondsBetween(from, attempt.exitedAt ?? now) } : undefined;
 }
 
-/** The columns that `runtimeOf` needs: the open attempt is the last one. */
+/** The columns that `runtimeOf` needs. Only the last attempt can be open. */
 export const runtimeColumns = {
   runtimeSeconds: true,
   status: true,

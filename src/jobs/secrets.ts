@@ -1,8 +1,8 @@
 /**
- * A job's `secrets`: encrypted while they wait in the database, hidden in what the job prints.
+ * The `secrets` of a job: encrypted in the database and masked in the log.
  *
- * They are sealed under a key that is never in the database, so a leaked dump shows nothing; and for one job, so that
- * a row's secrets cannot be moved to another.
+ * The key is never stored in the database, so a leaked dump reveals no secrets. The job's id is part of the encryption, so
+ * that secrets cannot be copied to the row of another job.
  */
 import type { Keys } from '../platform/crypto/keys.ts';
 import { open, seal } from '../platform/crypto/keys.ts';
@@ -11,7 +11,7 @@ export type Secrets = Record<string, string>;
 
 export type SecretBox = {
   seal(jobId: string, secrets: Secrets): Uint8Array<ArrayBuffer>;
-  /** @throws Error when the key is another, or the bytes were changed. */
+  /** @throws Error if the key differs or the bytes were changed */
   open(jobId: string, sealed: Uint8Array): Secrets;
 };
 
@@ -30,14 +30,14 @@ export function createSecretBox(keys: Keys): SecretBox {
   };
 }
 
-/** Replaces every secret in a text by `***`; a secret of several lines is hidden line by line. */
-export function masker(secrets: Secrets): (text: string) => string {
+/** Returns a function that replaces every secret in a text by `***`. Each line of a multi-line secret is masked. */
+export function createMask(secrets: Secrets): (text: string) => string {
   const parts = new Set(
     Object.values(secrets).flatMap((value) => [value, ...value.split(/\r?\n/)]),
   );
   parts.delete('');
   if (parts.size === 0) return (text) => text;
-  // The longest first, so that a secret that begins like another is not left with its tail showing.
+  // Longest first: if one secret is a prefix of another, the rest of the longer one must not stay visible.
   const pattern = [...parts]
     .sort((a, b) => b.length - a.length)
     .map((part) => RegExp.escape(part))

@@ -1,45 +1,46 @@
 /**
- * The life of a job: who may move it, and what goes with a move.
+ * The state machine of a job: which moves are allowed, and what each move writes.
  *
- *   from      what happens                                   to          besides
- *   (none)    it is created                                  queued      commit pinned, quota counted
- *   queued    the process of its attempt starts              running     started_at, the first time only
- *   queued    its attempt cannot be started                  failed      exit_code 125, the reason as a line
- *   queued    its attempt is lost before it started          queued      loss_count + 1
- *   queued    it is cancelled                                cancelled
- *   running   its process ends, and has an output_path       running     time and cost stand still, its artifacts are stored
- *   running   exit 0                                         succeeded   exit_code, time and cost
- *   running   exit 0, its artifacts cannot be kept           failed      exit_code 125, the reason as a line
- *   running   another exit, retries left                     queued      retry_count + 1, after a pause
- *   running   another exit, none left                        failed      exit_code
- *   running   it overran its timeout                         timed_out   exit_code, never retried
- *   running   its attempt is lost, at most three times       queued      loss_count + 1, no retry used
- *   running   its attempt is lost once more                  failed      no exit_code
- *   running   it is cancelled                                cancelled   time and cost until now, or the end of its process
- *   any end   it is deleted                                  (none)      the journal with it
+ *   from      trigger                                        to          also
+ *   (none)    the job is created                             queued      commit pinned, quota counted
+ *   queued    the process of the attempt starts              running     started_at, the first time only
+ *   queued    the attempt cannot be started                  failed      exit_code 125, the reason as a log line
+ *   queued    the attempt is lost before its start           queued      loss_count + 1
+ *   queued    the job is cancelled                           cancelled
+ *   running   the process ends; the job has an output_path   running     time and cost stop, artifacts are stored
+ *   running   exit code 0                                    succeeded   exit_code, time and cost
+ *   running   exit code 0, artifacts cannot be stored        failed      exit_code 125, the reason as a log line
+ *   running   other exit code, retries left                  queued      retry_count + 1, after a delay
+ *   running   other exit code, no retries left               failed      exit_code
+ *   running   the timeout expires                            timed_out   exit_code, never retried
+ *   running   the attempt is lost, at most three times       queued      loss_count + 1, no retry used
+ *   running   the attempt is lost once more                  failed      no exit_code
+ *   running   the job is cancelled                           cancelled   time and cost until now, or the end of the process
+ *   final     the job is deleted                             (none)      its journal is deleted too
  *
- * An attempt belongs to one worker. While it holds the job (`attempt_id`), that worker alone may move the
- * job, except that anyone with the right may cancel it. A job that was cancelled or deleted is held no more:
- * its worker finds out, ends the process, and only keeps what that still prints.
+ * An attempt belongs to one worker. While the attempt holds the job (`attempt_id`), only that worker may move the job, except
+ * that anyone with permission may cancel it. A cancelled or deleted job is not held any more: its worker notices, ends the
+ * process, and only stores the rest of the log and the artifacts.
  *
- * `moveJob` is the one place where a status changes. The row is locked before anything else is written, so
- * the transactions of one job follow each other, and so do their numbers: journal entries become visible in
- * the order of `seq`, events in the order of (xid, seq), which takes its xid after the lock. Where several jobs
- * share a transaction, the first lock gives the xid to all: who moves another of them before its own lock, a moment later, is
- * first with a later xid. That is only who cancels it, or says that it is lost, and then its worker has nothing to move.
+ * `moveJob` and `commitMove` are the only way to change a status. They lock the row of the job before they write, so the
+ * transactions of one job are serialized, and their numbers ascend: journal entries become visible in the order of `seq`, and
+ * events in the order of (xid, seq), because the xid is assigned after the lock. If several jobs share a transaction, the
+ * first lock assigns the xid for all. Another transaction may then move one of the other jobs before that job is locked here:
+ * it commits first but has the later xid. Only a cancellation or a lost attempt can do so, and then the worker's own move of
+ * that job is dropped.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { newId } from '../base/ids.ts';
-import { onConnection } from '../platform/database/client.ts';
-import { columnOf } from '../platform/database/keyset.ts';
+import { withConnection } from '../platform/database/client.ts';
+import { toColumnName } from '../platform/database/keyset.ts';
 import {
   beginPipeline,
-  openParts,
-  type Parts,
+  createStatementParts,
   pipeline,
   runStatement,
+  type StatementParts,
   type Transaction,
 } from '../platform/database/statement.ts';
 import { batchTransactions, RUN_ALONE } from '../platform/database/transaction-batcher.ts';
@@ -50,7 +51,7 @@ import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
 import { EVENT_REPOSITORY_NAME } from './repository-name.ts';
-import { addUsage, type Ran, type Used } from './usage.ts';
+import { addUsage, type RunSpan, type UsageEntry } from './usage-ledger.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
   queued: ['running', 'queued', 'failed', 'cancelled'],
@@ -65,7 +66,7 @@ export function isOver(status: JobStatus): boolean {
   return MOVES[status].length === 0;
 }
 
-/** What decides about a move may look at this, and the event tells it; it is read under the lock. */
+/** The columns that are read under the lock: a move is decided by them, and its event contains them. */
 const lockedColumns = {
   ...payloadColumns,
   attemptId: true,
@@ -75,21 +76,23 @@ const lockedColumns = {
   nextSeq: true,
 } as const satisfies Prisma.JobSelect;
 export type LockedJob = Prisma.JobGetPayload<{ select: typeof lockedColumns }> & {
-  /** Its owner's name. */
+  /** The name of the owner. */
   namespace: string;
 };
 
 const LOCK = `
   select ${Object.keys(lockedColumns)
-    .map((key) => `${key === 'repo' ? EVENT_REPOSITORY_NAME : `j.${columnOf(key)}`} as "${key}"`)
+    .map(
+      (key) => `${key === 'repo' ? EVENT_REPOSITORY_NAME : `j.${toColumnName(key)}`} as "${key}"`,
+    )
     .join(', ')}, n.name as namespace
   from jobs j join namespaces n on n.id = j.namespace_id
     left join (repositories p join namespaces o on o.id = p.namespace_id) on p.id = j.repository_id
   where j.id = any ($1::text[]) order by j.id for update of j`;
-const LOCK_UNLOCKED = `${LOCK} skip locked`;
+const LOCK_SKIP_LOCKED = `${LOCK} skip locked`;
 
-/** What a move may change, and the type of its column. */
-const TYPES = {
+/** The columns that a move may change, with their SQL types. */
+const COLUMN_TYPES = {
   status: '"JobStatus"',
   progress: 'text',
   progressSaid: 'bool',
@@ -106,33 +109,33 @@ const TYPES = {
   artifactsOf: 'text',
   nextSeq: 'bigint',
 } as const;
-type Changes = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof TYPES, true> }>>;
+type Changes = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof COLUMN_TYPES, true> }>>;
 
 export type Move = {
   to: JobStatus;
-  /** In words, unless the program has said something of its own. */
+  /** The text for `progress`, unless the program has printed its own. */
   phase: string;
-  /** What the attempt ran, which the job and the ledger of its namespace get. */
-  ran?: Ran;
-  /** The attempt that moves it, which has begun or ended. */
+  /** The time that the attempt ran, which is added to the job and to the ledger of its namespace. */
+  ran?: RunSpan;
+  /** The attempt that started or ended with this move. */
   attempt?: MovedAttempt;
   set?: Omit<Changes, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
 };
 
-/** What is written down of an attempt with the move that it makes. */
-export type MovedAttempt = {
+/** The changes of an attempt that are written together with the move of its job. */
+type MovedAttempt = {
   id: string;
   startedAt?: Date;
-  /** With it, by which the work is found again. `runner`: the kind that has it. */
-  begun?: { handle: Handle; runner: string };
-  /** The end of its process alone. */
+  /** The handle, by which the process is found again, and the kind of its runner. */
+  started?: { handle: Handle; runner: string };
+  /** The end of the process, while the attempt still stores its artifacts. */
   exited?: { at: Date; exitCode: number };
   ended?: { at: Date; outcome: string; exitCode: number };
 };
 
 /**
- * Moves a job as `decide` says once it has the job's row to itself; with null nothing happens.
- * @returns the job before the move, or null when it is not there or was not moved.
+ * Locks the job and makes the move that `decide` returns; null means no move.
+ * @returns the job before the move; null if it does not exist or was not moved
  */
 export async function moveJob(
   tx: Prisma.TransactionClient,
@@ -146,66 +149,69 @@ export async function moveJob(
 }
 
 /**
- * The same in a transaction of its own, for the moves that each job makes on its way: by a connection's own statements, because
- * Prisma's transactions took a tenth of this thread's time for a short job. It takes two round trips, one that begins and
- * locks, and one that writes and commits. What is to be moved at the same moment shares them; should one of those fail, or be
- * locked, `decide` is called again.
+ * The same in a transaction of its own, for the moves that every job makes. It uses the connection directly, because Prisma's
+ * transactions took a tenth of this thread's time for a short job. It takes two round trips: one begins and locks, the other
+ * writes and commits. Concurrent moves are batched into one transaction; if a job of the batch fails or is locked, `decide`
+ * is called again for a move on its own.
  */
 export function commitMove(pool: pg.Pool, id: string, decide: Decide): Promise<LockedJob | null> {
-  const commit = commits.get(pool) ?? openCommits(pool);
+  const commit = commits.get(pool) ?? openMoveBatcher(pool);
   commits.set(pool, commit);
   return commit({ id, decide });
 }
 
-type Asked = { id: string; decide: Decide };
-const commits = new WeakMap<pg.Pool, (asked: Asked) => Promise<LockedJob | null>>();
-/** Jobs of one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
-export const MOST_MOVES = 5;
+type MoveRequest = { id: string; decide: Decide };
+const commits = new WeakMap<pg.Pool, (asked: MoveRequest) => Promise<LockedJob | null>>();
+/** Jobs in one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
+export const MAX_BATCHED_MOVES = 5;
 /**
- * Each of its statements finds rows by their keys: so a connection plans it once, and by an index, however small the table was
- * then. By itself PostgreSQL plans for as many keys as there are, each time, which took a third as long again.
+ * All statements of a move find rows by key, so each is planned once per connection, with index scans even if the table is
+ * still small. By default PostgreSQL plans again for each number of keys, which took a third longer.
  */
-const BY_KEYS = 'set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off';
+const PLAN_BY_KEY =
+  'set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off';
 /**
- * How long jobs wait for what somebody has locked, such as the row of a namespace that is being transferred. Then each waits by
- * itself for as long, again and again, and those of other namespaces go on. Groups of one namespace wait for each other's
- * commits, which take less.
+ * With a limit on waiting for locks, such as a namespace row that a transfer holds. After the limit each move retries alone
+ * with the same limit, so that moves in other namespaces continue. Waiting for another batch of the same namespace is
+ * shorter than the limit.
  */
-const SOON = `begin; set local lock_timeout = '500ms'; ${BY_KEYS}`;
+const BEGIN = `begin; set local lock_timeout = '500ms'; ${PLAN_BY_KEY}`;
 
-function openCommits(pool: pg.Pool) {
-  return batchTransactions<Asked, LockedJob | null>(
+function openMoveBatcher(pool: pg.Pool) {
+  return batchTransactions<MoveRequest, LockedJob | null>(
     {
-      async together(asked) {
-        const moved = await commitMoves(pool, LOCK_UNLOCKED, asked, SOON);
-        return asked.map((one) => (moved.has(one) ? (moved.get(one) ?? null) : RUN_ALONE));
+      async runTogether(requests) {
+        const moved = await commitMoves(pool, LOCK_SKIP_LOCKED, requests, BEGIN);
+        return requests.map((request) =>
+          moved.has(request) ? (moved.get(request) ?? null) : RUN_ALONE,
+        );
       },
-      async alone(one) {
-        return (await commitMoves(pool, LOCK, [one], SOON)).get(one) ?? null;
+      async runAlone(request) {
+        return (await commitMoves(pool, LOCK, [request], BEGIN)).get(request) ?? null;
       },
     },
-    MOST_MOVES,
+    MAX_BATCHED_MOVES,
   );
 }
 
-/** @returns the jobs that `lock` has found, as they were, or null where they were not moved */
+/** @returns the jobs that `lock` found, before their move; null for a job that was not moved */
 async function commitMoves(
   pool: pg.Pool,
   lock: string,
-  asked: readonly Asked[],
+  requests: readonly MoveRequest[],
   begin: string,
-): Promise<Map<Asked, LockedJob | null>> {
-  return onConnection(pool, async (client) => {
-    const ids = asked.map(({ id }) => id);
+): Promise<Map<MoveRequest, LockedJob | null>> {
+  return withConnection(pool, async (client) => {
+    const ids = requests.map(({ id }) => id);
     const rows = await beginPipeline<LockedJob>(client, lock, [ids], begin);
-    const moved = new Map<Asked, LockedJob | null>();
+    const moved = new Map<MoveRequest, LockedJob | null>();
     await pipeline(client, async (tx) => {
-      const used: Used[] = [];
+      const used: UsageEntry[] = [];
       for (const row of rows.toSorted(byOwner)) {
-        const one = asked.find(({ id }) => id === row.id) as Asked;
-        const done = await moveLocked(tx, lockedOf([row]), one.decide);
-        moved.set(one, done?.job ?? null);
-        if (done) used.push(done.used);
+        const request = requests.find(({ id }) => id === row.id) as MoveRequest;
+        const move = await moveLocked(tx, parseLockedJob([row]), request.decide);
+        moved.set(request, move?.job ?? null);
+        if (move) used.push(move.used);
       }
       await addUsage(tx, used);
       await tx.query({ text: 'commit' });
@@ -214,35 +220,35 @@ async function commitMoves(
   });
 }
 
-/** What is counted of owners is locked in one order by all, or two servers would wait for each other. */
+/** All servers lock the counts of namespaces in this order; otherwise two of them could deadlock. */
 function byOwner(a: LockedJob, b: LockedJob): number {
-  const place = (job: LockedJob) => `${job.namespaceId} ${job.id}`;
-  return place(a) < place(b) ? -1 : 1;
+  const key = (job: LockedJob) => `${job.namespaceId} ${job.id}`;
+  return key(a) < key(b) ? -1 : 1;
 }
 
 type Decide = (job: LockedJob, now: Date) => Move | null | Promise<Move | null>;
 
-/** Leaves what was used to be added, after which nothing is locked until the commit. */
+/** Makes a move without adding its usage. The caller adds that last, because its locks must be the last before the commit. */
 async function moveLocked(
   tx: Transaction,
   job: LockedJob | null,
   decide: Decide,
-): Promise<{ job: LockedJob; used: Used } | null> {
+): Promise<{ job: LockedJob; used: UsageEntry } | null> {
   if (!job) return null;
   const { id } = job;
-  // One moment for the end of the job and for what it ran until then.
+  // The same time for the end of the job and the end of its last run.
   const now = new Date();
   const move = await decide(job, now);
   if (!move) return null;
   const { to, phase, ran, attempt, set } = move;
   if (!MOVES[job.status].includes(to))
-    throw new Error(`a job cannot go from ${job.status} to ${to}`);
-  const isNew = to !== job.status;
+    throw new Error(`a job cannot move from ${job.status} to ${to}`);
+  const isStatusChange = to !== job.status;
   const endedAt = isOver(to) ? now : undefined;
   const changes: Changes = {
     status: to,
-    // What the program said last outlives its end, and gives way to the phase of what comes next.
-    ...(!((isOver(to) || (to === 'running' && !isNew)) && job.progressSaid) && {
+    // The last progress of the program is kept at the end of the job and while artifacts are stored; other moves replace it.
+    ...(!((isOver(to) || (to === 'running' && !isStatusChange)) && job.progressSaid) && {
       progress: phase,
       progressSaid: false,
     }),
@@ -250,39 +256,44 @@ async function moveLocked(
     ...(endedAt && { completedAt: endedAt }),
     ...(ran && { runtimeSeconds: job.runtimeSeconds + ran.seconds }),
     ...set,
-    ...(isNew && { nextSeq: job.nextSeq + 1n }),
+    ...(isStatusChange && { nextSeq: job.nextSeq + 1n }),
   };
   const topics: Notification[] = [`job:${id}`];
-  // Its own worker makes these moves, and knows when it has room again; it hears of those that others make.
+  // These moves are made by the worker of the job, which knows that it has room again. It is notified of all others.
   if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out')
     topics.push(statusTopic(id), 'queue');
-  await write(tx, job, changes, { isNew, topics, attempt });
+  await writeMove(tx, job, changes, { isStatusChange, topics, attempt });
   return { job, used: { job, ran, endedAt } };
 }
 
 /**
- * All that a move writes, in one statement: it is a large part of what a short job costs, and took ten. The event holds the
- * job as it is afterwards.
+ * Writes a move in one statement instead of ten, because moves are a large part of the cost of a short job. The event
+ * contains the job after the move.
  */
-async function write(
+async function writeMove(
   tx: Transaction,
   job: LockedJob,
   changes: Changes,
-  { isNew, topics, attempt }: { isNew: boolean; topics: Notification[]; attempt?: MovedAttempt },
+  {
+    isStatusChange,
+    topics,
+    attempt,
+  }: { isStatusChange: boolean; topics: Notification[]; attempt?: MovedAttempt },
 ): Promise<void> {
-  const statement = openParts();
+  const statement = createStatementParts();
   const { parameter, parts, values } = statement;
   const id = parameter(job.id, 'text');
   const assignments = Object.entries(changes).map(
-    ([key, value]) => `${columnOf(key)} = ${parameter(value, TYPES[key as keyof Changes])}`,
+    ([key, value]) =>
+      `${toColumnName(key)} = ${parameter(value, COLUMN_TYPES[key as keyof Changes])}`,
   );
   parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
   if (attempt) {
-    const { startedAt, begun, exited, ended } = attempt;
+    const { startedAt, started, exited, ended } = attempt;
     const set = [
       startedAt && `started_at = ${parameter(startedAt, 'timestamptz')}`,
-      begun &&
-        `handle = ${parameter(JSON.stringify(begun.handle), 'jsonb')}, runner = ${parameter(begun.runner, 'text')},
+      started &&
+        `handle = ${parameter(JSON.stringify(started.handle), 'jsonb')}, runner = ${parameter(started.runner, 'text')},
          heartbeat_at = now()`,
       exited &&
         `exited_at = ${parameter(exited.at, 'timestamptz')}, exit_code = ${parameter(exited.exitCode, 'int')}`,
@@ -293,7 +304,7 @@ async function write(
     const attemptId = parameter(attempt.id, 'text');
     parts.push(`attempt as (update job_attempts set ${set.join(', ')} where id = ${attemptId})`);
   }
-  if (isNew) {
+  if (isStatusChange) {
     const after = { ...job, ...changes };
     addStatus(statement, id, after, job.namespace, job.nextSeq);
     topics.push(eventNotification(job.namespaceId, job.id));
@@ -303,9 +314,9 @@ async function write(
   await runStatement(tx, `with ${parts.join(', ')} ${tell}`, values);
 }
 
-/** The status that a job has now, in its journal and as an event. `id`: the parameter that holds its id. */
+/** Adds the new status to the journal and to the events. @param id the SQL parameter that holds the id of the job */
 function addStatus(
-  { parts, parameter }: Parts,
+  { parts, parameter }: StatementParts,
   id: string,
   job: PayloadRow,
   namespace: string,
@@ -324,33 +335,37 @@ function addStatus(
       ${parameter(JSON.stringify(eventData(job, namespace)), 'jsonb')}))`);
 }
 
-/** Adds what goes with a new job to the statement that makes it: its first entry and its first event. @returns who is woken */
-export function addNew(statement: Parts, job: PayloadRow, namespace: string): Notification[] {
+/** Adds the first journal entry and event to the statement that creates a job. @returns the topics to notify */
+export function addFirstStatus(
+  statement: StatementParts,
+  job: PayloadRow,
+  namespace: string,
+): Notification[] {
   const id = statement.parameter(job.id, 'text');
   addStatus(statement, id, job, namespace, 1n);
   return [eventNotification(job.namespaceId, job.id), 'queue'];
 }
 
-/** What a worker that looks after a job listens to: its log wakes the plain topic far too often. */
+/** The topic for the worker of a job. The plain topic of the job would wake the worker with every batch of log lines. */
 export function statusTopic(id: string): `job:${string}` {
   return `job:${id}/status`;
 }
 
-/** @returns null when there is no such job (any more). */
+/** @returns null if the job does not exist */
 export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise<LockedJob | null> {
-  return lockedOf(await runStatement<LockedJob>(tx, LOCK, [[id]]));
+  return parseLockedJob(await runStatement<LockedJob>(tx, LOCK, [[id]]));
 }
 
-/** A connection gives large numbers as text; of the price, which is exact, the text is all that is looked at. */
-function lockedOf([job]: LockedJob[]): LockedJob | null {
+/** The driver returns large numbers as text. The price, an exact decimal, is left as text. */
+function parseLockedJob([job]: LockedJob[]): LockedJob | null {
   if (!job) return null;
   const { nextSeq, artifactBytes } = job;
   const bytes = artifactBytes === null ? null : BigInt(artifactBytes);
   return { ...job, nextSeq: BigInt(nextSeq), artifactBytes: bytes };
 }
 
-/** Writes an event of a job that is no move: the first or the last one. `namespace`: its name. */
-export async function announce(
+/** Writes an event of a job without a move, such as its deletion. @param namespace the name of the owner */
+export async function publishJobEvent(
   tx: Prisma.TransactionClient,
   row: PayloadRow,
   namespace: string,
@@ -364,10 +379,10 @@ function eventData(row: PayloadRow, namespace: string): JobEventData {
   return { repositoryId: row.repositoryId, job: payloadOf(row, namespace) };
 }
 
-/** Characters of `progress`. */
+/** Maximum number of characters in `progress`. */
 export const MAX_PROGRESS = 1_000;
 
-/** What we say about a job that says nothing of itself. */
+/** The texts of `progress` for jobs that do not print their own. */
 export const PHASES = {
   waiting: 'waiting for capacity',
   preparing: 'preparing',

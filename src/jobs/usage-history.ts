@@ -1,40 +1,38 @@
 /**
- * What an attempt used of its hardware over its time, for charts: a row of arrays, of at most `MAX_POINTS` points.
- *
- * A point is a sample at first. When the row is full, each two points become one, and from then on a point is made of
- * twice as many samples: a job of a week has as many points as one of an hour, and the row is written less and less
- * often. A point has the time of its last sample, the mean of the percentages, and the highest memory and disk. Samples
- * of a point that is not complete are lost with a server that is killed.
+ * The resource usage of an attempt over time, for charts: one row of arrays with at most `MAX_POINTS` points. When the row is
+ * full, pairs of points are merged, and from then on a point covers twice as many samples. So a job of a week has as many
+ * points as a job of an hour. A point has the time of its last sample, mean percentages, and the peaks of memory and disk.
  */
 
 import type pg from 'pg';
 import type { Usage } from '../runners/runner.ts';
 
-/** More than a chart has pixels for; with samples every 5 s, full after 40 minutes and then half full. */
+/** More than a chart can show. With a sample every 5 s the row is full after 40 minutes, and then half full. */
 export const MAX_POINTS = 480;
 
-export type Point = Usage & { time: Date };
+type Point = Usage & { time: Date };
 
 type Pool = pg.Pool;
 
 export type UsageHistory = {
   add(point: Point): Promise<void>;
-  /** Stores the samples that are no whole point yet. */
+  /** Stores the samples of the incomplete point. */
   end(): Promise<void>;
 };
 
-/** Of an attempt that this worker alone looks after; what was stored of it before is gone on with. */
+/** Opens the history of an attempt, which only its worker may write, and continues the stored points. */
 export async function openUsageHistory(pool: Pool, attemptId: string): Promise<UsageHistory> {
   const stored = await readRow(pool, attemptId);
   let samplesPerPoint = stored?.samples_per_point ?? 1;
   let count = stored?.times.length ?? 0;
+  /** Samples of the incomplete point, which are lost if the server is killed. */
   let pending: Point[] = [];
 
   async function flush(): Promise<void> {
-    const point = merged(pending);
-    // Also when it fails: the next point must not be made of more.
+    const point = mergePoints(pending);
+    // Cleared even if the write fails, so that the next point does not cover more samples.
     pending = [];
-    await append(pool, attemptId, point);
+    await appendPoint(pool, attemptId, point);
     count++;
     if (count >= MAX_POINTS) await halve();
   }
@@ -43,21 +41,22 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
     const row = await readRow(pool, attemptId);
     if (!row) return;
     const points = pointsOf(row);
-    const half: Point[] = [];
-    for (let at = 0; at < points.length; at += 2) half.push(merged(points.slice(at, at + 2)));
+    const halved: Point[] = [];
+    for (let at = 0; at < points.length; at += 2)
+      halved.push(mergePoints(points.slice(at, at + 2)));
     await pool.query({
       name: 'loam-thin-usage',
       text: `
         update attempt_usage set samples_per_point = 2 * samples_per_point,
           times = $2, gpu_percent = $3, cpu_percent = $4, memory_bytes = $5, disk_bytes = $6
         where attempt_id = $1`,
-      values: [attemptId, ...columnsOf(half)],
+      values: [attemptId, ...columnsOf(halved)],
     });
     samplesPerPoint *= 2;
-    count = half.length;
+    count = halved.length;
   }
 
-  // A server was killed before it had thinned them out.
+  // The previous server was killed before it merged the points.
   if (count >= MAX_POINTS) await halve();
   return {
     async add(point) {
@@ -70,8 +69,8 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
   };
 }
 
-/** Nothing is stored of an attempt that was deleted with its job. */
-async function append(pool: Pool, attemptId: string, point: Point): Promise<void> {
+/** Appends a point. Does nothing if the attempt was deleted with its job. */
+async function appendPoint(pool: Pool, attemptId: string, point: Point): Promise<void> {
   await pool.query({
     name: 'loam-append-usage',
     text: `
@@ -122,20 +121,20 @@ function pointsOf(row: Row): Point[] {
 function columnsOf(points: readonly Point[]): unknown[] {
   return [
     points.map(({ time }) => time),
-    points.map(({ gpuPercent }) => percent(gpuPercent)),
-    points.map(({ cpuPercent }) => percent(cpuPercent)),
+    points.map(({ gpuPercent }) => toPercent(gpuPercent)),
+    points.map(({ cpuPercent }) => toPercent(cpuPercent)),
     points.map(({ memoryBytes }) => Math.round(memoryBytes)),
     points.map(({ diskBytes }) => Math.round(diskBytes)),
   ];
 }
 
-/** A whole number from 0 to 100. */
-export function percent(value = 0): number {
+/** Rounds to an integer from 0 to 100. */
+export function toPercent(value = 0): number {
   return Math.min(100, Math.max(0, Math.round(value)));
 }
 
-/** Of samples, or of points with equally many each. */
-function merged(points: readonly Point[]): Point {
+/** Merges samples, or points that cover equally many samples. */
+function mergePoints(points: readonly Point[]): Point {
   const mean = (key: 'gpuPercent' | 'cpuPercent') =>
     points.reduce((sum, point) => sum + point[key], 0) / points.length;
   return {
@@ -149,7 +148,7 @@ function merged(points: readonly Point[]): Point {
 
 export type UsageSample = Point & { attempt: number };
 
-/** Of one attempt of a job, the last when none is named, in order of time; `since` leaves out those up to then. */
+/** Reads the samples of an attempt, by default the last one of the job, oldest first. @param since only later samples */
 export async function usageSamples(
   { pool }: { pool: pg.Pool },
   jobId: string,

@@ -1,4 +1,4 @@
-/** Which jobs a viewer may see, and what they left, as a condition for the database. The rule is `reachOf`. */
+/** Database conditions for the jobs, and kept artifacts, that a viewer may see. The rule itself is `reachOf`. */
 import { Prisma } from '../../prisma/generated/client.ts';
 import { reachOf, type Viewer } from '../identity/permissions.ts';
 
@@ -13,7 +13,7 @@ export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
   };
 }
 
-/** For statements by hand, where `r` is the job. */
+/** For plain SQL in which `r` is the job. */
 export function visibleSql(viewer: Viewer): Prisma.Sql {
   const { sql } = Prisma;
   const { within } = reachOf(viewer, 'job.read');
@@ -24,8 +24,8 @@ export function visibleSql(viewer: Viewer): Prisma.Sql {
   return sql`(${inNamespaces} and ${among})`;
 }
 
-/** As `visibleSql`, of the counts `c` of lists; null where they do not say, as with rights in single repositories. */
-export function countedSql(viewer: Viewer): Prisma.Sql | null {
+/** As `visibleSql`, for the list counts `c`. Null if the viewer may see single repositories only: counts are by namespace. */
+export function visibleCountsSql(viewer: Viewer): Prisma.Sql | null {
   const { sql } = Prisma;
   const { within } = reachOf(viewer, 'job.read');
   if (!within) return sql`false`;

@@ -1,19 +1,19 @@
-/** Secrets that secret scanning lets pass in a repository, because a pusher declared that they may be there. */
+/** Allowlist of secret scanning: findings that a pusher declared intentional with `git push -o secret.allow=<id>`. */
 
 import { notFound } from '../base/errors.ts';
-import { record } from '../identity/audit.ts';
+import { recordAudit } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { readSlice, type Sorting } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { administered } from './lifecycle.ts';
+import { readCursorPage, type Sorting } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { demandAdminAccess } from './lifecycle.ts';
 import {
   type AccessRow,
+  accessTarget,
   type RepositoryId,
   type Row,
   type Select,
-  target,
 } from './repositories.ts';
 
 export type AllowedSecret = {
@@ -32,19 +32,24 @@ const NEWEST: Sorting = {
   id: 'finding',
 };
 
-/** Newest first, for who may push. @throws AppError 400, 401, 403 */
+/** Lists the allowed findings, newest first, for viewers who may push. @throws AppError 400, 401, 403 */
 export async function sliceAllowedSecrets(
   { db }: { db: Db },
   viewer: Viewer,
   row: AccessRow,
-  range: SliceRequest,
-): Promise<Slice<AllowedSecret>> {
-  demand(viewer, 'repository.push', target(row));
+  range: CursorPageRequest,
+): Promise<CursorPage<AllowedSecret>> {
+  demand(viewer, 'repository.push', accessTarget(row));
   const select = { finding: true, kind: true, path: true, allowedBy: true, createdAt: true };
-  return readSlice(db.allowedSecret, NEWEST, range, { where: { repositoryId: row.id }, select });
+  return readCursorPage(db.allowedSecret, NEWEST, range, {
+    where: { repositoryId: row.id },
+    select,
+  });
 }
 
-/** From now on the secret is refused again; where it has been pushed, it stays. @throws AppError 401, 403, 404 */
+/**
+ * Removes a finding from the allowlist. Commits that already contain the secret stay. @throws AppError 401, 403, 404
+ */
 export async function disallowSecret<S extends Select>(
   { db }: { db: Db },
   viewer: Viewer,
@@ -53,12 +58,12 @@ export async function disallowSecret<S extends Select>(
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
-    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
     const where = { repositoryId: id, finding };
     const allowed = await tx.allowedSecret.findFirst({ where, select: { kind: true, path: true } });
     if (!allowed) throw notFound('Finding');
     await tx.allowedSecret.deleteMany({ where });
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'secret.disallow',
       namespaceIds: [namespaceId],
       subject: id,

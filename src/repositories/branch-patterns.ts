@@ -1,61 +1,65 @@
 /**
- * Patterns of branch names. `*` stands for any number of characters but slashes, `**` for any number of any, `?` for one
- * but a slash; all else for itself.
+ * Glob patterns for branch names: `*` matches any number of characters except `/`, `**` any number of any
+ * characters, `?` one character except `/`.
  */
 import { isRefName } from '../git/names.ts';
 
-/** As long as a name may be. */
+/** The maximum length of a branch name. */
 const MAX_PATTERN = 240;
 const MAX_STARS = 8;
 
-/** Why a text is no pattern; null: it is one. */
-export function problemOfPattern(pattern: string): string | null {
+/** Returns why a text is not a valid pattern, or null if it is valid. */
+export function validatePattern(pattern: string): string | null {
   if (pattern.length > MAX_PATTERN) return `must have at most ${MAX_PATTERN} characters`;
-  if (pattern.startsWith('refs/')) return 'is the name of a branch, without `refs/heads/`';
+  if (pattern.startsWith('refs/')) return 'must be a branch name without `refs/heads/`';
   if ((pattern.match(/\*+/g) ?? []).length > MAX_STARS)
-    return `must have at most ${MAX_STARS} stars`;
-  if (/\*{3}/.test(pattern)) return 'must not have three stars in a row';
+    return `must have at most ${MAX_STARS} wildcards * or **`;
+  if (/\*{3}/.test(pattern)) return 'must not contain ***';
   const branch = pattern.replaceAll(/[*?]/g, 'x');
-  return branch !== '' && isRefName(branch) ? null : 'must be such that a branch could match it';
+  return branch !== '' && isRefName(branch) ? null : 'must match at least one valid branch name';
 }
 
 /**
- * Goes back to the last `*`, or else to the last `**`, where what follows does not match, and lets it stand for one
- * character more: never further, because what an earlier star could take a later one can take as well.
+ * On a mismatch, backtracks to the last `*`, or else to the last `**`, and lets it match one more character.
+ * Backtracking further is never needed: what an earlier wildcard could match, a later one can match as well. So
+ * the time is bounded.
  */
-export function matches(pattern: string, name: string): boolean {
+export function matchesPattern(pattern: string, name: string): boolean {
   const literal = pattern.search(/[*?]/);
   if (literal < 0) return pattern === name;
   if (!name.startsWith(pattern.slice(0, literal))) return false;
-  let star: Star | null = null;
-  let globstar: Star | null = null;
-  let at = literal;
-  let read = literal;
-  while (at < name.length) {
-    const char = pattern[read];
-    if (char === '*' && pattern[read + 1] === '*') {
-      read += 2;
-      globstar = { at, read };
+  let star: Wildcard | null = null;
+  let globstar: Wildcard | null = null;
+  let position = literal;
+  let next = literal;
+  while (position < name.length) {
+    const char = pattern[next];
+    if (char === '*' && pattern[next + 1] === '*') {
+      next += 2;
+      globstar = { position, next };
       star = null;
     } else if (char === '*') {
-      read++;
-      star = { at, read };
-    } else if (char !== undefined && (char === '?' ? name[at] !== '/' : char === name[at])) {
-      at++;
-      read++;
-    } else if (star && name[star.at] !== '/') {
-      star.at++;
-      ({ at, read } = star);
+      next++;
+      star = { position, next };
+    } else if (
+      char !== undefined &&
+      (char === '?' ? name[position] !== '/' : char === name[position])
+    ) {
+      position++;
+      next++;
+    } else if (star && name[star.position] !== '/') {
+      star.position++;
+      ({ position, next } = star);
     } else if (globstar) {
-      globstar.at++;
-      ({ at, read } = globstar);
+      globstar.position++;
+      ({ position, next } = globstar);
       star = null;
     } else {
       return false;
     }
   }
-  return /^\**$/.test(pattern.slice(read));
+  return /^\**$/.test(pattern.slice(next));
 }
 
-/** What it stands for ends before `at`; what follows it in the pattern begins at `read`. */
-type Star = { at: number; read: number };
+/** A wildcard that has matched up to `position` in the name; the rest of the pattern starts at `next`. */
+type Wildcard = { position: number; next: number };

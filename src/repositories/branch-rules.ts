@@ -1,26 +1,26 @@
 /**
- * Rules for the branches of a repository, by patterns of their names. A push to a branch must heed each rule that matches;
- * the protection of the default branch (`branchProtection`) is one more.
+ * Branch rules of a repository: each applies to the branches whose name matches its pattern. A push must satisfy every
+ * matching rule, and for the default branch also `branchProtection`.
  */
 
 import type { Role } from '../../prisma/generated/enums.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
-import { userNamed } from '../identity/accounts.ts';
-import { record } from '../identity/audit.ts';
+import { resolveUser } from '../identity/accounts.ts';
+import { recordAudit } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { readSlice, type Sorting } from '../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import { problemOfPattern } from './branch-patterns.ts';
-import { administered } from './lifecycle.ts';
+import { readCursorPage, type Sorting } from '../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../platform/database/paging.ts';
+import { validatePattern } from './branch-patterns.ts';
+import { demandAdminAccess } from './lifecycle.ts';
 import {
   type AccessRow,
+  accessTarget,
   lockRepository,
   type RepositoryId,
   type Row,
   type Select,
-  target,
 } from './repositories.ts';
 
 export type BranchRule = {
@@ -34,7 +34,7 @@ export type BranchRule = {
 
 type Deps = { db: Db };
 
-/** Of a repository: each push reads all of them. */
+/** Limits per repository and per rule; each push reads all rules. */
 const MAX_RULES = 100;
 const MAX_PUSHERS = 100;
 
@@ -46,7 +46,7 @@ const BY_PATTERN: Sorting = {
   id: 'pattern',
 };
 
-export const ruleColumns = {
+const ruleColumns = {
   pattern: true,
   pushRole: true,
   pusherIds: true,
@@ -55,20 +55,20 @@ export const ruleColumns = {
   updatedAt: true,
 } as const;
 
-/** By pattern, for who may read the repository. @throws AppError 400, 401, 403 */
+/** Lists the rules by pattern, for viewers who may read the repository. @throws AppError 400, 401, 403 */
 export async function sliceBranchRules(
   { db }: Deps,
   viewer: Viewer,
   row: AccessRow,
-  range: SliceRequest,
-): Promise<Slice<BranchRule>> {
-  demand(viewer, 'repository.read', target(row));
+  range: CursorPageRequest,
+): Promise<CursorPage<BranchRule>> {
+  demand(viewer, 'repository.read', accessTarget(row));
   const where = { repositoryId: row.id };
-  return readSlice(db.branchRule, BY_PATTERN, range, { where, select: ruleColumns });
+  return readCursorPage(db.branchRule, BY_PATTERN, range, { where, select: ruleColumns });
 }
 
-/** The names of those of the pushers who are still there. */
-export async function pushersOf({ db }: Deps, { pusherIds }: BranchRule): Promise<string[]> {
+/** Names of the listed pushers. Deleted users are left out. */
+export async function listPusherNames({ db }: Deps, { pusherIds }: BranchRule): Promise<string[]> {
   if (pusherIds.length === 0) return [];
   const rows = await db.user.findMany({
     where: { id: { in: pusherIds } },
@@ -78,7 +78,7 @@ export async function pushersOf({ db }: Deps, { pusherIds }: BranchRule): Promis
   return rows.map(({ username }) => username);
 }
 
-export type RuleInput = RepositoryId & {
+type RuleInput = RepositoryId & {
   pattern: string;
   pushRole: Role;
   pushers: readonly string[];
@@ -87,8 +87,8 @@ export type RuleInput = RepositoryId & {
 };
 
 /**
- * Makes the rule of a pattern, or changes it to what is given. It holds for pushes that are judged from now on.
- * @throws AppError 400, 401, 403, 404 for the repository or a pusher, 409 when there are too many
+ * Creates or replaces the rule of a pattern. It applies to pushes that are checked from now on.
+ * @throws AppError 400, 401, 403, 404 for the repository or a pusher, 409 if the repository has too many rules
  */
 export async function setBranchRule<S extends Select>(
   { db }: Deps,
@@ -97,14 +97,15 @@ export async function setBranchRule<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
-  const problem = problemOfPattern(pattern);
+  const problem = validatePattern(pattern);
   if (problem) throw invalid('pattern', problem);
   if (pushRole === 'read') throw invalid('pushRole', 'must be WRITE or ADMIN');
-  if (pushers.length > MAX_PUSHERS) throw invalid('pushers', `must be at most ${MAX_PUSHERS}`);
+  if (pushers.length > MAX_PUSHERS)
+    throw invalid('pushers', `must have at most ${MAX_PUSHERS} names`);
   return inTransaction(db, async (tx) => {
     await lockRepository(tx, key.id);
-    const { id, name, namespaceId } = await administered(tx, viewer, key);
-    const users = await Promise.all(pushers.map((username) => userNamed(tx, username)));
+    const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
+    const users = await Promise.all(pushers.map((username) => resolveUser(tx, username)));
     const pusherIds = [...new Set(users.map(({ userId }) => userId))];
     const data = { pushRole, pusherIds, allowsForcePushes, allowsDeletions, updatedAt: new Date() };
     await tx.branchRule.upsert({
@@ -113,8 +114,11 @@ export async function setBranchRule<S extends Select>(
       update: data,
     });
     if ((await tx.branchRule.count({ where: { repositoryId: id } })) > MAX_RULES)
-      throw new AppError('conflict', `A repository may have ${MAX_RULES} rules for branches`);
-    await record(tx, author, {
+      throw new AppError(
+        'conflict',
+        `A repository may have at most ${MAX_RULES} branch rules; delete one first`,
+      );
+    await recordAudit(tx, author, {
       action: 'branch_rule.set',
       namespaceIds: [namespaceId],
       subject: id,
@@ -135,13 +139,13 @@ export async function deleteBranchRule<S extends Select>(
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
-    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
     const where = { repositoryId: id, pattern };
-    const { count } = problemOfPattern(pattern)
+    const { count } = validatePattern(pattern)
       ? { count: 0 }
       : await tx.branchRule.deleteMany({ where });
     if (count === 0) throw notFound('Rule');
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'branch_rule.delete',
       namespaceIds: [namespaceId],
       subject: id,

@@ -1,4 +1,7 @@
-/** Checkouts of commits for jobs, out of the folder of a repository, or sent to a machine that does not have it. */
+/**
+ * Checkouts of commits for jobs, made from the folder of a repository or from a pack sent to a machine without
+ * it.
+ */
 
 import type { Writable } from 'node:stream';
 import { invalid } from '../base/errors.ts';
@@ -13,42 +16,43 @@ import {
 } from '../git/disk/checkout.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
-import { inFolder } from './folder.ts';
+import { withRepositoryFolder } from './folder.ts';
 import { fetchLargeFiles } from './large-checkout.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 
-/** Which commit, and what a checkout of it may take of the disk. */
-export type CheckoutInput = Limits & {
+/** The commit to check out, and the size limits of the checkout. */
+type CheckoutInput = Limits & {
   repositoryId: string;
   commitSha: string;
   signal?: AbortSignal;
 };
 
-/** `hasLargeFiles`: whether the repository has any, so that a checkout may be looked through for pointers to them. */
-export type WholeInput = CheckoutInput & { dir: string; hasLargeFiles: boolean };
+/** `hasLargeFiles`: if false, the checkout is not searched for pointers. */
+export type LocalCheckoutInput = CheckoutInput & { dir: string; hasLargeFiles: boolean };
 
 /**
- * A fresh checkout of a commit in `dir`, which must not exist: a repository of its own, HEAD detached,
- * without hooks or credentials. Whether the job may have it was decided when it was created (`resolveBranch`).
- * @throws AppError when it takes more than it may; Error when the repository or the commit is gone.
+ * Checks out a commit into `dir`, which must not exist: a separate repository with a detached HEAD and without
+ * hooks or credentials. The permission was checked when the job was created (`resolveBranch`).
+ * @throws AppError if the checkout exceeds its limits; Error if the repository or the commit no longer exists.
  */
 export function checkout(
   services: { db: Db; git: Git; log: Logger; largeFiles: LargeFiles },
-  input: WholeInput,
+  input: LocalCheckoutInput,
 ): Promise<void> {
   const { repositoryId, commitSha, dir, ...limits } = input;
   return withLargeFiles(services, input, () =>
-    inFolder(services, repositoryId, (from) =>
+    withRepositoryFolder(services, repositoryId, (from) =>
       checkOut({ from, sha: commitSha, to: dir, ...limits }),
     ),
   );
 }
 
-/** What another machine needs for such a checkout, besides the pack of its objects. */
+/** Sent before the pack to the machine that makes the checkout. */
 export type CheckoutHead = { fileBytes: number };
 
 /**
- * The pack for a checkout on another machine, into what `begin` gives when it is known to be small enough.
+ * Sends the pack for a checkout on another machine. Calls `begin` for the output once the size is known to be
+ * within the limits.
  * @throws as `checkout`
  */
 export function sendCheckout(
@@ -56,8 +60,8 @@ export function sendCheckout(
   { repositoryId, commitSha, ...limits }: CheckoutInput,
   begin: (head: CheckoutHead) => Writable,
 ): Promise<void> {
-  return sayTooLarge(
-    inFolder(services, repositoryId, async (from) => {
+  return reportTooLarge(
+    withRepositoryFolder(services, repositoryId, async (from) => {
       const source = { from, sha: commitSha, ...limits };
       const fileBytes = await measure(source);
       await sendPack(source, begin({ fileBytes }));
@@ -65,10 +69,10 @@ export function sendCheckout(
   );
 }
 
-/** `checkout` on a machine without the repository. @throws as `checkout`, and what `pack` throws */
+/** `checkout` on a machine without the repository. @throws as `checkout`, and errors of `pack` */
 export function receiveCheckout(
   services: { db: Db; largeFiles: LargeFiles },
-  input: WholeInput,
+  input: LocalCheckoutInput,
   { fileBytes }: CheckoutHead,
   pack: AsyncIterable<Uint8Array>,
 ): Promise<void> {
@@ -78,22 +82,22 @@ export function receiveCheckout(
   );
 }
 
-/** The checkout, and then its large files, which any machine reads from storage itself. */
+/** Makes the checkout, then fetches its large files, which every machine reads directly from storage. */
 async function withLargeFiles(
   services: { db: Db; largeFiles: LargeFiles },
-  input: WholeInput,
+  input: LocalCheckoutInput,
   checkOut: () => Promise<number>,
 ): Promise<void> {
-  const fillIn = async () => {
+  const checkOutAndFetch = async () => {
     const bytes = await checkOut();
     if (input.hasLargeFiles) await fetchLargeFiles(services, { ...input, bytes });
   };
-  await sayTooLarge(fillIn());
+  await reportTooLarge(checkOutAndFetch());
 }
 
-async function sayTooLarge(checkingOut: Promise<void>): Promise<void> {
+async function reportTooLarge(running: Promise<void>): Promise<void> {
   try {
-    await checkingOut;
+    await running;
   } catch (error) {
     throw error instanceof CheckoutTooLarge ? invalid(null, error.message) : error;
   }

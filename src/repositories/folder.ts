@@ -1,9 +1,9 @@
 /**
- * Work in the folder of a repository, and what is said when that cannot be done.
+ * Runs work in the folder of a repository and translates its failures.
  *
- * A folder that is gone has two reasons. Either the repository was deleted meanwhile, which is a 404; or it
- * has a row and no data: a data folder that does not belong to the database, or a disk that is not mounted.
- * The operator has to repair that, so it is logged, once a repository, and the client's error says so.
+ * A missing folder has two causes. Either the repository was just deleted, which is a 404; or the row exists
+ * without data, because the data folder belongs to a different database or a disk is not mounted. The operator
+ * must repair that, so it is logged once per repository, and the client's error says so.
  */
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -11,7 +11,7 @@ import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
 import { AppError, busy, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
-import { onServerOf } from '../cluster/calls.ts';
+import { defineRemoteCall } from '../cluster/calls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { GitUnavailable } from '../git/processes/run.ts';
@@ -20,18 +20,18 @@ import { QueueTimeout } from '../platform/limits/fair-semaphore.ts';
 
 type Deps = { db: Db; git: Git; log: Logger };
 
-/** What reading a repository takes, on whichever server. */
-export type Reads = Deps & { pool: pg.Pool; cluster: Cluster };
+/** Dependencies of reading a repository on whichever server has it. */
+export type RepositoryReadDeps = Deps & { pool: pg.Pool; cluster: Cluster };
 
-/** Ids of repositories whose data is missing and that the log has named. */
+/** Ids of repositories whose missing data has been logged. */
 const reported = new LRUCache<string, true>({ max: 10_000 });
 
 /**
  * Runs `work` with the folder of a repository.
- * @throws AppError 404 when the repository was deleted meanwhile, 500 when its data is missing, 503 when git
- * cannot be started now; else what `work` throws.
+ * @throws AppError 404 if the repository was deleted, 500 if its data is missing, 503 if git cannot be started
+ *   or too many reads are queued; otherwise what `work` throws.
  */
-export async function inFolder<T>(
+export async function withRepositoryFolder<T>(
   services: Deps,
   id: string,
   work: (dir: string) => Promise<T>,
@@ -40,50 +40,51 @@ export async function inFolder<T>(
   try {
     return await work(dir);
   } catch (error) {
-    // Where the folder is gone, that is why anything failed: processes that were started before find nothing.
-    const explained = error instanceof AppError && error.code !== 'not_found';
-    if (!explained && (await isGone(dir))) throw await whyGone(services, id, dir);
+    // A missing folder explains any failure: processes that were already running find no files.
+    const isExplained = error instanceof AppError && error.code !== 'not_found';
+    if (!isExplained && (await isGone(dir))) throw await missingFolderError(services, id, dir);
     if (error instanceof QueueTimeout)
-      throw busy('Too much is read from repositories at the moment');
+      throw busy('Too many repository reads are in progress; try again later');
     if (!(error instanceof GitUnavailable)) throw error;
     services.log.error({ err: error, repository: id }, 'git could not be started');
-    throw busy('The server cannot read repositories at the moment');
+    throw busy('The server cannot start git at the moment; try again later');
   }
 }
 
 /**
- * Work in the folder of a repository, to be called on any server: the one that has the repository does it. What goes
- * in and comes out must be data, and to do it twice must do no harm. `signal` aborts when nobody waits for it any more.
- * @throws as `inFolder`
+ * Defines an operation on the folder of a repository that can be called on any server; the server that has the
+ * repository runs it. Input and output must be serializable, and the operation must be idempotent. `signal` aborts when
+ * the caller stops waiting.
+ * @throws AppError 404, 500, 503 as for any work in the folder, and errors of `work`
  */
-export function folderWork<In, Out>(
+export function defineFolderTask<In, Out>(
   name: string,
   work: (services: Deps, dir: string, input: In, signal?: AbortSignal) => Promise<Out>,
-): (services: Reads, id: string, input: In, signal?: AbortSignal) => Promise<Out> {
-  return onServerOf<In, Out>(name, (services, id, input, signal) =>
-    inFolder(services, id, (dir) => work(services, dir, input, signal)),
+): (services: RepositoryReadDeps, id: string, input: In, signal?: AbortSignal) => Promise<Out> {
+  return defineRemoteCall<In, Out>(name, (services, id, input, signal) =>
+    withRepositoryFolder(services, id, (dir) => work(services, dir, input, signal)),
   );
 }
 
-async function whyGone({ db, log }: Deps, id: string, dir: string): Promise<AppError> {
+async function missingFolderError({ db, log }: Deps, id: string, dir: string): Promise<AppError> {
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   if (!row) return notFound('Repository');
   if (!reported.has(id)) {
     reported.set(id, true);
     log.error(
       { repository: id, folder: dir },
-      'the data of a repository is missing: does LOAM_DATA_DIR belong to this database?',
+      'the data of a repository is missing: check that LOAM_DATA_DIR belongs to this database and that its disk is mounted',
     );
   }
   return new AppError(
     'internal_error',
-    "The repository's data is missing on the server; its operator can find the reason in the log",
+    "The repository's data is missing on the server. The operator can find the reason in the log.",
   );
 }
 
 /**
- * By what every repository has: a process of git that goes on after its repository was removed makes the folders anew that
- * it writes into.
+ * Checks for `HEAD`, which every repository has, because a git process that outlives its repository can
+ * recreate folders that it writes into.
  */
 async function isGone(dir: string): Promise<boolean> {
   return stat(join(dir, 'HEAD')).then(
@@ -92,16 +93,16 @@ async function isGone(dir: string): Promise<boolean> {
   );
 }
 
-/** What was left of pushes to a repository that were cut off is removed by the server that has it, between its own pushes. */
-const remove = onServerOf<null, null>('removeQuarantines', async ({ git }, id) => {
+/** The server that has the repository removes the quarantines of interrupted pushes, between its own pushes. */
+const removeOnServer = defineRemoteCall<null, null>('removeQuarantines', async ({ git }, id) => {
   await git.quarantines.remove(id);
   return null;
 });
 
-/** @throws AppError 503 when that server does not answer */
+/** @throws AppError 503 if that server does not respond */
 export async function removeQuarantines(
   services: { db: Db; git: Git; log: Logger; cluster: Cluster },
   id: string,
 ): Promise<void> {
-  await remove(services, id, null);
+  await removeOnServer(services, id, null);
 }

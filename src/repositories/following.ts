@@ -1,26 +1,26 @@
-/** Following the events of repositories: pushes above all. */
+/** Subscriptions to repository events. */
 
 import type pg from 'pg';
 import type { Command } from '../git/transport/hooks.ts';
-import { namespaceNamed } from '../identity/accounts.ts';
-import { anyIn, demand, type Viewer } from '../identity/permissions.ts';
+import { resolveNamespace } from '../identity/accounts.ts';
+import { anyTargetIn, demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { EventType } from '../platform/events/outbox.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
-import { follow, followed } from '../platform/events/subscribers.ts';
+import { parseFollowedNamespaces, subscribeToEvents } from '../platform/events/read.ts';
 import { idOrNull, type PushPayload, type RefPayload, type RepositoryPayload } from './payload.ts';
-import { type AccessRow, accessColumns, getRepository, target } from './repositories.ts';
+import { type AccessRow, accessColumns, accessTarget, getRepository } from './repositories.ts';
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 export type RepositoryEventType = Extract<EventType, `repository.${string}`>;
 
-export type Push = {
+export type PushSummary = {
   pusher: string;
-  /** Of all refs that moved; no more than the first fifty are in `refs`. */
+  /** Number of all changed refs; `refs` has at most the first 50. */
   refCount: number;
   refs: RefPayload[];
 };
@@ -33,77 +33,84 @@ export type RepositoryEvent = {
   repositoryId: string;
   name: string;
   fullName: string;
-  push: Push | null;
+  push: PushSummary | null;
 };
 
-export type FollowInput = {
+type FollowInput = {
   namespaces: readonly string[];
-  /** One repository of the only namespace. */
+  /** Limits the events to one repository; requires exactly one namespace. */
   name?: string | null;
   after?: number | null;
 };
 
 /**
- * What happens to one repository that the viewer may read, until it is deleted and wherever it is transferred;
- * or to all of namespaces that the viewer is a member of.
- * @throws AppError 400, 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later
- *   when the viewer may not see them any more
+ * Follows repository repository that the viewer may read, through transfers and until its deletion, or all repositories of
+ * namespaces that the viewer is a member of.
+ * @throws AppError 400, 401, 403, 404 immediately; 400 with the first read if `after` is not the cursor of an event;
+ *   later when the viewer loses the permission
  */
 export async function followRepositories(
   services: Deps,
   viewer: Viewer,
   { namespaces, name, after = null }: FollowInput,
 ): Promise<(signal: AbortSignal) => AsyncGenerator<RepositoryEvent>> {
-  const [owner, ...others] = followed(namespaces, name);
-  const one =
+  const [owner, ...others] = parseFollowedNamespaces(namespaces, name);
+  const repository =
     name == null ? null : await getRepository(services, viewer, { namespace: owner, name }, {});
-  const namespaceIds = one
-    ? [one.namespaceId]
-    : await membersOnly(services, viewer, [owner, ...others]);
-  const query = { namespaceIds, subject: one?.id, prefix: 'repository.', after };
-  const rule = one ? mayRead(services, one) : mayReadAll(namespaceIds);
-  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
+  const namespaceIds = repository
+    ? [repository.namespaceId]
+    : await demandMembership(services, viewer, [owner, ...others]);
+  const query = { namespaceIds, subject: repository?.id, prefix: 'repository.', after };
+  const rule = repository ? repositoryRule(services, repository) : namespacesRule(namespaceIds);
+  const allowedIds = viewer.kind === 'account' ? viewer.repositories : null;
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      for await (const event of follow(services, query, ended)) {
-        if (!narrowed || narrowed.has(event.subject)) yield eventOf(event);
-        if (one && event.type === 'repository.deleted') return;
+      for await (const event of subscribeToEvents(services, query, ended)) {
+        if (!allowedIds || allowedIds.has(event.subject)) yield toRepositoryEvent(event);
+        if (repository && event.type === 'repository.deleted') return;
       }
     });
 }
 
-async function membersOnly({ db }: Deps, viewer: Viewer, names: string[]): Promise<string[]> {
+async function demandMembership({ db }: Deps, viewer: Viewer, names: string[]): Promise<string[]> {
   const ids: string[] = [];
   for (const name of names) {
-    const { id } = await namespaceNamed(db, name);
-    demand(viewer, 'repository.read', anyIn(viewer, id));
+    const { id } = await resolveNamespace(db, name);
+    demand(viewer, 'repository.read', anyTargetIn(viewer, id));
     ids.push(id);
   }
   return ids;
 }
 
-function mayReadAll(namespaceIds: readonly string[]): Rule {
+function namespacesRule(namespaceIds: readonly string[]): AccessRule {
   return {
     key: `repositories of ${namespaceIds.join()}`,
     demand(viewer) {
-      for (const id of namespaceIds) demand(viewer, 'repository.read', anyIn(viewer, id));
+      for (const id of namespaceIds) demand(viewer, 'repository.read', anyTargetIn(viewer, id));
     },
   };
 }
 
-/** As it is at each moment: it may be closed, or given to another namespace. */
-function mayRead({ db }: { db: Db }, { id }: AccessRow): Rule {
+/** Reads the current row, because the repository may become private or move to another namespace. */
+function repositoryRule({ db }: { db: Db }, { id }: AccessRow): AccessRule {
   return {
     key: `repository ${id}`,
     async demand(viewer) {
       const row = await db.repository.findUnique({ where: { id }, select: accessColumns });
-      // One that is deleted ends what follows it by itself.
-      if (row) demand(viewer, 'repository.read', target(row));
+      // After a deletion, the deletion event ends the subscription.
+      if (row) demand(viewer, 'repository.read', accessTarget(row));
     },
   };
 }
 
-function eventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): RepositoryEvent {
+function toRepositoryEvent({
+  id,
+  seq,
+  type,
+  timestamp,
+  subject,
+  data,
+}: OutboxEvent): RepositoryEvent {
   const repository = data.repository as RepositoryPayload | undefined;
   return {
     id,
@@ -113,12 +120,12 @@ function eventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): Repo
     repositoryId: subject,
     name: repository?.name ?? String(data.name),
     fullName: repository?.full_name ?? String(data.fullName),
-    push: type === 'repository.pushed' ? pushOf(data) : null,
+    push: type === 'repository.pushed' ? readPush(data) : null,
   };
 }
 
-/** Events of earlier versions have the fields of the push beside those of the repository. */
-function pushOf(data: OutboxEvent['data']): Push {
+/** Events of earlier versions have the fields of the push at the top level of `data`. */
+function readPush(data: OutboxEvent['data']): PushSummary {
   const push = data.push as PushPayload | undefined;
   if (push) return { pusher: push.pusher, refCount: push.ref_count, refs: push.refs };
   const commands = data.refs as unknown as Command[];

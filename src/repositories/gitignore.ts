@@ -1,4 +1,7 @@
-/** The `.gitignore` of a new repository, by the name of a language or tool (`gitignore/*.gitignore`). */
+/**
+ * Templates for the `.gitignore` of a new repository, by the name of a language or tool
+ * (`gitignore/*.gitignore`).
+ */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { invalid } from '../base/errors.ts';
@@ -6,7 +9,7 @@ import { invalid } from '../base/errors.ts';
 const FOLDER = join(import.meta.dirname, 'gitignore');
 const SUFFIX = '.gitignore';
 
-/** Other names of the same, in lower case. */
+/** Aliases of templates, in lower case. */
 const ALIASES: Record<string, string> = {
   javascript: 'Node',
   typescript: 'Node',
@@ -27,8 +30,8 @@ const ALIASES: Record<string, string> = {
   latex: 'TeX',
 };
 
-/** Names in alphabetical order. */
-export async function gitignoreNames(): Promise<string[]> {
+/** Names of the templates in alphabetical order. */
+async function listGitignoreTemplates(): Promise<string[]> {
   const files = await readdir(FOLDER);
   return files
     .filter((file) => file.endsWith(SUFFIX))
@@ -37,12 +40,12 @@ export async function gitignoreNames(): Promise<string[]> {
 }
 
 /**
- * The template's text; names are compared ignoring case.
- * @throws AppError 400 naming `gitignoreTemplate` and what there is.
+ * Reads a template; names are case-insensitive.
+ * @throws AppError 400 naming `gitignoreTemplate` and the known names.
  */
-export async function gitignore(name: string): Promise<string> {
+export async function readGitignoreTemplate(name: string): Promise<string> {
   const wanted = name.toLowerCase();
-  const names = await gitignoreNames();
+  const names = await listGitignoreTemplates();
   const known =
     names.find((one) => one.toLowerCase() === wanted) ??
     (Object.hasOwn(ALIASES, wanted) ? ALIASES[wanted] : undefined);

@@ -1,7 +1,7 @@
 /**
- * Git's smart protocol over HTTP, and downloads by signed link.
+ * Git's smart HTTP protocol, and downloads by signed link.
  *
- * Addresses work with and without `.git`. Errors are plain text, which git shows to its user.
+ * Paths work with and without `.git`. Errors are plain text, which git shows to its user.
  */
 
 import { type Duplex, finished, type Readable } from 'node:stream';
@@ -23,23 +23,28 @@ import { advertise, uploadPack } from '../git/transport/transport.ts';
 import { withRequestSlot } from '../identity/http/request-slot.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
-import { OF_GIT } from '../platform/limits/fair-semaphore.ts';
-import type { Ending } from '../platform/processes/git-started.ts';
+import { GIT_TRANSFERS } from '../platform/limits/fair-semaphore.ts';
+import type { GitExit } from '../platform/processes/git-started.ts';
 import type { ByteRange } from '../platform/storage/storage.ts';
-import { takesLong, wasCutOff } from '../platform/web/connections.ts';
-import { answerOf, isUnexpected, toPublic } from '../platform/web/error-response.ts';
-import { otherMethod } from '../platform/web/methods.ts';
-import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
-import { ARCHIVE_PATH, demandArchiveLink, sendArchive } from './browsing/archives.ts';
+import { allowLongBody, wasAnsweredEarly } from '../platform/web/connections.ts';
+import { shouldLog, toClientError, toErrorResponse } from '../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../platform/web/methods.ts';
+import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
+import { ARCHIVE_PATH, sendArchive, verifyArchiveLink } from './browsing/archives.ts';
 import {
   DOWNLOAD_PATH,
   type DownloadLink,
-  demandLink,
   findDownload,
+  verifyDownloadLink,
 } from './browsing/downloads.ts';
-import { inFolder } from './folder.ts';
-import { openForGit } from './repositories.ts';
-import { actionOf, receiving, type Deps as TransferDeps, whileAllowed } from './transfers.ts';
+import { withRepositoryFolder } from './folder.ts';
+import { authorizeGit } from './repositories.ts';
+import {
+  gitActionOf,
+  prepareReceive,
+  type Deps as TransferDeps,
+  watchTransferPermission,
+} from './transfers.ts';
 
 export type Deps = TransferDeps & { rechecks: Rechecks; signer: Signer };
 
@@ -47,12 +52,15 @@ type Handler = (services: Deps, req: GitRequest, res: Response) => Promise<void>
 type GitRequest = Request<{ namespace: string; name: string }>;
 
 const ROUTES = [
-  ['get', 'info/refs', infoRefs],
-  ['post', 'git-upload-pack', fetchRequest],
-  ['post', 'git-receive-pack', pushRequest],
+  ['get', 'info/refs', serveInfoRefs],
+  ['post', 'git-upload-pack', serveFetch],
+  ['post', 'git-receive-pack', servePush],
 ] as const satisfies readonly (readonly ['get' | 'post', string, Handler])[];
 
-/** `before` refuses requests for reasons that are not git's, such as bad credentials; git gets those as plain text too. */
+/**
+ * `before` runs first and may reject the request, for example for bad credentials. Git gets these errors as plain text
+ * too.
+ */
 export function gitRouter(services: Deps, before: RequestHandler[]): Router {
   const router = Router();
   for (const [method, path, handle] of ROUTES) {
@@ -60,9 +68,9 @@ export function gitRouter(services: Deps, before: RequestHandler[]): Router {
     route[method](...before, (req: Request, res: Response) =>
       handle(services, req as GitRequest, res),
     );
-    route.all(otherMethod([method.toUpperCase()]));
+    route.all(refuseOtherMethods([method.toUpperCase()]));
   }
-  router.use(plainErrors(services));
+  router.use(plainTextErrors(services));
   return router;
 }
 
@@ -70,122 +78,134 @@ export function downloadsRouter(services: Deps): Router {
   const router = Router();
   router
     .route(DOWNLOAD_PATH)
-    .get(download(services) as RequestHandler)
-    .all(otherMethod(['GET']));
+    .get(serveDownload(services) as RequestHandler)
+    .all(refuseOtherMethods(['GET']));
   router
     .route(ARCHIVE_PATH)
-    .get(archive(services) as RequestHandler)
-    .all(otherMethod(['GET']));
+    .get(serveArchive(services) as RequestHandler)
+    .all(refuseOtherMethods(['GET']));
   return router;
 }
 
-async function infoRefs(services: Deps, req: GitRequest, res: Response): Promise<void> {
-  const service = SERVICES.find((one) => one === req.query.service);
+async function serveInfoRefs(services: Deps, req: GitRequest, res: Response): Promise<void> {
+  const service = SERVICES.find((name) => name === req.query.service);
   if (!service)
-    throw forbidden('Only the smart protocol is served here; use git 1.6.6 or newer to clone');
-  const id = await open(services, req, service);
-  if (await sentOn(services, req, res, id)) return;
-  begin(res, `application/x-${service}-advertisement`);
-  await answer(services, req, res, id, (session) => advertise(service, session, res));
+    throw forbidden('This server supports only the smart HTTP protocol; use git 1.6.6 or newer');
+  const id = await authorize(services, req, service);
+  if (await forwardIfRemote(services, req, res, id)) return;
+  sendHeaders(res, `application/x-${service}-advertisement`);
+  await runGit(services, req, res, id, (session) => advertise(service, session, res));
 }
 
-async function fetchRequest(services: Deps, req: GitRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'git-upload-pack');
-  if (await sentOn(services, req, res, id)) return;
-  const input = body(req, 'git-upload-pack');
-  using _ = whileAllowed(services, req, { id, action: 'repository.read', output: res });
-  begin(res, 'application/x-git-upload-pack-result');
-  await answer(services, req, res, id, (session) => uploadPack(session, input, res), input);
+async function serveFetch(services: Deps, req: GitRequest, res: Response): Promise<void> {
+  const id = await authorize(services, req, 'git-upload-pack');
+  if (await forwardIfRemote(services, req, res, id)) return;
+  const input = readBody(req, 'git-upload-pack');
+  using _ = watchTransferPermission(services, req, { id, action: 'repository.read', output: res });
+  sendHeaders(res, 'application/x-git-upload-pack-result');
+  await runGit(services, req, res, id, (session) => uploadPack(session, input, res), input);
 }
 
-async function pushRequest(services: Deps, req: GitRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'git-receive-pack');
-  if (await sentOn(services, req, res, id)) return;
-  const input = body(req, 'git-receive-pack');
-  using right = whileAllowed(services, req, { id, action: 'repository.push', output: res });
+async function servePush(services: Deps, req: GitRequest, res: Response): Promise<void> {
+  const id = await authorize(services, req, 'git-receive-pack');
+  if (await forwardIfRemote(services, req, res, id)) return;
+  const input = readBody(req, 'git-receive-pack');
+  using right = watchTransferPermission(services, req, {
+    id,
+    action: 'repository.push',
+    output: res,
+  });
   const push = { id, requestId: req.id, right, input, output: res };
-  const receive = await receiving(services, req, push);
-  begin(res, 'application/x-git-receive-pack-result');
-  await answer(services, req, res, id, receive, input);
+  const receive = await prepareReceive(services, req, push);
+  sendHeaders(res, 'application/x-git-receive-pack-result');
+  await runGit(services, req, res, id, receive, input);
 }
 
-/** Sends the request to the server that has the repository, when that is another one. */
-function sentOn(services: Deps, req: Request, res: Response, id: string): Promise<boolean> {
+/** Forwards the request if a different server has the repository. @returns whether it did */
+function forwardIfRemote(
+  services: Deps,
+  req: Request,
+  res: Response,
+  id: string,
+): Promise<boolean> {
   if (req.forwarded) return Promise.resolve(false);
-  takesLong(req);
+  allowLongBody(req);
   const { originalUrl: url } = req;
   const incoming = { req, url, address: req.ip ?? '', requestId: req.id };
   return forward(services, id, incoming, res);
 }
 
-function open(services: Deps, req: GitRequest, service: Service): Promise<string> {
+function authorize(services: Deps, req: GitRequest, service: Service): Promise<string> {
   const { namespace, name } = req.params;
   const key = { namespace, name: name.replace(/\.git$/, '') };
-  return openForGit(services, req.viewer, key, actionOf(service));
+  return authorizeGit(services, req.viewer, key, gitActionOf(service));
 }
 
 /**
- * Runs git's side of a request, which a stopping server waits for. What git could say to its client it has
- * said, also why it refused; what it could not, it says on standard error.
+ * Runs git for a request. A stopping server waits for it. Git reports most failures to the client in the protocol
+ * itself; the remaining ones it prints to standard error.
  */
-async function answer(
+async function runGit(
   services: Deps,
   req: GitRequest,
   res: Response,
   id: string,
-  talk: (session: Session) => Promise<Ending>,
+  serve: (session: Session) => Promise<GitExit>,
   input?: Readable,
 ): Promise<void> {
   const protocol = req.get('git-protocol');
   const run = (dir: string) =>
     services.git.tasks.run(async (signal) => {
-      const ending = await talk({ dir, protocol, signal });
-      if (input?.errored && !res.headersSent) throw notReadable(input.errored);
-      if (signal.aborted && !res.headersSent) throw busy('The server is being stopped');
+      const ending = await serve({ dir, protocol, signal });
+      if (input?.errored && !res.headersSent) throw unreadableBody(input.errored);
+      if (signal.aborted && !res.headersSent) throw busy('The server is shutting down; try again');
       if (ending.code !== 0 && !res.headersSent)
-        throw refusal(new GitError('over HTTP', ending), dir);
+        throw toGitRequestError(new GitError('over HTTP', ending), dir);
     });
-  const fetchOrPush = () => inFolder(services, id, run);
-  await withRequestSlot(services.git, OF_GIT, req, res, fetchOrPush);
+  const transfer = () => withRepositoryFolder(services, id, run);
+  await withRequestSlot(services.git, GIT_TRANSFERS, req, res, transfer);
   res.end();
 }
 
-function notReadable(error: Error): AppError {
+function unreadableBody(error: Error): AppError {
   const isKnown = error instanceof RequestTooLong;
-  return invalid(null, isKnown ? error.message : 'The body is not what it says');
-}
-
-/** A request that git cannot read is the client's fault; what names the server's folder, or was cut off, is the server's. */
-function refusal(error: GitError, dir: string): Error {
-  const { signal, stderr } = error;
-  const impossible = 'The request is not one of git';
-  if (signal === 'SIGABRT') return invalid(null, impossible);
-  if (signal || stderr.includes(dir)) return error;
-  return invalid(null, stderr.replace(/^fatal: /, '') || impossible);
-}
-
-/** The body, unpacked when the client packed it. @throws AppError 400. */
-function body(req: Request, service: Service): Readable {
-  const type = req.get('content-type');
-  if (type !== `application/x-${service}-request`)
-    throw invalid(null, `The body must be application/x-${service}-request`);
-  takesLong(req);
-  const encoding = req.get('content-encoding') ?? 'identity';
-  const limit = new RequestLimit(service);
-  if (encoding === 'identity') return through(req, [limit]);
-  if (encoding !== 'gzip' && encoding !== 'x-gzip')
-    throw invalid(null, 'The body may be sent plain or as gzip');
-  return through(req, [createGunzip(), limit]);
+  return invalid(null, isKnown ? error.message : 'The request body is malformed or incomplete');
 }
 
 /**
- * The request's body after these stages. One that fails leaves the request alone, unlike `pipeline`, which would take
- * the connection away from the answer; what is left of the body is then dropped as it comes.
+ * Git's complaint about a malformed request is a client error. If git was killed, or its message names the server's
+ * folder, it is a server error.
  */
-function through(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
+function toGitRequestError(error: GitError, dir: string): Error {
+  const { signal, stderr } = error;
+  const malformed = 'The request is not a valid git request';
+  if (signal === 'SIGABRT') return invalid(null, malformed);
+  if (signal || stderr.includes(dir)) return error;
+  return invalid(null, stderr.replace(/^fatal: /, '') || malformed);
+}
+
+/** The request body, decompressed. @throws AppError 400. */
+function readBody(req: Request, service: Service): Readable {
+  const type = req.get('content-type');
+  if (type !== `application/x-${service}-request`)
+    throw invalid(null, `Content-Type must be application/x-${service}-request`);
+  allowLongBody(req);
+  const encoding = req.get('content-encoding') ?? 'identity';
+  const limit = new RequestLimit(service);
+  if (encoding === 'identity') return pipeBody(req, [limit]);
+  if (encoding !== 'gzip' && encoding !== 'x-gzip')
+    throw invalid(null, 'Content-Encoding must be identity or gzip');
+  return pipeBody(req, [createGunzip(), limit]);
+}
+
+/**
+ * Pipes the request body pipeBody the stages. A failing stage leaves the request itself open: `pipeline` would destroy
+ * the connection before the response is sent. The rest of the body is discarded as it arrives.
+ */
+function pipeBody(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
   let last: Readable = req;
   for (const stage of stages) {
-    // A body that ends early or is no gzip ends the stream; git then says what it misses.
+    // A truncated body, or one that is not gzip, ends the stream; git then reports what is missing.
     last.on('error', (error) => stage.destroy(error));
     last = last.pipe(stage);
   }
@@ -197,29 +217,29 @@ function through(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
     req.resume();
     for (const stage of stages) stage.destroy();
   });
-  // A client that leaves early, or has left already. Only an error goes on from one stage to the next.
+  // Handles clients that disconnect early, or have already done so. `pipe` does not forward errors between stages.
   finished(req, { writable: false }, (error) => {
     if (error) first.destroy(error);
   });
   return last;
 }
 
-function begin(res: Response, type: string): void {
+function sendHeaders(res: Response, type: string): void {
   res.status(200).setHeader('Content-Type', type);
   res.setHeader('Cache-Control', 'no-cache, max-age=0, must-revalidate');
 }
 
-function plainErrors({ log }: { log: Logger }): ErrorRequestHandler {
+function plainTextErrors({ log }: { log: Logger }): ErrorRequestHandler {
   return (error, req, res, _next) => {
-    const shown = toPublic(error);
-    if (isUnexpected(error) && !wasCutOff(req))
+    const shown = toClientError(error);
+    if (shouldLog(error) && !wasAnsweredEarly(req))
       log.error({ err: error, req: { id: req.id } }, 'git over HTTP failed');
     if (res.headersSent) return void res.destroy();
-    // A body that nobody will read: the connection goes with it.
+    // The rest of the body will not be read, so the connection is closed.
     if (!req.complete) res.setHeader('Connection', 'close');
-    const { status, headers } = answerOf(shown, req.id);
+    const { status, headers } = toErrorResponse(shown, req.id);
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
-    // Most git clients can do Basic alone, and give up where it is not offered. JGit reads the last of these headers only.
+    // Most git clients support only Basic, and give up if it is not offered. JGit reads only the last of these headers.
     if (status === 401)
       res.setHeader('WWW-Authenticate', ['Bearer realm="loam"', 'Basic realm="loam"']);
     res.removeHeader('Cache-Control');
@@ -227,51 +247,53 @@ function plainErrors({ log }: { log: Logger }): ErrorRequestHandler {
   };
 }
 
-function download(services: Deps): RequestHandler<{ id: string; oid: string; name: string }> {
+function serveDownload(services: Deps): RequestHandler<{ id: string; oid: string; name: string }> {
   return async (req, res) => {
     const { id, oid, name } = req.params;
     const link: DownloadLink = { id, oid, query: req.query };
-    demandLink(services, link);
-    if (await sentOn(services, req as unknown as Request, res, id)) return;
+    verifyDownloadLink(services, link);
+    if (await forwardIfRemote(services, req as unknown as Request, res, id)) return;
     const found = await findDownload(services, link);
-    beginDownload(res, name, 'application/octet-stream');
+    setDownloadHeaders(res, name, 'application/octet-stream');
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
     await sendObject(req, res, object, (send) =>
-      withRequestSlot(services.git, OF_GIT, req, res, send),
+      withRequestSlot(services.git, GIT_TRANSFERS, req, res, send),
     );
   };
 }
 
-function beginDownload(res: Response, name: string, type: string): void {
+function setDownloadHeaders(res: Response, name: string, type: string): void {
   res.attachment(name);
   res.setHeader('Content-Type', type);
-  neverAsPage(res);
+  forbidRendering(res);
   res.setHeader('Cache-Control', 'private, max-age=900');
 }
 
 const ARCHIVE_TYPES = { 'tar.gz': 'application/gzip', zip: 'application/zip' } as const;
 
-/** Made while it is sent, so it has no length and no ranges. */
-function archive(services: Deps): RequestHandler<{ id: string; commit: string; name: string }> {
+/** The archive is created while it is sent, so it has neither a length nor ranges. */
+function serveArchive(
+  services: Deps,
+): RequestHandler<{ id: string; commit: string; name: string }> {
   return async (req, res) => {
     const { id, commit, name } = req.params;
-    const { format, folder } = demandArchiveLink(services, { id, commit, name, query: req.query });
-    if (await sentOn(services, req as unknown as Request, res, id)) return;
-    takesLong(req as unknown as Request);
+    const { format, folder } = verifyArchiveLink(services, { id, commit, name, query: req.query });
+    if (await forwardIfRemote(services, req as unknown as Request, res, id)) return;
+    allowLongBody(req as unknown as Request);
     const send = (dir: string) =>
       services.git.tasks.run(async (signal) => {
-        if (signal.aborted) throw busy('The server is being stopped');
-        beginDownload(res, name, ARCHIVE_TYPES[format]);
+        if (signal.aborted) throw busy('The server is shutting down; try again');
+        setDownloadHeaders(res, name, ARCHIVE_TYPES[format]);
         if (req.method === 'HEAD') return void res.end();
         const of = { dir, commit, format, folder, signal };
         if (await sendArchive(services, id, of, res)) return void res.end();
         if (!res.headersSent) throw notFound('Commit');
-        // The end of an archive that is not whole must not look like one.
+        // Destroy the connection, so that a truncated archive does not look complete.
         res.destroy();
       });
-    await withRequestSlot(services.git, OF_GIT, req as unknown as Request, res, () =>
-      inFolder(services, id, send),
+    await withRequestSlot(services.git, GIT_TRANSFERS, req as unknown as Request, res, () =>
+      withRepositoryFolder(services, id, send),
     );
   };
 }

@@ -1,6 +1,7 @@
 /**
- * Large files of a checkout: each pointer that leads to one of the repository is replaced by it, as `git lfs` would,
- * whose program and credentials no job needs for it. A pointer to what the repository does not have stays as it is.
+ * Replaces the LFS pointers in a checkout by the large files of the repository, as `git lfs` does, so that jobs
+ * need neither the `git lfs` program nor credentials. Pointers to files that the repository does not have stay
+ * as they are.
  */
 
 import { createWriteStream } from 'node:fs';
@@ -13,13 +14,13 @@ import type { LargeFiles } from './lfs/store/store.ts';
 
 type Deps = { db: Db; largeFiles: LargeFiles };
 
-/** Pointers that are looked up at once. */
+/** Pointers per size lookup. */
 const BATCH = 1_000;
-/** Files of a checkout that are read from storage at once. */
-const AT_ONCE = 4;
+/** Concurrent reads from storage per checkout. */
+const CONCURRENCY = 4;
 
-/** Whether the repository has any. */
-export async function hasLargeFiles(
+/** Whether the repository has any large files. */
+export async function readHasLargeFiles(
   { pool }: { pool: pg.Pool },
   repositoryId: string,
 ): Promise<boolean> {
@@ -33,14 +34,14 @@ export async function hasLargeFiles(
 
 type Input = Limits & {
   repositoryId: string;
-  /** Of the checkout. */
+  /** The checkout's directory. */
   dir: string;
-  /** That it takes of the disk without them. */
+  /** Size of the checkout without large files. */
   bytes: number;
   signal?: AbortSignal;
 };
 
-/** @throws CheckoutTooLarge, before what would be too much is written; what the storage and the disk fail with */
+/** @throws CheckoutTooLarge before anything above the limit is written; errors of the storage and the disk */
 export async function fetchLargeFiles(
   { largeFiles }: Deps,
   { repositoryId, dir, bytes, signal, ...limits }: Input,
@@ -49,11 +50,11 @@ export async function fetchLargeFiles(
   const fetchAll = async (batch: readonly PointerFile[]) => {
     const oids = [...new Set(batch.map(({ pointer }) => pointer.oid))];
     const sizes = await largeFiles.sizes(repositoryId, oids);
-    const here = batch.filter(({ pointer }) => sizes.has(pointer.oid));
-    for (const { pointer } of here) sum += sizes.get(pointer.oid) ?? 0;
+    const available = batch.filter(({ pointer }) => sizes.has(pointer.oid));
+    for (const { pointer } of available) sum += sizes.get(pointer.oid) ?? 0;
     demandBytes(sum, limits);
-    await eachInTurn(here, signal, ({ path, pointer }, ended) =>
-      replace(path, () => largeFiles.open(repositoryId, pointer.oid), ended),
+    await forEachConcurrently(available, signal, ({ path, pointer }, ended) =>
+      replacePointer(path, () => largeFiles.open(repositoryId, pointer.oid), ended),
     );
   };
   let batch: PointerFile[] = [];
@@ -65,30 +66,33 @@ export async function fetchLargeFiles(
   if (batch.length > 0) await fetchAll(batch);
 }
 
-/** Writes over a pointer, whose mode stays. */
-async function replace(
+/** Overwrites a pointer file and keeps its mode. */
+async function replacePointer(
   path: Buffer,
   open: () => ReturnType<LargeFiles['open']>,
   signal: AbortSignal,
 ): Promise<void> {
   const found = await open();
-  // It was deleted meanwhile.
+  // The large file was deleted after the lookup.
   if (!found) return;
   await pipeline(found.body(), createWriteStream(path), { signal });
 }
 
-/** Does `work` with each item, some at once. When one fails the others are ended, and have ended when this throws. */
-async function eachInTurn<T>(
+/**
+ * Runs `work` for every item with bounded concurrency. If one call fails, aborts the rest and waits for them
+ * before throwing.
+ */
+async function forEachConcurrently<T>(
   items: readonly T[],
   signal: AbortSignal | undefined,
   work: (item: T, signal: AbortSignal) => Promise<void>,
 ): Promise<void> {
   const failed = new AbortController();
   const ended = signal ? AbortSignal.any([signal, failed.signal]) : failed.signal;
-  const left = items.values();
-  // They share the iterator, so that each takes the next item that none has taken.
-  const workers = Array.from({ length: AT_ONCE }, async () => {
-    for (const item of left) {
+  const remaining = items.values();
+  // The workers share one iterator, so each item is processed once.
+  const workers = Array.from({ length: CONCURRENCY }, async () => {
+    for (const item of remaining) {
       ended.throwIfAborted();
       await work(item, ended);
     }

@@ -1,9 +1,9 @@
 /**
- * Repositories from creation to deletion.
+ * Creates, changes and deletes repositories.
  *
- * The disk follows the database. A repository lies on disk before its row commits and is removed after its
- * row is gone, so whoever finds a row finds the repository; what a kill leaves between is noted beforehand
- * and cleared at the next start (`recovery.ts`).
+ * The disk follows the database: the folder is created before the row commits and removed after the row is deleted, so
+ * every row has a folder. A note on disk records the operation first, and the next start cleans up after a kill
+ * (`recovery.ts`).
  */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -15,14 +15,14 @@ import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Begun } from '../git/disk/disk.ts';
 import type { Git } from '../git/git.ts';
-import { holdNamespace, namespaceNamed } from '../identity/accounts.ts';
-import { type AuditAction, record } from '../identity/audit.ts';
+import { lockNamespace, resolveNamespace } from '../identity/accounts.ts';
+import { type AuditAction, recordAudit } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
 import { type EventType, publish } from '../platform/events/outbox.ts';
-import { demandRoom } from '../platform/limits/quotas.ts';
-import { alignHead, type BegunDefaultBranch, languageOfBranch } from './default-branch.ts';
-import { gitignore } from './gitignore.ts';
+import { requireQuota } from '../platform/limits/quotas.ts';
+import { type DefaultBranchNote, detectBranchLanguage, syncHead } from './default-branch.ts';
+import { readGitignoreTemplate } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
 import { type PayloadRow, payloadColumns, payloadOf, type RepositoryEventData } from './payload.ts';
 import {
@@ -33,7 +33,7 @@ import {
   type Select,
 } from './repositories.ts';
 
-export type CreateInput = {
+type CreateInput = {
   namespace: string;
   name: string;
   description: string;
@@ -44,7 +44,7 @@ export type CreateInput = {
   gitignoreTemplate?: string | null;
 };
 
-/** @throws AppError 400, 401, 403 (right or quota), 404, 409 for a taken name. */
+/** @throws AppError 400, 401, 403 (permission or quota), 404, 409 if the name is taken. */
 export async function createRepository<S extends Select>(
   services: { db: Db; git: Git; config: Config },
   viewer: Viewer,
@@ -52,18 +52,18 @@ export async function createRepository<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
-  const namespace = await namespaceNamed(services.db, input.namespace);
+  const namespace = await resolveNamespace(services.db, input.namespace);
   demand(viewer, 'repository.create', { namespaceId: namespace.id });
   const { name, description, visibility, defaultBranch, contentAddressed } = input;
   checkName(name);
   checkDescription(description);
   checkBranch(defaultBranch);
-  const files = await firstFiles(input);
+  const files = await initialFiles(input);
 
   const { disk } = services.git;
   const id = newId('repo');
   const begun = await disk.begin(id, { kind: 'create' });
-  let committing = false;
+  let mayHaveCommitted = false;
   try {
     await disk.create(
       id,
@@ -74,7 +74,7 @@ export async function createRepository<S extends Select>(
         files,
       },
     );
-    committing = true;
+    mayHaveCommitted = true;
     const row = await inTransaction(services.db, async (tx) => {
       const data = {
         id,
@@ -87,15 +87,15 @@ export async function createRepository<S extends Select>(
         contentAddressed,
         branchCount: files ? 1 : 0,
       };
-      await holdNamespace(tx, namespace.id, 'key share');
-      await demandRoom({ ...services, db: tx }, namespace, 'repositories');
+      await lockNamespace(tx, namespace.id, 'key share');
+      await requireQuota({ ...services, db: tx }, namespace, 'repositories');
       const row = await tx.repository.create({
         data,
         select: { ...select, ...payloadColumns },
         relationLoadStrategy: 'join',
       });
-      await announce(tx, 'repository.created', row as unknown as PayloadRow, namespace);
-      await record(tx, author, {
+      await publishEvent(tx, 'repository.created', row as unknown as PayloadRow, namespace);
+      await recordAudit(tx, author, {
         action: 'repository.create',
         namespaceIds: [namespace.id],
         subject: id,
@@ -107,21 +107,21 @@ export async function createRepository<S extends Select>(
     await begun.done();
     return row as unknown as Row<S>;
   } catch (error) {
-    const known = nameTaken(error);
-    // Of any other failure of the transaction we cannot know whether it committed; the next start finds out.
-    if (!committing || known instanceof AppError)
+    const shown = translateNameConflict(error);
+    // After any other failure the transaction may have committed. The next start checks.
+    if (!mayHaveCommitted || shown instanceof AppError)
       await undo(services.git, id, begun).catch(() => {});
-    throw known;
+    throw shown;
   }
 }
 
-/** What fails of it is left to the next start. */
+/** Errors are ignored by the caller: the next start cleans up. */
 async function undo({ disk }: Git, id: string, begun: Begun): Promise<void> {
   await disk.remove(id);
   await begun.done();
 }
 
-async function firstFiles({
+async function initialFiles({
   autoInit,
   gitignoreTemplate,
 }: CreateInput): Promise<Record<string, string> | undefined> {
@@ -129,12 +129,12 @@ async function firstFiles({
   if (!autoInit)
     throw invalid(
       'gitignoreTemplate',
-      'is part of the first commit, and this repository is made without one',
+      'needs a first commit: set autoInit to true, or leave gitignoreTemplate out',
     );
-  return { '.gitignore': await gitignore(gitignoreTemplate) };
+  return { '.gitignore': await readGitignoreTemplate(gitignoreTemplate) };
 }
 
-/** The id stays; the old clone address stops working at once. @throws AppError 400, 401, 403, 404, 409. */
+/** The id stays; the old clone URL stops working immediately. @throws AppError 400, 401, 403, 404, 409. */
 export async function renameRepository<S extends Select>(
   services: { db: Db },
   viewer: Viewer,
@@ -160,7 +160,11 @@ export async function changeVisibility<S extends Select>(
   }));
 }
 
-/** Needs `admin` on both sides. @throws AppError 400 for the namespace it is in, 401, 403 (right or quota), 404, 409 when the target has the name. */
+/**
+ * Requires `admin` in both namespaces.
+ * @throws AppError 400 if the repository is already in that namespace, 401, 403 (permission or quota), 404, 409 if the
+ *   target namespace has a repository of that name.
+ */
 export async function transferRepository<S extends Select>(
   services: { db: Db; config: Config },
   viewer: Viewer,
@@ -168,29 +172,30 @@ export async function transferRepository<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   return change(services, viewer, key, 'repository.transfer', select, async (row, tx) => {
-    const owner = await namespaceNamed(tx, newNamespace);
-    // Both count what they store, and a transfer the other way must not lock them in the other order.
+    const owner = await resolveNamespace(tx, newNamespace);
+    // Both namespaces track their storage. Locking in id order prevents a deadlock with a transfer in the opposite
+    // direction.
     await tx.$executeRaw`
       select from namespaces where id in (${owner.id}, ${row.namespaceId}) order by id for no key update`;
-    await holdNamespace(tx, owner.id, 'key share');
+    await lockNamespace(tx, owner.id, 'key share');
     demand(viewer, 'repository.create', { namespaceId: owner.id, repositoryId: row.id });
     if (owner.id === row.namespaceId)
-      throw invalid('newNamespace', 'is the namespace that the repository is in already');
-    await demandRoom({ ...services, db: tx }, owner, 'repositories');
-    await demandRoom({ ...services, db: tx }, owner, 'storageBytes', Number(row.sizeBytes));
+      throw invalid('newNamespace', 'must differ from the current namespace of the repository');
+    await requireQuota({ ...services, db: tx }, owner, 'repositories');
+    await requireQuota({ ...services, db: tx }, owner, 'storageBytes', Number(row.sizeBytes));
     const details = { from: row.namespace.name, to: owner.name };
     return { data: { namespaceId: owner.id }, owner, details };
   });
 }
 
-export type UpdateInput = RepositoryId & {
+type UpdateInput = RepositoryId & {
   description?: string | null;
   defaultBranch?: string | null;
   branchProtection?: boolean | null;
   secretScanning?: boolean | null;
 };
 
-/** Changes what is given. @throws AppError 400, 401, 403, 404 for the repository or the default branch. */
+/** Changes the fields that are set. @throws AppError 400, 401, 403, 404 for the repository or the default branch. */
 export async function updateRepository<S extends Select>(
   services: { db: Db; git: Git; log: Logger; cluster: Cluster },
   viewer: Viewer,
@@ -199,28 +204,31 @@ export async function updateRepository<S extends Select>(
 ): Promise<Row<S>> {
   const { description, defaultBranch } = changes;
   const key = { id, namespace };
-  const given = Object.fromEntries(Object.entries(changes).filter(([, value]) => value != null));
+  const changedFields = Object.fromEntries(
+    Object.entries(changes).filter(([, value]) => value != null),
+  );
   const update = (more: Prisma.RepositoryUncheckedUpdateInput) =>
     change(services, viewer, key, 'repository.update', select, async () => {
       if (description != null) checkDescription(description);
-      return { data: { ...given, ...more }, details: given };
+      return { data: { ...changedFields, ...more }, details: changedFields };
     });
   if (defaultBranch == null) return update({});
 
   checkBranch(defaultBranch);
-  await administered(services.db, viewer, key);
-  const language = await languageOfBranch(services, id, defaultBranch);
-  const note: BegunDefaultBranch = { kind: 'default-branch' };
+  await demandAdminAccess(services.db, viewer, key);
+  const language = await detectBranchLanguage(services, id, defaultBranch);
+  const note: DefaultBranchNote = { kind: 'default-branch' };
   const begun = await services.git.disk.begin(id, note);
-  // A push that is being recorded has read the former default branch: it finds another number, and measures again.
+  // A push that is being recorded may have read the previous default branch. Incrementing `records` makes it measure
+  // again.
   const row = await update({ language, records: { increment: 1 } });
-  await alignHead(services, id);
+  await syncHead(services, id);
   await begun.done();
   return row;
 }
 
 /**
- * Removes the record, then the repository with all its data. Its jobs stay, and lead to no repository any more.
+ * Deletes the row, then the folder with all data. Jobs of the repository stay, without a link to it.
  * @throws AppError 401, 403, 404.
  */
 export async function deleteRepository(
@@ -230,22 +238,22 @@ export async function deleteRepository(
 ): Promise<string> {
   const { disk, objects } = services.git;
   const author = demandAccount(viewer);
-  const row = await administered(services.db, viewer, key);
+  const row = await demandAdminAccess(services.db, viewer, key);
   const begun = await disk.begin(row.id, { kind: 'delete' });
-  await leaveJobs(services.db, row.id);
+  await detachJobs(services.db, row.id);
   await inTransaction(services.db, async (tx) => {
     const { count } = await tx.repository.deleteMany({ where: { id: row.id } });
     if (count === 0) throw notFound('Repository');
     const owner = { id: row.namespaceId, name: row.namespace.name };
-    await announce(tx, 'repository.deleted', row, owner);
-    await record(tx, author, {
+    await publishEvent(tx, 'repository.deleted', row, owner);
+    await recordAudit(tx, author, {
       action: 'repository.delete',
       namespaceIds: [owner.id],
       subject: row.id,
       name: row.name,
     });
   }).catch(async (error) => {
-    // Somebody else deleted it first, and removes its files.
+    // A concurrent request deleted the repository, and removes its files.
     if (error instanceof AppError) await begun.done();
     throw error;
   });
@@ -254,42 +262,45 @@ export async function deleteRepository(
     await disk.remove(row.id);
     await begun.done();
   } catch (error) {
-    // It is gone for everybody; the next start removes the files that are left.
-    services.log.error({ err: error, repository: row.id }, 'the files of a repository are left');
+    // The row is deleted, so the request succeeds. The next start removes the remaining files.
+    services.log.error(
+      { err: error, repository: row.id },
+      'could not remove the files of a deleted repository; the next start retries',
+    );
   }
   return row.id;
 }
 
-/** Of so many jobs the rows are locked at once, for a tenth of a second. */
-const JOBS_AT_ONCE = 1_000;
+/** Jobs per statement; their rows are locked for about 0.1 s. */
+const JOB_BATCH = 1_000;
 
 /**
- * Before the repository goes, because all of its jobs would be changed in the transaction that deletes it: of 300,000 that took
- * longer than a transaction may, and the repository could not be deleted.
+ * Detaches the jobs in batches before the repository is deleted. The deleting transaction would otherwise update all of
+ * them: with 300,000 jobs it exceeded the transaction timeout, and the repository could not be deleted.
  */
-async function leaveJobs(db: Db, id: string): Promise<void> {
-  for (let left = JOBS_AT_ONCE; left === JOBS_AT_ONCE; )
-    left = await db.$executeRaw`
+async function detachJobs(db: Db, id: string): Promise<void> {
+  for (let detached = JOB_BATCH; detached === JOB_BATCH; )
+    detached = await db.$executeRaw`
       update jobs set repository_id = null where id = any (array (
-        select id from jobs where repository_id = ${id} limit ${JOBS_AT_ONCE} for update skip locked))`;
+        select id from jobs where repository_id = ${id} limit ${JOB_BATCH} for update skip locked))`;
 }
 
-type Administered = Awaited<ReturnType<typeof administered>>;
+type AdminRow = Awaited<ReturnType<typeof demandAdminAccess>>;
 
-/** The row that an admin is about to change. @throws AppError 401, 403, 404 */
-export function administered(db: Db, viewer: Viewer, key: RepositoryId) {
+/** Reads the row of a repository that its admin is about to change. @throws AppError 401, 403, 404 */
+export function demandAdminAccess(db: Db, viewer: Viewer, key: RepositoryId) {
   return demandRepository(db, viewer, key, 'repository.administer', payloadColumns);
 }
 
 type Change = {
   data: Prisma.RepositoryUncheckedUpdateInput;
-  /** The new one, when it changes. */
+  /** The new owner, if it changes. */
   owner?: { id: string; name: string };
   /** For the audit log. */
   details: Prisma.InputJsonObject;
 };
 
-/** What changes a row → the event that says so. */
+/** Audit action → event that the change publishes. */
 const EVENT_OF = {
   'repository.rename': 'repository.renamed',
   'repository.change_visibility': 'repository.updated',
@@ -297,20 +308,20 @@ const EVENT_OF = {
   'repository.transfer': 'repository.transferred',
 } as const satisfies Partial<Record<AuditAction, EventType>>;
 
-/** Changes a row as its admin, and says so, in one transaction. */
+/** Changes a row as its admin, publishes the event and writes the audit entry, in one transaction. */
 async function change<S extends Select>(
   { db }: { db: Db },
   viewer: Viewer,
   key: RepositoryId,
   action: keyof typeof EVENT_OF,
   select: S,
-  plan: (row: Administered, tx: Prisma.TransactionClient) => Promise<Change>,
+  plan: (row: AdminRow, tx: Prisma.TransactionClient) => Promise<Change>,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
-    // Others who change or delete it wait, so that the row that is read here is the one that is changed.
+    // The lock makes concurrent changes and deletions wait, so the row that is read is the row that is changed.
     await lockRepository(tx, key.id);
-    const row = await administered(tx, viewer, key);
+    const row = await demandAdminAccess(tx, viewer, key);
     const planned = await plan(row, tx);
     const { data, owner = { id: row.namespaceId, name: row.namespace.name }, details } = planned;
     const updated = await tx.repository.update({
@@ -320,9 +331,9 @@ async function change<S extends Select>(
       relationLoadStrategy: 'join',
     });
     const changed = updated as unknown as PayloadRow;
-    await announce(tx, EVENT_OF[action], changed, owner);
+    await publishEvent(tx, EVENT_OF[action], changed, owner);
     const namespaceIds = [owner.id, row.namespaceId] as const;
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action,
       namespaceIds,
       subject: row.id,
@@ -331,11 +342,11 @@ async function change<S extends Select>(
     });
     return updated as unknown as Row<S>;
   }).catch((error) => {
-    throw nameTaken(error);
+    throw translateNameConflict(error);
   });
 }
 
-async function announce(
+async function publishEvent(
   tx: Prisma.TransactionClient,
   type: EventType,
   row: PayloadRow,
@@ -345,11 +356,11 @@ async function announce(
   await publish(tx, { type, namespaceId: owner.id, subject: row.id, data });
 }
 
-function nameTaken(error: unknown): unknown {
-  return violatesUnique(error, 'name_key') ? taken() : error;
+function translateNameConflict(error: unknown): unknown {
+  return violatesUnique(error, 'name_key') ? nameTaken() : error;
 }
 
-function taken(): AppError {
+function nameTaken(): AppError {
   const message = 'name: a repository of that name exists in the namespace';
   return new AppError('already_exists', message, { field: 'name' });
 }

@@ -1,11 +1,12 @@
 /**
- * A repository as GET returns it, at the moment of an event: what events carry. Only `collaborators` is not in it,
- * which is no column and would have to be counted. Fits into 20 kB with the refs of a push.
+ * The event payload of a repository: the representation that GET returns, at the time of the event. Only
+ * `collaborators` is missing, because it is not a column and would need a count. Together with the refs of a
+ * push it fits into 20 kB.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { type Command, NONE } from '../git/transport/hooks.ts';
 
-/** The columns of which it is made. */
+/** The columns that `payloadOf` needs. */
 export const payloadColumns = {
   id: true,
   name: true,
@@ -27,12 +28,18 @@ export type PayloadRow = Prisma.RepositoryGetPayload<{ select: typeof payloadCol
 
 export type RepositoryPayload = ReturnType<typeof payloadOf>;
 
-/** `ref` as git names it; commits or tags by id, null where the ref was not there before, or is not after. */
+/**
+ * `ref` is the full ref name. `before` and `after` are object ids; null if the ref did not exist before, or no
+ * longer exists.
+ */
 export type RefPayload = { ref: string; before: string | null; after: string | null };
 
 export type PushPayload = { pusher: string; ref_count: number; refs: RefPayload[] };
 
-/** What an event of a repository holds. Those of earlier versions had `name`, `fullName` and the push's fields here. */
+/**
+ * The `data` of a repository event. Events of earlier versions have `name`, `fullName` and the fields of the
+ * push at this level.
+ */
 export type RepositoryEventData = { repository: RepositoryPayload; push?: PushPayload };
 
 /** @param namespace the owner's name */
@@ -58,18 +65,18 @@ export function payloadOf(row: PayloadRow, namespace: string) {
   };
 }
 
-/** Refs named in the event, as many as fit into so many bytes of JSON; of those beyond, only the number is in it. */
-const MAX_NAMED = 50;
-const MAX_NAMED_BYTES = 15_000;
+/** An event lists the first refs of a push, up to these limits. `ref_count` always has the full number. */
+const MAX_LISTED_REFS = 50;
+const MAX_LISTED_BYTES = 15_000;
 
 export function pushPayloadOf(pusher: string, commands: readonly Command[]): PushPayload {
   const refs: RefPayload[] = [];
   let bytes = 0;
-  for (const { ref, before, after } of commands.slice(0, MAX_NAMED)) {
-    const named = { ref, before: idOrNull(before), after: idOrNull(after) };
-    bytes += Buffer.byteLength(JSON.stringify(named)) + 1;
-    if (bytes > MAX_NAMED_BYTES) break;
-    refs.push(named);
+  for (const { ref, before, after } of commands.slice(0, MAX_LISTED_REFS)) {
+    const payload = { ref, before: idOrNull(before), after: idOrNull(after) };
+    bytes += Buffer.byteLength(JSON.stringify(payload)) + 1;
+    if (bytes > MAX_LISTED_BYTES) break;
+    refs.push(payload);
   }
   return { pusher, ref_count: commands.length, refs };
 }

@@ -1,21 +1,20 @@
 /**
- * Finding repositories, for those who may read them or push to them.
- *
- * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
+ * Looks up repositories and checks the viewer's permission to read or push to them. Callers pass a Prisma
+ * `select`; the columns that the permission check needs are added to the same query.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
-import { canBeNamespace } from '../base/names.ts';
+import { isPossibleNamespaceName } from '../base/names.ts';
 import type { Urls } from '../base/urls.ts';
 import { branchTip, resolveCommit } from '../git/objects/resolve.ts';
 import { type Action, can, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
-import type { Rule } from '../identity/rechecks.ts';
+import type { AccessRule } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
-import { columnOf } from '../platform/database/keyset.ts';
+import { toColumnName } from '../platform/database/keyset.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
-import { folderWork, type Reads } from './folder.ts';
+import { defineFolderTask, type RepositoryReadDeps } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { repositoryRows } from './rows.ts';
 import { visibleTo } from './visibility.ts';
@@ -25,12 +24,12 @@ export type { RepositoryEventData } from './payload.ts';
 export type Select = Prisma.RepositorySelect;
 export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
 
-/** Whether the viewer may read it: of rows that come with others, as a job's repository does. */
+/** Checks a repository row that was read as part of another query, such as the repository of a job. */
 export function isVisible(viewer: Viewer, row: Omit<AccessRow, 'defaultBranch'>): boolean {
-  return can(viewer, 'repository.read', target(row));
+  return can(viewer, 'repository.read', accessTarget(row));
 }
 
-/** One by its id; null when there is none that the viewer may see. */
+/** Returns null when the repository does not exist or the viewer may not read it. */
 export async function findRepositoryById<S extends Select>(
   { db }: { db: Db },
   viewer: Viewer,
@@ -44,10 +43,10 @@ export async function findRepositoryById<S extends Select>(
   return row as unknown as Row<S> | null;
 }
 
-/** By id or by name. */
-export type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
+/** Names a repository by its id or by its name. */
+type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
 
-/** What the rules need of every row. */
+/** The columns that every permission check needs. */
 export const accessColumns = {
   id: true,
   namespaceId: true,
@@ -57,8 +56,9 @@ export const accessColumns = {
 export type AccessRow = Row<typeof accessColumns>;
 
 /**
- * One that the viewer may read. By name, one that the viewer may not see does not exist: names can be guessed.
- * @throws AppError 401 for refused credentials, 404; by id also 401 and 403.
+ * Reads a repository that the viewer may read. By name, a repository that the viewer may not see is reported as
+ * not found, because names can be guessed.
+ * @throws AppError 401 for rejected credentials, 404; by id also 401 and 403.
  */
 export async function getRepository<S extends Select>(
   services: { db: Db; pool: pg.Pool },
@@ -67,21 +67,21 @@ export async function getRepository<S extends Select>(
   select: S,
 ): Promise<AccessRow & Row<S>> {
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
-  if (!key.id && !key.name) throw invalid(null, 'give the id or the name of the repository');
-  const row = canExist(key) ? await findRepository(services, key, select) : null;
-  if (row && (key.id || can(viewer, 'repository.read', target(row)))) {
-    demand(viewer, 'repository.read', target(row));
+  if (!key.id && !key.name) throw invalid(null, 'Give the id or the name of the repository');
+  const row = isPossibleKey(key) ? await findRepository(services, key, select) : null;
+  if (row && (key.id || can(viewer, 'repository.read', accessTarget(row)))) {
+    demand(viewer, 'repository.read', accessTarget(row));
     return row;
   }
-  throw noRepository(key.id);
+  throw repositoryNotFound(key.id);
 }
 
-/** By id; the namespace, when given, must be the owner's. */
+/** If `namespace` is given, it must be the name of the owner. */
 export type RepositoryId = { id: string; namespace?: string | null };
 
 const ownerColumns = { namespace: { select: { name: true } } } as const;
 
-/** The row, with these columns, of one that an account is about to change. @throws AppError 401, 403, 404 */
+/** Reads the row of a repository that the viewer is about to change. @throws AppError 401, 403, 404 */
 export async function demandRepository<S extends Select>(
   db: Db,
   viewer: Viewer,
@@ -96,13 +96,13 @@ export async function demandRepository<S extends Select>(
     : null;
   const row = found as (AccessRow & Row<typeof ownerColumns> & Row<S>) | null;
   if (!row || (namespace != null && row.namespace.name !== namespace.toLowerCase()))
-    throw noRepository(id);
-  demand(viewer, action, target(row));
+    throw repositoryNotFound(id);
+  demand(viewer, action, accessTarget(row));
   return row;
 }
 
-/** 404. Who gives a name where the id belongs is told so. */
-export function noRepository(id?: string | null): AppError {
+/** A 404 error. Its message says so when a name was given instead of an id. */
+export function repositoryNotFound(id?: string | null): AppError {
   if (!id || isId('repo', id)) return notFound('Repository');
   return new AppError('not_found', 'Repository not found: give its id (repo_…), not its name');
 }
@@ -117,7 +117,9 @@ async function findRepository<S extends Select>(
   const byId = key.id ? { id: key.id } : {};
   const byName = key.name ? { nameKey: nameKey(key.name) } : {};
   const given = Object.entries({ ...byId, ...byName });
-  const conditions = given.map(([field], at) => `and r.${columnOf(field)} = $${at + 2}`).join(' ');
+  const conditions = given
+    .map(([field], at) => `and r.${toColumnName(field)} = $${at + 2}`)
+    .join(' ');
   const statement = repositoryRows.statement(
     select,
     accessColumns,
@@ -135,7 +137,7 @@ async function findRepository<S extends Select>(
   return row as unknown as Found | null;
 }
 
-/** Until the transaction ends, nobody else changes or deletes it. @returns whether it is there */
+/** Locks the row against changes and deletion until the transaction ends. @returns whether the row exists */
 export async function lockRepository(tx: Prisma.TransactionClient, id: string): Promise<boolean> {
   if (!isId('repo', id)) return false;
   const count = await tx.$executeRaw`
@@ -146,75 +148,76 @@ export async function lockRepository(tx: Prisma.TransactionClient, id: string): 
 export type GitAction = 'repository.read' | 'repository.push';
 
 /**
- * The id of a repository, for a git client that may do `action`.
- * @throws AppError 401 for the anonymous, whether it does not exist or is not theirs to see, and for refused
- * credentials; 403 where it may be read and no more; 404; 500 for a push when the disk is nearly full.
+ * Returns the id of a repository after checking that a git client may perform `action`.
+ * @throws AppError 401 for anonymous clients, whether the repository does not exist or is not visible to them,
+ *   and for rejected credentials; 403 if the client may read but not push; 404; 500 for a push when the disk is
+ *   nearly full.
  */
-export async function openForGit(
+export async function authorizeGit(
   services: { db: Db; pool: pg.Pool; space: DiskSpace },
   viewer: Viewer,
   key: { namespace: string; name: string },
   action: GitAction,
 ): Promise<string> {
   const row = await getRepository(services, viewer, key, {}).catch((error) => {
-    // Git asks its user for credentials only when it gets a 401.
+    // Git prompts for credentials only after a 401.
     const hidden = viewer.kind === 'anonymous' && error.code === 'not_found';
     throw hidden ? unauthenticated() : error;
   });
-  demand(viewer, action, target(row));
+  demand(viewer, action, accessTarget(row));
   if (action === 'repository.push') services.space.demand();
   return row.id;
 }
 
 /**
- * The rule that must hold while a transfer of a repository is under way, which may take hours. By id: a rename
- * changes nothing.
+ * The permission rule for a running transfer, which may take hours. It uses the id, so a rename does not affect
+ * it.
  */
-export function ruleOfGit({ db }: { db: Db }, id: string, action: GitAction): Rule {
+export function gitAccessRule({ db }: { db: Db }, id: string, action: GitAction): AccessRule {
   return {
     key: `${action} ${id}`,
     async demand(now) {
       const row = await db.repository.findUnique({ where: { id }, select: accessColumns });
       if (!row) throw notFound('Repository');
-      demand(now, action, target(row));
+      demand(now, action, accessTarget(row));
     },
   };
 }
 
-/** What a job checks out. */
-export type Source = {
+/** The commit that a job checks out. */
+export type CommitSource = {
   repositoryId: string;
-  /** The present `namespace/name`. */
+  /** The current `namespace/name`. */
   repo: string;
   branch: string;
   commitSha: string;
 };
 
 /**
- * The commit that a branch of `namespace/name` stands at, for whoever may read it. Without a branch, `main` is taken where it
- * exists, else the default branch, as for `ref`.
- * @throws AppError 400 for what is no such pair, 401, 404 for the repository or the branch.
+ * Resolves a branch of `namespace/name` to its commit. Without a branch: `main` if it exists, else the default
+ * branch, as for `ref`.
+ * @throws AppError 400 if `repo` is not `namespace/name`, 401, 404 for the repository or the branch.
  */
 export async function resolveBranch(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   { repo, branch }: { repo: string; branch: string | null },
-): Promise<Source> {
-  const row = await getRepository(services, viewer, keyOf('repo', repo), nameColumns);
+): Promise<CommitSource> {
+  const row = await getRepository(services, viewer, parseFullName('repo', repo), nameColumns);
   const branches = branch === null ? ['main', row.defaultBranch] : [branch];
   return {
     repositoryId: row.id,
     repo: fullName(row),
-    ...(await tipOf(services, row.id, branches)),
+    ...(await resolveFirstBranch(services, row.id, branches)),
   };
 }
 
 /**
- * The present `namespace/name` of a repository, for whoever may read it, and whether it has a commit.
+ * Returns the current `namespace/name` of a repository and whether it contains the commit.
  * @throws AppError 404
  */
-export async function lookForCommit(
-  services: Reads,
+export async function findCommitSource(
+  services: RepositoryReadDeps,
   viewer: Viewer,
   { repositoryId, commitSha }: { repositoryId: string; commitSha: string },
 ): Promise<{ fullName: string; isThere: boolean }> {
@@ -223,19 +226,22 @@ export async function lookForCommit(
   return { fullName: fullName(row), isThere: await hasCommit(services, repositoryId, commitSha) };
 }
 
-const hasCommit = folderWork('hasCommit', async ({ git }, dir, sha: string) => {
+const hasCommit = defineFolderTask('hasCommit', async ({ git }, dir, sha: string) => {
   return (await resolveCommit(git.objects, dir, sha)) !== null;
 });
 
-/** @throws AppError 400 naming `field` for what is no `namespace/name`. */
-export function keyOf(field: string, fullName: string): { namespace: string; name: string } {
+/** @throws AppError 400 naming `field` if `fullName` is not `namespace/name`. */
+export function parseFullName(
+  field: string,
+  fullName: string,
+): { namespace: string; name: string } {
   const [namespace, name, ...rest] = fullName.split('/');
   if (!namespace || !name || rest.length > 0) throw invalid(field, 'must be "namespace/name"');
   return { namespace, name };
 }
 
-/** The first of the branches that exists. */
-const tipOf = folderWork('tipOf', async ({ git }, dir, branches: string[]) => {
+/** Resolves the first of the branches that exists. */
+const resolveFirstBranch = defineFolderTask('tipOf', async ({ git }, dir, branches: string[]) => {
   for (const branch of branches) {
     const commitSha = await branchTip(git.objects, dir, branch);
     if (commitSha) return { branch, commitSha };
@@ -244,28 +250,33 @@ const tipOf = folderWork('tipOf', async ({ git }, dir, branches: string[]) => {
 });
 
 const nameColumns = { name: true, namespace: { select: { name: true } } } as const;
-type Called = { name: string; namespace: { name: string } };
+type NamedRepository = { name: string; namespace: { name: string } };
 
-export function fullName({ name, namespace }: Called): string {
+export function fullName({ name, namespace }: NamedRepository): string {
   return `${namespace.name}/${name}`;
 }
 
 export function cloneUrls(
   { urls }: { urls: Urls },
-  repository: Called,
+  repository: NamedRepository,
 ): { http: string; ssh: string } {
   const path = `${fullName(repository)}.git`;
   return { http: `${urls.base}/${path}`, ssh: `${urls.ssh}/${path}` };
 }
 
-/** What `demand` needs to know of a repository. */
-export function target({ id, namespaceId, visibility }: Omit<AccessRow, 'defaultBranch'>) {
+/** The repository as `demand` and `can` take it. */
+export function accessTarget({ id, namespaceId, visibility }: Omit<AccessRow, 'defaultBranch'>) {
   return { namespaceId, repositoryId: id, visibility };
 }
 
-/** What is no name or id at all is not there; the database is not asked, and never sees a NUL. */
-export function canExist({ namespace, id, name }: RepositoryKey): boolean {
+/**
+ * False for text that cannot be a name or an id. Such lookups skip the database, which also rejects NUL
+ * characters.
+ */
+export function isPossibleKey({ namespace, id, name }: RepositoryKey): boolean {
   return (
-    canBeNamespace(namespace) && (!id || isId('repo', id)) && (!name || isRepositoryName(name))
+    isPossibleNamespaceName(namespace) &&
+    (!id || isId('repo', id)) &&
+    (!name || isRepositoryName(name))
   );
 }

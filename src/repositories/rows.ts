@@ -1,11 +1,9 @@
-/** How repositories are read where it must be cheap. */
+/** Describes the repository row to the raw SQL reader, which the hot paths use instead of Prisma. */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { type Rows, rowsOf } from '../platform/database/rows.ts';
+import { createRowReader, type RowReader } from '../platform/database/rows.ts';
 
-/* Who can write to a repository. */
-
-/** Columns for `collaboratorCount`. */
+/** Columns that `collaboratorCount` needs. */
 export const collaboratorColumns = {
   namespace: {
     select: {
@@ -17,19 +15,21 @@ export const collaboratorColumns = {
 
 type Row = Prisma.RepositoryGetPayload<{ select: typeof collaboratorColumns }>;
 
-/** Members who can write, the owner included: a user has no membership of their own namespace. */
+/**
+ * Counts the members who can write, including the owner: a user has no membership row in their own namespace.
+ */
 export function collaboratorCount({ namespace }: Row): number {
   return Math.max(1, namespace._count.members + (namespace.userId ? 1 : 0));
 }
 
-export const repositoryRows: Rows = rowsOf({
+export const repositoryRows: RowReader = createRowReader({
   model: 'Repository',
   from: 'repositories r join namespaces n on n.id = r.namespace_id',
   relations: {
     namespace: {
       model: 'Namespace',
       alias: 'n',
-      handmade: {
+      customFields: {
         _count: {
           select: collaboratorColumns.namespace.select._count,
           sql: `(select json_build_object('members', count(*)) from members m

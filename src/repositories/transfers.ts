@@ -1,4 +1,7 @@
-/** What a fetch or a push is, whichever way it comes: who may make it, and what follows from it. */
+/**
+ * What HTTP and SSH share for a fetch or a push: the permission check while it runs, and how a push is
+ * received.
+ */
 
 import type { Readable, Writable } from 'node:stream';
 import type pg from 'pg';
@@ -11,14 +14,14 @@ import type { Service, Session } from '../git/transport/service.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Recheck, Rechecks } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
-import type { Ending } from '../platform/processes/git-started.ts';
+import type { GitExit } from '../platform/processes/git-started.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { removeQuarantines } from './folder.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
-import { pushRules } from './pushes/rules.ts';
+import { createPushRules } from './pushes/rules.ts';
 import type { FindingIds } from './pushes/secrets/find.ts';
-import { type GitAction, ruleOfGit } from './repositories.ts';
+import { type GitAction, gitAccessRule } from './repositories.ts';
 
 export type Deps = {
   log: Logger;
@@ -33,39 +36,39 @@ export type Deps = {
   cluster: Cluster;
 };
 
-export function actionOf(service: Service): GitAction {
+export function gitActionOf(service: Service): GitAction {
   return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
 }
 
-/** A transfer is broken off when its viewer may not make it any more: its output is destroyed. */
-export function whileAllowed(
+/** Watches the permission of a running transfer, and destroys its output when the permission is revoked. */
+export function watchTransferPermission(
   services: { db: Db; rechecks: Rechecks },
   { viewer }: { viewer: Viewer },
   { id, action, output }: { id: string; action: GitAction; output: Writable },
 ): Recheck {
-  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, action));
+  const right = services.rechecks.watch(viewer, gitAccessRule(services, id, action));
   right.refused.addEventListener('abort', () => output.destroy(), { once: true });
   return right;
 }
 
-export type Push = {
-  /** Of the repository. */
+type PushTransfer = {
+  /** The repository's id. */
   id: string;
   requestId: string;
-  /** That the viewer may push, from `whileAllowed`. */
+  /** The watched permission to push. */
   right: Recheck;
   input: Readable;
   output: Writable;
 };
 
-/** Takes a push of a viewer who may make it. @throws AppError 401 for the anonymous */
-export async function receiving(
+/** Prepares to receive a push from a viewer who may push. @throws AppError 401 for anonymous viewers */
+export async function prepareReceive(
   services: Deps,
   { viewer }: { viewer: Viewer },
-  { id, requestId, right, input, output }: Push,
-): Promise<(session: Session) => Promise<Ending>> {
+  { id, requestId, right, input, output }: PushTransfer,
+): Promise<(session: Session) => Promise<GitExit>> {
   const by = demandAccount(viewer);
-  const rules = await pushRules(services, { repositoryId: id, by, requestId, right });
+  const rules = await createPushRules(services, { repositoryId: id, by, requestId, right });
   return (session) =>
     services.git.quarantines.during(
       id,

@@ -1,11 +1,11 @@
 /**
- * Which repositories a viewer may read, as a condition for the database: lists must be counted and cut into pages
- * where the rows are. The rule itself is `reachOf` in `auth/permissions.ts`.
+ * The repositories that a viewer may read, as a database condition, because the database counts and pages the
+ * lists. The permission rule itself is `reachOf` in `identity/permissions.ts`.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
 import { reachOf, type Viewer } from '../identity/permissions.ts';
 
-/** For Prisma's queries. */
+/** As a Prisma condition. */
 export function visibleTo(viewer: Viewer): Prisma.RepositoryWhereInput {
   const { visibilities, within } = reachOf(viewer, 'repository.read');
   const visibility = { visibility: { in: [...visibilities] } };
@@ -18,7 +18,7 @@ export function visibleTo(viewer: Viewer): Prisma.RepositoryWhereInput {
   return namespaces || repositories ? { OR: [visibility, own] } : {};
 }
 
-/** For statements by hand, where `r` is the repository and `n` its namespace, which is one for all. */
+/** As SQL for raw statements. `r` is the repository; `n` is its namespace, the same for all rows. */
 export function visibleSql(viewer: Viewer): Prisma.Sql {
   const { sql } = Prisma;
   const { visibilities, within } = reachOf(viewer, 'repository.read');
@@ -26,11 +26,14 @@ export function visibleSql(viewer: Viewer): Prisma.Sql {
   if (!within) return visibility;
   const { namespaces, repositories } = within;
   const inNamespaces = namespaces ? sql`n.id = any(${[...namespaces]})` : sql`true`;
-  const among = repositories ? sql`r.id = any(${[...repositories]})` : sql`true`;
-  return sql`((${inNamespaces} and ${among}) or ${visibility})`;
+  const inRepositories = repositories ? sql`r.id = any(${[...repositories]})` : sql`true`;
+  return sql`((${inNamespaces} and ${inRepositories}) or ${visibility})`;
 }
 
-/** As `visibleSql`, of the counts `c` of lists; null where they do not say, as with rights in single repositories. */
+/**
+ * As `visibleSql`, for rows `c` of the stored list counts. Null if the counts cannot answer, as for a viewer
+ * whose permissions are limited to single repositories.
+ */
 export function countedSql(viewer: Viewer): Prisma.Sql | null {
   const { sql } = Prisma;
   const { visibilities, within } = reachOf(viewer, 'repository.read');

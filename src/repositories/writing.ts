@@ -1,11 +1,11 @@
 /**
- * Branches, tags and commits that are made in GraphQL. Each is a push that the server makes for the viewer: git takes it
- * in the same way, the same judge decides, and it is recorded as one.
+ * Creates branches, tags and commits for GraphQL. Each change is a push that the server makes for the viewer: git
+ * receives it in the same way, the same checks apply, and it is recorded as a push.
  */
 
 import { Readable, Writable } from 'node:stream';
 import { AppError, invalid, notFound } from '../base/errors.ts';
-import { onServerOf } from '../cluster/calls.ts';
+import { defineRemoteCall } from '../cluster/calls.ts';
 import { isCommitId, isRefName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
@@ -21,38 +21,39 @@ import { NONE } from '../git/transport/hooks.ts';
 import { FLUSH, pktLine, reportedRefs } from '../git/transport/pkt-line.ts';
 import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { OF_GIT, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
-import { checkPath, find } from './browsing/contents.ts';
-import { inFolder } from './folder.ts';
+import { GIT_TRANSFERS, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
+import { checkPath, locateAtRef } from './browsing/contents.ts';
+import { withRepositoryFolder } from './folder.ts';
 import {
   type AccessRow,
   demandRepository,
+  gitAccessRule,
   type RepositoryId,
   type Row,
-  ruleOfGit,
   type Select,
 } from './repositories.ts';
-import { receiving, type Deps as TransferDeps } from './transfers.ts';
+import { prepareReceive, type Deps as TransferDeps } from './transfers.ts';
 
 type Deps = TransferDeps & { rechecks: Rechecks };
 
-/** Who asks, as data that another server understands. */
-type Asking = { account: Account; requestId: string };
+/** The pusher, in serializable form, because another server may execute the push. */
+type Pusher = { account: Account; requestId: string };
 type Request = { viewer: Viewer; requestId: string };
 
 const MAX_CHANGES = 100;
 const MAX_PATH_BYTES = 1_024;
 const MAX_MESSAGE = 16_384;
-const MAX_SAID = 65_536;
-/** A pack of nothing, which goes with refs to what is here already: `PACK`, version 2, no objects, and its SHA-1. */
+const MAX_OUTPUT_BYTES = 65_536;
+/** An empty pack, for refs to objects that already exist: `PACK`, version 2, no objects, and its SHA-1. */
 const EMPTY_PACK = Buffer.from(
   '5041434b0000000200000000029d08823bd8a8eab510ad6ac75c823cfd3ed31e',
   'hex',
 );
 
 /**
- * Makes a branch or a tag at a commit.
- * @throws AppError 400, 401, 403, 404 for the repository or the revision, 409 where the name is taken or it is refused
+ * Creates a branch or a tag at a commit.
+ * @throws AppError 400, 401, 403, 404 for the repository or the revision, 409 if the name is taken or the push is
+ *   refused
  */
 export async function createRef<S extends Select>(
   services: Deps,
@@ -67,79 +68,78 @@ export async function createRef<S extends Select>(
     kind: RefKind;
     name: string;
     from?: string | null;
-    /** Of an annotated tag. */
+    /** Message of an annotated tag. */
     message?: string | null;
   },
   select: S,
 ): Promise<Row<S>> {
-  const { account, row } = await pushable(services, request.viewer, key);
+  const { account, row } = await demandPushAccess(services, request.viewer, key);
   checkRef(name);
   if (message != null) checkMessage(message);
   const { defaultBranch } = row;
-  await refMade(services, row.id, {
+  await createRefOnServer(services, row.id, {
     ...{ account, requestId: request.requestId, defaultBranch, from },
     ref: PREFIX[kind] + name,
     annotation: message == null ? null : { name, message },
   });
-  return read(services, row.id, select);
+  return readRow(services, row.id, select);
 }
 
-/** @throws AppError 400, 401, 403, 404 for the repository or the ref, 409 where it is refused */
+/** @throws AppError 400, 401, 403, 404 for the repository or the ref, 409 if the push is refused */
 export async function deleteRef<S extends Select>(
   services: Deps,
   request: Request,
   { kind, name, ...key }: RepositoryId & { kind: RefKind; name: string },
   select: S,
 ): Promise<Row<S>> {
-  const { account, row } = await pushable(services, request.viewer, key);
-  const asking = { account, requestId: request.requestId };
-  await refDeleted(services, row.id, { ...asking, ref: PREFIX[kind] + name });
-  return read(services, row.id, select);
+  const { account, row } = await demandPushAccess(services, request.viewer, key);
+  const pusher = { account, requestId: request.requestId };
+  await deleteRefOnServer(services, row.id, { ...pusher, ref: PREFIX[kind] + name });
+  return readRow(services, row.id, select);
 }
 
-/** `content` null: the file is deleted. */
-export type WrittenChange = {
+/** If `content` is null, the file is deleted. */
+type WrittenChange = {
   path: string;
   content?: string | null;
   encoding: 'utf-8' | 'base64';
 };
 
-export type CommitInput = RepositoryId & {
+type CommitInput = RepositoryId & {
   branch: string;
   message: string;
   changes: readonly WrittenChange[];
-  /** The commit that the branch must stand at; unset: wherever it stands. */
+  /** The commit that the branch must point to; unset: no check. */
   expectedHead?: string | null;
-  /** What a new branch begins at; unset: what a clone would check out. */
+  /** The start of a new branch; unset: the branch that a clone would check out. */
   from?: string | null;
 };
 
-/** A commit that was made, and where. */
-export type MadeHere = { repository: AccessRow; sha: string };
+/** A new commit and its repository. */
+export type CreatedCommit = { repository: AccessRow; sha: string };
 
 /**
- * Adds a commit to a branch, which is made where it is not there.
- * @returns its id
- * @throws AppError 400, 401, 403, 404, 409 where the branch stands elsewhere or it is refused
+ * Adds a commit to a branch, and creates the branch if it does not exist.
+ * @throws AppError 400, 401, 403, 404, 409 if the branch is not at `expectedHead` or the push is refused
  */
 export async function createCommit(
   services: Deps,
   request: Request,
   { branch, message, changes, expectedHead, from, ...key }: CommitInput,
-): Promise<MadeHere> {
-  const { account, row } = await pushable(services, request.viewer, key);
+): Promise<CreatedCommit> {
+  const { account, row } = await demandPushAccess(services, request.viewer, key);
   checkRef(branch, 'branch');
   checkMessage(message);
   const files = changes.map(readChange);
   checkChanges(files);
-  const sha = await commitMade(services, row.id, {
+  const sha = await createCommitOnServer(services, row.id, {
     ...{ account, requestId: request.requestId, defaultBranch: row.defaultBranch },
     ...{ branch, message, changes: files, expectedHead, from },
   });
   return { repository: row, sha };
 }
 
-async function pushable(
+async function demandPushAccess(
   { db, space }: Deps,
   viewer: Viewer,
   key: RepositoryId,
@@ -150,7 +150,7 @@ async function pushable(
   return { account, row };
 }
 
-async function read<S extends Select>({ db }: Deps, id: string, select: S): Promise<Row<S>> {
+async function readRow<S extends Select>({ db }: Deps, id: string, select: S): Promise<Row<S>> {
   const row = await db.repository.findUnique({ where: { id }, select });
   if (!row) throw notFound('Repository');
   return row as unknown as Row<S>;
@@ -159,14 +159,14 @@ async function read<S extends Select>({ db }: Deps, id: string, select: S): Prom
 /** @throws AppError 400 */
 function checkRef(name: string, field = 'name'): void {
   if (!isRefName(name) || isCommitId(name) || name === 'HEAD')
-    throw invalid(field, 'must be a name that git accepts, and not that of a commit');
+    throw invalid(field, 'must be a name that git accepts, and must not be a commit id or HEAD');
 }
 
 /** @throws AppError 400 naming `message` */
 function checkMessage(message: string): void {
   if (message.trim() === '') throw invalid('message', 'must not be empty');
   if (message.length > MAX_MESSAGE || message.includes('\0'))
-    throw invalid('message', `must have at most ${MAX_MESSAGE} characters, and no NUL among them`);
+    throw invalid('message', `must have at most ${MAX_MESSAGE} characters and no NUL character`);
 }
 
 /** @throws AppError 400 naming `content` */
@@ -183,7 +183,7 @@ function readChange({ path, content, encoding }: WrittenChange): FileChange {
 /** @throws AppError 400 naming `changes` */
 function checkChanges(changes: readonly FileChange[]): void {
   if (changes.length === 0 || changes.length > MAX_CHANGES)
-    throw invalid('changes', `must be 1 to ${MAX_CHANGES}`);
+    throw invalid('changes', `must have 1 to ${MAX_CHANGES} entries`);
   const paths = new Set<string>();
   for (const { path } of changes) {
     checkPath(path);
@@ -191,50 +191,53 @@ function checkChanges(changes: readonly FileChange[]): void {
       throw invalid('path', `must have at most ${MAX_PATH_BYTES} bytes`);
     if (path.split('/').some((part) => part === '.' || part.toLowerCase() === '.git'))
       throw invalid('path', 'must not have a "." or ".git" segment');
-    if (paths.has(path)) throw invalid('changes', `name ${path} more than once`);
+    if (paths.has(path)) throw invalid('changes', `must not contain ${path} more than once`);
     paths.add(path);
   }
   for (const path of paths)
     for (let at = path.indexOf('/'); at >= 0; at = path.indexOf('/', at + 1))
       if (paths.has(path.slice(0, at)))
-        throw invalid('changes', `name ${path.slice(0, at)} as a file and as a directory`);
+        throw invalid(
+          'changes',
+          `must not contain ${path.slice(0, at)} both as a file and as a directory`,
+        );
 }
 
-type RefInput = Asking & { ref: string };
+type RefInput = Pusher & { ref: string };
 
-/** `annotation`: of an annotated tag; null for what is to point at the commit itself. */
-type MadeRef = RefInput & {
+/** `annotation` is null for branches and lightweight tags. */
+type NewRef = RefInput & {
   defaultBranch: string;
   from?: string | null;
   annotation: { name: string; message: string } | null;
 };
 
-const refMade = onServerOf<MadeRef, null, Deps>(
+const createRefOnServer = defineRemoteCall<NewRef, null, Deps>(
   'refMade',
-  (services, id, { ref, defaultBranch, from, annotation, ...asking }) =>
-    inFolder(services, id, async (dir) => {
+  (services, id, { ref, defaultBranch, from, annotation, ...pusher }) =>
+    withRepositoryFolder(services, id, async (dir) => {
       const { objects } = services.git;
-      const found = await objects.use(dir, (all) => find(all, { defaultBranch }, from, ''));
+      const found = await objects.use(dir, (all) => locateAtRef(all, { defaultBranch }, from, ''));
       if (!found) throw notFound('Revision');
       const { commit } = found;
-      const before = await tipOf(services, dir, ref);
-      // Asked again, because the first answer was lost.
-      if (await isMade(services, dir, { before, commit, annotation })) return null;
-      if (before !== NONE) throw new AppError('already_exists', 'name: it is there already');
+      const before = await readRef(services, dir, ref);
+      // A retry after the first response was lost.
+      if (await alreadyExists(services, dir, { before, commit, annotation })) return null;
+      if (before !== NONE) throw new AppError('already_exists', `name: ${ref} already exists`);
       const { sha: after, pack } = annotation
-        ? await tagMade(services, dir, asking.account, { ...annotation, commit })
+        ? await packAnnotatedTag(services, dir, pusher.account, { ...annotation, commit })
         : { sha: commit, pack: EMPTY_PACK };
-      await push(services, asking, { id, dir, ref, before, after, pack });
+      await push(services, pusher, { id, dir, ref, before, after, pack });
       return null;
     }),
 );
 
-type AtRef = Pick<MadeRef, 'annotation'> & { before: string; commit: string };
+type ExistingRef = Pick<NewRef, 'annotation'> & { before: string; commit: string };
 
-async function isMade(
+async function alreadyExists(
   { git }: Deps,
   dir: string,
-  { before, commit, annotation }: AtRef,
+  { before, commit, annotation }: ExistingRef,
 ): Promise<boolean> {
   if (!annotation || before === NONE) return before === commit;
   const [[tag], [peeled]] = await Promise.all([
@@ -244,7 +247,7 @@ async function isMade(
   return tag?.message === annotation.message.replace(/\n$/, '') && peeled?.oid === commit;
 }
 
-function tagMade(
+function packAnnotatedTag(
   { git }: Deps,
   dir: string,
   { username, email }: Account,
@@ -254,42 +257,46 @@ function tagMade(
   return git.disk.inScratch((scratch) => packTag(dir, scratch, { ...tag, tagger }));
 }
 
-const refDeleted = onServerOf<RefInput, null, Deps>(
+const deleteRefOnServer = defineRemoteCall<RefInput, null, Deps>(
   'refDeleted',
-  (services, id, { ref, ...asking }) =>
-    inFolder(services, id, async (dir) => {
+  (services, id, { ref, ...pusher }) =>
+    withRepositoryFolder(services, id, async (dir) => {
       const name = ref.slice(ref.indexOf('/', 'refs/'.length) + 1);
-      const before = isRefName(name) ? await tipOf(services, dir, ref) : NONE;
+      const before = isRefName(name) ? await readRef(services, dir, ref) : NONE;
       if (before === NONE) throw notFound('Ref');
-      await push(services, asking, { id, dir, ref, before, after: NONE, pack: null });
+      await push(services, pusher, { id, dir, ref, before, after: NONE, pack: null });
       return null;
     }),
 );
 
-type MadeCommit = Asking & { defaultBranch: string; changes: FileChange[] } & Omit<
+type NewCommit = Pusher & { defaultBranch: string; changes: FileChange[] } & Omit<
     CommitInput,
     keyof RepositoryId | 'changes'
   >;
 
-const commitMade = onServerOf<MadeCommit, string, Deps>(
+const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
   'commitMade',
-  (services, id, { account, requestId, defaultBranch, branch, expectedHead, from, ...made }) =>
-    inFolder(services, id, async (dir) => {
+  (services, id, { account, requestId, defaultBranch, branch, expectedHead, from, ...input }) =>
+    withRepositoryFolder(services, id, async (dir) => {
       const { git } = services;
       const ref = PREFIX.branch + branch;
-      const before = await tipOf(services, dir, ref);
+      const before = await readRef(services, dir, ref);
       if (expectedHead != null && expectedHead !== before)
         throw new AppError(
           'conflict',
-          `expectedHead: the branch is at ${before === NONE ? 'nothing' : before}`,
+          before === NONE
+            ? 'expectedHead: the branch does not exist'
+            : `expectedHead: the branch is at ${before}`,
         );
       const start =
         before === NONE
-          ? await git.objects.use(dir, (objects) => find(objects, { defaultBranch }, from, ''))
+          ? await git.objects.use(dir, (objects) =>
+              locateAtRef(objects, { defaultBranch }, from, ''),
+            )
           : { commit: before };
       if (!start && from) throw notFound('Revision');
       const author = { name: account.username, email: account.email };
-      const commit = { ...made, author, parent: start?.commit ?? null };
+      const commit = { ...input, author, parent: start?.commit ?? null };
       const { sha, pack } = await git.disk
         .inScratch((scratch) => packCommit(dir, scratch, commit))
         .catch((error) => {
@@ -300,13 +307,13 @@ const commitMade = onServerOf<MadeCommit, string, Deps>(
     }),
 );
 
-/** Of a branch the commit, of a tag what it names; `NONE`: it is not there. */
-async function tipOf({ git }: Deps, dir: string, ref: string): Promise<string> {
+/** Returns the object id that a ref points to, or `NONE` if the ref does not exist. */
+async function readRef({ git }: Deps, dir: string, ref: string): Promise<string> {
   const [info] = await git.objects.use(dir, (objects) => objects.info([ref]));
   return info?.oid ?? NONE;
 }
 
-type OwnPush = {
+type ServerPush = {
   id: string;
   dir: string;
   ref: string;
@@ -315,40 +322,40 @@ type OwnPush = {
   pack: Buffer | null;
 };
 
-/** @throws AppError 401, 403, 404, 409 with what the judge or git said */
+/** @throws AppError 401, 403, 404, 409 with the reasons of the checks or of git */
 async function push(
   services: Deps,
-  { account, requestId }: Asking,
-  { id, dir, ref, before, after, pack }: OwnPush,
+  { account, requestId }: Pusher,
+  { id, dir, ref, before, after, pack }: ServerPush,
 ): Promise<void> {
   const { git, rechecks } = services;
-  using right = rechecks.watch(account, ruleOfGit(services, id, 'repository.push'));
+  using right = rechecks.watch(account, gitAccessRule(services, id, 'repository.push'));
   const commands = `${pktLine(`${before} ${after} ${ref}\0report-status agent=loam`)}${FLUSH}`;
   const input = Readable.from([Buffer.from(commands), ...(pack ? [pack] : [])], {
     objectMode: false,
   });
-  const said: Buffer[] = [];
+  const output: Buffer[] = [];
   let bytes = 0;
-  const output = new Writable({
+  const sink = new Writable({
     write(chunk: Buffer, _encoding, done) {
       bytes += chunk.length;
-      if (bytes <= MAX_SAID) said.push(chunk);
+      if (bytes <= MAX_OUTPUT_BYTES) output.push(chunk);
       done();
     },
   });
   const caller = { key: account.credential.id, isAnonymous: false, signal: right.refused };
-  const receive = await receiving(
+  const receive = await prepareReceive(
     services,
     { viewer: account },
-    { id, requestId, right, input, output },
+    { id, requestId, right, input, output: sink },
   );
-  const ending = await withTransferSlot(git, OF_GIT, caller, () =>
+  const ending = await withTransferSlot(git, GIT_TRANSFERS, caller, () =>
     git.tasks.run((signal) => receive({ dir, signal })),
   );
-  if (reportedRefs(Buffer.concat(said))?.has(ref)) return;
+  if (reportedRefs(Buffer.concat(output))?.has(ref)) return;
   right.refused.throwIfAborted();
-  // The judge's sentences come first; what git adds to them names its hook.
-  const [first = 'git refused it', ...rest] = ending.stderr
+  // The reasons of the pre-receive check come first; the lines that git adds name its hook and are dropped.
+  const [first = 'git rejected the push', ...rest] = ending.stderr
     .split('\n')
     .filter((line) => line !== '' && !/^(?:error|fatal|warning): /.test(line));
   throw new AppError('conflict', [first, ...rest].join('\n'));

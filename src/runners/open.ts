@@ -37,7 +37,7 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   const failed = engines.find((engine) => engine.status === 'rejected');
   if (failed) throw failed.reason;
   const opened = engines.flatMap((engine) => (engine.status === 'fulfilled' ? [engine.value] : []));
-  const away = opened.filter(({ runner }) => runner.engine.missing !== undefined);
+  const away = opened.filter(({ runner }) => runner.engine.unavailableReason !== undefined);
   const answering = opened.filter((engine) => !away.includes(engine));
   for (const engine of answering) log.info(describeEngine(engine));
 
@@ -88,7 +88,7 @@ function enginesOf({ docker, engines }: Config): (DockerConfig & Partial<EngineC
 }
 
 function reasonOf({ host, runner }: Opened): string {
-  return `${host} (${runner.engine.missing})`;
+  return `${host} (${runner.engine.unavailableReason})`;
 }
 
 function describeEngine({ host, isEncrypted, runner }: Opened): string {
@@ -149,7 +149,7 @@ async function openEngine(
     },
     root: config.containers.root,
     gpus: gpusHere,
-    gpusElsewhere: gpus,
+    remoteGpus: gpus,
     diskFloor: config.diskFloor,
     uids: config.jobUids,
     log,

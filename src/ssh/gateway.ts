@@ -9,7 +9,7 @@ import { rm } from 'node:fs/promises';
 import { createServer, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
-import { ownerOfSshKey } from '../identity/authenticate.ts';
+import { findSshKeyOwner } from '../identity/authenticate.ts';
 import {
   FrameReader,
   jsonFrame,
@@ -54,7 +54,7 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
     if (!first) return void socket.destroy();
     if (first.kind === 'key') {
       const { fingerprint } = first.value as KeyQuestion;
-      const owner = await ownerOfSshKey(services, fingerprint);
+      const owner = await findSshKeyOwner(services, fingerprint);
       const known: KeyAnswer = owner
         ? { id: owner.keyId, userId: owner.userId, name: owner.username }
         : null;

@@ -7,34 +7,39 @@ import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { busy, invalid } from '../base/errors.ts';
 import type { Urls } from '../base/urls.ts';
-import { notAnswered, whereItIs } from '../cluster/cluster.ts';
+import { reportUnavailable, runAtOwner } from '../cluster/cluster.ts';
 import { openTunnel } from '../cluster/tunnels.ts';
 import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import type { Service, Session } from '../git/transport/service.ts';
 import { uploadPack } from '../git/transport/transport.ts';
-import { accountById } from '../identity/authenticate.ts';
-import type { Usage } from '../identity/last-used.ts';
+import { readAccountByCredentialId } from '../identity/authenticate.ts';
+import type { LastUsedRecorder } from '../identity/last-used.ts';
 import type { Account } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { OF_GIT, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
-import type { Ending } from '../platform/processes/git-started.ts';
-import { isUnexpected, toPublic } from '../platform/web/error-response.ts';
-import { inFolder } from '../repositories/folder.ts';
+import { GIT_TRANSFERS, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
+import type { GitExit } from '../platform/processes/git-started.ts';
+import { shouldLog, toClientError } from '../platform/web/error-response.ts';
+import { withRepositoryFolder } from '../repositories/folder.ts';
 import type { Lfs } from '../repositories/lfs/lfs.ts';
 import { addressOf, openForLfs } from '../repositories/lfs/lfs.ts';
-import { openForGit } from '../repositories/repositories.ts';
+import { authorizeGit } from '../repositories/repositories.ts';
 import {
-  actionOf,
-  receiving,
+  gitActionOf,
+  prepareReceive,
   type Deps as TransferDeps,
-  whileAllowed,
+  watchTransferPermission,
 } from '../repositories/transfers.ts';
 import { type Asked, parseCommand } from './command.ts';
 import { type ExecSession, execSessionOver } from './exec-session.ts';
 import type { Opening } from './frames.ts';
 
-export type Deps = TransferDeps & { usage: Usage; rechecks: Rechecks; lfs: Lfs; urls: Urls };
+export type Deps = TransferDeps & {
+  usage: LastUsedRecorder;
+  rechecks: Rechecks;
+  lfs: Lfs;
+  urls: Urls;
+};
 
 /** With it git ends when it fails. */
 const FAILED = 128;
@@ -81,8 +86,8 @@ export async function serve(services: Deps, asked: Command, socket: Duplex): Pro
     services.log.debug({ ...about, ms }, 'a command over SSH has ended');
   } catch (error) {
     const { gone, say, exit } = conversation();
-    const shown = toPublic(error);
-    if (!gone.aborted && isUnexpected(error))
+    const shown = toClientError(error);
+    if (!gone.aborted && shouldLog(error))
       services.log.error({ ...about, err: error }, 'git over SSH failed');
     else services.log.debug({ ...about, code: shown.code }, 'a command over SSH was refused');
     say(`loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`);
@@ -98,17 +103,17 @@ async function run(
 ): Promise<void> {
   const { credential, command, address } = opening;
   const viewer = {
-    ...(await accountById(services, credential)),
+    ...(await readAccountByCredentialId(services, credential)),
     from: { address, requestId },
   };
   const asked = parseCommand(command);
   if (asked.kind === 'greeting') return refuse(conversation(), greetingOf(viewer));
   if (asked.kind === 'refused') return refuse(conversation(), `loam: ${asked.why}\n`);
   if (asked.kind === 'lfs') return authenticate(services, asked, viewer, conversation());
-  const id = await openForGit(services, viewer, asked.place, actionOf(asked.service));
+  const id = await authorizeGit(services, viewer, asked.place, gitActionOf(asked.service));
   const here = () => talkGit(services, { id, asked, viewer, opening, requestId }, conversation());
   if (isForwarded) return here();
-  await whereItIs(services, id, {
+  await runAtOwner(services, id, {
     here,
     async there(member) {
       const closed = new AbortController();
@@ -118,7 +123,7 @@ async function run(
       const other = await openTunnel(services, member, about);
       // The first byte is on its way, so this is not tried again.
       const isWhole = await join(socket, other);
-      if (!isWhole) notAnswered(services.log, member, new Error('it has broken off'));
+      if (!isWhole) reportUnavailable(services.log, member, new Error('it has broken off'));
     },
   });
 }
@@ -137,13 +142,17 @@ async function talkGit(
   { id, asked: { service }, viewer, opening, requestId }: Run,
   { input: raw, output, gone, endAfterSilence, exit }: ExecSession,
 ): Promise<void> {
-  using right = whileAllowed(services, { viewer }, { id, action: actionOf(service), output });
+  using right = watchTransferPermission(
+    services,
+    { viewer },
+    { id, action: gitActionOf(service), output },
+  );
   const { protocol } = opening;
   const input = limited(raw, service);
   const talk =
     service === 'git-upload-pack'
       ? (session: Session) => uploadPack(session, input, output)
-      : await receiving(services, { viewer }, { id, requestId, right, input, output });
+      : await prepareReceive(services, { viewer }, { id, requestId, right, input, output });
   const work = (dir: string) =>
     services.git.tasks.run(async (stopping) => {
       endAfterSilence(SILENCE_MS[service], 'loam: nothing has come for too long\n');
@@ -155,8 +164,8 @@ async function talkGit(
       if (ending.code !== 0 && !gone.aborted) throw failure(ending, dir);
     });
   const caller = { key: viewer.credential.id, isAnonymous: false, signal: gone };
-  const fetchOrPush = () => inFolder(services, id, work);
-  await withTransferSlot(services.git, OF_GIT, caller, fetchOrPush);
+  const fetchOrPush = () => withRepositoryFolder(services, id, work);
+  await withTransferSlot(services.git, GIT_TRANSFERS, caller, fetchOrPush);
   exit(0);
 }
 
@@ -168,7 +177,7 @@ function limited(input: Readable, service: Service): Readable {
 }
 
 /** A client that git cannot read is at fault; what names the server's folder, or was cut off, is the server's. */
-function failure(ending: Ending, dir: string): Error {
+function failure(ending: GitExit, dir: string): Error {
   const { signal, stderr } = ending;
   const isOurs = (signal && signal !== 'SIGABRT') || stderr.includes(dir);
   if (isOurs) return new GitError('over SSH', ending);

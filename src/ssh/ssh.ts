@@ -13,7 +13,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
-import { accept, isConversation } from '../cluster/tunnels.ts';
+import { acceptTunnel, isTunnelRequest } from '../cluster/tunnels.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
 import {
   type Counts,
@@ -41,7 +41,7 @@ export type Ssh = AsyncDisposable & {
 
 /** What takes sockets of other servers. */
 type Port = {
-  converse(
+  onUpgrade(
     isOurs: (req: IncomingMessage) => boolean,
     serve: (req: IncomingMessage, socket: Duplex) => void,
   ): void;
@@ -60,10 +60,10 @@ export async function serveSsh(
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
   await chmod(dirname(path), 0o700);
   const gateway = await openGateway(services, path);
-  port.converse(
-    (req) => isConversation(services, req),
+  port.onUpgrade(
+    (req) => isTunnelRequest(services, req),
     (req, socket) => {
-      const begun = accept(req, socket);
+      const begun = acceptTunnel(req, socket);
       if (begun) gateway.serve(begun.head as Forwarded, socket);
       else socket.destroy();
     },

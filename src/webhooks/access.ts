@@ -1,9 +1,9 @@
 /**
- * Who may do what with a webhook (docs/webhooks.md).
+ * Permissions on webhooks (docs/webhooks.md).
  *
- * It sends the events of several namespaces to one address. Reading takes `webhook.administer` in one of them, and
- * changing takes it in all: the admin of one namespace must not turn the events of another to an address of their
- * own. What each may do without the others is to take their own namespace out.
+ * A webhook sends the events of several namespaces to one URL. Reading it takes `webhook.administer` in one of them, and
+ * changing it takes that in all: the admin of one namespace must not redirect the events of another to their own URL. An
+ * admin may always remove their own namespace from a webhook.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
 import { can, demand, demandAccount, reachOf, type Viewer } from '../identity/permissions.ts';
@@ -11,69 +11,69 @@ import { PING } from './event-types.ts';
 
 const ACTION = 'webhook.administer';
 
-/** The namespaces in which the viewer may administer webhooks; null: in all. */
-function administered(viewer: Viewer): readonly string[] | null {
+/** Ids of the namespaces in which the viewer may administer webhooks; null: all. */
+function administeredNamespaces(viewer: Viewer): readonly string[] | null {
   const { within } = reachOf(viewer, ACTION);
-  // A webhook is of whole namespaces, so a credential that is narrowed to repositories has none.
+  // A webhook belongs to whole namespaces, so a credential restricted to repositories administers none.
   if (!within || within.repositories) return [];
   return within.namespaces && [...within.namespaces];
 }
 
 /**
- * For what lists webhooks of whichever namespaces.
- * @throws AppError 401, and 403 for a credential that may not administer any, because its list would look empty
+ * Checks before webhooks of all namespaces are listed.
+ * @throws AppError 401, 403 for a credential that may not administer any webhook: an empty list would hide the reason
  */
-export function demandAny(viewer: Viewer): void {
+export function demandListWebhooks(viewer: Viewer): void {
   const account = demandAccount(viewer);
   const { within } = reachOf(viewer, ACTION);
-  // Everybody is an admin of their own namespace, so this says what the credential lacks.
+  // Every user is admin of their own namespace, so the error names what the credential lacks.
   if (!within || within.repositories) demand(viewer, ACTION, { namespaceId: account.namespace.id });
 }
 
-/** Those that the viewer may read, as a condition for the database. */
-export function visibleTo(viewer: Viewer): Prisma.WebhookWhereInput {
-  const namespaces = administered(viewer);
+/** Condition on the webhooks that the viewer may read. */
+export function webhooksVisibleTo(viewer: Viewer): Prisma.WebhookWhereInput {
+  const namespaces = administeredNamespaces(viewer);
   return {
     deletedAt: null,
     ...(namespaces && { namespaces: { some: { namespaceId: { in: [...namespaces] } } } }),
   };
 }
 
-/** Of the deliveries of a webhook that the viewer may read: those of namespaces that it administers, and tests. */
+/** Condition on deliveries of readable webhooks: those of namespaces that the viewer administers, and tests. */
 export function deliveriesVisibleTo(viewer: Viewer): Prisma.DeliveryWhereInput {
-  const namespaces = administered(viewer);
+  const namespaces = administeredNamespaces(viewer);
   return namespaces ? { OR: [{ namespaceId: { in: [...namespaces] } }, { type: PING }] } : {};
 }
 
-/** The same rule in SQL. */
+/** `deliveriesVisibleTo` in SQL. */
 export function deliveriesVisibleInSql(viewer: Viewer): Prisma.Sql {
-  const namespaces = administered(viewer);
+  const namespaces = administeredNamespaces(viewer);
   return namespaces
     ? Prisma.sql`(namespace_id = any(${namespaces}::text[]) or type = ${PING})`
     : Prisma.sql`true`;
 }
 
-export function mayAdminister(viewer: Viewer, namespaceId: string): boolean {
+export function mayAdministerWebhooks(viewer: Viewer, namespaceId: string): boolean {
   return can(viewer, ACTION, { namespaceId });
 }
 
-/** @param namespaceIds those of a webhook. @throws AppError 401, 403 */
-export function demandRead(viewer: Viewer, namespaceIds: readonly string[]): void {
+/** @param namespaceIds of a webhook. @throws AppError 401, 403 */
+export function demandReadWebhook(viewer: Viewer, namespaceIds: readonly string[]): void {
   const [first = ''] = namespaceIds;
-  if (!namespaceIds.some((id) => mayAdminister(viewer, id)))
+  if (!namespaceIds.some((id) => mayAdministerWebhooks(viewer, id)))
     demand(viewer, ACTION, { namespaceId: first });
 }
 
-/** @param namespaceIds those of a webhook, or of one that is to be made. @throws AppError 401, 403 */
-export function demandAll(viewer: Viewer, namespaceIds: readonly string[]): void {
+/** @param namespaceIds of an existing or a new webhook. @throws AppError 401, 403 */
+export function demandAdministerWebhooks(viewer: Viewer, namespaceIds: readonly string[]): void {
   for (const namespaceId of namespaceIds) demand(viewer, ACTION, { namespaceId });
 }
 
 /**
- * For a change of the namespaces and of nothing else.
+ * Checks a change of the namespaces alone: removing takes the right in the removed namespaces only.
  * @throws AppError 401, 403
  */
-export function demandChangeOfNamespaces(
+export function demandChangeNamespaces(
   viewer: Viewer,
   before: readonly string[],
   after: readonly string[],
@@ -81,5 +81,5 @@ export function demandChangeOfNamespaces(
   const removed = before.filter((id) => !after.includes(id));
   const added = after.filter((id) => !before.includes(id));
   const onlyRemoves = removed.length > 0 && added.length === 0;
-  demandAll(viewer, onlyRemoves ? removed : [...before, ...added]);
+  demandAdministerWebhooks(viewer, onlyRemoves ? removed : [...before, ...added]);
 }

@@ -1,4 +1,4 @@
-/** Webhooks, changed by those who may (`access.ts`): create, update, delete. */
+/** Creating, updating and deleting webhooks; permissions are in `access.ts`. */
 
 import { isDeepStrictEqual } from 'node:util';
 import type pg from 'pg';
@@ -6,14 +6,14 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Config } from '../base/config/config.ts';
 import { invalid } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
-import { namespaceNamed } from '../identity/accounts.ts';
-import { record } from '../identity/audit.ts';
+import { resolveNamespace } from '../identity/accounts.ts';
+import { recordAudit } from '../identity/audit.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/outbox.ts';
-import { demandRoom } from '../platform/limits/quotas.ts';
-import { demandAll, demandChangeOfNamespaces } from './access.ts';
+import { notifyReaders } from '../platform/events/outbox.ts';
+import { requireQuota } from '../platform/limits/quotas.ts';
+import { demandAdministerWebhooks, demandChangeNamespaces } from './access.ts';
 import { whyNotUrl } from './delivery/guard.ts';
 import {
   type Changes,
@@ -22,8 +22,8 @@ import {
   checkCreation,
   type UpdateInput,
 } from './request.ts';
-import { rotated } from './secrets.ts';
-import { switchedOff } from './unwanted.ts';
+import { rotateSecret } from './secrets.ts';
+import { endUnwantedDeliveries } from './unwanted.ts';
 import type { WebhookDeps } from './webhooks.ts';
 import {
   getWebhook,
@@ -37,8 +37,8 @@ import {
 type Deps = { db: Db; pool: pg.Pool; config: Config; webhooks: WebhookDeps };
 
 /**
- * @throws AppError 400, 401, 403 (a namespace that is not the viewer's to administer, or a quota), 404 for a
- *   namespace that there is not
+ * @throws AppError 400, 401, 403 (the viewer does not administer a namespace, or a quota is reached), 404 for an unknown
+ *   namespace
  */
 export async function createWebhook(
   services: Deps,
@@ -47,13 +47,13 @@ export async function createWebhook(
 ): Promise<Webhook> {
   const author = demandAccount(viewer);
   const { namespaces: names, secret, ...request } = checkCreation(input);
-  const namespaces = await namespacesNamed(services, names);
-  demandAll(viewer, idsOf(namespaces));
-  await demandUrl(services, request.url);
+  const namespaces = await resolveNamespaces(services, names);
+  demandAdministerWebhooks(viewer, toIds(namespaces));
+  await demandAllowedUrl(services, request.url);
 
   const id = newId('wh');
   return inTransaction(services.db, async (tx) => {
-    await demandRoomIn({ ...services, db: tx }, namespaces);
+    await demandQuotaIn({ ...services, db: tx }, namespaces);
     const row = await tx.webhook.create({
       data: {
         ...request,
@@ -68,7 +68,7 @@ export async function createWebhook(
     const webhook = toWebhook(row);
     const { name, url, eventTypes, namespaceIds } = webhook;
     const details = { host: new URL(url).host, eventTypes };
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'webhook.create',
       namespaceIds,
       subject: id,
@@ -80,8 +80,8 @@ export async function createWebhook(
 }
 
 /**
- * Changes what is given. A change takes the right in all namespaces, those it had and those it gets; to take out
- * namespaces and nothing else, it suffices to have it in those.
+ * Changes the given fields. The viewer must administer webhooks in all namespaces before and after the change; to remove
+ * namespaces and change nothing else, in the removed namespaces only.
  * @throws AppError 400, 401, 403 (right or quota), 404
  */
 export async function updateWebhook(
@@ -92,30 +92,30 @@ export async function updateWebhook(
   const author = demandAccount(viewer);
   const before = await getWebhook(services, viewer, id);
   const { namespaces: names, ...changes } = checkChanges(input);
-  const namespaces = names && (await namespacesNamed(services, names));
+  const namespaces = names && (await resolveNamespaces(services, names));
   const demandChange = ({ namespaceIds }: Webhook) =>
     namespaces && Object.keys(changes).length === 0
-      ? demandChangeOfNamespaces(viewer, namespaceIds, idsOf(namespaces))
-      : demandAll(viewer, [...namespaceIds, ...idsOf(namespaces ?? [])]);
+      ? demandChangeNamespaces(viewer, namespaceIds, toIds(namespaces))
+      : demandAdministerWebhooks(viewer, [...namespaceIds, ...toIds(namespaces ?? [])]);
   demandChange(before);
-  if (changes.url !== undefined) await demandUrl(services, changes.url);
+  if (changes.url !== undefined) await demandAllowedUrl(services, changes.url);
 
   const changed = await inTransaction(services.db, async (tx) => {
     const locked = await lockWebhook(tx, id);
-    // Its namespaces may be others by now.
+    // The namespaces may have changed since the first check.
     demandChange(toWebhook(locked));
-    const { data, changed } = dataOf(services, locked, changes);
+    const { data, changed } = diffChanges(services, locked, changes);
     if (namespaces && (await setNamespaces({ ...services, db: tx }, locked, namespaces)))
       changed.push('namespaces');
     if (changed.length === 0) return toWebhook(locked);
     Object.assign(data, { updatedAt: new Date() });
     const row = await tx.webhook.update({ where: { id }, data, select: webhookColumns });
-    await wake(tx, `webhook:${id}`);
+    await notifyReaders(tx, `webhook:${id}`);
     const webhook = toWebhook(row);
-    if (locked.active && !webhook.active) await handOver(tx, id);
-    await record(tx, author, {
+    if (locked.active && !webhook.active) await makeDue(tx, id);
+    await recordAudit(tx, author, {
       action: 'webhook.update',
-      // Those that it was taken from too.
+      // The namespaces before and after.
       namespaceIds: [...webhook.namespaceIds, ...toWebhook(locked).namespaceIds],
       subject: id,
       name: webhook.name,
@@ -123,23 +123,23 @@ export async function updateWebhook(
     });
     return webhook;
   });
-  if (!changed.active) await switchedOff(services, id, OFF_AT_ONCE);
-  else if (namespaces) await switchedOff(services, id);
+  if (!changed.active) await endUnwantedDeliveries(services, id, MAX_BATCHES_INLINE);
+  else if (namespaces) await endUnwantedDeliveries(services, id);
   return changed;
 }
 
-/** Batches of a backlog that end before the answer; a client would not wait for more. */
-const OFF_AT_ONCE = 5;
+/** Batches of pending deliveries that are ended before the response; a client would not wait for more. */
+const MAX_BATCHES_INLINE = 5;
 
-/** A webhook that is off is due, so a sender takes it, and ends what is pending. */
-async function handOver(tx: Prisma.TransactionClient, webhookId: string): Promise<void> {
+/** Makes a webhook that is off due, so that a sender claims it and ends its pending deliveries. */
+async function makeDue(tx: Prisma.TransactionClient, webhookId: string): Promise<void> {
   await tx.$executeRaw`
     update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
-  await wake(tx, 'deliveries');
+  await notifyReaders(tx, 'deliveries');
 }
 
-/** What becomes another by the changes: their names, and the columns to write. */
-function dataOf(
+/** Compares the changes with the row. @returns the columns to write, and the names of the changed fields */
+function diffChanges(
   { webhooks }: { webhooks: WebhookDeps },
   row: WebhookRow,
   { secret, ...given }: Omit<Changes, 'namespaces'>,
@@ -150,47 +150,47 @@ function dataOf(
     ),
   ) as typeof given;
   const secrets =
-    secret === undefined ? undefined : rotated(webhooks.secrets, row.id, row.secret, secret);
+    secret === undefined ? undefined : rotateSecret(webhooks.secrets, row.id, row.secret, secret);
   const data = {
     ...rest,
     ...secrets,
     ...('active' in rest && { offReason: null }),
-    // What has failed until now says nothing about another address, nor about one that was mended.
+    // Earlier failures say nothing about a new URL, or about an endpoint that was repaired and switched on again.
     ...(('active' in rest || 'url' in rest) && { failingSince: null }),
   };
   return { data, changed: [...Object.keys(rest), ...(secrets ? ['secret'] : [])] };
 }
 
-type Named = Awaited<ReturnType<typeof namespaceNamed>>;
-type NamedList = [Named, ...Named[]];
+type ResolvedNamespace = Awaited<ReturnType<typeof resolveNamespace>>;
+type ResolvedNamespaces = [ResolvedNamespace, ...ResolvedNamespace[]];
 
-/** Gives it these namespaces and no others. @returns whether they were others. @throws AppError 403 for a quota */
+/** Replaces the namespaces of a webhook. @returns whether they changed. @throws AppError 403 for a quota */
 async function setNamespaces(
   services: { db: Db; config: Config },
   { id: webhookId, namespaces: before }: WebhookRow,
-  after: NamedList,
+  after: ResolvedNamespaces,
 ): Promise<boolean> {
   const { db } = services;
   const had = new Set(before.map(({ namespaceId }) => namespaceId));
   const added = after.filter(({ id }) => !had.has(id));
   if (added.length === 0 && after.length === before.length) return false;
-  await demandRoomIn(services, added);
+  await demandQuotaIn(services, added);
   await db.webhookNamespace.deleteMany({
-    where: { webhookId, namespaceId: { notIn: idsOf(after) } },
+    where: { webhookId, namespaceId: { notIn: toIds(after) } },
   });
   await db.webhookNamespace.createMany({
     data: added.map(({ id: namespaceId }) => ({ webhookId, namespaceId })),
   });
-  // In whose turn it is sent: it must be one of those it has.
+  // The namespace that the sender counts the webhook for must be one of its namespaces.
   await db.webhookQueue.updateMany({
-    where: { webhookId, namespaceId: { notIn: idsOf(after) } },
+    where: { webhookId, namespaceId: { notIn: toIds(after) } },
     data: { namespaceId: after[0].id },
   });
   return true;
 }
 
 /**
- * It is gone for everybody and sends nothing more; its deliveries are removed later (`retention.ts`).
+ * The webhook disappears at once and sends nothing more; `retention.ts` removes its deliveries later.
  * @throws AppError 401, 403, 404
  */
 export async function deleteWebhook(
@@ -202,45 +202,48 @@ export async function deleteWebhook(
   await getWebhook(services, viewer, id);
   await inTransaction(services.db, async (tx) => {
     const { name, namespaceIds } = toWebhook(await lockWebhook(tx, id));
-    demandAll(viewer, namespaceIds);
+    demandAdministerWebhooks(viewer, namespaceIds);
     await tx.webhook.update({
       where: { id },
       data: { deletedAt: new Date() },
       select: { id: true },
     });
     await tx.webhookNamespace.deleteMany({ where: { webhookId: id } });
-    await record(tx, author, { action: 'webhook.delete', namespaceIds, subject: id, name });
-    await wake(tx, `webhook:${id}`);
+    await recordAudit(tx, author, { action: 'webhook.delete', namespaceIds, subject: id, name });
+    await notifyReaders(tx, `webhook:${id}`);
   });
   return id;
 }
 
 /** @throws AppError 404 */
-async function namespacesNamed(
+async function resolveNamespaces(
   { db }: { db: Db },
   [first, ...others]: [string, ...string[]],
-): Promise<NamedList> {
+): Promise<ResolvedNamespaces> {
   return [
-    await namespaceNamed(db, first),
-    ...(await Promise.all(others.map((name) => namespaceNamed(db, name)))),
+    await resolveNamespace(db, first),
+    ...(await Promise.all(others.map((name) => resolveNamespace(db, name)))),
   ];
 }
 
-/** Sorted, so that two that want places in the same namespaces wait for each other in one order. @throws AppError 403 */
-async function demandRoomIn(
+/** Checks in the order of ids, so that concurrent requests lock the same namespaces in one order. @throws AppError 403 */
+async function demandQuotaIn(
   services: { db: Db; config: Config },
-  namespaces: readonly Named[],
+  namespaces: readonly ResolvedNamespace[],
 ): Promise<void> {
   const sorted = [...namespaces].sort((a, b) => (a.id < b.id ? -1 : 1));
-  for (const namespace of sorted) await demandRoom(services, namespace, 'webhooks');
+  for (const namespace of sorted) await requireQuota(services, namespace, 'webhooks');
 }
 
 /** @throws AppError 400 */
-async function demandUrl({ webhooks }: { webhooks: WebhookDeps }, url: string): Promise<void> {
+async function demandAllowedUrl(
+  { webhooks }: { webhooks: WebhookDeps },
+  url: string,
+): Promise<void> {
   const why = await whyNotUrl(url, webhooks.guard);
   if (why) throw invalid('url', why);
 }
 
-function idsOf(namespaces: readonly { id: string }[]): string[] {
+function toIds(namespaces: readonly { id: string }[]): string[] {
   return namespaces.map(({ id }) => id);
 }

@@ -1,72 +1,73 @@
 /**
- * How many webhooks a server sends for at once, so that no namespace takes all places, and no endpoint that is dead or
- * hangs takes the place of one that answers.
+ * Limits how many webhooks a server sends for at once, so that neither one namespace nor dead endpoints take all slots.
  *
- * A webhook counts as slow while its last attempt has failed, or none of it has ended for two seconds. Slow ones have
- * places of their own, fewer of them; so those that answer wait for two seconds at most when others begin to hang.
+ * A webhook counts as slow while its last attempt failed, or while no attempt has ended for two seconds. Slow webhooks have
+ * separate, fewer slots, so when endpoints begin to hang, webhooks that answer wait for two seconds at most.
  */
-const MAX = 256;
-/** Of these, those that failed before. */
-const MAX_SLOW = 128;
-/** Of one namespace. Those that begin to hang at the same time may be more than `slow`; then fewer are prompt. */
-const OF_NAMESPACE = { prompt: 32, slow: 16, all: 64 };
+const MAX_WEBHOOKS = 256;
+/** Part of `MAX_WEBHOOKS`. */
+const MAX_SLOW_WEBHOOKS = 128;
+/** Webhooks that begin to hang at the same time may exceed `slow`; that leaves fewer slots for prompt webhooks. */
+const PER_NAMESPACE = { prompt: 32, slow: 16, all: 64 };
 
-/** A webhook that deliveries are being sent for. */
-type Sending = { namespaceId: string; isSlow: boolean };
+/** A claimed webhook. */
+type ActiveWebhook = { namespaceId: string; isSlow: boolean };
 
-/** What may be claimed. */
+/** How many webhooks may be claimed. */
 export type ClaimRange = {
-  /** Places that are taken, by namespace. */
-  held: { namespaceId: string; slow: boolean; count: number }[];
+  /** Slots in use, by namespace. */
+  occupied: { namespaceId: string; slow: boolean; count: number }[];
   perNamespace: { prompt: number; slow: number };
   free: { all: number; slow: number };
 };
 
 export class ConcurrencyLimits {
-  /** Each place is taken. */
   readonly isFull: boolean;
   readonly range: ClaimRange;
-  readonly #taken = new Map<string, { prompt: number; slow: number }>();
+  readonly #used = new Map<string, { prompt: number; slow: number }>();
 
-  constructor(lines: Iterable<Sending>) {
+  constructor(webhooks: Iterable<ActiveWebhook>) {
     const sum = { all: 0, slow: 0 };
-    for (const { namespaceId, isSlow } of lines) {
-      const taken = this.#taken.get(namespaceId) ?? { prompt: 0, slow: 0 };
-      this.#taken.set(namespaceId, taken);
-      taken[isSlow ? 'slow' : 'prompt']++;
+    for (const { namespaceId, isSlow } of webhooks) {
+      const used = this.#used.get(namespaceId) ?? { prompt: 0, slow: 0 };
+      this.#used.set(namespaceId, used);
+      used[isSlow ? 'slow' : 'prompt']++;
       sum.all++;
       if (isSlow) sum.slow++;
     }
-    this.isFull = sum.all >= MAX;
+    this.isFull = sum.all >= MAX_WEBHOOKS;
     this.range = {
-      held: [...this.#taken.keys()].flatMap((namespaceId) => [
-        { namespaceId, slow: true, count: this.#taken.get(namespaceId)?.slow ?? 0 },
+      occupied: [...this.#used.keys()].flatMap((namespaceId) => [
+        { namespaceId, slow: true, count: this.#used.get(namespaceId)?.slow ?? 0 },
         { namespaceId, slow: false, count: this.#promptOf(namespaceId) },
       ]),
-      perNamespace: OF_NAMESPACE,
-      free: { all: Math.max(0, MAX - sum.all), slow: Math.max(0, MAX_SLOW - sum.slow) },
+      perNamespace: PER_NAMESPACE,
+      free: {
+        all: Math.max(0, MAX_WEBHOOKS - sum.all),
+        slow: Math.max(0, MAX_SLOW_WEBHOOKS - sum.slow),
+      },
     };
   }
 
-  /** Others may be waiting for a place, and get one when what is sent for now gives way or is done. */
-  get isShort(): boolean {
+  /** Unclaimed webhooks may wait for a slot. */
+  get isLimiting(): boolean {
     return (
-      this.isFull || this.#taken.keys().some((id) => this.#promptOf(id) >= OF_NAMESPACE.prompt)
+      this.isFull || this.#used.keys().some((id) => this.#promptOf(id) >= PER_NAMESPACE.prompt)
     );
   }
 
-  /** Whether others may be waiting for the place of this one. */
-  isWanted({ namespaceId, isSlow }: Sending): boolean {
+  /** Unclaimed webhooks may wait for the slot of this one. */
+  isSlotWanted({ namespaceId, isSlow }: ActiveWebhook): boolean {
     if (this.isFull) return true;
     return isSlow
-      ? (this.#taken.get(namespaceId)?.slow ?? 0) >= OF_NAMESPACE.slow
-      : this.#promptOf(namespaceId) >= OF_NAMESPACE.prompt;
+      ? (this.#used.get(namespaceId)?.slow ?? 0) >= PER_NAMESPACE.slow
+      : this.#promptOf(namespaceId) >= PER_NAMESPACE.prompt;
   }
 
-  /** With as many of the slow ones as leave less than its share to those that are not. */
+  /** Prompt webhooks, plus slow webhooks that take slots of the prompt share. */
   #promptOf(namespaceId: string): number {
-    const { prompt, slow } = this.#taken.get(namespaceId) ?? { prompt: 0, slow: 0 };
-    const beyond = Math.max(0, slow - (OF_NAMESPACE.all - OF_NAMESPACE.prompt));
+    const { prompt, slow } = this.#used.get(namespaceId) ?? { prompt: 0, slow: 0 };
+    const beyond = Math.max(0, slow - (PER_NAMESPACE.all - PER_NAMESPACE.prompt));
     return prompt + beyond;
   }
 }

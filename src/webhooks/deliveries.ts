@@ -1,6 +1,6 @@
 /**
- * Deliveries, for those who may see their webhook: a message for one webhook each, with all its attempts. Of a
- * webhook of several namespaces a viewer sees those of the namespaces that it administers, and tests (`access.ts`).
+ * Reading deliveries. A delivery is a message for one webhook, with all its attempts. A viewer sees the deliveries of the
+ * namespaces that the viewer administers, and tests (`access.ts`).
  */
 
 import { Prisma } from '../../prisma/generated/client.ts';
@@ -11,22 +11,22 @@ import type { Urls } from '../base/urls.ts';
 import type { Viewer } from '../identity/permissions.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
-import { NEWEST, pageQuery, toSlice } from '../platform/database/keyset.ts';
+import { buildPageQuery, NEWEST_FIRST, toCursorPage } from '../platform/database/keyset.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   type OffsetPage,
-  type PageRequest,
-  type Slice,
-  type SliceRequest,
+  type OffsetPageRequest,
   toOffset,
 } from '../platform/database/paging.ts';
 import type { Allowance } from '../platform/limits/reads.ts';
-import { deliveriesVisibleInSql, deliveriesVisibleTo, demandRead } from './access.ts';
-import type { Try } from './delivery/outcomes.ts';
-import { bodyOf } from './delivery/payload.ts';
+import { deliveriesVisibleInSql, deliveriesVisibleTo, demandReadWebhook } from './access.ts';
+import type { AttemptRecord } from './delivery/outcomes.ts';
+import { renderBody } from './delivery/payload.ts';
 import type { DeliveryType } from './event-types.ts';
 import { findWebhooks, getWebhook, type Webhook } from './webhooks.ts';
 
-/** All but what may be large. */
+/** All columns except the large ones. */
 export const deliveryColumns = {
   id: true,
   webhookId: true,
@@ -48,44 +48,44 @@ export type Delivery = Omit<DeliveryRow, 'type'> & { type: DeliveryType };
 type Deps = { db: Db };
 type Filter = { status?: DeliveryStatus | null; type?: DeliveryType | null };
 
-/** Those of a webhook, newest first. @throws AppError 400, 401, 403, 404 */
+/** A numbered page of a webhook's deliveries, newest first. @throws AppError 400, 401, 403, 404 */
 export async function listDeliveries(
   { db }: Deps,
   viewer: Viewer,
   { id, namespaceIds }: Webhook,
-  { page, perPage, ...filter }: PageRequest & Filter,
+  { page, perPage, ...filter }: OffsetPageRequest & Filter,
 ): Promise<OffsetPage<Delivery>> {
   const { skip, take } = toOffset({ page, perPage });
-  demandRead(viewer, namespaceIds);
+  demandReadWebhook(viewer, namespaceIds);
   const all = deliveriesSql(viewer, id, filter);
   const [nodes, total] = await Promise.all([
     db.$queryRaw<Delivery[]>`${COLUMNS} ${all} order by id desc offset ${skip} limit ${take}`,
-    countOf(db, all),
+    countRows(db, all),
   ]);
   return { nodes, page, perPage, total };
 }
 
-const WITH_STATUS: Record<DeliveryStatus, Prisma.Sql> = {
+const STATUS_SQL: Record<DeliveryStatus, Prisma.Sql> = {
   pending: Prisma.sql`and status = 'pending'`,
   succeeded: Prisma.sql`and status = 'succeeded'`,
   failed: Prisma.sql`and status = 'failed'`,
 };
 
-/** As `listDeliveries`, after a cursor. @throws AppError 400, 401, 403 */
+/** A page of `listDeliveries` after a cursor. @throws AppError 400, 401, 403 */
 export async function sliceDeliveries(
   { db }: Deps,
   viewer: Viewer,
   { id, namespaceIds }: Webhook,
-  { status, type, ...range }: SliceRequest & Filter,
-): Promise<Slice<Delivery>> {
-  demandRead(viewer, namespaceIds);
-  const { where, take } = pageQuery(NEWEST, range);
+  { status, type, ...range }: CursorPageRequest & Filter,
+): Promise<CursorPage<Delivery>> {
+  demandReadWebhook(viewer, namespaceIds);
+  const { where, take } = buildPageQuery(NEWEST_FIRST, range);
   const last = (where as { id?: { lt: string } }).id?.lt;
   const all = deliveriesSql(viewer, id, { status, type });
   const rows = await db.$queryRaw<Delivery[]>`
     ${COLUMNS} ${all} ${last === undefined ? Prisma.empty : Prisma.sql`and id < ${last}`}
     order by id desc limit ${take}`;
-  return toSlice(NEWEST, range, rows, () => countOf(db, all));
+  return toCursorPage(NEWEST_FIRST, range, rows, () => countRows(db, all));
 }
 
 const COLUMNS = Prisma.sql`
@@ -94,28 +94,28 @@ const COLUMNS = Prisma.sql`
     created_at as "createdAt", updated_at as "updatedAt", completed_at as "completedAt"`;
 
 /**
- * Those of a webhook that the viewer may see. The status is written out: Prisma would pass it as a parameter, for which
- * PostgreSQL cannot take the index of failed deliveries, and looked through a million for a few (1.3 s).
+ * The deliveries of a webhook that the viewer may see. The status is a literal: with a parameter, PostgreSQL cannot use the
+ * partial index of failed deliveries, and scanned a million rows for a few (1.3 s).
  */
 function deliveriesSql(viewer: Viewer, webhookId: string, { status, type }: Filter): Prisma.Sql {
   return Prisma.sql`
     from deliveries where webhook_id = ${webhookId} and ${deliveriesVisibleInSql(viewer)}
-      ${status ? WITH_STATUS[status] : Prisma.empty}
+      ${status ? STATUS_SQL[status] : Prisma.empty}
       ${type ? Prisma.sql`and type = ${type}` : Prisma.empty}`;
 }
 
-async function countOf(db: Deps['db'], all: Prisma.Sql): Promise<number> {
+async function countRows(db: Deps['db'], all: Prisma.Sql): Promise<number> {
   const [counted] = await db.$queryRaw<{ total: bigint }[]>`select count(*) as total ${all}`;
   return Number(counted?.total ?? 0);
 }
 
 /** @throws AppError 401, 403 */
-function whereOf(viewer: Viewer, { id, namespaceIds }: Webhook): Prisma.DeliveryWhereInput {
-  demandRead(viewer, namespaceIds);
+function whereVisible(viewer: Viewer, { id, namespaceIds }: Webhook): Prisma.DeliveryWhereInput {
+  demandReadWebhook(viewer, namespaceIds);
   return { webhookId: id, AND: [deliveriesVisibleTo(viewer)] };
 }
 
-/** Those of the ids that the viewer may see. */
+/** The deliveries among `ids` that the viewer may see. */
 export async function findDeliveries(
   { db }: Deps,
   viewer: Viewer,
@@ -131,7 +131,7 @@ export async function findDeliveries(
   return rows.filter(({ webhookId }) => visible.has(webhookId)) as Delivery[];
 }
 
-/** One of a webhook. @throws AppError 401, 403, 404 (webhook, or delivery of it) */
+/** @throws AppError 401, 403, 404 (webhook, or delivery of it) */
 export async function getDelivery(
   services: Deps,
   viewer: Viewer,
@@ -141,32 +141,35 @@ export async function getDelivery(
   const row =
     isId('dlv', deliveryId) &&
     (await services.db.delivery.findUnique({
-      where: { id: deliveryId, AND: [whereOf(viewer, webhook)] },
+      where: { id: deliveryId, AND: [whereVisible(viewer, webhook)] },
       select: deliveryColumns,
     }));
   if (!row) throw notFound('Delivery');
   return { webhook, delivery: row as Delivery };
 }
 
-/** The attempts of a delivery that the viewer was found to see, the first one first. */
-export async function triesOf({ db }: Deps, { id }: Pick<Delivery, 'id'>): Promise<Try[]> {
-  // Prisma makes one query of those of all deliveries in an answer.
+/** The attempts of a delivery, oldest first. The caller has checked that the viewer may see it. */
+export async function listAttempts(
+  { db }: Deps,
+  { id }: Pick<Delivery, 'id'>,
+): Promise<AttemptRecord[]> {
+  // Prisma batches the `findUnique` calls of all deliveries in a response into one query.
   const row = await db.delivery.findUnique({ where: { id }, select: { tries: true } });
-  return (row?.tries ?? []) as unknown as Try[];
+  return (row?.tries ?? []) as unknown as AttemptRecord[];
 }
 
 /**
- * The body that is sent of a delivery which the viewer was found to see; null when it was removed meanwhile.
- * @throws AppError 400 when it does not fit into the answer any more, 503
+ * The body of a delivery's requests; null once it is removed. The caller has checked that the viewer may see it.
+ * @throws AppError 400 when it exceeds the space left in the response, 503
  */
-export async function payloadOf(
+export async function getDeliveryPayload(
   services: { db: Db; signer: Signer; urls: Urls },
   { messageId }: Pick<Delivery, 'messageId'>,
   allowance: Allowance,
 ): Promise<unknown> {
   const message = await services.db.webhookMessage.findUnique({ where: { id: messageId } });
   if (!message) return null;
-  const body = bodyOf(services, message);
+  const body = renderBody(services, message);
   const bytes = Buffer.byteLength(body);
   if ((await allowance.take(bytes)) === bytes) return JSON.parse(body);
   throw invalid(null, 'The answer is full: ask for less at once');

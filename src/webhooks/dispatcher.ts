@@ -1,72 +1,72 @@
 /**
- * Turns events into deliveries: one for each webhook that is to be told of an event.
+ * Turns events into deliveries: one per event and matching webhook.
  *
- * One server does it at a time, the one whose session holds a lock; another takes over within a second of its end.
- * What makes it exact is not the lock but the place: the deliveries of a page of events, and the place behind it, are
- * written in one transaction, and only if nobody has moved the place meanwhile. So each event is told of once,
- * whatever happens to servers, sessions and locks.
+ * One server dispatches at a time: the server whose session holds an advisory lock. Another server takes over within a
+ * second of its end. The lock saves work; the cursor makes dispatch exact. The deliveries of a page of events and the
+ * cursor behind the page are written in one transaction, which does nothing if another server has moved the cursor. So
+ * each event is dispatched exactly once, whatever happens to servers, sessions and locks.
  *
- * A page that concerns nobody writes nothing; to read it again does no harm, so the place behind it is stored later.
+ * A page without matching webhooks writes nothing. Reading it again does no harm, so its cursor is stored later.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
+import { WEBHOOK_DISPATCH_LOCK } from '../base/advisory-locks.ts';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
-import { untilAnswered } from '../platform/database/outage.ts';
+import { retryWhileUnavailable } from '../platform/database/outage.ts';
 import type { Session } from '../platform/database/session.ts';
 import type { Bus } from '../platform/events/bus.ts';
-import { placeNow } from '../platform/events/cursor.ts';
+import { currentCursor } from '../platform/events/cursor.ts';
 import type { EventType } from '../platform/events/outbox.ts';
-import { EventsRemoved, type OutboxEvent, readAllEvents } from '../platform/events/read.ts';
-import { TOLD_AS } from './event-types.ts';
+import { EventsRemoved, followAllEvents, type OutboxEvent } from '../platform/events/read.ts';
+import { WEBHOOK_TYPE_OF_EVENT } from './event-types.ts';
 import { openNotices } from './recorder.ts';
 
-/** Held by the server that dispatches. */
-const DISPATCHING = 72707373;
-/** Between looks whether the lock is free. */
-const TAKE_OVER_MS = 1_000;
+/** Interval of attempts to take the lock. */
+const LOCK_RETRY_MS = 1_000;
 /**
- * Between two looks when the first found some events, and none that concerns anybody: many short jobs made it look 50 times a
- * second, a twentieth of all that they cost.
+ * Pause after a page of events without matching webhooks: with many short jobs the dispatcher read 50 times a second, which
+ * took a twentieth of the CPU time of the jobs.
  */
-const UNCONCERNED_MS = 100;
-/** As many as that are read on at once, since there are more. */
-const MANY = 50;
-/** How far a place that concerns nobody is behind at most when it is stored. */
-const STORE_MS = 5_000;
+const UNMATCHED_PAUSE_MS = 100;
+/** After a page of this size the next read follows at once, because more events wait. */
+const LARGE_PAGE = 50;
+/** Interval of storing the cursor while pages have no matching webhooks. */
+const STORE_CURSOR_MS = 5_000;
 const READER = 'webhooks';
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; log: Logger };
 
 /**
- * Makes the place from which events are told, with the first start of this version: what happens from now on. To be
- * called before anybody can make a webhook.
+ * On the first start, sets the cursor to the current end of the events. Must run before a webhook can be created.
  */
-export async function markBeginning(services: { db: Db; pool: pg.Pool }): Promise<void> {
+export async function initializeCursor(services: { db: Db; pool: pg.Pool }): Promise<void> {
   await services.pool.query(
     'insert into event_readers (name, place) values ($1, $2) on conflict do nothing',
-    [READER, await placeNow(services)],
+    [READER, await currentCursor(services)],
   );
 }
 
-/** Owns its work until it is disposed. */
+/** Runs until disposed. */
 export function startDispatcher(services: Deps, session: Session): AsyncDisposable {
   const { log } = services;
   const stopping = new AbortController();
   const { signal } = stopping;
   const working = (async () => {
-    for (; !signal.aborted; await delay(TAKE_OVER_MS, undefined, { signal }).catch(() => {})) {
-      if (!(await takeLock(session))) continue;
+    for (; !signal.aborted; await delay(LOCK_RETRY_MS, undefined, { signal }).catch(() => {})) {
+      if (!(await tryLock(session))) continue;
       try {
         await dispatchWhileConnected(services, signal);
       } catch (error) {
         if (!signal.aborted)
-          log.error({ err: error }, 'telling webhooks of events: again in a second');
+          log.error({ err: error }, 'dispatching events to webhooks failed; retrying in a second');
       } finally {
-        // A session that was lost has let go of it.
-        await session.query('select pg_advisory_unlock($1)', [DISPATCHING]).catch(() => {});
+        // The lock of a lost session is released already.
+        await session
+          .query('select pg_advisory_unlock($1)', [WEBHOOK_DISPATCH_LOCK])
+          .catch(() => {});
       }
     }
   })();
@@ -78,16 +78,16 @@ export function startDispatcher(services: Deps, session: Session): AsyncDisposab
   };
 }
 
-async function takeLock(session: Session): Promise<boolean> {
+async function tryLock(session: Session): Promise<boolean> {
   const query = session.query<{ taken: boolean }>('select pg_try_advisory_lock($1) as taken', [
-    DISPATCHING,
+    WEBHOOK_DISPATCH_LOCK,
   ]);
-  // While there is no session nobody can have the lock on it.
+  // Without a session the lock cannot be held.
   const [row] = await query.catch(() => []);
   return row?.taken ?? false;
 }
 
-/** Until the session was made again, and the lock is gone that it had; or another server is found to dispatch. */
+/** Dispatches until the database session, and with it the lock, is lost, or until another server has moved the cursor. */
 async function dispatchWhileConnected(services: Deps, stopped: AbortSignal): Promise<void> {
   const lost = new AbortController();
   const signal = AbortSignal.any([stopped, lost.signal]);
@@ -105,51 +105,54 @@ async function dispatchWhileConnected(services: Deps, stopped: AbortSignal): Pro
   }
 }
 
-/** Returns when another server has moved the place. @throws `signal.reason` */
+/** Returns when another server has moved the cursor. @throws `signal.reason` */
 async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
   const { pool, log } = services;
   await using notices = openNotices(services);
-  let stored = await untilAnswered(() => readPlace(pool), signal);
-  let passed = stored;
-  // A page and the timer both write the place: one after the other.
+  let stored = await retryWhileUnavailable(() => readCursor(pool), signal);
+  let reached = stored;
+  // A page and the timer both write the cursor, so their writes are serialized.
   let writing: Promise<unknown> = Promise.resolve();
-  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
-    const mine = writing.then(work);
-    writing = mine.catch(() => {});
-    return mine;
+  const serialize = <T>(work: () => Promise<T>): Promise<T> => {
+    const result = writing.then(work);
+    writing = result.catch(() => {});
+    return result;
   };
-  const storePassed = () =>
-    inTurn(async () => {
-      const to = passed;
-      if (to !== stored && (await movePlace(pool, stored, to))) stored = to;
+  const storeReached = () =>
+    serialize(async () => {
+      const to = reached;
+      if (to !== stored && (await moveCursor(pool, stored, to))) stored = to;
     });
   const timer = setInterval(() => {
-    storePassed().catch((error) =>
-      log.debug({ err: error }, 'the place of webhooks was not stored'),
+    storeReached().catch((error) =>
+      log.debug({ err: error }, 'the webhook dispatch cursor was not stored'),
     );
-  }, STORE_MS);
+  }, STORE_CURSOR_MS);
 
-  /** @returns how many deliveries came of it; null when we are not the one any more that dispatches */
-  const take = async (
+  /** @returns the number of deliveries; null when another server dispatches now */
+  const dispatchPage = async (
     events: readonly Omit<OutboxEvent, 'data'>[],
-    place: string,
+    cursor: string,
   ): Promise<number | null> => {
-    const told = events.flatMap((event) => {
-      const type = TOLD_AS[event.type as EventType];
+    const eligible = events.flatMap((event) => {
+      const type = WEBHOOK_TYPE_OF_EVENT[event.type as EventType];
       return type ? [{ ...event, type }] : [];
     });
-    const pairs = told.length > 0 ? await untilAnswered(() => match(pool, told), signal) : [];
-    return inTurn(async () => {
+    const pairs =
+      eligible.length > 0
+        ? await retryWhileUnavailable(() => matchWebhooks(pool, eligible), signal)
+        : [];
+    return serialize(async () => {
       if (pairs.length > 0) {
-        const moved = await untilAnswered(
-          () => enqueue(pool, { from: stored, to: place, told, pairs }),
+        const moved = await retryWhileUnavailable(
+          () => enqueueDeliveries(pool, { from: stored, to: cursor, events: eligible, pairs }),
           signal,
         );
         if (!moved) return null;
-        stored = place;
+        stored = cursor;
         notices.add(pairs.map(({ webhookId }) => webhookId));
       }
-      passed = place;
+      reached = cursor;
       return pairs.length;
     });
   };
@@ -157,29 +160,29 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
   try {
     for (let from: string | null = stored; ; ) {
       try {
-        for await (const { events, place } of readAllEvents(services, from, signal)) {
-          const taken = await take(events, place);
-          if (taken === null) return;
-          if (taken === 0 && events.length < MANY)
-            await delay(UNCONCERNED_MS, undefined, { signal }).catch(() => {});
+        for await (const { events, cursor: place } of followAllEvents(services, from, signal)) {
+          const deliveries = await dispatchPage(events, place);
+          if (deliveries === null) return;
+          if (deliveries === 0 && events.length < LARGE_PAGE)
+            await delay(UNMATCHED_PAUSE_MS, undefined, { signal }).catch(() => {});
         }
         return;
       } catch (error) {
         if (!(error instanceof EventsRemoved)) throw error;
         log.error(
-          { place: passed },
-          'events were removed before webhooks were told of them: going on with the oldest that are kept',
+          { cursor: reached },
+          'events were removed before they were dispatched to webhooks; continuing with the oldest kept event',
         );
         from = null;
       }
     }
   } finally {
     clearInterval(timer);
-    await storePassed().catch(() => {});
+    await storeReached().catch(() => {});
   }
 }
 
-async function readPlace(pool: pg.Pool): Promise<string> {
+async function readCursor(pool: pg.Pool): Promise<string> {
   const { rows } = await pool.query<{ place: string }>(
     'select place from event_readers where name = $1',
     [READER],
@@ -188,7 +191,7 @@ async function readPlace(pool: pg.Pool): Promise<string> {
   return rows[0].place;
 }
 
-async function movePlace(pool: pg.Pool, from: string, to: string): Promise<boolean> {
+async function moveCursor(pool: pg.Pool, from: string, to: string): Promise<boolean> {
   const { rowCount } = await pool.query(
     'update event_readers set place = $3 where name = $1 and place = $2',
     [READER, from, to],
@@ -196,14 +199,14 @@ async function movePlace(pool: pg.Pool, from: string, to: string): Promise<boole
   return rowCount === 1;
 }
 
-type Told = Pick<OutboxEvent, 'seq' | 'type' | 'namespaceId' | 'timestamp'>;
-/** An event, by its index in the page, and a webhook that is to be told of it. */
+type MatchedEvent = Pick<OutboxEvent, 'seq' | 'type' | 'namespaceId' | 'timestamp'>;
+/** An event, by its index, and a webhook that subscribes to it. */
 type Pair = { index: number; webhookId: string };
 
 /**
- * `offset 0` keeps the order of the joins: from events to the webhooks of their namespaces. Without statistics of new
- * tables PostgreSQL asked for every event and every webhook whether they belong together. Of JSON it expects always as many
- * rows, and so plans this once; of arrays it took each time for another number, and planned for 0.5 ms.
+ * `offset 0` fixes the join order, from events to the webhooks of their namespaces: without statistics of new tables
+ * PostgreSQL compared every event with every webhook. The events are JSON because PostgreSQL then always expects the same
+ * number of rows and plans once; with arrays it planned each time, for 0.5 ms.
  */
 const MATCH = `
   select told.position::int - 1 as index, webhook.id as "webhookId"
@@ -218,18 +221,18 @@ const MATCH = `
   ) webhook
   order by told.position, webhook.id`;
 
-async function match(pool: pg.Pool, told: readonly Told[]): Promise<Pair[]> {
+async function matchWebhooks(pool: pg.Pool, events: readonly MatchedEvent[]): Promise<Pair[]> {
   const { rows } = await pool.query<Pair>({
     name: 'webhooks of events',
     text: MATCH,
-    values: [JSON.stringify(told)],
+    values: [JSON.stringify(events)],
   });
   return rows;
 }
 
 /**
- * In one statement, so in one transaction. The data of events stays in the database. `due_at` is written also for a
- * webhook that a server sends for: it sees by it, when it wants to let go of the webhook, that something came.
+ * One statement, hence one transaction; event data does not leave the database. `due_at` is written for claimed webhooks as
+ * well: a server that is about to release a webhook sees by it that a delivery was added.
  */
 const ENQUEUE = `
   with moved as (
@@ -253,31 +256,36 @@ const ENQUEUE = `
   )
   select pg_notify('loam', 'deliveries') from moved`;
 
-/** @returns false when the place was moved by another: nothing is written then */
-async function enqueue(
+/** @returns false when another server has moved the cursor; then nothing is written */
+async function enqueueDeliveries(
   pool: pg.Pool,
   {
     from,
     to,
-    told,
+    events,
     pairs,
-  }: { from: string; to: string; told: readonly (Told & { id: string })[]; pairs: readonly Pair[] },
+  }: {
+    from: string;
+    to: string;
+    events: readonly (MatchedEvent & { id: string })[];
+    pairs: readonly Pair[];
+  },
 ): Promise<boolean> {
-  const wanted = [...new Set(pairs.map(({ index }) => index))].flatMap(
-    (index) => told[index] ?? [],
+  const matched = [...new Set(pairs.map(({ index }) => index))].flatMap(
+    (index) => events[index] ?? [],
   );
-  // Deliveries are sent in the order of their ids, and those of one millisecond are in none.
+  // Deliveries are sent in the order of their ids, and ids of one millisecond are not ordered by themselves.
   const ids = pairs.map(() => newId('dlv')).sort();
   const { rowCount } = await pool.query({
     name: 'deliveries of events',
     text: ENQUEUE,
     values: [
       ...[READER, from, to],
-      wanted.map(({ seq }) => seq),
-      wanted.map(({ type }) => type),
+      matched.map(({ seq }) => seq),
+      matched.map(({ type }) => type),
       ids,
       pairs.map(({ webhookId }) => webhookId),
-      pairs.map(({ index }) => told[index]?.id),
+      pairs.map(({ index }) => events[index]?.id),
       [...new Set(pairs.map(({ webhookId }) => webhookId))].sort(),
     ],
   });

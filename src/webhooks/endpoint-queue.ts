@@ -1,118 +1,122 @@
-/** What this server has in hand of one webhook: deliveries that were read and are not recorded yet. */
-import type { Due, Endpoint } from './queue.ts';
+/** The deliveries of one claimed webhook in memory: read from the database, and without a recorded result yet. */
+import type { DueDelivery, Endpoint } from './claims.ts';
 
 /**
- * Deliveries of one webhook in hand, so that it has something to send while the next are read. It begins with the
- * fewest, and has twice as many after each read that found as many as it wanted, while the endpoint answers.
+ * Deliveries in memory, so that attempts go on during the next read. The number starts at the minimum, and doubles after
+ * each read that was not short, while the endpoint answers.
  */
-const FEWEST = 16;
-const MOST = 64;
-const MOST_WHILE_FAILING = 2;
+const MIN_HELD = 16;
+const MAX_HELD = 64;
+const MAX_HELD_FAILING = 2;
 /**
- * For so many in hand there is one attempt at a time: two at once at first, and eight at most, because each opens a
- * connection. While the last attempt failed it is one, because the next is likely to take 15 seconds.
+ * One concurrent attempt per so many deliveries in memory: two at first, eight at most, because each opens a connection.
+ * After a failed attempt it is one, because the next attempt is likely to take 15 seconds.
  */
-const PER_ATTEMPT = 8;
-/** No attempt has ended for so long: it counts as slow until one does. */
+const HELD_PER_ATTEMPT = 8;
+/** The webhook counts as slow when no attempt has ended for this long. */
 const SLOW_MS = 2_000;
-/** What was read so long ago is read again before it is sent: the webhook may be another by now. */
+/** Deliveries are read again before they are sent when the last read is older, because the webhook may have changed. */
 const STALE_MS = 2_000;
 
 export class EndpointQueue {
   readonly webhookId: string;
   readonly namespaceId: string;
-  readonly since = Date.now();
-  /** Where it leads, when it was last read; undefined before. */
+  readonly claimedAt = Date.now();
+  /** As last read; undefined before the first read. */
   endpoint: Endpoint | undefined;
-  /** What it signs with, opened. */
+  /** Decrypted. */
   secrets: readonly string[] = [];
-  /** The last read found less than was wanted, so there is nothing more to read until something comes. */
+  /** The last read was short, so nothing is due until a delivery is added or a retry becomes due. */
   isDrained = false;
-  /** Others wait for its place: what has begun ends, and nothing more is read. */
+  /** The slot is wanted by another webhook: running attempts end, and nothing more is read. */
   yieldsSlot = false;
-  /** Its state is being changed: nothing more is sent until then. */
-  halted = false;
+  /** Nothing is sent while the state of the webhook is being changed. */
+  isHalted = false;
   sending = 0;
-  /** Ids of what is in hand. */
-  readonly held = new Set<string>();
-  #waiting: Due[] = [];
+  /** Ids of the deliveries in memory. */
+  readonly heldIds = new Set<string>();
+  #waiting: DueDelivery[] = [];
   #readAt = 0;
-  #appetite = FEWEST;
-  #failing = false;
-  /** When an attempt ended, or the first of them began. */
-  #heardAt = 0;
-  /** Whether it succeeded since the last read. */
-  #answers = false;
+  #targetHeld = MIN_HELD;
+  #isFailing = false;
+  /** When an attempt last ended, or the first of the running attempts started. */
+  #lastEndAt = 0;
+  /** The last attempt since the last read succeeded. */
+  #isAnswering = false;
 
   constructor(webhookId: string, namespaceId: string) {
     this.webhookId = webhookId;
     this.namespaceId = namespaceId;
   }
 
-  /** How many more to read; 0 while there is enough in hand. */
-  get wanted(): number {
-    if (this.isDrained || this.yieldsSlot || this.halted) return 0;
-    const most = this.#failing ? MOST_WHILE_FAILING : this.#appetite;
-    return this.held.size > most / 2 ? 0 : most - this.held.size;
+  /** How many deliveries to read; 0 while enough are in memory. */
+  get readLimit(): number {
+    if (this.isDrained || this.yieldsSlot || this.isHalted) return 0;
+    const most = this.#isFailing ? MAX_HELD_FAILING : this.#targetHeld;
+    return this.heldIds.size > most / 2 ? 0 : most - this.heldIds.size;
   }
 
-  /** It is likely to take its time: its last attempt failed, or those under way take long. */
+  /** The last attempt failed, or the running attempts take long. */
   get isSlow(): boolean {
-    return this.#failing || (this.sending > 0 && Date.now() - this.#heardAt > SLOW_MS);
+    return this.#isFailing || (this.sending > 0 && Date.now() - this.#lastEndAt > SLOW_MS);
   }
 
-  /** Nothing is in hand, and nothing is known to come. */
+  /** The webhook can be released. */
   get isDone(): boolean {
-    return this.held.size === 0 && !this.halted && (this.isDrained || this.yieldsSlot);
+    return this.heldIds.size === 0 && !this.isHalted && (this.isDrained || this.yieldsSlot);
   }
 
-  /** Where it leads now. What was heard of another address says nothing about this one. */
-  leadsTo(endpoint: Endpoint, open: (sealed: Buffer) => string[]): void {
+  /** Results of the previous URL say nothing about a new one. */
+  setEndpoint(endpoint: Endpoint, open: (sealed: Buffer) => string[]): void {
     const before = this.endpoint;
-    if (before?.url !== endpoint.url) this.#failing = endpoint.failing;
+    if (before?.url !== endpoint.url) this.#isFailing = endpoint.isFailing;
     const sealed = [endpoint.secret, endpoint.formerSecret];
     const same = (a?: Buffer | null, b?: Buffer | null) => (a && b ? a.equals(b) : a === b);
-    // Opening them takes longer than signing.
+    // Decrypting takes longer than signing, so unchanged secrets are kept.
     if (!same(before?.secret, sealed[0]) || !same(before?.formerSecret, sealed[1]))
       this.secrets = sealed.flatMap((one) => (one ? open(one) : []));
     this.endpoint = endpoint;
   }
 
-  /** Takes in what was read. @param wanted how many were asked for */
-  take(due: readonly Due[], wanted: number): void {
+  /** Adds the deliveries of a read. @param wanted the limit of the read */
+  add(due: readonly DueDelivery[], wanted: number): void {
     this.#readAt = Date.now();
     this.isDrained = due.length < wanted;
-    if (!this.isDrained && this.#answers) this.#appetite = Math.min(2 * this.#appetite, MOST);
-    this.#answers = false;
-    for (const { id } of due) this.held.add(id);
+    if (!this.isDrained && this.#isAnswering)
+      this.#targetHeld = Math.min(2 * this.#targetHeld, MAX_HELD);
+    this.#isAnswering = false;
+    for (const { id } of due) this.heldIds.add(id);
     this.#waiting.push(...due);
   }
 
-  /** The next to be sent, if there may be one more at once. */
-  next(): Due | undefined {
-    if (this.halted || this.sending >= (this.#failing ? 1 : this.#appetite / PER_ATTEMPT))
+  /** The next delivery to send, if one more concurrent attempt is allowed. */
+  next(): DueDelivery | undefined {
+    if (
+      this.isHalted ||
+      this.sending >= (this.#isFailing ? 1 : this.#targetHeld / HELD_PER_ATTEMPT)
+    )
       return undefined;
     if (Date.now() - this.#readAt > STALE_MS) this.requeue();
-    if (this.sending === 0) this.#heardAt = Date.now();
+    if (this.sending === 0) this.#lastEndAt = Date.now();
     return this.#waiting.shift();
   }
 
-  /** Forgets what has not begun: it is pending still, and is read again. */
+  /** Drops the deliveries without an attempt. They are still pending in the database, and are read again. */
   requeue(): void {
     if (this.#waiting.length === 0) return;
-    for (const { id } of this.#waiting) this.held.delete(id);
+    for (const { id } of this.#waiting) this.heldIds.delete(id);
     this.#waiting = [];
     this.isDrained = false;
   }
 
-  /** What an attempt says about the endpoint. */
-  heard(failed: boolean): void {
-    if (failed && !this.#failing) {
-      this.#appetite = FEWEST;
+  /** Adapts to the result of an attempt. */
+  noteResult(failed: boolean): void {
+    if (failed && !this.#isFailing) {
+      this.#targetHeld = MIN_HELD;
       this.requeue();
     }
-    this.#failing = failed;
-    this.#heardAt = Date.now();
-    this.#answers = !failed;
+    this.#isFailing = failed;
+    this.#lastEndAt = Date.now();
+    this.#isAnswering = !failed;
   }
 }

@@ -1,7 +1,7 @@
-/** What webhooks can be told of, by the names that receivers get. */
+/** The event types of webhooks, by the names that receivers get. */
 import type { EventType } from '../platform/events/outbox.ts';
 
-/** Those of the specification (section 6), which REST takes. No area emits the types of services, deployments and dev yet. */
+/** The types that the REST specification lists. Nothing emits the types of services, deployments and dev yet. */
 export const SPECIFIED_TYPES = [
   'service.created',
   'service.deleted',
@@ -14,7 +14,7 @@ export const SPECIFIED_TYPES = [
   'dev.stopped',
 ] as const;
 
-/** Those that GraphQL takes besides. */
+/** Types that GraphQL accepts in addition. */
 export const FURTHER_TYPES = [
   'job.queued',
   'job.running',
@@ -29,11 +29,11 @@ export const FURTHER_TYPES = [
 export const WEBHOOK_EVENT_TYPES = [...SPECIFIED_TYPES, ...FURTHER_TYPES] as const;
 export type WebhookEventType = (typeof WEBHOOK_EVENT_TYPES)[number];
 
-/** What a test sends. Every webhook gets it, and none can ask for it. */
+/** Type of a test. Every webhook receives it, and none can subscribe to it. */
 export const PING = 'ping';
 
-/** Event as the outbox has it → as webhooks name it. Of those that are not here webhooks are not told. */
-export const TOLD_AS: Readonly<Partial<Record<EventType, WebhookEventType>>> = {
+/** Type of an outbox event → type of its webhook message. Webhooks do not receive events that are missing here. */
+export const WEBHOOK_TYPE_OF_EVENT: Readonly<Partial<Record<EventType, WebhookEventType>>> = {
   'job.queued': 'job.queued',
   'job.running': 'job.running',
   'job.succeeded': 'job.completed',
@@ -47,5 +47,4 @@ export const TOLD_AS: Readonly<Partial<Record<EventType, WebhookEventType>>> = {
   'repository.deleted': 'repository.deleted',
 };
 
-/** What a delivery may be of. */
 export type DeliveryType = WebhookEventType | typeof PING;

@@ -1,14 +1,14 @@
-/** Following the deliveries of a webhook: each is shown when it is made, and again whenever it has changed. */
+/** Subscription to the deliveries of a webhook: each delivery is shown when it is created and whenever it changes. */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { AppError } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
-import { untilAnswered } from '../platform/database/outage.ts';
+import { retryWhileUnavailable } from '../platform/database/outage.ts';
 import type { Bus } from '../platform/events/bus.ts';
-import { mayAdminister } from './access.ts';
+import { mayAdministerWebhooks } from './access.ts';
 import { type Delivery, deliveryColumns } from './deliveries.ts';
 import { PING } from './event-types.ts';
 import { getWebhook, type Webhook } from './webhooks.ts';
@@ -17,18 +17,18 @@ type Deps = { db: Db; bus: Bus; rechecks: Rechecks };
 
 const PAGE = 200;
 /**
- * A change gets its time at the beginning of its transaction and can be read after the end of it, so what comes late
- * is looked for once more. Transactions that write deliveries take milliseconds.
+ * `updated_at` is taken at the start of a transaction, and the row becomes visible at its end, so each read goes back by
+ * this much. Transactions that write deliveries take milliseconds.
  */
 const OVERLAP_MS = 1_000;
-/** Between two reads, because of a webhook that is sent thousands of events a second each reads thousands of rows. */
+/** Pause between reads: for a webhook with thousands of events a second, each read returns thousands of rows. */
 const PAUSE_MS = 500;
 
 /**
- * From now on, those of the namespaces of the webhook that the viewer administers by now, and tests. What changes
- * several times between two reads is shown once, as it is then.
- * @throws AppError 401, 403, 404 at once; later when the viewer may not see one of these namespaces any more, or the
- *   webhook is deleted
+ * Follows the deliveries of the namespaces that the viewer administers now, and tests. Several changes between two reads
+ * are shown once, in the latest state.
+ * @throws AppError 401, 403, 404 at once, or later when the viewer loses access to one of these namespaces or the webhook
+ *   is deleted
  */
 export async function followDeliveries(
   services: Deps,
@@ -36,8 +36,8 @@ export async function followDeliveries(
   id: string,
 ): Promise<(signal: AbortSignal) => AsyncGenerator<Delivery>> {
   const webhook = await getWebhook(services, viewer, id);
-  const namespaces = webhook.namespaceIds.filter((each) => mayAdminister(viewer, each));
-  const rule: Rule = {
+  const namespaces = webhook.namespaceIds.filter((each) => mayAdministerWebhooks(viewer, each));
+  const rule: AccessRule = {
     key: `deliveries of ${id} from ${namespaces.join()}`,
     async demand(now) {
       await getWebhook(services, now, id);
@@ -48,7 +48,7 @@ export async function followDeliveries(
   const since = clock?.now ?? new Date();
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      yield* changes(services, { webhook, namespaces, since }, ended);
+      yield* readChanges(services, { webhook, namespaces, since }, ended);
       if (!ended.aborted)
         throw new AppError('internal_error', 'The server is stopping: subscribe again', {
           status: 503,
@@ -56,12 +56,12 @@ export async function followDeliveries(
     });
 }
 
-async function* changes(
+async function* readChanges(
   { db, bus }: Deps,
   { webhook, namespaces, since }: { webhook: Webhook; namespaces: string[]; since: Date },
   signal: AbortSignal,
 ): AsyncGenerator<Delivery> {
-  /** What was shown of those that are read again, by id. */
+  /** The state last shown, by id, of the deliveries that the next read returns again. */
   const seen = new Map<string, { at: number; state: string }>();
   let until = since.getTime();
   const page = (from: Date, after: string) =>
@@ -83,13 +83,13 @@ async function* changes(
     let from = new Date(until - OVERLAP_MS);
     let after = '';
     for (let rows: Awaited<ReturnType<typeof page>>; ; ) {
-      rows = await untilAnswered(() => page(from, after), signal);
+      rows = await retryWhileUnavailable(() => page(from, after), signal);
       for (const row of rows) {
         const at = row.updatedAt.getTime();
         const state = `${at} ${row.status} ${row.attempts}`;
         if (seen.get(row.id)?.state === state) continue;
         seen.set(row.id, { at, state });
-        // What was there before is not news.
+        // The delivery did not change since the subscription began.
         if (why === 'start' && row.updatedAt < since) continue;
         yield row as Delivery;
         if (signal.aborted) return;

@@ -1,14 +1,14 @@
-/** Deliveries that somebody asks for: a test, and the same message once more. */
+/** Deliveries on demand: tests and redeliveries. */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
-import { record } from '../identity/audit.ts';
+import { recordAudit } from '../identity/audit.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/outbox.ts';
-import { demandAll } from './access.ts';
+import { notifyReaders } from '../platform/events/outbox.ts';
+import { demandAdministerWebhooks } from './access.ts';
 import { type Delivery, deliveryColumns, getDelivery } from './deliveries.ts';
 import { PING } from './event-types.ts';
 import { getWebhook, lockWebhook, toWebhook, type Webhook } from './webhooks.ts';
@@ -16,14 +16,14 @@ import { getWebhook, lockWebhook, toWebhook, type Webhook } from './webhooks.ts'
 type Deps = { db: Db };
 
 /**
- * Sends a `ping`, whatever types the webhook has.
+ * Sends a `ping`, independent of the webhook's event types.
  * @throws AppError 401, 403, 404, 409 when it is off
  */
 export async function testWebhook(services: Deps, viewer: Viewer, id: string): Promise<Delivery> {
   const author = demandAccount(viewer);
-  demandAll(viewer, (await getWebhook(services, viewer, id)).namespaceIds);
+  demandAdministerWebhooks(viewer, (await getWebhook(services, viewer, id)).namespaceIds);
   return inTransaction(services.db, async (tx) => {
-    const { name, namespaceIds, namespaces } = await demandOn(tx, viewer, id);
+    const { name, namespaceIds, namespaces } = await lockActiveWebhook(tx, viewer, id);
     const [namespaceId = ''] = namespaceIds;
     const [namespace = ''] = namespaces;
     const message = await tx.webhookMessage.create({
@@ -36,14 +36,14 @@ export async function testWebhook(services: Deps, viewer: Viewer, id: string): P
         data: { webhook_id: id, name },
       },
     });
-    await record(tx, author, { action: 'webhook.test', namespaceIds, subject: id, name });
-    return deliver(tx, id, message);
+    await recordAudit(tx, author, { action: 'webhook.test', namespaceIds, subject: id, name });
+    return insertDueDelivery(tx, id, message);
   });
 }
 
 /**
- * Sends the message of a delivery again, whatever became of the first: under the same `webhook-id`, and in a delivery
- * of its own.
+ * Sends the message of a delivery again, in a new delivery with the same `webhook-id`. The status of the first does not
+ * matter.
  * @throws AppError 401, 403, 404, 409 when the webhook is off
  */
 export async function redeliver(
@@ -53,34 +53,40 @@ export async function redeliver(
 ): Promise<Delivery> {
   const author = demandAccount(viewer);
   const { webhook, delivery } = await getDelivery(services, viewer, key);
-  demandAll(viewer, webhook.namespaceIds);
+  demandAdministerWebhooks(viewer, webhook.namespaceIds);
   return inTransaction(services.db, async (tx) => {
-    const { name, namespaceIds } = await demandOn(tx, viewer, webhook.id);
-    // So that it is not removed before it has this delivery too (`retention.ts`).
+    const { name, namespaceIds } = await lockActiveWebhook(tx, viewer, webhook.id);
+    // The lock keeps `retention.ts` from removing the message before the new delivery refers to it.
     await tx.$executeRaw`select 1 from webhook_messages where id = ${delivery.messageId} for share`;
     const message = await tx.webhookMessage.findUnique({ where: { id: delivery.messageId } });
     if (!message) throw notFound('Delivery');
     const details = { delivery: delivery.id, message: message.id };
     const subject = webhook.id;
-    await record(tx, author, { action: 'webhook.redeliver', namespaceIds, subject, name, details });
-    return deliver(tx, webhook.id, message);
+    await recordAudit(tx, author, {
+      action: 'webhook.redeliver',
+      namespaceIds,
+      subject,
+      name,
+      details,
+    });
+    return insertDueDelivery(tx, webhook.id, message);
   });
 }
 
-/** The webhook, which stays as it is until the transaction ends. @throws AppError 401, 403, 404, 409 */
-async function demandOn(
+/** Locks the webhook until the transaction ends. @throws AppError 401, 403, 404, 409 */
+async function lockActiveWebhook(
   tx: Prisma.TransactionClient,
   viewer: Viewer,
   id: string,
 ): Promise<Webhook> {
   const webhook = toWebhook(await lockWebhook(tx, id));
-  demandAll(viewer, webhook.namespaceIds);
+  demandAdministerWebhooks(viewer, webhook.namespaceIds);
   if (!webhook.active) throw new AppError('conflict', 'The webhook is off: switch it on first');
   return webhook;
 }
 
-/** A delivery that is due at once. Its times are the database's, as are those by which senders look for it. */
-async function deliver(
+/** Its times come from the clock of the database, which senders compare them with. */
+async function insertDueDelivery(
   tx: Prisma.TransactionClient,
   webhookId: string,
   message: { id: string; type: string; namespaceId: string },
@@ -89,11 +95,11 @@ async function deliver(
   await tx.$executeRaw`
     insert into deliveries (id, webhook_id, message_id, type, namespace_id, next_attempt_at)
     values (${id}, ${webhookId}, ${message.id}, ${message.type}, ${message.namespaceId}, now())`;
-  // Written also while a server sends for it, which then reads again.
+  // Written also while a server has claimed the webhook: the change makes that server read again.
   await tx.$executeRaw`
     update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
-  await wake(tx, 'deliveries');
-  await wake(tx, `webhook:${webhookId}`);
+  await notifyReaders(tx, 'deliveries');
+  await notifyReaders(tx, `webhook:${webhookId}`);
   const row = await tx.delivery.findUniqueOrThrow({ where: { id }, select: deliveryColumns });
   return row as Delivery;
 }

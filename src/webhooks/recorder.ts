@@ -1,47 +1,47 @@
-/** Records what came of attempts, many in one statement, because each commit waits for the disk. */
+/** Records the results of attempts in batches, because each commit waits for the disk. */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import type { Logger } from '../base/log.ts';
-import { isDatabaseAway } from '../platform/database/outage.ts';
-import type { Try } from './delivery/outcomes.ts';
+import { isDatabaseUnavailable } from '../platform/database/outage.ts';
+import type { AttemptRecord } from './delivery/outcomes.ts';
 
-/** What ends within so many milliseconds is recorded together. */
-const GATHER_MS = 8;
+/** Results within this time are recorded in one batch. */
+const BATCH_MS = 8;
 const BATCH = 200;
 const FIRST_PAUSE_MS = 50;
 const MAX_PAUSE_MS = 2_000;
-/** After so long without a success a webhook is switched off (decisions, section 5). */
+/** A webhook is switched off after so many days without a successful attempt. */
 const FAILING_DAYS = 5;
 
 export type Result = {
   deliveryId: string;
   webhookId: string;
-  /** Where it was sent: what came of it says nothing about another address that the webhook has by now. */
+  /** The URL of the attempt: its result must not count for a URL that the webhook got since. */
   url: string;
   /** Attempts before this one. */
   attempts: number;
-  /** Null: nothing was sent, and the delivery fails as it is. */
-  tried: Try | null;
+  /** Null when nothing was sent; then the delivery fails. */
+  tried: AttemptRecord | null;
   status: 'succeeded' | 'pending' | 'failed';
-  /** Milliseconds until the next attempt of what is pending. */
+  /** Milliseconds until the next attempt of a pending delivery. */
   delay: number | null;
-  /** The endpoint said that it is gone for ever. */
+  /** The endpoint answered 410 Gone. */
   gone: boolean;
 };
 
 export type Recorder = {
   /**
-   * Settles when it is recorded, or was by another server.
-   * @throws Error when the database refuses it, and when the recorder was closed first: it will be sent again
+   * Settles when the result is recorded, also by another server.
+   * @throws Error when the database refuses the result or the recorder was closed before; then the delivery is sent again
    */
   record(result: Result): Promise<void>;
-  /** Records what it has, unless the database is away. */
+  /** Records the waiting results, unless the database is unavailable. */
   close(): Promise<void>;
 };
 
-type Waiting = { result: Result; resolve: () => void; reject: (error: unknown) => void };
+type PendingResult = { result: Result; resolve: () => void; reject: (error: unknown) => void };
 
-/** @param onOff called for each webhook that was switched off by what was recorded */
+/** @param onOff called for each webhook that a recorded result switched off */
 export function openRecorder(
   services: { pool: pg.Pool; log: Logger },
   onOff: (webhookId: string) => void,
@@ -49,7 +49,7 @@ export function openRecorder(
   const { log } = services;
   const notices = openNotices(services);
   const closing = new AbortController();
-  let waiting: Waiting[] = [];
+  let waiting: PendingResult[] = [];
   let timer: NodeJS.Timeout | undefined;
   let writing: Promise<void> | undefined;
   let isClosed = false;
@@ -57,7 +57,7 @@ export function openRecorder(
   function schedule(): void {
     if (writing || waiting.length === 0) return;
     if (waiting.length >= BATCH) start();
-    else timer ??= setTimeout(start, GATHER_MS);
+    else timer ??= setTimeout(start, BATCH_MS);
   }
 
   function start(): void {
@@ -72,10 +72,10 @@ export function openRecorder(
     });
   }
 
-  /** Never rejects: each of the batch is told. */
-  async function write(batch: readonly Waiting[]): Promise<void> {
+  /** Never rejects: it settles each result of the batch. */
+  async function write(batch: readonly PendingResult[]): Promise<void> {
     const results = batch.map(({ result }) => result);
-    // Nothing else of them is logged: a URL may hold a credential, and the answer is a stranger's.
+    // Only ids are logged: a URL may contain a credential, and the response body is untrusted.
     const deliveries = results.map(({ deliveryId }) => deliveryId);
     for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
       try {
@@ -86,17 +86,16 @@ export function openRecorder(
         return;
       } catch (error) {
         const isOver = closing.signal.aborted;
-        if (isDatabaseAway(error) && !isOver) {
+        if (isDatabaseUnavailable(error) && !isOver) {
           await delay(pause, undefined, { signal: closing.signal }).catch(() => {});
           continue;
         }
-        // One that the database refuses must not keep the others from being recorded.
+        // A result that the database refuses must not block the rest of the batch.
         if (batch.length > 1 && !isOver) {
           for (const one of batch) await write([one]);
           return;
         }
-        if (!isOver)
-          log.error({ err: error, deliveries }, 'attempts of webhooks were not recorded');
+        if (!isOver) log.error({ err: error, deliveries }, 'webhook attempts were not recorded');
         for (const { reject } of batch) reject(error);
         return;
       }
@@ -123,13 +122,13 @@ export function openRecorder(
   };
 }
 
-const FAILED_LONG = `coalesce(webhooks.failing_since < now() - interval '${FAILING_DAYS} days', false)`;
+const HAS_FAILED_TOO_LONG = `coalesce(webhooks.failing_since < now() - interval '${FAILING_DAYS} days', false)`;
 
 /**
- * Guarded by the number of attempts, so that what two servers did because one was taken for dead is counted once. That
- * it is pending is not asked by the status: in a burst, before the table is analyzed, the planner then takes the index
- * of all that is pending and reads it whole (170 ms for each batch with 100,000 of them, in place of 2). A webhook's
- * row is written only when something about it changes.
+ * The number of attempts is compared, so that an attempt counts once when two servers sent because one was taken for dead.
+ * `completed_at` is tested instead of the status: in a burst, before the table is analyzed, a test of the status makes the
+ * planner scan the whole index of pending deliveries (170 ms per batch with 100,000 of them, instead of 2). The row of a
+ * webhook is written only when it changes.
  */
 const STORE = `
   with result as (
@@ -148,18 +147,18 @@ const STORE = `
   )
   update webhooks set
     failing_since = case when state.ok then null else coalesce(webhooks.failing_since, now()) end,
-    active = not (state.gone or not state.ok and ${FAILED_LONG}),
-    off_reason = case when state.gone then 'gone' when not state.ok and ${FAILED_LONG} then 'failing' end,
-    updated_at = case when state.gone or not state.ok and ${FAILED_LONG} then clock_timestamp()
+    active = not (state.gone or not state.ok and ${HAS_FAILED_TOO_LONG}),
+    off_reason = case when state.gone then 'gone' when not state.ok and ${HAS_FAILED_TOO_LONG} then 'failing' end,
+    updated_at = case when state.gone or not state.ok and ${HAS_FAILED_TOO_LONG} then clock_timestamp()
       else webhooks.updated_at end
   from unnest($8::text[], $9::text[], $10::bool[], $11::bool[]) as state (webhook_id, url, ok, gone)
   where webhooks.id = state.webhook_id and webhooks.url = state.url and webhooks.active
-    and (state.gone or state.ok = (webhooks.failing_since is not null) or not state.ok and ${FAILED_LONG})
+    and (state.gone or state.ok = (webhooks.failing_since is not null) or not state.ok and ${HAS_FAILED_TOO_LONG})
   returning webhooks.id, webhooks.active`;
 
 /** @returns the ids of webhooks that were switched off */
 async function store(pool: pg.Pool, results: readonly Result[]): Promise<string[]> {
-  const states = statesOf(results);
+  const states = toEndpointStates(results);
   const { rows } = await pool.query<{ id: string; active: boolean }>({
     name: 'record attempts',
     text: STORE,
@@ -180,37 +179,38 @@ async function store(pool: pg.Pool, results: readonly Result[]): Promise<string[
   return rows.flatMap(({ id, active }) => (active ? [] : [id]));
 }
 
-type State = { webhookId: string; url: string; ok: boolean; gone: boolean };
+type EndpointState = { webhookId: string; url: string; ok: boolean; gone: boolean };
 
-/** What the results say about each endpoint: one success is enough for it not to be failing. */
-function statesOf(results: readonly Result[]): State[] {
-  const states = new Map<string, State>();
+/** Combines the results of each endpoint. One success means that the endpoint is not failing. */
+function toEndpointStates(results: readonly Result[]): EndpointState[] {
+  const states = new Map<string, EndpointState>();
   for (const { webhookId, url, tried, status, gone } of results) {
     if (!tried) continue;
     const key = `${webhookId} ${url}`;
     const state = states.get(key) ?? { webhookId, url, ok: false, gone: false };
     states.set(key, { ...state, ok: state.ok || status === 'succeeded', gone: state.gone || gone });
   }
-  // The same webhook may have had two addresses meanwhile; only one of them is its own by now.
+  // A webhook whose URL changed has two states; the statement uses the state of its current URL.
   return [...states.values()];
 }
 
-/* Tells those who follow the deliveries of a webhook that there is something to read. */
-
-/** Of one webhook at most so often, however many deliveries it has. */
-const EVERY_MS = 300;
+/** Followers of a webhook are notified at most this often, however many deliveries it has. */
+const NOTIFY_MS = 300;
 
 type Notices = AsyncDisposable & {
   add(webhookIds: Iterable<string>): void;
 };
 
-/** What a killed server has not told of is found by the readers themselves, who look again by and by. */
+/**
+ * Notifies followers of a webhook's deliveries of changes. Followers also poll, so a notification that a killed server did
+ * not send is not needed.
+ */
 export function openNotices({ pool, log }: { pool: pg.Pool; log: Logger }): Notices {
   const changed = new Set<string>();
   let timer: NodeJS.Timeout | undefined;
-  let telling: Promise<void> = Promise.resolve();
+  let notifying: Promise<void> = Promise.resolve();
 
-  async function tell(): Promise<void> {
+  async function notify(): Promise<void> {
     const ids = [...changed];
     changed.clear();
     timer = undefined;
@@ -219,19 +219,19 @@ export function openNotices({ pool, log }: { pool: pg.Pool; log: Logger }): Noti
       .query(`select pg_notify('loam', 'webhook:' || id) from unnest($1::text[]) as webhook (id)`, [
         ids,
       ])
-      .catch((error) => log.debug({ err: error }, 'followers of deliveries were not told'));
+      .catch((error) => log.debug({ err: error }, 'followers of deliveries were not notified'));
   }
 
   return {
     add(webhookIds) {
       for (const id of webhookIds) changed.add(id);
       timer ??= setTimeout(() => {
-        telling = telling.then(tell);
-      }, EVERY_MS);
+        notifying = notifying.then(notify);
+      }, NOTIFY_MS);
     },
     async [Symbol.asyncDispose]() {
       clearTimeout(timer);
-      await telling.then(tell);
+      await notifying.then(notify);
     },
   };
 }

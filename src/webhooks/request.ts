@@ -1,4 +1,4 @@
-/** What a client may ask of a webhook (spec section 4.5, decisions section 5). */
+/** Validates the fields of a webhook that a client sends. */
 import { invalid } from '../base/errors.ts';
 import { PING, WEBHOOK_EVENT_TYPES, type WebhookEventType } from './event-types.ts';
 
@@ -11,11 +11,11 @@ export type CreateInput = {
   namespaces: readonly string[];
 };
 
-/** What is left out stays as it is. */
+/** Fields left out stay unchanged. */
 export type UpdateInput = {
   name?: string | null;
   url?: string | null;
-  /** Here null is a value: it removes the secret. */
+  /** Null removes the secret. */
   secret?: string | null;
   eventTypes?: readonly string[] | null;
   /** Names. */
@@ -26,13 +26,13 @@ export type UpdateInput = {
 /** Characters. */
 const MAX_NAME = 100;
 const MAX_SECRET = 256;
-/** Each takes a count of its webhooks and a row. */
+/** Each namespace takes a query of its quota and a row. */
 const MAX_NAMESPACES = 100;
 
-/** Names in lower case, each once, in the order given. */
-type Names = [string, ...string[]];
+/** Unique names in lower case, in the given order. */
+type NonEmptyNames = [string, ...string[]];
 
-/** The values, if they are allowed. What the `url` leads to is not looked at (`delivery/guard.ts`). @throws AppError 400 */
+/** @returns the valid values; `delivery/guard.ts` checks the address of `url`. @throws AppError 400 */
 export function checkCreation({ name, url, secret, eventTypes, namespaces }: CreateInput) {
   checkName(name);
   checkUrl(url);
@@ -51,11 +51,11 @@ export type Changes = {
   url?: string;
   secret?: string | null;
   eventTypes?: WebhookEventType[];
-  namespaces?: Names;
+  namespaces?: NonEmptyNames;
   active?: boolean;
 };
 
-/** As `checkCreation`, of what is there. @throws AppError 400 */
+/** `checkCreation` for the fields that are present. @throws AppError 400 */
 export function checkChanges(input: UpdateInput): Changes {
   const { name, url, secret, eventTypes, namespaces, active } = input;
   if (name != null) checkName(name);
@@ -71,48 +71,50 @@ export function checkChanges(input: UpdateInput): Changes {
   };
 }
 
-/** Of any script; it is shown to people and stands nowhere else. */
+/** Any script is allowed, because the name is only shown to people. */
 function checkName(name: string): void {
   const length = [...name].length;
   if (length < 1 || length > MAX_NAME || name.trim() === '' || /[\p{Cc}\p{Cs}]/u.test(name))
-    throw invalid('name', `must be 1 to ${MAX_NAME} characters, and no control characters`);
+    throw invalid('name', `must be 1 to ${MAX_NAME} characters, without control characters`);
 }
 
-/** All but this is the guard's. The URL standard takes white space at the ends, and line ends anywhere, in silence. */
+/** The guard checks the rest. The URL parser silently drops white space at the ends and line ends anywhere. */
 function checkUrl(url: string): void {
   if (/[\s\p{C}]/u.test(url)) throw invalid('url', 'must not contain white space');
 }
 
-/** It stands in no header, but receivers keep it in environments and files of one line. */
+/** The secret is in no header, but receivers keep it in environment variables and one-line files. */
 function checkSecret(secret: string): void {
   if (secret.length > MAX_SECRET || !/^[\x20-\x7e]+$/.test(secret))
     throw invalid('secret', `must be 1 to ${MAX_SECRET} printable ASCII characters`);
-  // Libraries of Standard Webhooks sign with the bytes that this stands for, and disagree about anything else.
+  // Standard Webhooks libraries sign with the decoded bytes, and treat invalid base64 differently.
   if (/^whsec_/.test(secret) && !isBase64(secret.slice('whsec_'.length)))
     throw invalid('secret', 'must have base64 after whsec_');
 }
 
-/** In the one form that every decoder takes: padded, and without bits that stand for nothing. */
+/** Canonical base64, which every decoder accepts: padded, and without unused bits. */
 function isBase64(text: string): boolean {
   return text !== '' && Buffer.from(text, 'base64').toString('base64') === text;
 }
 
 function checkTypes(types: readonly string[]): WebhookEventType[] {
-  if (types.length === 0) throw invalid('eventTypes', 'must name at least one');
+  if (types.length === 0) throw invalid('eventTypes', 'must contain at least one event type');
   return [...new Set(types)].map((type) => {
     const known = WEBHOOK_EVENT_TYPES.find((each) => each === type);
     if (known) return known;
     throw invalid(
       'eventTypes',
-      type === PING ? 'ping cannot be chosen: a test sends it' : 'each must be a known type',
+      type === PING
+        ? 'ping cannot be chosen: only a test sends it'
+        : 'must contain only known event types',
     );
   });
 }
 
-function checkNamespaces(names: readonly string[]): Names {
+function checkNamespaces(names: readonly string[]): NonEmptyNames {
   const [first, ...others] = new Set(names.map((name) => name.toLowerCase()));
-  if (first === undefined) throw invalid('namespaces', 'must name at least one');
+  if (first === undefined) throw invalid('namespaces', 'must contain at least one name');
   if (others.length >= MAX_NAMESPACES)
-    throw invalid('namespaces', `must be at most ${MAX_NAMESPACES}`);
+    throw invalid('namespaces', `must contain at most ${MAX_NAMESPACES} names`);
   return [first, ...others];
 }

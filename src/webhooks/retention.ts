@@ -1,13 +1,13 @@
-/** For how long deliveries are kept, and what is left of webhooks that were deleted. */
+/** Removes old deliveries, and the rows of deleted webhooks. */
 import type pg from 'pg';
 import { inPoolTransaction } from '../platform/database/client.ts';
 
-/** Longer than any delivery is tried. */
+/** Longer than the retries of a delivery take. */
 export const DELIVERY_DAYS = 30;
 
 const BATCH = 1_000;
 
-/** Removes a batch of those that are older. @returns whether there may be more */
+/** Removes a batch of deliveries older than `DELIVERY_DAYS`. @returns whether there may be more */
 export async function removeOldDeliveries({ pool }: { pool: pg.Pool }): Promise<boolean> {
   return inPoolTransaction(pool, async (client) => {
     // Ids sort by time of creation, so the oldest are the first of the primary key.
@@ -26,8 +26,8 @@ export async function removeOldDeliveries({ pool }: { pool: pg.Pool }): Promise<
 }
 
 /**
- * Removes a batch of the deliveries of a deleted webhook, and with the last of them its row. One that was deleted
- * just now is left alone, because its events may be on their way into deliveries. @returns whether there may be more
+ * Removes a batch of the deliveries of a deleted webhook, and its row with the last batch. It waits a minute after the
+ * deletion, because the dispatcher may still be writing deliveries. @returns whether there may be more
  */
 export async function removeDeletedWebhooks({ pool }: { pool: pg.Pool }): Promise<boolean> {
   return inPoolTransaction(pool, async (client) => {
@@ -51,8 +51,8 @@ export async function removeDeletedWebhooks({ pool }: { pool: pg.Pool }): Promis
 }
 
 /**
- * Removes them with the messages of which no other delivery is left. The messages are locked first, and only then is
- * it looked for other deliveries: `redeliver` adds one under the same lock.
+ * Removes deliveries, and messages without another delivery. The messages are locked before the search for other
+ * deliveries, because `redeliver` adds a delivery under the same lock.
  */
 async function removeDeliveries(client: pg.PoolClient, ids: readonly string[]): Promise<void> {
   if (ids.length === 0) return;

@@ -1,15 +1,15 @@
 /**
- * The secrets of webhooks, with which receivers verify what they get.
+ * Encrypts the signing secrets of webhooks.
  *
- * They must be known to sign, so they are not hashed but sealed, under a key that is never in the database, and for
- * one webhook, so that a row's secret cannot be moved to another.
+ * Signing needs the plain secret, so it is encrypted and not hashed. The key is never in the database, and the ciphertext
+ * is bound to the webhook, so that a secret cannot be moved to the row of another webhook.
  */
 import type { Keys } from '../platform/crypto/keys.ts';
 import { open, seal } from '../platform/crypto/keys.ts';
 
 export type WebhookSecrets = {
   seal(webhookId: string, secret: string): Uint8Array<ArrayBuffer>;
-  /** @throws Error when the key is another, or the bytes were changed. */
+  /** @throws Error when the key is a different one, or the bytes were changed */
   open(webhookId: string, sealed: Uint8Array): string;
 };
 
@@ -21,7 +21,7 @@ export function createWebhookSecrets(keys: Keys): WebhookSecrets {
   };
 }
 
-/** For so long a secret goes on signing beside the one that took its place. */
+/** How long the previous secret signs as well after a new one was set. */
 export const FORMER_MS = 24 * 3_600_000;
 
 /** The columns of a webhook that hold its secrets. */
@@ -32,13 +32,12 @@ export type SealedSecrets = {
 };
 
 /**
- * What becomes of them when a secret is set. The one before signs beside it for a day, so that receivers can change
- * over without refusing anything. The same secret again changes nothing: a client that repeats its request would
- * otherwise end the former one.
- * @param secret null removes it, and the former with it: nothing is signed any more
+ * The columns after a secret is set. The previous secret signs as well for a day, so that receivers can switch without
+ * refusing deliveries. Setting the same secret changes nothing; otherwise a repeated request would end the previous one.
+ * @param secret null removes both secrets, so nothing is signed any more
  * @returns undefined when nothing changes
  */
-export function rotated(
+export function rotateSecret(
   secrets: WebhookSecrets,
   webhookId: string,
   before: SealedSecrets['secret'],
@@ -55,7 +54,7 @@ export function rotated(
   };
 }
 
-/** Null when the server has another key by now: such a secret signs nothing, and a new one takes its place. */
+/** Null when the server key has changed: such a secret cannot sign any more. */
 function openOrNull(secrets: WebhookSecrets, webhookId: string, sealed: Uint8Array): string | null {
   try {
     return secrets.open(webhookId, sealed);

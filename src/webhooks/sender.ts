@@ -1,16 +1,16 @@
 /**
- * Sends what is due. Every server that answers requests has one.
+ * Sends due deliveries. Every server that answers requests runs one sender.
  *
- * It claims webhooks that have something due (`queue.ts`), reads a few deliveries of each, sends them, and records
- * what came of it (`recorder.ts`), until nothing of a webhook is due; then it lets go of the webhook. All webhooks
- * share the statements of one round: claim, read, let go. A round follows when something was added, when a webhook
- * has little left in hand, and every second, for what is due again.
+ * The sender claims webhooks with due deliveries (`claims.ts`), reads a few deliveries of each, sends them, records the
+ * results (`recorder.ts`), and releases a webhook when none of its deliveries is due. One round serves all claimed webhooks:
+ * claim, read, release. A round starts when a delivery was added, when a webhook has few deliveries left in memory, and
+ * every second for retries.
  *
- * A dead or slow endpoint delays nobody else: a webhook has at most eight attempts at once, and one while it fails; a
- * server has so many webhooks at once, and so many of one namespace (`places.ts`); where places are short, one that has
- * been sent for five seconds gives way.
+ * A dead or slow endpoint must not delay the rest. A webhook has at most eight concurrent attempts, and one while it fails.
+ * The number of claimed webhooks is limited per server and per namespace (`concurrency-limits.ts`); at a limit, a webhook
+ * gives up its slot after five seconds.
  *
- * What was sent and not recorded is sent again, under the same `webhook-id`: at least once.
+ * Delivery is at least once: an attempt without a recorded result is repeated under the same `webhook-id`.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -19,31 +19,31 @@ import type { Logger } from '../base/log.ts';
 import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
-import { isDatabaseAway, isResourceExhausted } from '../platform/database/outage.ts';
+import { isDatabaseUnavailable, isResourceExhausted } from '../platform/database/outage.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { Metrics } from '../platform/metrics/metrics.ts';
+import * as claims from './claims.ts';
 import { ConcurrencyLimits } from './concurrency-limits.ts';
-import { type Attempt, attempt, type Means } from './delivery/attempt.ts';
+import { type Attempt, type AttemptDeps, attemptDelivery } from './delivery/attempt.ts';
 import { isSuccess } from './delivery/outcomes.ts';
-import { bodyOf, type StoredMessage } from './delivery/payload.ts';
+import { renderBody, type StoredMessage } from './delivery/payload.ts';
 import { nextDelay } from './delivery/schedule.ts';
 import { EndpointQueue } from './endpoint-queue.ts';
-import * as queue from './queue.ts';
-import { openRecorder, type Result } from './recorder.ts';
-import { switchedOff } from './unwanted.ts';
+import { openRecorder, type Recorder, type Result } from './recorder.ts';
+import { endUnwantedDeliveries } from './unwanted.ts';
 import type { WebhookDeps } from './webhooks.ts';
 
-/** For how long a webhook is sent for while others wait for its place. */
+/** How long a webhook keeps its slot while other webhooks wait for one. */
 const TURN_MS = 5_000;
-/** Between looks for what is due again, or was left by a server that died. */
-const LOOK_MS = 1_000;
-/** What ends within so many milliseconds is followed by one round. */
+/** Interval of looking for due retries, and for webhooks of a server that died. */
+const POLL_MS = 1_000;
+/** Requests for a round within this time share one round. */
 const GATHER_MS = 4;
-/** After a round that failed, and when this machine is short of something. */
+/** After a failed round, and while this machine is out of a resource. */
 const PAUSE_MS = 1_000;
-/** For how long a stop waits for what has begun. An attempt that is given up then is made again. */
+/** How long shutdown waits for running attempts. Attempts aborted after that are repeated. */
 const STOP_MS = 3_000;
-/** Until an attempt is made again that the database refused to record. */
+/** Delay before an attempt is repeated whose result the database refused to record. */
 const UNRECORDED_MS = 60_000;
 
 type Deps = {
@@ -57,266 +57,335 @@ type Deps = {
   webhooks: WebhookDeps;
 };
 
-/** Owns its attempts until it is disposed. */
-export async function startSender(services: Deps, means: Means): Promise<AsyncDisposable> {
-  const { pool, bus, log } = services;
-  const serverId = services.cluster.members.id;
-  const stopping = new AbortController();
-  const givingUp = new AbortController();
-  const pause = (ms: number) => delay(ms, undefined, { signal: stopping.signal }).catch(() => {});
-  const lines = new Map<string, EndpointQueue>();
-  const running = new Set<Promise<void>>();
-  const recorder = openRecorder(services, (webhookId) => {
-    const line = lines.get(webhookId);
-    if (!line) return run(switchedOff(services, webhookId));
-    // It is read again, and found to be off.
-    line.requeue();
-    line.isDrained = false;
-    void wantRound();
-  });
-  /** There may be more to claim when a place is free. */
-  let isShort = false;
-  let isRoundWanted = false;
-  /** What the next round looks for first: what came, or also what gets due by itself. */
-  let look: 'came' | 'due' | null = null;
-  let rounds: Promise<void> | undefined;
+/** Starts the sender, which owns its attempts until it is disposed. */
+export async function startSender(
+  services: Deps,
+  attemptDeps: AttemptDeps,
+): Promise<AsyncDisposable> {
+  const sender = new Sender(services, attemptDeps);
+  await sender.start();
+  return sender;
+}
 
-  /** Has an owner until its end: a stop waits for it. */
-  function run(work: Promise<void>): void {
-    const owned = work.catch((error) => log.error({ err: error }, 'sending webhooks'));
-    running.add(owned);
-    void owned.then(() => running.delete(owned));
+/** A read of one webhook's due deliveries. */
+type QueueRead = claims.ReadRequest & { queue: EndpointQueue };
+
+class Sender implements AsyncDisposable {
+  readonly #services: Deps;
+  readonly #attemptDeps: AttemptDeps;
+  readonly #serverId: string;
+  readonly #recorder: Recorder;
+  /** The claimed webhooks, by id. */
+  readonly #queues = new Map<string, EndpointQueue>();
+  /** Work that shutdown waits for. */
+  readonly #running = new Set<Promise<void>>();
+  readonly #stopping = new AbortController();
+  readonly #abortingAttempts = new AbortController();
+  #listening: Promise<void> = Promise.resolve();
+  #rounds: Promise<void> | undefined;
+  #isRoundRequested = false;
+  /** A limit was reached, so unclaimed webhooks may wait for a free slot. */
+  #isLimited = false;
+  /** What the next round looks for: added deliveries, or retries that became due as well. */
+  #poll: 'added' | 'due' | null = null;
+
+  constructor(services: Deps, attemptDeps: AttemptDeps) {
+    this.#services = services;
+    this.#attemptDeps = attemptDeps;
+    this.#serverId = services.cluster.members.id;
+    this.#recorder = openRecorder(services, (webhookId) => this.#onSwitchedOff(webhookId));
   }
 
-  /** A round, or another after the one under way. Never rejects. */
-  function wantRound(): Promise<void> {
-    isRoundWanted = true;
-    rounds ??= (async () => {
-      while (isRoundWanted && !stopping.signal.aborted) {
-        isRoundWanted = false;
-        try {
-          await lookAround();
-          await readMore();
-          await release();
-        } catch (error) {
-          if (isDatabaseAway(error)) log.debug({ err: error }, 'webhooks wait for the database');
-          else log.error({ err: error }, 'sending webhooks: again in a second');
-          isRoundWanted = true;
-          await pause(PAUSE_MS);
-        }
-        if (isRoundWanted) await pause(GATHER_MS);
-      }
-    })().finally(() => {
-      rounds = undefined;
-      if (isRoundWanted && !stopping.signal.aborted) void wantRound();
+  /** Releases the claims of an earlier process with the same server id, then starts sending. */
+  async start(): Promise<void> {
+    await claims.releaseAll(this.#services.pool, this.#serverId);
+    this.#listening = this.#listen();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const { pool, log } = this.#services;
+    this.#stopping.abort();
+    await this.#listening;
+    await this.#rounds;
+    for (const queue of this.#queues.values()) queue.requeue();
+    const ended = Promise.all(this.#running);
+    await Promise.race([ended, delay(STOP_MS, undefined, { ref: false })]);
+    this.#abortingAttempts.abort();
+    await this.#recorder.close();
+    await Promise.all(this.#running);
+    await claims.releaseAll(pool, this.#serverId).catch((error) => {
+      log.debug({ err: error }, 'claimed webhooks were not released');
     });
-    return rounds;
   }
 
-  async function lookAround(): Promise<void> {
-    const why = look;
-    look = null;
-    try {
-      if (why) await noticeWhatCame(why === 'due');
-      if (why || isShort) await claimMore();
-    } catch (error) {
-      look ??= why;
-      throw error;
+  async #listen(): Promise<void> {
+    for await (const why of this.#services.bus.wakes(
+      'deliveries',
+      this.#stopping.signal,
+      POLL_MS,
+    )) {
+      this.#poll = why === 'wake' ? (this.#poll ?? 'added') : 'due';
+      this.#requestRound();
     }
   }
 
-  async function claimMore(): Promise<void> {
-    const before = new ConcurrencyLimits(lines.values());
-    const claimed = before.isFull ? [] : await queue.claim(pool, serverId, before.range);
-    for (const { webhookId, namespaceId } of claimed)
-      lines.set(webhookId, new EndpointQueue(webhookId, namespaceId));
-    const places = new ConcurrencyLimits(lines.values());
-    isShort = places.isShort;
-    for (const line of lines.values()) {
-      if (!places.isWanted(line) || line.yieldsSlot || Date.now() - line.since < TURN_MS) continue;
-      line.yieldsSlot = true;
-      line.requeue();
+  #onSwitchedOff(webhookId: string): void {
+    const queue = this.#queues.get(webhookId);
+    if (!queue) return this.#track(endUnwantedDeliveries(this.#services, webhookId));
+    // The next read finds the webhook switched off and ends its deliveries.
+    queue.requeue();
+    queue.isDrained = false;
+    this.#requestRound();
+  }
+
+  /** Shutdown waits for tracked work. */
+  #track(work: Promise<void>): void {
+    const { log } = this.#services;
+    const tracked = work.catch((error) => log.error({ err: error }, 'sending webhooks failed'));
+    this.#running.add(tracked);
+    void tracked.then(() => this.#running.delete(tracked));
+  }
+
+  async #pause(ms: number): Promise<void> {
+    await delay(ms, undefined, { signal: this.#stopping.signal }).catch(() => {});
+  }
+
+  /** Starts a round, or another one after the current round. */
+  #requestRound(): void {
+    this.#isRoundRequested = true;
+    this.#rounds ??= this.#runRounds().finally(() => {
+      this.#rounds = undefined;
+      if (this.#isRoundRequested && !this.#stopping.signal.aborted) this.#requestRound();
+    });
+  }
+
+  /** Runs rounds until none is requested. Never rejects. */
+  async #runRounds(): Promise<void> {
+    const { log } = this.#services;
+    while (this.#isRoundRequested && !this.#stopping.signal.aborted) {
+      this.#isRoundRequested = false;
+      try {
+        await this.#findWork();
+        await this.#readDeliveries();
+        await this.#release();
+      } catch (error) {
+        if (isDatabaseUnavailable(error))
+          log.debug({ err: error }, 'webhooks wait for the database');
+        else log.error({ err: error }, 'sending webhooks failed; retrying in a second');
+        this.#isRoundRequested = true;
+        await this.#pause(PAUSE_MS);
+      }
+      if (this.#isRoundRequested) await this.#pause(GATHER_MS);
+    }
+  }
+
+  async #findWork(): Promise<void> {
+    const poll = this.#poll;
+    this.#poll = null;
+    try {
+      if (poll) await this.#refreshClaimed(poll === 'due');
+      if (poll || this.#isLimited) await this.#claim();
+    } catch (error) {
+      this.#poll ??= poll;
+      throw error;
     }
   }
 
   /**
-   * Finds out which webhooks got something while they were sent for.
-   * @param all also what gets due again by itself
+   * Finds the claimed webhooks that have deliveries to read again.
+   * @param all also those whose retries may have become due
    */
-  async function noticeWhatCame(all: boolean): Promise<void> {
-    if (!all && !lines.values().some(({ isDrained: dry }) => dry)) return;
-    for (const { webhookId, namespaceId, due } of await queue.readHeld(pool, serverId)) {
-      const line = lines.get(webhookId);
-      if (line) line.isDrained &&= !all && line.endpoint?.seen === due;
-      // The answer to its claim was lost with a connection.
-      else lines.set(webhookId, new EndpointQueue(webhookId, namespaceId));
+  async #refreshClaimed(all: boolean): Promise<void> {
+    if (!all && !this.#queues.values().some(({ isDrained }) => isDrained)) return;
+    const claimed = await claims.readClaimed(this.#services.pool, this.#serverId);
+    for (const { webhookId, namespaceId, due } of claimed) {
+      const queue = this.#queues.get(webhookId);
+      if (queue) queue.isDrained &&= !all && queue.endpoint?.seen === due;
+      // The connection broke before the claim was answered.
+      else this.#queues.set(webhookId, new EndpointQueue(webhookId, namespaceId));
     }
   }
 
-  async function readMore(): Promise<void> {
-    const wanting = lines
-      .values()
-      .filter(({ wanted }) => wanted > 0)
-      .toArray();
-    if (wanting.length === 0) return;
-    const ids = wanting.map(({ webhookId }) => webhookId);
-    const endpoints = new Map(
-      (await queue.readEndpoints(pool, serverId, ids)).map((one) => [one.webhookId, one]),
+  async #claim(): Promise<void> {
+    const before = new ConcurrencyLimits(this.#queues.values());
+    const claimed = before.isFull
+      ? []
+      : await claims.claim(this.#services.pool, this.#serverId, before.range);
+    for (const { webhookId, namespaceId } of claimed)
+      this.#queues.set(webhookId, new EndpointQueue(webhookId, namespaceId));
+    const limits = new ConcurrencyLimits(this.#queues.values());
+    this.#isLimited = limits.isLimiting;
+    for (const queue of this.#queues.values()) {
+      const isTurnOver = Date.now() - queue.claimedAt >= TURN_MS;
+      if (!limits.isSlotWanted(queue) || queue.yieldsSlot || !isTurnOver) continue;
+      queue.yieldsSlot = true;
+      queue.requeue();
+    }
+  }
+
+  async #readDeliveries(): Promise<void> {
+    const reads = await this.#refreshEndpoints();
+    if (reads.length === 0) return;
+    const due = Map.groupBy(
+      await claims.readDue(this.#services.pool, reads),
+      ({ webhookId }) => webhookId,
     );
-    const reading: (queue.Want & { line: EndpointQueue })[] = [];
-    for (const line of wanting) {
-      const { webhookId, wanted } = line;
+    for (const { queue, webhookId, limit } of reads) {
+      queue.add(due.get(webhookId) ?? [], limit);
+      this.#startAttempts(queue);
+    }
+  }
+
+  /** Reads the endpoints of the queues that want deliveries. @returns what to read for those that are on */
+  async #refreshEndpoints(): Promise<QueueRead[]> {
+    const hungry = this.#queues
+      .values()
+      .filter(({ readLimit }) => readLimit > 0)
+      .toArray();
+    if (hungry.length === 0) return [];
+    const ids = hungry.map(({ webhookId }) => webhookId);
+    const endpoints = new Map(
+      (await claims.readEndpoints(this.#services.pool, this.#serverId, ids)).map((endpoint) => [
+        endpoint.webhookId,
+        endpoint,
+      ]),
+    );
+    const reads: QueueRead[] = [];
+    for (const queue of hungry) {
+      const { webhookId, readLimit } = queue;
       const endpoint = endpoints.get(webhookId);
       if (!endpoint) {
-        // Another server has it, which took this one for dead. What has begun ends here.
-        line.requeue();
-        lines.delete(webhookId);
+        // Another server took this one for dead and claimed the webhook. Attempts that run end here.
+        queue.requeue();
+        this.#queues.delete(webhookId);
         continue;
       }
-      line.leadsTo(endpoint, (sealed) => openSecret(webhookId, sealed));
-      // As it is now: what is recorded while it is read may look pending in what is read.
-      const held = new Set(line.held);
-      if (endpoint.state === 'on') reading.push({ line, webhookId, limit: wanted, held });
-      else if (endpoint.state === 'deleted') line.isDrained = true;
-      else run(endPending(line));
+      queue.setEndpoint(endpoint, (sealed) => this.#openSecret(webhookId, sealed));
+      // A copy: a delivery that is recorded during the read may still look pending in the rows.
+      const held = new Set(queue.heldIds);
+      if (endpoint.state === 'on') reads.push({ queue, webhookId, limit: readLimit, held });
+      else if (endpoint.state === 'deleted') queue.isDrained = true;
+      else this.#track(this.#endPending(queue));
     }
-    if (reading.length === 0) return;
-    const due = Map.groupBy(await queue.readDue(pool, reading), (one) => one.webhookId);
-    for (const { line, webhookId, limit } of reading) {
-      line.take(due.get(webhookId) ?? [], limit);
-      begin(line);
-    }
+    return reads;
   }
 
-  /** None of a secret that this server cannot open, because its key was lost: a receiver refuses what is not signed. */
-  function openSecret(webhookId: string, sealed: Buffer): string[] {
+  /** @returns no secret when the server key was lost: the delivery is unsigned, and a verifying receiver refuses it. */
+  #openSecret(webhookId: string, sealed: Buffer): string[] {
+    const { webhooks, log } = this.#services;
     try {
-      return [services.webhooks.secrets.open(webhookId, sealed)];
+      return [webhooks.secrets.open(webhookId, sealed)];
     } catch (error) {
-      log.error({ err: error, webhook: webhookId }, 'a secret of a webhook cannot be opened');
+      log.error({ err: error, webhook: webhookId }, 'the secret of a webhook cannot be decrypted');
       return [];
     }
   }
 
-  /** Of a webhook that is off. */
-  async function endPending(line: EndpointQueue): Promise<void> {
-    line.halted = true;
+  /** Ends the pending deliveries of a webhook that is off. */
+  async #endPending(queue: EndpointQueue): Promise<void> {
+    queue.isHalted = true;
     try {
-      await switchedOff(services, line.webhookId);
-      line.isDrained = true;
+      await endUnwantedDeliveries(this.#services, queue.webhookId);
+      queue.isDrained = true;
     } catch (error) {
-      await pause(PAUSE_MS);
+      await this.#pause(PAUSE_MS);
       throw error;
     } finally {
-      line.halted = false;
-      void wantRound();
+      queue.isHalted = false;
+      this.#requestRound();
     }
   }
 
-  async function release(): Promise<void> {
-    const done = lines
+  /** Releases the webhooks that have nothing in memory and nothing due, or that yield their slot. */
+  async #release(): Promise<void> {
+    const done = this.#queues
       .values()
       .filter(({ isDone }) => isDone)
       .toArray();
     if (done.length === 0) return;
-    const freed = await queue.release(
-      pool,
-      serverId,
-      done.map(({ webhookId, endpoint, isDrained: dry }) => ({
+    const released = await claims.release(
+      this.#services.pool,
+      this.#serverId,
+      done.map(({ webhookId, endpoint, isDrained }) => ({
         webhookId,
         seen: endpoint?.seen ?? '',
-        giveWay: !dry,
+        yieldsSlot: !isDrained,
         deleted: endpoint?.state === 'deleted',
       })),
     );
-    for (const id of freed) lines.delete(id);
-    if (freed.length > 0 && isShort) isRoundWanted = true;
-    for (const line of done)
-      if (lines.has(line.webhookId)) {
-        line.isDrained = false;
-        isRoundWanted = true;
+    for (const id of released) this.#queues.delete(id);
+    if (released.length > 0 && this.#isLimited) this.#isRoundRequested = true;
+    for (const queue of done)
+      if (this.#queues.has(queue.webhookId)) {
+        queue.isDrained = false;
+        this.#isRoundRequested = true;
       }
   }
 
-  function begin(line: EndpointQueue): void {
-    if (stopping.signal.aborted) return;
-    for (let due = line.next(); due; due = line.next()) {
-      line.sending++;
-      run(deliver(line, due));
+  #startAttempts(queue: EndpointQueue): void {
+    if (this.#stopping.signal.aborted) return;
+    for (let due = queue.next(); due; due = queue.next()) {
+      queue.sending++;
+      this.#track(this.#deliver(queue, due));
     }
   }
 
-  async function deliver(line: EndpointQueue, { id, attempts, message }: queue.Due): Promise<void> {
-    const { endpoint, secrets } = line;
+  /** Makes one attempt of a delivery and records the result. Never rejects while the endpoint is known. */
+  async #deliver(queue: EndpointQueue, due: claims.DueDelivery): Promise<void> {
+    const { endpoint } = queue;
     if (!endpoint) throw new Error('a delivery was read without its endpoint');
     try {
-      let tried: Attempt | null = null;
-      try {
-        tried = message && (await send(endpoint, secrets, message));
-      } finally {
-        line.sending--;
-      }
-      const result = resultOf(tried, attempts);
-      if (tried) line.heard(result.status !== 'succeeded');
-      if (result.gone) line.halted = true;
-      begin(line);
-      observe(services, tried, attempts, message);
-      await recorder.record({
-        ...{ deliveryId: id, webhookId: line.webhookId, url: endpoint.url, attempts },
-        ...result,
-      });
-      if (result.status !== 'pending') services.metrics.deliveryEnded(result.status);
-      if (result.gone) line.halted = false;
+      await this.#attemptAndRecord(queue, endpoint, due);
     } catch (error) {
-      if (stopping.signal.aborted) return;
-      // Nothing is known of the endpoint then: this machine could not send, or the database not record.
-      log.error({ err: error, delivery: id }, 'a delivery of a webhook is to be sent again');
-      await pause(isResourceExhausted(error) ? PAUSE_MS : UNRECORDED_MS);
-      line.halted = false;
-      line.isDrained = false;
+      if (this.#stopping.signal.aborted) return;
+      // The endpoint is not at fault: this machine could not send, or the database refused the result.
+      const { log } = this.#services;
+      log.error({ err: error, delivery: due.id }, 'a webhook delivery will be sent again');
+      await this.#pause(isResourceExhausted(error) ? PAUSE_MS : UNRECORDED_MS);
+      queue.isHalted = false;
+      queue.isDrained = false;
     } finally {
-      line.held.delete(id);
-      if (line.wanted > 0 || line.isDone) void wantRound();
+      queue.heldIds.delete(due.id);
+      if (queue.readLimit > 0 || queue.isDone) this.#requestRound();
     }
   }
 
-  function send(
-    endpoint: queue.Endpoint,
+  async #attemptAndRecord(
+    queue: EndpointQueue,
+    endpoint: claims.Endpoint,
+    { id, attempts, message }: claims.DueDelivery,
+  ): Promise<void> {
+    let tried: Attempt | null = null;
+    try {
+      tried = message && (await this.#send(endpoint, queue.secrets, message));
+    } finally {
+      queue.sending--;
+    }
+    const result = resultOf(tried, attempts);
+    if (tried) queue.noteResult(result.status !== 'succeeded');
+    if (result.gone) queue.isHalted = true;
+    this.#startAttempts(queue);
+    observeAttempt(this.#services, tried, attempts, message);
+    await this.#recorder.record({
+      ...{ deliveryId: id, webhookId: queue.webhookId, url: endpoint.url, attempts },
+      ...result,
+    });
+    if (result.status !== 'pending') this.#services.metrics.deliveryEnded(result.status);
+    if (result.gone) queue.isHalted = false;
+  }
+
+  #send(
+    { webhookId, url }: claims.Endpoint,
     secrets: readonly string[],
     message: StoredMessage,
   ): Promise<Attempt> {
-    const { webhookId, url } = endpoint;
-    const body = bodyOf(services, message);
-    return attempt(means, { webhookId, url, secrets, id: message.id, body }, givingUp.signal);
+    const body = renderBody(this.#services, message);
+    const content = { webhookId, url, secrets, id: message.id, body };
+    return attemptDelivery(this.#attemptDeps, content, this.#abortingAttempts.signal);
   }
-
-  await queue.releaseAll(pool, serverId);
-  const working = (async () => {
-    for await (const why of bus.wakes('deliveries', stopping.signal, LOOK_MS)) {
-      look = why === 'wake' ? (look ?? 'came') : 'due';
-      void wantRound();
-    }
-  })();
-
-  return {
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await working;
-      await rounds;
-      for (const line of lines.values()) line.requeue();
-      const ended = Promise.all(running);
-      await Promise.race([ended, delay(STOP_MS, undefined, { ref: false })]);
-      givingUp.abort();
-      await recorder.close();
-      await Promise.all(running);
-      await queue.releaseAll(pool, serverId).catch((error) => {
-        log.debug({ err: error }, 'webhooks were not let go of');
-      });
-    },
-  };
 }
 
-/** What becomes of a delivery. @param tried null when its message is gone */
+/** The result to record. @param tried null when the message of the delivery was removed */
 function resultOf(
   tried: Attempt | null,
   attempts: number,
@@ -330,7 +399,7 @@ function resultOf(
   return { tried: rest, status: wait === null ? 'failed' : 'pending', delay: wait, gone };
 }
 
-function observe(
+function observeAttempt(
   { metrics }: Deps,
   tried: Attempt | null,
   attempts: number,

@@ -1,24 +1,24 @@
-/** Deliveries that are still pending and must not be sent any more. */
+/** Ends pending deliveries that must not be sent any more. */
 import type pg from 'pg';
 import { PING } from './event-types.ts';
 
-/** What their outcome is; nothing was sent. */
-export const OFF = 'webhook_off';
+/** Outcome of these deliveries: nothing was sent. */
+export const WEBHOOK_OFF = 'webhook_off';
 
 const BATCH = 1_000;
 
 /**
- * Ends what is pending of a webhook that is off, and of one that is on what came from namespaces that it does not
- * list any more: to be called after the commit that switched it off or took a namespace out. In batches, because
- * there may be a backlog. It does nothing that is not so by then, so whoever meets such deliveries may call it.
- * @param batches the most, for who leaves the rest to the sender; 50,000 deliveries take some 4 seconds
+ * Ends all pending deliveries of a webhook that is off, or those from namespaces that were removed from the webhook. Call it
+ * after the commit of that change; it reads the current state, so a repeated call is harmless. It works in batches, because
+ * there may be a backlog.
+ * @param batches the maximum; the sender ends the rest. 50,000 deliveries take about 4 seconds
  */
-export async function switchedOff(
+export async function endUnwantedDeliveries(
   { pool }: { pool: pg.Pool },
   webhookId: string,
   batches = Number.POSITIVE_INFINITY,
 ): Promise<void> {
-  // Where the batch before has ended: without it each would pass over all that stays pending.
+  // The end of the previous batch: without it each batch would scan all deliveries that stay pending.
   let after: [Date, string] = [new Date(0), ''];
   for (let batch = 0; batch < batches; batch++) {
     const { rows } = await pool.query<{ id: string; due: Date }>(
@@ -32,8 +32,8 @@ export async function switchedOff(
              where listed.webhook_id = webhook.id and listed.namespace_id = delivery.namespace_id))
          order by delivery.next_attempt_at, delivery.id limit ${BATCH}
        ), ended as (
-         -- Not by the status, for which the planner may take the index of what is pending, by id: a scan for each.
-         update deliveries set status = 'failed', outcome = '${OFF}', next_attempt_at = null,
+         -- No test of the status: for that the planner may scan the index of pending deliveries once per id.
+         update deliveries set status = 'failed', outcome = '${WEBHOOK_OFF}', next_attempt_at = null,
            updated_at = now(), completed_at = now()
          from unwanted where deliveries.id = unwanted.id and deliveries.completed_at is null
          returning deliveries.id

@@ -1,6 +1,5 @@
 /**
- * Webhooks, for those who may see them (`access.ts`): find and list. What changes them stands in `changes.ts`, what
- * they were sent in `deliveries.ts`.
+ * Reading webhooks; permissions are in `access.ts`, changes in `changes.ts`, deliveries in `deliveries.ts`.
  */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -8,22 +7,27 @@ import { forbidden, notFound } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import { NEWEST, readSlice } from '../platform/database/keyset.ts';
+import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   type OffsetPage,
-  type PageRequest,
-  type Slice,
-  type SliceRequest,
+  type OffsetPageRequest,
   toOffset,
 } from '../platform/database/paging.ts';
-import { demandAll, demandAny, demandRead, visibleTo } from './access.ts';
+import {
+  demandAdministerWebhooks,
+  demandListWebhooks,
+  demandReadWebhook,
+  webhooksVisibleTo,
+} from './access.ts';
 import type { AddressGuard } from './delivery/guard.ts';
 import type { WebhookEventType } from './event-types.ts';
 import type { WebhookSecrets } from './secrets.ts';
 
-export { dataToSend } from './delivery/payload.ts';
+export { renderData as dataToSend } from './delivery/payload.ts';
 
-/** Why a webhook is off that nobody switched off: its endpoint answered 410, or failed for five days. */
+/** Why the server switched a webhook off: its endpoint answered 410, or failed for five days. */
 export type OffReason = 'gone' | 'failing';
 
 export type Webhook = {
@@ -35,7 +39,7 @@ export type Webhook = {
   namespaces: string[];
   namespaceIds: string[];
   hasSecret: boolean;
-  /** Until when the secret before signs too; null when none does. */
+  /** Until when the previous secret signs as well; null when none does. */
   formerUntil: Date | null;
   active: boolean;
   offReason: OffReason | null;
@@ -44,16 +48,16 @@ export type Webhook = {
   updatedAt: Date;
 };
 
-/** What delivering and changing webhooks needs beside the database. */
+/** Dependencies of delivering and changing webhooks, beside the database. */
 export type WebhookDeps = {
-  /** Where webhooks may lead. */
+  /** Decides which addresses webhooks may be sent to. */
   guard: AddressGuard;
-  /** Seals the secrets that they sign with. */
+  /** Encrypts the signing secrets. */
   secrets: WebhookSecrets;
 };
 
 type Deps = { db: Db };
-/** The columns of which it is made. */
+/** The columns that `toWebhook` reads. */
 export const webhookColumns = {
   id: true,
   name: true,
@@ -85,7 +89,7 @@ export function toWebhook({ secret, namespaces, ...row }: WebhookRow): Webhook {
   };
 }
 
-/** @throws AppError 401, 403 for who may administer none of its namespaces, 404 */
+/** @throws AppError 401, 403 when the viewer administers none of its namespaces, 404 */
 export async function getWebhook({ db }: Deps, viewer: Viewer, id: string): Promise<Webhook> {
   demandAccount(viewer);
   const row =
@@ -97,33 +101,33 @@ export async function getWebhook({ db }: Deps, viewer: Viewer, id: string): Prom
     }));
   if (!row) throw notFound('Webhook');
   const webhook = toWebhook(row);
-  demandRead(viewer, webhook.namespaceIds);
+  demandReadWebhook(viewer, webhook.namespaceIds);
   return webhook;
 }
 
-/** Those of the ids that the viewer may read. */
+/** The webhooks among `ids` that the viewer may read. */
 export async function findWebhooks(
   { db }: Deps,
   viewer: Viewer,
   ids: readonly string[],
 ): Promise<Webhook[]> {
   const rows = await db.webhook.findMany({
-    where: { AND: [{ id: { in: [...ids] } }, visibleTo(viewer)] },
+    where: { AND: [{ id: { in: [...ids] } }, webhooksVisibleTo(viewer)] },
     select: webhookColumns,
     relationLoadStrategy: 'join',
   });
   return rows.map(toWebhook);
 }
 
-/** All that the viewer may read, newest first. @throws AppError 400, 401, 403 */
+/** A numbered page of the webhooks that the viewer may read, newest first. @throws AppError 400, 401, 403 */
 export async function listWebhooks(
   { db }: Deps,
   viewer: Viewer,
-  { page, perPage }: PageRequest,
+  { page, perPage }: OffsetPageRequest,
 ): Promise<OffsetPage<Webhook>> {
   const range = toOffset({ page, perPage });
-  demandAny(viewer);
-  const where = visibleTo(viewer);
+  demandListWebhooks(viewer);
+  const where = webhooksVisibleTo(viewer);
   const [rows, total] = await Promise.all([
     db.webhook.findMany({
       where,
@@ -137,47 +141,47 @@ export async function listWebhooks(
   return { nodes: rows.map(toWebhook), page, perPage, total };
 }
 
-/** As `listWebhooks`, after a cursor, for the viewer alone. @throws AppError 400, 401, 403 */
+/** A page of `listWebhooks` after a cursor; `ofUser` must be the viewer. @throws AppError 400, 401, 403 */
 export async function sliceWebhooks(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<Webhook>> {
-  demandAny(viewer);
+  range: CursorPageRequest,
+): Promise<CursorPage<Webhook>> {
+  demandListWebhooks(viewer);
   if (demandAccount(viewer).userId !== ofUser)
-    throw forbidden("Another user's webhooks are not shown");
-  return readSlice(
+    throw forbidden("You cannot list another user's webhooks");
+  return readCursorPage(
     db.webhook,
-    NEWEST,
+    NEWEST_FIRST,
     range,
-    { where: visibleTo(viewer), select: webhookColumns },
+    { where: webhooksVisibleTo(viewer), select: webhookColumns },
     (rows: WebhookRow[]) => rows.map(toWebhook),
   );
 }
 
-/** Those that are told of a namespace's events, newest first. @throws AppError 400, 401, 403 */
-export async function sliceWebhooksOf(
+/** The webhooks that receive a namespace's events, newest first. @throws AppError 400, 401, 403 */
+export async function sliceNamespaceWebhooks(
   { db }: Deps,
   viewer: Viewer,
   namespaceId: string,
-  range: SliceRequest,
-): Promise<Slice<Webhook>> {
-  demandAll(viewer, [namespaceId]);
+  range: CursorPageRequest,
+): Promise<CursorPage<Webhook>> {
+  demandAdministerWebhooks(viewer, [namespaceId]);
   const where: Prisma.WebhookWhereInput = {
     deletedAt: null,
     namespaces: { some: { namespaceId } },
   };
-  return readSlice(
+  return readCursorPage(
     db.webhook,
-    NEWEST,
+    NEWEST_FIRST,
     range,
     { where, select: webhookColumns },
     (rows: WebhookRow[]) => rows.map(toWebhook),
   );
 }
 
-/** The row, which nobody else changes until the transaction ends. @throws AppError 404 */
+/** Locks the row until the transaction ends. @throws AppError 404 */
 export async function lockWebhook(tx: Prisma.TransactionClient, id: string): Promise<WebhookRow> {
   await tx.$executeRaw`select 1 from webhooks where id = ${id} for update`;
   const row = await tx.webhook.findUnique({

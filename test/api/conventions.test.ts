@@ -112,7 +112,7 @@ test('parameters are read from one place each', async () => {
 
 test('half of a surrogate pair is refused wherever a text is given', async () => {
   const half = '\ud800';
-  const message = (field: string) => `${field}: must not hold half of a surrogate pair`;
+  const message = (field: string) => `${field}: must not contain half of a surrogate pair`;
   const post = async (path: string, json: object) => {
     const answer = await alice.post(path, json);
     expect(answer.status).toBe(400);

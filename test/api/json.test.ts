@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { JsonFault, parseJson } from '../../src/platform/web/request-body.ts';
+import { JsonSyntaxError, parseJson } from '../../src/platform/web/request-body.ts';
 
 test.each([
   ['', 'line 1, column 1: expected a value, found the end'],
@@ -14,13 +14,13 @@ test.each([
   ['{"a": 01}', 'line 1, column 8: expected a comma or "}", found "1"'],
   ['{"a": "é\u{1f600}" x}', 'line 1, column 12: expected a comma or "}", found "x"'],
   ['{"a": "one\ntwo"}', 'line 1, column 11: U+000A in a string must be escaped'],
-  ['{"a": "C:\\dir"}', 'line 1, column 10: there is no such escape in JSON'],
-  ['{"a": "one}', 'line 1, column 7: this string has no end'],
+  ['{"a": "C:\\dir"}', 'line 1, column 10: this escape is not valid in JSON'],
+  ['{"a": "one}', 'line 1, column 7: this string is not closed'],
   ['{} {}', 'line 1, column 4: expected nothing more, found "{"'],
   ['\ufeff{}', 'line 1, column 1: expected a value, found U+FEFF'],
   ['// note\n{}', 'line 1, column 1: expected a value, found "/"'],
 ])('%j: %s', (text, message) => {
-  expect(() => parseJson(text)).toThrow(new JsonFault(message));
+  expect(() => parseJson(text)).toThrow(new JsonSyntaxError(message));
 });
 
 test('it takes and refuses what JSON.parse does, and finds a fault in all that is refused', () => {
@@ -67,7 +67,7 @@ test('it finds the fault in a body of the largest size in a moment, however deep
   ]) {
     // The time of this process, which does not grow with what else runs on the machine.
     const begun = process.cpuUsage();
-    expect(() => parseJson(text)).toThrow(JsonFault);
+    expect(() => parseJson(text)).toThrow(JsonSyntaxError);
     expect(process.cpuUsage(begun).user).toBeLessThan(1_000_000);
   }
 });

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { planLimits } from '../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Answer, startApp } from '../support/harness.ts';
 
@@ -38,7 +38,7 @@ test('every answer of the API shows the rate, whatever its status', async () => 
 });
 
 test('a credential has the rate of its plan, and no other pays for it', async () => {
-  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 8, perSecond: 4 } };
+  const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 8, perSecond: 4 } };
   await using app = await startApp({ config: { rateLimits: limits } });
   const alice = await app.user('alice', 'free');
   const bob = await app.user('bob', 'free');
@@ -73,7 +73,7 @@ test('a credential has the rate of its plan, and no other pays for it', async ()
 const minute = Array.from({ length: 60 }, (_, i) => i + 2);
 
 test('retry_after is the time until a request passes both the second and the minute', async () => {
-  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 3, perSecond: 3 } };
+  const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 3, perSecond: 3 } };
   await using app = await startApp({ config: { rateLimits: limits } });
   const alice = await app.user('alice', 'free');
   const answers = await Promise.all(Array.from({ length: 4 }, () => alice.get('/auth/v1/whoami')));
@@ -85,7 +85,7 @@ test('retry_after is the time until a request passes both the second and the min
 });
 
 test('a preflight shows the rate, on every path, and uses up nothing', async () => {
-  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 2, perSecond: 2 } };
+  const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 2, perSecond: 2 } };
   await using app = await startApp({ config: { rateLimits: limits } });
   const headers = { Origin: 'https://example.com', 'Access-Control-Request-Method': 'GET' };
   for (const path of ['/auth/v1/whoami', '/graphql', '/docs', '/alice/hello.git/info/refs']) {
@@ -98,9 +98,9 @@ test('a preflight shows the rate, on every path, and uses up nothing', async () 
 
 test('an address without credentials is limited, but health and version always answer', async () => {
   const limits = {
-    ...planLimits,
-    free: { ...planLimits.free, perMinute: 3, perSecond: 3 },
-    team: { ...planLimits.team, perMinute: 5, perSecond: 5 },
+    ...PLAN_LIMITS,
+    free: { ...PLAN_LIMITS.free, perMinute: 3, perSecond: 3 },
+    team: { ...PLAN_LIMITS.team, perMinute: 5, perSecond: 5 },
   };
   await using app = await startApp({ config: { rateLimits: limits } });
   const wrong = app.client('Bearer wrong');
@@ -125,7 +125,7 @@ test('an address without credentials is limited, but health and version always a
 });
 
 test('behind proxies that are trusted, an address is whom the last of them names', async () => {
-  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 1 } };
+  const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 1 } };
   const config = { rateLimits: limits, trustedProxies: ['loopback', '10.0.0.0/8'] };
   await using app = await startApp({ config });
   const statusOf = async (forwarded: string) =>

@@ -1,7 +1,7 @@
 /** Lists in every order, with every filter, at every place: the pages are those of a plain sort, the totals those of a count. */
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { onConnection } from '../../src/platform/database/client.ts';
+import { withConnection } from '../../src/platform/database/client.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
@@ -184,7 +184,7 @@ test('totals are exact after changes that are made at once, and those that are u
     error.code === '40P01' && !/list_counts/.test(`${error.where}`);
   const work = async () => {
     for (let round = 0; round < 60; round++)
-      await onConnection(app.pool, async (client) => {
+      await withConnection(app.pool, async (client) => {
         await client.query('begin');
         await change(client);
         await client.query(Math.random() < 0.8 ? 'commit' : 'rollback');

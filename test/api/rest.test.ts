@@ -1,6 +1,6 @@
 /** The walk over the table of routes, on one server. */
 import { afterAll } from 'vitest';
-import { planLimits } from '../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp } from '../support/harness.ts';
 import { walkRoutes } from '../support/rest/walk.ts';
@@ -13,7 +13,7 @@ walkRoutes(async () => {
   const webhooks = { allow: ['127.0.0.1'] };
   const config = { jobSlots: 1_000, webhooks };
   const loam = cleanup.use(await startApp({ config, overrides: { runner: fakeRunner() } }));
-  const free = { ...planLimits.free, perMinute: 1 };
-  const other = cleanup.use(await startApp({ config: { rateLimits: { ...planLimits, free } } }));
+  const free = { ...PLAN_LIMITS.free, perMinute: 1 };
+  const other = cleanup.use(await startApp({ config: { rateLimits: { ...PLAN_LIMITS, free } } }));
   return { loam, limited: (username) => other.user(username, 'free') };
 });

@@ -8,9 +8,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { pino } from 'pino';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import {
+  allowLongBody,
   type ConnectionLimits,
-  openServer,
-  takesLong,
+  createHttpServer,
 } from '../../src/platform/web/connections.ts';
 import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
@@ -251,7 +251,7 @@ test('a push takes as long as it flows, and is cut when it hardly does', async (
 
 test('a request that the server is slow to read is not cut', async () => {
   await using server = await bare({ slowMs: 200, bytesPerSecond: 1_000_000 }, async (req, res) => {
-    takesLong(req);
+    allowLongBody(req);
     await delay(1_000);
     let size = 0;
     for await (const chunk of req) size += chunk.length;
@@ -369,7 +369,7 @@ async function bare(
   limits: Partial<ConnectionLimits>,
   handler: (req: IncomingMessage, res: ServerResponse) => void,
 ) {
-  const server = openServer(async () => ({}), { checkMs: 50, ...limits });
+  const server = createHttpServer(async () => ({}), { checkMs: 50, ...limits });
   server.on('request', handler);
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');

@@ -1,10 +1,10 @@
-/** What events hold, and reading those of all namespaces with a place that is stored. */
+/** The contents of events, and reading events of all namespaces with a stored cursor. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { payloadToSend } from '../../src/jobs/jobs.ts';
 import type { JobEventData } from '../../src/jobs/payload.ts';
-import { placeNow } from '../../src/platform/events/cursor.ts';
+import { currentCursor } from '../../src/platform/events/cursor.ts';
 import { removeOldEvents } from '../../src/platform/events/outbox.ts';
-import { type EventPage, readAllEvents } from '../../src/platform/events/read.ts';
+import { type EventPage, followAllEvents } from '../../src/platform/events/read.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -35,12 +35,13 @@ const publish = (id: string, namespace = 'ns_x') =>
     [id, namespace],
   );
 
-/** Reads all events after a place until `stop`. */
+/** Reads all events after a cursor until `stop`. */
 function reader(after: string | null) {
   const abort = new AbortController();
   const pages: EventPage[] = [];
   const ended = (async () => {
-    for await (const page of readAllEvents(app.app.services, after, abort.signal)) pages.push(page);
+    for await (const page of followAllEvents(app.app.services, after, abort.signal))
+      pages.push(page);
   })();
   return {
     pages,
@@ -56,7 +57,7 @@ function reader(after: string | null) {
 const eventsOf = (subject: string) =>
   query('select type, data from events where subject = $1 order by xid, seq', [subject]);
 
-test('an event of a job holds the job as GET returns it, and nothing that is secret', async () => {
+test('an event of a job contains the job as GET returns it, and no secrets', async () => {
   const { id } = await submit(ada, {
     namespace: 'ada',
     name: 'whole',
@@ -80,7 +81,7 @@ test('an event of a job holds the job as GET returns it, and nothing that is sec
   const download = await app.anonymous.get(artifacts.download_url);
   expect(download.status).toBe(200);
   expect(failed.data.repositoryId).toMatch(/^repo_/);
-  // Those before hold what was true then, in the same form.
+  // Earlier events contain the job at that time, in the same form.
   expect(sent(queued)).toMatchObject({ status: 'queued', started_at: null, total_cost: '0.00' });
   expect(sent(running)).toMatchObject({ status: 'running', completed_at: null });
   for (const row of [queued, running]) {
@@ -95,7 +96,7 @@ test('an event of a job holds the job as GET returns it, and nothing that is sec
   });
 });
 
-test('an event is under 20 kB, whatever the job says', async () => {
+test('an event is smaller than 20 kB, whatever the job contains', async () => {
   const { id } = await submit(ada, {
     namespace: 'ada',
     name: 'x'.repeat(100),
@@ -118,7 +119,7 @@ test('an event is under 20 kB, whatever the job says', async () => {
   expect((await eventsOf(other))[0].data.job.command).toBe(short);
 });
 
-test('an event of a repository holds the repository as GET returns it, with what was pushed', async () => {
+test('an event of a repository contains the repository as GET returns it, and the push', async () => {
   await using workspace = await Workspace.open();
   const { body: created } = await ada.post('/auth/v1/repository/ada', { name: 'told' });
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/told'), 'told');
@@ -137,7 +138,7 @@ test('an event of a repository holds the repository as GET returns it, with what
   expect(pushed.data.push.refs).toContainEqual({ ref: 'refs/heads/new', before: null, after: sha });
 });
 
-test('subscribers get what the event holds, and less of events of earlier versions', async () => {
+test('subscribers get the contents of an event, and fewer fields for events of earlier versions', async () => {
   await submit(ada, { namespace: 'ada', name: 'held', repo: 'ada/code', command: 'exit 0' });
   await until(ada, 'ada', 'held', 'SUCCEEDED');
   const fields = 'name status exitCode namespace progress retryCount runtimeSeconds totalCost';
@@ -165,7 +166,7 @@ test('subscribers get what the event holds, and less of events of earlier versio
       totalCost: '0.00',
     },
   ]);
-  // As they were written before events held the whole.
+  // Events of earlier versions did not contain the whole subject.
   await query(
     `update events set data = '{"name": "held", "status": "failed", "exitCode": 2, "repositoryId": null}'
      where type = 'job.succeeded' and data->'job'->>'name' = 'held'`,
@@ -204,8 +205,8 @@ test('subscribers get what the event holds, and less of events of earlier versio
   });
 });
 
-test('a reader of all namespaces is woken by each, without a notification of its own', async () => {
-  const all = reader(await placeNow(app.app.services));
+test('a reader of all namespaces is woken by the notification of each namespace', async () => {
+  const all = reader(await currentCursor(app.app.services));
   const started = performance.now();
   for (const [namespace, client] of Object.entries({ ada, bob }))
     await submit(client, {
@@ -215,7 +216,7 @@ test('a reader of all namespaces is woken by each, without a notification of its
       command: 'exit 0',
     });
   await eventually(() => expect(all.ids()).toHaveLength(6));
-  // It was woken, and did not look by itself.
+  // The reader was woken; its own polling would take longer.
   expect(performance.now() - started).toBeLessThan(10_000);
   const names = new Map(
     (await query('select id, name from namespaces')).map((r) => [r.id, r.name]),
@@ -230,8 +231,8 @@ test('a reader of all namespaces is woken by each, without a notification of its
   await all.stop();
 });
 
-test('a place that was stored goes on after a restart, with each event once', async () => {
-  const start = await placeNow(app.app.services);
+test('a reader continues at its stored cursor after a restart, with each event once', async () => {
+  const start = await currentCursor(app.app.services);
   // Three pages.
   await query(
     `insert into events (id, type, namespace_id, subject, data)
@@ -242,7 +243,7 @@ test('a place that was stored goes on after a restart, with each event once', as
   await first.stop();
   expect(first.pages.map(({ events }) => events.length)).toEqual([1_000, 1_000, 400]);
   expect(first.ids()).toEqual(first.ids().toSorted());
-  const stored = first.pages[0]?.place ?? '';
+  const stored = first.pages[0]?.cursor ?? '';
   await app.restart();
   await publish('evt_many9999');
   const second = reader(stored);
@@ -251,17 +252,17 @@ test('a place that was stored goes on after a restart, with each event once', as
   await second.stop();
 });
 
-test('events wait for transactions that began before them, and none is passed over', async () => {
+test('events wait for transactions that began before them, and none is skipped', async () => {
   const { pool } = app.app.services;
-  const all = reader(await placeNow(app.app.services));
+  const all = reader(await currentCursor(app.app.services));
   const slow = await pool.connect();
   await slow.query('begin');
   await slow.query(
     `insert into events (id, type, namespace_id, subject, data) values ('evt_slow', 'job.queued', 'ns_y', 'job_y', '{}')`,
   );
   for (let n = 0; n < 5; n++) await publish(`evt_quick${n}`, `ns_${n}`);
-  // A reader that begins now begins before all of them.
-  const late = reader(await placeNow(app.app.services));
+  // A reader that starts now starts before all of them.
+  const late = reader(await currentCursor(app.app.services));
   await publish('evt_quick5');
   expect([all.ids(), late.ids()]).toEqual([[], []]);
   await slow.query('commit');
@@ -273,13 +274,13 @@ test('events wait for transactions that began before them, and none is passed ov
   }
 });
 
-test('a reader from whose place events were removed learns it; one that had read them does not', async () => {
-  const place = await placeNow(app.app.services);
+test('a reader that missed removed events gets an error; a reader that has read them does not', async () => {
+  const place = await currentCursor(app.app.services);
   await publish('evt_old1');
   await publish('evt_old2', 'ns_quiet');
   const all = reader(place);
   await eventually(() => expect(all.ids()).toEqual(['evt_old1', 'evt_old2']));
-  const read = all.pages.at(-1)?.place ?? '';
+  const read = all.pages.at(-1)?.cursor ?? '';
   const middle = `${read.split(':')[0]}:0`;
   await query(`update events set timestamp = now() - interval '31 days'`);
   await publish('evt_young');
@@ -288,9 +289,9 @@ test('a reader from whose place events were removed learns it; one that had read
     { id: 'evt_young' },
   ]);
   for (const missed of [place, middle])
-    await expect(reader(missed).ended).rejects.toThrow(/events after this place were removed/);
+    await expect(reader(missed).ended).rejects.toThrow(/events after this cursor were removed/);
   await publish('evt_next');
-  // The one that reads on, one that had stored its place, and one that begins with the oldest.
+  // The reader that continues, a reader with a stored cursor, and a reader from the oldest event.
   for (const [each, ids] of [
     [all, ['evt_old1', 'evt_old2', 'evt_young', 'evt_next']],
     [reader(read), ['evt_young', 'evt_next']],
@@ -299,13 +300,13 @@ test('a reader from whose place events were removed learns it; one that had read
     await eventually(() => expect(each.ids()).toEqual(ids));
     await each.stop();
   }
-  // Where everything was removed, a new reader begins behind it, and the order goes on in a cluster that is younger.
+  // If all events were removed, a new reader starts after them, and the order continues in a younger cluster.
   await query(`update events set timestamp = now() - interval '31 days'`);
   await removeOldEvents(app.app.services, 30);
   await query(
     `update event_clock set removed_xid = (removed_xid::text::bigint + 1000000000)::text::xid8`,
   );
-  const behind = await placeNow(app.app.services);
+  const behind = await currentCursor(app.app.services);
   await app.restart();
   await publish('evt_restored');
   const restored = reader(behind);

@@ -1,8 +1,8 @@
-/** The feed of a namespace: who sees which events, page by page and live. */
+/** The event feed of a namespace: who sees which events, in pages and live. */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { readOutbox } from '../../src/platform/events/read.ts';
-import { readBackOrOn } from '../../src/platform/events/slice.ts';
+import { followEvents } from '../../src/platform/events/read.ts';
+import { readFeedPage } from '../../src/platform/events/slice.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until } from '../support/submit.ts';
@@ -65,7 +65,7 @@ const insert = (count: number, type: string, namespaceId: string) =>
 const namespaceId = async (name: string) =>
   (await app.pool.query('select id from namespaces where name = $1', [name])).rows[0].id as string;
 
-test('a page shows the events as webhooks send them, the newest first, or the oldest', async () => {
+test('a page shows events as webhooks send them, in both orders', async () => {
   const all = await page(ada, '(first: 100)');
   expect(all.nodes.map(({ type }) => type)).toEqual([
     'JOB_COMPLETED',
@@ -92,7 +92,7 @@ test('a page shows the events as webhooks send them, the newest first, or the ol
   expect(first.edges.map(({ cursor }) => Number(cursor))).toEqual(
     first.nodes.map(({ cursor }) => cursor),
   );
-  // One type of the feed may be several of the outbox.
+  // One event type of the feed stands for several types of the outbox.
   await app.pool.query(
     `update events set type = 'job.timed_out' where type = 'job.succeeded' and data->'job'->>'name' = 'one'`,
   );
@@ -108,7 +108,7 @@ test('a page shows the events as webhooks send them, the newest first, or the ol
   }
 });
 
-test('a credential sees what it may see of jobs and repositories', async () => {
+test('a credential sees only events of jobs and repositories that it may read', async () => {
   const bob = await app.user('bob');
   const repositories = await ada.gql(
     '{ namespace(name: "ada") { repositories { nodes { id name } } } }',
@@ -158,7 +158,7 @@ test('a credential sees what it may see of jobs and repositories', async () => {
   }
 });
 
-test('a member who is removed gets an error, and nothing after it', async () => {
+test('a removed member gets an error, and no events after it', async () => {
   const eve = await app.user('eve');
   await app.admin.gql(`mutation { createOrganization(input: {name: "acme"}) { namespace { id } }
     setMember(input: {namespace: "acme", username: "eve", role: READ}) { member { id } } }`);
@@ -173,7 +173,7 @@ test('a member who is removed gets an error, and nothing after it', async () => 
   expect((await live.next()).done).toBe(true);
 });
 
-test('a subscription goes on from a page, with each event once, and shows deletions', async () => {
+test('a subscription continues after a page, with each event once, and shows deletions', async () => {
   const newest = (await page(ada, '(first: 1)')).nodes[0];
   const following = (after: number) =>
     viaYoga(
@@ -196,7 +196,7 @@ test('a subscription goes on from a page, with each event once, and shows deleti
   expect(await take(following(told[0].cursor), 'events', 2)).toEqual(told.slice(1));
 });
 
-test('a page costs no more where few of many events may be shown', async () => {
+test('a page costs no more if only few of many events match', async () => {
   const before = (await page(ada, '(first: 1)')).nodes[0];
   await insert(2_500, 'job.running', await namespaceId('ada'));
   const pages: Page[] = [];
@@ -210,10 +210,10 @@ test('a page costs no more where few of many events may be shown', async () => {
   expect(pages.at(-1)?.nodes[0]?.id).toBe(before?.id);
 });
 
-test('a cursor passes over no event that settled while its page was read', async () => {
+test('a cursor skips no event that settled while its page was read', async () => {
   const { services } = app.app;
   const namespace = `ns_${randomUUID()}`;
-  // A page looks at 1,000 events: the 900 fit in one page, and with the 201 that come during the read they do not.
+  // A page scans 1,000 events: 900 fit in one page, but not with the 201 that arrive during the read.
   await insert(900, 'job.running', namespace);
   await settled();
   let hasRead = false;
@@ -234,15 +234,15 @@ test('a cursor passes over no event that settled while its page was read', async
   });
   const selection = { namespaceId: namespace, types: ['job.deleted'], repositories: null };
   const read = (after: string | null, from = services.db) =>
-    readBackOrOn({ db: from }, selection, { first: 2, order: 'asc', after });
+    readFeedPage({ db: from }, selection, { first: 2, order: 'asc', after });
   const { items, endCursor } = await read(null, db);
   expect([items, hasRead]).toEqual([[], true]);
   expect((await read(endCursor)).items).toHaveLength(1);
 });
 
-test('subscribers of the same namespaces share what is read, also one that is slow', async () => {
+test('subscribers of the same namespaces share one reader, even if one is slow', async () => {
   const { services } = app.app;
-  // Those that found events. As long as a transaction of any database of this engine is open, there are reads without.
+  // Only reads that found events: while a transaction of any database of this cluster is open, there are reads without.
   let reads = 0;
   const db = new Proxy(services.db, {
     get(target, name) {
@@ -260,19 +260,19 @@ test('subscribers of the same namespaces share what is read, also one that is sl
   const query = { namespaceIds: [shared, too], prefix: '', after: null };
   const seen = Array.from({ length: 200 }, () => [] as string[]);
   const { waiters } = services.bus;
-  // In how many turns of the event loop they get what comes.
+  // Turns of the event loop in which subscribers get events.
   const turns = new Set<number>();
   let turn = 0;
   const running = seen.map(async (ids) => {
-    for await (const { id } of readOutbox({ ...services, db }, query, abort.signal)) {
+    for await (const { id } of followEvents({ ...services, db }, query, abort.signal)) {
       ids.push(id);
       turns.add(turn);
     }
   });
-  // Takes one event, and then nothing until more have come than are held for it.
-  const slow = readOutbox({ ...services, db }, query, abort.signal);
+  // Takes one event, and then nothing until more have arrived than are kept for it.
+  const slow = followEvents({ ...services, db }, query, abort.signal);
   const first = slow.next();
-  // Each of the 201 has its place in the events when it waits; their common reader waits for two namespaces.
+  // Each of the 201 subscribers has its cursor when it waits; their common reader waits for two namespaces.
   await eventually(() => expect(services.bus.waiters).toBe(waiters + 201 + 2));
   const write = async (count: number, namespace: string) => {
     await insert(count, 'job.queued', namespace);
@@ -288,10 +288,10 @@ test('subscribers of the same namespaces share what is read, also one that is sl
   await write(1, shared);
   // No event is settled while a transaction of any test's database is open, such as one that clones a database.
   await eventually(() => expect(seen.every(({ length }) => length === 1)).toBe(true));
-  // Others have their turn before all are served.
+  // Other work runs before all subscribers are served.
   expect(turns.size).toBeGreaterThan(2);
   const slowIds = [(await first).value?.id];
-  // Once, not once for each subscriber; some may have caught up by themselves.
+  // One read for all subscribers instead of one for each; some may have caught up by themselves.
   expect(reads).toBeLessThan(20);
   for (let n = 0; n < 4; n++) await write(300, n % 2 ? too : shared);
   await eventually(() => expect(seen.every(({ length }) => length === 1_201)).toBe(true));
@@ -307,7 +307,7 @@ test('subscribers of the same namespaces share what is read, also one that is sl
   await Promise.all([...running, counting]);
 });
 
-test('subscribers that come while events are written get each once', async () => {
+test('subscribers that join while events are written get each event once', async () => {
   const { services } = app.app;
   const ns = 'ns_busy';
   const abort = new AbortController();
@@ -328,7 +328,7 @@ test('subscribers that come while events are written get each once', async () =>
     const query = { namespaceIds: [ns], prefix: '', after: last[0].seq };
     running.push(
       (async () => {
-        for await (const { id } of readOutbox(services, query, abort.signal)) ids.push(id);
+        for await (const { id } of followEvents(services, query, abort.signal)) ids.push(id);
       })(),
     );
     await new Promise(setImmediate);

@@ -1,4 +1,4 @@
-/** What is removed when its time is over, and the answer to a client that asks for it. */
+/** Removal of expired data, and the answer to a client that asks for it. */
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { removeOldEvents } from '../../src/platform/events/outbox.ts';
 import { eventually } from '../support/eventually.ts';
@@ -52,10 +52,10 @@ async function subscribeNow() {
   return { live, first };
 }
 
-test('events of a database that was restored into another cluster are read, and new ones after them', async () => {
+test('after a restore into another cluster, restored events are read first and new events after them', async () => {
   await run('before');
   const told = await eventsAfter(0, 3);
-  // The next cluster's transaction ids begin far below those that the events have; and again.
+  // The transaction ids of the new cluster begin far below those of the events; and again.
   for (const name of ['restored', 'again']) {
     await query(`update events set xid = (xid::text::bigint + 1000000000)::text::xid8`);
     await app.restart();
@@ -72,12 +72,12 @@ test('events of a database that was restored into another cluster are read, and 
   const [{ xid }] = await query(written);
   await app.restart();
   await run('one-more');
-  // Nothing is counted ahead where nothing was restored.
+  // Without a restore, xids are not counted from an offset.
   const [{ xid: next }] = await query(written);
   expect(Number(next) - Number(xid)).toBeLessThan(10_000);
 });
 
-test('events are kept for thirty days, and a cursor from before is refused with the reason', async () => {
+test('events are kept for thirty days, and an older cursor is refused with the reason', async () => {
   await run('early');
   // More than two batches.
   await query(
@@ -100,16 +100,16 @@ test('events are kept for thirty days, and a cursor from before is refused with 
   expect(await eventsAfter(kept[0].cursor, 2)).toEqual(kept.slice(1));
   await expect(eventsAfter(old)).rejects.toMatchObject({
     code: 'INVALID_REQUEST',
-    message: expect.stringMatching(/older than the events that are kept/),
+    message: expect.stringMatching(/older than the retained events/),
   });
-  await expect(eventsAfter(99_999_999)).rejects.toThrow(/the cursor of no event/);
+  await expect(eventsAfter(99_999_999)).rejects.toThrow(/not the cursor of an event/);
 });
 
-test('only a beginning of the events is removed, so that nobody misses one after a cursor', async () => {
+test('only a prefix of the events is removed, so that no reader misses an event after its cursor', async () => {
   await run('one');
   await run('two');
   const all = await query('select seq::int as seq from events order by xid, seq');
-  // The clock was set back meanwhile: an old one stands after younger ones.
+  // The clock was set back meanwhile, so an old event comes after younger ones.
   const late = all.at(-2).seq;
   await query(
     `update events set timestamp = now() - interval '31 days' where seq = $1 or seq = $2`,
@@ -140,7 +140,7 @@ test('an old event that an open transaction hides is kept, and a new subscriptio
   }
 });
 
-test('answers to requests go after a day, and workers after a week without an attempt', async () => {
+test('stored answers are removed after a day, and workers without an attempt after a week', async () => {
   const post = (key: string) => ada.post('/auth/v1/pat', { name: key }, { 'Idempotency-Key': key });
   await post('old');
   await query(`update idempotent_requests set created_at = now() - interval '25 hours'`);

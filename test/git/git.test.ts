@@ -499,6 +499,6 @@ test('a request that is no git request is answered with an error', async () => {
   expect((await post(fetched, '0000', 'application/json')).status).toBe(400);
   // A response-end packet, at which git ends itself with SIGABRT.
   const aborted = await post(fetched, '0002', type, { 'Git-Protocol': 'version=2' });
-  expect([aborted.status, aborted.text]).toEqual([400, 'The request is not one of git\n']);
+  expect([aborted.status, aborted.text]).toEqual([400, 'The request is not a valid git request\n']);
   expect((await ada.get('/ada/strict.git/info/refs?service=git-shell')).status).toBe(403);
 });

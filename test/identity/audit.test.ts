@@ -4,7 +4,7 @@ import { schema } from '../../src/api/graphql/schema.ts';
 import {
   AUDIT_ACTIONS,
   type AuditAction,
-  record,
+  recordAudit,
   removeOldEntries,
 } from '../../src/identity/audit.ts';
 import { eventually } from '../support/eventually.ts';
@@ -356,7 +356,7 @@ test('what was done on the machine is recorded of the server, and entries go aft
     name: 'x',
   } as const;
   const actor = { userId: null, username: 'server', credential: null };
-  await record(db, actor, change);
+  await recordAudit(db, actor, change);
   await pool.query(
     `insert into audit_entries (id, namespace_id, main, action, subject, name, details, actor, created_at)
      select 'aud_0' || lpad(n::text, 25, '0'), 'ns_x', true, 'job.create', 'job_x', 'x', '{}', 'x', now() - interval '366 days'

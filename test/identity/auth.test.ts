@@ -5,7 +5,7 @@ import {
   demand,
   type Target,
   type Viewer,
-  withImplied,
+  withImpliedScopes,
 } from '../../src/identity/permissions.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -387,7 +387,7 @@ test('a right is the least of role, scopes and narrowing; visibility adds readin
   expect(can(viewer(), 'repository.administer', org)).toBe(false);
   expect(can(viewer(), 'repository.read', { ...own, namespaceId: 'ns_other' })).toBe(false);
 
-  const writes = viewer({ scopes: withImplied(['repo:write']) });
+  const writes = viewer({ scopes: withImpliedScopes(['repo:write']) });
   expect(can(writes, 'repository.read', own)).toBe(true);
   expect(can(writes, 'repository.push', own)).toBe(true);
   expect(can(writes, 'repository.administer', own)).toBe(false);

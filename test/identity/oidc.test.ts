@@ -2,7 +2,7 @@
 import { hash } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readConfig } from '../../src/base/config/config.ts';
-import { accountsOf, authenticate, demandValid } from '../../src/identity/authenticate.ts';
+import { authenticate, demandValidAccount, readAccounts } from '../../src/identity/authenticate.ts';
 import { demandAccount } from '../../src/identity/permissions.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { Browser, CLIENT, startIssuer, type TestIssuer } from '../support/oidc-issuer.ts';
@@ -303,8 +303,11 @@ test('an access token is held to the rules of signing in, by what it says itself
     [operator, member].map(({ token }) => authenticate(services, { kind: 'pat', token })),
   );
   const credentials = viewers.map((viewer) => demandAccount(viewer).credential);
-  const again = await accountsOf(own.pool, credentials);
-  expect(credentials.map(({ id }) => demandValid(again.get(id)).operator)).toEqual([true, false]);
+  const again = await readAccounts(own.pool, credentials);
+  expect(credentials.map(({ id }) => demandValidAccount(again.get(id)).operator)).toEqual([
+    true,
+    false,
+  ]);
 });
 
 test('large files are pushed and fetched with an access token of the issuer', async () => {
@@ -397,7 +400,7 @@ test.each<[Record<string, string>, RegExp]>([
   [{ LOAM_OIDC_ISSUER: 'https://a.example' }, /^LOAM_OIDC_ISSUER: needs LOAM_OIDC_CLIENT_ID$/],
   [
     { LOAM_OIDC_3_ISSUER: 'http://a.example', LOAM_OIDC_3_CLIENT_ID: 'x' },
-    /^LOAM_OIDC_3_ISSUER: must be an address that begins with https/,
+    /^LOAM_OIDC_3_ISSUER: must be a URL that begins with https/,
   ],
   [
     { LOAM_OIDC_ISSUER: 'https://a.example', LOAM_OIDC_CLIENT_ID: 'x', LOAM_OIDC_AUDIENCE: 'x' },

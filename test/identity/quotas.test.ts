@@ -1,16 +1,16 @@
 import { expect, test } from 'vitest';
-import { planLimits } from '../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { newId } from '../../src/base/ids.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
-import { demandRoom } from '../../src/platform/limits/quotas.ts';
+import { requireQuota } from '../../src/platform/limits/quotas.ts';
 import { startApp } from '../support/harness.ts';
 
 test('the last place is given once, and what a namespace stores is known without counting it', async () => {
   await using app = await startApp({
     config: {
       rateLimits: {
-        ...planLimits,
-        free: { ...planLimits.free, repositories: 3, storageBytes: 100 },
+        ...PLAN_LIMITS,
+        free: { ...PLAN_LIMITS.free, repositories: 3, storageBytes: 100 },
       },
     },
   });
@@ -20,7 +20,7 @@ test('the last place is given once, and what a namespace stores is known without
   const namespace = await db.namespace.findUniqueOrThrow({ where: { name: 'alice' } });
   const create = (name: string) =>
     inTransaction(db, async (tx) => {
-      await demandRoom({ ...services, db: tx }, namespace, 'repositories');
+      await requireQuota({ ...services, db: tx }, namespace, 'repositories');
       const id = newId('repo');
       const data = { id, name, nameKey: name, namespaceId: namespace.id, defaultBranch: 'main' };
       return tx.repository.create({ data });
@@ -38,8 +38,8 @@ test('the last place is given once, and what a namespace stores is known without
   await db.repository.update({ where: { id: first?.id }, data: { sizeBytes: 70 } });
   await db.repository.update({ where: { id: second?.id }, data: { sizeBytes: 20 } });
   expect(await stored('alice')).toBe(90n);
-  await demandRoom(services, namespace, 'storageBytes', 10);
-  await expect(demandRoom(services, namespace, 'storageBytes', 11)).rejects.toThrow('100 bytes');
+  await requireQuota(services, namespace, 'storageBytes', 10);
+  await expect(requireQuota(services, namespace, 'storageBytes', 11)).rejects.toThrow('100 bytes');
 
   const admin = await db.namespace.findUniqueOrThrow({ where: { name: 'admin' } });
   await db.repository.update({ where: { id: first?.id }, data: { namespaceId: admin.id } });

@@ -409,7 +409,7 @@ test('a session ends with its token, after a month, and after two weeks without 
     const page = await app.anonymous.get('/login', { accept: 'text/html', cookie: one });
     expect(page.status).toBe(200);
   }
-  await maintenanceTasks(app.app.services)['removing sessions that are over']?.();
+  await maintenanceTasks(app.app.services)['remove expired sessions']?.();
   expect((await app.pool.query('select from browser_sessions')).rowCount).toBe(0);
 });
 

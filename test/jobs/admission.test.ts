@@ -1,11 +1,11 @@
-/** Which jobs start where: what is exact, what is shared, and who is waited for. */
+/** Admission of jobs: exact and shared resources, and reservations. */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import {
   admit,
   type Candidate,
-  openPools,
-  type Reservation,
+  findClaimablePools,
+  type HeldCapacity,
   type ResourceRequest,
 } from '../../src/jobs/worker/admission.ts';
 import type { Machine } from '../../src/runners/runner.ts';
@@ -17,14 +17,14 @@ function machine(id: string, cpus: number, memoryGb: number, gpus: Machine['gpus
   return { id, cpus, memoryBytes: memoryGb * GIB, gpus };
 }
 
-const wish = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
+const request = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
   ...{ gpu: 'none', gpuCount: 1, cpu: 8, memoryGb: 32 },
   ...changes,
 });
 
-/** A worker that starts what it may and ends what it is told to; each line of jobs is a namespace's. */
+/** A worker that starts all admitted jobs and ends jobs on request. Each line of the queue belongs to one namespace. */
 function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
-  const running = new Map<string, Reservation>();
+  const running = new Map<string, HeldCapacity>();
   const waiting: Candidate[] = [];
   let reservations: ReadonlyMap<string, string> = new Map();
   let turns = 0;
@@ -32,10 +32,10 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
   return {
     running,
     add(id: string, changes: Partial<Candidate> = {}, namespaceId = 'ada') {
-      waiting.push({ id, namespaceId, ...wish(changes) });
+      waiting.push({ id, namespaceId, ...request(changes) });
     },
     end: (id: string) => running.delete(id),
-    /** @returns ids of what started, with the machine where there are several */
+    /** @returns the ids of started jobs, with the machine if there are several machines */
     step(): string[] {
       const names = [...new Set(waiting.map(({ namespaceId }) => namespaceId))];
       const heldBy = (name: string) =>
@@ -66,7 +66,7 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
   };
 }
 
-test('a machine gives exactly what it has, and no more', () => {
+test('jobs on a machine get exactly what they request, and no more than it has', () => {
   const w = worker([machine('local', 16, 64)], 10);
   for (const id of ['a', 'b', 'c']) w.add(id);
   expect(w.step()).toEqual(['a', 'b']);
@@ -78,24 +78,24 @@ test('a machine gives exactly what it has, and no more', () => {
   expect(narrow.step()).toEqual(['a', 'b']);
 });
 
-test('on a small machine as many jobs of the default size run at once as there are slots', () => {
+test('a small machine runs as many jobs of the default size as it has slots', () => {
   for (const slots of [1, 3, 4, 7]) {
     const w = worker([machine('local', 2, 20.7)], slots);
     for (let i = 0; i < 10; i++) w.add(`job${i}`);
     expect(w.step()).toHaveLength(slots);
-    // And as many that ask for less, which it has.
+    // And as many smaller jobs, although it has what they request.
     const modest = worker([machine('local', 2, 20.7)], slots);
     for (let i = 0; i < 10; i++) modest.add(`job${i}`, { cpu: 2, memoryGb: 16 });
     expect(modest.step()).toHaveLength(slots);
   }
 });
 
-test('what is shared and what is exact leave each other what they were given', () => {
+test('jobs with shared and with exact resources do not take from each other', () => {
   const w = worker([machine('local', 16, 128)], 4);
   w.add('shared1', { cpu: 32 });
   w.add('exact', { cpu: 8, memoryGb: 8 });
   w.add('shared2', { cpu: 32 });
-  // Each that shares takes a quarter of the sixteen: 4 + 8 + 4.
+  // Each sharing job takes a quarter of the sixteen vCPUs: 4 + 8 + 4.
   expect(w.step()).toEqual(['shared1', 'exact', 'shared2']);
   w.add('shared3', { cpu: 32 });
   expect(w.step()).toEqual([]);
@@ -103,7 +103,7 @@ test('what is shared and what is exact leave each other what they were given', (
   expect(w.step()).toEqual(['shared3']);
 });
 
-test('a job is cut only where no machine has it whole', () => {
+test('a request is cut only if no machine has all of it', () => {
   const small = machine('small', 4, 16);
   const large = machine('large', 32, 128);
   const both = worker([small, large], 10);
@@ -117,11 +117,11 @@ test('a job is cut only where no machine has it whole', () => {
   expect(one.step()).toEqual(['fits']);
 });
 
-test('a job with an image goes to a machine that runs images, and is failed only where no worker runs any', () => {
+test('a job with an image starts on a machine that runs images, and fails only if no worker runs images', () => {
   const processes = { ...machine('processes', 64, 256), withImage: false };
   const containers = { ...machine('containers', 16, 64), withoutImage: false };
   const away = { ...containers, away: true, cpus: 0, memoryBytes: 0 };
-  const plain = wish();
+  const plain = request();
   const withImage = { ...plain, image: 'debian:12' };
   const placed = (asked: typeof plain, machines: Machine[], elsewhere: Machine[] = []) => {
     const lines = [
@@ -129,7 +129,7 @@ test('a job with an image goes to a machine that runs images, and is failed only
     ];
     const room = { machines, elsewhere, slots: 2, slotsFree: 2, held: [], reserved: [] };
     const { admitted, reservations } = admit({ ...room, lines });
-    // What waits for another kind of machine reserves nothing here.
+    // A job that waits for another kind of machine makes no reservation here.
     expect(reservations.size).toBe(0);
     return admitted.map(({ grant }) => grant.machine);
   };
@@ -143,7 +143,7 @@ test('a job with an image goes to a machine that runs images, and is failed only
   expect(placed(withImage, [processes], [processes])).toEqual(['processes']);
 });
 
-test('a big job is left only to a bigger machine that runs such jobs', () => {
+test('a large job is left to a larger machine only if that machine runs such jobs', () => {
   const small = machine('small', 8, 32);
   const large = machine('large', 64, 256);
   const big = { cpu: 32, memoryGb: 128 };
@@ -158,20 +158,20 @@ test('a big job is left only to a bigger machine that runs such jobs', () => {
   expect(placed(null, { ...large, withoutImage: false })).toEqual(['big']);
 });
 
-test('a job without a GPU goes to a machine without one while there is room', () => {
+test('a job without a GPU prefers a machine without GPUs', () => {
   const w = worker([machine('gpu', 32, 256, { T4: 1 }), machine('plain', 16, 128)], 10);
   for (const id of ['a', 'b', 'c']) w.add(id);
   w.add('g', { gpu: 'T4' });
   expect(w.step()).toEqual(['a@plain', 'b@plain', 'c@gpu', 'g@gpu']);
 });
 
-test('small jobs start beside a big one that waits, and never in its place', () => {
+test('small jobs start beside a waiting large job, but not in its reserved capacity', () => {
   const w = worker([machine('local', 16, 256)], 10);
   w.add('first', { cpu: 8, memoryGb: 32 });
   expect(w.step()).toEqual(['first']);
   w.add('big', { cpu: 16, memoryGb: 64 });
   for (let i = 0; i < 20; i++) w.add(`small${i}`, { cpu: 2, memoryGb: 2 }, 'bob');
-  // Bob holds less than Ada, and is before her until her job has had its turn.
+  // Bob holds fewer jobs than Ada, so he comes first until her job has a reservation.
   const small = w.step();
   expect(small.length).toBeGreaterThan(0);
   for (const id of small.slice(1)) w.end(`bob/${id}`);
@@ -185,7 +185,7 @@ test('small jobs start beside a big one that waits, and never in its place', () 
   expect([...w.running.keys()]).toContain('ada/big');
 });
 
-test('a job that waits for GPUs keeps them free, and nothing else', () => {
+test('a job that waits for GPUs reserves GPUs only', () => {
   const w = worker([machine('local', 32, 256, { T4: 2 })], 10);
   w.add('one', { gpu: 'T4' });
   expect(w.step()).toEqual(['one']);
@@ -199,20 +199,20 @@ test('a job that waits for GPUs keeps them free, and nothing else', () => {
   expect(w.step()).toEqual(['small']);
 });
 
-test('what leaves keeps what was its own, and not its part of what was shared', () => {
+test('an attempt that is being removed keeps its exact resources, but not its share', () => {
   const machines = [machine('local', 16, 64, { T4: 1 })];
   const base = { machines, elsewhere: [], slots: 2, slotsFree: 2, reserved: [] };
   const line = (job: ResourceRequest) => [
     { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...job }] },
   ];
-  const started = (held: Reservation[], job: ResourceRequest) =>
+  const started = (held: HeldCapacity[], job: ResourceRequest) =>
     admit({ ...base, held, lines: line(job) }).admitted.length;
   const leaving = { machine: 'local', leaving: true };
-  const exact = { ...wish({ cpu: 16, memoryGb: 8 }), ...leaving };
-  expect(started([exact], wish({ cpu: 2, memoryGb: 1 }))).toBe(0);
-  const shared = { ...wish({ cpu: 32, memoryGb: 128 }), ...leaving };
-  expect(started([shared, { ...shared }, { ...shared }], wish())).toBe(1);
-  expect(started([{ ...wish({ gpu: 'T4' }), ...leaving }], wish({ gpu: 'T4' }))).toBe(0);
+  const exact = { ...request({ cpu: 16, memoryGb: 8 }), ...leaving };
+  expect(started([exact], request({ cpu: 2, memoryGb: 1 }))).toBe(0);
+  const shared = { ...request({ cpu: 32, memoryGb: 128 }), ...leaving };
+  expect(started([shared, { ...shared }, { ...shared }], request())).toBe(1);
+  expect(started([{ ...request({ gpu: 'T4' }), ...leaving }], request({ gpu: 'T4' }))).toBe(0);
 });
 
 const wishes = fc.record({
@@ -243,7 +243,7 @@ function sums(w: ReturnType<typeof worker>, m: Machine, slots: number) {
   return sum;
 }
 
-test('whatever comes and goes, nothing is given twice, and everything runs in the end', () => {
+test('in random sequences no capacity is given twice and every job runs in the end', () => {
   const jobs = fc.array(fc.tuple(wishes, fc.constantFrom('a', 'b', 'c'), fc.nat(3)), {
     minLength: 1,
     maxLength: 40,
@@ -272,9 +272,9 @@ test('whatever comes and goes, nothing is given twice, and everything runs in th
         for (const id of [...w.running.keys()].slice(0, ends)) if (w.end(id)) left--;
       }
       for (let round = 0; left > 0 && round < 500; round++) {
-        // What is said to be full is full.
+        // A pool that is reported as full admits no job.
         const held = [...w.running.values()];
-        const open = openPools({ machines, slots, held });
+        const open = findClaimablePools({ machines, slots, held });
         const started = w.step();
         if (open.size === 0) expect(started).toEqual([]);
         check();

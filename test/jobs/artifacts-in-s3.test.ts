@@ -1,4 +1,4 @@
-/** Artifacts whose storage is an S3 server: stored, listed, downloaded, redirected to, removed. */
+/** Artifacts on an S3 server: storing, listing, downloads, redirects and removal. */
 import { execFileSync } from 'node:child_process';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { cuttable } from '../support/cut.ts';
@@ -39,7 +39,7 @@ async function finished(name: string, command: string) {
   return until(ada, 'ada', name, 'SUCCEEDED');
 }
 
-test('they are stored, downloaded whole and in part, and removed with their job', async () => {
+test('artifacts are stored, downloaded whole and in part, and removed with their job', async () => {
   const { artifacts } = await finished(
     'made',
     'mkdir -p out/deep; echo alpha > out/a.txt; head -c 9000000 /dev/urandom > out/deep/b.bin',
@@ -70,7 +70,7 @@ test('they are stored, downloaded whole and in part, and removed with their job'
   expect((await fetch(artifacts.downloadUrl)).status).toBe(404);
 });
 
-test('where the operator allows it, a download is sent to the S3 server', async () => {
+test('a download is redirected to the S3 server if the operator allows it', async () => {
   const { artifacts } = await finished('linked', 'echo x > out');
   app.app.services.config.storageRedirect = true;
   const sent = await fetch(artifacts.downloadUrl, { redirect: 'manual' });
@@ -86,7 +86,7 @@ test('where the operator allows it, a download is sent to the S3 server', async 
   app.app.services.config.storageRedirect = false;
 });
 
-test('of the attempts of a job only the last leaves artifacts', async () => {
+test('only the last attempt of a job leaves artifacts', async () => {
   const command = 'echo x > out; exit 3';
   const input = {
     namespace: 'ada',
@@ -99,14 +99,14 @@ test('of the attempts of a job only the last leaves artifacts', async () => {
   await submit(ada, input);
   const { id, attempts } = await until(ada, 'ada', 'retried', 'FAILED');
   expect(attempts.nodes).toHaveLength(2);
-  // What does not count is removed when the job has been moved on.
+  // Superseded artifacts are removed after the job has moved to its next status.
   await eventually(async () => {
     const all = await Array.fromAsync(app.app.services.storage.list('artifacts/'));
     expect(all.filter(({ key }) => key.includes(id))).toHaveLength(2);
   });
 });
 
-test('while the S3 server does not answer, downloads say so, and a job waits with its artifacts', async () => {
+test('while the S3 server does not answer, downloads fail with a clear error and a job waits to store its artifacts', async () => {
   const { artifacts } = await finished('before', 'echo x > out');
   await way.cut();
   const away = await ada.get(artifacts.downloadUrl);

@@ -1,4 +1,4 @@
-/** What a commit may unfold to when a job checks it out. */
+/** Limits on the size of a job's checkout. */
 import { execFileSync } from 'node:child_process';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { existsSync } from 'node:fs';
@@ -38,7 +38,7 @@ function git(dir: string, args: string[], input = ''): string {
   return execFileSync('git', args, { env, input, encoding: 'utf8' }).trim();
 }
 
-/** A commit whose tree names the same tree `width` times, and so on, `depth` levels down to a blob. */
+/** A commit whose tree contains the same subtree `width` times, nested `depth` levels down to a blob. */
 function bomb(
   dir: string,
   { width, depth, content = 'x' }: { width: number; depth: number; content?: string },
@@ -51,7 +51,7 @@ function bomb(
   return git(dir, ['commit-tree', '-m', 'x', entry.split(' ')[2] as string]);
 }
 
-test('ten million files out of nine objects are refused before anything is written', async () => {
+test('a checkout of ten million files from nine objects is refused before any file is written', async () => {
   await using at = await folder();
   const from = join(at.path, 'bare.git');
   git(from, ['init', '-q', '--bare']);
@@ -66,16 +66,16 @@ test('ten million files out of nine objects are refused before anything is writt
   );
   const million = performance.now() - begun;
   await expect(check(2 ** 50, 2_000)).rejects.toThrow(/more than 2000 files/);
-  // The walk ends at the limit: one of all ten million files would take the same time for each limit.
+  // The tree walk stops at the limit: a walk of all ten million files would take the same time for each limit.
   expect(performance.now() - begun - million).toBeLessThan(million / 2);
-  // A file of one byte takes a block of the disk.
+  // A file of one byte takes a block on the disk.
   await expect(check(2 ** 30, 1e9)).rejects.toThrow(
     new CheckoutTooLarge("The checkout is larger than the job's disk of 1 GB"),
   );
   expect(existsSync(to)).toBe(false);
 });
 
-test('a large file, and long names, are counted as well', async () => {
+test('large files and long names are counted too', async () => {
   await using at = await folder();
   const from = join(at.path, 'bare.git');
   git(from, ['init', '-q', '--bare']);
@@ -88,7 +88,7 @@ test('a large file, and long names, are counted as well', async () => {
   );
   await checkOut({ ...three, maxBytes: 4 * 2 ** 20, room: 4 * 2 ** 20 });
   expect(await readdir(to)).toEqual(['.git', 'name0', 'name1', 'name2']);
-  // What a commit takes is remembered, and held against the limits of each job.
+  // The size of a commit is cached, and compared with the limits of each job.
   const again = { ...three, to: join(at.path, 'again') };
   await expect(checkOut({ ...again, maxBytes: 3 * 2 ** 20 - 1 })).rejects.toThrow(CheckoutTooLarge);
   await expect(checkOut({ ...again, maxFiles: 2, maxBytes: 2 ** 50 })).rejects.toThrow(
@@ -97,13 +97,13 @@ test('a large file, and long names, are counted as well', async () => {
   expect(existsSync(again.to)).toBe(false);
 });
 
-/** A commit of these lines, as `git mktree` takes them. */
+/** A commit of these lines, in the format of `git mktree`. */
 function commitOf(dir: string, ...lines: string[]) {
   const tree = git(dir, ['mktree', '--missing'], lines.join('\n'));
   return { tree, sha: git(dir, ['commit-tree', '-m', 'x', tree]) };
 }
 
-test('a checkout is a whole repository whose files are as they were committed', async () => {
+test('a checkout is a complete repository with the committed files', async () => {
   await using at = await folder();
   const from = join(at.path, 'bare.git');
   git(from, ['init', '-q', '--bare']);
@@ -125,7 +125,7 @@ test('a checkout is a whole repository whose files are as they were committed', 
   expect(existsSync(to)).toBe(false);
   const bytes = await checkOut(options);
   expect(bytes).toBeGreaterThan(2 * 70_000);
-  // A second checkout of the commit, which is not measured again.
+  // A second checkout of the same commit, whose size is not computed again.
   const again = join(at.path, 'again');
   expect(await checkOut({ ...options, to: again })).toBe(bytes);
 
@@ -153,7 +153,7 @@ async function packsOf(dir: string): Promise<string[]> {
   return (await readdir(packs)).filter((name) => name.endsWith('.idx')).map((n) => join(packs, n));
 }
 
-test('a pack that comes from another server may end after git has taken it in', async () => {
+test('a pack from another server may end after git has read it', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'loam-received-'));
   const from = join(folder, 'from');
   execFileSync('git', ['init', '-q', '--bare', from]);
@@ -169,7 +169,7 @@ test('a pack that comes from another server may end after git has taken it in', 
   };
   subscribe(GIT_STARTED, note);
   async function* pack() {
-    // In pieces, as git has written it.
+    // In chunks, as written by git.
     while (sent.readableLength > 0) yield sent.read() as Buffer;
     await indexing.promise;
   }
@@ -181,7 +181,7 @@ test('a pack that comes from another server may end after git has taken it in', 
   await rm(folder, { recursive: true });
 });
 
-test('the job fails, and its log says why', async () => {
+test('a job with a too large checkout fails with the reason in its log', async () => {
   await using app = await startApp();
   const ada = await app.user('ada');
   const { body } = await ada.post('/auth/v1/repository/ada', { name: 'bomb', auto_init: true });

@@ -1,4 +1,4 @@
-/** What a form is told of jobs must be what the server then holds a request to. */
+/** The options of jobs must agree with the validation of requests. */
 import { Decimal } from 'decimal.js';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -23,7 +23,7 @@ let options: any;
 let count = 0;
 
 beforeAll(async () => {
-  // A machine with two T4, on which nothing fits.
+  // A machine with two T4 on which no job fits.
   const machine = { id: 'm', hostname: 'm', cpus: 0, memoryBytes: 0, gpus: { T4: 2 } };
   const machines = [machine, { ...machine, id: 'n', memoryBytes: 2 ** 29, gpus: {} }];
   app = await startApp({ overrides: { runner: fakeRunner({ machines: machines as never }) } });
@@ -55,11 +55,11 @@ async function taken(more: object) {
   return data.createJob.job;
 }
 
-test('the largest machine is told, so that a form asks for no more', () => {
+test('the options contain the size of the largest machine', () => {
   expect(options.largestMachine).toEqual({ cpus: 0, memoryGb: 0.5 });
 });
 
-test('every GPU has its names, memory and price, and says what workers have of it', () => {
+test('every GPU has names, memory, price and the number that workers have', () => {
   expect(options.gpus).toEqual([
     { gpu: 'A100_40GB', name: 'A100-40GB', memoryGb: 40, pricePerHour: '1.60', maxOffered: 0 },
     { gpu: 'A100_80GB', name: 'A100-80GB', memoryGb: 80, pricePerHour: '2.20', maxOffered: 0 },
@@ -70,7 +70,7 @@ test('every GPU has its names, memory and price, and says what workers have of i
   ]);
 });
 
-test('the price that a form adds up is the price that the job has', async () => {
+test('the price computed from the options is the price of the job', async () => {
   for (const { gpu, pricePerHour } of options.gpus) {
     const gpuCount = gpu === 'NONE' ? 1 : 4;
     const job = await taken({ gpu, gpuCount, cpu: 16, memoryGb: 100 });
@@ -82,7 +82,7 @@ test('the price that a form adds up is the price that the job has', async () => 
   }
 });
 
-test('what is left out becomes the default that is shown', async () => {
+test('omitted fields get the documented defaults', async () => {
   expect(await taken({})).toMatchObject({
     timeoutMinutes: options.timeoutMinutes.default,
     retries: options.retries.default,
@@ -94,7 +94,7 @@ test('what is left out becomes the default that is shown', async () => {
   });
 });
 
-test('the ends of every range are taken, and what is beyond them is refused', async () => {
+test('the bounds of every range are accepted, and values beyond them are refused', async () => {
   for (const field of ['timeoutMinutes', 'retries', 'diskGb']) {
     const { min, max } = options[field];
     for (const value of [min, max]) await taken({ [field]: value });
@@ -114,7 +114,7 @@ test('the ends of every range are taken, and what is beyond them is refused', as
   for (const { region } of options.regions) await taken({ region });
 });
 
-test('texts are held to the lengths and patterns that are shown', async () => {
+test('texts are validated by the documented lengths and patterns', async () => {
   const { name, command, image, branch, outputPath } = options;
   await taken({ name: 'n'.repeat(name.maxLength) });
   await refused('name', { name: 'n'.repeat(name.maxLength + 1) });
@@ -123,7 +123,7 @@ test('texts are held to the lengths and patterns that are shown', async () => {
     else await refused('name', { name: text });
   await taken({ command: 'x'.repeat(command.maxBytes) });
   await refused('command', { command: 'x'.repeat(command.maxBytes + 1) });
-  // A registry, a path, a tag and a digest: none of them alone may be so long.
+  // A registry, a path, a tag and a digest, because none of them alone may be this long.
   const rest = `:${'t'.repeat(128)}@sha512:${'0'.repeat(128)}`;
   await taken({ image: `r.io/${'i'.repeat(image.maxBytes - 5 - rest.length)}${rest}` });
   await refused('image', { image: 'i'.repeat(image.maxBytes + 1) });
@@ -136,7 +136,7 @@ test('texts are held to the lengths and patterns that are shown', async () => {
   await refused('outputPath', { outputPath: 'o'.repeat(outputPath.maxBytes + 1) });
 });
 
-test('variables and labels are held to theirs', async () => {
+test('variables and labels are validated by the documented rules', async () => {
   const { maxEntries, maxBytes, namePattern } = options.variables;
   const named = (n: number) => Array.from({ length: n }, (_, i) => ({ name: `V${i}`, value: '' }));
   for (const field of ['env', 'secrets']) {
@@ -157,7 +157,7 @@ test('variables and labels are held to theirs', async () => {
     else await refused('labels', { labels: [{ key: 'k', value }] });
 });
 
-test('who is not signed in is not told', async () => {
+test('the options require a signed-in user', async () => {
   const { body } = await app.anonymous.post('/graphql', { query: OPTIONS });
   expect(body).toMatchObject({
     data: { jobOptions: null },

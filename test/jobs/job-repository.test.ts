@@ -1,4 +1,4 @@
-/** What a job says of the repository and branch that it runs. */
+/** The repository and branch that a job shows. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -10,11 +10,11 @@ const base = { namespace: 'ada', command: 'true' };
 
 let app: TestApp;
 let ada: Client;
-/** May read what is in Ada's namespace. */
+/** A user who may read Ada's namespace. */
 let bob: Client;
 
 beforeAll(async () => {
-  // Without capacity, so that what is created stays queued.
+  // Without slots, so that jobs stay queued.
   app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
   [ada, bob] = [await app.user('ada'), await app.user('bob')];
   await app.admin.gql(
@@ -44,7 +44,7 @@ const repoOf = async (client: Client, name: string) => {
   return body.repo;
 };
 
-test('without a branch, main runs where there is one, else the default branch', async () => {
+test('without a branch a job runs main if it exists, otherwise the default branch', async () => {
   const create = (name: string, defaultBranch: string) =>
     ada.gql(REPO, { input: { namespace: 'ada', name, defaultBranch } });
   await create('trunk-only', 'trunk');
@@ -67,7 +67,7 @@ test('without a branch, main runs where there is one, else the default branch', 
   expect(nothing.errors?.[0]).toMatchObject({ extensions: { code: 'NOT_FOUND' } });
 });
 
-test('the repository is called as it is now, also after a rename and a transfer', async () => {
+test('a job shows the current name of its repository, also after a rename and a transfer', async () => {
   await ada.gql(REPO, { input: { namespace: 'ada', name: 'MoVed' } });
   const created = await ada.post('/auth/v1/seed/ada/jobs', {
     name: 'moved',
@@ -84,10 +84,10 @@ test('the repository is called as it is now, also after a rename and a transfer'
   const moved = await ada.post(`${path}/transfer`, { new_namespace: 'apart' });
   expect(moved.status).toBe(200);
   expect(await repoOf(ada, 'moved')).toBe('apart/Renamed');
-  // Who sees the job and not the repository is not told where that went, and neither are endpoints of webhooks.
+  // A viewer who may see the job but not the repository does not see its new name, and neither do webhooks.
   expect(await repoOf(bob, 'moved')).toBe('ada/MoVed');
   await cancel(ada, 'ada', 'moved');
-  // Events appear when no earlier transaction is open any more, also in other databases of the cluster.
+  // Events become visible only when no earlier transaction is open, also in other databases of the cluster.
   await expect.poll(() => events('moved')).toEqual(['ada/MoVed', 'ada/MoVed']);
   const shown = `/auth/v1/repository/apart/${repository.id}/visibility`;
   expect((await ada.post(shown, { visibility: 'public' })).status).toBe(200);
@@ -96,7 +96,7 @@ test('the repository is called as it is now, also after a rename and a transfer'
   await expect.poll(async () => (await events('moved'))[0]).toBe('apart/Renamed');
 });
 
-test('the repository is called as at creation when it was deleted', async () => {
+test('a job shows the original name of a deleted repository', async () => {
   await ada.gql(REPO, { input: { namespace: 'ada', name: 'Gone' } });
   await submit(ada, { ...base, name: 'orphan', repo: 'Ada/gone' });
   const { repository } = await ada.gql('{ repository(namespace: "ada", name: "gone") { id } }');

@@ -7,7 +7,6 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { moveJob } from '../../src/jobs/state.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
-import { readMigrations } from '../../src/platform/database/migrate.ts';
 import { openProcessRunner } from '../../src/runners/process/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
@@ -24,6 +23,34 @@ import {
   variables,
 } from '../support/submit.ts';
 
+/** `usage_days`, counted from the attempts and jobs that there are. */
+const RECOUNTED = `
+  INSERT INTO "usage_days" ("namespace_id", "day", "user_id", "seconds", "gpu_seconds", "price_seconds", "jobs")
+  WITH ran AS (
+    SELECT j.namespace_id, coalesce(j.created_by_id, '') AS user_id, j.cost_per_hour,
+      CASE WHEN j.gpu = 'none' THEN 0 ELSE j.gpu_count END AS gpus, a.started_at AS began,
+      greatest(0, round(extract(epoch FROM
+        CASE WHEN j.status = 'cancelled' THEN least(a.ended_at, j.completed_at) ELSE a.ended_at END
+        - a.started_at)))::bigint AS seconds
+    FROM job_attempts a JOIN jobs j ON j.id = a.job_id
+    WHERE a.started_at IS NOT NULL AND (a.outcome = 'exited' OR (j.status = 'cancelled'
+      AND a.started_at <= j.completed_at AND (a.ended_at IS NULL OR a.ended_at >= j.completed_at)))
+  ), parts AS (
+    SELECT namespace_id, user_id, day::date AS day, gpus, cost_per_hour, 0 AS jobs,
+      least(seconds, round(extract(epoch FROM (day + interval '1 day') AT TIME ZONE 'UTC' - began)))
+      - greatest(0, round(extract(epoch FROM day AT TIME ZONE 'UTC' - began))) AS seconds
+    FROM ran CROSS JOIN LATERAL generate_series(
+      date_trunc('day', began AT TIME ZONE 'UTC'),
+      date_trunc('day', (began + make_interval(secs => seconds)) AT TIME ZONE 'UTC'), interval '1 day'
+    ) AS day
+    UNION ALL
+    SELECT namespace_id, coalesce(created_by_id, ''), (completed_at AT TIME ZONE 'UTC')::date, 0, 0, 1, 0
+    FROM jobs WHERE completed_at IS NOT NULL
+  )
+  SELECT namespace_id, day, user_id, sum(seconds)::bigint, sum(seconds * gpus)::bigint,
+    sum(seconds * cost_per_hour), sum(jobs)::int
+  FROM parts WHERE seconds > 0 OR jobs > 0 GROUP BY 1, 2, 3`;
+
 const REPO =
   'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
 const withRepo = async (app: TestApp, username: string): Promise<Client> => {
@@ -32,20 +59,20 @@ const withRepo = async (app: TestApp, username: string): Promise<Client> => {
   return client;
 };
 
-describe('what may be asked for', () => {
+describe('creating jobs', () => {
   let app: TestApp;
   let ada: Client;
   let bob: Client;
   const base = { namespace: 'ada', command: 'echo hi', repo: 'ada/code' };
   beforeAll(async () => {
-    // Without capacity, so that what is created stays queued.
+    // Without slots, so that jobs stay queued.
     app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
     ada = await withRepo(app, 'ada');
     bob = await withRepo(app, 'bob');
   });
   afterAll(() => app[Symbol.asyncDispose]());
 
-  test('a job has its defaults, a pinned commit, a price, and shows its env this once', async () => {
+  test('a new job has defaults, a pinned commit and a price, and shows its env once', async () => {
     const { data } = await submitRaw(ada, {
       ...base,
       name: 'plain',
@@ -77,7 +104,7 @@ describe('what may be asked for', () => {
   });
 
   test.each(['A100_40GB', 'A100_80GB', 'H100_80GB', 'L4', 'T4', 'NONE'])(
-    'all defaults go with %s; what no worker has waits, and says so',
+    'all defaults are valid with %s; a job that no worker can run waits with a reason',
     async (gpu) => {
       const { status, progress } = await submit(ada, { ...base, name: `on-${gpu}`, gpu });
       expect(status).toBe('QUEUED');
@@ -131,7 +158,7 @@ describe('what may be asked for', () => {
     ['cpu', { gpu: 'T4', gpuCount: 8, cpu: 4 }],
     ['memoryGb', { cpu: 2, memoryGb: 33 }],
     ['memoryGb', { cpu: 96, memoryGb: 23 }],
-  ])('a wrong %s is refused (%#)', async (field, change) => {
+  ])('an invalid %s is refused (%#)', async (field, change) => {
     const { errors } = await submitRaw(ada, { ...base, name: 'bad', ...change });
     expect(errors?.[0]?.extensions).toEqual({ code: 'INVALID_REQUEST', ...(field && { field }) });
   });
@@ -149,7 +176,7 @@ describe('what may be asked for', () => {
     [400, { cpu: 1 }],
     [400, { region: 'mars' }],
     [400, { gpu: 'B200' }],
-  ])('over REST a wrong number is %i and names its field: %j', async (status, change) => {
+  ])('over REST an invalid number gives %i and names its field: %j', async (status, change) => {
     const body = { name: 'bad', command: 'true', repo: 'ada/code', gpu: 'none', ...change };
     const answer = await ada.post('/auth/v1/seed/ada/jobs', body);
     expect([answer.status, answer.body.error.code]).toEqual([status, 'invalid_request']);
@@ -162,7 +189,7 @@ describe('what may be asked for', () => {
     });
   });
 
-  test('repositories and branches must be there, and readable', async () => {
+  test('repositories and branches must exist and be readable', async () => {
     const code = async (change: object) =>
       (await submitRaw(ada, { ...base, name: 'r', ...change })).errors?.[0]?.extensions.code;
     expect(await code({ repo: 'ada/none' })).toBe('NOT_FOUND');
@@ -172,7 +199,7 @@ describe('what may be asked for', () => {
     expect(await code({ namespace: 'nobody' })).toBe('NOT_FOUND');
   });
 
-  test('who is no member sees no jobs: 403 by name, null by id, an empty connection', async () => {
+  test('a non-member sees no jobs: 403 by name, null by id, an empty connection', async () => {
     const { id } = await submit(ada, { ...base, name: 'private' });
     const ask = (query: string) => bob.graphql(query);
     const byName = await ask('{ job(namespace: "ada", name: "private") { id } }');
@@ -186,7 +213,7 @@ describe('what may be asked for', () => {
     expect(owned.data.namespace.jobs.totalCount).toBe(0);
   });
 
-  test('lists are sorted, filtered, paged; connections too', async () => {
+  test('pages and connections are sorted, filtered and paged', async () => {
     const { jobPage } = await ada.gql(
       '{ jobPage(namespace: "ada", sort: NAME, order: ASC, perPage: 2, page: 2) { total nodes { name } } }',
     );
@@ -225,7 +252,7 @@ describe('what may be asked for', () => {
       await cancel(ada, 'ada', 'f_two');
     });
 
-    test('a job shows its labels by key, over GraphQL alone, and REST takes none', async () => {
+    test('a job shows its labels sorted by key, in GraphQL only; REST accepts no labels', async () => {
       const { job: shown } = await ada.gql(
         '{ job(namespace: "ada", name: "f_one") { labels { key value } } }',
       );
@@ -250,7 +277,7 @@ describe('what may be asked for', () => {
       ]);
     });
 
-    test('jobs are found by each filter, and by several at once', async () => {
+    test('lists can be filtered by each filter and by combinations', async () => {
       const team = (...values: string[]) => ({ key: 'team', values });
       expect(await found({ labels: [team('red')] })).toEqual(['f_one', 'f_two']);
       expect(await found({ labels: [team('red', 'blue')] })).toEqual(['f_one', 'f_three', 'f_two']);
@@ -259,7 +286,7 @@ describe('what may be asked for', () => {
       expect(await found({ labels: [team('red'), { key: 'done' }] })).toEqual(['f_one']);
       expect(await found({ labels: [team('red'), team('blue')] })).toEqual([]);
       expect(await found({ labels: [team()] })).toEqual([]);
-      // An underscore is no pattern.
+      // An underscore is not a wildcard.
       expect(await found({ namePrefix: 'f_' })).toEqual(['f_one', 'f_three', 'f_two']);
       expect(await found({ namePrefix: 'f_', statuses: ['CANCELLED'] })).toEqual(['f_two']);
       expect(
@@ -281,7 +308,7 @@ describe('what may be asked for', () => {
       expect(await found({ createdFrom: '9999-12-31T23:59:59Z' })).toEqual([]);
     });
 
-    test('a renamed repository is found by its new name, a deleted one by the name it had', async () => {
+    test('jobs are found by the new name of a renamed repository, and by the old name of a deleted one', async () => {
       const { createRepository } = await ada.gql(REPO, {
         input: { namespace: 'ada', name: 'was' },
       });
@@ -308,7 +335,7 @@ describe('what may be asked for', () => {
       expect(names).toEqual(['f_one', 'f_three', 'f_two']);
     });
 
-    test('a filter finds nothing where its asker may see nothing', async () => {
+    test('a filter finds nothing that the viewer may not see', async () => {
       expect(await found({ labels: [{ key: 'team' }] }, bob)).toEqual([]);
       expect(await found({ labels: [{ key: 'team' }] }, bob, 'bob')).toEqual([]);
     });
@@ -327,7 +354,7 @@ describe('what may be asked for', () => {
       expect(errors?.[0]?.extensions).toEqual({ code: 'INVALID_REQUEST', field });
     });
 
-    test('what is no text, or nobody, is refused in a filter too', async () => {
+    test('a filter with invalid text or an unknown user is refused', async () => {
       const code = async (filter: object) =>
         (await ada.graphql(FILTER, { of: 'ada', filter, first: 1 })).errors?.[0]?.extensions.code;
       expect(await code({ image: 'a\0' })).toBe('INVALID_REQUEST');
@@ -338,7 +365,7 @@ describe('what may be asked for', () => {
       expect(await code({ creator: 'a\0' })).toBe('NOT_FOUND');
     });
 
-    test('labels go with their job', async () => {
+    test('labels are deleted with their job', async () => {
       await make('short-lived', { gone: 'soon' });
       await cancel(ada, 'ada', 'short-lived');
       await remove(ada, 'ada', 'short-lived');
@@ -347,7 +374,7 @@ describe('what may be asked for', () => {
     });
   });
 
-  describe('running a job again', () => {
+  describe('rerunning a job', () => {
     const RERUN = `mutation ($input: RerunJobInput!) { rerunJob(input: $input) { job {
       id name status command repo branch commitSha image gpu gpuCount cpu memoryGb diskGb region timeoutMinutes retries
       outputPath labels { key value } rerunOf { name } createdBy { username } } } }`;
@@ -390,7 +417,7 @@ describe('what may be asked for', () => {
       });
     });
 
-    test('it has all settings, a new name, and leads back', async () => {
+    test('a rerun has all settings, a new name, and a link to the first job', async () => {
       const before = await job(ada, 'ada', 'run');
       const { rerunJob } = (await rerun(cleo, 'run')).body.data;
       expect(rerunJob.job).toMatchObject({
@@ -410,11 +437,11 @@ describe('what may be asked for', () => {
       expect(rows[0].env).toEqual({ A: '1' });
       const { secretBox } = app.app.services;
       expect(secretBox.open(rerunJob.job.id, rows[0].secrets)).toEqual({ KEY: 'hush' });
-      // Sealed anew: those of the first are for that one alone.
+      // Encrypted again, because the secrets of a job can only be decrypted for that job.
       expect(() => secretBox.open(before.id, rows[0].secrets)).toThrow();
     });
 
-    test('names are counted on, can be chosen, and must be free and short enough', async () => {
+    test('names of reruns are numbered, can be chosen, and must be free and short enough', async () => {
       const named = async (name: string, more?: object) =>
         (await rerun(ada, name, more)).body.data?.rerunJob?.job.name;
       expect(await named('run-2')).toBe('run-3');
@@ -429,7 +456,7 @@ describe('what may be asked for', () => {
       expect(new Set(together).size).toBe(4);
     });
 
-    test('a repeated request makes one job, also at once', async () => {
+    test('repeated requests create one job, also when concurrent', async () => {
       const key = { 'Idempotency-Key': 'again' };
       const both = await Promise.all([1, 2].map(() => rerun(ada, 'run', {}, key)));
       const last = await rerun(ada, 'run', {}, key);
@@ -439,7 +466,7 @@ describe('what may be asked for', () => {
       expect(made).toHaveLength(1);
     });
 
-    test('it runs the same commit, or the newest on request', async () => {
+    test('a rerun uses the same commit, or the newest on request', async () => {
       const createRepository = await ada.gql(REPO, { input: { namespace: 'ada', name: 'moving' } });
       const { id } = createRepository.createRepository.repository;
       const { commitSha } = await submit(ada, { ...base, name: 'at', repo: 'ada/moving' });
@@ -459,7 +486,7 @@ describe('what may be asked for', () => {
       expect(await refusal(ada, 'at')).toEqual(['NOT_FOUND', undefined]);
     });
 
-    test('who may not create the job may not run it again, and others secrets stay with its commit', async () => {
+    test('a rerun requires permission to create jobs, and the secrets of others stay with their commit', async () => {
       const code = async (...asked: Parameters<typeof refusal>) => (await refusal(...asked))[0];
       expect(await code(bob, 'run')).toBe('PERMISSION_DENIED');
       expect(await code(bob, 'no-such-name')).toBe('PERMISSION_DENIED');
@@ -473,7 +500,7 @@ describe('what may be asked for', () => {
         'newestCommit',
       ]);
       expect(await code(cleo, 'in-image')).toBeUndefined();
-      // One that reads another repository alone may not run this one.
+      // A token for another repository only may not rerun this job.
       const { createAccessToken, createRepository } = await ada.gql(
         `mutation { createRepository(input: {namespace: "ada", name: "apart"}) { repository { id } }
            createAccessToken(input: {name: "read", scopes: [JOB_READ]}) { token } }`,
@@ -489,7 +516,7 @@ describe('what may be asked for', () => {
       expect(await code(apart, 'in-image')).toBe('PERMISSION_DENIED');
     });
 
-    test('quotas count, and a link to a job that was deleted is null', async () => {
+    test('reruns count for quotas, and the link to a deleted job is null', async () => {
       const dora = await app.user('dora', 'free');
       const input = { namespace: 'dora', command: 'true', image: 'busybox' };
       for (let i = 0; i < 20; i++) await submit(dora, { ...input, name: `j${i}` });
@@ -507,7 +534,7 @@ describe('what may be asked for', () => {
   });
 });
 
-describe('the life of a job', () => {
+describe('the life cycle of a job', () => {
   let app: TestApp;
   let runner: FakeRunner;
   let ada: Client;
@@ -522,7 +549,7 @@ describe('the life of a job', () => {
     submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
   const reaches = (name: string, status: string) => until(ada, 'ada', name, status);
 
-  test('exit 0 succeeds', async () => {
+  test('exit code 0 succeeds', async () => {
     await run('good', 'echo one; echo ::progress:: halfway ; echo two');
     expect(await reaches('good', 'SUCCEEDED')).toMatchObject({
       exitCode: 0,
@@ -535,7 +562,7 @@ describe('the life of a job', () => {
   });
 
   test.each(['waiting for data', 'failed to load 3 rows', 'running', 'the machine is warm'])(
-    'what a program says of its progress stays, also when it sounds like us: %s',
+    'the progress that a program prints is kept, even if it looks like a phase: %s',
     async (said) => {
       const name = `said-${said.replaceAll(' ', '-')}`;
       await run(name, `echo ::progress::${said}; exit 0`);
@@ -543,18 +570,16 @@ describe('the life of a job', () => {
     },
   );
 
-  test('the phase replaces what a program said of its progress when the job is tried again', async () => {
+  test('the phase replaces the progress of the program when the job is retried', async () => {
     await run('said-once', 'echo ::progress::halfway; exit 1', { retries: 1 });
     await eventually(async () =>
-      expect((await job(ada, 'ada', 'said-once')).progress).toBe(
-        'waiting to try again (retry 1 of 1)',
-      ),
+      expect((await job(ada, 'ada', 'said-once')).progress).toBe('waiting for retry 1 of 1'),
     );
     await cancel(ada, 'ada', 'said-once');
     expect((await job(ada, 'ada', 'said-once')).progress).toBe('cancelled');
   });
 
-  test('another exit fails, with its code', async () => {
+  test('another exit code fails the job with this code', async () => {
     await run('bad', 'exit 7');
     expect(await reaches('bad', 'FAILED')).toMatchObject({
       exitCode: 7,
@@ -562,7 +587,7 @@ describe('the life of a job', () => {
     });
   });
 
-  test('what cannot be started fails with 125 and says why in the log', async () => {
+  test('a job that cannot be started fails with exit code 125 and the reason in its log', async () => {
     await run('image', 'true', { image: 'debian:12' });
     await run('unstartable', 'unstartable', { retries: 5 });
     for (const name of ['image', 'unstartable'])
@@ -571,7 +596,7 @@ describe('the life of a job', () => {
     expect(await lines(ada, 'ada', 'unstartable')).toEqual(['there is no such thing']);
   });
 
-  test('failures are retried after a pause; attempts follow each other in one log', async () => {
+  test('failures are retried after a delay; all attempts share one log', async () => {
     await run('again', 'echo try; exit 1', { retries: 1 });
     const done = await reaches('again', 'FAILED');
     expect(done).toMatchObject({ retryCount: 1, exitCode: 1 });
@@ -587,7 +612,7 @@ describe('the life of a job', () => {
     expect(await lines(ada, 'ada', 'lost')).toEqual(['here', 'here', 'here', 'here']);
   });
 
-  test('cancel answers at once, keeps the last lines, and can be done once', async () => {
+  test('a cancellation returns at once, keeps the last lines, and works only once', async () => {
     await run('long', 'echo up; stubborn; sleep 600');
     await eventually(async () => expect(await lines(ada, 'ada', 'long')).toEqual(['up']));
     const { data } = await cancel(ada, 'ada', 'long');
@@ -599,7 +624,7 @@ describe('the life of a job', () => {
     expect(runner.running()).toEqual([]);
   });
 
-  test('only what is over can be deleted; then its name is free', async () => {
+  test('only a finished job can be deleted; then its name is free', async () => {
     await run('removed', 'sleep 600');
     await reaches('removed', 'RUNNING');
     expect((await remove(ada, 'ada', 'removed')).errors?.[0]?.extensions.code).toBe('CONFLICT');
@@ -611,7 +636,7 @@ describe('the life of a job', () => {
     await reaches('removed', 'SUCCEEDED');
   });
 
-  test('the analytics of a finished job are its last sample, with peaks', async () => {
+  test('the analytics of a finished job are its last sample with the peaks', async () => {
     await run('measured', 'sleep 0.8');
     await reaches('measured', 'SUCCEEDED');
     const { analytics } = (
@@ -656,7 +681,7 @@ describe('the life of a job', () => {
     expect(rows).toEqual([]);
   });
 
-  describe('what a namespace has used', () => {
+  describe('usage of a namespace', () => {
     const USAGE = `query ($from: Date!, $to: Date!, $period: UsagePeriod, $byUser: Boolean!, $first: Int!, $after: String) {
       namespace(name: "grace") { usage(from: $from, to: $to, period: $period, byUser: $byUser, first: $first, after: $after) {
         totalCount pageInfo { hasNextPage endCursor }
@@ -668,7 +693,7 @@ describe('the life of a job', () => {
     const ask = (client: Client, args: object) => client.graphql(USAGE, { ...WIDE, ...args });
     const rowsOf = async (args: object = {}) =>
       (await ask(grace, args)).data.namespace.usage.nodes as Record<string, never>[];
-    /** Of an attempt that started then and ended so many seconds later, or runs. */
+    /** An attempt that started at a time and ended some seconds later, or still runs. */
     const ended = (name: string, from: string, seconds: number, by = grace) =>
       submit(by, {
         namespace: 'grace',
@@ -709,14 +734,14 @@ describe('the life of a job', () => {
       await grace.gql(
         'mutation { setMember(input: {namespace: "grace", username: "hugo", role: WRITE}) { member { role } } }',
       );
-      // T4 at 0.35 an hour, 8 vCPUs and 32 GB: 0.988 with two.
+      // A T4 costs 0.35 per hour; with 8 vCPUs, 32 GB and two T4 the price is 0.988.
       await ended('over-midnight', '2026-01-31T23:59:00.600Z', 120);
       await ended('days-long', '2026-02-10T12:00:00Z', 2.5 * 86_400);
       await ended('by-hugo', '2026-02-11T00:00:00Z', 10, hugo);
       await ended('empty', '2026-03-01T00:00:00Z', 0);
     });
 
-    test('it is told by month, by day, by user, and as a whole, to the second', async () => {
+    test('usage is exact by month, by day, by user and in total', async () => {
       const whole = await rowsOf();
       const today = new Date().toISOString().slice(0, 10);
       expect(whole).toEqual([
@@ -751,7 +776,7 @@ describe('the life of a job', () => {
       );
     });
 
-    test('pages are exact, and what runs counts until now', async () => {
+    test('pages are exact, and running jobs count until now', async () => {
       const found: string[] = [];
       let after: string | null = null;
       for (;;) {
@@ -786,7 +811,7 @@ describe('the life of a job', () => {
       expect(Number(afterwards?.jobs) - Number(before?.jobs)).toBe(1);
     });
 
-    test('members see it, admins by user, and others nothing', async () => {
+    test('members see the total, admins the usage by user, and others nothing', async () => {
       const code = async (client: Client, args: object = {}) =>
         (await ask(client, args)).errors?.[0]?.extensions.code;
       expect(await code(hugo)).toBeUndefined();
@@ -815,7 +840,7 @@ describe('the life of a job', () => {
       [undefined, { from: '2026-2-3' }],
       [undefined, { from: '0000-01-01' }],
       ['after', { after: 'nonsense' }],
-    ])('a wrong %s is refused (%#)', async (field, args) => {
+    ])('an invalid %s is refused (%#)', async (field, args) => {
       const { errors } = await ask(grace, args);
       expect(errors?.[0]?.extensions).toMatchObject({
         code: 'INVALID_REQUEST',
@@ -823,7 +848,7 @@ describe('the life of a job', () => {
       });
     });
 
-    test('it agrees with what jobs say, with what the upgrade makes of them, and outlives them', async () => {
+    test('usage agrees with the jobs and with a count of all attempts, and outlives the jobs', async () => {
       const ledger = async () =>
         (
           await app.pool.query(
@@ -831,7 +856,7 @@ describe('the life of a job', () => {
              from usage_days where seconds > 0 or jobs > 0 order by 1, 2, 3`,
           )
         ).rows;
-      // A job that was cancelled may still have an attempt, whose end comes later.
+      // A cancelled job may still have an open attempt that ends later.
       await eventually(async () => {
         const { rows } = await app.pool.query(
           `select from job_attempts a join jobs j on j.id = a.job_id
@@ -847,14 +872,12 @@ describe('the life of a job', () => {
       );
       expect(sums[0].days).toBe(sums[0].jobs);
 
-      const migration = (await readMigrations()).find(({ name }) => name.endsWith('usage_days'));
-      const fill = migration?.sql.slice(migration.sql.indexOf('INSERT INTO')) ?? '';
       const client = await app.pool.connect();
       try {
         await client.query('begin');
         await client.query('create temp table was on commit drop as select * from usage_days');
         await client.query('delete from usage_days');
-        await client.query(fill);
+        await client.query(RECOUNTED);
         const differing = await client.query(
           `select * from (select * from was where namespace_id = $1) was
            full join (select * from usage_days where namespace_id = $1) made
@@ -872,7 +895,7 @@ describe('the life of a job', () => {
     });
   });
 
-  test('what is injected, and what is not to be overridden', async () => {
+  test('injected variables, and those that cannot be overridden', async () => {
     await run('env', 'exit 0', {
       env: variables({ MINE: '1', JOB_ID: 'forged' }),
       secrets: variables({ HIDDEN: 'abc' }),
@@ -900,7 +923,7 @@ describe('the life of a job', () => {
 });
 
 describe('the queue', () => {
-  test('is first come, first served within a namespace, and fair between them', async () => {
+  test('is first come, first served within a namespace, and fair between namespaces', async () => {
     const runner = fakeRunner();
     await using app = await startApp({ config: { jobSlots: 1 }, overrides: { runner } });
     const [ada, bob] = [await withRepo(app, 'ada'), await withRepo(app, 'bob')];
@@ -916,7 +939,7 @@ describe('the queue', () => {
     expect(order).toEqual(['first', 'b1', 'a1', 'b2', 'a2', 'a3', 'a4']);
   });
 
-  test('a job that needs all GPUs is not passed over for ever by those that need one', async () => {
+  test('a job that needs all GPUs is not starved by jobs that need one', async () => {
     const runner = fakeRunner({ gpus: { T4: 2 } });
     await using app = await startApp({ overrides: { runner } });
     const ada = await withRepo(app, 'ada');
@@ -933,7 +956,7 @@ describe('the queue', () => {
     expect((await job(ada, 'ada', 'more')).status).toBe('QUEUED');
   });
 
-  test('a server that starts anew takes up what the last one left, under the same attempt', async () => {
+  test('a restarted server resumes the running jobs under the same attempts', async () => {
     const runner = fakeRunner();
     await using app = await startApp({ overrides: { runner } });
     const ada = await withRepo(app, 'ada');
@@ -973,7 +996,7 @@ describe('jobs as processes', () => {
       headers: who.authorization ? { authorization: who.authorization, ...headers } : headers,
     });
 
-  test('a job runs in a checkout of the pinned commit, and its secrets do not show', async () => {
+  test('a job runs in a checkout of the pinned commit, and its secrets are masked', async () => {
     const { commitSha } = await run(
       'code',
       'git rev-parse HEAD; git status --short; echo $A-$S; echo $S',
@@ -1003,7 +1026,7 @@ describe('jobs as processes', () => {
     });
   });
 
-  test('artifacts: one archive and file by file, by link, by credential, in part', async () => {
+  test('artifacts: as an archive, file by file, by link, by credential, and in ranges', async () => {
     const random = 'head -c 300000 /dev/urandom > out/deep/b.bin';
     await run(
       'made',
@@ -1015,7 +1038,7 @@ describe('jobs as processes', () => {
     const { id, artifacts } = await until(ada, 'ada', 'made', 'FAILED');
     const [sum, note] = await lines(ada, 'ada', 'made');
     expect(note).toMatch(
-      /^2 entries were left out of the artifacts: links that lead outside, devices, FIFOs/,
+      /^2 entries were left out of the artifacts: links to paths outside, devices, FIFOs/,
     );
     expect(artifacts).toMatchObject({ path: 'out', fileCount: 2 });
 
@@ -1090,7 +1113,7 @@ describe('jobs as processes', () => {
     const { namespace } = await ada.gql('{ namespace(name: "ada") { id } }');
     const folderOf = (jobId: string) =>
       join(app.config.dataDir, 'storage/artifacts', namespace.id, jobId);
-    // HEAD does not read the archive, which may be large.
+    // HEAD must not read the archive, which may be large.
     const [attempt = ''] = readdirSync(folderOf(id));
     const archive = join(folderOf(id), attempt, 'artifacts.tar.gz');
     await rename(archive, `${archive}.away`);
@@ -1098,7 +1121,7 @@ describe('jobs as processes', () => {
     expect([head.status, head.headers.get('content-length')]).toEqual([200, `${one.length}`]);
     await rename(`${archive}.away`, archive);
 
-    // The record is deleted and the artifacts stay, until their deletion is asked for too.
+    // The job is deleted and its artifacts are kept, until their deletion is requested too.
     await remove(ada, 'ada', 'made');
     expect((await download(artifacts.downloadUrl)).status).toBe(200);
     await run('made', 'echo x > out', { outputPath: '/work/out' });
@@ -1111,10 +1134,10 @@ describe('jobs as processes', () => {
     expect(existsSync(folderOf(id))).toBe(true);
   });
 
-  test('artifacts of any name: no UTF-8, dots, long, deep', async () => {
+  test('artifacts with any name: not UTF-8, dots, long, deep', async () => {
     const long = 'n'.repeat(200);
     const deep = Array(30).fill('d'.repeat(20)).join('/');
-    // As `printf %b` takes them, with bytes in octal, and as they are shown.
+    // The names in the syntax of `printf %b`, with octal bytes, and as shown.
     const names = {
       'caf\\0351': 'caf\uFFFD',
       'caf\\0352': 'caf\uFFFD (2)',
@@ -1162,7 +1185,7 @@ describe('jobs as processes', () => {
     expect(contents.sort()).toEqual(Object.keys(names).sort());
   });
 
-  test('a log of a hundred thousand lines: the tail of it, and what was after a moment', async () => {
+  test('a log of a hundred thousand lines: its tail, and the lines after a time', async () => {
     await run('chatty', 'seq 100000; sleep 0.3; echo last');
     await until(ada, 'ada', 'chatty', 'SUCCEEDED');
     const read = async (args: string) =>

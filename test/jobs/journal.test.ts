@@ -1,21 +1,21 @@
-/** How the log of a job is stored: pages that are filled, joined and read while lines arrive. */
+/** The journal of a job: pages that are filled, merged and read while lines arrive. */
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Services } from '../../src/app.ts';
 import { newId } from '../../src/base/ids.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
-import { foldPages } from '../../src/jobs/logs/fold.ts';
+import { compactPages } from '../../src/jobs/logs/compaction.ts';
 import { followJournal } from '../../src/jobs/logs/follow.ts';
 import { encodePages, type LogLine, PAGE_BYTES, PAGE_ENTRIES } from '../../src/jobs/logs/pages.ts';
-import { readLog, startOf } from '../../src/jobs/logs/read.ts';
+import { readLog, streamStart } from '../../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
 import { type Found, searchLog } from '../../src/jobs/logs/search.ts';
-import { logText } from '../../src/jobs/logs/walk.ts';
+import { streamLogText } from '../../src/jobs/logs/walk.ts';
 import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
 import { moveJob, PHASES } from '../../src/jobs/state.ts';
 import { MAX_POINTS, openUsageHistory, usageSamples } from '../../src/jobs/usage-history.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
-import { Moment, microsOf } from '../../src/platform/database/times.ts';
+import { MicrosecondDate, toMicroseconds } from '../../src/platform/database/times.ts';
 import type { Allowance } from '../../src/platform/limits/reads.ts';
 import type { LogCursor } from '../../src/runners/runner.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
@@ -28,7 +28,7 @@ beforeAll(async () => {
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
-/** Grants everything, or `bytes` in all. */
+/** An allowance of `bytes`, or without a limit. */
 const allowance = (bytes = Number.MAX_SAFE_INTEGER): Allowance & { taken: number } => ({
   taken: 0,
   async take(wanted) {
@@ -38,7 +38,7 @@ const allowance = (bytes = Number.MAX_SAFE_INTEGER): Allowance & { taken: number
   },
 });
 
-/** A running job with an open attempt, that no worker looks after. */
+/** A running job with an open attempt that no worker supervises. */
 async function openJob() {
   const { db } = services;
   const namespace = await db.namespace.findUniqueOrThrow({ where: { name: 'admin' } });
@@ -51,7 +51,7 @@ async function openJob() {
       name: id,
       status: 'running',
       command: '',
-      // Nobody offers it, so no worker takes the job when it is queued for a moment.
+      // No worker has this GPU, so none claims the job while it is queued.
       gpu: 'T4',
       gpuCount: 1,
       cpu: 2,
@@ -78,7 +78,7 @@ async function openJob() {
       after = done?.until ?? after;
       return done;
     },
-    /** The transitions of a job, in order. */
+    /** The moves of a job, in order. */
     async move(...statuses: ('queued' | 'running' | 'succeeded')[]) {
       for (const to of statuses)
         await inTransaction(db, (tx) => moveJob(tx, id, () => ({ to, phase: PHASES.running })));
@@ -108,7 +108,7 @@ const message = fc.oneof(
   { weight: 2, arbitrary: fc.constant('') },
   { weight: 2, arbitrary: fc.integer({ min: 1, max: 70_000 }).map((n) => 'é'.repeat(n / 2)) },
 );
-/** Clocks step back now and then. */
+/** Times that sometimes go backwards, as clocks do. */
 const line = fc.record({ message, step: fc.integer({ min: -20, max: 200 }) });
 const batches = fc.array(
   fc.oneof(
@@ -125,7 +125,7 @@ const batches = fc.array(
   { minLength: 1, maxLength: 150 },
 );
 
-test('lines of one millisecond have times of their own, so that whoever asks for those after the last misses none', async () => {
+test('lines of one millisecond have distinct times, so that a reader of the lines after a time misses none', async () => {
   const job = await openJob();
   const at = (...messages: string[]) =>
     messages.map((text) => ({ message: text, timestamp: new Date(START) }));
@@ -140,12 +140,12 @@ test('lines of one millisecond have times of their own, so that whoever asks for
   }
   expect(seen).toEqual(['a', 'b', 'c', 'd', 'e', 'f']);
   expect(JSON.stringify(since)).toBe('"2026-01-01T00:00:00.000005Z"');
-  // An attempt that is taken up later knows what was stored to the millisecond.
+  // A resumed attempt knows the time of the last line only in milliseconds.
   const { logUntil } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });
   expect(logUntil).toEqual(new Date(START));
 });
 
-test('followers get each entry once and in order, whatever is appended, joined and followed at once', async () => {
+test('followers get each entry once and in order during concurrent appends and merges', async () => {
   await fc.assert(
     fc.asyncProperty(
       batches,
@@ -162,16 +162,16 @@ test('followers get each entry once and in order, whatever is appended, joined a
           after,
           told: followed(job.id, after),
         }));
-        // Joins pages all the while, beside the appends that join them too.
+        // Merges pages continuously, in addition to the merges of the appends.
         let appending = true;
         const folding = (async () => {
-          while (appending) await foldPages(services, job.id);
+          while (appending) await compactPages(services, job.id);
         })();
 
         let clock = START;
         let newest = 0;
         for (const step of steps) {
-          if (step === 'fold') await foldPages(services, job.id);
+          if (step === 'fold') await compactPages(services, job.id);
           else if (step === 'status') {
             await job.move('queued', 'running');
             add('queued');
@@ -185,8 +185,8 @@ test('followers get each entry once and in order, whatever is appended, joined a
             );
             expect(await job.append(lines)).not.toBeNull();
             for (const one of lines) {
-              newest = Math.max(microsOf(one.timestamp), newest + 1);
-              add(one.message, new Moment(newest));
+              newest = Math.max(toMicroseconds(one.timestamp), newest + 1);
+              add(one.message, new MicrosecondDate(newest));
             }
           }
         }
@@ -206,20 +206,22 @@ test('followers get each entry once and in order, whatever is appended, joined a
 
         const lines = written.filter(({ timestamp }) => timestamp);
         for (const { tail, at } of reads) {
-          const since = at % 3 === 0 ? null : new Moment((START + at) * 1_000 + (at % 5));
+          const since = at % 3 === 0 ? null : new MicrosecondDate((START + at) * 1_000 + (at % 5));
           const first = since
-            ? lines.findIndex(({ timestamp = since }) => microsOf(timestamp) > microsOf(since))
+            ? lines.findIndex(
+                ({ timestamp = since }) => toMicroseconds(timestamp) > toMicroseconds(since),
+              )
             : 0;
           const expected = first === -1 ? [] : lines.slice(first);
           const page = await readLog(services, job.id, { tail, since }, allowance());
           expect(page.lines.map(({ seq }) => seq)).toEqual(
             expected.slice(-tail).map(({ seq }) => seq),
           );
-          expect(page.lines.map(({ timestamp }) => microsOf(timestamp))).toEqual(
-            expected.slice(-tail).map(({ timestamp }) => timestamp && microsOf(timestamp)),
+          expect(page.lines.map(({ timestamp }) => toMicroseconds(timestamp))).toEqual(
+            expected.slice(-tail).map(({ timestamp }) => timestamp && toMicroseconds(timestamp)),
           );
           expect(page.hasMore).toBe(expected.length > tail);
-          const start = await startOf(services, job.id, { tail, since });
+          const start = await streamStart(services, job.id, { tail, since });
           expect(start).toBe((expected.slice(-tail)[0]?.seq ?? written.length + 1) - 1);
         }
 
@@ -229,7 +231,7 @@ test('followers get each entry once and in order, whatever is appended, joined a
           expect(firstSeq).toBe(next);
           next = lastSeq + 1n;
         }
-        await foldPages(services, job.id);
+        await compactPages(services, job.id);
         const { logLines } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });
         expect(Number(logLines)).toBe(lines.length);
         expect((await pagesOf(job.id)).filter(({ open }) => open).length).toBeLessThanOrEqual(1);
@@ -239,7 +241,7 @@ test('followers get each entry once and in order, whatever is appended, joined a
   );
 });
 
-test('a page is no fuller than a page may be, and its lines come back as they were', async () => {
+test('pages keep their limits, and their lines are read back unchanged', async () => {
   const sizes = fc.array(fc.nat(66_000), { maxLength: 40 });
   await fc.assert(
     fc.asyncProperty(sizes, fc.nat(5_000), async (large, small) => {
@@ -260,7 +262,7 @@ test('a page is no fuller than a page may be, and its lines come back as they we
   );
 });
 
-test('a log that grows line by line is a number of full pages and a few small ones', async () => {
+test('a log that grows line by line consists of full pages and a few small ones', async () => {
   const job = await openJob();
   for (let i = 0; i < 700; i++)
     await job.append([
@@ -269,11 +271,11 @@ test('a log that grows line by line is a number of full pages and a few small on
   const pages = await pagesOf(job.id);
   expect(pages.length).toBeLessThan(80);
   expect(pages.filter(({ open }) => !open).length).toBeGreaterThanOrEqual(2);
-  await foldPages(services, job.id);
+  await compactPages(services, job.id);
   expect((await pagesOf(job.id)).length).toBeLessThan(6);
 });
 
-test('what an answer may hold bounds what is read, and says so; the newest lines are kept', async () => {
+test('the allowance limits what is read; the newest lines are returned, with hasMore', async () => {
   const job = await openJob();
   for (let i = 0; i < 40; i++)
     await job.append([{ timestamp: new Date(), message: `${i} ${'x'.repeat(50_000)}` }]);
@@ -295,7 +297,7 @@ test('what an answer may hold bounds what is read, and says so; the newest lines
   expect(whole.lines).toHaveLength(40);
 });
 
-test('any part of a log is read, forwards, backwards and by time, and every line of it is found', async () => {
+test('any range of a log can be read forwards, backwards and by time, and every line can be found', async () => {
   const words = [
     'Straße',
     'ΟΔΟΣ',
@@ -335,7 +337,7 @@ test('any part of a log is read, forwards, backwards and by time, and every line
           await job.move('queued', 'running');
           for (const status of ['queued', 'running'])
             written.push({ seq: written.length + 1, message: status, at: null });
-          if (size % 2) await foldPages(services, job.id);
+          if (size % 2) await compactPages(services, job.id);
         }
         const end = written.length;
         const read = async (query: WindowQuery) => {
@@ -394,7 +396,8 @@ test('any part of a log is read, forwards, backwards and by time, and every line
         }
 
         let whole = '';
-        for await (const some of logText(services, job.id, { timestamps: false })) whole += some;
+        for await (const some of streamLogText(services, job.id, { timestamps: false }))
+          whole += some;
         expect(whole).toBe(lines.map(({ message: told }) => `${told}\n`).join(''));
       },
     ),
@@ -402,7 +405,7 @@ test('any part of a log is read, forwards, backwards and by time, and every line
   );
 });
 
-test('a search and a window hold no more than the answer may', async () => {
+test('a search and a window stay within the allowance', async () => {
   const job = await openJob();
   const wide = { timestamp: new Date(START), message: 'x'.repeat(60_000) };
   await job.append(Array(40).fill(wide));
@@ -410,7 +413,7 @@ test('a search and a window hold no more than the answer may', async () => {
   const found = await searchLog(services, job.id, query, allowance(600_000));
   expect(found).toMatchObject({ hasMore: true, searchedTo: 9 });
   expect(found.matches).toHaveLength(9);
-  // One at least, or a search would never go on.
+  // At least one match, or the search could never continue.
   const { matches } = await searchLog(services, job.id, query, allowance(10));
   expect(matches).toHaveLength(1);
   const part = await readWindow(services, job.id, { first: 40 }, allowance(600_000));
@@ -421,24 +424,24 @@ test('a search and a window hold no more than the answer may', async () => {
   expect(end.entries.at(-1)?.seq).toBe(40);
 });
 
-test('a search ends when nobody wants it any more', async () => {
+test('a search ends when its client is gone', async () => {
   const job = await openJob();
   await job.append([{ timestamp: new Date(START), message: 'x' }]);
   const gone = AbortSignal.abort();
   const query = { text: 'x', matchCase: false, first: 1, context: 0, order: 'asc' } as const;
-  // One that is meant for a client, so that it is no fault in the server's log.
+  // An expected error, which is not logged as a fault of the server.
   const searching = searchLog(services, job.id, query, allowance(), gone);
   await expect(searching).rejects.toMatchObject({ name: 'AppError', status: 503 });
 });
 
-test('what an attempt used in a week takes as much room as in an hour, and goes on after a restart', async () => {
+test('the usage history of a week takes as much space as that of an hour, and continues after a restart', async () => {
   const job = await openJob();
   const { attemptId } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });
   const { pool } = services;
   let history = await openUsageHistory(pool, attemptId ?? '');
   const COUNT = 5_000;
   for (let i = 0; i < COUNT; i++) {
-    // At any number of samples, whole points or not.
+    // At any number of samples, also in the middle of a point.
     if (i % 1_237 === 0) {
       await history.end();
       history = await openUsageHistory(pool, attemptId ?? '');
@@ -458,13 +461,13 @@ test('what an attempt used in a week takes as much room as in an hour, and goes 
   expect(samples.at(-1)?.time).toEqual(new Date(START + (COUNT - 1) * 5_000));
   const times = samples.map(({ time }) => +time);
   expect(times).toEqual(times.toSorted((a, b) => a - b));
-  // The highest of memory stays, and the mean of what goes up and down.
+  // The peak of memory and the mean of the percentages are kept.
   expect(Math.max(...samples.map(({ memoryBytes }) => memoryBytes))).toBe(7 * 2 ** 40);
-  // But where a point was begun anew.
+  // Except where a point was started again.
   const uneven = samples.filter(({ gpuPercent }) => Math.abs(gpuPercent - 50) > 1);
   expect(uneven.length).toBeLessThan(10);
   expect(new Set(samples.map(({ cpuPercent }) => cpuPercent))).toEqual(new Set([100]));
-  // Nothing of a job that is deleted meanwhile.
+  // Nothing is stored for a job that was deleted meanwhile.
   await services.db.job.delete({ where: { id: job.id } });
   await history.add({ ...(samples[0] as (typeof samples)[number]) });
   await history.end();
@@ -472,7 +475,7 @@ test('what an attempt used in a week takes as much room as in an hour, and goes 
   expect(rows).toEqual([]);
 });
 
-test('followers at the same entry share a read', async () => {
+test('followers at the same position share a read', async () => {
   const job = await openJob();
   const { pool } = services;
   let reads = 0;
@@ -500,7 +503,7 @@ test('followers at the same entry share a read', async () => {
   for (let i = 0; i < 10; i++) await job.append([{ timestamp: new Date(), message: `${i}` }]);
   await job.end();
   expect(await Promise.all(told)).toEqual(Array(200).fill(11));
-  // 200 followers and some ten wakes would be 2,000 and more.
+  // Without sharing, 200 followers and about ten wakes would make 2,000 reads or more.
   expect(reads).toBeLessThan(200);
 });
 
@@ -520,14 +523,14 @@ test('a job that is deleted while lines arrive leaves no page and no bytes in it
       for (let i = 0; i < 100 && !refused; i++) refused = (await job.append(lines)) === null;
     })();
     const folding = (async () => {
-      while (!refused) await foldPages(services, job.id);
+      while (!refused) await compactPages(services, job.id);
     })();
     while ((await pagesOf(job.id)).length === 0);
     await db.job.delete({ where: { id: job.id } });
     await Promise.all([appending, folding]);
     expect(refused).toBe(true);
   }
-  // As the server does every ten minutes; several servers at once.
+  // As the maintenance task does, on several servers at once.
   const remove = async () => {
     while (await removeDeletedPages(services));
   };
@@ -541,7 +544,7 @@ test('a job that is deleted while lines arrive leaves no page and no bytes in it
   expect(await stored()).toBe(before);
 });
 
-test('a batch that another worker has stored is refused, and uses up no number', async () => {
+test('a batch that another worker has stored is refused and uses no numbers', async () => {
   const job = await openJob();
   await job.append([{ timestamp: new Date(), message: 'a' }]);
   const { attemptId } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });

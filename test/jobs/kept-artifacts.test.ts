@@ -1,4 +1,4 @@
-/** What becomes of artifacts when their job is deleted, and of those that are not kept. */
+/** Artifacts of deleted jobs, and artifacts that cannot be kept. */
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
@@ -28,9 +28,9 @@ let app: TestApp;
 let ada: Client;
 let namespaceId: string;
 let whenCollected: (() => Promise<void>) | undefined;
-/** In place of what the runner has. */
+/** Replaces the output of the runner. */
 let collected: (() => AsyncGenerator<Buffer>) | undefined;
-/** Aborted when the worker that waited for the latest process stops. */
+/** Aborts when the worker of the latest process stops. */
 let stopping: AbortSignal;
 
 beforeAll(async () => {
@@ -77,10 +77,10 @@ const discard = (client: Client, jobId: string) => client.graphql(DELETE, { inpu
 const codeOf = async (answer: ReturnType<typeof discard>) =>
   (await answer).errors?.[0]?.extensions.code;
 
-test('they stay at their address and in the storage, are listed, and can be removed', async () => {
+test('kept artifacts stay at their URL and in the storage, are listed, and can be removed', async () => {
   const before = await stored();
   const { id, artifacts } = await finished('left');
-  // With its log.
+  // The log is deleted too.
   expect(await stored()).toBeGreaterThan(before + artifacts.sizeBytes);
   await remove(ada, 'ada', 'left');
   expect(await stored()).toBe(before + artifacts.sizeBytes);
@@ -110,7 +110,7 @@ test('they stay at their address and in the storage, are listed, and can be remo
   expect(await codeOf(discard(ada, 'nonsense'))).toBe('NOT_FOUND');
 });
 
-test('who may not delete the job may not remove what it left; a narrowed token sees its own', async () => {
+test('removing kept artifacts requires permission to delete the job; a restricted token sees only its own', async () => {
   const { id } = await finished('shared');
   await remove(ada, 'ada', 'shared');
   const { db } = app.app.services;
@@ -141,7 +141,7 @@ test('who may not delete the job may not remove what it left; a narrowed token s
   await discard(ada, id);
 });
 
-test('deleted with their job, also when the server died before their files were gone', async () => {
+test('artifacts are deleted with their job, also if the server died before their files were removed', async () => {
   const before = await stored();
   const { id } = await finished('whole');
   await remove(ada, 'ada', 'whole', true);
@@ -158,7 +158,7 @@ test('deleted with their job, also when the server died before their files were 
   expect(existsSync(folderOf(left.id))).toBe(false);
 });
 
-/** Begins a job, and holds it where what it left is to be stored. @returns what lets it go on */
+/** Starts a job and blocks it before its artifacts are stored. @returns a function that unblocks it */
 async function storing(name: string, command: string): Promise<() => void> {
   const reached = Promise.withResolvers<void>();
   const release = Promise.withResolvers<void>();
@@ -174,7 +174,7 @@ async function storing(name: string, command: string): Promise<() => void> {
 
 const openAttempts = () => app.app.services.db.jobAttempt.count({ where: { endedAt: null } });
 
-/** By now, of all jobs of the namespace: from what is written down and what runs. */
+/** The usage of all jobs of the namespace until now, from the ledger and the running attempts. */
 async function secondsUsed(): Promise<number> {
   const day = (days: number) => new Date(Date.now() + days * 86_400_000).toISOString().slice(0, 10);
   const { namespace } = await ada.gql(
@@ -188,10 +188,10 @@ async function secondsUsed(): Promise<number> {
   );
 }
 
-test('time and cost stand still while they are stored, and a cancel keeps how its process ended', async () => {
+test('time and cost stop while artifacts are stored, and a cancellation keeps the exit code', async () => {
   const before = await secondsUsed();
   const release = await storing('ended', 'echo out; exit 3');
-  // As if it had run for ten seconds, and been over for twenty hours.
+  // As if the process had run for ten seconds and ended twenty hours ago.
   await app.pool.query(`update job_attempts set started_at = exited_at - interval '72010 s',
     exited_at = exited_at - interval '72000 s' where ended_at is null`);
   expect(await job(ada, 'ada', 'ended')).toMatchObject({
@@ -200,7 +200,7 @@ test('time and cost stand still while they are stored, and a cancel keeps how it
     runtimeSeconds: 10,
     attempts: { nodes: [{ outcome: null, exitCode: 3 }] },
   });
-  // Another way to read the same.
+  // The same values by another query.
   const { jobs } = (
     await ada.gql(
       '{ namespace(name: "ada") { jobs(filter: { namePrefix: "ended" }) { nodes { runtimeSeconds totalCost } } } }',
@@ -227,7 +227,7 @@ test('time and cost stand still while they are stored, and a cancel keeps how it
   await remove(ada, 'ada', 'ended', true);
 });
 
-test('a server that goes on with the storing keeps the end of the process, and what the program said', async () => {
+test('a server that resumes storing keeps the end of the process and the progress of the program', async () => {
   const release = await storing('resumed', 'echo out; echo ::progress::all done');
   const exited = async () =>
     (await app.app.services.db.jobAttempt.findFirstOrThrow({ where: { endedAt: null } })).exitedAt;
@@ -245,7 +245,7 @@ test('a server that goes on with the storing keeps the end of the process, and w
     again.resolve();
     await goOn.promise;
   };
-  // Earlier, the first server would go on with it to its end.
+  // Otherwise the first server would finish storing.
   await eventually(() => expect(stopping.aborted).toBe(true));
   release();
   await restarting;
@@ -263,7 +263,7 @@ test('a server that goes on with the storing keeps the end of the process, and w
   await remove(ada, 'ada', 'resumed', true);
 });
 
-test('a job that is deleted with them while they are stored leaves none', async () => {
+test('a job that is deleted with its artifacts while they are stored leaves none', async () => {
   await submit(ada, {
     namespace: 'ada',
     name: 'racing',
@@ -292,7 +292,7 @@ test('a job that is deleted with them while they are stored leaves none', async 
   expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
 });
 
-test('a job that is deleted while its process ends keeps what that leaves', async () => {
+test('a job that is deleted while its process ends keeps the artifacts of the process', async () => {
   const before = await stored();
   const submitted = async (name: string, command: string) => {
     const more = { repo: 'ada/code', outputPath: 'out' };
@@ -300,7 +300,7 @@ test('a job that is deleted while its process ends keeps what that leaves', asyn
     await eventually(async () => expect(await lines(ada, 'ada', name)).toEqual(['out']));
     return id;
   };
-  // Its process does not hear SIGTERM, and is killed after the grace.
+  // The process ignores SIGTERM and is killed after the grace period.
   const id = await submitted('ending', 'stubborn; echo out; sleep 600');
   await cancel(ada, 'ada', 'ending');
   expect((await remove(ada, 'ada', 'ending')).errors).toBeUndefined();
@@ -314,7 +314,7 @@ test('a job that is deleted while its process ends keeps what that leaves', asyn
   await discard(ada, id);
   expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
 
-  // What leaves nothing, and what its server never brings, is not waited for.
+  // Rows of attempts that store nothing, or whose server is gone, are removed.
   const { db } = app.app.services;
   collected = async function* () {
     yield tarHeader({ name: Buffer.from('large'), size: 2 ** 50, mode: 0o600 });
@@ -326,7 +326,7 @@ test('a job that is deleted while its process ends keeps what that leaves', asyn
   collected = undefined;
 });
 
-test('a job whose artifacts cannot be kept has failed, is not run again, and its log says why', async () => {
+test('a job whose artifacts cannot be kept fails without a retry, with the reason in its log', async () => {
   collected = async function* () {
     yield tarHeader({ name: Buffer.from('large'), size: 2 ** 40, mode: 0o600 });
   };
@@ -345,7 +345,7 @@ test('a job whose artifacts cannot be kept has failed, is not run again, and its
   expect((await lines(ada, 'ada', 'many')).at(-1)).toBe(reason.replace('the', 'The'));
 });
 
-test('they have a largest number of files, links and folders, whose names are not read beyond it', async () => {
+test('the number of files, links and folders is limited, and no names are read beyond the limit', async () => {
   const path = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
   for (const name of ['a/b', 'c/d']) await mkdir(join(path, name), { recursive: true });
   for (const name of ['a/1', 'a/b/2', 'c/d/3', '4']) await writeFile(join(path, name), name);
@@ -356,14 +356,14 @@ test('they have a largest number of files, links and folders, whose names are no
       ...{ folder: '/work/out', maxBytes: 1_000, maxEntries, demandRoom: async () => {} },
       signal: new AbortController().signal,
     });
-  // Four folders are not in the archive.
+  // The four folders are not in the archive.
   expect(await store(tarOf(place, 9), 5)).toMatchObject({ files: 4, leftOut: 1 });
   await expect(store(tarOf(place, 8), 5)).rejects.toThrow('more than 8 files, links and folders');
   await expect(store(tarOf(place, 9), 4)).rejects.toThrow('more than 4 files, links and folders');
   await rm(path, { recursive: true });
 });
 
-test('links that stay inside and empty folders are kept, and no link that may lead outside', async () => {
+test('empty folders and links that stay inside are kept, but no link that may lead outside', async () => {
   const path = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
   const into = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
   for (const name of ['a/b', 'empty', 'c/empty'])
@@ -383,7 +383,7 @@ test('links that stay inside and empty folders are kept, and no link that may le
     passwd: '/etc/passwd',
     beside: '/work/out-2/file',
     'a/deep': '../../x',
-    // By way of a link, this is another place than it looks.
+    // Through a link, this path leads to another place.
     winding: 'folder/../../x',
   };
   for (const [name, target] of Object.entries({ ...inside, ...outside }))
@@ -417,12 +417,12 @@ test('links that stay inside and empty folders are kept, and no link that may le
   for (const folder of [path, into]) await rm(folder, { recursive: true });
 });
 
-test('small files share members of the archive, from which each is still sent by itself', async () => {
+test('small files share members of the archive, and each can still be sent alone', async () => {
   const path = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
   const into = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
   const sizes = [0, 1, 511, 512, 513, 65_535, 65_536, 65_537, 300_000];
   const files = new Map<string, Buffer>();
-  // Of all sizes among many that are tiny, so that members begin and end at each of them.
+  // Files of all sizes among many tiny ones, so that members start and end at each size.
   for (let n = 0; n < 1_000; n++) {
     const size = n % 50 === 0 ? (sizes[(n / 50) % sizes.length] ?? 0) : n % 7;
     files.set(String(n).padStart(4, '0'), Buffer.alloc(size, `${n} `));
@@ -454,7 +454,7 @@ test('small files share members of the archive, from which each is still sent by
   for (const folder of [path, into]) await rm(folder, { recursive: true });
 });
 
-test('storing them ends with the deletion of their job, and is begun anew by the next server', async () => {
+test('storing stops when the job is deleted, and the next server starts it again', async () => {
   let bytes = 0;
   let ended = 0;
   collected = async function* () {

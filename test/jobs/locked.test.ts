@@ -1,15 +1,15 @@
-/** What somebody else has locked, or a server that is frozen, keeps nobody from going on but who needs just that. */
+/** Locked rows and frozen servers block only those who need exactly these rows. */
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { claimJobs } from '../../src/jobs/worker/claim.ts';
-import { isDatabaseAway } from '../../src/platform/database/outage.ts';
+import { isDatabaseUnavailable } from '../../src/platform/database/outage.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
 
-/** x and y with a repository each, on a server that runs `slots` jobs at once. */
+/** Users x and y with a repository each, on a server with `slots` slots. */
 async function twoOwners(slots: number) {
   const app = await startApp({ config: { jobSlots: slots }, overrides: { runner: fakeRunner() } });
   const owners: Record<'x' | 'y', Client> = { x: await app.user('x'), y: await app.user('y') };
@@ -21,7 +21,7 @@ async function twoOwners(slots: number) {
   return { app, run, ended, ...owners, [Symbol.asyncDispose]: () => app[Symbol.asyncDispose]() };
 }
 
-/** In a transaction of somebody else, until it is disposed of. */
+/** Locks rows in another transaction until it is disposed. */
 async function locking(app: TestApp, statement: string, values: unknown[]) {
   const client = new pg.Client(app.app.services.pool.options as pg.ClientConfig);
   await client.connect();
@@ -32,7 +32,7 @@ async function locking(app: TestApp, statement: string, values: unknown[]) {
 
 const LOCK_JOB = 'select from jobs where name = $1 for update';
 
-test('a job whose turn it is and that is locked lets others start, and starts when it is free', async () => {
+test('a locked job that is next in the queue does not block others, and starts when it is unlocked', async () => {
   await using loam = await twoOwners(1);
   const { app, run, ended } = loam;
   await run('y', 'first', 'exit 0');
@@ -43,7 +43,7 @@ test('a job whose turn it is and that is locked lets others start, and starts wh
   await run('y', 'other', 'exit 0');
   {
     await using _ = await locking(app, LOCK_JOB, ['locked']);
-    // Of x, that it is served before y.
+    // So that x is served before y.
     await app.pool.query(`
       update queue_lines l set served_at = 'epoch' from namespaces n where n.id = l.namespace_id and n.name = 'x'`);
     await loam.x.post('/auth/v1/seed/x/jobs/filler/cancel', {});
@@ -52,7 +52,7 @@ test('a job whose turn it is and that is locked lets others start, and starts wh
   await ended('x', 'locked');
 });
 
-test('a server that is frozen while it claims lets go of what others wait for', async () => {
+test('the locks of a server that freezes during a claim are released', async () => {
   await using loam = await twoOwners(0);
   await loam.run('x', 'waits', 'exit 0');
   const { services } = loam.app.app;
@@ -62,19 +62,19 @@ test('a server that is frozen while it claims lets go of what others wait for', 
     pools: new Map([['none', 1]]),
     ...{ lines: 1, depth: 1, reserved: [] },
     decide([line]) {
-      // As SIGSTOP would: this thread does nothing at all.
+      // Like SIGSTOP: this thread does nothing at all.
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 6_000);
       const job = line?.jobs[0];
       if (!job) throw new Error('nothing waits');
       return [{ job, grant: { machine: 'local', cpus: 1, memoryBytes: 1, shared: false } }];
     },
   });
-  expect(isDatabaseAway(await claim.catch((error) => error))).toBe(true);
+  expect(isDatabaseUnavailable(await claim.catch((error) => error))).toBe(true);
   const { rows } = await loam.app.pool.query(`select attempt_id from jobs where name = 'waits'`);
   expect(rows).toEqual([{ attempt_id: null }]);
 });
 
-test('every connection ends a transaction in which nothing is asked, and finds out that nobody is there', async () => {
+test('every connection has timeouts for idle transactions and for dead clients', async () => {
   await using app = await startApp({});
   const { rows } = await app.app.services.pool.query(`
     select name, setting from pg_settings
@@ -85,7 +85,7 @@ test('every connection ends a transaction in which nothing is asked, and finds o
   ]);
 });
 
-test('a lost attempt whose job is locked keeps neither others from recovery nor the server from its heartbeat', async () => {
+test('a lost attempt whose job is locked blocks neither other recoveries nor the heartbeat', async () => {
   await using loam = await twoOwners(0);
   const { app } = loam;
   await app.pool.query(`
@@ -115,7 +115,7 @@ test('a lost attempt whose job is locked keeps neither others from recovery nor 
   await eventually(async () => expect(await open()).toEqual([]));
 });
 
-test('a page by a filter has nothing else, whatever is changed meanwhile', async () => {
+test('a filtered page contains only matching jobs during concurrent changes', async () => {
   await using loam = await twoOwners(0);
   const { app } = loam;
   await app.pool.query(`
@@ -147,7 +147,7 @@ test('a page by a filter has nothing else, whatever is changed meanwhile', async
   expect(JSON.stringify(seen)).not.toContain('secret');
 });
 
-test('a repository with many jobs is deleted, and they stay', async () => {
+test('a repository with many jobs is deleted, and the jobs are kept', async () => {
   await using loam = await twoOwners(0);
   const { app } = loam;
   const { rows } = await app.pool.query(`

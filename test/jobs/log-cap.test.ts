@@ -1,6 +1,6 @@
-/** What is kept of a log that grows without end, and who it is counted for. */
+/** Limits of logs that grow without end, and their effect on the storage of a namespace. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { planLimits } from '../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -16,10 +16,10 @@ beforeAll(async () => {
     overrides: { runner: fakeRunner() },
     config: {
       rateLimits: {
-        ...planLimits,
-        free: { ...planLimits.free, ...UNHURRIED, logBytes: 20 * 1024, logLines: 30 },
-        team: { ...planLimits.team, ...UNHURRIED, storageBytes: 100_000 },
-        unlimited: { ...planLimits.unlimited, ...UNHURRIED },
+        ...PLAN_LIMITS,
+        free: { ...PLAN_LIMITS.free, ...UNHURRIED, logBytes: 20 * 1024, logLines: 30 },
+        team: { ...PLAN_LIMITS.team, ...UNHURRIED, storageBytes: 100_000 },
+        unlimited: { ...PLAN_LIMITS.unlimited, ...UNHURRIED },
       },
     },
   });
@@ -39,7 +39,7 @@ afterAll(() => app[Symbol.asyncDispose]());
 const stored = async (name: string) =>
   Number((await app.app.services.db.namespace.findUniqueOrThrow({ where: { name } })).storageBytes);
 
-test('a log ends with its last line where its plan says, and the job goes on', async () => {
+test('a log ends with a notice at the limit of its plan, and the job continues', async () => {
   const before = await stored('ada');
   const command = 'flood 15 1000; flood 10 1000; echo ::progress::nearly done; echo more; exit 3';
   await submit(ada, { namespace: 'ada', repo: 'ada/code', name: 'bytes', command, retries: 1 });
@@ -49,9 +49,9 @@ test('a log ends with its last line where its plan says, and the job goes on', a
   expect(told).toHaveLength(21);
   expect(told.slice(0, 20).every((line) => line.length === 1_000)).toBe(true);
   expect(told.at(-1)).toBe(
-    'The log ends here: the free plan allows 20 KiB of log a job. What the job prints from here on is not kept.',
+    'The log ends here: the free plan allows 20 KiB of log per job. Further output of the job is not kept.',
   );
-  // Every change of the status is in the journal all the same.
+  // Every status change is still in the journal.
   const { text } = await ada.get('/ada/job/bytes/logs?stream=true', { 'Last-Event-ID': '1' });
   const events = [...text.matchAll(/^event: (\w+)$/gm)].map(([, event]) => event);
   expect(events.slice(events.lastIndexOf('log') + 1)).toEqual([
@@ -66,7 +66,7 @@ test('a log ends with its last line where its plan says, and the job goes on', a
   expect(await stored('ada')).toBe(before);
 });
 
-test('lines are counted too, however short they are', async () => {
+test('the number of lines is limited too, even if they are short', async () => {
   await submit(ada, {
     namespace: 'ada',
     repo: 'ada/code',
@@ -76,10 +76,10 @@ test('lines are counted too, however short they are', async () => {
   await until(ada, 'ada', 'lines', 'SUCCEEDED');
   const told = await lines(ada, 'ada', 'lines');
   expect(told).toHaveLength(31);
-  expect(told.at(-1)).toContain('the free plan allows 30 lines of log a job');
+  expect(told.at(-1)).toContain('the free plan allows 30 lines of log per job');
 });
 
-test('a namespace without room for more keeps no more of a log', async () => {
+test('a namespace without free storage stores no more lines', async () => {
   const run = async (name: string) => {
     await submit(bea, {
       namespace: 'bea',
@@ -96,16 +96,16 @@ test('a namespace without room for more keeps no more of a log', async () => {
   const second = await run('two');
   expect(second.length).toBeLessThan(60);
   expect(second.at(-1)).toBe(
-    'The log ends here: the team plan allows 100,000 bytes of storage in a namespace. What the job prints from here on is not kept.',
+    'The log ends here: the team plan allows 100,000 bytes of storage per namespace. Further output of the job is not kept.',
   );
   expect(await job(bea, 'bea', 'two')).toMatchObject({ status: 'SUCCEEDED', exitCode: 0 });
   expect(await stored('bea')).toBeLessThan(100_500);
 });
 
-test('what the runner keeps for an attempt is bounded by what is left, and the log says why it ends once', async () => {
-  const free = { ...planLimits.free, ...UNHURRIED, logBytes: 200 * 1024 };
+test('the runner keeps no more output than the log has room for, and the log has one notice', async () => {
+  const free = { ...PLAN_LIMITS.free, ...UNHURRIED, logBytes: 200 * 1024 };
   await using real = await startApp({
-    config: { runner: 'process', rateLimits: { ...planLimits, free } },
+    config: { runner: 'process', rateLimits: { ...PLAN_LIMITS, free } },
   });
   const cay = await real.user('cay', 'free');
   await cay.gql(
@@ -119,7 +119,7 @@ test('what the runner keeps for an attempt is bounded by what is left, and the l
   const told = await lines(cay, 'cay', 'loud');
   const ends = told.filter((line) => line.startsWith('The log ends here'));
   expect(ends).toEqual([told.at(-1)]);
-  expect(told.at(-1)).toContain('the free plan allows 200 KiB of log a job');
+  expect(told.at(-1)).toContain('the free plan allows 200 KiB of log per job');
   const kept = told.slice(0, -1).reduce((sum, line) => sum + line.length + 1, 0);
   expect(kept).toBeGreaterThan(199 * 1024);
   expect(kept).toBeLessThanOrEqual(200 * 1024);

@@ -1,4 +1,4 @@
-/** The queue under load: what is counted is what there is, no machine is given more than it has, nobody starves. */
+/** The queue under load: counts are right, no machine is overcommitted, no job starves. */
 import pg from 'pg';
 import { expect, test, vi } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
@@ -6,9 +6,8 @@ import { openCheckouts } from '../../src/jobs/checkouts.ts';
 import { commitMove } from '../../src/jobs/state.ts';
 import { openPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
-import { advertisedMachines, offersOf, runsImages } from '../../src/jobs/worker-capacity.ts';
+import { capacityOf, readLiveMachines, runsImages } from '../../src/jobs/worker-capacity.ts';
 import { LOCAL, type Machine, type Runner } from '../../src/runners/runner.ts';
-import { beforeMigration } from '../support/before-migration.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp } from '../support/harness.ts';
@@ -18,7 +17,7 @@ import { cancel, job, until } from '../support/submit.ts';
 const GIB = 2 ** 30;
 const SLOTS = 4;
 
-/** What stands in `queue_shares` and `queue_lines` and differs from a count of the jobs, in one snapshot. */
+/** The rows of `queue_shares` and `queue_lines` that differ from a count of the jobs, in one snapshot. */
 const MISCOUNTED = `
   with held as (
     select namespace_id, count(*) as held from jobs where attempt_id is not null group by 1
@@ -49,7 +48,7 @@ async function insertJob(pool: pg.Pool, job: Record<string, unknown>): Promise<s
   return row.id;
 }
 
-/** Workers of their own on one database; the app's server takes no job. */
+/** Several workers on one database; the server of the app claims no jobs. */
 async function withWorkers() {
   const app = await startApp({ config: { jobSlots: 0 }, overrides: { runner: fakeRunner() } });
   const { services } = app.app;
@@ -71,7 +70,7 @@ async function withWorkers() {
     };
     return startWorker(deps, { pauses: { firstMs: 5, longestMs: 50 } });
   };
-  // Its own, so that the connections that a test ends are the workers'.
+  // A pool of their own, so that a test can end only connections of the workers.
   const pool = new pg.Pool({ ...services.pool.options, max: 1 });
   return {
     ...{ services, pool, namespaces, start },
@@ -82,7 +81,7 @@ async function withWorkers() {
   };
 }
 
-/** Fails when more runs on the machine than it has, as often as something starts. */
+/** Fails if the machine is overcommitted; it checks at every start of an attempt. */
 function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner {
   return {
     ...fake,
@@ -104,7 +103,7 @@ function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner
   };
 }
 
-/** Pseudo-random, so that a failure can be had again. */
+/** Pseudo-random, so that failures are reproducible. */
 function random(seed: number): (below: number) => number {
   let state = seed;
   return (below) => {
@@ -113,7 +112,7 @@ function random(seed: number): (below: number) => number {
   };
 }
 
-test('through ends of workers and of statements the counts are right, and no machine is given twice', async () => {
+test('counts are right and no machine is overcommitted when workers and statements are interrupted', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, start } = made;
   const problems: string[] = [];
@@ -155,7 +154,7 @@ test('through ends of workers and of statements the counts are right, and no mac
          where id = $1 and status in ('queued', 'running')`,
         [ids[pick(ids.length)]],
       );
-    // In the middle of a transaction, which is rolled back. (Prisma waits 15 s for one whose connection has ended.)
+    // In the middle of a transaction, which is rolled back. (Prisma waits 15 s if the connection has ended.)
     if (pick(3) === 0)
       await pool.query(`select pg_cancel_backend(pid) from pg_stat_activity
         where datname = current_database() and pid <> pg_backend_pid() and state = 'active'
@@ -181,7 +180,7 @@ test('through ends of workers and of statements the counts are right, and no mac
   await stop(1);
 });
 
-test('a big job of a namespace that holds others starts, although small ones come without end', async () => {
+test('a large job starts although its namespace holds jobs and small jobs keep arriving', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, start } = made;
   const [ada, bob] = namespaces;
@@ -189,7 +188,7 @@ test('a big job of a namespace that holds others starts, although small ones com
   const runner = fakeRunner({ machines: [machine] });
   const small = { namespace_id: bob, cpu: 2, memory_gb: 2, command: 'sleep 0.05' };
   for (let i = 0; i < 12; i++) await insertJob(pool, small);
-  // Ada always holds one, so Bob is before her whenever he holds none.
+  // Ada always holds a job, so Bob comes first whenever he holds none.
   const hold = { namespace_id: ada, cpu: 2, memory_gb: 2, gpu: 'T4', command: 'sleep 600' };
   const held = await insertJob(pool, hold);
   await using _worker = await start('one', runner);
@@ -214,11 +213,11 @@ test('a big job of a namespace that holds others starts, although small ones com
   await pool.query(`select pg_notify('loam', $1)`, [`job:${held}/status`]);
 });
 
-test('who has all that waits asks no more at the end of a job; what waits for a GPU has it at once', async () => {
+test('a worker that has drained the queue makes no claim at the end of a job; a job that waits for a GPU gets it at once', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, services, start } = made;
   const { bus } = services;
-  // What the worker says to itself: notifications of the database come another way.
+  // Notifications within the worker; those of the database arrive in another way.
   const told = vi.spyOn(bus, 'notify');
   const asked = () => told.mock.calls.filter(([topic]) => topic === 'queue').length;
   let isClaiming = false;
@@ -233,13 +232,13 @@ test('who has all that waits asks no more at the end of a job; what waits for a 
   const machine = { id: LOCAL, cpus: 64, memoryBytes: 512 * GIB, gpus: { T4: 1 } };
   const runner = fakeRunner({ machines: [machine] });
   const { remove } = runner;
-  /** Job → how often the worker asked for a claim when the job was removed; null: a claim was running, and takes note. */
+  /** Job → number of claims requested when it was removed; null if a claim was running, which notes the free capacity. */
   const ends = new Map<string | undefined, number | null>();
   vi.spyOn(runner, 'remove').mockImplementation(async (handle) => {
     const id = runner.started.find((spec) => spec.id === handle.attempt)?.env.JOB_ID;
     await remove(handle);
     const [before, during] = [asked(), isClaiming];
-    // The worker reacts within microtasks. Its timers, which ask as well, run only after them.
+    // The worker reacts within microtasks. Its timers, which also request claims, run later.
     void (async () => {
       for (let i = 0; i < 100; i++) await null;
       ends.set(id, during ? null : asked() - before);
@@ -256,18 +255,18 @@ test('who has all that waits asks no more at the end of a job; what waits for a 
     expect(rows[0].completed_at).not.toBeNull();
     return ends.get(id);
   };
-  // An end during a claim shows nothing, and then another job is run.
+  // If the job ends during a claim, the test tries another job.
   let alone = null;
   while (alone === null) alone = await askedAtEnd(await run('exit 0'));
   expect(alone).toBe(0);
 
   let held = null;
   while (held === null) {
-    // Succeeds on SIGTERM: the database notifies nobody of that, so only the worker itself knows of the room.
+    // Exits with 0 on SIGTERM. The database sends no notification for that, so only the worker knows of the free capacity.
     const holder = await run('trap 0; sleep 600', 'T4');
     await begun(holder);
     const next = await run('exit 0', 'T4');
-    // This one is all that waits and could start: it says nothing of those that wait for GPUs.
+    // The only waiting job that could start; the jobs that wait for GPUs do not matter here.
     await askedAtEnd(await run('exit 0'));
     expect(runner.started.map(({ env }) => env.JOB_ID)).not.toContain(next);
     const attempt = runner.running().find(({ env }) => env.JOB_ID === holder)?.id as string;
@@ -278,7 +277,7 @@ test('who has all that waits asks no more at the end of a job; what waits for a 
   expect(held).toBeGreaterThan(0);
 });
 
-test('what an attempt was given is shown, and a small machine runs as many as it has slots', async () => {
+test('an attempt shows its resources, and a small machine runs as many jobs as it has slots', async () => {
   const machine = { id: LOCAL, cpus: 2, memoryBytes: 20 * GIB, gpus: {} };
   const runner = fakeRunner({ machines: [machine], graceMs: 20 });
   await using made = await withWorkers();
@@ -292,7 +291,7 @@ test('what an attempt was given is shown, and a small machine runs as many as it
   );
   await endAll(pool);
   await eventually(() => expect(runner.running()).toEqual([]));
-  // It has what these ask for, and is shared by them all the same.
+  // The machine has what these jobs request, but they share it nevertheless.
   for (let i = 0; i < 2; i++) await insertJob(pool, { ...job, cpu: 2, memory_gb: 4 });
   await eventually(() => expect(runner.running()).toHaveLength(2));
   expect(await given(pool)).toEqual(
@@ -316,7 +315,7 @@ async function endAll(pool: pg.Pool): Promise<void> {
   for (const { id } of rows) await pool.query(`select pg_notify('loam', $1)`, [`job:${id}/status`]);
 }
 
-test('a job that waits says what for, its place in line and about how long', async () => {
+test('a waiting job shows what it waits for, its position and an estimate', async () => {
   const machine = { id: LOCAL, cpus: 16, memoryBytes: 64 * GIB, gpus: {} };
   const runner = fakeRunner({ machines: [machine], graceMs: 20 });
   await using app = await startApp({ config: { jobSlots: 1 }, overrides: { runner } });
@@ -341,7 +340,7 @@ test('a job that waits says what for, its place in line and about how long', asy
   for (const name of ['b1', 'b2']) await put(bob, name, { cpu: 4, memory_gb: 8 });
   await put(bob, 'gpu', { gpu: 'T4', gpu_count: 2 });
 
-  // Bob holds none, and so comes first: b1, b2 or a1, …
+  // Bob holds no job and comes first: b1, b2 or a1, …
   const query = `{ namespace(name: "ada") { jobs(sort: NAME, order: ASC) { nodes {
     name progress queue { waitsFor offered position estimatedStart } } } } }`;
   const nodes = await eventually(async () => {
@@ -368,7 +367,7 @@ test('a job that waits says what for, its place in line and about how long', asy
     'waiting for 2 × T4 in us-east-1: no worke',
   ]);
 
-  // A hundred cost what one costs.
+  // A hundred requests cost as much as one.
   const { id } = await db.namespace.findUniqueOrThrow({ where: { name: 'bob' } });
   for (let i = 0; i < 97; i++)
     await insertJob(app.pool, { namespace_id: id, command: 'true', cpu: 2, memory_gb: 1 });
@@ -387,7 +386,7 @@ const without: Machine = {
 };
 const small: Machine = { id: LOCAL, cpus: 8, memoryBytes: 32 * GIB, gpus: {} };
 
-test('a job with an image waits for a worker that runs images, and fails at once where there is none', async () => {
+test('a job with an image waits for a worker that runs images, and fails at once if there is none', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, services, start } = made;
   const [processes, containers] = [
@@ -405,14 +404,14 @@ test('a job with an image waits for a worker that runs images, and fails at once
   await using _processes = await start('processes', processes);
   await ends(await put(), 'failed', 125);
 
-  // What has just come is known before anything is failed; and a big job is not left to who cannot run it.
+  // A new worker is known before a job fails; and a large job is not left to a worker that cannot run it.
   const other = await start('containers', containers);
   const ids = await Promise.all([1, 2, 3, 4, 5].map((i) => put('debian:12', { cpu: i * 8 })));
   for (const id of ids) await ends(id, 'succeeded', 0);
   expect(containers.started.map(({ env }) => env.JOB_ID).sort()).toEqual([...ids].sort());
   await other[Symbol.asyncDispose]();
 
-  // As one that died, and may be back.
+  // A dead worker that may return.
   await put('debian:12');
   await ends(await put(null, { cpu: 16 }), 'succeeded', 0);
   expect(processes.started).toHaveLength(1);
@@ -425,7 +424,7 @@ test('a job with an image waits for a worker that runs images, and fails at once
   await ends(left, 'failed', 125);
 });
 
-test('a worker whose engine does not answer still counts as one that runs images', async () => {
+test('a worker whose engine does not answer still counts as running images', async () => {
   const processes = fakeRunner({ machines: [without], graceMs: 20 });
   const config = { jobSlots: 1 };
   await using app = await startApp({ config, overrides: { runner: processes } });
@@ -443,19 +442,19 @@ test('a worker whose engine does not answer still counts as one that runs images
     ),
   );
   const docker = { ...fakeRunner({ machines: [] }), engineAway: true };
-  const offers = JSON.stringify(offersOf(docker));
+  const offers = JSON.stringify(capacityOf(docker));
   await pool.query(`insert into workers (id, runner, machines) values ('other', 'docker', $1)`, [
     offers,
   ]);
   await cancel(admin, 'admin', holder);
-  // It comes after the other, and has its turn when that has been left.
+  // It is behind the other job, and is next when that job has been skipped.
   await until(admin, 'admin', await put(null, 'true'), 'SUCCEEDED');
   await eventually(async () =>
     expect(await progress(first)).toBe(
       'waiting for a server that runs container images: no container engine answers',
     ),
   );
-  // It has nothing now, and no such machine is shown.
+  // The placeholder has no resources and is not shown as a machine.
   const { servers } = await admin.gql('{ servers { id worker { machines { name } } } }');
   expect(servers.find(({ id }: { id: string }) => id === 'other').worker.machines).toEqual([]);
   await pool.query(`update workers set machines = $1 where id = 'other'`, [
@@ -466,7 +465,7 @@ test('a worker whose engine does not answer still counts as one that runs images
   );
 });
 
-test('a worker of an earlier version runs images unless it has processes only', async () => {
+test('a worker of an earlier version runs images unless its runner is `process`', async () => {
   await using made = await withWorkers();
   const { pool, services } = made;
   const old = JSON.stringify([small]);
@@ -478,12 +477,12 @@ test('a worker of an earlier version runs images unless it has processes only', 
     ]);
   await of('one', 'process', old);
   await of('idle', 'auto', '[]');
-  expect(runsImages(await advertisedMachines(services))).toBe(false);
+  expect(runsImages(await readLiveMachines(services))).toBe(false);
   await of('two', 'auto', old);
-  expect(runsImages(await advertisedMachines(services))).toBe(true);
+  expect(runsImages(await readLiveMachines(services))).toBe(true);
 });
 
-test('a worker that was away takes nobody for gone until it has looked around for a minute', async () => {
+test('a worker that was away takes no peer for dead during its first minute', async () => {
   await using made = await withWorkers();
   const { pool, services } = made;
   await pool.query(
@@ -493,46 +492,24 @@ test('a worker that was away takes nobody for gone until it has looked around fo
   );
   vi.useFakeTimers({ toFake: ['Date'] });
   try {
-    const others = openPeerWorkers(services, 'own', 10_000);
+    const peers = openPeerWorkers(services, 'own', 10_000);
     for (const seconds of [0, 10, 20, 30, 40, 50]) {
-      await others.look();
-      expect(runsImages(others.machines), `after ${seconds} s`).toBe(true);
+      await peers.refresh();
+      expect(runsImages(peers.machines), `after ${seconds} s`).toBe(true);
       vi.advanceTimersByTime(10_000);
     }
-    expect(await others.look()).toBe(true);
-    expect(others.machines).toEqual([]);
-    // As when the database was away, for all of them.
+    expect(await peers.refresh()).toBe(true);
+    expect(peers.machines).toEqual([]);
+    // As if the database had been unavailable for all workers.
     vi.advanceTimersByTime(70_000);
-    await others.look();
-    expect(others.machines).toMatchObject([{ away: true }]);
+    await peers.refresh();
+    expect(peers.machines).toMatchObject([{ away: true }]);
   } finally {
     vi.useRealTimers();
   }
 });
 
-test('a database of a version without lines has them after its migration', async () => {
-  await using earlier = await beforeMigration('queue_lines');
-  const { pool } = earlier;
-  for (const id of ['ada', 'bob', 'cleo', 'dora'])
-    await pool.query(`insert into namespaces (id, name, kind) values ($1, $1, 'organization')`, [
-      id,
-    ]);
-  await pool.query(`insert into queue_turns values ('ada', '2026-01-01'), ('dora', '2026-01-02')`);
-  const jobs = [
-    ...['ada', 'ada', 'bob'].map((namespace_id) => ({ namespace_id })),
-    { namespace_id: 'ada', gpu: 'T4', region: 'eu-west-1' },
-    { namespace_id: 'ada', status: 'running', attempt_id: 'att_a' },
-    { namespace_id: 'cleo', attempt_id: 'att_b' },
-    { namespace_id: 'bob', status: 'succeeded' },
-  ];
-  for (const job of jobs) await insertJob(pool, { command: 'true', ...job });
-  await earlier.migrate({ toNow: true });
-  expect((await pool.query(MISCOUNTED)).rows).toEqual([]);
-  const { rows } = await pool.query('select namespace_id from queue_lines where open order by 1');
-  expect(rows.map((row) => row.namespace_id)).toEqual(['ada', 'ada', 'bob']);
-});
-
-test('moves that are made at once share a transaction; none waits for another job, nor fails for it', async () => {
+test('concurrent moves share a transaction; none waits for or fails because of another job', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, services } = made;
   const ids = await Promise.all(
@@ -579,14 +556,14 @@ test('moves that are made at once share a transaction; none waits for another jo
   expect((await pool.query(MISCOUNTED)).rows).toEqual([]);
 });
 
-test('moves wait for a namespace that is locked without holding up those of others, or what its holder needs next', async () => {
+test('moves that wait for a locked namespace block neither other namespaces nor the holder of the lock', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, services } = made;
   const [locked, other] = namespaces as [string, string];
   const [quiet, loud, elsewhere] = (await Promise.all(
     [
       { namespace_id: locked },
-      // What it has printed counts for its namespace when it has ended.
+      // The size of its log is added to the namespace at its end.
       { namespace_id: locked, log_bytes: 1_000_000 },
       { namespace_id: other, log_bytes: 1_000_000 },
     ].map((job) => insertJob(pool, { command: 'exit 0', ...job })),
@@ -596,7 +573,7 @@ test('moves wait for a namespace that is locked without holding up those of othe
     commitMove(services.pool, id, () => ({ to: 'failed', phase: '', ran }));
 
   await pool.query('begin');
-  // As what counts its storage does.
+  // Like the trigger that counts the storage.
   await pool.query('select from namespaces where id = $1 for no key update', [locked]);
   const moves = [quiet, loud, elsewhere].map(fail);
   const [first, , third] = moves;
@@ -604,7 +581,7 @@ test('moves wait for a namespace that is locked without holding up those of othe
   expect((await first)?.id).toBe(quiet);
   const waiting = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
   await eventually(async () => expect((await services.pool.query(waiting)).rowCount).toBe(1));
-  // As whoever cancels another job does, who would fail here, or the move would.
+  // Like a cancellation of another job; otherwise the cancellation or the move would fail.
   await pool.query(`set local lock_timeout = '500ms'`);
   await pool.query('update usage_days set seconds = seconds where namespace_id = $1', [locked]);
   await pool.query('commit');

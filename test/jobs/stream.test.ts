@@ -30,7 +30,7 @@ const messages = (events: StreamEvent[]) =>
 const hasLines = (name: string, count: number) =>
   eventually(async () => expect(await lines(ada, 'ada', name)).toHaveLength(count));
 
-test('lines so far, then live ones, then every change, then the end', async () => {
+test('a stream has the lines so far, live lines, status changes, and the end', async () => {
   await run('plain', 'echo a; echo b; hold; echo c; exit 3');
   await hasLines('plain', 2);
   await using stream = followStream(ada, path('plain'));
@@ -51,7 +51,7 @@ test('lines so far, then live ones, then every change, then the end', async () =
   expect(ids).toEqual([...ids].sort((a, b) => a - b));
 });
 
-test('tail and since choose what comes first; the other path works too', async () => {
+test('tail and since select the first lines; the alternative path works too', async () => {
   await run('chosen', 'echo a; sleep 0.1; echo b; sleep 0.1; echo c; sleep 600');
   await hasLines('chosen', 3);
   const first = async (at: string, count: number) => {
@@ -65,7 +65,7 @@ test('tail and since choose what comes first; the other path works too', async (
   await cancel(ada, 'ada', 'chosen');
 });
 
-test('a stream with Last-Event-ID goes on after it, also when the job is over', async () => {
+test('a stream resumes after Last-Event-ID, also if the job is over', async () => {
   await run('resumed', 'echo a; echo b; hold; echo c; exit 0');
   await hasLines('resumed', 2);
   await using begun = followStream(ada, path('resumed'));
@@ -82,17 +82,17 @@ test('a stream with Last-Event-ID goes on after it, also when the job is over', 
   expect(again.at(-1)).toMatchObject({ event: 'end', data: { status: 'succeeded', exit_code: 0 } });
 });
 
-test('a resume at the very end is 204, so that an EventSource does not come again', async () => {
+test('resuming at the end gives 204, so that an EventSource does not reconnect', async () => {
   await run('ended', 'echo a; exit 0');
   await until(ada, 'ada', 'ended', 'SUCCEEDED');
   const events = await followStream(ada, path('ended'), '0').all();
   const resume = (id: string) => ada.get(path('ended'), { 'Last-Event-ID': id });
   const last = await resume(events.at(-1)?.id ?? '');
   expect([last.status, last.text, last.headers.get('content-type')]).toEqual([204, '', null]);
-  // One before the end: the last status and the end are still to be sent.
+  // One entry before the end: the last status and the end must still be sent.
   const line = events.find(({ event }) => event === 'log')?.id ?? '';
   expect((await resume(line)).text).toMatch(/event: status[\s\S]*event: end/);
-  // While a cancelled job still prints, more may come.
+  // A cancelled job may still print lines.
   await run('printing', 'echo a; trap 3; sleep 600');
   await hasLines('printing', 1);
   await using live = followStream(ada, path('printing'));
@@ -103,12 +103,12 @@ test('a resume at the very end is 204, so that an EventSource does not come agai
   expect((await rest).at(-1)).toMatchObject({ event: 'end' });
 });
 
-test('an id that no event has had yet is refused, rather than waited for', async () => {
+test('a Last-Event-ID that no event has yet is refused', async () => {
   await run('young', 'echo a; sleep 600');
   await hasLines('young', 1);
   const { status, body } = await ada.get(path('young'), { 'Last-Event-ID': '99999' });
   expect([status, body.error.code]).toEqual([400, 'invalid_request']);
-  expect(body.error.message).toMatch(/^Last-Event-ID: must be the id of an event; the last one/);
+  expect(body.error.message).toMatch(/^Last-Event-ID: must be the id of an event; the last event/);
   for (const field of ['jobLog', 'jobLogBatches']) {
     const query = `subscription { ${field}(namespace: "ada", name: "young", after: 99999) { __typename } }`;
     await expect(take(viaYoga(ada, query), field, 1)).rejects.toMatchObject({
@@ -119,7 +119,7 @@ test('an id that no event has had yet is refused, rather than waited for', async
   await cancel(ada, 'ada', 'young');
 });
 
-test('HEAD answers as GET would, and ends at once', async () => {
+test('HEAD has the headers of GET and ends at once', async () => {
   await run('headed', 'echo a; sleep 600');
   await hasLines('headed', 1);
   const head = (headers?: Record<string, string>) =>
@@ -151,7 +151,7 @@ test('a cancelled job is followed to its last line', async () => {
   expect(events.at(-1)?.data).toEqual({ status: 'cancelled', exit_code: 9 });
 });
 
-test('a retried job goes on in the same stream', async () => {
+test('a retried job continues in the same stream', async () => {
   await run('retried', 'echo try; hold; exit 1', { retries: 1 });
   await hasLines('retried', 1);
   await using stream = followStream(ada, path('retried'));
@@ -165,7 +165,7 @@ test('a retried job goes on in the same stream', async () => {
   expect(told).toEqual(['try', 'queued', 'running', 'try', 'failed', 'failed']);
 });
 
-test('what is not running, not there, not allowed or no id is refused before the stream begins', async () => {
+test('jobs that do not run, do not exist or are not visible, and invalid ids, are refused before the stream starts', async () => {
   await run('done', 'exit 0');
   await until(ada, 'ada', 'done', 'SUCCEEDED');
   expect(await ada.get(path('done'))).toMatchObject({
@@ -183,12 +183,12 @@ test('what is not running, not there, not allowed or no id is refused before the
   });
   expect((await ada.get(path('done', '&tail=0'))).status).toBe(400);
   expect((await ada.get(path('done', '&since=2026-02-30T00:00:00Z'))).status).toBe(400);
-  // A plus that is not encoded arrives as a space.
+  // An unencoded plus sign arrives as a space.
   for (const offset of ['+02:00', '%2B02:00'])
     expect((await ada.get(path('done', `&since=2026-02-20T00:00:00${offset}`))).status).toBe(409);
 });
 
-test('a client that does not read holds up nobody, and one that goes leaves nothing', async () => {
+test('a client that does not read blocks no others, and a disconnected client leaves no resources', async () => {
   const count = 6_000;
   await run('flood', `flood ${count} 2000; sleep 600`);
   await hasLines('flood', count);
@@ -201,7 +201,7 @@ test('a client that does not read holds up nobody, and one that goes leaves noth
     get(`${app.base}${path('flood', '&tail=10000')}`, { headers }, resolve).on('error', reject);
   });
   slow.pause();
-  // It is 12 MB; what the slow one has not taken stays in the database, not in our memory.
+  // The log has 12 MB. Lines that the slow client has not read stay in the database, not in the server's memory.
   const held = () => Math.max(...[...connections].map((socket) => socket.writableLength));
   await using quick = followStream(ada, path('flood', '&tail=10000'));
   expect(messages(await quick.take(count))).toHaveLength(count);
@@ -215,12 +215,12 @@ test('a client that does not read holds up nobody, and one that goes leaves noth
   await cancel(ada, 'ada', 'flood');
 });
 
-test('clients that have left before their stream is opened leave nothing', async () => {
+test('clients that disconnect before their stream is opened leave no resources', async () => {
   await run('left', 'echo a; sleep 600');
   await hasLines('left', 1);
   const { bus, pool, rechecks } = app.app.services;
   const before = { waiters: bus.waiters, streams: rechecks.streams };
-  // Holds up what is asked of the job while they leave.
+  // Blocks reads of the job while the clients disconnect.
   const database = await pool.connect();
   await database.query('begin; lock table jobs in access exclusive mode');
   const held = async () => {
@@ -243,7 +243,7 @@ test('clients that have left before their stream is opened leave nothing', async
   await Promise.all(closed);
   await database.query('commit');
   database.release();
-  // It asks after them, and is answered after them.
+  // This request comes after theirs and is answered after them.
   await using stream = followStream(ada, path('left'));
   expect(messages(await stream.take(1))).toEqual(['a']);
   await stream[Symbol.asyncDispose]();
@@ -253,7 +253,7 @@ test('clients that have left before their stream is opened leave nothing', async
   await cancel(ada, 'ada', 'left');
 });
 
-test('a server that stops ends its streams at once, and they go on with the next one', async () => {
+test('a stopping server ends its streams at once, and they resume on the next server', async () => {
   await run('outlives', 'echo a; sleep 600');
   await hasLines('outlives', 1);
   await using stream = followStream(ada, path('outlives'));
@@ -265,7 +265,7 @@ test('a server that stops ends its streams at once, and they go on with the next
     return performance.now() - begun;
   };
   const took = await timeOfRestart();
-  // A server that stops waits for open requests, for 10 seconds.
+  // A stopping server waits up to 10 seconds for open requests.
   expect(took - (await timeOfRestart())).toBeLessThan(8_000);
   expect(await rest).toEqual([]);
   const resumed = followStream(ada, path('outlives'), line?.id);
@@ -273,7 +273,7 @@ test('a server that stops ends its streams at once, and they go on with the next
   expect((await resumed.all()).at(-1)).toMatchObject({ event: 'end' });
 });
 
-/** The links of a job to its log, for whoever asks. */
+/** Requests the links to the log of a job. */
 const linksOf = async (client: Client, name: string) =>
   (
     await client.gql(
@@ -288,7 +288,7 @@ const tokenOf = async (name: string, scope = 'JOB_READ') => {
   return app.client(`Bearer ${createAccessToken.token}`);
 };
 
-test('a link opens the stream without credentials, and goes on where it was', async () => {
+test('a link opens the stream without credentials, and the stream can be resumed', async () => {
   await run('linked', 'echo a; echo b; sleep 600');
   await hasLines('linked', 2);
   const { logStreamUrl } = await linksOf(ada, 'linked');
@@ -300,7 +300,7 @@ test('a link opens the stream without credentials, and goes on where it was', as
   const one = await first(url);
   expect(one?.data.message).toBe('a');
   expect((await first(`${url}&tail=1`))?.data.message).toBe('b');
-  // As an EventSource does by itself, and by address for one that begins anew.
+  // With the header, as an EventSource does, and with the parameter for a new EventSource.
   expect((await first(url, one?.id))?.data.message).toBe('b');
   expect((await first(`${url}&after=${one?.id}`))?.data.message).toBe('b');
   const since = encodeURIComponent(one?.data.timestamp);
@@ -309,7 +309,7 @@ test('a link opens the stream without credentials, and goes on where it was', as
   expect((await app.anonymous.get(`${logStreamUrl}&after=x`)).status).toBe(400);
   expect((await app.anonymous.get(`${logStreamUrl}&tail=1&tail=2`)).status).toBe(400);
   expect((await app.anonymous.get(`${logStreamUrl}&since=2026-02-01T00:00:00`)).status).toBe(400);
-  // The stream must be open before the end of the job: afterwards it is refused.
+  // The stream must be open before the job ends; afterwards it is refused.
   const open = await fetch(`${app.base}${url}&since=${since}`);
   expect(open.status).toBe(200);
   await cancel(ada, 'ada', 'linked');
@@ -324,7 +324,7 @@ test('a link opens the stream without credentials, and goes on where it was', as
   );
 });
 
-test('a link is for one job and one credential, and for nothing else', async () => {
+test('a link is valid for one job and one credential only', async () => {
   await run('mine', 'echo a; sleep 600');
   await run('other', 'echo a; sleep 600');
   await hasLines('mine', 1);
@@ -344,18 +344,18 @@ test('a link is for one job and one credential, and for nothing else', async () 
   expect(await status(mine.logStreamUrl.replace(/expires=\d+/, 'expires=99999999999'))).toBe(403);
   expect(await status(mine.logStreamUrl.replace(/&signature=.*/, ''))).toBe(403);
   expect(await status(mine.logStreamUrl.replace('/ada/', '/admin/'))).not.toBe(200);
-  // The signature of one is none of the other.
+  // The signature of one link is not valid for the other.
   expect(await status(mine.logStreamUrl.replace('/log/events', '/log.txt'))).toBe(401);
   expect(await status(mine.logDownloadUrl.replace('/log.txt', '/log/events'))).toBe(403);
   expect(await status(mine.logDownloadUrl.replace(mine.id, other.id))).toBe(401);
   expect((await app.anonymous.post(mine.logStreamUrl)).status).toBe(405);
-  // With a credential of one's own it is the link that counts.
+  // The link counts, even if the request has a credential.
   const eve = await app.user('eve');
   expect((await eve.get(mine.logStreamUrl.replace(mine.id, other.id))).status).toBe(403);
   for (const name of ['mine', 'other']) await cancel(ada, 'ada', name);
 });
 
-test('a link ends with the credential that made it', async () => {
+test('a link ends with the credential that requested it', async () => {
   await run('revoked', 'echo a; sleep 600');
   await hasLines('revoked', 1);
   const reader = await tokenOf('short');
@@ -368,14 +368,14 @@ test('a link ends with the credential that made it', async () => {
   expect(await stream.all()).toMatchObject([
     { event: 'error', data: { error: { code: 'authentication_failed' } } },
   ]);
-  // What a credential may not see its links do not show either.
+  // A link shows no more than its credential may see.
   const blind = await tokenOf('blind', 'REPO_READ');
   const seen = await blind.graphql('{ job(namespace: "ada", name: "revoked") { logStreamUrl } }');
   expect(seen.data.job).toBeNull();
   await cancel(ada, 'ada', 'revoked');
 });
 
-test('the log as plain text, by link and by credential, with times, packed, of a running job too', async () => {
+test('the log as plain text: by link, by credential, with times, compressed, and of a running job', async () => {
   await run('text', 'echo one; echo two; sleep 600');
   await hasLines('text', 2);
   const { id, logDownloadUrl } = await linksOf(ada, 'text');
@@ -385,7 +385,7 @@ test('the log as plain text, by link and by credential, with times, packed, of a
     'content-type': 'text/plain; charset=utf-8',
     'content-disposition': 'attachment; filename=text.log',
     'x-content-type-options': 'nosniff',
-    // fetch asks for it, and unpacks it.
+    // fetch requests gzip and decompresses it.
     'content-encoding': 'gzip',
   });
   const plain = await app.anonymous.get(`${logDownloadUrl}&timestamps=true`, {
@@ -413,7 +413,7 @@ test('the log as plain text, by link and by credential, with times, packed, of a
 });
 const DELETE = 'mutation ($input: DeleteJobInput!) { deleteJob(input: $input) { id } }';
 
-test('parts of a log and searches over GraphQL, and what is refused of them', async () => {
+test('ranges of a log and searches in GraphQL, and their invalid arguments', async () => {
   await run('viewed', 'echo alpha; echo Beta; echo gamma; exit 0');
   await until(ada, 'ada', 'viewed', 'SUCCEEDED');
   const ask = (fields: string, client = ada) =>

@@ -1,4 +1,4 @@
-/** What goes wrong around an attempt never holds its slot, and never stops a start. */
+/** Failures around an attempt never hold its slot for ever and never prevent a start. */
 import { mkdir } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from 'pg';
@@ -6,7 +6,7 @@ import { expect, test } from 'vitest';
 import { GitError } from '../../src/git/processes/run.ts';
 import { type Checkout, openCheckouts } from '../../src/jobs/checkouts.ts';
 import { loseAttempt } from '../../src/jobs/worker/finish.ts';
-import { findLost } from '../../src/jobs/worker/queue.ts';
+import { findLostAttempts } from '../../src/jobs/worker/queue.ts';
 import { startWorker } from '../../src/jobs/worker/worker.ts';
 import type { DiskSpace } from '../../src/platform/storage/disk-space.ts';
 import {
@@ -32,7 +32,7 @@ const run = (client: Client, name: string, command: string, more: object = {}) =
 
 type Database = Parameters<typeof startWorker>[0]['db'];
 
-/** The server claims nothing; a worker with a faulty runner and short pauses, and one slot, does. */
+/** The server claims no jobs; a worker with a faulty runner, short pauses and one slot does. */
 async function withWorker(
   runner: Runner,
   wrap = (pool: Pool) => pool,
@@ -63,7 +63,7 @@ async function withWorker(
   };
 }
 
-test('a job whose secrets cannot be opened any more fails, its process ends, and its slot is free', async () => {
+test('a job whose secrets cannot be decrypted fails, its process ends, and its slot is free', async () => {
   const runner = fakeRunner({ graceMs: 100 });
   await using app = await startApp({ config: { jobSlots: 1 }, overrides: { runner } });
   const ada = await withAda(app);
@@ -84,13 +84,13 @@ test('a job whose secrets cannot be opened any more fails, its process ends, and
   });
   expect(await lines(ada, 'ada', 'sealed')).toEqual([
     'up',
-    expect.stringMatching(/^The secrets of the job cannot be opened/),
+    expect.stringMatching(/^The secrets of the job cannot be decrypted/),
   ]);
   await eventually(() => expect(runner.running()).toEqual([]));
   await until(ada, 'ada', 'next', 'SUCCEEDED');
 });
 
-test('a handle whose storing was never confirmed is that of the attempt: it runs, and is not lost', async () => {
+test('an attempt whose handle was stored without confirmation runs and is not lost', async () => {
   const fake = fakeRunner({ graceMs: 100 });
   let unconfirmed = 0;
   const runner: Runner = {
@@ -110,7 +110,7 @@ test('a handle whose storing was never confirmed is that of the attempt: it runs
   expect(unconfirmed).toBe(2);
 });
 
-test('a job that is cancelled while it is made ready never begins', async () => {
+test('a job that is cancelled during its preparation never starts', async () => {
   const fake = fakeRunner({ graceMs: 100 });
   const [ready, go] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
   const runner: Runner = {
@@ -126,7 +126,7 @@ test('a job that is cancelled while it is made ready never begins', async () => 
   await run(ada, 'late', 'echo ran');
   await ready.promise;
   const { body } = await ada.post('/auth/v1/seed/ada/jobs/late/cancel', {});
-  expect(body).toMatchObject({ message: 'Cancelled before it started.', runtime_seconds: 0 });
+  expect(body).toMatchObject({ message: 'Cancelled before the job started.', runtime_seconds: 0 });
   go.resolve();
   await run(ada, 'next', 'exit 0');
   await until(ada, 'ada', 'next', 'SUCCEEDED');
@@ -134,8 +134,8 @@ test('a job that is cancelled while it is made ready never begins', async () => 
   expect(await lines(ada, 'ada', 'late')).toEqual([]);
 });
 
-test('an attempt that was taken for lost is killed at once, and the next one begins after it', async () => {
-  // With the grace of thirty seconds.
+test('an attempt that was taken for lost is killed at once, and the next attempt starts after it', async () => {
+  // SIGTERM would give it a grace period of thirty seconds.
   const fake = fakeRunner();
   await using made = await withWorker(fake);
   const db = made.app.app.services.db as Database;
@@ -150,7 +150,7 @@ test('an attempt that was taken for lost is killed at once, and the next one beg
   await cancel(made.ada, 'ada', 'paused');
 });
 
-test('a cancelled job has its exit code while its last lines wait for space on the disk', async () => {
+test('a cancelled job has its exit code while its last lines wait for disk space', async () => {
   const fake = fakeRunner();
   let low = false;
   const space: DiskSpace = {
@@ -179,7 +179,7 @@ test('a cancelled job has its exit code while its last lines wait for space on t
   await eventually(async () => expect(await lines(ada, 'ada', 'full')).toEqual(['up', 'late']));
 });
 
-test('a checkout that fails on a full disk is made again when there is space', async () => {
+test('a checkout that fails on a full disk is repeated when there is space', async () => {
   const fake = fakeRunner();
   let failures = 0;
   const checkout: Checkout = async ({ dir }) => {
@@ -196,7 +196,7 @@ test('a checkout that fails on a full disk is made again when there is space', a
   expect(await until(made.ada, 'ada', 'patient', 'SUCCEEDED')).toMatchObject({ retryCount: 0 });
 });
 
-test('a job that has not begun on a machine that does not answer is queued again, and has another', async () => {
+test('a job that has not started on a machine that does not answer is queued again and gets another machine', async () => {
   const machine = (id: string): Machine => ({ id, cpus: 64, memoryBytes: 2 ** 40, gpus: {} });
   const fake = fakeRunner({ graceMs: 100 });
   let machines = [machine('far')];
@@ -220,7 +220,7 @@ test('a job that has not begun on a machine that does not answer is queued again
   expect(fake.started).toHaveLength(1);
 });
 
-test('a job that was cancelled on a machine that does not answer gives its slot to the next', async () => {
+test('a job that was cancelled on a machine that does not answer frees its slot', async () => {
   const fake = fakeRunner({ graceMs: 100 });
   const told = Promise.withResolvers<Outcome>();
   let isAway = true;
@@ -233,7 +233,7 @@ test('a job that was cancelled on a machine that does not answer gives its slot 
     wait: (handle, signal) => (isAway ? told.promise : fake.wait(handle, signal)),
     async *logs(handle, cursor, signal) {
       if (!isAway) yield* fake.logs(handle, cursor, signal);
-      // Of an engine that does not answer, nobody knows whether there is more.
+      // If an engine does not answer, there may be more log lines.
       else await new Promise((resolve) => signal.addEventListener('abort', resolve));
     },
   };
@@ -253,7 +253,7 @@ test('a job that was cancelled on a machine that does not answer gives its slot 
 });
 
 test.each(['attach', 'start', 'wait', 'logs'] as const)(
-  'an attempt whose %s always fails ends as failed, with its process, and the next one runs',
+  'an attempt whose %s always fails is failed and killed, and the next job runs',
   async (step) => {
     const fake = fakeRunner({ graceMs: 100 });
     let faulty = '';
@@ -273,13 +273,15 @@ test.each(['attach', 'start', 'wait', 'logs'] as const)(
       exitCode: 125,
       retryCount: 0,
     });
-    expect((await lines(ada, 'ada', 'broken')).at(-1)).toMatch(/^The server failed to look after/);
+    expect((await lines(ada, 'ada', 'broken')).at(-1)).toMatch(
+      /^The server repeatedly failed to supervise/,
+    );
     await until(ada, 'ada', 'next', 'SUCCEEDED');
     expect(fake.running()).toEqual([]);
   },
 );
 
-test('a runner that cannot remove holds no slot, but the GPU until it can', async () => {
+test('an attempt that cannot be removed holds no slot, but its GPU until it is removed', async () => {
   const fake = fakeRunner({ gpus: { T4: 1 } });
   let removable = false;
   const runner: Runner = {
@@ -305,7 +307,7 @@ test('a runner that cannot remove holds no slot, but the GPU until it can', asyn
   await until(ada, 'ada', 'other', 'SUCCEEDED');
 });
 
-test('a sweep that fails stops no start, is repeated, and spares what has begun since', async () => {
+test('a failed sweep does not prevent the start, is retried, and spares new attempts', async () => {
   const fake = fakeRunner();
   let possible = false;
   const spared: number[] = [];
@@ -327,7 +329,7 @@ test('a sweep that fails stops no start, is repeated, and spares what has begun 
   await cancel(ada, 'ada', 'begun');
 });
 
-test('attempts of another kind of runner are left alone, and go on under their own', async () => {
+test('attempts of another kind of runner are left alone and continue under that runner', async () => {
   const runner: FakeRunner = fakeRunner({ graceMs: 100 });
   await using app = await startApp({ overrides: { runner } });
   const ada = await withAda(app);
@@ -340,7 +342,7 @@ test('attempts of another kind of runner are left alone, and go on under their o
     attached.push(handle);
     return attach(handle);
   };
-  // It sweeps what is its own, which none of these is.
+  // The sweep removes only attempts of its own runner, and none of these is.
   runner.sweep = async () => {};
   await app.restart();
   await run(ada, 'theirs', 'exit 0');
@@ -365,15 +367,15 @@ test('which attempts count as lost', async () => {
   const SECONDS = 1_000;
   const MINUTES = 60 * SECONDS;
   const rows = [
-    // Not started: a minute of silence is enough, since its worker would be refused the handle.
+    // Not started: lost after a minute of silence, because its worker can no longer store the handle.
     { id: 'alive', silentMs: 50 * SECONDS, lost: false },
     { id: 'silent', silentMs: 70 * SECONDS, lost: true },
     { id: 'ended', silentMs: 70 * SECONDS, endedAt: new Date(), lost: false },
-    // Started: its process goes on without its server, until its timeout and what comes after it.
+    // Started: the process continues without its server until its timeout and the grace period.
     { id: 'running', silentMs: 9 * MINUTES, handle: {}, lost: false },
     { id: 'ending', silentMs: 11 * MINUTES, handle: {}, lost: false },
     { id: 'over', silentMs: 12 * MINUTES + SECONDS, handle: {}, lost: true },
-    // Ours: looked after by us, unless it is of another kind of runner.
+    // Own attempts: supervised by this worker, unless they belong to another kind of runner.
     { id: 'own', workerId: 'me', silentMs: 70 * SECONDS, lost: false },
     { id: 'own-other', workerId: 'me', runner: 'docker', silentMs: 70 * SECONDS, lost: true },
     {
@@ -396,7 +398,7 @@ test('which attempts count as lost', async () => {
         ...row,
       },
     });
-  const found = await findLost({ db }, { id: 'me', kinds: ['fake'] });
+  const found = await findLostAttempts({ db }, { id: 'me', kinds: ['fake'] });
   expect(found.map(({ attemptId }) => attemptId).sort()).toEqual(
     rows.flatMap(({ id, lost }) => (lost ? id : [])).sort(),
   );

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
-import { toPublic } from '../../src/platform/web/error-response.ts';
+import { toClientError } from '../../src/platform/web/error-response.ts';
 import { cuttable } from '../support/cut.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 import { checkStore, sweepAll } from '../support/large-files.ts';
@@ -26,7 +26,7 @@ async function refused(work: Promise<void>): Promise<{ status: number; message: 
     () => new Error('it was taken'),
     (error: unknown) => error,
   );
-  const { status, message } = toPublic(error);
+  const { status, message } = toClientError(error);
   return { status, message };
 }
 

@@ -633,7 +633,7 @@ test('pushes that point to large files which were not uploaded are refused', asy
   await workspace.commit('unknown', files);
   const refused = await workspace.try('unknown', 'push', '-q', 'origin', 'HEAD');
   expect(refused.code).not.toBe(0);
-  expect(refused.stderr).toContain('refers to 7 large files that this repository was not given');
+  expect(refused.stderr).toContain('refers to 7 large files missing from this repository');
   expect(refused.stderr).toContain('and 2 more');
   expect(refused.stderr).toContain('git lfs push --all');
   // With secrets looked for, too, which reads the same files at once.

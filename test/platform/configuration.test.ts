@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import express from 'express';
 import { expect, test } from 'vitest';
 import { ConfigError, readConfig, VARIABLES } from '../../src/base/config/config.ts';
-import { planLimits } from '../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 
-test('the documented table is the table of the code', () => {
+test('docs/configuration.md has the same table as the code', () => {
   const page = readFileSync(join(import.meta.dirname, '../../docs/configuration.md'), 'utf8');
   const rows = [...page.matchAll(/^\| `([A-Z_]+)` \| (.*?) \| (.*?) \|$/gm)].map(
     ([, ...cells]) => cells,
@@ -19,10 +19,10 @@ test('the documented table is the table of the code', () => {
   expect(rows).toEqual(code);
 });
 
-test('what is unset or empty takes its default', () => {
+test('unset and empty variables take their defaults', () => {
   const config = readConfig({ PORT: '' });
   expect(config).toMatchObject({ host: '127.0.0.1', port: 3000, database: { kind: 'embedded' } });
-  expect(config.rateLimits).toEqual(planLimits);
+  expect(config.rateLimits).toEqual(PLAN_LIMITS);
 });
 
 test('proxies are trusted by count or by address, and none are by default', () => {
@@ -39,7 +39,7 @@ test('proxies are trusted by count or by address, and none are by default', () =
   ]);
 });
 
-test('a plan table is overridden number by number', () => {
+test('limits of plans can be overridden one by one', () => {
   const { rateLimits } = readConfig({ LOAM_RATE_LIMITS: '{"free": {"perMinute": 7}}' });
   expect(rateLimits).toMatchObject({
     free: { perMinute: 7, perSecond: 10 },
@@ -48,7 +48,7 @@ test('a plan table is overridden number by number', () => {
   expect(readConfig({ LOAM_RATE_LIMITS: 'off' }).rateLimits).toBe('off');
 });
 
-test('a Redis is named by its URL, of which all but the host may be left out', () => {
+test('a Redis URL needs only a host', () => {
   const redis = (url: string) => readConfig({ LOAM_REDIS_URL: url }).redis;
   expect(redis('')).toBeUndefined();
   expect(redis('redis://cache/')).toEqual({ host: 'cache', port: 6379, db: 0 });
@@ -62,7 +62,7 @@ test('a Redis is named by its URL, of which all but the host may be left out', (
   });
 });
 
-test('several engines are named with what holds for each alone', () => {
+test('LOAM_DOCKER_HOSTS names several engines, each with its own options', () => {
   const { engines } = readConfig({
     LOAM_DOCKER_HOSTS:
       'here=unix:///var/run/docker.sock, gpu1=tcp://10.0.0.5:2376?certs=/etc/loam/gpu1&network=jobs&gpus=H100-80GB:8+T4:1',
@@ -83,7 +83,7 @@ test('several engines are named with what holds for each alone', () => {
   ]);
 });
 
-test("certificates of an engine are where Docker's own programs look for them", () => {
+test("certificates of an engine are read where Docker's command line looks for them", () => {
   const path = (env: Record<string, string>) => readConfig(env).docker.certPath;
   const verify = { DOCKER_HOST: 'tcp://10.0.0.5:2376', DOCKER_TLS_VERIFY: '1' };
   expect(path({ ...verify, DOCKER_CERT_PATH: '/etc/certs' })).toBe('/etc/certs');
@@ -120,7 +120,7 @@ test.each([
   'redis://:hidden@cache:70000',
   'redis://:hidden%@cache',
   'redis://hidden@cache',
-])('LOAM_REDIS_URL=%s is refused, and not shown', (url) => {
+])('LOAM_REDIS_URL=%s is refused without showing its value', (url) => {
   const read = () => readConfig({ LOAM_REDIS_URL: url });
   expect(read).toThrow(/^LOAM_REDIS_URL: must /);
   expect(read).not.toThrow(/hidden|cache/);
@@ -153,7 +153,7 @@ test.each([
   ['LOAM_JOB_UIDS', '0-100'],
   ['LOAM_JOB_UIDS', '70000'],
   ['LOAM_JOB_UIDS', '70000-4294967295'],
-])('%s=%s is refused by name', (name, value) => {
+])('%s=%s is refused with a message that names the variable', (name, value) => {
   expect(() => readConfig({ [name]: value })).toThrow(ConfigError);
   expect(() => readConfig({ [name]: value })).toThrow(new RegExp(`^${name}: `));
 });
@@ -176,7 +176,7 @@ test('variables that contradict each other are refused', () => {
   expect(without('AWS_ACCESS_KEY_ID')).toThrow('LOAM_STORAGE: needs both AWS_ACCESS_KEY_ID');
 });
 
-test('the server of S3 is that of its own variable, or of all services', () => {
+test('the S3 server is set by AWS_ENDPOINT_URL_S3, or by AWS_ENDPOINT_URL', () => {
   const storage = (env: Record<string, string>) =>
     readConfig({ LOAM_STORAGE: 's3://bucket', ...env }).storage;
   const all = { AWS_ENDPOINT_URL: 'http://all.example/', AWS_DEFAULT_REGION: 'eu-1' };
@@ -189,7 +189,7 @@ test('the server of S3 is that of its own variable, or of all services', () => {
   expect(readConfig({ AWS_ENDPOINT_URL: 's3.example' }).storage.kind).toBe('folder');
 });
 
-test('any value is taken or refused, with one short line that begins with the name', () => {
+test('every value is accepted, or refused with one short line that begins with the name', () => {
   const values = [
     ...[
       ' ',
@@ -262,7 +262,7 @@ test('any value is taken or refused, with one short line that begins with the na
           ...(ofS3.includes(name) && s3),
           [name]: value,
         });
-        // What is taken can be used.
+        // Accepted values must be usable.
         express().set('trust proxy', trustedProxies);
         new Headers({ link: baseUrl + artifactUrl });
       } catch (error) {

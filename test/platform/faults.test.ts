@@ -1,4 +1,4 @@
-/** Every fault of configuration stops the start with one line, which names the variable and holds no secret. */
+/** Every configuration error stops startup with one line that names the variable and contains no secret. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { type AddressInfo, createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -22,7 +22,7 @@ afterAll(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-/** What the start prints before it ends. */
+/** Returns the lines that a failed start prints. */
 async function failedStart(
   env: Record<string, string>,
   options?: { user: string },
@@ -44,14 +44,14 @@ const database = (place: string) => `postgresql://ada:${PASSWORD}@${place}`;
 
 test.each<[string, () => Record<string, string>, RegExp]>([
   [
-    'a folder in which nothing can be made',
+    'a folder in which nothing can be created',
     () => ({ LOAM_DATA_DIR: '/proc/loam/deep' }),
-    /^LOAM_DATA_DIR: cannot write to \/proc\/loam\/deep: the file system makes no folders there$/,
+    /^LOAM_DATA_DIR: cannot write to \/proc\/loam\/deep: the file system does not support creating folders there$/,
   ],
   [
     'a folder that is a file',
     () => ({ LOAM_DATA_DIR: join(folder, 'file') }),
-    /^LOAM_DATA_DIR: cannot write to \/.*\/file: a part of the path is no folder$/,
+    /^LOAM_DATA_DIR: cannot write to \/.*\/file: a part of the path is not a folder$/,
   ],
   [
     'a host that does not exist',
@@ -59,7 +59,7 @@ test.each<[string, () => Record<string, string>, RegExp]>([
     /^HOST: there is no host nothost\.invalid$/,
   ],
   [
-    'a host that is elsewhere',
+    'an address of another machine',
     () => ({ HOST: '192.0.2.1' }),
     /^HOST: 192\.0\.2\.1 is no address of this machine$/,
   ],
@@ -100,7 +100,7 @@ test.each<[string, () => Record<string, string>, RegExp]>([
   expect(printed).not.toContain(PASSWORD);
 });
 
-test('what only root may do stops the start with one line', async (ctx) => {
+test('missing root permissions stop startup with one line', async (ctx) => {
   needs(ctx, 'root', 'shared-checkout');
   await expect(failedStart({ LOAM_DATA_DIR: '/root/loam' }, { user: 'nobody' })).resolves.toMatch(
     /^LOAM_DATA_DIR: cannot write to \/root\/loam: permission denied\n$/,
@@ -116,14 +116,14 @@ test.each([
   ['DATABASE_URL', `mysql://ada:${PASSWORD}@localhost/loam`, /must begin with postgres:/],
   ['DATABASE_URL', `the database with ${PASSWORD}`, /must be a URL/],
   ['LOAM_ADMIN_TOKEN', 'short-secret', /at least 16 characters long$/],
-])('%s is refused without being shown', (name, value, why) => {
+])('%s is refused without showing its value', (name, value, why) => {
   const refusal = () => readConfig({ [name]: value });
   expect(refusal).toThrow(ConfigError);
   expect(refusal).toThrow(why);
   expect(refusal).not.toThrow(value.includes(PASSWORD) ? PASSWORD : value);
 });
 
-test('LOAM_ADMIN is no name that a route has; admin is kept for it', () => {
+test('LOAM_ADMIN cannot be the name of a route, and may be admin', () => {
   for (const name of ['graphql', 'repository', 'livez', 'settings'])
     expect(() => readConfig({ LOAM_ADMIN: name })).toThrow(/^LOAM_ADMIN: ".+" is reserved/);
   expect(readConfig({ LOAM_ADMIN: 'admin' }).admin.username).toBe('admin');
@@ -134,11 +134,11 @@ test.each([
   ['LOAM_PORT', 'did you mean PORT?'],
   ['LOAM_ADMIN_TOKENS', 'did you mean LOAM_ADMIN_TOKEN?'],
   ['LOAM_SOMETHING_ELSE', 'docs/configuration.md lists'],
-])('%s is no variable: %s', (name, hint) => {
+])('%s is an unknown variable: %s', (name, hint) => {
   expect(() => readConfig({ [name]: 'x' })).toThrow(`${name}: there is no such variable; ${hint}`);
 });
 
-test('variables that a container engine sets for a service called loam are no fault', () => {
+test('variables that a container engine sets for a service named loam are ignored', () => {
   const link = 'tcp://10.0.0.1:3000';
   readConfig({
     LOAM_TOKEN: 'loam_pat_of_the_shell',
@@ -151,7 +151,7 @@ test('variables that a container engine sets for a service called loam are no fa
   });
 });
 
-/** Says to everyone, as PostgreSQL does, that the password is wrong. */
+/** A server that answers everyone like PostgreSQL after a wrong password. */
 async function refusingPostgres(): Promise<Server> {
   const fields = 'SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed for user "ada"\0\0';
   const answer = Buffer.alloc(5 + fields.length);

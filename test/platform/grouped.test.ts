@@ -1,10 +1,10 @@
-/** Transactions that share one: who fails, who waits, and how often each is carried out. */
+/** Transactions that share a batch: which fail, which wait, and how often each runs. */
 import { describe, expect, test } from 'vitest';
 import { batchTransactions, RUN_ALONE } from '../../src/platform/database/transaction-batcher.ts';
 
 type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
 
-/** What is asked for is carried out when the test says so. */
+/** Batches that end when the test says so. */
 function held(most = 10) {
   const parts: Part[] = [];
   let begun = Promise.withResolvers<void>();
@@ -15,7 +15,10 @@ function held(most = 10) {
     await end.promise;
     return asked.map((one) => `${one} done`);
   };
-  const ask = batchTransactions({ together, alone: async (one: string) => `${one} alone` }, most);
+  const ask = batchTransactions(
+    { runTogether: together, runAlone: async (one: string) => `${one} alone` },
+    most,
+  );
   const next = async () => {
     await begun.promise;
     begun = Promise.withResolvers<void>();
@@ -25,8 +28,8 @@ function held(most = 10) {
 
 const AWAY = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' });
 
-describe('transactions that are asked for together', () => {
-  test('what comes in one turn is one group; a group that waits holds nobody else up', async () => {
+describe('batched transactions', () => {
+  test('requests of one turn form a batch, and a waiting batch does not delay the next', async () => {
     const { ask, parts, next } = held();
     const first = Promise.all([ask('a'), ask('b')]);
     await next();
@@ -39,7 +42,7 @@ describe('transactions that are asked for together', () => {
     expect(await first).toEqual(['a done', 'b done']);
   });
 
-  test('while four are carried out, what comes waits for the next group, of which none is too large', async () => {
+  test('while four batches run, further requests wait for the next batch, whose size is limited', async () => {
     const { ask, parts, next } = held(3);
     const all: Promise<string>[] = [];
     for (const name of ['a', 'b', 'c', 'd']) {
@@ -57,7 +60,7 @@ describe('transactions that are asked for together', () => {
     expect(await Promise.all(all)).toHaveLength(8);
   });
 
-  test('what is too much for one group is another, and does not wait for the first', async () => {
+  test('requests beyond the size of a batch form another, which does not wait for the first', async () => {
     const { ask, parts, next } = held(2);
     const all = ['a', 'b', 'c', 'd', 'e'].map(ask);
     await next();
@@ -68,13 +71,13 @@ describe('transactions that are asked for together', () => {
     expect(await Promise.all(all)).toHaveLength(5);
   });
 
-  test('of a group that fails each is carried out by itself, and only what fails then has failed', async () => {
+  test('each request of a failed batch runs alone, and only requests that fail then have failed', async () => {
     const ask = batchTransactions<string, string>(
       {
-        async together() {
+        async runTogether() {
           throw new Error('refused');
         },
-        async alone(one) {
+        async runAlone(one) {
           if (one === 'bad') throw new Error('bad');
           return one;
         },
@@ -86,13 +89,14 @@ describe('transactions that are asked for together', () => {
     expect(await ask('c')).toBe('c');
   });
 
-  test('what a group leaves out is carried out by itself, and however long that takes, others go on', async () => {
+  test('requests that a batch leaves out run alone, and do not delay other requests', async () => {
     const lock = Promise.withResolvers<void>();
     let begun = 0;
     const ask = batchTransactions<string, string>(
       {
-        together: async (asked) => asked.map((one) => (one.startsWith('locked') ? RUN_ALONE : one)),
-        async alone(one) {
+        runTogether: async (asked) =>
+          asked.map((one) => (one.startsWith('locked') ? RUN_ALONE : one)),
+        async runAlone(one) {
           begun++;
           await lock.promise;
           return `${one} alone`;
@@ -102,23 +106,23 @@ describe('transactions that are asked for together', () => {
     );
     const locked = Promise.all(Array.from({ length: 20 }, (_, i) => ask(`locked ${i}`)));
     expect(await Promise.all(['a', 'b', 'c'].map(ask))).toEqual(['a', 'b', 'c']);
-    // Each holds a connection, and others need some.
+    // Each holds a connection, and other code needs some.
     expect(begun).toBe(8);
     lock.resolve();
     expect((await locked).at(-1)).toBe('locked 19 alone');
     expect(begun).toBe(20);
   });
 
-  test('what is still locked is tried again behind what is not', async () => {
+  test('requests that are still locked are retried after the others', async () => {
     let isLocked = true;
     const LOCKED = Object.assign(new Error('lock timeout'), { code: '55P03' });
     const ask = batchTransactions<string, string>(
       {
-        async together() {
+        async runTogether() {
           throw LOCKED;
         },
-        async alone(one) {
-          // As `lock_timeout` does, it gives others a turn.
+        async runAlone(one) {
+          // Like `lock_timeout`, lets others run first.
           await new Promise(setImmediate);
           if (one.startsWith('locked') && isLocked) throw LOCKED;
           return one;
@@ -132,26 +136,26 @@ describe('transactions that are asked for together', () => {
     expect(await locked).toHaveLength(20);
   });
 
-  test('what PostgreSQL has undone for another is carried out again, by itself', async () => {
+  test('a batch that PostgreSQL rolled back because of a conflict is repeated request by request', async () => {
     const ask = batchTransactions<string, string>(
       {
-        async together() {
+        async runTogether() {
           throw Object.assign(new Error('deadlock detected'), { code: '40P01' });
         },
-        alone: async (one) => one,
+        runAlone: async (one) => one,
       },
       10,
     );
     expect(await Promise.all([ask('a'), ask('b')])).toEqual(['a', 'b']);
   });
 
-  test('nothing is carried out again while the database is away, because it may have been done', async () => {
+  test('nothing is repeated while the database is unavailable, because the batch may have been committed', async () => {
     let times = 0;
     const away = async () => {
       times++;
       throw AWAY;
     };
-    const ask = batchTransactions({ together: away, alone: away }, 10);
+    const ask = batchTransactions({ runTogether: away, runAlone: away }, 10);
     const ends = await Promise.allSettled([ask('a'), ask('b')]);
     expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([AWAY, AWAY]);
     expect(times).toBe(1);

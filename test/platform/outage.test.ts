@@ -1,6 +1,6 @@
-/** The database goes away and comes back, with jobs, followers and subscribers under way. */
+/** The database becomes unavailable and returns while jobs, followers and subscribers are active. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { isDatabaseAway } from '../../src/platform/database/outage.ts';
+import { isDatabaseUnavailable } from '../../src/platform/database/outage.ts';
 import { cuttable } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
@@ -37,7 +37,7 @@ afterAll(async () => {
 const run = (name: string, command: string, more: object = {}) =>
   submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
 
-/** Cuts the database off until `during` is done, and all who wait for a notification have looked. */
+/** Disconnects the database until `during` has run and all readers have tried to read. */
 async function withoutDatabase(during: () => Promise<void> | void): Promise<void> {
   await using _ = { [Symbol.asyncDispose]: () => database.mend() };
   await database.cut();
@@ -47,12 +47,12 @@ async function withoutDatabase(during: () => Promise<void> | void): Promise<void
       () => null,
       (reason) => reason,
     );
-    expect(isDatabaseAway(error)).toBe(true);
+    expect(isDatabaseUnavailable(error)).toBe(true);
   });
   await during();
 }
 
-test('a stream and every kind of subscription go on where they stood', async () => {
+test('a log stream and every kind of subscription continue where they were', async () => {
   await run('followed', 'echo a; hold; echo b; exit 3');
   await eventually(async () => expect(await lines(ada, 'ada', 'followed')).toEqual(['a']));
   const log =
@@ -84,7 +84,7 @@ test('a stream and every kind of subscription go on where they stood', async () 
     expect(one.map(({ type }) => type)).toEqual(['QUEUED', 'RUNNING', 'FAILED']);
 });
 
-test('the server stops: a subscription ends with an error instead of as if all had been sent', async () => {
+test('when the server stops, a subscription ends with an error and does not look complete', async () => {
   await run('outlived', 'echo a; sleep 600');
   await until(ada, 'ada', 'outlived', 'RUNNING');
   const log = 'subscription { jobLog(namespace: "ada", name: "outlived") { seq } }';
@@ -100,7 +100,7 @@ test('the server stops: a subscription ends with an error instead of as if all h
   await cancel(ada, 'ada', 'outlived');
 });
 
-test('a job that is cancelled afterwards is still ended', async () => {
+test('a job that is cancelled after an outage is terminated', async () => {
   await run('watched', 'echo up; trap 7; sleep 600');
   await eventually(async () => expect(await lines(ada, 'ada', 'watched')).toEqual(['up']));
   await withoutDatabase(() => {});
@@ -109,7 +109,7 @@ test('a job that is cancelled afterwards is still ended', async () => {
   await eventually(async () => expect((await job(ada, 'ada', 'watched')).exitCode).toBe(7));
 });
 
-test('an attempt that was being prepared, running or ending goes on', async () => {
+test('an attempt continues whether it was being prepared, running or ending', async () => {
   const mended = Promise.withResolvers<void>();
   whenPrepared = async () => {
     whenPrepared = undefined;
@@ -119,7 +119,7 @@ test('an attempt that was being prepared, running or ending goes on', async () =
   await run('prepared', 'echo a; hold; echo b; exit 0', { outputPath: 'out' });
   await mended.promise;
   await eventually(async () => expect(await lines(ada, 'ada', 'prepared')).toEqual(['a']));
-  // It prints and ends meanwhile.
+  // The job prints and ends during the outage.
   await withoutDatabase(() => {
     runner.release();
     return eventually(() => expect(runner.running()).toEqual([]));

@@ -25,7 +25,7 @@ const program = (script: string): Program => ({
   cwd: '/tmp',
 });
 
-test('a program has its input, folder and environment, and its output and end are told', async () => {
+test('a program gets its input, folder and environment, and its output and exit code are returned', async () => {
   const script = 'cat; echo "$WHO in $PWD"; echo no >&2; exit 3';
   const { stdout, ...ending } = await runProgram(program(script), { input: 'in\n' });
   expect(Buffer.from(stdout).toString()).toBe('in\nwe in /tmp\n');
@@ -38,7 +38,7 @@ test('a program has its input, folder and environment, and its output and end ar
   await expect(runProgram(missing)).rejects.toMatchObject({ code: 'ENOENT' });
 });
 
-test('it is ended when it says too much, takes too long, or is not wanted any more', async () => {
+test('a program is ended when it writes too much, takes too long, or is aborted', async () => {
   const flood = await runProgram(program('exec yes'), { maxBytes: 1_000 });
   expect(flood).toMatchObject({ tooMuch: true, signal: 'SIGTERM' });
   expect(await runProgram(program('exec sleep 60'), { timeoutMs: 50 })).toMatchObject({
@@ -50,14 +50,14 @@ test('it is ended when it says too much, takes too long, or is not wanted any mo
   expect(await running).toMatchObject({ signal: 'SIGTERM' });
 });
 
-test('when what starts programs is killed, what it ran has failed, what it detached goes on, and another takes over', async () => {
+test('when the starter is killed, its programs fail, detached programs continue, and a new starter takes over', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-programs-'));
   const [out, pid] = [join(dir, 'out'), join(dir, 'pid')];
   const script = `read -r line; echo "$line"; until [ -e ${pid} ]; do sleep 0.02; done; sleep 0.2`;
   const said = Promise.withResolvers<string>();
   const whole = program(`${script}; echo "$line" > ${out}`);
   const detached = detach(whole, join(dir, 'errors'), said.resolve);
-  detached.say('line\n', true);
+  detached.write('line\n', true);
   expect(await said.promise).toBe('line');
   const starter = Number(Buffer.from((await run('sh', ['-c', 'echo $PPID'])).stdout).toString());
   const running = runProgram(program(`echo $$ > ${pid}.new; mv ${pid}.new ${pid}; exec sleep 60`));
@@ -72,7 +72,7 @@ test('when what starts programs is killed, what it ran has failed, what it detac
   await rm(dir, { recursive: true });
 });
 
-test('streams of programs are handed over whole, of many at once, and of those that end at once', async () => {
+test('streams are handed over completely, from many programs at once and from programs that end at once', async () => {
   const outputs = await Promise.all(
     Array.from({ length: 60 }, async (_, i) => {
       const started = await startProgram(
@@ -101,16 +101,16 @@ test('streams of programs are handed over whole, of many at once, and of those t
   ]);
 });
 
-test('who still writes to a program that has ended hears of it, also with nothing left to write', async () => {
+test('a writer to a program that has ended gets an error, even with nothing left to write', async () => {
   const started = await startProgram(program('head -c 100000 > /dev/null'));
   async function* input() {
     yield Buffer.alloc(100_000);
     await started.ended;
-    // What the program has closed is read as an end by then.
+    // By then the end of the program's input has been read.
     await eventually(() => expect(started.stdin.destroyed).toBe(true));
   }
   await Promise.allSettled([pipeline(input, started.stdin)]);
-  // One that closes its input and goes on.
+  // A program that closes its input and continues.
   const going = await startProgram(program('head -c 1000 > /dev/null; exec < /dev/null; sleep 60'));
   const closed = new Promise((resolve) => going.stdin.once('end', resolve));
   async function* all() {
@@ -122,7 +122,7 @@ test('who still writes to a program that has ended hears of it, also with nothin
   expect(await going.ended).toMatchObject({ signal: 'SIGKILL' });
 });
 
-test('a program whose starter is killed goes on, and its streams with it', async () => {
+test('a program and its streams survive the death of the starter', async () => {
   const started = await startProgram(program('read -r line; sleep 0.2; echo "$line"'));
   const ended = expect(started.ended).rejects.toMatchObject({ code: 'EAGAIN' });
   const starter = Number(Buffer.from((await run('sh', ['-c', 'echo $PPID'])).stdout).toString());
@@ -134,10 +134,10 @@ test('a program whose starter is killed goes on, and its streams with it', async
   expect(await text(next.stdout as Readable)).toBe('again\n');
 });
 
-test('with the process that asked for them programs end, also where their streams are on their way to it', async () => {
+test('programs end with the process that started them, even while their streams are being handed over', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-programs-'));
   const starter = join(import.meta.dirname, '../../src/platform/processes/starter.ts');
-  // It is stopped as soon as it has asked, and so never takes the streams.
+  // The process is stopped right after its request, so it never receives the streams.
   const script = `
     import { startProgram } from ${JSON.stringify(starter)};
     const env = { PATH: process.env.PATH };
@@ -150,7 +150,7 @@ test('with the process that asked for them programs end, also where their stream
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const [first] = (await once(asking.stdout, 'data')) as [Buffer];
-  // The other one waits for its turn.
+  // The other program waits for its turn.
   const waiting = await eventually(async () => Number(await readFile(join(dir, 'one'), 'utf8')));
   asking.kill('SIGKILL');
   const isThere = (pid: number) => existsSync(`/proc/${pid}`);

@@ -1,7 +1,7 @@
-/** Large answers: what one may hold, and how many are made at once. */
+/** Large answers: how much one may read, and how many are built at once. */
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { ANSWER_BYTES, EVENT_BYTES, Reads } from '../../src/platform/limits/reads.ts';
+import { ANSWER_BYTES, AnswerLimiter, EVENT_BYTES } from '../../src/platform/limits/reads.ts';
 
 const MiB = 2 ** 20;
 
@@ -21,8 +21,8 @@ class Answer extends EventEmitter {
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
-/** A large answer to `caller`: how it stands is in `state` once everything that can go on has. */
-function large(reads: Reads, caller: string) {
+/** A large answer to `caller`. `state` is updated once everything that can run has run. */
+function large(reads: AnswerLimiter, caller: string) {
   const answer = new Answer();
   const one = { answer, state: 'waiting' as 'waiting' | 'made' | { status: number } };
   reads
@@ -41,8 +41,8 @@ function large(reads: Reads, caller: string) {
 const settled = () => vi.advanceTimersByTimeAsync(0);
 const states = (all: { state: unknown }[]) => all.map(({ state }) => state);
 
-test('an answer takes what it is allowed and no more, and small ones wait for nobody', async () => {
-  const reads = new Reads();
+test('an answer cannot exceed its allowance, and small answers never wait', async () => {
+  const reads = new AnswerLimiter();
   const blocked = Array.from({ length: 8 }, (_, i) => large(reads, `caller ${i}`));
   await settled();
   expect(states(blocked).filter((state) => state === 'made')).toHaveLength(4);
@@ -58,8 +58,8 @@ test('an answer takes what it is allowed and no more, and small ones wait for no
   expect(await reads.allowanceOfEvent().take(2 * EVENT_BYTES)).toBe(EVENT_BYTES);
 });
 
-test('one caller leaves room for others, and callers take turns', async () => {
-  const reads = new Reads();
+test('one caller cannot take all slots, and callers take turns', async () => {
+  const reads = new AnswerLimiter();
   const ada = Array.from({ length: 6 }, () => large(reads, 'ada'));
   const bea = large(reads, 'bea');
   const cid = large(reads, 'cid');
@@ -69,26 +69,26 @@ test('one caller leaves room for others, and callers take turns', async () => {
   expect(states([bea, cid, dan])).toEqual(['made', 'made', 'waiting']);
   bea.answer.send();
   await settled();
-  // Ada asked before Dan, and holds two.
+  // Ada asked before Dan, but already holds two slots.
   expect(dan.state).toBe('made');
   ada[0]?.answer.send();
   await settled();
   expect(states(ada).slice(2)).toEqual(['made', 'waiting', 'waiting', 'waiting']);
 });
 
-test('nobody waits for ever: not for a place, and not for a client that does not read', async () => {
-  const reads = new Reads();
+test('every wait ends: for a slot, and for a client that does not read', async () => {
+  const reads = new AnswerLimiter();
   const slow = large(reads, 'ada');
   const others = ['ada', 'bea', 'cid'].map((caller) => large(reads, caller));
   await vi.advanceTimersByTimeAsync(60_000);
-  // Nobody else wants its place: it may take its time.
+  // No other caller wants its slot, so it may be slow.
   expect(slow.answer.destroyed).toBe(false);
   const next = large(reads, 'dan');
   await vi.advanceTimersByTimeAsync(1_000);
   expect(slow.answer.destroyed).toBe(true);
   expect(next.state).toBe('made');
 
-  const fresh = new Reads();
+  const fresh = new AnswerLimiter();
   const held = ['a', 'b', 'c', 'd'].map((caller) => large(fresh, caller));
   await vi.advanceTimersByTimeAsync(10_000);
   const waiting = large(fresh, 'e');
@@ -96,13 +96,13 @@ test('nobody waits for ever: not for a place, and not for a client that does not
   gone.answer.destroy();
   await settled();
   expect(gone.state).toEqual({ status: 503 });
-  // After its 30 s the first is cut off, because another waits; then none waits, and the others may go on.
+  // After 30 s the first is closed, because another answer waits. Then none waits, and the others may continue.
   await vi.advanceTimersByTimeAsync(22_000);
   expect(held.map(({ answer }) => answer.destroyed)).toEqual([true, false, false, false]);
   expect(waiting.state).toBe('made');
   expect(states(others)).toEqual(['made', 'made', 'made']);
 
-  const empty = new Reads();
+  const empty = new AnswerLimiter();
   for (let i = 0; i < 8; i++) {
     const late = new Answer();
     late.destroy();

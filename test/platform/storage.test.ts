@@ -1,4 +1,4 @@
-/** Both drivers of storage by one contract; S3 against Ceph's gateway. */
+/** One contract test for both storage drivers; S3 is tested with Ceph's gateway. */
 import { createHash, randomBytes } from 'node:crypto';
 import { mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -10,7 +10,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { openFolder } from '../../src/platform/storage/folder.ts';
 import { openStorage } from '../../src/platform/storage/open.ts';
 import { openS3 } from '../../src/platform/storage/s3.ts';
-import { removeAll, type Storage, StorageAway } from '../../src/platform/storage/storage.ts';
+import { removeAll, type Storage, StorageUnavailable } from '../../src/platform/storage/storage.ts';
 import { has, needs } from '../support/needs.ts';
 import { startS3 } from '../support/s3-server.ts';
 
@@ -42,7 +42,7 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     return found && { ...found, contents: await buffer(found.contents) };
   };
 
-  test('what is put is found, whole and in part, and gone when it is removed', async () => {
+  test('an object can be read, whole and in part, until it is removed', async () => {
     const text = Buffer.from('0123456789');
     const stored = await storage.put('a/b/c.txt', text);
     expect(stored.size).toBe(10);
@@ -67,7 +67,7 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     expect(await keys()).toEqual(['aa/other']);
   });
 
-  test('a range is read into memory of the reader, who may leave', async () => {
+  test('a range is read into memory of the reader, which may stop early', async () => {
     const contents = randomBytes(3_000_000);
     await storage.put('large', contents);
     {
@@ -112,30 +112,33 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     expect(back.digest('hex')).toBe(hash.digest('hex'));
   });
 
-  test('a reader may leave', async () => {
+  test('a reader may stop early', async () => {
     await storage.put('large', randomBytes(20_000_000));
     const found = await storage.open('large');
     for await (const _ of found?.contents ?? []) break;
     await expect.poll(() => found?.contents.destroyed).toBe(true);
   });
 
-  test.each([100, 20_000_000])('what fails after %d bytes changes nothing', async (bytes) => {
-    await storage.put('kept', Buffer.from('before'));
-    const broken = () =>
-      Readable.from(
-        (async function* () {
-          for (let sent = 0; sent < bytes; sent += 1_000_000)
-            yield randomBytes(Math.min(1_000_000, bytes));
-          throw new Error('the source is gone');
-        })(),
-      );
-    await expect(storage.put('kept', broken())).rejects.toThrow('the source is gone');
-    await expect(storage.put('new', broken())).rejects.toThrow('the source is gone');
-    expect(await keys()).toEqual(['kept']);
-    expect((await read('kept'))?.contents.toString()).toBe('before');
-  });
+  test.each([100, 20_000_000])(
+    'an upload that fails after %d bytes changes nothing',
+    async (bytes) => {
+      await storage.put('kept', Buffer.from('before'));
+      const broken = () =>
+        Readable.from(
+          (async function* () {
+            for (let sent = 0; sent < bytes; sent += 1_000_000)
+              yield randomBytes(Math.min(1_000_000, bytes));
+            throw new Error('the source is gone');
+          })(),
+        );
+      await expect(storage.put('kept', broken())).rejects.toThrow('the source is gone');
+      await expect(storage.put('new', broken())).rejects.toThrow('the source is gone');
+      expect(await keys()).toEqual(['kept']);
+      expect((await read('kept'))?.contents.toString()).toBe('before');
+    },
+  );
 
-  test('what is aborted changes nothing', async () => {
+  test('an aborted upload changes nothing', async () => {
     await storage.put('kept', Buffer.from('before'));
     const abort = new AbortController();
     const endless = Readable.from(
@@ -154,14 +157,14 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     expect(endless.destroyed).toBe(true);
   });
 
-  test('of those who put at once one is found, whole', async () => {
+  test('of concurrent uploads to one key, one is stored completely', async () => {
     const all = Array.from({ length: 8 }, (_, i) => Buffer.alloc(200_000, i));
     await Promise.all(all.map((contents) => storage.put('shared/key', contents)));
     const { contents } = (await read('shared/key')) ?? { contents: Buffer.alloc(0) };
     expect(all.some((one) => one.equals(contents))).toBe(true);
   });
 
-  test('putting and removing beside each other in one folder', async () => {
+  test('concurrent uploads and removals in one folder', async () => {
     const rounds = async (name: string) => {
       for (let i = 0; i < 40; i++) {
         await storage.put(`deep/er/${name}`, Buffer.from(name));
@@ -172,7 +175,7 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     expect(await keys()).toEqual([]);
   });
 
-  test('a list of more than a thousand', async () => {
+  test('a list of more than a thousand objects', async () => {
     const names = Array.from({ length: 1_100 }, (_, i) => `many/${i}`);
     for (let at = 0; at < names.length; at += 100)
       await Promise.all(names.slice(at, at + 100).map((key) => storage.put(key, Buffer.from('x'))));
@@ -182,14 +185,16 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
   });
 
   test.each(['', '/a', 'a//b', 'a/', '../a', 'a/../b', '.hidden', 'a b', 'a\0b'])(
-    '%j is no key',
+    '%j is not a valid key',
     async (key) => {
-      await expect(async () => storage.put(key, Buffer.from('x'))).rejects.toThrow('not a key');
-      await expect(async () => storage.open(key)).rejects.toThrow('not a key');
+      await expect(async () => storage.put(key, Buffer.from('x'))).rejects.toThrow(
+        'invalid storage key',
+      );
+      await expect(async () => storage.open(key)).rejects.toThrow('invalid storage key');
     },
   );
 
-  test('an address for those without credentials, where there is one', async () => {
+  test('a download link works without credentials, if the driver supports links', async () => {
     await storage.put('a/file', Buffer.from('0123456789'));
     const link = await storage.link('a/file', 60, 'été.txt');
     if (driver === 'folder') return expect(link).toBeNull();
@@ -199,22 +204,22 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     expect(response.headers.get('content-disposition')).toContain("UTF-8''%C3%A9t%C3%A9.txt");
   });
 
-  test('tidying leaves alone what is being put', async () => {
+  test('tidying does not remove running uploads', async () => {
     const slow = Readable.from(
       (async function* () {
         for (let i = 0; i < 20; i++) {
           yield randomBytes(1_000_000);
-          if (i === 15) await storage.tidy();
+          if (i === 15) await storage.removeAbandoned();
         }
       })(),
     );
     expect((await storage.put('slow', slow)).size).toBe(20_000_000);
-    await storage.tidy();
+    await storage.removeAbandoned();
     expect(await keys()).toEqual(['slow']);
   });
 });
 
-test('a folder: what was cut off more than a day ago is removed', async () => {
+test('a folder: uploads that were interrupted more than a day ago are removed', async () => {
   using storage = await openFolder(root);
   await removeAll(storage, '');
   const unfinished = join(root, '.unfinished');
@@ -227,12 +232,12 @@ test('a folder: what was cut off more than a day ago is removed', async () => {
     const time = new Date(Date.now() - hours * 60 * 60_000);
     await utimes(file, time, time);
   }
-  await storage.tidy();
+  await storage.removeAbandoned();
   expect(await readdir(unfinished)).toEqual(['young']);
   expect(await Array.fromAsync(storage.list(''))).toEqual([]);
 });
 
-test('a folder that cannot be is refused by name, and one that is made is for nobody else', async () => {
+test('a folder that cannot be created is refused with its path, and a created folder is private', async () => {
   const inPlace = (path: string) =>
     openStorage({ storage: { kind: 'folder', path }, dataDir: root });
   const refused = { message: expect.stringMatching(/^LOAM_STORAGE: cannot write to /) };
@@ -243,13 +248,17 @@ test('a folder that cannot be is refused by name, and one that is made is for no
   expect((await stat(path)).mode & 0o777).toBe(0o700);
 });
 
-test('s3: a server that does not answer is away, and a bucket that is not there is an error', async (ctx) => {
+test('s3: a server that does not answer is unavailable, and a missing bucket is an error', async (ctx) => {
   needs(ctx, 'ceph');
   const config = server?.config ?? { bucket: '', prefix: '' };
-  await expect(openS3({ ...config, endpoint: 'http://127.0.0.1:1' })).rejects.toThrow(StorageAway);
+  await expect(openS3({ ...config, endpoint: 'http://127.0.0.1:1' })).rejects.toThrow(
+    StorageUnavailable,
+  );
   await expect(openS3({ ...config, bucket: 'nobodys' })).rejects.toThrow(
-    'LOAM_STORAGE: s3://nobodys/some/prefix does not exist: make the bucket first',
+    'LOAM_STORAGE: s3://nobodys/some/prefix does not exist; create the bucket first',
   );
   const credentials = { accessKeyId: 'testkey', secretAccessKey: 'wrong' };
-  await expect(openS3({ ...config, credentials })).rejects.toThrow('refuses these credentials');
+  await expect(openS3({ ...config, credentials })).rejects.toThrow(
+    'denies access with these credentials',
+  );
 });

@@ -1,8 +1,8 @@
-/** Turns: how much runs at once, who comes next, and that no wait is without an end. */
+/** Semaphore: how much runs at once, what runs next, and that every wait ends. */
 import { expect, test } from 'vitest';
 import { FairSemaphore, QueueTimeout } from '../../src/platform/limits/fair-semaphore.ts';
 
-/** Work that ends when the test says so, and what has begun so far. */
+/** Work that ends when the test says so, and the work that has started. */
 function bench(turns: FairSemaphore) {
   const begun: string[] = [];
   const ends = new Map<string, () => void>();
@@ -13,13 +13,13 @@ function bench(turns: FairSemaphore) {
         begun.push(name);
         return new Promise<string>((resolve) => ends.set(name, () => resolve(name)));
       };
-      return turns.take(work, { key, signal });
+      return turns.run(work, { key, signal });
     },
     end: (name: string) => ends.get(name)?.(),
   };
 }
 
-test('so many run at once, and keys take turns', async () => {
+test('the number of running requests is limited, and keys take turns', async () => {
   const turns = new FairSemaphore(2);
   const { begun, start, end } = bench(turns);
   const all = ['a1', 'a2', 'a3', 'a4', 'b1', 'c1', 'b2'].map((name) => start(name, name[0]));
@@ -35,7 +35,7 @@ test('so many run at once, and keys take turns', async () => {
   expect(turns.counts).toEqual({ running: 0, waiting: 0 });
 });
 
-test('a key has its own bound, and others pass by those that wait for it', async () => {
+test('a key has its own limit, and other keys do not wait for it', async () => {
   const turns = new FairSemaphore(3, { perKey: 1 });
   const { begun, start, end } = bench(turns);
   const all = [start('a1', 'a'), start('a2', 'a'), start('b1', 'b')];
@@ -49,7 +49,7 @@ test('a key has its own bound, and others pass by those that wait for it', async
   await Promise.all(all);
 });
 
-test('a wait ends: by time, by number, and when nobody waits any more', async () => {
+test('a wait ends by timeout, by a full queue, and by abort', async () => {
   const turns = new FairSemaphore(1, { waitMs: 50, maxWaiting: 2 });
   const { begun, start, end } = bench(turns);
   const first = start('first');
@@ -69,8 +69,8 @@ test('a wait ends: by time, by number, and when nobody waits any more', async ()
   expect(begun).toEqual(['first', 'next']);
 });
 
-test('work that fails gives its place back', async () => {
+test('failed work releases its slot', async () => {
   const turns = new FairSemaphore(1);
-  await expect(turns.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
-  expect(await turns.take(async () => 'fine')).toBe('fine');
+  await expect(turns.run(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
+  expect(await turns.run(async () => 'fine')).toBe('fine');
 });

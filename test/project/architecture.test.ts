@@ -21,10 +21,26 @@ const everything: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((p
 const isDashboard = ({ path }: Source) => path.startsWith('src/dashboard/');
 const sources = everything.filter((source) => !isDashboard(source));
 
-/** The adapters, which import a transport: of a feature its `graphql/` and `http.ts`. Every other file is domain. */
+/** The folders of `src/`, each of which imports from those before it alone. Files beside them (app, main) import from all. */
+const FLOORS = [
+  'base',
+  'platform',
+  'git',
+  'cluster',
+  'identity',
+  'repositories',
+  'runners',
+  'jobs',
+  'webhooks',
+  'feed',
+  'search',
+  'ssh',
+  'api',
+];
+
+/** Adapters import a transport: the servers, ssh, and of a feature its `graphql/` and `http.ts` or `http/`. Every other file is domain. */
 const ADAPTER =
-  /^src\/(graphql|rest|http)\/|^src\/(main|app|upkeep)\.ts$|^src\/\w+\/(graphql\/|http\.ts$)/;
-const FEATURES = ['auth', 'git', 'repos', 'jobs', 'webhooks', 'feed', 'lfs', 'ssh'];
+  /^src\/(api|ssh|platform\/schema|platform\/web)\/|^src\/(main|app|maintenance)\.ts$|^src\/[\w/]+\/(graphql\/|http\/|http\.ts$)/;
 
 /** `path imports name` for each import of the `from` files that matches `to`. */
 function crossings(from: (s: Source) => boolean, to: RegExp): string[] {
@@ -35,11 +51,38 @@ function crossings(from: (s: Source) => boolean, to: RegExp): string[] {
     );
 }
 
-const feature = (path: string) => /^src\/(\w+)\//.exec(path)?.[1];
+const folder = (path: string) => /^src\/(\w+)\//.exec(path)?.[1] ?? 'src';
 const isAdapter = ({ path }: Source) => ADAPTER.test(path);
 
+test('imports point downwards', () => {
+  const folders = new Set(sources.map(({ path }) => folder(path)));
+  expect([...folders].filter((one) => one !== 'src').sort()).toEqual([...FLOORS].sort());
+  for (const [floor, name] of FLOORS.entries()) {
+    const above = FLOORS.slice(floor + 1).join('|');
+    const upwards = new RegExp(`^src/(?:(?:${above || '-'})/|[\\w-]+\\.ts$)`);
+    expect(crossings(({ path }) => folder(path) === name, upwards)).toEqual([]);
+  }
+});
+
+test('no imports form a circle, of types included', () => {
+  const imports = new Map(sources.map((source) => [source.path, source.imports]));
+  const done = new Set<string>();
+  const circles: string[] = [];
+  const visit = (path: string, trail: string[]) => {
+    if (done.has(path)) return;
+    if (trail.includes(path)) {
+      circles.push([...trail.slice(trail.indexOf(path)), path].join(' → '));
+      return;
+    }
+    for (const next of imports.get(path) ?? []) visit(next, [...trail, path]);
+    done.add(path);
+  };
+  for (const path of imports.keys()) visit(path, []);
+  expect(circles).toEqual([]);
+});
+
 test('domain files import no transport', () => {
-  const transports = /^(express|graphql|graphql-yoga|sofa-api|fets)($|\/)|^@pothos\/|^@graphql-/;
+  const transports = /^(express|graphql|graphql-yoga|sofa-api)($|\/)|^@pothos\/|^@graphql-/;
   expect(crossings((s) => !isAdapter(s), transports)).toEqual([]);
   expect(crossings((s) => !isAdapter(s), ADAPTER)).toEqual([]);
 });
@@ -56,63 +99,17 @@ test('the dashboard and the server import nothing of each other', () => {
   expect(crossings(() => true, /^src\/dashboard\//)).toEqual([]);
 });
 
-test('git is a leaf, and so are waiting for turns and starting programs, which it shares with others', () => {
-  const shared = /^src\/(?!git\/|limits\/turns\.ts$|processes\/starter\.ts$)/;
-  expect(crossings((s) => feature(s.path) === 'git', shared)).toEqual([]);
-  expect(crossings((s) => s.path === 'src/platform/limits/fair-semaphore.ts', /./)).toEqual([]);
-  expect(crossings((s) => feature(s.path) === 'processes', /^src\/(?!processes\/)/)).toEqual([]);
-});
-
-test('features build on each other in one direction: auth, then repos, then the rest', () => {
-  const above: Record<string, RegExp> = {
-    auth: /^src\/(repos|lfs|jobs|ssh|webhooks|feed)\//,
-    repos: /^src\/(lfs|jobs|ssh|webhooks|feed)\//,
-    lfs: /^src\/(jobs|webhooks|feed)\//,
-    jobs: /^src\/(lfs|ssh|webhooks|feed)\//,
-    webhooks: /^src\/feed\//,
-  };
-  for (const [name, forbidden] of Object.entries(above))
-    expect(crossings((s) => feature(s.path) === name, forbidden)).toEqual([]);
-  // services.ts names the types of what every feature has to offer.
-  const below = (s: Source) =>
-    !['webhooks', 'feed'].includes(feature(s.path) ?? '') && s.path !== 'src/services.ts';
-  expect(crossings((s) => below(s) && !isAdapter(s), /^src\/webhooks\//)).toEqual([]);
-});
-
-test('a feature is reached through the file named after it', () => {
-  // auth has several: who is asking, what they may do, and the accounts themselves. Those who create jobs ask
-  // repos.ts for a commit; those who run them, maybe on another machine, ask checkouts.ts for its files. transfers.ts and
-  // folder.ts are what every way to fetch and push needs; event-types.ts is the names that webhooks and the feed share.
-  const inner = FEATURES.filter((f) => f !== 'auth' && f !== 'git').join('|');
-  for (const name of FEATURES) {
-    const intoOthers = new RegExp(
-      `^src/(?!${name}/)(${inner})/(?!(\\1|checkouts|event-types|transfers|folder)\\.ts$|graphql/|http\\.ts$)`,
-    );
-    expect(crossings((s) => feature(s.path) === name && !isAdapter(s), intoOthers)).toEqual([]);
-  }
-});
-
-test('what features are built on imports none of them', () => {
-  const foundations = /^src\/(audit|crypto|database|events|limits|storage)\//;
-  expect(
-    crossings(
-      (s) => foundations.test(s.path),
-      /^src\/(auth|repos|jobs|lfs|ssh|webhooks|graphql|rest|http)\//,
-    ),
-  ).toEqual([]);
-});
-
-test('a feature has its GraphQL in one folder, and no file beside a folder of its name', () => {
-  const folders = new Set(sources.map(({ path }) => path.slice(0, path.lastIndexOf('/'))));
-  const beside = sources.map(({ path }) => path.replace(/\.ts$/, '')).filter((p) => folders.has(p));
-  expect(beside).toEqual([]);
-});
-
 test('requests and the worker of jobs meet in the database alone', () => {
   const worker = /^src\/jobs\/worker\//;
   const serving = /^src\/jobs\/(jobs|following|http)\.ts$|^src\/jobs\/graphql\//;
   expect(crossings((s) => serving.test(s.path), worker)).toEqual([]);
   expect(crossings((s) => worker.test(s.path), serving)).toEqual([]);
+});
+
+test('a feature has no file beside a folder of its name', () => {
+  const folders = new Set(sources.map(({ path }) => path.slice(0, path.lastIndexOf('/'))));
+  const beside = sources.map(({ path }) => path.replace(/\.ts$/, '')).filter((p) => folders.has(p));
+  expect(beside).toEqual([]);
 });
 
 test('docs/architecture.md follows requests through files that call each other', () => {
@@ -155,7 +152,7 @@ test('the environment is read in config.ts, and the process ended in main.ts', (
     sources.filter(({ text }) => pattern.test(text)).map(({ path }) => path);
   // Those are programs of their own.
   const small =
-    /^src\/(?:jobs\/runners\/(?:process\/shim|docker\/recorder)|ssh\/front\/main|processes\/starting)/;
+    /^src\/(?:runners\/(?:process\/shim|docker\/recorder)|ssh\/front\/main|platform\/processes\/starting)/;
   expect(uses(/process\.exit\(/).filter((p) => !small.test(p))).toEqual(['src/main.ts']);
   // Handing PATH on to a child process configures nothing.
   expect(uses(/process\.env\b(?!\.PATH)/)).toEqual(['src/base/config/config.ts']);
@@ -168,11 +165,6 @@ test('git is started in one place', () => {
   expect(starters.map(({ path }) => path).filter((p) => p !== 'src/git/processes/run.ts')).toEqual(
     [],
   );
-});
-
-test('no file holds two concepts: none is longer than 400 lines', () => {
-  const long = sources.filter(({ text }) => text.split('\n').length > 400).map(({ path }) => path);
-  expect(long).toEqual([]);
 });
 
 test('names explain: no utils, helpers, common, types', () => {

@@ -1,4 +1,4 @@
-/** Changes and comparisons, against what the stock git says of the same commits. */
+/** Changes and comparisons, compared with the output of stock git for the same commits. */
 import { chmod, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -51,7 +51,7 @@ beforeAll(async () => {
     'all kinds',
   );
   await workspace.git('r', 'tag', 'second');
-  // A branch that parted from `first`, and a merge of it.
+  // A branch that forked from `first`, and its merge.
   await workspace.git('r', 'checkout', '-q', '-b', 'side', 'first');
   await workspace.commit('r', { 'side.txt': 's\n' }, 'side 1');
   await workspace.commit('r', { 'side.txt': 's\nt\n' }, 'side 2');
@@ -88,19 +88,19 @@ const FILES = `additions deletions isTruncated files(first: 100) { totalCount pa
   nodes { path oldPath status oldMode mode additions deletions isBinary patch { text isTruncated } } }`;
 const ask = async (selection: string) =>
   (await ada.gql(`{ repository(namespace: "ada", name: "r") { ${selection} } }`)).repository;
-// biome-ignore lint/suspicious/noExplicitAny: answers are asserted on, field by field.
+// biome-ignore lint/suspicious/noExplicitAny: the assertions check each field.
 type File = any;
 const changesOf = async (revision: string) =>
   (await ask(`commit(revision: "${revision}") { changes { ${FILES} } }`)).commit.changes;
 
-/** Each file's hunks as the stock git prints them. */
+/** The hunks of a file as stock git prints them. */
 async function hunks(from: string, to: string, path: string): Promise<string> {
   const printed = await workspace.git('r', 'diff', '-M', from, to, '--', path);
   const start = printed.search(/^@@ /m);
   return start < 0 ? '' : `${printed.slice(start)}\n`;
 }
 
-test('a commit has its files, their lines, modes and patches', async () => {
+test('a commit lists its files with line counts, modes and patches', async () => {
   const { files, ...totals } = await changesOf('second');
   const byPath = Object.fromEntries(files.nodes.map((file: File) => [file.path, file]));
   expect(files.nodes.map(({ path, status }: File) => `${status} ${path}`)).toEqual([
@@ -164,7 +164,7 @@ test('a commit has its files, their lines, modes and patches', async () => {
   expect(totals.isTruncated).toBe(false);
 });
 
-test('pages of files have the patches of their own files', async () => {
+test('each page of files has the patches of its files', async () => {
   const whole = (await changesOf('second')).files.nodes;
   const seen: File[] = [];
   for (let after = ''; ; ) {
@@ -178,7 +178,7 @@ test('pages of files have the patches of their own files', async () => {
   expect(seen).toEqual(whole.map(({ path, patch }: File) => ({ path, patch })));
 });
 
-test('a first commit shows all that is in it, a merge what it brings to its first parent', async () => {
+test('a root commit shows all its files, a merge shows its changes relative to the first parent', async () => {
   const first = await changesOf('first');
   expect(first.files.totalCount).toBe(8);
   expect(new Set(first.files.nodes.map(({ status }: File) => status))).toEqual(new Set(['ADDED']));
@@ -186,7 +186,7 @@ test('a first commit shows all that is in it, a merge what it brings to its firs
   expect(merge.files.nodes).toMatchObject([{ path: 'side.txt', status: 'ADDED', additions: 2 }]);
 });
 
-test('more files than are listed, and more patches than a page holds, say so', async () => {
+test('truncated file lists and patches are marked as truncated', async () => {
   const many = await changesOf('many-files');
   expect(many).toMatchObject({
     isTruncated: true,
@@ -209,7 +209,7 @@ test('more files than are listed, and more patches than a page holds, say so', a
   expect(texts.at(-1)?.text).toBe('');
 });
 
-test('a comparison has the merge base of two revisions, and the commits since', async () => {
+test('a comparison has the merge base of two revisions and the commits since then', async () => {
   const { comparison } = await ask(
     `comparison(base: "second", head: "side") { aheadBy behindBy base { sha } head { message } mergeBase { sha }
        commits(first: 1) { totalCount nodes { message changes { additions } } pageInfo { hasNextPage endCursor } } changes { ${FILES} } }`,
@@ -258,7 +258,7 @@ test('a comparison has the merge base of two revisions, and the commits since', 
   });
 });
 
-test('what cannot be compared is null with its error, and a stranger sees nothing of it', async () => {
+test('an impossible comparison is null with an error, and strangers see nothing', async () => {
   const query = (base: string) =>
     `{ repository(namespace: "ada", name: "r") { comparison(base: "${base}", head: "main") { aheadBy } commit(revision: "${base}") { changes { additions } } } }`;
   for (const revision of ['none', '', 'first~1', '-x', 'a'.repeat(40)]) {
@@ -270,7 +270,7 @@ test('what cannot be compared is null with its error, and a stranger sees nothin
   expect((await eve.graphql(query('first'))).data).toEqual({ repository: null });
 });
 
-test('one answer holds 16 MiB of files and patches, and says of the rest that there is more', async () => {
+test('one response has at most 16 MiB of files and patches and marks the rest as truncated', async () => {
   const files = Array.from(
     { length: 20 },
     (_, i) => `f${i}: file(path: "wide.txt", ref: "wide") { content }`,
@@ -282,7 +282,7 @@ test('one answer holds 16 MiB of files and patches, and says of the rest that th
   expect(shown).toHaveLength(16);
   expect(errors).toHaveLength(4);
   expect(errors?.[0]).toMatchObject({
-    message: expect.stringContaining('The answer is full'),
+    message: expect.stringContaining('The response is too large'),
     extensions: { code: 'INVALID_REQUEST' },
   });
   const pages = Array.from(

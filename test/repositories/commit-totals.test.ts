@@ -1,4 +1,7 @@
-/** How many commits a branch has is counted at its push, exactly, whatever the push does; a read finds it. */
+/**
+ * The exact number of commits of a branch is counted at each push, whatever the push does, and reads use the stored
+ * number.
+ */
 import { execFileSync } from 'node:child_process';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -18,7 +21,7 @@ let app: TestApp;
 let workspace: Workspace;
 let ada: Client;
 let dir: string;
-/** What `rev-list --count` was asked for. */
+/** The ranges that `rev-list --count` was started with. */
 const counted: string[] = [];
 const started: string[] = [];
 const note = (message: unknown) => {
@@ -49,7 +52,7 @@ afterAll(async () => {
   await app[Symbol.asyncDispose]();
 });
 
-/** Pushes, and waits until that is counted. @returns what was counted for it */
+/** Pushes and waits until the commits are counted. @returns the counted ranges */
 async function push(...args: string[]): Promise<string[]> {
   counted.length = 0;
   await workspace.git('long', 'push', '-q', 'origin', ...args);
@@ -69,12 +72,12 @@ async function totalOf(ref: string): Promise<number> {
 const exact = async (ref: string) =>
   Number(await workspace.git('long', 'rev-list', '--count', ref, '--'));
 
-test('a push is counted after it, and each later one by what it changes', async () => {
+test('the first push counts all commits, later pushes only the difference', async () => {
   const first = await workspace.git('long', 'rev-parse', 'HEAD');
   expect(await push('main')).toEqual([first]);
   const second = await workspace.commit('long', { a: '1' });
   expect(await push('main')).toEqual([`${first}...${second}`]);
-  // Its first page is found, and a process answers from it.
+  // The first page of the history is prepared, and an idle process has the repository open.
   const { objects } = app.app.services.git;
   await eventually(() => {
     expect(started).toContain(`rev-list --skip=0 --max-count=100 ${second}`);
@@ -82,12 +85,12 @@ test('a push is counted after it, and each later one by what it changes', async 
   });
   started.length = 0;
   expect(await totalOf('main')).toBe(LONG + 1);
-  // One new `cat-file` is allowed: on a busy machine the idle one may have timed out.
+  // One new `cat-file` is allowed: on a busy machine the idle process may have timed out.
   expect(started.filter((line) => !line.startsWith('cat-file '))).toEqual([]);
   expect(started.length).toBeLessThanOrEqual(1);
 });
 
-test('totals are exact after force pushes, merges and pushes at the same time', async () => {
+test('totals are exact after force pushes, merges and concurrent pushes', async () => {
   await workspace.git('long', 'reset', '-q', '--hard', 'HEAD~30');
   await workspace.commit('long', { b: '1' });
   await push('-f', 'main');
@@ -102,7 +105,7 @@ test('totals are exact after force pushes, merges and pushes at the same time', 
   for (const name of branches) expect(await totalOf(name)).toBe(await exact(name));
 });
 
-test('what was counted outlasts the server; what a kill has cut short is counted again', async () => {
+test('totals survive a restart; a truncated entry is counted again', async () => {
   const commit = await workspace.git('long', 'rev-parse', 'main');
   const total = await exact('main');
   const again = () => new CommitTotals(new FairSemaphore(4)).of(dir, commit);
@@ -113,12 +116,12 @@ test('what was counted outlasts the server; what a kill has cut short is counted
   await writeFile(join(dir, FILE), `${base} ${total - 1}\n${commit} ${`${total}`.slice(0, 2)}`);
   expect(await again()).toBe(total);
   expect(counted).toEqual([`${base}...${commit}`]);
-  // One that is gone is no help.
+  // An entry for a commit that no longer exists is ignored.
   await writeFile(join(dir, FILE), `${'a'.repeat(40)} 77\n`);
   expect(await again()).toBe(total);
 });
 
-test('a short history is not counted before somebody reads it', async () => {
+test('a short history is not counted before it is read', async () => {
   await ada.post('/auth/v1/repository/ada', { name: 'short' });
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/short'), 'short');
   await workspace.commit('short', { a: '1' });

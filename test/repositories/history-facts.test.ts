@@ -1,4 +1,4 @@
-/** What pages tell of a history beside its commits: who is ahead of whom, what changed a path last, how busy a year was. */
+/** Facts about a history: distance to the default branch, last commit of a path, commits per week. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { WEEKS } from '../../src/git/objects/activity.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -49,7 +49,7 @@ async function problem(fields: string): Promise<string> {
   return `${error?.extensions.code} ${error?.message}`;
 }
 
-test('branches tell how far they are from the default branch, as git counts it; tags do not', async () => {
+test('branches have their distance to the default branch, as git counts it; tags have none', async () => {
   const { branches, tags } = await ask(
     'branches { nodes { name aheadBy behindBy } } tags { nodes { name aheadBy behindBy } }',
   );
@@ -66,7 +66,7 @@ test('branches tell how far they are from the default branch, as git counts it; 
   expect(tags.nodes).toEqual([{ name: 'v1', aheadBy: null, behindBy: null }]);
 });
 
-test('branches are compared with the default branch, whatever it is called', async () => {
+test('branches are compared with the default branch, whatever its name', async () => {
   await ada.gql(
     'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
     { input: { namespace: 'ada', name: 'other', autoInit: false, defaultBranch: 'trunk' } },
@@ -79,7 +79,7 @@ test('branches are compared with the default branch, whatever it is called', asy
   ]);
 });
 
-test('a path has the commit that changed it last, as git says', async () => {
+test('lastCommit of a path is the commit that git reports', async () => {
   for (const path of ['a.txt', 'src', 'src/deep/b.txt', 'src/:(odd) ä.txt']) {
     const { lastCommit } = await ask(`lastCommit(path: ${JSON.stringify(path)}) { sha }`);
     const literal = ['--literal-pathspecs', 'log', '-1', '--format=%H', '--', path];
@@ -112,7 +112,7 @@ test('a path has the commit that changed it last, as git says', async () => {
   expect(data.repository).toBeNull();
 });
 
-test('the commits of a year are counted by weeks, and older ones are not', async () => {
+test('commits of the last year are counted per week, older commits are not', async () => {
   const now = Date.now();
   const dates = [760, 22, 21, 0].map((days) => new Date(now - days * DAY_MS));
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/dated'), 'dated');

@@ -1,4 +1,4 @@
-/** What becomes of a push: what is refused, what is recorded, and that no record is lost. */
+/** Pushes: what is rejected, what is recorded, and that no record is lost. */
 import { execFileSync } from 'node:child_process';
 import { hash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -11,7 +11,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
 import type { Account } from '../../src/identity/permissions.ts';
-import { pushRules } from '../../src/repositories/pushes/rules.ts';
+import { createPushRules } from '../../src/repositories/pushes/rules.ts';
 import { recoverRepositories } from '../../src/repositories/recovery.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -41,7 +41,7 @@ async function create(name: string, more: object = {}): Promise<string> {
   return body.id;
 }
 
-/** Names and texts of what was begun. */
+/** Names and contents of the notes on disk. */
 async function notesIn(folder: string): Promise<[name: string, text: string][]> {
   const names = await readdir(folder);
   return Promise.all(names.map(async (name) => [name, await readFile(join(folder, name), 'utf8')]));
@@ -51,8 +51,8 @@ async function read(id: string) {
   return (await ada.get(`${REPOSITORIES}/${id}`)).body;
 }
 
-/** A repository, and a clone of it with one pushed commit. */
-async function seeded(name: string): Promise<string> {
+/** Creates a repository and a clone with one pushed commit. */
+async function createWithClone(name: string): Promise<string> {
   const id = await create(name);
   await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
   await workspace.commit(name, { 'a.txt': name });
@@ -61,7 +61,7 @@ async function seeded(name: string): Promise<string> {
 }
 
 /** The refs of each push event of a repository, oldest first. */
-async function told(id: string): Promise<string[]> {
+async function pushEvents(id: string): Promise<string[]> {
   const { rows } = await app.app.services.pool.query(
     `select data from events where subject = $1 and type = 'repository.pushed' order by seq`,
     [id],
@@ -71,7 +71,7 @@ async function told(id: string): Promise<string[]> {
   );
 }
 
-/** Runs SQL on a connection of its own, as a fault or a hurdle. */
+/** Opens a separate connection, to inject faults or hold locks. */
 async function connect(): Promise<pg.Client> {
   const { database } = app.config;
   const client = new pg.Client(database.kind === 'url' ? database.url : '');
@@ -79,8 +79,8 @@ async function connect(): Promise<pg.Client> {
   return client;
 }
 
-test('a branch or a tag with the form of a commit id is refused, and the commit is what that id means', async () => {
-  const id = await seeded('shadow');
+test('a ref name with the form of a commit id is rejected, and such an id names the commit', async () => {
+  const id = await createWithClone('shadow');
   const first = await workspace.git('shadow', 'rev-parse', 'HEAD~1');
   for (const ref of [`refs/heads/${first}`, `refs/tags/${first.toUpperCase()}`]) {
     const { code, stderr } = await workspace.try('shadow', 'push', 'origin', `HEAD:${ref}`);
@@ -94,19 +94,19 @@ test('a branch or a tag with the form of a commit id is refused, and the commit 
     expect.stringContaining('default_branch'),
   ]);
 
-  // One that was there before such names were refused.
+  // A ref from before such names were rejected.
   const dir = app.app.services.git.disk.pathOf(id);
   execFileSync('git', ['-C', dir, 'update-ref', `refs/heads/${first}`, 'refs/heads/main'], {
     stdio: 'ignore',
   });
   expect((await ada.get(`${REPOSITORIES}/${id}/commits/${first}`)).body.data[0].sha).toBe(first);
   expect((await ada.get(`${REPOSITORIES}/${id}/file/a.txt?ref=${first}`)).status).toBe(404);
-  // It can go.
+  // It can be deleted.
   await workspace.git('shadow', 'push', '-q', 'origin', `:refs/heads/${first}`);
 });
 
-test('a ref that could not be asked for by its name is refused, and no path of the server is shown', async () => {
-  await seeded('names');
+test('a ref name that reads could not use is rejected, without showing a path of the server', async () => {
+  await createWithClone('names');
   const names = ['y'.repeat(241), `${'z/'.repeat(125)}z`, '-x', '@'];
   for (const name of names) {
     const { code, stderr } = await workspace.try(
@@ -116,7 +116,7 @@ test('a ref that could not be asked for by its name is refused, and no path of t
       `HEAD:refs/heads/${name}`,
     );
     expect(code).not.toBe(0);
-    expect(stderr).toContain('is no name here');
+    expect(stderr).toContain('is not a valid name');
     expect(stderr).not.toContain(app.config.dataDir);
   }
   await workspace.git('names', 'push', '-q', 'origin', `HEAD:refs/heads/${'y'.repeat(240)}`);
@@ -129,8 +129,8 @@ function sendTo(path: string, service: string, body: Buffer): Promise<Answer> {
   });
 }
 
-test('a request that unpacks to more than git is to hold is refused while it arrives', async () => {
-  await seeded('unpacked');
+test('a compressed request above the size limit is rejected while it arrives', async () => {
+  await createWithClone('unpacked');
   const tip = await workspace.git('unpacked', 'rev-parse', 'HEAD');
   const send = (service: string, first: string, line: string, count: number) =>
     ada.request('POST', `/ada/unpacked.git/${service}`, {
@@ -160,7 +160,7 @@ test('a request that unpacks to more than git is to hold is refused while it arr
 test.each(['identity', 'gzip'])(
   'a client that leaves in the middle of a push sent as %s leaves nothing',
   async (encoding) => {
-    const id = await seeded(`left-${encoding}`);
+    const id = await createWithClone(`left-${encoding}`);
     const { git } = app.app.services;
     const sent = request(`${app.base}/ada/left-${encoding}.git/git-receive-pack`, {
       method: 'POST',
@@ -180,9 +180,9 @@ test.each(['identity', 'gzip'])(
   },
 );
 
-test('a few kilobytes of deltas that make a gigabyte are refused', async () => {
-  const id = await seeded('deltas');
-  // A file of 16 MiB - 1, and one that is 64 times that.
+test('a few kilobytes of deltas that expand to a gigabyte are rejected', async () => {
+  const id = await createWithClone('deltas');
+  // A file of 16 MiB - 1, and a file of 64 times that size.
   const base = Buffer.alloc(0xffffff);
   const copies = 64;
   const copy = Buffer.from([0xf0, 0xff, 0xff, 0xff]);
@@ -214,9 +214,9 @@ test('a few kilobytes of deltas that make a gigabyte are refused', async () => {
   expect((await read(id)).branches).toBe(1);
 });
 
-test('a clone and a push that are under way end with the right to them', async () => {
-  const id = await seeded('revoked');
-  // More than the buffers on the way hold.
+test('a running clone or push ends when the permission is revoked', async () => {
+  const id = await createWithClone('revoked');
+  // More than the buffers in between can hold.
   await workspace.git('revoked', 'config', 'core.compression', '0');
   await workspace.commit('revoked', { 'big.bin': randomBytes(14_000_000) });
   await workspace.git('revoked', 'push', '-q', 'origin', 'HEAD');
@@ -245,15 +245,15 @@ test('a clone and a push that are under way end with the right to them', async (
   clone.sent.end(
     `${pktLine('command=fetch')}0001${pktLine(`want ${before}\n`)}${pktLine('done\n')}${FLUSH}`,
   );
-  // Its answer is begun, and then nobody reads.
+  // The response starts, and then the client stops reading.
   const [answer] = await once(clone.sent, 'response');
   const push = start('git-receive-pack');
   const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
   push.sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 20)]));
   await eventually(() => expect(services.git.transfers.counts.running).toBe(2));
-  const hurdle = await connect();
+  const blocker = await connect();
   try {
-    await hurdle.query('begin; lock table repositories in access exclusive mode');
+    await blocker.query('begin; lock table repositories in access exclusive mode');
     push.sent.end(pack.subarray(20));
     await eventually(async () => {
       const { rows } = await services.pool.query(
@@ -265,8 +265,8 @@ test('a clone and a push that are under way end with the right to them', async (
     await push.ended;
     await eventually(() => expect(services.git.transfers.counts.running).toBe(1));
   } finally {
-    await hurdle.query('rollback');
-    await hurdle.end();
+    await blocker.query('rollback');
+    await blocker.end();
   }
   await eventually(() =>
     expect([services.git.transfers.counts.running, services.rechecks.streams]).toEqual([0, 0]),
@@ -277,7 +277,7 @@ test('a clone and a push that are under way end with the right to them', async (
   expect(await services.git.disk.begun()).toEqual([]);
 });
 
-/** Leaves so much of the storage that a plan allows. */
+/** Leaves this many bytes of the plan's storage quota. */
 async function leaveRoom(namespace: string, bytes: number): Promise<void> {
   await app.pool.query('update namespaces set storage_bytes = $2 where name = $1', [
     namespace,
@@ -285,7 +285,7 @@ async function leaveRoom(namespace: string, bytes: number): Promise<void> {
   ]);
 }
 
-test('pushes at once have the room of one after the other, and what a killed server reserved expires', async () => {
+test('concurrent pushes share the storage quota, and reservations of a killed server expire', async () => {
   const fay = await app.user('fay', 'free');
   const { body } = await fay.post('/auth/v1/repository/fay', { name: 'full' });
   await workspace.git('.', 'clone', '-q', remote(fay, 'fay/full'), 'full');
@@ -301,13 +301,13 @@ test('pushes at once have the room of one after the other, and what a killed ser
   );
   const reserved = async () =>
     (await app.pool.query('select id, bytes from storage_reservations')).rows;
-  const hurdle = await connect();
+  const blocker = await connect();
   const refusals: string[] = [];
   let pushes: Promise<unknown>[] = [];
   try {
-    // None of them is recorded before all are judged.
-    await hurdle.query('begin');
-    await hurdle.query('select from repositories where id = $1 for update', [body.id]);
+    // No push is recorded before all are checked.
+    await blocker.query('begin');
+    await blocker.query('select from repositories where id = $1 for update', [body.id]);
     pushes = branches.map(async (branch) => {
       const { code, stderr } = await workspace.try('full', 'push', 'origin', branch);
       if (code !== 0) refusals.push(stderr);
@@ -315,8 +315,8 @@ test('pushes at once have the room of one after the other, and what a killed ser
     await eventually(() => expect(refusals).toHaveLength(2));
     expect(await reserved()).toHaveLength(2);
   } finally {
-    await hurdle.query('rollback');
-    await hurdle.end();
+    await blocker.query('rollback');
+    await blocker.end();
     await Promise.all(pushes);
   }
   for (const refusal of refusals)
@@ -327,7 +327,7 @@ test('pushes at once have the room of one after the other, and what a killed ser
   await eventually(async () => expect(await reserved()).toEqual([]));
 });
 
-test('a pack that is larger than the room that is left is refused with plan, quota and use', async () => {
+test('a pack above the remaining quota is rejected with plan, quota and usage', async () => {
   const gil = await app.user('gil', 'free');
   const { body } = await gil.post('/auth/v1/repository/gil', { name: 'small' });
   await workspace.git('.', 'clone', '-q', remote(gil, 'gil/small'), 'small');
@@ -338,9 +338,9 @@ test('a pack that is larger than the room that is left is refused with plan, quo
   expect(stderr).toContain(
     'remote: error: Storage quota exceeded: the free plan allows 10 GiB in a namespace, 10 GiB of it are',
   );
-  expect(stderr).toContain('this needs more than what is left');
+  expect(stderr).toContain('this request needs more than is left');
   expect(stderr).not.toContain('maximum allowed size');
-  // The same where the server makes the push.
+  // The same for pushes that the server makes.
   const made = (path: string) =>
     gil.graphql(
       'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
@@ -358,8 +358,8 @@ test('a pack that is larger than the room that is left is refused with plan, quo
   );
 });
 
-test('a push that a signal ends leaves nothing on the disk', async () => {
-  const id = await seeded('ended');
+test('a push that is ended by a signal leaves nothing on disk', async () => {
+  const id = await createWithClone('ended');
   const before = await workspace.git('ended', 'rev-parse', 'HEAD');
   const after = await workspace.commit('ended', { 'b.bin': randomBytes(100_000) });
   const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
@@ -390,7 +390,7 @@ test('a push that a signal ends leaves nothing on the disk', async () => {
   await ended;
 });
 
-/** Seven bits a byte, the lowest first. */
+/** Seven bits per byte, least significant first. */
 function varint(value: number): Buffer {
   const bytes: number[] = [];
   for (let rest = value; ; rest = Math.floor(rest / 128)) {
@@ -399,14 +399,14 @@ function varint(value: number): Buffer {
   }
 }
 
-/** Type and size of an object in a pack: four bits of the size, then as `varint`. */
+/** Object header of a pack: type and four bits of the size, then the rest as `varint`. */
 function objectHeader(type: number, size: number): Buffer {
   const first = type * 16 + (size % 16);
   if (size < 16) return Buffer.from([first]);
   return Buffer.concat([Buffer.from([first + 128]), varint(Math.floor(size / 16))]);
 }
 
-test('of several branches pushed to an empty repository the default is the named, main, master, or the first', async () => {
+test('the default branch of an empty repository becomes the configured one, main, master, or the first pushed', async () => {
   await workspace.git('.', 'init', '-q', '-b', 'bisect', 'many');
   await workspace.commit('many', { a: 'a' });
   const branches = ['bisect', 'develop', 'main', 'master', 'named'];
@@ -431,13 +431,13 @@ test('of several branches pushed to an empty repository the default is the named
   expect((await read(id)).default_branch).toBe('main');
 });
 
-test('a fault on our side refuses a push with a plain sentence and the request id, and changes nothing', async () => {
-  const id = await seeded('faulty');
+test('a server error rejects a push with a plain message and the request id, and changes nothing', async () => {
+  const id = await createWithClone('faulty');
   const before = await read(id);
   const sha = await workspace.commit('faulty', { 'b.txt': 'b' });
-  const hurdle = await connect();
-  // Only the judge asks for it.
-  await hurdle.query('alter table repositories rename column branch_protection to away');
+  const blocker = await connect();
+  // Only the pre-receive check reads this column.
+  await blocker.query('alter table repositories rename column branch_protection to away');
   try {
     const { code, stderr } = await workspace.try(
       'faulty',
@@ -448,22 +448,20 @@ test('a fault on our side refuses a push with a plain sentence and the request i
       'HEAD',
     );
     expect(code).not.toBe(0);
-    expect(stderr).toContain(
-      'remote: The push could not be checked because of a fault on the server',
-    );
+    expect(stderr).toContain('remote: The push could not be checked because of a server error');
     expect(stderr).toContain('the-request');
     expect(stderr).not.toMatch(/prisma|branch_protection|column/i);
   } finally {
-    await hurdle.query('alter table repositories rename column away to branch_protection');
-    await hurdle.end();
+    await blocker.query('alter table repositories rename column away to branch_protection');
+    await blocker.end();
   }
   expect(await read(id)).toEqual(before);
   await workspace.git('faulty', 'push', '-q', 'origin', 'HEAD');
-  expect(await told(id)).toContain(`refs/heads/main ${sha}`);
+  expect(await pushEvents(id)).toContain(`refs/heads/main ${sha}`);
 });
 
-test('a push whose repository is deleted while it is judged is told so', async () => {
-  const id = await seeded('deleted');
+test('a push whose repository is deleted during the check is rejected with that reason', async () => {
+  const id = await createWithClone('deleted');
   const { services } = app.app;
   const user = await services.db.user.findUniqueOrThrow({ where: { username: 'ada' } });
   const by: Account = {
@@ -483,18 +481,18 @@ test('a push whose repository is deleted while it is judged is told so', async (
   let reads = 0;
   const query: (...asked: unknown[]) => unknown = async (...asked) => {
     const read = await services.pool.query(...(asked as [string]));
-    // The second is what the judge heeds.
+    // The second query is `readPushPolicy`.
     if (++reads === 2) expect((await ada.delete(`${REPOSITORIES}/${id}`)).status).toBe(204);
     return read;
   };
   const pool = { query } as typeof services.pool;
-  const rules = await pushRules(
+  const rules = await createPushRules(
     { ...services, pool },
     {
       repositoryId: id,
       by,
       requestId: 'the-request',
-      right: { fresh: () => undefined },
+      right: { waitForFreshCheck: () => undefined },
     },
   );
   const quarantine = await mkdtemp(join(workspace.path, 'quarantine-'));
@@ -504,7 +502,7 @@ test('a push whose repository is deleted while it is judged is told so', async (
   expect(verdict).toEqual({ accepted: false, reasons: ['The repository was deleted'] });
 });
 
-test('a push is refused when nobody answers whether its pusher still may push, as without a database', async () => {
+test('a push is rejected when the permission cannot be rechecked, for example without a database', async () => {
   const id = await create('unanswered');
   const timeout = AbortSignal.timeout.bind(AbortSignal);
   const spy = vi
@@ -516,11 +514,11 @@ test('a push is refused when nobody answers whether its pusher still may push, a
     signal.throwIfAborted();
   };
   const by = { userId: null, username: 'ada', credential: { kind: 'token', id: 'pat_x' } };
-  const rules = await pushRules(app.app.services, {
+  const rules = await createPushRules(app.app.services, {
     repositoryId: id,
     by: by as unknown as Account,
     requestId: 'the-request',
-    right: { fresh },
+    right: { waitForFreshCheck: fresh },
   });
   const commands = [{ ref: 'refs/heads/new', before: NONE, after: 'a'.repeat(40) }];
   const push = { commands, quarantine: null, options: [] };
@@ -533,39 +531,39 @@ test('a push is refused when nobody answers whether its pusher still may push, a
   });
 });
 
-test('a record that fails is written later, while the server runs, with one event', async () => {
-  const id = await seeded('later');
-  const earlier = await told(id);
+test('a failed record is retried while the server runs, and writes one event', async () => {
+  const id = await createWithClone('later');
+  const earlier = await pushEvents(id);
   const sha = await workspace.commit('later', { 'b.txt': 'b' });
-  const hurdle = await connect();
-  await hurdle.query(`
+  const blocker = await connect();
+  await blocker.query(`
     create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
     create trigger refuse before update of pushed_at on repositories
       for each row when (new.id = '${id}') execute function refuse()`);
   const { services } = app.app;
   try {
     const { code, stderr } = await workspace.try('later', 'push', 'origin', 'HEAD');
-    expect(code, 'nobody is told of a push that is not recorded').not.toBe(0);
+    expect(code, 'a push that is not recorded must not succeed').not.toBe(0);
     expect(stderr).not.toContain('refused');
-    expect(await told(id)).toEqual(earlier);
+    expect(await pushEvents(id)).toEqual(earlier);
     expect(services.pushes.waiting).toBe(1);
     expect(await services.git.disk.begun()).toHaveLength(1);
   } finally {
-    await hurdle.query('drop trigger refuse on repositories');
-    await hurdle.end();
+    await blocker.query('drop trigger refuse on repositories');
+    await blocker.end();
   }
   await eventually(async () =>
-    expect(await told(id)).toEqual([...earlier, `refs/heads/main ${sha}`]),
+    expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${sha}`]),
   );
   await eventually(async () => expect(await services.git.disk.begun()).toEqual([]));
   await eventually(() => expect(services.pushes.waiting).toBe(0));
 });
 
-test('a push has an event although the next one has moved its ref again before it was recorded', async () => {
-  const id = await seeded('moving');
-  const earlier = await told(id);
+test('a push has an event although the next push moved its ref before it was recorded', async () => {
+  const id = await createWithClone('moving');
+  const earlier = await pushEvents(id);
   const one = await workspace.commit('moving', { 'b.txt': 'b' });
-  await using measuring = await holdUpMeasuring(id);
+  await using measuring = await blockMeasuring(id);
   const pushes = [workspace.try('moving', 'push', 'origin', 'HEAD')];
   await measuring.begun();
   const dir = app.app.services.git.disk.pathOf(id);
@@ -575,12 +573,16 @@ test('a push has an event although the next one has moved its ref again before i
   await eventually(() => expect(at()).toBe(two));
   await measuring.goOn();
   for (const { code } of await Promise.all(pushes)) expect(code).toBe(0);
-  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
+  expect(await pushEvents(id)).toEqual([
+    ...earlier,
+    `refs/heads/main ${one}`,
+    `refs/heads/main ${two}`,
+  ]);
 });
 
-test('after a kill each push that took effect has an event, also one whose ref was moved again', async () => {
-  const id = await seeded('killed');
-  const earlier = await told(id);
+test('after a kill each push that took effect has an event, even if its ref moved again', async () => {
+  const id = await createWithClone('killed');
+  const earlier = await pushEvents(id);
   const { services } = app.app;
   const { disk } = services.git;
   const base = await workspace.git('killed', 'rev-parse', 'HEAD');
@@ -588,7 +590,7 @@ test('after a kill each push that took effect has an event, also one whose ref w
     await workspace.commit('killed', { b: 'b' }),
     await workspace.commit('killed', { c: 'c' }),
   ];
-  // The objects and the refs are there, the records are not.
+  // The objects and refs exist, but the records do not.
   execFileSync('git', [
     '-C',
     join(workspace.path, 'killed'),
@@ -603,40 +605,44 @@ test('after a kill each push that took effect has an event, also one whose ref w
   await move(base, one, '2026-01-01T00:00:01.000Z');
   await move(NONE, one, '2026-01-01T00:00:01.500Z', 'refs/heads/never');
   await recoverRepositories(services);
-  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
+  expect(await pushEvents(id)).toEqual([
+    ...earlier,
+    `refs/heads/main ${one}`,
+    `refs/heads/main ${two}`,
+  ]);
   expect(await disk.begun()).toEqual([]);
 });
 
 test('a push has one event although its note outlived its record', async () => {
-  const id = await seeded('noted');
-  const earlier = await told(id);
+  const id = await createWithClone('noted');
+  const earlier = await pushEvents(id);
   const { services } = app.app;
   const { id: server } = services.cluster.members;
   const folder = join(app.config.dataDir, 'repositories/begun', server);
-  const hurdle = await connect();
-  await hurdle.query('begin');
-  await hurdle.query('select from repositories where id = $1 for update', [id]);
+  const blocker = await connect();
+  await blocker.query('begin');
+  await blocker.query('select from repositories where id = $1 for update', [id]);
   const sha = await workspace.commit('noted', { 'b.txt': 'b' });
   const pushed = workspace.try('noted', 'push', 'origin', 'HEAD');
   await eventually(() => expect(services.pushes.waiting).toBe(1));
-  // Beside that which says only that a push is under way.
+  // A second note only says that a push is being received.
   const [note = '', text = ''] =
     (await notesIn(folder)).find(([, said]) => JSON.parse(said).kind === 'push') ?? [];
-  await hurdle.query('commit');
-  await hurdle.end();
+  await blocker.query('commit');
+  await blocker.end();
   expect((await pushed).code).toBe(0);
   expect(await services.git.disk.begun()).toEqual([]);
-  // As a kill leaves it between the commit of the record and the removal of the note.
+  // The state after a kill between the commit of the record and the removal of the note.
   await writeFile(join(folder, note), text);
   await recoverRepositories(services);
-  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${sha}`]);
+  expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${sha}`]);
   expect(await services.git.disk.begun()).toEqual([]);
 });
 
-test('no transaction is open while git measures', async () => {
-  const id = await seeded('measured');
+test('no transaction is open while git measures the repository', async () => {
+  const id = await createWithClone('measured');
   const sha = await workspace.commit('measured', { 'b.txt': 'b' });
-  await using measuring = await holdUpMeasuring(id);
+  await using measuring = await blockMeasuring(id);
   const pushed = workspace.try('measured', 'push', 'origin', 'HEAD');
   await measuring.begun();
   const { rows } = await app.app.services.pool.query(
@@ -646,14 +652,14 @@ test('no transaction is open while git measures', async () => {
   expect(rows).toEqual([]);
   await measuring.goOn();
   expect((await pushed).code).toBe(0);
-  expect(await told(id)).toContain(`refs/heads/main ${sha}`);
+  expect(await pushEvents(id)).toContain(`refs/heads/main ${sha}`);
 });
 
 /**
- * Puts a git before git on the PATH, which waits where the refs are listed. That git lists them, and not the server, comes
- * of a symbolic one.
+ * Puts a wrapper for git on the PATH that blocks when refs are listed. A symbolic ref makes the server list refs with
+ * git instead of reading the files itself.
  */
-async function holdUpMeasuring(id: string) {
+async function blockMeasuring(id: string) {
   const dir = app.app.services.git.disk.pathOf(id);
   execFileSync('git', ['-C', dir, 'symbolic-ref', 'refs/notes/other', 'refs/heads/main']);
   const folder = await mkdtemp(join(workspace.path, 'bin-'));
@@ -676,12 +682,12 @@ PATH="\${PATH#*:}" exec git "$@"
   };
 }
 
-test('a push that found its ref moved already has no event, although the ref stands where it was to go', async () => {
-  const id = await seeded('twice');
+test('a push that failed because its ref had moved has no event, although the ref has the pushed value', async () => {
+  const id = await createWithClone('twice');
   const before = await workspace.git('twice', 'rev-parse', 'HEAD');
   const after = await workspace.commit('twice', { 'b.txt': 'b' });
   await workspace.git('twice', 'push', '-q', 'origin', 'HEAD');
-  const earlier = await told(id);
+  const earlier = await pushEvents(id);
   const command = `${before} ${after} refs/heads/main\0 report-status side-band-64k\n`;
   const empty = Buffer.from('PACK\0\0\0\x02\0\0\0\0', 'latin1');
   const pack = Buffer.concat([empty, hash('sha1', empty, 'buffer')]);
@@ -690,40 +696,40 @@ test('a push that found its ref moved already has no event, although the ref sta
     headers: { 'Content-Type': 'application/x-git-receive-pack-request' },
   });
   expect(answer.text).toContain('ng refs/heads/main');
-  expect(await told(id)).toEqual(earlier);
+  expect(await pushEvents(id)).toEqual(earlier);
 });
 
-test('after kills a push that was sent twice has one event', async () => {
-  const id = await seeded('repeated');
+test('a push that was sent twice has one event after kills', async () => {
+  const id = await createWithClone('repeated');
   const { services } = app.app;
   const { disk } = services.git;
   const before = await workspace.git('repeated', 'rev-parse', 'HEAD');
   const after = await workspace.commit('repeated', { 'b.txt': 'b' });
   const commands = [{ ref: 'refs/heads/main', before, after }];
-  const earlier = await told(id);
+  const earlier = await pushEvents(id);
   const local = join(workspace.path, 'repeated');
   execFileSync('git', ['-C', local, 'push', '-q', disk.pathOf(id), 'HEAD:main']);
   const noted = (at: string) => disk.begin(id, { kind: 'push', pusher: 'ada', commands, at });
-  // Both at once, and a third when the first was recorded.
+  // Two notes at once, and a third after the first was recorded.
   await noted('2026-01-01T00:00:01.000Z');
   await noted('2026-01-01T00:00:02.000Z');
   await recoverRepositories(services);
-  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+  expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
   await noted('2026-01-01T00:00:03.000Z');
   await recoverRepositories(services);
-  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+  expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
 
-  // The one that moved the ref may be recorded last, with what git has said of it.
+  // The attempt that moved the ref may be recorded last, with git's report.
   const moved = async (from: string, to: string, at: string) => {
     const push = [{ ref: 'refs/heads/main', before: from, after: to }];
     const note = { kind: 'push' as const, pusher: 'ada', commands: push, at };
     await services.pushes.record(await disk.begin(id, note), push);
   };
   await moved(before, after, '2026-01-01T00:00:04.000Z');
-  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
-  // The same move, after one that turned it back, is another.
+  expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+  // The same update after a revert is a new update.
   await moved(after, before, new Date().toISOString());
   await moved(before, after, new Date().toISOString());
   const tips = [after, before, after].map((tip) => `refs/heads/main ${tip}`);
-  expect(await told(id)).toEqual([...earlier, ...tips]);
+  expect(await pushEvents(id)).toEqual([...earlier, ...tips]);
 });

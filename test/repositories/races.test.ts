@@ -1,4 +1,4 @@
-/** Many at once on one repository: each is answered as if they had come one after the other. */
+/** Concurrent requests on one repository: each response is as if the requests were sequential. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
@@ -18,7 +18,7 @@ afterAll(() => app[Symbol.asyncDispose]());
 const times = <T>(n: number, make: (i: number) => Promise<T>) =>
   Promise.all(Array.from({ length: n }, (_, i) => make(i)));
 
-test('20 renames, 10 transfers and 10 deletions of one repository at once', async () => {
+test('20 renames, 10 transfers and 10 deletions of one repository run concurrently', async () => {
   for (let round = 0; round < 5; round++) {
     const { id } = (await ada.post('/auth/v1/repository/ada', { name: `raced-${round}` })).body;
     const path = `/auth/v1/repository/ada/${id}`;
@@ -38,13 +38,13 @@ test('20 renames, 10 transfers and 10 deletions of one repository at once', asyn
   }
 });
 
-test('transfers in both directions at once do not wait for each other for ever', async () => {
+test('concurrent transfers in both directions do not deadlock', async () => {
   const make = async (owner: string, i: number) =>
     (await ada.post(`/auth/v1/repository/${owner}`, { name: `both-${owner}-${i}` })).body.id;
   const own = await times(10, (i) => make('ada', i));
   const others = await times(10, (i) => make('bob', i));
   const { pool } = app.app.services;
-  // The lock of a namespace is taken where what it stores changes.
+  // A transfer locks a namespace only if its storage changes.
   await pool.query('update repositories set size_bytes = 1024 where id = any($1)', [
     [...own, ...others],
   ]);

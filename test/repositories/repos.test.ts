@@ -1,4 +1,4 @@
-/** Repositories through GraphQL: the domain's rules. REST has its own walk over the routes. */
+/** Repositories through GraphQL. REST routes are tested separately. */
 import { readdir, readFile, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
@@ -37,7 +37,7 @@ async function create(client: Client, name: string, more: object = {}, namespace
   return (await client.gql(CREATE, { input })).createRepository.repository;
 }
 
-test('a new repository has the fields and the first commit of the specification', async () => {
+test('a new repository has the specified fields and an initial commit', async () => {
   const made = await create(ada, 'Hello.World', { description: 'Fünf 🎉' });
   expect(made).toEqual({
     id: expect.stringMatching(/^repo_/),
@@ -85,7 +85,7 @@ test('a new repository has the fields and the first commit of the specification'
   });
 });
 
-/** The code and the field of the first error. */
+/** Code and field of the first error. */
 async function refusal(client: Client, query: string, variables: object) {
   const { errors } = await client.graphql(query, variables);
   const { code, field } = errors?.[0]?.extensions ?? { code: 'NONE' };
@@ -115,7 +115,7 @@ test.each([
   expect(await refusal(ada, CREATE, { input })).toBe(expected);
 });
 
-test('the default branch may have the longest name that a push may', async () => {
+test('the maximum length of the default branch equals that of pushed branches', async () => {
   const defaultBranch = 'b'.repeat(240);
   await create(ada, 'long-branch', { defaultBranch });
   const { repository } = await ada.gql(
@@ -127,7 +127,7 @@ test('the default branch may have the longest name that a push may', async () =>
   });
 });
 
-test('a name is taken whatever its case, and free again when its repository is gone', async () => {
+test('names conflict case-insensitively, and a name is free after its repository is deleted', async () => {
   const { id } = await create(ada, 'Taken');
   const input = { namespace: 'ada', name: 'tAKEN' };
   expect(await refusal(ada, CREATE, { input })).toBe('ALREADY_EXISTS name');
@@ -141,7 +141,7 @@ test('a name is taken whatever its case, and free again when its repository is g
   await create(ada, 'tAKEN');
 });
 
-test('templates are found by name in any case, and are what the first commit holds', async () => {
+test('templates are found case-insensitively and are added to the initial commit', async () => {
   for (const template of ['Python', 'javascript', 'C++', 'c#', 'Go', 'rust']) {
     const name = `t-${template.replace(/\W/g, 'x')}`;
     await create(ada, name, { gitignoreTemplate: template, defaultBranch: 'trunk' });
@@ -155,7 +155,7 @@ test('templates are found by name in any case, and are what the first commit hol
   }
 });
 
-test('rename, visibility and transfer keep the id, and need an admin on both sides', async () => {
+test('rename, visibility and transfer keep the id; a transfer requires admin in both namespaces', async () => {
   const { id } = await create(ada, 'moving');
   await create(bob, 'moving', {}, 'bob');
   const run = (client: Client, name: string, input: object) =>
@@ -208,7 +208,7 @@ test('rename, visibility and transfer keep the id, and need an admin on both sid
   );
 });
 
-test('lists show what the viewer may see, sorted, in pages that never overlap', async () => {
+test('lists show only visible repositories, sorted, in pages that never overlap', async () => {
   const eve = await app.user('eve');
   for (const [name, visibility] of [
     ['b', 'PUBLIC'],
@@ -253,7 +253,7 @@ test('lists show what the viewer may see, sorted, in pages that never overlap', 
 const UPDATE = `mutation ($input: UpdateRepositoryInput!) {
   updateRepository(input: $input) { repository { defaultBranch language } } }`;
 
-test('the default branch becomes another one, and clones follow', async () => {
+test('a changed default branch is what clones check out', async () => {
   const { id } = await create(ada, 'turned');
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/turned'), 'turned');
   await workspace.git('turned', 'checkout', '-q', '-b', 'trunk');
@@ -276,7 +276,7 @@ test('the default branch becomes another one, and clones follow', async () => {
   const { HEAD } = await isomorphic.getRemoteInfo({ http, url, onAuth });
   expect(HEAD).toBe('refs/heads/trunk');
 
-  // Pushes leave it as it is.
+  // Pushes do not change it.
   await workspace.git('turned', 'push', '-q', 'origin', 'trunk:other');
   expect((await ada.get(`/auth/v1/repository/ada/${id}`)).body.default_branch).toBe('trunk');
   const { rows } = await app.pool.query(
@@ -288,7 +288,7 @@ test('the default branch becomes another one, and clones follow', async () => {
   expect(await app.app.services.git.disk.begun()).toEqual([]);
 });
 
-test('a change of the default branch that a kill cut short is finished at the start', async () => {
+test('a change of the default branch that a kill interrupted is finished at the next start', async () => {
   const { id } = await create(ada, 'cut-short');
   const { disk } = app.app.services.git;
   await disk.begin(id, { kind: 'default-branch' });
@@ -299,7 +299,7 @@ test('a change of the default branch that a kill cut short is finished at the st
   expect(await app.app.services.git.disk.begun()).toEqual([]);
 });
 
-test('a node is only for who may see it', async () => {
+test('node returns only repositories that the viewer may see', async () => {
   const { id } = await create(ada, 'node');
   const node = async (client: Client) =>
     (
@@ -312,7 +312,7 @@ test('a node is only for who may see it', async () => {
   expect(await node(app.anonymous)).toBeNull();
 });
 
-test('the rule for lists is the rule for one', () => {
+test('lists and single reads apply the same permission rule', () => {
   const ids = fc.constantFrom('n1', 'n2', 'n3');
   const some = <T>(of: fc.Arbitrary<T>) => fc.option(fc.uniqueArray(of).map((a) => new Set(a)));
   const viewers: fc.Arbitrary<Viewer> = fc.oneof(
@@ -342,16 +342,16 @@ test('the rule for lists is the rule for one', () => {
   fc.assert(
     fc.property(viewers, rows, (viewer, row) => {
       const one = can(viewer, 'repository.read', { ...row, repositoryId: row.id });
-      expect(holds(visibleTo(viewer), row)).toBe(one);
+      expect(matchesCondition(visibleTo(viewer), row)).toBe(one);
     }),
     { numRuns: 2_000 },
   );
 });
 
-/** Evaluates the conditions that `visibleTo` makes. */
-function holds(where: object, row: Record<string, string>): boolean {
+/** Evaluates the conditions that `visibleTo` returns. */
+function matchesCondition(where: object, row: Record<string, string>): boolean {
   return Object.entries(where).every(([key, rule]) => {
-    if (key === 'OR') return (rule as object[]).some((one) => holds(one, row));
+    if (key === 'OR') return (rule as object[]).some((one) => matchesCondition(one, row));
     const value = row[key] as string;
     return typeof rule === 'string'
       ? value === rule
@@ -474,7 +474,7 @@ test('trees, files, commits and downloads show what was pushed', async () => {
     expect([selection, await code(selection)]).toEqual([selection, expected]);
 });
 
-test('a download serves ranges to whoever has the link, and never as a page', async () => {
+test('a download link serves ranges without credentials, and never as an HTML page', async () => {
   await create(ada, 'download');
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/download'), 'download');
   await workspace.commit('download', { 'ä page.html': Buffer.from('\0<script>alert(1)</script>') });
@@ -509,7 +509,7 @@ test('a download serves ranges to whoever has the link, and never as a page', as
   expect(beyond.headers.get('content-type')).toContain('application/json');
   expect((await get({ Range: 'bytes=1-2', 'If-Range': '"other"' })).status).toBe(200);
   const etag = whole.headers.get('etag') as string;
-  // `fetch` adds `Cache-Control: no-cache` to it.
+  // `fetch` adds `Cache-Control: no-cache` to the request.
   expect((await get({ 'If-None-Match': etag })).status).toBe(304);
   expect((await get({ 'If-None-Match': '"other"' })).status).toBe(200);
   expect((await app.anonymous.request('HEAD', url)).headers.get('content-length')).toBe('26');
@@ -525,7 +525,7 @@ test('a download serves ranges to whoever has the link, and never as a page', as
   expect((await get()).status).toBe(404);
 });
 
-test('jobs get a fresh checkout of a branch, and the errors of who may not have it', async () => {
+test('jobs get a fresh checkout of a branch, and an error without permission', async () => {
   await create(ada, 'work', { gitignoreTemplate: 'Go' });
   const { services } = app.app;
   const viewer = await services.db.user.findUniqueOrThrow({ where: { username: 'ada' } });

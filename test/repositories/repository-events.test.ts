@@ -1,4 +1,4 @@
-/** Subscriptions to what happens to repositories, and to several namespaces at once. */
+/** Subscriptions to repository events, also of several namespaces. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -39,10 +39,10 @@ const create = async (namespace: string, name: string, more = ''): Promise<strin
   return createRepository.repository.id;
 };
 
-// biome-ignore lint/suspicious/noExplicitAny: events are asserted on, field by field.
+// biome-ignore lint/suspicious/noExplicitAny: the assertions check each field.
 type Event = any;
 
-/** Follows until its reader stops. */
+/** Yields events until the reader stops. */
 async function* follow(client: Client, query: string): AsyncGenerator<Event> {
   const abort = new AbortController();
   const body = { query: `subscription { ${query} }` };
@@ -75,7 +75,7 @@ const lastCursor = async () => {
   return rows[0].seq as number;
 };
 
-test('the event of a push has who pushed and which refs moved, as it happens', async () => {
+test('a push event arrives immediately and names the pusher and the changed refs', async () => {
   await create('ada', 'pushed');
   const before = app.app.services.bus.waiters;
   const events = follow(ada, `repositoryEvents(namespace: "ada", name: "PUSHED") { ${FIELDS} }`);
@@ -98,7 +98,7 @@ test('the event of a push has who pushed and which refs moved, as it happens', a
   await workspace.git('pushed', 'push', '-q', 'origin', ':new');
   const { value: removal } = await events.next();
   expect(removal.push.refs).toEqual([{ ref: 'refs/heads/new', before: sha, after: null }]);
-  // And once more, after the first of them.
+  // Once more, after the first event.
   const resumed = follow(
     ada,
     `repositoryEvents(namespace: "ada", name: "pushed", after: ${push.cursor}) { id }`,
@@ -107,7 +107,7 @@ test('the event of a push has who pushed and which refs moved, as it happens', a
   await events.return(undefined);
 });
 
-test('one repository is followed through all that happens to it, to another namespace and to its end', async () => {
+test('one repository is followed through a transfer and until its deletion', async () => {
   const after = await lastCursor();
   const id = await create('ada', 'wandering');
   const events = follow(
@@ -130,7 +130,7 @@ test('one repository is followed through all that happens to it, to another name
   const deleted = performance.now();
   const rest: Event[] = [];
   for await (const event of events) rest.push(event);
-  // Woken by its own events, in whichever namespace: a reader that is not woken looks after 15 s.
+  // The reader is woken by events in any namespace; without a wake-up it would poll only after 15 s.
   expect(performance.now() - deleted).toBeLessThan(10_000);
   expect(rest.map(({ type, fullName }) => `${type} ${fullName}`)).toEqual([
     'RENAMED ada/wandered',
@@ -141,7 +141,7 @@ test('one repository is followed through all that happens to it, to another name
   expect(rest.at(-1).repository).toBeNull();
 });
 
-test('several namespaces are followed at once, in one order', async () => {
+test('several namespaces are followed in one total order', async () => {
   const after = await lastCursor();
   for (const [namespace, name] of [
     ['acme', 'one'],
@@ -172,7 +172,7 @@ test('several namespaces are followed at once, in one order', async () => {
   ]);
 });
 
-test('what cannot be followed is refused with its reason', async () => {
+test('an invalid subscription is rejected with the reason', async () => {
   for (const [client, query, code] of [
     [ada, 'repositoryEvents { id }', 'INVALID_REQUEST'],
     [
@@ -197,7 +197,7 @@ test('what cannot be followed is refused with its reason', async () => {
     expect(await take(follow(client, query), 1), query).toEqual([{ code }]);
 });
 
-test('a public repository is followed by anyone, until it is closed', async () => {
+test('anyone can follow a public repository until it becomes private', async () => {
   const id = await create('ada', 'open', 'visibility: PUBLIC');
   const events = follow(
     app.anonymous,
@@ -216,7 +216,7 @@ test('a public repository is followed by anyone, until it is closed', async () =
   ).toEqual([{ code: expect.stringMatching(/NOT_FOUND|PERMISSION_DENIED/) }]);
 });
 
-test('whoever is no member any more gets an error, and nothing after it', async () => {
+test('a removed member gets an error and no further events', async () => {
   await app.admin.gql(
     'mutation { setMember(input: {namespace: "acme", username: "bob", role: READ}) { member { id } } }',
   );

@@ -1,4 +1,4 @@
-/** Finding files and lines, who wrote them, and when the entries of a directory changed last. */
+/** Search for files and lines, blame, and the last commits of directory entries. */
 import { execFileSync } from 'node:child_process';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -11,7 +11,7 @@ import { namingProcesses } from '../support/processes.ts';
 let app: TestApp;
 let workspace: Workspace;
 let ada: Client;
-/** By message. */
+/** Commit ids by message. */
 const shas = new Map<string, string>();
 
 beforeAll(async () => {
@@ -68,7 +68,7 @@ async function problem(fields: string): Promise<string> {
   return `${errors?.[0]?.extensions?.code} ${errors?.[0]?.message}`;
 }
 
-test('files are found by words of their paths, by name first', async () => {
+test('files are found by words in their paths, matches in the name first', async () => {
   const find = async (text: string, more = '') =>
     (await ask(`fileSearch(text: ${JSON.stringify(text)}${more}) { ref paths isTruncated }`))
       .fileSearch;
@@ -85,7 +85,7 @@ test('files are found by words of their paths, by name first', async () => {
   expect((await find('nothing of it')).paths).toEqual([]);
 });
 
-test('lines are found by text or by pattern, cut, and of text files alone', async () => {
+test('lines of text files are found by text or pattern, and are truncated', async () => {
   const find = async (args: string) =>
     (await ask(`textSearch(${args}) { lines { path line column text } isTruncated }`)).textSearch;
   const { lines, isTruncated } = await find('text: "hello"');
@@ -113,16 +113,16 @@ test('lines are found by text or by pattern, cut, and of text files alone', asyn
   expect((await find('text: "match", first: 3')).isTruncated).toBe(true);
 });
 
-test('the anonymous leave a search to those with credentials, and one whose client has left ends', async () => {
+test('searches with credentials come before anonymous ones, and a search ends when its client disconnects', async () => {
   const { id } = (await ada.gql('{ repository(namespace: "ada", name: "code") { id } }'))
     .repository;
   await ada.post(`/auth/v1/repository/ada/${id}/visibility`, { visibility: 'public' });
   await workspace.commit('code', { 'slow.txt': `${'x'.repeat(20_000)}\n`.repeat(10) }, 'slow');
   await workspace.git('code', 'push', '-q', 'origin', 'HEAD:refs/heads/slow');
-  // Whoever looks for what is repeated twice compares all parts of a line.
+  // This pattern with a back reference makes git compare all parts of a line.
   const pattern = String.raw`(x*)(x*)\1\2unusual`;
   const leaving = new AbortController();
-  // So that nothing but the client's leaving ends a search.
+  // Only a disconnected client may end a search here.
   const never = vi.spyOn(AbortSignal, 'timeout').mockReturnValue(new AbortController().signal);
   onTestFinished(() => never.mockRestore());
   const query = `{ repository(namespace: "ada", name: "code") { textSearch(ref: "slow", isPattern: true, text: ${JSON.stringify(pattern)}) { ref } } }`;
@@ -146,7 +146,7 @@ test('the anonymous leave a search to those with credentials, and one whose clie
   await ada.post(`/auth/v1/repository/ada/${id}/visibility`, { visibility: 'private' });
 });
 
-test('blame tells the commits of lines, through renames', async () => {
+test('blame returns the commits of lines across renames', async () => {
   const { blame } = await ask(
     'blame(path: "src/lib/parser.ts") { line count oldPath oldLine commit { sha message } }',
   );
@@ -166,7 +166,7 @@ test('blame tells the commits of lines, through renames', async () => {
   expect((await ask('blame(path: "empty.txt") { line }')).blame).toEqual([]);
 });
 
-test('the entries of a directory tell the commit that changed them last', async () => {
+test('directory entries have the commit that last changed them', async () => {
   const entries = async (path: string) => {
     const { tree } = await ask(
       `tree(path: ${JSON.stringify(path)}) { entries { name lastCommit { message } } }`,
@@ -193,7 +193,7 @@ test('the entries of a directory tell the commit that changed them last', async 
   });
 });
 
-test('an archive of a ref is whole, by a link without credentials', async () => {
+test('an archive link serves a complete archive without credentials', async () => {
   for (const format of ['TAR_GZ', 'ZIP']) {
     const { archiveUrl } = await ask(`archiveUrl(ref: "refs/heads/main", format: ${format})`);
     const response = await fetch(archiveUrl);
@@ -209,7 +209,7 @@ test('an archive of a ref is whole, by a link without credentials', async () => 
       const names = execFileSync('tar', ['tzf', 'archive'], { cwd: workspace.path }).toString();
       expect(names.split('\n')).toContain(file);
     } else {
-      // Names stand in it as they are; at its end is the mark of its directory.
+      // Names are stored unchanged; the end-of-central-directory record closes the file.
       expect([bytes.includes(file), bytes.lastIndexOf('PK\x05\x06') > 0]).toEqual([true, true]);
     }
     expect((await fetch(archiveUrl, { method: 'HEAD' })).status).toBe(200);
@@ -225,29 +225,32 @@ test('an archive of a ref is whole, by a link without credentials', async () => 
   expect(await (await fetch(file.rawUrl)).text()).toBe(file.content);
 });
 
-test('what cannot be searched is refused, naming why; what is empty is empty', async () => {
+test('an invalid search is rejected with the reason; an empty repository has no results', async () => {
   for (const [fields, expected] of [
     ['fileSearch(text: " ") { paths }', 'INVALID_REQUEST text'],
     ['fileSearch(text: "a", first: 101) { paths }', 'INVALID_REQUEST first'],
     ['fileSearch(text: "a", ref: "none") { paths }', 'NOT_FOUND Ref'],
     ['textSearch(text: "a\\nb") { ref }', 'INVALID_REQUEST text'],
-    ['textSearch(text: "(", isPattern: true) { ref }', 'INVALID_REQUEST text: is no regular'],
+    [
+      'textSearch(text: "(", isPattern: true) { ref }',
+      'INVALID_REQUEST text: must be a valid regular',
+    ],
     [
       'textSearch(text: "((((a{1,200}){1,200}){1,200}){1,200})", isPattern: true) { ref }',
-      'INVALID_REQUEST text: is no regular',
+      'INVALID_REQUEST text: must be a valid regular',
     ],
     [
       'textSearch(text: "((((a{2,5}b?){2,5}c?){2,5}d?){2,8}e)*f", isPattern: true, path: "src") { ref }',
       'undefined undefined',
     ],
-    // Of these git would make a program of gigabytes.
+    // Git would compile these patterns to gigabytes.
     [
       'textSearch(text: "((((a{1,200}){1,200}){1,200}){1,200})", isPattern: true) { ref }',
-      'INVALID_REQUEST text: is no regular',
+      'INVALID_REQUEST text: must be a valid regular',
     ],
     [
       'textSearch(text: "(((((((((a{9,9}))){9,9}))){9,9})))|((((((a{0,9}){0,9}){0,9})))))b", isPattern: true) { ref }',
-      'INVALID_REQUEST text: is no regular',
+      'INVALID_REQUEST text: must be a valid regular',
     ],
     ['textSearch(text: "a", path: "../x") { ref }', 'INVALID_REQUEST path'],
     [`textSearch(text: "${'a'.repeat(257)}") { ref }`, 'INVALID_REQUEST text'],

@@ -1,4 +1,4 @@
-/** Secret scanning of pushes, with the stock git: all that people read is looked at, however it comes. */
+/** Secret scanning of pushes with stock git: everything that people read is scanned, however it is pushed. */
 import { randomBytes } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -35,7 +35,7 @@ const scan = (secretScanning: boolean) =>
     { input: { id, secretScanning } },
   );
 
-/** A token that was never seen before. */
+/** A new random token. */
 const token = () => `${['ghp', ''].join('_')}${randomBytes(18).toString('hex')}`;
 
 async function push(...args: string[]): Promise<string> {
@@ -43,7 +43,7 @@ async function push(...args: string[]): Promise<string> {
   return code === 0 ? 'accepted' : stderr;
 }
 
-/** The id of a file of the clone that is in no commit. */
+/** Stores a blob in the clone that is in no commit. @returns its id */
 async function blobOf(content: string): Promise<string> {
   await writeFile(join(workspace.path, clone, '.git/blob'), content);
   return workspace.git(clone, 'hash-object', '-w', '.git/blob');
@@ -51,7 +51,7 @@ async function blobOf(content: string): Promise<string> {
 
 const FILE = /the file [0-9a-f]{10}, which no commit of the push has, adds a GitHub token/;
 
-test('a file or a directory that a tag brings is judged, so that no later commit has it unseen', async () => {
+test('a file or directory that only a tag points to is scanned, so that a later commit cannot add it unscanned', async () => {
   const secret = token();
   const blob = await blobOf(`key: ${secret}\n`);
   await workspace.git(clone, 'tag', 'blob', blob);
@@ -63,7 +63,7 @@ test('a file or a directory that a tag brings is judged, so that no later commit
   expect(await push('HEAD:main')).toMatch(
     /keys\/a\.txt:1 adds a GitHub token \(commit [0-9a-f]{10},/,
   );
-  // What its pusher allows passes, and then as a file of a commit, too.
+  // An allowed finding is accepted, then also as a file of a commit.
   const finding = /finding (\w+)\)/.exec(await push('refs/tags/blob'))?.[1];
   expect(await push('-o', `secret.allow=${finding}`, 'refs/tags/blob')).toBe('accepted');
   expect(await push('HEAD:main')).toBe('accepted');
@@ -74,7 +74,7 @@ test.each<[string, (secret: string) => Buffer]>([
   ['UTF-16, big-endian', (secret) => Buffer.from(`ä key: ${secret}\n`, 'utf16le').swap16()],
   ['a NUL before it', (secret) => Buffer.from(`\0\nkey: ${secret}\n`)],
   ['a NUL behind it', (secret) => Buffer.from(`key: ${secret}\0more\n`)],
-])('a file is read although git would take it for binary: %s', async (_, encode) => {
+])('files that git treats as binary are scanned: %s', async (_, encode) => {
   await workspace.commit(clone, { 'a.bin': encode(token()) });
   expect(await push('HEAD:main')).toContain('a.bin adds a GitHub token (finding ');
   await workspace.git(clone, 'rm', '-q', 'a.bin');
@@ -83,7 +83,7 @@ test.each<[string, (secret: string) => Buffer]>([
   expect(await push('HEAD:main')).toBe('accepted');
 });
 
-test('names of files, messages, authors and names of refs are read', async () => {
+test('file names, messages, authors and ref names are scanned', async () => {
   await workspace.commit(clone, { [`keys/${token()}.txt`]: 'a' });
   expect(await push('HEAD:main')).toMatch(
     /a file name in the directory [0-9a-f]{10} adds a GitHub token/,
@@ -105,7 +105,7 @@ test('names of files, messages, authors and names of refs are read', async () =>
   expect(refused).toContain('the name of a ref adds a GitHub token');
 });
 
-test('many objects are read as few are, and what the repository had before is no finding', async () => {
+test('many objects are scanned in batches, and objects that the repository had before are no findings', async () => {
   await scan(false);
   const secret = token();
   const old = Buffer.concat([Buffer.from(`${secret}\0`), randomBytes(20_000)]);

@@ -1,14 +1,14 @@
 import { expect, test } from 'vitest';
-import { secretsIn } from '../../src/repositories/pushes/secrets/find.ts';
+import { findSecrets } from '../../src/repositories/pushes/secrets/find.ts';
 import { KINDS } from '../../src/repositories/pushes/secrets/kinds.ts';
 import { addedLines } from '../../src/repositories/pushes/secrets/scan.ts';
 
-/** Joined here, so that scanners find none of them in this file. */
+/** Joined at run time, so that secret scanners find nothing in this file. */
 const live = (...parts: string[]) => parts.join('');
 
 function kindsIn(text: string): string[] {
   const bytes = Buffer.from(text, 'latin1');
-  return [...secretsIn(bytes, text)].filter((one) => one !== null).map(({ kind }) => kind);
+  return [...findSecrets(bytes, text)].filter((one) => one !== null).map(({ kind }) => kind);
 }
 
 const HEX = '0f1e2d3c4b5a69788796a5b4c3d2e1f0a1b2c3d4e5f60718';
@@ -87,11 +87,11 @@ const SAMPLES: Record<string, string> = {
   'a password in an address': live('https', '://deploy:', 'h8Kq2-vTz9', '@packages.acme.io/simple'),
 };
 
-test('there is a sample of every kind', () => {
+test('every kind has a sample', () => {
   expect(Object.keys(SAMPLES)).toEqual(KINDS.map(({ name }) => name));
 });
 
-test.each(Object.entries(SAMPLES))('%s is found, wherever it stands', (kind, text) => {
+test.each(Object.entries(SAMPLES))('%s is found at any position', (kind, text) => {
   for (const around of [
     (inner: string) => inner,
     (inner: string) => `  token: "${inner}",\n`,
@@ -112,7 +112,7 @@ test.each([
   'postgres://postgres:postgres@localhost:5432/test',
   'postgres://app:h8Kq2-vTz9@db:5432/app',
   'mysql://user:password@mysql.acme.io/app',
-  // biome-ignore lint/suspicious/noTemplateCurlyInString: it is one of a shell.
+  // biome-ignore lint/suspicious/noTemplateCurlyInString: it is a shell variable.
   'https://${USER}:${TOKEN}@github.com/acme/app.git',
   'https://user:pass@example.com/path',
   'https://x-access-token:<token>@github.com/acme/app',
@@ -125,7 +125,7 @@ test.each([
   expect(kindsIn(text)).toEqual([]);
 });
 
-test('no form takes long over a text that begins it again and again', () => {
+test('no pattern is slow on text that repeats its beginning', () => {
   const begin = live('-----BEGIN PRIVATE', ' KEY-----\n');
   const texts = [
     ...Object.values(SAMPLES).flatMap((sample) =>
@@ -137,8 +137,8 @@ test('no form takes long over a text that begins it again and again', () => {
   ];
   for (const text of texts) {
     const begun = process.cpuUsage();
-    for (const _ of secretsIn(Buffer.from(text, 'latin1'), text));
-    // A thousand times what it takes: what can be read in two ways takes twice as long for each.
+    for (const _ of findSecrets(Buffer.from(text, 'latin1'), text));
+    // A thousand times the normal time: ambiguous patterns double their time per repetition.
     expect([text.slice(0, 40), process.cpuUsage(begun).user < 10e6]).toEqual([
       text.slice(0, 40),
       true,
@@ -146,7 +146,7 @@ test('no form takes long over a text that begins it again and again', () => {
   }
 });
 
-test('a text that is made to look like secrets all over takes no time', () => {
+test('text crafted from candidates is scanned in linear time', () => {
   for (const piece of [
     'xoxb-1-',
     'sk-',
@@ -161,9 +161,9 @@ test('a text that is made to look like secrets all over takes no time', () => {
       const text = (piece + between).repeat(Math.ceil(2 ** 20 / (piece.length + between.length)));
       const begun = process.cpuUsage();
       let steps = 0;
-      for (const _ of secretsIn(Buffer.from(text, 'latin1'), text)) steps++;
+      for (const _ of findSecrets(Buffer.from(text, 'latin1'), text)) steps++;
       const { user } = process.cpuUsage(begun);
-      // A hundred times what it takes: what grows with the square of the length would take hours.
+      // A hundred times the normal time: quadratic growth would take hours.
       expect([piece, steps >= 0, user < 20e6]).toEqual([piece, true, true]);
     }
 });
@@ -172,7 +172,7 @@ async function* lines(patch: string) {
   yield* patch.split('\n');
 }
 
-test('lines of a patch are counted off, so that no content passes for a header', async () => {
+test('patch lines are counted, so that file contents cannot be mistaken for a header', async () => {
   const patch = `commit aaaa
 
 diff --git a.txt a.txt

@@ -1,4 +1,4 @@
-/** Branches, tags and commits made in GraphQL, as the stock git sees them. */
+/** Branches, tags and commits created with GraphQL, checked with stock git. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -44,7 +44,7 @@ async function problem(answer: ReturnType<typeof change>): Promise<string> {
 }
 const made = async (input: object) => (await commit(input)).data?.createCommit.commit;
 
-test('branches and tags come and go, and are recorded as pushes', async () => {
+test('creating and deleting branches and tags is recorded as pushes', async () => {
   const { data } = await change('createBranch', { name: 'topic/one' });
   expect(data?.createBranch.repository).toMatchObject({
     branchCount: 2,
@@ -56,7 +56,7 @@ test('branches and tags come and go, and are recorded as pushes', async () => {
     tagCount: 1,
     tags: { nodes: [{ name: 'v1' }] },
   });
-  // Once more changes nothing; elsewhere it is taken.
+  // A repetition changes nothing; at a different commit the name is taken.
   expect((await change('createBranch', { name: 'topic/one' })).errors).toBeUndefined();
   const sha = (await made({ changes: [{ path: 'a.txt', content: 'a\n' }] })).sha;
   expect(await problem(change('createTag', { name: 'v1' }))).toContain('ALREADY_EXISTS');
@@ -86,7 +86,7 @@ test('branches and tags come and go, and are recorded as pushes', async () => {
   );
 });
 
-test('a tag with a message is an annotated one, and says who made it', async () => {
+test('a tag with a message is annotated and names its tagger', async () => {
   const input = { name: 'release/1', from: 'main', message: 'First\n\nwith "all" of <it>' };
   const tags =
     'repository { tagCount tags { nodes { name sha commit { sha } annotation { sha message tagger { name email } } } } }';
@@ -99,7 +99,7 @@ test('a tag with a message is an annotated one, and says who made it', async () 
     commit: { sha: tag.sha },
     annotation: { message: input.message, tagger: { name: 'ada', email: 'ada@example.com' } },
   });
-  // Asked again it changes nothing; with another message the name is taken.
+  // A repetition changes nothing; with a different message the name is taken.
   const again = await change('createTag', input, tags);
   expect(again.data?.createTag.repository.tags.nodes[1]).toEqual(tag);
   for (const message of [undefined, 'other'])
@@ -108,7 +108,7 @@ test('a tag with a message is an annotated one, and says who made it', async () 
     'INVALID_REQUEST message',
   );
 
-  // As the stock git sees it; and what that makes, signed and long.
+  // The tag as stock git reads it; and tags made by stock git, signed and long.
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/made'), 'tagged');
   expect(await workspace.git('tagged', 'cat-file', '-t', 'release/1')).toBe('tag');
   expect(await workspace.git('tagged', 'tag', '-l', '--format=%(contents)', 'release/1')).toBe(
@@ -118,7 +118,7 @@ test('a tag with a message is an annotated one, and says who made it', async () 
   const signed = 'Signed\n-----BEGIN SSH SIGNATURE-----\nU1NIU0lH\n-----END SSH SIGNATURE-----';
   await workspace.git('tagged', 'tag', '-a', '-m', signed, 'signed');
   await workspace.git('tagged', 'tag', '-a', '-m', 'x'.repeat(70_000), 'long');
-  // A tag of a tag of a tag, and one of a tag of a directory.
+  // A tag of a tag of a tag, and a tag of a tag of a directory.
   await workspace.git('tagged', 'tag', '-a', '-m', 'Second', 'outer', 'signed');
   await workspace.git('tagged', 'tag', '-a', '-m', 'Third', 'outermost', 'outer');
   const tree = await workspace.git('tagged', 'rev-parse', 'HEAD^{tree}');
@@ -155,7 +155,7 @@ test('a tag with a message is an annotated one, and says who made it', async () 
   expect(byName.get('long')?.message).toMatch(/x\n\[\d+ more bytes are not shown\]$/);
 });
 
-test('a commit adds, changes and deletes files, which keep their modes', async () => {
+test('a commit adds, changes and deletes files and keeps file modes', async () => {
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/made'), 'made');
   await workspace.commit('made', {
     'run.sh': '#!/bin/sh\n',
@@ -203,7 +203,7 @@ test('a commit adds, changes and deletes files, which keep their modes', async (
   expect(branch.parents).toEqual([head]);
 });
 
-test('the first commit of an empty repository', async () => {
+test('createCommit creates the first commit of an empty repository', async () => {
   const empty = (await ada.gql('{ repository(namespace: "ada", name: "empty") { id } }')).repository
     .id;
   const first = await made({ id: empty, changes: [{ path: 'README.md', content: '# Empty\n' }] });
@@ -212,7 +212,7 @@ test('the first commit of an empty repository', async () => {
   expect(await workspace.git('empty', 'rev-parse', 'main')).toBe(first.sha);
 });
 
-test('the rules of pushes hold, and what is no change is refused', async () => {
+test('the rules for pushes apply, and a commit without changes is rejected', async () => {
   await ada.gql(
     `mutation { setBranchRule(input: { id: "${id}", pattern: "kept" }) { repository { id } } updateRepository(input: { id: "${id}", secretScanning: true }) { repository { id } } }`,
   );

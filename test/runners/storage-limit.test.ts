@@ -1,14 +1,14 @@
-/** Engines whose storage cannot limit a container: it is made without the limit, and so are those after it. */
+/** Engines whose storage has no quotas: the container is created again without one, and later containers at once. */
 import type Docker from 'dockerode';
 import { expect, test } from 'vitest';
-import { openCreation } from '../../src/runners/docker/container.ts';
+import { openContainerCreator } from '../../src/runners/docker/container.ts';
 import { type Engine, EngineError } from '../../src/runners/docker/engine.ts';
-import type { EngineFacts } from '../../src/runners/docker/facts.ts';
+import type { EngineFacts } from '../../src/runners/docker/engine-facts.ts';
 import { RunnerFault } from '../../src/runners/runner.ts';
 
 const image = { id: 'sha256:0', user: '', volumes: [], bytes: 0 };
 
-/** What was asked of an engine that answers a limit with an error. */
+/** @returns for each request to create a container, whether it asked for a quota; the engine answers those with an error */
 async function create(storage: string, message: string) {
   const asked: Docker.ContainerCreateOptions[] = [];
   const engine = {
@@ -20,7 +20,7 @@ async function create(storage: string, message: string) {
       return request({ createContainer } as unknown as Docker);
     },
   } as Engine;
-  const make = openCreation(engine, async () => ({ storage }) as EngineFacts);
+  const make = openContainerCreator(engine, async () => ({ storage }) as EngineFacts);
   for (let round = 0; round < 2; round++) await make({}, image, 2 ** 30);
   return asked.map(({ HostConfig }) => HostConfig?.StorageOpt !== undefined);
 }
@@ -31,10 +31,10 @@ test.each([
     'vfs',
     'error creating aufs mount to /x: Filesystem does not support, or has not enabled quotas',
   ],
-])('storage of the kind %s', async (storage, message) => {
+])('the storage driver %s without quotas', async (storage, message) => {
   expect(await create(storage, message)).toEqual([true, false, false]);
 });
 
-test('any other failure is not taken for it', async () => {
+test('other failures are not mistaken for missing quotas', async () => {
   await expect(create('overlay2', 'no space left on device')).rejects.toThrow(RunnerFault);
 });

@@ -1,4 +1,4 @@
-/** The engine of this machine, and runners on it. The images are those of test/support/base-images.sh. */
+/** The engine of this machine, and runners on it. The images are created by test/support/base-images.sh. */
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -12,7 +12,7 @@ import { type DockerRunnerOptions, openDockerRunner } from '../../src/runners/do
 const run = promisify(execFile);
 
 export const BUSYBOX = 'loam-test/busybox';
-/** As `docker` itself finds it. */
+/** The engine that the `docker` command uses. */
 export const DOCKER: DockerConfig = {
   host: process.env.DOCKER_HOST || 'unix:///var/run/docker.sock',
   named: true,
@@ -23,7 +23,7 @@ export const DOCKER: DockerConfig = {
 export const docker = async (...args: string[]): Promise<string> =>
   (await run('docker', args)).stdout.trim();
 
-/** What a command makes of an image, until it is disposed. */
+/** Runs a command in an image and commits the result as a new image. Disposing it removes the new image. */
 export async function changedImage(from: string, ...command: string[]) {
   const container = await docker('create', from, ...command);
   await docker('start', '--attach', container);
@@ -38,14 +38,14 @@ export async function changedImage(from: string, ...command: string[]) {
   };
 }
 
-/** A runner with a folder of its own, and a grace period of 300 ms. What it made is gone when it is disposed. */
+/** A runner with a folder of its own and a grace period of 300 ms. Disposing it removes all its containers and files. */
 export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-containers-'));
   const given = {
     dir,
     docker: DOCKER,
     graceMs: 300,
-    // No registry is in reach.
+    // No registry is reachable, so pulls are not retried.
     images: { allowed: null, fallback: BUSYBOX, configFolder: dir, times: { tries: 1 } },
     ...options,
   };
@@ -63,7 +63,7 @@ export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
       await runner.sweep(new Set());
       const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
       const label = `label=loam.worker=${worker}`;
-      // Another engine than the machine's own has its own look.
+      // Checks the machine's own engine only.
       expect(await docker('ps', '--all', '--quiet', '--filter', label), 'containers left').toBe('');
       for (const one of [...others, runner]) await one[Symbol.asyncDispose]();
       await rm(dir, { recursive: true, maxRetries: 5 });

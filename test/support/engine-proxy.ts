@@ -1,4 +1,4 @@
-/** Stands before a container engine, on a TCP port of the loopback, and notes what is asked of it. */
+/** A proxy to a container engine, on a TCP port of the loopback. It records and holds requests. */
 import { once } from 'node:events';
 import { request as ask, createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -7,19 +7,19 @@ import { text } from 'node:stream/consumers';
 export type EngineProxy = AsyncDisposable & {
   /** `tcp://…`. */
   host: string;
-  /** What containers of attempts were to be created with, in order. */
+  /** Options of created containers, in order. */
   created: Record<string, never>[];
-  /** Of answers about such paths only the headers pass, and then nothing, as of an engine that is frozen. */
+  /** For matching paths only the headers of the response pass, as if the engine were frozen. */
   held?: RegExp;
-  /** Answers that are held, whose asker waits. */
+  /** Number of held responses whose client still waits. */
   holding: number;
-  /** Breaks off all that is under way. */
+  /** Closes all connections. */
   breakOff(): void;
 };
 
 /**
  * @param socket as `unix://…`
- * @param hasGpus the engine gets no word of the GPUs that containers ask for: as if it had given them
+ * @param hasGpus removes requests for GPUs, as if the engine had granted them
  */
 export async function engineProxy(
   socket: string,

@@ -1,6 +1,6 @@
 /**
- * A registry of images on the loopback, which Docker trusts without TLS there: as much of the distribution
- * specification (github.com/opencontainers/distribution-spec) as pulls need, over images made here.
+ * An image registry on the loopback, where Docker accepts registries without TLS. It implements the parts of the
+ * distribution specification (github.com/opencontainers/distribution-spec) that pulls need.
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -12,28 +12,28 @@ import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 
 export type ImageRegistry = AsyncDisposable & {
-  /** `127.0.0.1:port`, with which names of its images begin. */
+  /** `127.0.0.1:port`, the first part of its image names. */
   host: string;
-  /** Puts an image there. @returns its digest */
+  /** Creates an image. @returns its digest */
   add(repository: string, tag: string, image?: MadeImage): Promise<string>;
-  /** Layers that are under way at this moment. */
+  /** Number of layers that are being sent. */
   sending: number;
-  /** Requests by method and path, in their order. */
+  /** `<method> <path>` of all requests, in order. */
   requests: string[];
-  /** Whom it gives images to. Unset: to all. */
+  /** Required credentials; unset: none. */
   login?: { scheme: 'Basic' | 'Bearer'; username: string; password: string };
-  /** What it does with the bytes of a layer. Unset: sends them. */
+  /** How layers are sent: not at all, interrupted, or slowly; unset: normally. */
   layers?: 'hold' | 'cut' | { bytesPerSecond: number };
-  /** Answers each request with this status. */
+  /** Status of all responses. */
   failing?: number;
-  /** Never answers. */
+  /** Send no responses. */
   mute?: boolean;
 };
 
 export type MadeImage = {
-  /** Path → content, of files that can be executed. Unset: one with random bytes. */
+  /** Path → content of executable files; unset: one file with random bytes. */
   files?: Record<string, Buffer | string>;
-  /** As in the configuration of an image: User, Env, Entrypoint and so on. */
+  /** Fields of the image's configuration: User, Env, Entrypoint and so on. */
   config?: Record<string, unknown>;
   architecture?: string;
 };

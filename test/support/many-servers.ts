@@ -91,7 +91,7 @@ export async function startServers({
   cleanup.defer(() => postgres.stop());
   await migrate(postgres.target);
   // Killed, it is started again.
-  postgres.own(createLog('silent'));
+  postgres.takeOwnership(createLog('silent'));
   const { host, user } = postgres.target;
   const pool = new pg.Pool({ host, user, database: 'loam', max: 3 });
   pool.on('error', () => {});

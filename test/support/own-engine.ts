@@ -1,4 +1,4 @@
-/** A container engine of a test's own, to be killed and started again. It needs root. */
+/** Starts a separate container engine that a test can kill and restart. Needs root. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync } from 'node:fs';
@@ -19,33 +19,33 @@ const run = promisify(execFile);
 
 export type OwnEngine = AsyncDisposable & {
   config: DockerConfig;
-  /** `unix://…`, as the engine's own machine has it. */
+  /** `unix://…`; also reachable here when the engine counts as remote. */
   socket: string;
   docker(...args: string[]): Promise<string>;
-  /** Of its own network, on this machine; unset: it is in another network than this machine. */
+  /** The engine's bridge on this machine; unset: the engine is in another network namespace. */
   bridge?: Bridge;
   kill(signal: 'SIGKILL' | 'SIGTERM'): Promise<void>;
   start(): Promise<void>;
   /**
-   * What it has on the disk about a container now.
-   * @returns writes that again, while it does not run: as if it had been killed before it noted what came since
+   * Saves the engine's stored state of a container.
+   * @returns a function that restores it while the engine is down, as if it had been killed before it stored later changes
    */
   remember(container: string): Promise<() => Promise<void>>;
 };
 
 type Bridge = {
   name: string;
-  /** An address that nobody has. */
+  /** An unused address. */
   free: string;
 };
 
 /**
- * With the image busybox of the shared one.
- * @param sharesNetwork its containers may have the network of this machine; else the engine is in one of its own
- * @param quotas its storage is a Btrfs of 1 GB, of which an engine can limit parts
- * @param remapped its containers have other users of this machine than they see
- * @param args further ones of its command line
- * @param remote as on another machine: it is reached by TCP and TLS, and does not see our temporary files
+ * The engine has the busybox image of the machine's engine.
+ * @param sharesNetwork run in the network namespace of this machine; otherwise in a new one
+ * @param quotas store data on a Btrfs file system of 1 GB, which supports quotas
+ * @param remapped use user namespaces, so that user ids in containers differ from those on the machine
+ * @param args additional arguments of the engine
+ * @param remote behave like an engine on another machine: reached by TCP and TLS, without access to our temporary files
  */
 export async function startOwnEngine({
   liveRestore,
@@ -77,7 +77,7 @@ export async function startOwnEngine({
     if (remapped) args.push('--userns-remap=daemon');
     args.push(...further);
     if (sharesNetwork) args.push(`--bridge=${bridge}`);
-    // Of its own, or it takes the bridge of the machine's.
+    // Without a network namespace it would use the bridge of the machine's engine.
     const inNetwork = sharesNetwork ? [] : ['unshare', '--net'];
     const [program = '', ...words] = [...inNetwork, ...hidden, 'dockerd', ...args, ...tls];
     const log = openSync(at('log'), 'a');
@@ -88,8 +88,8 @@ export async function startOwnEngine({
     const ended = engine && engine.exitCode === null && once(engine, 'exit');
     engine?.kill(signal);
     await ended;
-    // What it runs its containers with dies with it. One that starts takes a dead process that nobody has collected yet,
-    // as some first processes of containers do late, for a living one, by this file.
+    // containerd exits with its engine. By its pid file a starting engine would take a zombie, which the init of a
+    // container may collect late, for a running containerd.
     const file = at('exec/containerd/containerd.pid');
     const pid = await readFile(file, 'utf8').catch(() => '');
     if (pid) await eventually(() => expect(statOf(pid)?.state ?? 'Z').toBe('Z'));
@@ -120,7 +120,7 @@ export async function startOwnEngine({
   const hidden = remote ? inMounts(hide, dir) : remapped ? inMounts(ranges, at('ranges')) : [];
   if (remapped) {
     await writeFile(at('ranges'), 'daemon:231072:65536\n');
-    // They go through it to the files of images.
+    // Mapped users must pass through this folder to reach the files of images.
     await chmod(dir, 0o711);
   }
   const bridge = `loam${process.pid}`;
@@ -128,7 +128,7 @@ export async function startOwnEngine({
   const network = await freeNetwork();
   if (sharesNetwork) {
     await link('add', bridge, 'type', 'bridge');
-    // Nothing is routed there; the engine wants an address.
+    // The engine requires an address, although nothing is routed there.
     await run('ip', ['address', 'add', `${network(1)}/28`, 'dev', bridge]);
     await link('set', bridge, 'up');
   }
@@ -167,16 +167,16 @@ export async function startOwnEngine({
       await kill('SIGTERM');
       if (sharesNetwork) await link('delete', bridge);
       if (quotas) await run('umount', ['--lazy', at('data')]);
-      // One that was killed has left its mounts.
+      // A killed engine leaves its mounts, which `removeTree` unmounts.
       await removeTree(dir);
     },
   };
 }
 
 /**
- * Of 16 addresses that are for documentation alone, and that no other engine of a test has. A machine that is in that
- * network itself has its router among the first 16.
- * @returns gives the address with that number
+ * Finds 16 unused addresses in 192.0.2.0/24, which is reserved for documentation. The first 16 are skipped: on a machine
+ * that uses this network, its router is among them.
+ * @returns a function that returns the address with a number
  */
 async function freeNetwork(): Promise<(number: number) => string> {
   const { stdout: used } = await run('ip', ['-o', 'address']);

@@ -4,7 +4,11 @@ import { type AddressInfo, createServer, type Server, type Socket } from 'node:n
 import { createServer as createTlsServer, type TLSSocket } from 'node:tls';
 import { Webhook } from 'standardwebhooks';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { attempt, type Means, type Message } from '../../src/webhooks/delivery/attempt.ts';
+import {
+  type AttemptDeps,
+  attemptDelivery,
+  type Message,
+} from '../../src/webhooks/delivery/attempt.ts';
 import { type Connector, createConnector } from '../../src/webhooks/delivery/connector.ts';
 import type { Lookup } from '../../src/webhooks/delivery/guard.ts';
 import { createGuard } from '../../src/webhooks/delivery/guard.ts';
@@ -45,11 +49,11 @@ const BODY = '{"id":"evt_1","type":"ping","data":{"text":"ümlaut"}}';
 function send(
   url: string,
   message: Partial<Message> = {},
-  means: Partial<Means> = {},
+  means: Partial<AttemptDeps> = {},
   signal = running.signal,
 ) {
   const whole = { webhookId: 'wh_1', url, secrets: [], id: 'evt_1', body: BODY, ...message };
-  return attempt({ connector, userAgent: 'Loam/test', ...means }, whole, signal);
+  return attemptDelivery({ connector, userAgent: 'Loam/test', ...means }, whole, signal);
 }
 
 /** The last that the receiver got. */

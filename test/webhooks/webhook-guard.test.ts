@@ -2,13 +2,13 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { attempt } from '../../src/webhooks/delivery/attempt.ts';
+import { attemptDelivery } from '../../src/webhooks/delivery/attempt.ts';
 import { type ConnectorOptions, createConnector } from '../../src/webhooks/delivery/connector.ts';
 import {
   addressesIn,
   createGuard,
   type Lookup,
-  lookUp,
+  resolveHost,
   whyNotUrl,
 } from '../../src/webhooks/delivery/guard.ts';
 import { type Authority, makeAuthority, startReceiver } from '../support/webhook-receiver.ts';
@@ -74,10 +74,10 @@ test.each([
   ['https://', 'must be a URL'],
   ['https://[fe80::1%25eth0]/', 'must be a URL'],
   ['https://256.0.0.1/', 'must be a URL'],
-  ['https://ada:secret@public.example/', 'must not hold a user name'],
-  ['https://ada@public.example/', 'must not hold a user name'],
-  ['https://@public.example/', 'must not hold a user name'],
-  ['https://:@public.example', 'must not hold a user name'],
+  ['https://ada:secret@public.example/', 'must not contain a user name'],
+  ['https://ada@public.example/', 'must not contain a user name'],
+  ['https://@public.example/', 'must not contain a user name'],
+  ['https://:@public.example', 'must not contain a user name'],
   // The URL standard takes these, for public.example.
   ['https:public.example', 'must begin with https:// and a host'],
   ['https:/public.example/', 'must begin with https:// and a host'],
@@ -85,8 +85,8 @@ test.each([
   ['https:\\\\public.example\\path', 'must begin with https:// and a host'],
   ['https://public.example\\@elsewhere.example/', 'must begin with https:// and a host'],
   ['https://public.example:0/', 'must name a port'],
-  ['https://public.example/#part', 'must have no fragment'],
-  ['https://public.example/#', 'must have no fragment'],
+  ['https://public.example/#part', 'must not have a fragment'],
+  ['https://public.example/#', 'must not have a fragment'],
   [`https://public.example/${'a'.repeat(2_048)}`, 'must be at most 2048 characters'],
   ['https://localhost/', 'not sent to'],
   ['https://LOCALHOST./', 'not sent to'],
@@ -99,12 +99,12 @@ test.each([
   // Of which kind the address of a name is stays unsaid.
   ...['inside', 'mixed', 'mapped'].map((name) => [
     `https://${name}.example/`,
-    'leads to an address that webhooks are not sent to; the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
+    'resolves to an address that webhooks must not be sent to; the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
   ]),
   ['https://[::ffff:93.184.216.34]/', 'is an IPv4-mapped address'],
 ])('a webhook to %s is not created', async (url, why) => {
   const real = url.toLowerCase().includes('localhost');
-  expect(await whyNotUrl(url ?? '', guard, real ? lookUp : lookup)).toContain(why);
+  expect(await whyNotUrl(url ?? '', guard, real ? resolveHost : lookup)).toContain(why);
 });
 
 test.each([
@@ -163,7 +163,11 @@ describe('nothing is contacted', () => {
     });
     const message = { webhookId: 'wh_1', url, secrets: [], id: 'evt_1', body: '{}' };
     const { signal } = new AbortController();
-    return await attempt({ connector, userAgent: 'test', timeoutMs: 3_000 }, message, signal);
+    return await attemptDelivery(
+      { connector, userAgent: 'test', timeoutMs: 3_000 },
+      message,
+      signal,
+    );
   };
   const connections = () => listeners.reduce((sum, { count }) => sum + count(), 0);
 

@@ -1,10 +1,10 @@
 /** Webhooks as a resource: who may do what, secrets, deliveries, quota, and what becomes of one that is deleted. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { planLimits } from '../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { newId } from '../../src/base/ids.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from '../../src/webhooks/retention.ts';
-import { switchedOff } from '../../src/webhooks/unwanted.ts';
+import { endUnwantedDeliveries } from '../../src/webhooks/unwanted.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
@@ -20,9 +20,9 @@ let bob: Client;
 let count = 0;
 
 beforeAll(async () => {
-  const free = { ...planLimits.unlimited, webhooks: 2 };
+  const free = { ...PLAN_LIMITS.unlimited, webhooks: 2 };
   const webhooks = { allow: ['127.0.0.1'] };
-  app = await startApp({ config: { webhooks, rateLimits: { ...planLimits, free } } });
+  app = await startApp({ config: { webhooks, rateLimits: { ...PLAN_LIMITS, free } } });
   [ada, bob] = [await app.user('ada'), await app.user('bob')];
   for (const name of ['left', 'right'])
     await app.admin.gql(
@@ -431,7 +431,7 @@ describe('a change', () => {
     );
     expect(left.rows).toEqual([{ id: other, ended: 2_501 }]);
     // Nothing is to be ended of a webhook that is on.
-    await switchedOff(app.app.services, id);
+    await endUnwantedDeliveries(app.app.services, id);
     const again = await pool.query(
       `select id from deliveries where id = $1 and status = 'pending'`,
       [other],

@@ -6,8 +6,8 @@ import type { Request as HttpRequest } from 'express';
 import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
 import { AppError, invalid } from '../../base/errors.ts';
-import { answerOf } from '../../platform/web/error-response.ts';
-import { demandWellFormed, parseBody, readBytes } from '../../platform/web/request-body.ts';
+import { toErrorResponse } from '../../platform/web/error-response.ts';
+import { parseBody, readBodyBytes, requireWellFormed } from '../../platform/web/request-body.ts';
 
 type Server = { req: HttpRequest };
 
@@ -22,7 +22,7 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
           throw invalid(null, 'The body must not be compressed');
         const { req } = serverContext;
         // It was read where the query might have been one that is known (`repeated.ts`).
-        req.rawBody ??= await readBytes(req);
+        req.rawBody ??= await readBodyBytes(req);
         const body = req.rawBody as Buffer<ArrayBuffer>;
         const type = headers.get('content-type') ?? '';
         const whole = new fetchAPI.Request(request.url, { method, headers, body, signal });
@@ -52,13 +52,13 @@ function demandJson(params: URLSearchParams): void {
     } catch {
       throw invalid(name, 'is not valid JSON');
     }
-    demandWellFormed(given, { [name]: value });
+    requireWellFormed(given, { [name]: value });
   }
 }
 
 /** An error that no operation has, as an answer: `shown` to the client, with the status and headers of `error`. */
 export function answerError(shown: GraphQLError, error: unknown, { Response }: FetchAPI): Response {
   const { status, headers } =
-    error instanceof AppError ? answerOf(error, '') : { status: 500, headers: {} };
+    error instanceof AppError ? toErrorResponse(error, '') : { status: 500, headers: {} };
   return Response.json({ errors: [shown] }, { status, headers: headers as Record<string, string> });
 }

@@ -1,9 +1,9 @@
 import type { Request, Response } from 'express';
 import type { Caller } from '../../platform/limits/fair-semaphore.ts';
-import type { Allowance, Answer, Reads } from '../../platform/limits/reads.ts';
+import type { Allowance, Answer, AnswerLimiter } from '../../platform/limits/reads.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
-import { address } from '../../platform/web/client-address.ts';
-import { closingOf } from '../../platform/web/connections.ts';
+import { clientAddress } from '../../platform/web/client-address.ts';
+import { closeSignal } from '../../platform/web/connections.ts';
 
 /** Of a request that is answered by `res`. */
 export function contextOf(services: ContextServices, req: Request, res: Response): Context {
@@ -16,7 +16,7 @@ export function contextOf(services: ContextServices, req: Request, res: Response
     allowance: allowanceOf(services, req, res),
     /** Few fields ask for it. Not Yoga's own, which Node does not take for an AbortSignal. */
     get signal() {
-      signal ??= closingOf(res);
+      signal ??= closeSignal(res);
       return signal;
     },
   };
@@ -26,7 +26,11 @@ export function contextOf(services: ContextServices, req: Request, res: Response
  * One for all fields of an answer. An event stream has no end that would give a place back (`reads.ts`): there, a
  * field of an event has one of its own.
  */
-function allowanceOf({ reads }: { reads: Reads }, req: Request, res: Answer): Context['allowance'] {
+function allowanceOf(
+  { reads }: { reads: AnswerLimiter },
+  req: Request,
+  res: Answer,
+): Context['allowance'] {
   let allowance: Allowance | undefined;
   return ({ operation }) => {
     if (operation.operation === 'subscription' || req.path.endsWith('/stream'))
@@ -40,5 +44,5 @@ function callerOf(req: Request): Caller {
   const { viewer } = req;
   return viewer.kind === 'account'
     ? { key: viewer.userId, isAnonymous: false }
-    : { key: `address ${address(req)}`, isAnonymous: true };
+    : { key: `address ${clientAddress(req)}`, isAnonymous: true };
 }

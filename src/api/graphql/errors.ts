@@ -2,15 +2,15 @@
 
 import { type ExecutionResult, GraphQLError } from 'graphql';
 import type { Logger } from '../../base/log.ts';
-import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
+import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
 
 /** Deliberate errors and the client's own mistakes pass; all else is logged and hidden. */
 export function showError(error: unknown, { log }: { log: Logger }): GraphQLError {
   const graphql = error instanceof GraphQLError ? error : undefined;
   const original = graphql?.originalError ?? error;
   if (graphql && (!graphql.originalError || original instanceof GraphQLError)) return graphql;
-  const shown = toPublic(original);
-  if (isUnexpected(original)) log.error({ err: original }, 'unexpected error in GraphQL');
+  const shown = toClientError(original);
+  if (shouldLog(original)) log.error({ err: original }, 'unexpected error in GraphQL');
   return new GraphQLError(shown.message, {
     nodes: graphql?.nodes,
     source: graphql?.source,

@@ -5,7 +5,7 @@ import { gzip } from 'node:zlib';
 import type { Plugin } from 'graphql-yoga';
 import { lazyAsync } from '../../base/lazy-async.ts';
 import { apiHeader } from '../../platform/web/api-header.ts';
-import { matches } from '../../platform/web/send-object.ts';
+import { etagMatches } from '../../platform/web/send-object.ts';
 
 const FIRST_QUERY = `# Everything in Loam that you may see.
 # If you are signed in here (/login), your session
@@ -91,7 +91,7 @@ export const usePage: Plugin = {
     const isProgram = request.headers.has('authorization');
     if (!isForPage || isProgram || url.pathname !== '/graphql') return;
     const { html, packed, headers } = await readPage();
-    if (matches(asked('if-none-match'), headers.etag as string))
+    if (etagMatches(asked('if-none-match'), headers.etag as string))
       return endResponse(new fetchAPI.Response(null, { status: 304, headers }));
     const isPacked = /\bgzip\b(?!;\s*q=0(\.0*)?(,|$))/i.test(asked('accept-encoding'));
     const encoding: Record<string, string> = isPacked ? { 'content-encoding': 'gzip' } : {};

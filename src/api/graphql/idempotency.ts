@@ -73,7 +73,7 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
         if (released || status >= 500) return await claim.release();
         const kept =
           body.length > MAX_KEPT_BYTES ? answerError(show(tooLong), tooLong, fetchAPI) : null;
-        await claim.keep({
+        await claim.store({
           status: kept?.status ?? status,
           headers: lowerCased(kept?.headers ?? headers),
           body: kept ? Buffer.from(await kept.arrayBuffer()) : body,

@@ -17,7 +17,7 @@ import type { Config } from '../../base/config/config.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
-import { MAX_BODY_BYTES, parseBody, readBytes } from '../../platform/web/request-body.ts';
+import { MAX_BODY_BYTES, parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
 import { IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
 import { contextOf } from './context.ts';
 import type { Documents, Prepared } from './documents.ts';
@@ -30,7 +30,7 @@ export function repeatedQueries(services: Deps, documents: Documents): RequestHa
   return async (req, res, next) => {
     const type = isPlain(req) ? typeFor(req.headers.accept) : null;
     if (!type) return next();
-    req.rawBody = await readBytes(req);
+    req.rawBody = await readBodyBytes(req);
     const params = paramsOf(req.rawBody);
     const prepared = params && documents.find(params.query, params.operationName);
     const cost = prepared?.costOf(params?.variables ?? {});

@@ -3,7 +3,7 @@
 import type { GraphQLSchema } from 'graphql';
 import { builder } from '../../platform/schema/builder.ts';
 import type { Context } from '../../platform/schema/context.ts';
-import { lookAtRows } from '../../platform/schema/loaded-rows.ts';
+import { readRowsDirectly } from '../../platform/schema/loaded-rows.ts';
 
 import '../../identity/graphql/namespaces.ts';
 import '../../identity/graphql/accounts.ts';
@@ -35,8 +35,6 @@ import '../../webhooks/graphql/webhooks.ts';
 import '../../webhooks/graphql/mutations.ts';
 import './diagnostics.ts';
 
-export const schema = lookAtRows(demandDiskSpace(builder.toSchema()));
-
 /* What the floor of free disk means for GraphQL, and so for REST, whose writes are mutations. */
 
 /** What ends or removes something frees space, and may be how the operator mends it. */
@@ -54,3 +52,5 @@ function demandDiskSpace(schema: GraphQLSchema): GraphQLSchema {
   }
   return schema;
 }
+
+export const schema = readRowsDirectly(demandDiskSpace(builder.toSchema()));

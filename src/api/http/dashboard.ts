@@ -7,7 +7,7 @@ import { extname, join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import type { Request, RequestHandler, Router } from 'express';
 import express from 'express';
-import { isPage } from '../../platform/web/page.ts';
+import { wantsPage } from '../../platform/web/page.ts';
 import { version } from './diagnostics.ts';
 
 const FOLDER = join(import.meta.dirname, '../../../dist/dashboard');
@@ -74,7 +74,7 @@ export function createDashboard(): Router | null {
   });
   router.use('/assets', serveAssets(join(FOLDER, 'assets')));
   router.use((req, res, next) => {
-    if (!isPage(req)) return next();
+    if (!wantsPage(req)) return next();
     const { viewer } = req;
     // Visitors who are not signed in get the page of `home.ts`, with the link to sign in.
     if (req.path === '/' && viewer.kind !== 'account') return next();

@@ -1,7 +1,7 @@
 /** The page at `/` for visitors who are not signed in. Clients that do not accept HTML get a 404 as JSON. */
 import express, { type RequestHandler, type Router } from 'express';
-import { otherMethod } from '../../platform/web/methods.ts';
-import { escaped, isPage, sendPage } from '../../platform/web/page.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { escapeHtml, sendPage, wantsPage } from '../../platform/web/page.ts';
 import { version } from './diagnostics.ts';
 
 const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
@@ -18,7 +18,7 @@ const body = (username: string | null) => `
     username === null
       ? '<p class="choices"><a class="button primary" href="/login">Sign in</a></p>'
       : `<form method="post" action="/logout">
-    <span>Signed in as <b>${escaped(username)}</b>. GraphQL works here with your rights.</span>
+    <span>Signed in as <b>${escapeHtml(username)}</b>. GraphQL works here with your rights.</span>
     <button>Sign out</button>
   </form>`
   }
@@ -40,10 +40,10 @@ export function createHome(): Router {
     router
       .route(path)
       .get(icon)
-      .all(otherMethod(['GET']));
+      .all(refuseOtherMethods(['GET']));
   router.get('/', (req, res, next) => {
     res.vary('Accept');
-    if (!isPage(req)) return next();
+    if (!wantsPage(req)) return next();
     const { viewer } = req;
     const username = viewer.kind === 'account' ? viewer.username : null;
     res.vary('Cookie');

@@ -7,8 +7,8 @@ import { type Config, ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import {
   type ConnectionLimits,
+  createHttpServer,
   type HeadersFor,
-  openServer,
 } from '../../platform/web/connections.ts';
 
 /** When the server stops, it cuts off requests that are still running after this time. */
@@ -105,7 +105,7 @@ export async function takePort(
   },
 ): Promise<Port> {
   let isUpgrade = (_req: IncomingMessage) => false;
-  const server = openServer(headersFor, limits, (req) => isUpgrade(req));
+  const server = createHttpServer(headersFor, limits, (req) => isUpgrade(req));
   let current = handler;
   server.on('request', (req, res) => current(req, res));
   const address = await listen(server, config, log);

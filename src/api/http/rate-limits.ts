@@ -14,7 +14,7 @@ import { UNLIMITED } from '../../base/config/plans.ts';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { needsCredentials } from '../../identity/http/viewer.ts';
-import { address, network } from '../../platform/web/client-address.ts';
+import { addressNetwork, clientAddress } from '../../platform/web/client-address.ts';
 import { type Counter, openSharedCounts, ownCounter } from './shared-counts.ts';
 
 const WINDOW_SECONDS = 60;
@@ -77,17 +77,17 @@ export async function openRateLimits(
     async refused(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account' || !viewer.failure) return next();
-      await admit(res, `refused ${address(req)}`, 'team');
+      await admit(res, `refused ${clientAddress(req)}`, 'team');
       throw viewer.failure;
     },
     async counted(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account') await admit(res, viewer.credential.id, viewer.plan);
       else if (needsCredentials(req) && req.method !== 'OPTIONS')
-        await admit(res, address(req), 'free');
+        await admit(res, clientAddress(req), 'free');
       // Monitors and preflights carry no credentials. They are never refused, and count in buckets of their own, so that
       // they do not use up the rate of their address.
-      else await admit(res, `open ${address(req)}`, 'free', false);
+      else await admit(res, `open ${clientAddress(req)}`, 'free', false);
       next();
     },
     async headersFor(peer) {
@@ -95,7 +95,7 @@ export async function openRateLimits(
       const setHeader = (name: string, value: number) => {
         headers[name] = value;
       };
-      await admit({ setHeader }, `open ${network(peer)}`, 'free', false);
+      await admit({ setHeader }, `open ${addressNetwork(peer)}`, 'free', false);
       return headers;
     },
     async [Symbol.asyncDispose]() {

@@ -6,15 +6,15 @@ import express, { type ErrorRequestHandler, type Express, type RequestHandler } 
 import { AppError, invalid } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Deps as CallsDeps } from '../../cluster/http.ts';
-import { acceptForwarded, callsRouter } from '../../cluster/http.ts';
+import { acceptForwarded, createCallsRouter } from '../../cluster/http.ts';
 import type { Deps as SignInDeps } from '../../identity/http/sign-in.ts';
 import { signInRouter } from '../../identity/http/sign-in.ts';
 import { identify } from '../../identity/http/viewer.ts';
 import type { Deps as JobsDeps } from '../../jobs/http.ts';
 import { artifactsRouter, logsRouter, streamLogs } from '../../jobs/http.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
-import { wasCutOff } from '../../platform/web/connections.ts';
-import { answerOf, isUnexpected, toPublic } from '../../platform/web/error-response.ts';
+import { wasAnsweredEarly } from '../../platform/web/connections.ts';
+import { shouldLog, toClientError, toErrorResponse } from '../../platform/web/error-response.ts';
 import type { Deps as RepositoriesDeps } from '../../repositories/http.ts';
 import { downloadsRouter, gitRouter } from '../../repositories/http.ts';
 import type { Deps as LfsDeps } from '../../repositories/lfs/http.ts';
@@ -59,7 +59,7 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
   app.use(measured(services.metrics));
   if (services.config.tracing) app.use(traced);
   app.use(requestLog(services.log));
-  app.use(callsRouter(services));
+  app.use(createCallsRouter(services));
   app.use(acceptForwarded(services));
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get(
@@ -167,8 +167,8 @@ const OF_CONTENT = [
 
 export function errorEdge(log: Logger): ErrorRequestHandler {
   return (error, req, res, _next) => {
-    const shown = toPublic(error);
-    if (isUnexpected(error) && !wasCutOff(req))
+    const shown = toClientError(error);
+    if (shouldLog(error) && !wasAnsweredEarly(req))
       log.error(
         { err: error, req: { id: req.id }, ...(req.traceId && { trace_id: req.traceId }) },
         'unexpected error',
@@ -177,7 +177,7 @@ export function errorEdge(log: Logger): ErrorRequestHandler {
     if (res.headersSent) return void res.destroy();
     // A download that was refused late had described its file already.
     for (const name of OF_CONTENT) res.removeHeader(name);
-    const { status, headers, body } = answerOf(shown, req.id);
+    const { status, headers, body } = toErrorResponse(shown, req.id);
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     const { code, message } = body.error;
     // Refused before GraphQL was reached (401, 429): its clients read `errors`.

@@ -7,7 +7,7 @@ import type { Express, Request, RequestHandler } from 'express';
 import express from 'express';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { isPage, sendPage } from '../../platform/web/page.ts';
+import { sendPage, wantsPage } from '../../platform/web/page.ts';
 import { cors, preflights } from './cors.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { requestId } from './request-log.ts';
@@ -39,7 +39,7 @@ export function createStarting(limits: RateLimits, log: Logger): Express {
   app.get('/readyz', (_req, res) => void res.status(503).type('text').send('starting'));
   app.get('/auth/v1/health', (_req, res) => void res.status(503).json({ status: 'degraded' }));
   app.use((req, res) => {
-    if (isPage(req) || isSignIn(req)) return sendPage(res, PAGE, { status: 503 });
+    if (wantsPage(req) || isSignIn(req)) return sendPage(res, PAGE, { status: 503 });
     throw new AppError('internal_error', 'The server is starting: try again in a moment', {
       status: 503,
     });

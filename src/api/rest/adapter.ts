@@ -5,8 +5,8 @@ import express, { type Request, type RequestHandler, type Response, type Router 
 import { demandAccount } from '../../identity/permissions.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
-import { otherMethod } from '../../platform/web/methods.ts';
-import { matches } from '../../platform/web/send-object.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { etagMatches } from '../../platform/web/send-object.ts';
 import { contextOf } from '../graphql/context.ts';
 import type { Endpoint } from './facade.ts';
 import { parameterReader, readBody } from './parameters.ts';
@@ -49,7 +49,7 @@ export function createRest(
         answer(services, endpoint, streams[route.operation]),
       );
     }
-    registered.all(otherMethod(atPath.map(({ route }) => route.method)));
+    registered.all(refuseOtherMethods(atPath.map(({ route }) => route.method)));
   }
   return router;
 }
@@ -101,7 +101,7 @@ function answer(
     res.setHeader('ETag', etag);
     const link = linkHeader(services.urls.base + req.originalUrl, body);
     if (link) res.setHeader('Link', link);
-    if (matches(req.headers['if-none-match'], etag)) return void res.status(304).end();
+    if (etagMatches(req.headers['if-none-match'], etag)) return void res.status(304).end();
     sendJson(res, route.status, text);
   };
 }

@@ -9,7 +9,7 @@ import {
   getNamedType,
   isNonNullType,
 } from 'graphql';
-import { knownOf } from '../../platform/schema/loaded-rows.ts';
+import { rowAccessOf } from '../../platform/schema/loaded-rows.ts';
 
 export function executable(core: GraphQLSchema): GraphQLSchema {
   return mapSchema(core, {
@@ -47,6 +47,6 @@ type Field = GraphQLFieldConfig<unknown, unknown>;
  * what these select, and where a null could hide it the resolver stays.
  */
 function cheaper(field: Field, name: string): Field {
-  const isProperty = knownOf(field).shownProperty === name && isNonNullType(field.type);
+  const isProperty = rowAccessOf(field).shownProperty === name && isNonNullType(field.type);
   return isProperty ? { ...field, resolve: undefined } : field;
 }

@@ -4,7 +4,7 @@ import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import type { Request, RequestHandler } from 'express';
 import { invalid } from '../../base/errors.ts';
-import { parseBody, readBytes } from '../../platform/web/request-body.ts';
+import { parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
 import type { Operation, Parameter } from './operations.ts';
 import type { Route } from './routes.ts';
 import { missing, type Reader, reader } from './wire.ts';
@@ -113,7 +113,7 @@ declare global {
 /** @throws AppError 400, passed on to the error edge. */
 export const readBody: RequestHandler = async (req, _res, next) => {
   if (!mayHaveBody(req)) return next();
-  const bytes = await readBytes(req);
+  const bytes = await readBodyBytes(req);
   if (bytes.length > 0) {
     demandJsonType(req.headers);
     req.rawBody = bytes;

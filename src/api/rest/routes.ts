@@ -166,7 +166,7 @@ export const routes: readonly Route[] = [
     streamedBy: 'stream',
     conflict: [
       'conflict',
-      'Only a running job can be streamed, and this one has the status succeeded; with the header Last-Event-ID: 0 the whole stream is sent',
+      'Only a running job can be streamed, and the status of this job is succeeded; send the header Last-Event-ID: 0 to get the whole stream',
     ],
   },
   {

@@ -1,10 +1,8 @@
 /**
- * Everything that can be set from outside, read once, here and nowhere else.
+ * Configuration, read once from the environment. No other file reads `process.env` for settings.
  *
- * `readConfig` turns the environment into one value with the contradictions already refused;
- * the rest of the program takes parts of it as arguments. To add a variable: a row of `VARIABLES`, a row of the
- * table in docs/configuration.md, a field of `Config`. A wrong value throws `ConfigError`, whose
- * message begins with the variable's name, and the start stops with that line.
+ * To add a variable: a row of `VARIABLES`, a row of the table in docs/configuration.md, a field of `Config`. An invalid
+ * value throws a `ConfigError` whose message begins with the variable's name; the program prints that line and exits.
  */
 import { join } from 'node:path';
 import type { z } from 'zod';
@@ -13,245 +11,265 @@ import {
   CONTAINER_VARIABLES,
   DOCKER_VARIABLES,
   type DockerConfig,
-  dockerOf,
   type EngineConfig,
-  enginesOf,
+  readDockerConfig,
+  readEngineConfigs,
 } from './docker.ts';
 import * as kinds from './kinds.ts';
 import { SECRET_VARIABLES } from './kinds.ts';
-import { FURTHER_OIDC_VARIABLES, type IssuerConfig, issuersOf, OIDC_VARIABLES } from './oidc.ts';
-import { type PlanLimits, planLimits } from './plans.ts';
-import { S3_VARIABLES, type S3Config, s3Of } from './s3.ts';
-import { SSH_VARIABLES, type SshConfig, sshOf } from './ssh.ts';
-import { TRACING_VARIABLES, type TracingConfig, tracingOf, wantsTraces } from './tracing.ts';
+import { type IssuerConfig, NUMBERED_OIDC_VARIABLES, OIDC_VARIABLES, readIssuers } from './oidc.ts';
+import { PLAN_LIMITS, type PlanLimits } from './plans.ts';
+import { readS3Config, S3_VARIABLES, type S3Config } from './s3.ts';
+import {
+  isTracingEnabled,
+  readTracingConfig,
+  TRACING_VARIABLES,
+  type TracingConfig,
+} from './tracing.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
-/** Where artifacts lie. */
-export type StorageConfig = { kind: 'folder'; path: string } | ({ kind: 's3' } & S3Config);
-/** Of a Redis or Valkey. */
+/** Where artifacts are stored. */
+type StorageConfig = { kind: 'folder'; path: string } | ({ kind: 's3' } & S3Config);
+/** Connection to a Redis or Valkey server. */
 export type RedisConfig = {
   host: string;
   port: number;
   db: number;
   username?: string;
   password?: string;
-  /** Present: over TLS. */
+  /** Set: connect with TLS. */
   tls?: object;
 };
 
-/** Where Prometheus asks. */
-export type MetricsConfig = { host: string; port: number };
+/** Address on which git is served over SSH; port 0 takes any free port. */
+type SshConfig = { host: string; port: number };
 
-/** What a process does: answer requests, run jobs, or both. */
+/** Address on which Prometheus scrapes /metrics. */
+type MetricsConfig = { host: string; port: number };
+
+/** `serve` answers requests, `work` runs jobs, `all` does both. */
 export type Role = 'all' | 'serve' | 'work';
 
 export type Config = {
   role: Role;
   host: string;
-  /** 0 takes any free port; `App.urls` then names the real one. */
+  /** 0 takes any free port; `App.urls` has the actual port. */
   port: number;
-  /** How clients reach us, without a trailing slash; unset: from the address listened on. */
+  /** Base URL for clients, without a trailing slash; unset: derived from the listening address. */
   baseUrl?: string;
-  /** Where artifacts are served; unset: `{baseUrl}/artifacts`. */
+  /** Base URL of artifact downloads; unset: `{baseUrl}/artifacts`. */
   artifactUrl?: string;
-  /** How the other servers reach this one, without a trailing slash; unset: at the address listened on. */
+  /** Base URL for the other servers, without a trailing slash; unset: derived from the listening address. */
   internalUrl?: string;
   dataDir: string;
-  /** Where repositories lie: of several servers on one database, in one folder that they share. */
+  /** Folder of repositories. Several servers on one database must share it. */
   repositoriesDir: string;
-  /** 32 bytes for all that is signed and sealed; unset: those of a file in the data folder. */
+  /** 32-byte root key for signing and encryption; unset: read from a file in the data folder. */
   secretKey?: Uint8Array;
   storage: StorageConfig;
-  /** Whether downloads are sent to the storage's own server, where it has an address for them. */
+  /** Whether downloads are redirected to the object storage by a signed link, if the storage supports that. */
   storageRedirect: boolean;
-  /** Bytes that stay free on the data folder's disk; 0 for no floor. */
+  /** Writes are refused when the data folder's disk has fewer free bytes; 0 disables the check. */
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
   runner: 'auto' | 'docker' | 'process';
   docker: DockerConfig;
-  /** In its place, when there are several. */
+  /** Set when a worker drives several engines; used instead of `docker`. */
   engines?: EngineConfig[];
-  /** Of jobs that name none; unset: such a job is a process where it can be one. */
+  /** Image of jobs that name none; unset: such jobs run as processes where the runner allows it. */
   defaultImage?: string;
-  /** What users may name; unset: all of the internet's registries. */
+  /** Images that jobs may name; unset: images of any registry on the internet. */
   images?: AllowedImages;
   containers: {
-    /** A network of the engine that the operator has prepared for jobs. */
+    /** Existing engine network in which jobs run. */
     network?: string;
-    /** Of the engine; unset: its own. */
+    /** Container runtime; unset: the engine's default. */
     runtime?: string;
-    /** Whether an image that wants root gets it, in its container. */
+    /** Whether an image that specifies root runs as root in its container. */
     root: boolean;
   };
-  /** Jobs that run at once on this machine. */
+  /** Maximum number of jobs that run at the same time on this machine. */
   jobSlots: number;
-  /** Fetches, pushes and downloads that run at once. */
+  /** Maximum number of fetches, pushes and downloads at the same time. */
   gitTransfers: number;
-  /** What jobs reach; unset: `internet` where that can be had, else `host`. */
+  /** Network access of jobs; unset: `internet` where that is available, else `host`. */
   jobNetwork?: 'internet' | 'none' | 'host';
-  /** For jobs, when the server is root: both ends belong to it. */
+  /** User ids for jobs, first and last included; used when the server runs as root. */
   jobUids: { first: number; last: number };
-  /** For how long events can be read. */
+  /** Retention of events in days. */
   eventDays: number;
   auditDays: number;
-  /** For how long the store of large files keeps what nobody has, and with it what an upload counts on. */
+  /** Hours for which unreferenced large files are kept, because a running upload may still rely on them. */
   lfsGraceHours: number;
   ssh: SshConfig | 'off';
-  /** Of identities, by which people sign in. */
+  /** OpenID Connect issuers with which users can sign in. */
   issuers: IssuerConfig[];
-  /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
+  /** Proxies whose `X-Forwarded-For` is trusted: a number of hops, or addresses and CIDRs; false: none. */
   trustedProxies: false | number | string[];
-  /** Requests per plan; `off` for trusted networks and benchmarks. */
+  /** Request limits per plan; `off` for trusted networks and benchmarks. */
   rateLimits: PlanLimits | 'off';
-  /** Counts requests for all servers; unset: each server counts its own. */
+  /** Shared request counters of all servers; unset: each server counts its own requests. */
   redis?: RedisConfig;
   webhooks: {
-    /** CIDRs and addresses that webhooks may lead to although they are not public. */
+    /** Non-public addresses and CIDRs to which webhooks may be delivered. */
     allow: string[];
-    /** A PEM file of authorities that may have signed the certificates of receivers, besides those of the system. */
+    /** PEM file of additional certificate authorities for webhook receivers, besides those of the system. */
     authorities?: string;
   };
-  /** Unset: nowhere. */
+  /** Unset: no metrics endpoint. */
   metrics?: MetricsConfig;
-  /** Where spans are sent; unset: there are none. */
+  /** Where spans are exported; unset: tracing is off. */
   tracing?: TracingConfig;
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
 };
 
-/** A fault that the operator has to correct: its message, one line without secrets, is all that is shown. */
+/** An error that the operator has to fix. Its message, one line without secrets, is printed without a stack trace. */
 export class ConfigError extends Error {
   override name = 'ConfigError';
 }
 
-/** Who is the operator unless LOAM_ADMIN says another name; nobody else may take it. */
+/** Default name of the operator. It is reserved, so that nobody else can take it. */
 const OPERATOR = 'admin';
 
 /**
- * Each variable with its default, its meaning and the kind of its value. One that has no default is undefined when it
- * is unset. A test compares the table in docs/configuration.md with this.
+ * Each variable with its default, its meaning and the schema of its value. A variable without a default is undefined when
+ * it is unset. A test compares docs/configuration.md with this table.
  */
 export const VARIABLES = {
   PORT: ['3000', 'TCP port of the HTTP server; 0 takes a free one', kinds.integer(0, 65_535)],
-  HOST: ['127.0.0.1', 'address to listen on', kinds.host],
+  HOST: ['127.0.0.1', 'address that the HTTP server listens on', kinds.host],
   DATABASE_URL: [
     '',
-    'PostgreSQL to use; unset: an embedded one in the data folder',
+    'URL of the PostgreSQL database; unset: an embedded PostgreSQL in the data folder',
     kinds.url('postgres:', 'postgresql:'),
   ],
   LOAM_ROLE: [
     'all',
-    'all, serve (answers requests) or work (runs jobs): for several servers',
+    'all, or with several servers: serve (answers requests) or work (runs jobs)',
     kinds.oneOf('all', 'serve', 'work'),
   ],
   LOAM_INTERNAL_URL: [
     '',
-    'address at which the other servers reach this one; unset: the one listened on',
-    kinds.origin,
+    'base URL at which the other servers reach this one; unset: the listening address',
+    kinds.httpOrigin,
   ],
   LOAM_DATA_DIR: [
     './data',
-    'folder of repositories, artifacts and the embedded database',
+    'folder for repositories, artifacts and the embedded database',
     kinds.folder,
   ],
   LOAM_REPOSITORIES_DIR: [
     '',
-    'folder of repositories, which several servers share; unset: in the data folder',
+    'folder for repositories; several servers on one database must share it; unset: a folder in the data folder',
     kinds.folder,
   ],
   LOAM_SECRET_KEY: [
     '',
-    '32 bytes as base64, for links and secrets; unset: made in the data folder. Servers on one database need the same',
+    'root key for signed links and secrets, 32 bytes as base64; unset: generated in the data folder. Servers on one database need the same key',
     kinds.secretKey,
   ],
   LOAM_STORAGE: [
     '',
-    'where artifacts lie: a folder, or s3://bucket/prefix; unset: in the data folder',
-    kinds.place,
+    'storage of artifacts: a folder, or s3://bucket/prefix; unset: a folder in the data folder',
+    kinds.storageLocation,
   ],
   LOAM_STORAGE_REDIRECT: [
     'off',
-    'on: downloads of artifacts are sent to the S3 server, by signed links',
+    'on: artifact downloads are redirected to the S3 server by signed links',
     kinds.oneOf('on', 'off'),
   ],
-  LOAM_DISK_FLOOR: ['512MiB', 'free disk below which writes are refused; 0 for none', kinds.bytes],
-  LOAM_BASE_URL: ['', 'address clients use; unset: http://HOST:PORT', kinds.origin],
+  LOAM_DISK_FLOOR: [
+    '512MiB',
+    'free disk space below which writes are refused; 0 disables the check',
+    kinds.bytes,
+  ],
+  LOAM_BASE_URL: ['', 'base URL for clients; unset: http://HOST:PORT', kinds.httpOrigin],
   LOAM_ARTIFACT_URL: [
     '',
-    'address that serves artifacts; unset: LOAM_BASE_URL/artifacts',
-    kinds.site,
+    'base URL of artifact downloads; unset: LOAM_BASE_URL/artifacts',
+    kinds.httpUrl,
   ],
-  LOAM_ADMIN: [OPERATOR, 'name of the first user and its namespace', kinds.namespaceName(OPERATOR)],
+  LOAM_ADMIN: [
+    OPERATOR,
+    'name of the first user and of its namespace',
+    kinds.namespaceName(OPERATOR),
+  ],
   LOAM_ADMIN_TOKEN: [
     '',
-    'a token of the first user; unset: the first start makes one and prints it',
+    'token of the first user; unset: the first start generates a token and prints it',
     kinds.token,
   ],
   LOAM_RUNNER: [
     'auto',
-    'what runs jobs: docker, process, or auto: docker for those with an image where an engine answers, else process',
+    'how jobs run: docker, process, or auto (jobs with an image use docker if an engine is available, the others are processes)',
     kinds.oneOf('auto', 'docker', 'process'),
   ],
   ...CONTAINER_VARIABLES,
-  LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine', kinds.integer(1, 1024)],
+  LOAM_JOB_SLOTS: [
+    '4',
+    'maximum number of jobs that run at the same time on this machine',
+    kinds.integer(1, 1024),
+  ],
   LOAM_GIT_TRANSFERS: [
     '32',
-    'fetches, pushes and downloads of files that run at once, and beside them as many transfers of large files',
+    'maximum number of fetches, pushes and file downloads at the same time; the same number applies separately to transfers of large files',
     kinds.integer(1, 10_000),
   ],
   LOAM_JOB_NETWORK: [
     '',
-    'what jobs reach: internet, none or host; unset: internet where slirp4netns works, else host',
+    'network access of jobs: internet, none or host; unset: internet where slirp4netns works, else host',
     kinds.oneOf('internet', 'none', 'host'),
   ],
   LOAM_JOB_UIDS: [
     '60578-61183',
-    'user ids that jobs run under, two for each, when the server is root',
+    'range of user ids for jobs, two for each job slot; used when the server runs as root',
     kinds.uids,
   ],
-  LOAM_EVENT_DAYS: ['30', 'days for which events are kept; 1 to 3650', kinds.integer(1, 3650)],
-  LOAM_AUDIT_DAYS: [
-    '365',
-    'days for which the audit log is kept; 1 to 3650',
-    kinds.integer(1, 3650),
-  ],
+  LOAM_EVENT_DAYS: ['30', 'retention of events in days; 1 to 3650', kinds.integer(1, 3650)],
+  LOAM_AUDIT_DAYS: ['365', 'retention of the audit log in days; 1 to 3650', kinds.integer(1, 3650)],
   LOAM_LFS_GRACE_HOURS: [
     '24',
-    'hours for which the bytes of large files stay that nobody has any more; 1 to 720',
+    'hours for which unreferenced large files are kept; 1 to 720',
     kinds.integer(1, 720),
   ],
-  ...SSH_VARIABLES,
+  LOAM_SSH_PORT: [
+    '2222',
+    'TCP port of git over SSH, shown in ssh_url; 0 takes a free one; off disables SSH',
+    kinds.portOrOff,
+  ],
+  LOAM_SSH_HOST: ['', 'address that SSH listens on; unset: HOST', kinds.host],
   ...OIDC_VARIABLES,
   LOAM_TRUSTED_PROXIES: [
     '',
-    'proxies whose X-Forwarded-For is believed: addresses and CIDRs with commas between, or how many there are',
+    'proxies whose X-Forwarded-For is trusted: addresses and CIDRs separated by commas, or the number of proxies',
     kinds.proxies,
   ],
-  LOAM_RATE_LIMITS: ['', 'JSON that overrides the table of plans, or off', kinds.plans],
+  LOAM_RATE_LIMITS: ['', 'JSON that overrides limits of the plans, or off', kinds.plans],
   LOAM_REDIS_URL: [
     '',
-    'Redis or Valkey that counts requests for all servers; unset: each server counts its own',
+    'URL of a Redis or Valkey that counts requests for all servers; unset: each server counts its own requests',
     kinds.redis,
   ],
   LOAM_WEBHOOK_ALLOW: [
     '',
-    'networks that webhooks may lead to although they are not public: addresses and CIDRs with commas between',
+    'non-public networks to which webhooks may be delivered: addresses and CIDRs separated by commas',
     kinds.networks,
   ],
   LOAM_WEBHOOK_CA: [
     '',
-    'PEM file of further authorities that may have signed certificates of webhooks',
+    'PEM file of additional certificate authorities for webhook receivers',
     kinds.file,
   ],
   LOAM_METRICS_PORT: [
     '',
-    'TCP port of /metrics for Prometheus; 0 takes a free one; unset: there is none',
+    'TCP port of /metrics for Prometheus; 0 takes a free one; unset: no metrics endpoint',
     kinds.integer(0, 65_535),
   ],
-  LOAM_METRICS_HOST: ['127.0.0.1', 'address to listen on for /metrics', kinds.host],
+  LOAM_METRICS_HOST: ['127.0.0.1', 'address that /metrics listens on', kinds.host],
   LOAM_LOG_LEVEL: [
     'info',
-    'fatal, error, warn, info, debug, trace or silent',
+    'log level: fatal, error, warn, info, debug, trace or silent',
     kinds.oneOf('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'),
   ],
 } as const satisfies Table;
@@ -263,30 +281,30 @@ type Value<V> = V extends readonly [infer Fallback, string, infer Kind extends z
 type Values<T> = { [N in keyof T]: Value<T[N]> };
 type Env = Record<string, string | undefined>;
 
-/** Characters of a message or a value. */
-const SHOWN = 200;
+/** Longer values and reasons are truncated to this many characters in messages. */
+const MAX_SHOWN = 200;
 
-/** So that no child inherits them. */
-export function unset(names: readonly string[]): void {
+/** Deletes variables, so that child processes do not inherit them. */
+export function unsetVariables(names: readonly string[]): void {
   for (const name of names) delete process.env[name];
 }
 
-/** @throws ConfigError naming the variable. */
+/** @throws ConfigError that names the variable */
 export function readConfig(env: Env = process.env): Config {
   for (const [name, value] of Object.entries(env)) {
-    const why = whyUnknown(name, value, [...Object.keys(VARIABLES), ...FURTHER_OIDC_VARIABLES]);
-    if (why) throw new ConfigError(`${beginning(name)}: ${why}`);
+    const why = whyUnknown(name, value, [...Object.keys(VARIABLES), ...NUMBERED_OIDC_VARIABLES]);
+    if (why) throw new ConfigError(`${truncate(name)}: ${why}`);
   }
   const values = readValues(env, VARIABLES);
   refuseContradictions(env, values);
   const dataDir = values.LOAM_DATA_DIR;
   const token = values.LOAM_ADMIN_TOKEN;
   const database = values.DATABASE_URL;
-  const docker = dockerOf(
+  const docker = readDockerConfig(
     values.LOAM_RUNNER === 'process' ? {} : readValues(env, DOCKER_VARIABLES),
   );
-  const several = values.LOAM_DOCKER_HOSTS;
-  const place = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
+  const dockerHosts = values.LOAM_DOCKER_HOSTS;
+  const storage = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
   return {
     role: values.LOAM_ROLE,
     host: values.HOST,
@@ -297,7 +315,10 @@ export function readConfig(env: Env = process.env): Config {
     dataDir,
     repositoriesDir: values.LOAM_REPOSITORIES_DIR ?? join(dataDir, 'repositories'),
     secretKey: values.LOAM_SECRET_KEY,
-    storage: place.kind === 's3' ? { ...place, ...s3Of(readValues(env, S3_VARIABLES)) } : place,
+    storage:
+      storage.kind === 's3'
+        ? { ...storage, ...readS3Config(readValues(env, S3_VARIABLES)) }
+        : storage,
     storageRedirect: values.LOAM_STORAGE_REDIRECT === 'on',
     diskFloor: values.LOAM_DISK_FLOOR,
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
@@ -305,7 +326,7 @@ export function readConfig(env: Env = process.env): Config {
     gitTransfers: values.LOAM_GIT_TRANSFERS,
     runner: values.LOAM_RUNNER,
     docker,
-    ...(several && { engines: enginesOf(several, docker) }),
+    ...(dockerHosts && { engines: readEngineConfigs(dockerHosts, docker) }),
     defaultImage: values.LOAM_DEFAULT_IMAGE,
     images: values.LOAM_IMAGES,
     containers: {
@@ -319,19 +340,24 @@ export function readConfig(env: Env = process.env): Config {
     eventDays: values.LOAM_EVENT_DAYS,
     auditDays: values.LOAM_AUDIT_DAYS,
     lfsGraceHours: values.LOAM_LFS_GRACE_HOURS,
-    ssh: sshOf(values),
-    issuers: issuersOf(
+    ssh:
+      values.LOAM_SSH_PORT === 'off'
+        ? 'off'
+        : { host: values.LOAM_SSH_HOST ?? values.HOST, port: values.LOAM_SSH_PORT },
+    issuers: readIssuers(
       (table) => readValues(env, table),
       (name, why) => refusal(name, '', why),
     ),
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
-    rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,
+    rateLimits: values.LOAM_RATE_LIMITS ?? PLAN_LIMITS,
     redis: values.LOAM_REDIS_URL,
     webhooks: { allow: values.LOAM_WEBHOOK_ALLOW ?? [], authorities: values.LOAM_WEBHOOK_CA },
     ...(values.LOAM_METRICS_PORT !== undefined && {
       metrics: { host: values.LOAM_METRICS_HOST, port: values.LOAM_METRICS_PORT },
     }),
-    ...(wantsTraces(env) && { tracing: tracingOf(readValues(env, TRACING_VARIABLES)) }),
+    ...(isTracingEnabled(env) && {
+      tracing: readTracingConfig(readValues(env, TRACING_VARIABLES)),
+    }),
     logLevel: values.LOAM_LOG_LEVEL,
   };
 }
@@ -342,31 +368,36 @@ function readValues<T extends Table>(env: Env, table: T): Values<T> {
   for (const [name, [fallback, , kind]] of Object.entries(table)) {
     const text = env[name] || fallback;
     if (text === '') continue;
-    // It would be part of a folder's name, or of a password.
-    if (text !== text.trim())
-      throw refusal(name, text, 'must have no white space at its beginning or its end');
+    // White space at the ends would become part of a folder name or a password.
+    if (text !== text.trim()) throw refusal(name, text, 'must not begin or end with white space');
     const { data, error } = kind.safeParse(text);
-    if (error) throw refusal(name, text, error.issues[0]?.message ?? 'is refused');
+    if (error) throw refusal(name, text, error.issues[0]?.message ?? 'is invalid');
     values[name] = data;
   }
   return values as Values<T>;
 }
 
-/** @throws ConfigError */
+/** @throws ConfigError if variables contradict each other */
 function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void {
   const fail = (name: keyof typeof VARIABLES, why: string) => {
     throw refusal(name, env[name] || VARIABLES[name][0], why);
   };
   const { LOAM_ROLE, LOAM_JOB_UIDS, LOAM_JOB_SLOTS } = values;
   if (LOAM_ROLE !== 'all' && !values.DATABASE_URL)
-    fail('LOAM_ROLE', 'needs DATABASE_URL: the embedded database is for one server alone');
+    fail('LOAM_ROLE', 'needs DATABASE_URL, because only one server can use the embedded database');
   if (values.LOAM_DOCKER_HOSTS && values.LOAM_RUNNER === 'process')
-    fail('LOAM_DOCKER_HOSTS', 'has engines that LOAM_RUNNER=process does not use');
+    fail('LOAM_DOCKER_HOSTS', 'cannot be combined with LOAM_RUNNER=process, which uses no engines');
   if (LOAM_ROLE !== 'all' && !values.LOAM_STORAGE)
-    fail('LOAM_ROLE', 'needs LOAM_STORAGE: one place for the artifacts of all servers');
+    fail(
+      'LOAM_ROLE',
+      'needs LOAM_STORAGE, because all servers must share the storage of artifacts',
+    );
   const count = LOAM_JOB_UIDS.last - LOAM_JOB_UIDS.first + 1;
   if (process.getuid?.() === 0 && count < 2 * LOAM_JOB_SLOTS)
-    fail('LOAM_JOB_UIDS', `must hold two for each of the ${LOAM_JOB_SLOTS} jobs of LOAM_JOB_SLOTS`);
+    fail(
+      'LOAM_JOB_UIDS',
+      `must have two user ids for each of the ${LOAM_JOB_SLOTS} job slots (LOAM_JOB_SLOTS)`,
+    );
   if (
     values.LOAM_STORAGE?.kind === 's3' &&
     Boolean(env.AWS_ACCESS_KEY_ID) !== Boolean(env.AWS_SECRET_ACCESS_KEY)
@@ -374,47 +405,48 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
     fail('LOAM_STORAGE', 'needs both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or neither');
 }
 
-/** Shows the value, unless it may hold a password. */
+/** The message shows the value unless the value may contain a password. */
 function refusal(name: string, text: string, why: string): ConfigError {
   if (SECRET_VARIABLES.includes(name) || /\/\/[^/]*@/.test(text))
     return new ConfigError(`${name}: ${why}`);
-  const got = text && ` (got ${beginning(JSON.stringify(text))})`;
-  return new ConfigError(`${name}: ${beginning(why)}${got}`);
+  const shownValue = text && ` (got ${truncate(JSON.stringify(text))})`;
+  return new ConfigError(`${name}: ${truncate(why)}${shownValue}`);
 }
 
-/** Enough of it to recognize it. */
-function beginning(text: string): string {
-  return text.length > SHOWN ? `${text.slice(0, SHOWN)}…` : text;
+/** Truncates a text to `MAX_SHOWN` characters. */
+function truncate(text: string): string {
+  return text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)}…` : text;
 }
 
-/* Variables that are set and that nobody reads: most likely one of ours, misspelt. */
+/* Unknown LOAM_ variables are refused, because they are most likely misspelt. */
 
-/** Set beside ours without being meant for us: for the first start's examples, for jobs, and by our own tests. */
-const NOT_OURS = /^LOAM_(TOKEN|ATTEMPT_ID|TEST_\w+)$/;
-/** What Kubernetes and Docker links tell a container of a service that is called loam. */
+/** Variables with our prefix that other programs read: examples in the documentation, jobs, our tests. */
+const FOREIGN_VARIABLE = /^LOAM_(TOKEN|ATTEMPT_ID|TEST_\w+)$/;
+/** Variables that Kubernetes and Docker links set in containers next to a service named loam. */
 const SERVICE_LINK = /^LOAM_(SERVICE_(HOST|PORT)|PORT_\d+_)/;
 
-/** Why a variable of this name is refused, with the known one that was probably meant; undefined when it is not. */
+/** Why the variable is refused, with the most similar known name; undefined if it is accepted. */
 function whyUnknown(
   name: string,
   value: string | undefined,
   known: readonly string[],
 ): string | undefined {
-  if (!name.startsWith('LOAM_') || known.includes(name) || NOT_OURS.test(name)) return undefined;
+  if (!name.startsWith('LOAM_') || known.includes(name) || FOREIGN_VARIABLE.test(name))
+    return undefined;
   if (SERVICE_LINK.test(name) || value?.startsWith('tcp://')) return undefined;
   const [nearest = '', distance = 0] = known
-    .map((one) => [one, editDistance(bare(one), bare(name))] as const)
+    .map((one) => [one, editDistance(withoutPrefix(one), withoutPrefix(name))] as const)
     .sort(([, a], [, b]) => a - b)[0] ?? ['', 0];
   const hint =
-    distance <= Math.max(2, bare(name).length / 3)
+    distance <= Math.max(2, withoutPrefix(name).length / 3)
       ? `did you mean ${nearest}?`
-      : 'docs/configuration.md lists those there are';
+      : 'docs/configuration.md lists all variables';
   return `there is no such variable; ${hint}`;
 }
 
-const bare = (name: string) => name.replace(/^LOAM_/, '');
+const withoutPrefix = (name: string) => name.replace(/^LOAM_/, '');
 
-/** Levenshtein's: how many letters must be changed, added or removed to make one word of the other. */
+/** Levenshtein distance. */
 function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, i) => i);
   for (let i = 1; i <= a.length; i++) {

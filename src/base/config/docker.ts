@@ -1,67 +1,73 @@
-/** The variables of Docker's own programs, which name the container engine, and ours about containers. */
+/** Variables of the Docker command line, which name the container engine, and Loam's own variables about containers. */
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { GPUS } from '../hardware.ts';
-import { engine, engineName, folder, image, images, oneOf, refuse } from './kinds.ts';
+import { engineAddress, engineName, folder, image, images, oneOf, refuse } from './kinds.ts';
 
-/* `LOAM_DOCKER_HOSTS`: the engines of a worker that drives several. */
+/* `LOAM_DOCKER_HOSTS`: the engines of a worker that drives several engines. */
 
-/** One of several engines: its name, its address, and what holds for it alone. */
+/** One entry of `LOAM_DOCKER_HOSTS`. */
 type NamedEngine = {
   name: string;
   host: string;
-  /** A folder with ca.pem, cert.pem and key.pem: then it is reached by TLS. */
+  /** Folder with ca.pem, cert.pem and key.pem; set: connect with TLS. */
   certs?: string;
-  /** A network of it that was prepared for jobs. */
+  /** Existing network of this engine in which jobs run. */
   network?: string;
-  /** Model → how many its machine has. */
+  /** GPU model → number of GPUs on the engine's machine. */
   gpus?: Record<string, number>;
 };
 
-/** Of a machine, which stands in attempts and in names of folders. `local` and the kinds of runner are taken. */
+/** The name is stored in attempts and used in folder names. `local` and the kinds of runner are reserved. */
 const ENGINE_NAME = /^(?!(?:local|docker|process)$)[a-z0-9][a-z0-9-]{0,30}$/;
 
 /** `gpu1=tcp://10.0.0.5:2376?certs=/etc/loam/gpu1&gpus=H100-80GB:8,gpu2=unix:///run/gpu2.sock` */
 const engines = z.string().transform((text, ctx) => {
-  const found: NamedEngine[] = [];
-  for (const one of text.split(',').map((part) => part.trim())) {
-    const [, name = '', host = '', query = ''] = /^([^=]*)=([^?]*)(?:\?(.*))?$/.exec(one) ?? [];
-    const wrong = (why: string) => refuse(ctx, `${JSON.stringify(one)} ${why}`);
+  const parsed: NamedEngine[] = [];
+  for (const entry of text.split(',').map((part) => part.trim())) {
+    const [, name = '', host = '', query = ''] = /^([^=]*)=([^?]*)(?:\?(.*))?$/.exec(entry) ?? [];
+    const wrong = (why: string) => refuse(ctx, `${JSON.stringify(entry)} ${why}`);
     if (!ENGINE_NAME.test(name))
       return wrong(
-        'must begin with a name of small letters, digits and hyphens, and =; not local, docker or process',
+        'must begin with a name and =. A name has lower-case letters, digits and hyphens, and is not local, docker or process',
       );
-    const address = engine.safeParse(host);
-    if (!address.success) return wrong(address.error.issues[0]?.message ?? 'is refused');
-    if (found.some((other) => other.name === name || other.host === address.data))
+    const address = engineAddress.safeParse(host);
+    if (!address.success) return wrong(address.error.issues[0]?.message ?? 'is invalid');
+    if (parsed.some((other) => other.name === name || other.host === address.data))
       return wrong('names an engine a second time');
-    const options = optionsOf(query);
+    const options = parseOptions(query);
     if ('wrong' in options) return wrong(options.wrong);
-    found.push({ name, host: address.data, ...options });
+    parsed.push({ name, host: address.data, ...options });
   }
-  return found;
+  return parsed;
 });
 
 type EngineOptions = Pick<NamedEngine, 'certs' | 'network' | 'gpus'>;
 
-function optionsOf(query: string): EngineOptions | { wrong: string } {
+function parseOptions(query: string): EngineOptions | { wrong: string } {
   const options: EngineOptions = {};
   for (const pair of query.split('&').filter(Boolean)) {
     const [, key = '', value = ''] = /^(\w+)=(.+)$/.exec(pair) ?? [];
     if (key === 'certs' && value.startsWith('/')) options.certs = value;
     else if (key === 'network' && engineName.safeParse(value).success) options.network = value;
     else if (key === 'gpus') {
-      const gpus = gpusOf(value);
-      if (!gpus) return { wrong: 'must have gpus as H100-80GB:8, with a + between several models' };
+      const gpus = parseGpus(value);
+      if (!gpus)
+        return {
+          wrong: 'must have gpus as model:number, such as H100-80GB:8, with a + between models',
+        };
       options.gpus = gpus;
     } else
-      return { wrong: 'may have after a ? only certs=/folder, network=name and gpus=model:number' };
+      return {
+        wrong:
+          'may have after a ? only certs=/folder, network=name and gpus=model:number, separated by &',
+      };
   }
   return options;
 }
 
-function gpusOf(text: string): Record<string, number> | null {
+function parseGpus(text: string): Record<string, number> | null {
   const gpus: Record<string, number> = {};
   for (const part of text.split('+')) {
     const [, model = '', count] = /^([\w-]+):([1-9]\d{0,2})$/.exec(part) ?? [];
@@ -72,74 +78,78 @@ function gpusOf(text: string): Record<string, number> | null {
   return gpus;
 }
 
-/** A container engine with Docker's API. */
+/** Connection to a container engine that implements the Docker API. */
 export type DockerConfig = {
-  /** `unix:///path`, `tcp://host:port`. */
+  /** `unix:///path` or `tcp://host:port`. */
   host: string;
   tlsVerify: boolean;
-  /** A folder with ca.pem, cert.pem and key.pem. */
+  /** Folder with ca.pem, cert.pem and key.pem. */
   certPath?: string;
-  /** Where `docker login` writes what registries know the operator by. */
+  /** Folder of the config.json in which `docker login` stores registry credentials. */
   configFolder: string;
-  /** Set from outside, and not the place where engines usually listen. */
+  /** Whether the operator configured the address; false: the default socket. */
   named: boolean;
 };
 
-/** As the rows of `VARIABLES` in config.ts. */
+/** Same form as `VARIABLES` in config.ts. */
 export const DOCKER_VARIABLES = {
-  DOCKER_HOST: ['', 'the engine; unset: unix:///var/run/docker.sock', engine],
-  DOCKER_TLS_VERIFY: ['', 'any value: TLS, with the files of the next', z.string()],
+  DOCKER_HOST: ['', 'address of the engine; unset: unix:///var/run/docker.sock', engineAddress],
+  DOCKER_TLS_VERIFY: [
+    '',
+    'any value: connect with TLS and the files of DOCKER_CERT_PATH',
+    z.string(),
+  ],
   DOCKER_CERT_PATH: [
     '',
-    'folder with ca.pem, cert.pem and key.pem; unset: with DOCKER_TLS_VERIFY that of DOCKER_CONFIG',
+    'folder with ca.pem, cert.pem and key.pem; unset: the folder of DOCKER_CONFIG if DOCKER_TLS_VERIFY is set',
     folder,
   ],
-  DOCKER_CONFIG: ['', 'folder of config.json, with logins of registries; unset: ~/.docker', folder],
+  DOCKER_CONFIG: ['', 'folder of config.json, with registry logins; unset: ~/.docker', folder],
 } as const;
 
-/** Of ours, about jobs in containers: part of `VARIABLES`. */
+/** Loam's own variables about containers: part of `VARIABLES`. */
 export const CONTAINER_VARIABLES = {
   LOAM_DEFAULT_IMAGE: [
     '',
-    'image for jobs that name none; unset: they are processes, or with LOAM_RUNNER=docker run in buildpack-deps:bookworm-scm',
+    'image of jobs that name none; unset: such jobs run as processes, or in buildpack-deps:bookworm-scm with LOAM_RUNNER=docker',
     image,
   ],
   LOAM_IMAGES: [
     '',
-    'images that jobs may name: patterns with commas between, such as debian,ghcr.io/acme/**; unset: those of registries on the internet',
+    'images that jobs may name: patterns separated by commas, such as debian,ghcr.io/acme/**; unset: images of any registry on the internet',
     images,
   ],
   LOAM_DOCKER_HOSTS: [
     '',
-    'engines of this worker in place of DOCKER_HOST: gpu1=tcp://10.0.0.5:2376?certs=/etc/loam/gpu1,gpu2=unix:///run/gpu2.sock',
+    'several engines for this worker instead of DOCKER_HOST: gpu1=tcp://10.0.0.5:2376?certs=/etc/loam/gpu1,gpu2=unix:///run/gpu2.sock',
     engines,
   ],
   LOAM_DOCKER_NETWORK: [
     '',
-    'network of the engines that you have prepared for jobs; unset: one with rules of ours, or none',
+    'existing engine network in which jobs run; unset: a network that Loam creates with its own rules, or none',
     engineName,
   ],
   LOAM_DOCKER_RUNTIME: [
     '',
-    "runtime of containers, such as runsc; unset: the engine's",
+    "container runtime, such as runsc; unset: the engine's default",
     engineName,
   ],
   LOAM_DOCKER_ROOT: [
     'off',
-    'on: an image that wants root gets it, in its container',
+    'on: an image that specifies root runs as root in its container',
     oneOf('on', 'off'),
   ],
 } as const;
 
 const SOCKET = 'unix:///var/run/docker.sock';
 
-/** One of several. */
+/** One of several engines. */
 export type EngineConfig = DockerConfig & {
-  /** Of its machine, unless that is ours. */
+  /** Name of the engine's machine, unless the engine runs on this machine. */
   name: string;
-  /** That the operator has prepared for jobs there. */
+  /** Existing network of this engine in which jobs run. */
   network?: string;
-  /** Model → how many its machine has; unset: none, unless it is ours. */
+  /** GPU model → number of GPUs; unset: none, unless the engine runs on this machine. */
   gpus?: Readonly<Record<string, number>>;
 };
 
@@ -150,7 +160,7 @@ type Values = {
   DOCKER_CONFIG?: string;
 };
 
-export function dockerOf(values: Values): DockerConfig {
+export function readDockerConfig(values: Values): DockerConfig {
   const host = values.DOCKER_HOST;
   const tlsVerify = Boolean(values.DOCKER_TLS_VERIFY);
   const configFolder = values.DOCKER_CONFIG ?? join(homedir(), '.docker');
@@ -158,14 +168,17 @@ export function dockerOf(values: Values): DockerConfig {
     host: host ?? SOCKET,
     named: host !== undefined,
     tlsVerify,
-    // As Docker's own programs do.
+    // The Docker command line looks for the certificates in the same places.
     certPath: values.DOCKER_CERT_PATH ?? (tlsVerify ? configFolder : undefined),
     configFolder,
   };
 }
 
-/** Docker's own variables say of each what it does not say itself. */
-export function enginesOf(named: readonly NamedEngine[], common: DockerConfig): EngineConfig[] {
+/** Docker's own variables are the defaults of each engine. */
+export function readEngineConfigs(
+  named: readonly NamedEngine[],
+  common: DockerConfig,
+): EngineConfig[] {
   return named.map(({ name, host, certs, network, gpus }) => ({
     ...common,
     name,

@@ -1,55 +1,56 @@
 /**
- * Secrets in the environment of processes. /proc shows each process's environment to whoever has its user, and an
- * unconfined job of a server that is not root has the same as we.
+ * Removes secrets from the environment of this process. /proc shows the environment of a process to every process of the
+ * same user. When the server does not run as root, unconfined jobs have its user.
  */
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs';
-import { unset } from './config.ts';
+import { unsetVariables } from './config.ts';
 import { SECRET_VARIABLES } from './kinds.ts';
 
 /**
- * Takes the secrets out of our own environment, once they have been read: the variables, which our children would
- * inherit, and the memory of the process that /proc shows. Linux alone; elsewhere only the variables.
+ * Removes the secrets after the configuration has been read: the variables, which child processes would inherit, and on
+ * Linux also the memory that /proc/self/environ shows.
  */
-export function forgetSecrets(): void {
-  unset(SECRET_VARIABLES);
+export function eraseSecrets(): void {
+  unsetVariables(SECRET_VARIABLES);
   try {
-    // Fields 50 and 51, where the kernel has laid the environment down (proc(5)); the second holds a name.
+    // Fields 50 and 51 of proc(5) are the bounds of the environment; index 47 counts from the third field, because the
+    // second is a program name that may contain spaces.
     const stat = readFileSync('/proc/self/stat', 'utf8');
     const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
     const start = Number(fields[47]);
     const environ = readFileSync('/proc/self/environ');
     const memory = openSync('/proc/self/mem', 'r+');
     try {
-      for (const { from, to } of secretsIn(environ))
+      for (const { from, to } of findSecrets(environ))
         writeSync(memory, Buffer.alloc(to - from), 0, to - from, start + from);
     } finally {
       closeSync(memory);
     }
   } catch {
-    // `exposedSecrets` lists what can still be read.
+    // `exposedSecrets` lists the secrets that are still readable.
   }
 }
 
-/** Which of them a process shows that has our user: ourselves, and those that started us, such as npm. */
-export function exposedSecrets(): { name: string; pid: number; program: string }[] {
-  const found: { name: string; pid: number; program: string }[] = [];
+/** Secrets that are readable in this process and in its parents of the same user, such as npm. */
+export function findExposedSecrets(): { name: string; pid: number; program: string }[] {
+  const exposed: { name: string; pid: number; program: string }[] = [];
   for (let pid = process.pid; pid > 0; ) {
     try {
       const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
       const program = stat.slice(stat.indexOf('(') + 1, stat.lastIndexOf(')'));
-      for (const { name } of secretsIn(readFileSync(`/proc/${pid}/environ`)))
-        found.push({ name, pid, program });
+      for (const { name } of findSecrets(readFileSync(`/proc/${pid}/environ`)))
+        exposed.push({ name, pid, program });
       pid = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]);
     } catch {
-      // It belongs to another user, and so is hidden from jobs as well; processes above it rarely belong to ours again.
+      // The parent belongs to another user, so jobs cannot read it either. Its own parents rarely have our user.
       break;
     }
   }
-  return found;
+  return exposed;
 }
 
-/** The values, by their places in a block of `NAME=value` entries that end with a zero each. */
-function* secretsIn(environ: Buffer): Generator<{ name: string; from: number; to: number }> {
+/** Values of secrets as byte ranges of a block of zero-terminated `NAME=value` entries. */
+function* findSecrets(environ: Buffer): Generator<{ name: string; from: number; to: number }> {
   for (let at = 0; at < environ.length; ) {
     const zero = environ.indexOf(0, at);
     const end = zero < 0 ? environ.length : zero;

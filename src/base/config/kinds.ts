@@ -1,14 +1,14 @@
 /**
- * The kinds of values that variables take, as schemas from their text. The message of each completes the name of a
- * variable: "PORT: must be a whole number from 0 to 65535".
+ * Schemas that parse the text of a variable. Each error message completes the variable's name:
+ * "PORT: must be a whole number from 0 to 65535".
  */
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { allowedImages } from '../image-reference.ts';
-import { whyNotName } from '../names.ts';
+import { parseAllowedImages } from '../image-reference.ts';
+import { namespaceNameError } from '../names.ts';
 import { OIDC_SECRETS } from './oidc.ts';
-import { planLimits, withOverrides } from './plans.ts';
+import { overrideLimits, PLAN_LIMITS } from './plans.ts';
 
 export function refuse(ctx: z.RefinementCtx, message: string): never {
   ctx.addIssue({ code: 'custom', message });
@@ -24,7 +24,7 @@ export function integer(min: number, max: number) {
     .pipe(z.number().min(min, must).max(max, must));
 }
 
-/** A port to listen on, of which 0 takes any free one, or none. */
+/** A port to listen on, 0 for any free port, or `off`. */
 export const portOrOff = z.union([z.literal('off'), integer(0, 65_535)], {
   error: 'must be off, or a whole number from 0 to 65535',
 });
@@ -33,11 +33,11 @@ export function oneOf<const T extends readonly string[]>(...values: T) {
   return z.enum(values, `must be one of ${values.join(', ')}`);
 }
 
-/** With what is made in the folder still below the 4,096 bytes of the kernel. */
+/** Leaves room below the kernel's limit of 4,096 bytes for the names of files in the folder. */
 const MAX_PATH = 3_000;
 const UNITS = ['', 'KiB', 'MiB', 'GiB', 'TiB'];
 
-/** Bytes, as a number with a unit. */
+/** A number of bytes with an optional unit. */
 export const bytes = z
   .string()
   .regex(
@@ -50,7 +50,7 @@ export const bytes = z
   })
   .pipe(z.number().max(Number.MAX_SAFE_INTEGER, 'must be less than 8192TiB'));
 
-/** To listen on: a name, or an address, of IPv6 also with a zone. */
+/** A host name or address to listen on. An IPv6 address may have a zone. */
 export const host = z.string().regex(/^[\w.:%-]{1,253}$/, 'must be a host name or an address');
 
 const path = z
@@ -60,11 +60,11 @@ const path = z
     `must be a path of at most ${MAX_PATH} bytes`,
   );
 
-/** As an absolute path. */
+/** Resolves the path to an absolute path. */
 export const folder = path.transform((text) => resolve(text));
 export const file = folder;
 
-/** Its text, without slashes at the end. */
+/** The text without trailing slashes. */
 export function url(...protocols: string[]) {
   const beginnings = protocols.map((protocol) => `${protocol}//`);
   return z
@@ -77,64 +77,67 @@ export function url(...protocols: string[]) {
     .transform((text) => text.replace(/\/+$/, ''));
 }
 
-/** It takes the operator's own program and keys. */
+/** ssh:// is refused, because it would need an ssh program and the operator's keys. */
 const NO_SSH =
   'cannot be ssh://; forward the socket of the engine (ssh -N -L /run/gpu1.sock:/var/run/docker.sock gpu1) and name it as unix:///run/gpu1.sock';
 
-/** A container engine. */
-export const engine = z
+/** Address of a container engine. */
+export const engineAddress = z
   .string()
   .refine((text) => !text.startsWith('ssh:'), { error: NO_SSH, abort: true })
   .pipe(url('unix:', 'tcp:'));
 
-/** Of a container; whether there is such a one shows when it is used. */
+/** Name of an image. Whether the image exists is found out when it is used. */
 export const image = z
   .string()
-  .regex(/^[\w][\w.:/@-]{0,511}$/, 'must be the name of an image, such as debian:12');
+  .regex(/^[\w][\w.:/@-]{0,511}$/, 'must be an image name, such as debian:12');
 
-/** Of images that jobs may name. */
+/** Patterns of the images that jobs may name. */
 export const images = z.string().transform((text, ctx) => {
-  const allowed = allowedImages(text.split(',').map((one) => one.trim()));
+  const allowed = parseAllowedImages(text.split(',').map((entry) => entry.trim()));
   if (!('wrong' in allowed)) return allowed;
-  return refuse(ctx, `${JSON.stringify(allowed.wrong)} is not the pattern of an image`);
+  return refuse(ctx, `${JSON.stringify(allowed.wrong)} is not a valid image pattern`);
 });
 
-/** Of what an engine has: a network, a runtime. */
+/** Name of an engine's network or runtime. */
 export const engineName = z
   .string()
-  .regex(/^[\w][\w.:-]{0,127}$/, 'must be a name of letters, digits, dots and hyphens');
+  .regex(
+    /^[\w][\w.:-]{0,127}$/,
+    'must be at most 128 letters, digits, underscores, dots, colons and hyphens',
+  );
 
-/** An address of the web to which paths are appended, in ASCII, because it stands in headers. */
-export const site = url('http:', 'https:')
+/** A base URL for the web. It is converted to ASCII, because it is used in headers. */
+export const httpUrl = url('http:', 'https:')
   .transform((text) => new URL(text))
   .refine(({ username, password }) => !username && !password, {
-    error: 'must not hold a user name or a password',
+    error: 'must not contain a user name or a password',
     abort: true,
   })
-  .refine(({ search, hash }) => !search && !hash, 'must have nothing from a ? or a # on')
+  .refine(({ search, hash }) => !search && !hash, 'must not contain ? or #')
   .transform(({ href }) => href.replace(/\/+$/, ''));
 
-/** One of our own: our paths begin at the root of a host. */
-export const origin = site.refine(
+/** A base URL without a path, because Loam's paths begin at the root of a host. */
+export const httpOrigin = httpUrl.refine(
   (text) => new URL(text).pathname === '/',
-  'must end after the host or port: Loam needs a host name of its own',
+  'must not have a path, because Loam needs a host name of its own',
 );
 
-/** `redis://user:password@host:port/database`, of which all but the host may be left out. */
+/** `redis://user:password@host:port/database`; only the host is required. */
 export const redis = url('redis:', 'rediss:').transform((text, ctx) => {
   const { protocol, hostname, port, pathname, search, hash, username, password } = new URL(text);
   const [path, db = 0] = /^(?:\/(\d{1,4}))?$/.exec(pathname) ?? [];
   if (!hostname || path === undefined || search || hash)
     return refuse(
       ctx,
-      'must be such as redis://host:6379/0, with the number of a database at its end',
+      'must be a URL such as redis://host:6379/0, where the path is the number of a database',
     );
-  if (username && !password) return refuse(ctx, 'must have a password where it has a user name');
+  if (username && !password) return refuse(ctx, 'must have a password if it has a user name');
   let decoded: string[];
   try {
     decoded = [username, password].map(decodeURIComponent);
   } catch {
-    return refuse(ctx, 'must have each % of its user name and password written as %25');
+    return refuse(ctx, 'must be percent-encoded: write % in the user name or password as %25');
   }
   return {
     host: hostname.replace(/^\[(.*)\]$/, '$1'),
@@ -146,12 +149,13 @@ export const redis = url('redis:', 'rediss:').transform((text, ctx) => {
   };
 });
 
-/** A folder, or a bucket of S3 and what stands before all keys. */
-export const place = path.transform((text, ctx) => {
+/** A folder, or an S3 bucket with an optional key prefix. */
+export const storageLocation = path.transform((text, ctx) => {
   if (!text.includes('://')) return { kind: 'folder' as const, path: resolve(text) };
   const [, bucket, prefix = ''] =
     /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(.*))?$/.exec(text) ?? [];
-  if (!bucket) return refuse(ctx, 'must be a folder, or s3:// with the name of a bucket');
+  if (!bucket)
+    return refuse(ctx, 'must be a folder or s3://bucket/prefix with a valid bucket name');
   const parts = prefix.split('/').filter(Boolean);
   if (!parts.every((part) => /^[\w.-]+$/.test(part) && !/^\.+$/.test(part)))
     return refuse(ctx, 'must have a prefix of letters, digits, hyphens, dots and slashes');
@@ -165,76 +169,82 @@ export const secretKey = z
     'must be 32 bytes as base64, such as `openssl rand -base64 32` prints',
   )
   .transform((text) => Buffer.from(text, 'base64'))
-  // A placeholder, such as 43 times A.
+  // Refuses placeholders, such as 43 times A.
   .refine(
     (key) => new Set(key).size > 1,
-    'must be random, and its bytes are all the same: take what `openssl rand -base64 32` prints',
+    'must be random, but all its bytes are equal: use the output of `openssl rand -base64 32`',
   );
 
-/** What a header can carry. */
+/** Restricted to characters that are valid in a header. */
 export const token = z
   .string()
   .min(16, 'must be at least 16 characters long')
-  .regex(/^[\x21-\x7e]{16,1024}$/, 'must be at most 1024 letters, digits and signs of ASCII');
+  .regex(
+    /^[\x21-\x7e]{16,1024}$/,
+    'must be at most 1024 printable ASCII characters without spaces',
+  );
 
-/** Of AWS, or of a server that goes by its names: a part of a host's name. */
+/** A region of AWS or of an S3-compatible server. It becomes part of a host name. */
 export const region = z
   .string()
   .regex(/^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/i, 'must be letters, digits and hyphens');
 
-/** A part of a credential that others made. */
+/** A part of a credential that another service issued. */
 export const credential = z
   .string()
-  .regex(/^[\x21-\x7e]+$/, 'must be letters, digits and signs of ASCII');
+  .regex(/^[\x21-\x7e]+$/, 'must be printable ASCII characters without spaces');
 
-/** Of a namespace. `own` is reserved, so that nobody else takes it. */
+/** Name of a namespace. `own` is accepted although it is reserved. */
 export function namespaceName(own: string) {
   return z.string().superRefine((name, ctx) => {
-    const fault = name === own ? null : whyNotName(name);
+    const fault = name === own ? null : namespaceNameError(name);
     if (fault) refuse(ctx, fault);
   });
 }
 
-/** The last one that is no special value to the kernel. */
+/** 2 ** 32 - 1 has a special meaning in the kernel. */
 const MAX_UID = 2 ** 32 - 2;
 
 export const uids = z.string().transform((text, ctx) => {
   const [, first = 0, last = 0] = (/^(\d{1,10})-(\d{1,10})$/.exec(text) ?? []).map(Number);
   if (first < 1 || last <= first || last > MAX_UID)
-    return refuse(ctx, `must be two numbers from 1 to ${MAX_UID} with a hyphen between them`);
+    return refuse(ctx, `must be a range first-last of user ids from 1 to ${MAX_UID}`);
   return { first, last };
 });
 
-/** The names that Express has for networks, written out, because the process that serves SSH takes only addresses. */
+/** Names of networks that Express knows, resolved here because the SSH process accepts only addresses. */
 const NAMED_NETWORKS = new Map([
   ['loopback', ['127.0.0.0/8', '::1']],
   ['linklocal', ['169.254.0.0/16', 'fe80::/10']],
   ['uniquelocal', ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7']],
 ]);
 
-/** How many, or which addresses and CIDRs. */
+/** A number of proxies, or their addresses and CIDRs. */
 export const proxies = z.string().transform((text, ctx) => {
   if (/^\d+$/.test(text))
     return Number(text) <= 10 ? Number(text) : refuse(ctx, 'must be at most 10');
-  const all = text.split(',').flatMap((one) => NAMED_NETWORKS.get(one.trim()) ?? one.trim());
-  for (const one of all)
-    if (!isNetwork(one))
+  const entries = text
+    .split(',')
+    .flatMap((entry) => NAMED_NETWORKS.get(entry.trim()) ?? entry.trim());
+  for (const entry of entries)
+    if (!isNetwork(entry))
       return refuse(
         ctx,
-        `${JSON.stringify(one)} is no address, no CIDR and none of ${[...NAMED_NETWORKS.keys()].join(', ')}`,
+        `${JSON.stringify(entry)} is not an address, a CIDR or one of ${[...NAMED_NETWORKS.keys()].join(', ')}`,
       );
-  return all;
+  return entries;
 });
 
-/** As addresses and CIDRs. */
+/** Addresses and CIDRs. */
 export const networks = z.string().transform((text, ctx) => {
-  const all = text.split(',').map((one) => one.trim());
-  for (const one of all)
-    if (!isNetwork(one)) return refuse(ctx, `${JSON.stringify(one)} is no address and no CIDR`);
-  return all;
+  const entries = text.split(',').map((entry) => entry.trim());
+  for (const entry of entries)
+    if (!isNetwork(entry))
+      return refuse(ctx, `${JSON.stringify(entry)} is not an address or a CIDR`);
+  return entries;
 });
 
-/** Without a zone, and not all addresses: Express takes neither, and a guard that lets all pass is none. */
+/** An address or CIDR. Zones and /0 are refused: Express accepts neither, and an allow list of all addresses protects nothing. */
 function isNetwork(text: string): boolean {
   const [address = '', bits, ...more] = text.split('/');
   const max = { 0: 0, 4: 32, 6: 128 }[isIP(address)] ?? 0;
@@ -242,11 +252,11 @@ function isNetwork(text: string): boolean {
   return bits === undefined || (/^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= max);
 }
 
-/** The table of plans with some numbers replaced, or `off`. */
+/** JSON with limits that override the table of plans, or `off`. */
 export const plans = z.string().transform((text, ctx) => {
   if (text === 'off') return text;
   try {
-    return withOverrides(planLimits, JSON.parse(text));
+    return overrideLimits(PLAN_LIMITS, JSON.parse(text));
   } catch (error) {
     return refuse(
       ctx,
@@ -255,7 +265,7 @@ export const plans = z.string().transform((text, ctx) => {
   }
 });
 
-/** Their values are never shown. */
+/** Variables whose values are never shown. */
 export const SECRET_VARIABLES: readonly string[] = [
   'DATABASE_URL',
   'LOAM_ADMIN_TOKEN',

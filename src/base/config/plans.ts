@@ -1,31 +1,31 @@
-/** What each plan allows: one table for rate limits and quotas (spec section 8, decisions section 6). */
+/** Rate limits and quotas of each plan, in one table. */
 import type { Plan } from '../../../prisma/generated/enums.ts';
 
-export type Limits = {
-  /** Requests a minute and credential; shown in `X-RateLimit-Limit`. */
+type Limits = {
+  /** Requests per minute and credential; shown in `X-RateLimit-Limit`. */
   perMinute: number;
-  /** Requests a second and credential. */
+  /** Requests per second and credential. */
   perSecond: number;
   repositories: number;
   /** Bytes of all repositories and artifacts of a namespace. */
   storageBytes: number;
-  /** Jobs of a namespace that are queued or running. */
+  /** Queued and running jobs of a namespace. */
   activeJobs: number;
   webhooks: number;
-  /** Bytes of text (UTF-8, with line ends) that the log of one job may hold. */
+  /** Bytes (UTF-8, with line ends) in the log of one job. */
   logBytes: number;
-  /** Lines that it may hold. */
+  /** Lines in the log of one job. */
   logLines: number;
 };
 export type PlanLimits = Record<Plan, Limits>;
 
 const GiB = 2 ** 30;
-/** Large enough to never bind, small enough to be shown as an integer (decisions section 2). */
+/** Larger than any real use, and still valid as a GraphQL Int. */
 export const UNLIMITED = 1_000_000;
 
 const LARGEST_LOG = { logBytes: 10 * GiB, logLines: 200_000_000 };
 
-export const planLimits: PlanLimits = {
+export const PLAN_LIMITS: PlanLimits = {
   free: limits(60, 10, {
     repositories: 100,
     storageBytes: 10 * GiB,
@@ -54,7 +54,7 @@ export const planLimits: PlanLimits = {
     storageBytes: Number.MAX_SAFE_INTEGER,
     activeJobs: UNLIMITED,
     webhooks: UNLIMITED,
-    // Bounded all the same: a job that prints in a loop would fill the operator's own disk.
+    // Even this plan has a limit, because a job that prints in a loop would fill the operator's disk.
     ...LARGEST_LOG,
   }),
 };
@@ -68,15 +68,16 @@ function limits(
 }
 
 /**
- * The table with some numbers replaced, as `{"free": {"perMinute": 120}}`.
- * @throws Error naming the plan or limit that does not exist, or the number that is none.
+ * Returns the table with some limits replaced, such as `{"free": {"perMinute": 120}}`.
+ * @throws Error that names the unknown plan or limit, or the invalid number
  */
-export function withOverrides(table: PlanLimits, overrides: unknown): PlanLimits {
-  if (!isRecord(overrides)) throw new Error('must be an object of plans');
+export function overrideLimits(table: PlanLimits, overrides: unknown): PlanLimits {
+  if (!isRecord(overrides)) throw new Error('must be a JSON object of plans');
   const result = structuredClone(table);
   for (const [plan, numbers] of Object.entries(overrides)) {
     const row = result[plan as Plan];
-    if (!Object.hasOwn(result, plan)) throw new Error(`no plan is called ${JSON.stringify(plan)}`);
+    if (!Object.hasOwn(result, plan))
+      throw new Error(`has an unknown plan ${JSON.stringify(plan)}`);
     if (!isRecord(numbers)) throw new Error(`"${plan}" must be an object of limits`);
     for (const [name, value] of Object.entries(numbers)) {
       if (!Object.hasOwn(row, name))

@@ -1,6 +1,6 @@
 /**
- * Where traces are sent: the usual variables of OpenTelemetry, read where one of the endpoints is set. Those of the
- * exporter's connection (OTEL_EXPORTER_OTLP_TIMEOUT, …_COMPRESSION, …_CERTIFICATE) it reads itself.
+ * Where traces are exported: the standard OpenTelemetry variables, read when one of the endpoints is set. The exporter
+ * itself reads the variables of its connection (OTEL_EXPORTER_OTLP_TIMEOUT, …_COMPRESSION, …_CERTIFICATE).
  */
 import { z } from 'zod';
 import * as kinds from './kinds.ts';
@@ -15,20 +15,20 @@ const SAMPLERS = [
 ] as const;
 
 export type TracingConfig = {
-  /** To which spans are posted. */
+  /** Spans are posted to this URL. */
   url: string;
-  /** May hold credentials. */
+  /** May contain credentials. */
   headers: Record<string, string>;
-  /** Of this process: `service.name` and more. */
+  /** Resource attributes of this process, such as `service.name`. */
   resource: Record<string, string>;
   sampler: (typeof SAMPLERS)[number];
-  /** Of the traces, for the samplers by ratio: 0 to 1. */
+  /** Ratio of sampled traces, 0 to 1, for the samplers that use a ratio. */
   ratio: number;
 };
 
-/** `name=value` with commas between, each part percent-encoded. */
+/** `name=value` pairs separated by commas, each part percent-encoded. */
 const pairs = z.string().transform((text, ctx) => {
-  const found: Record<string, string> = {};
+  const parsed: Record<string, string> = {};
   for (const pair of text.split(',')) {
     const at = pair.indexOf('=');
     try {
@@ -36,17 +36,17 @@ const pairs = z.string().transform((text, ctx) => {
       const [name, value] = [pair.slice(0, at), pair.slice(at + 1)].map((part) =>
         decodeURIComponent(part.trim()),
       );
-      found[name ?? ''] = value ?? '';
+      parsed[name ?? ''] = value ?? '';
     } catch {
-      ctx.addIssue({ code: 'custom', message: 'must be such as name=value,name=value' });
+      ctx.addIssue({ code: 'custom', message: 'must be pairs such as name=value,name=value' });
       return z.NEVER;
     }
   }
-  return found;
+  return parsed;
 });
 
 const endpoint = kinds.url('http:', 'https:');
-/** The one that we speak. A collector that listens for it listens on port 4318. */
+/** The only supported protocol. Collectors accept it on port 4318 by default. */
 const protocol = kinds.oneOf('http/protobuf');
 const ratio = z
   .string()
@@ -54,22 +54,34 @@ const ratio = z
   .transform(Number);
 
 export const TRACING_VARIABLES = {
-  OTEL_EXPORTER_OTLP_ENDPOINT: ['', 'the collector; /v1/traces is appended', endpoint],
-  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: ['', 'the whole address, in place of that', endpoint],
-  OTEL_EXPORTER_OTLP_HEADERS: ['', 'sent along, such as credentials', pairs],
-  OTEL_EXPORTER_OTLP_TRACES_HEADERS: ['', 'in place of those of the same names', pairs],
-  OTEL_EXPORTER_OTLP_PROTOCOL: ['http/protobuf', 'http/protobuf alone is spoken', protocol],
-  OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: ['http/protobuf', 'in place of that', protocol],
-  OTEL_SERVICE_NAME: ['', 'how this service is called; unset: loam', z.string()],
-  OTEL_RESOURCE_ATTRIBUTES: ['', 'more about this process', pairs],
-  OTEL_TRACES_SAMPLER: ['parentbased_always_on', 'which traces', kinds.oneOf(...SAMPLERS)],
-  OTEL_TRACES_SAMPLER_ARG: ['1', 'the ratio of those samplers that take one', ratio],
+  OTEL_EXPORTER_OTLP_ENDPOINT: ['', 'URL of the collector; /v1/traces is appended', endpoint],
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: [
+    '',
+    'full URL for traces; replaces OTEL_EXPORTER_OTLP_ENDPOINT',
+    endpoint,
+  ],
+  OTEL_EXPORTER_OTLP_HEADERS: ['', 'headers of each export, such as credentials', pairs],
+  OTEL_EXPORTER_OTLP_TRACES_HEADERS: [
+    '',
+    'override headers of OTEL_EXPORTER_OTLP_HEADERS with the same name',
+    pairs,
+  ],
+  OTEL_EXPORTER_OTLP_PROTOCOL: ['http/protobuf', 'only http/protobuf is supported', protocol],
+  OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: [
+    'http/protobuf',
+    'only http/protobuf is supported',
+    protocol,
+  ],
+  OTEL_SERVICE_NAME: ['', 'name of this service; unset: loam', z.string()],
+  OTEL_RESOURCE_ATTRIBUTES: ['', 'more resource attributes of this process', pairs],
+  OTEL_TRACES_SAMPLER: ['parentbased_always_on', 'sampler of traces', kinds.oneOf(...SAMPLERS)],
+  OTEL_TRACES_SAMPLER_ARG: ['1', 'ratio for the samplers that use one', ratio],
 } as const;
 
 type Env = Record<string, string | undefined>;
 
-/** Whether traces are wanted; else none of the variables above is looked at. */
-export function wantsTraces(env: Env): boolean {
+/** Whether traces are exported. If not, none of the other variables is read. */
+export function isTracingEnabled(env: Env): boolean {
   const isOff =
     env.OTEL_SDK_DISABLED?.toLowerCase() === 'true' || env.OTEL_TRACES_EXPORTER === 'none';
   return (
@@ -77,8 +89,8 @@ export function wantsTraces(env: Env): boolean {
   );
 }
 
-/** The values of the table, of which one of the endpoints is set. */
-export function tracingOf(values: {
+/** `values` has one of the endpoints. */
+export function readTracingConfig(values: {
   OTEL_EXPORTER_OTLP_ENDPOINT?: string;
   OTEL_EXPORTER_OTLP_TRACES_ENDPOINT?: string;
   OTEL_EXPORTER_OTLP_HEADERS?: Record<string, string>;

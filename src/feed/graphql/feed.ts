@@ -1,8 +1,8 @@
 /** The events of namespaces in GraphQL: a page of them, and those that come. */
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
-import { pageCost, sliceArgs } from '../../platform/schema/paging.ts';
-import { endedByReader, orThrow } from '../../platform/schema/subscription.ts';
+import { cursorPageArgs, pageCost } from '../../platform/schema/paging.ts';
+import { abortWithReader, orThrow } from '../../platform/schema/subscription.ts';
 import * as feed from '../feed.ts';
 
 const MEANINGS: Readonly<Record<string, string>> = {
@@ -48,7 +48,7 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
     namespace: t.string({
       nullable: true,
       description: 'The name of the owner at that moment. Null in events of earlier versions.',
-      resolve: (event) => feed.namespaceOf(event),
+      resolve: (event) => feed.getEventNamespace(event),
     }),
     subject: t.exposeID('subject', {
       description: 'The id of the job or repository, also when it was deleted.',
@@ -58,7 +58,7 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
       nullable: true,
       description:
         'What webhooks send as `data`: the job or repository as REST returned it at that moment. Links to artifacts are signed anew. Null in events of earlier versions.',
-      resolve: (event, _args, { services }) => feed.payloadOf(services, event),
+      resolve: (event, _args, { services }) => feed.getEventPayload(services, event),
     }),
   }),
 });
@@ -86,7 +86,7 @@ builder.prismaObjectField(Namespace, 'events', (t) =>
       'What happened to jobs and repositories, for as long as events are kept. Only members see it, and of it what they may see of jobs and repositories.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       order: t.arg({
         type: SortOrder,
         required: true,
@@ -129,7 +129,7 @@ builder.subscriptionField('events', (t) =>
       }),
     },
     subscribe: async (_root, args, { services, viewer }) =>
-      endedByReader(await feed.followFeed(services, viewer, args)),
+      abortWithReader(await feed.followFeed(services, viewer, args)),
     resolve: orThrow,
   }),
 );

@@ -9,7 +9,7 @@
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Ending } from '../../platform/processes/git-started.ts';
+import type { GitExit } from '../../platform/processes/git-started.ts';
 import type { Begun, Disk } from './disk.ts';
 
 /** The note of a push from its beginning to its end. */
@@ -34,9 +34,9 @@ export class Quarantines {
    */
   async during(
     id: string,
-    receive: () => Promise<Ending>,
+    receive: () => Promise<GitExit>,
     clean: () => Promise<void>,
-  ): Promise<Ending> {
+  ): Promise<GitExit> {
     this.#receiving.set(id, (this.#receiving.get(id) ?? 0) + 1);
     let note: Begun | undefined;
     let isWhole = false;

@@ -29,7 +29,7 @@ export class Activity {
     const known = this.#known.get(key);
     if (known) return known;
     const first = FIRST_MONDAY_S + (thisWeek - WEEKS + 1) * WEEK_S;
-    const weeks = await this.#turns.take(() => count(dir, commit, first), { key: dir });
+    const weeks = await this.#turns.run(() => count(dir, commit, first), { key: dir });
     if (weeks) this.#known.set(key, weeks);
     return weeks;
   }

@@ -82,7 +82,7 @@ export class CatFilePool {
    * @throws NoTurn when none came.
    */
   useHeavily<T>(dir: string, read: (objects: Objects) => Promise<T>): Promise<T> {
-    return this.#heavy.take(() => this.use(dir, read), { key: dir });
+    return this.#heavy.run(() => this.use(dir, read), { key: dir });
   }
 
   /** Ends the idle processes of a repository that is being removed. */

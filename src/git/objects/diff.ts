@@ -88,7 +88,7 @@ export class DiffReader {
 
   async #read(key: string, dir: string, range: Range): Promise<Changes> {
     try {
-      const changes = await this.#turns.take(() => readChanges(dir, range), { key: dir });
+      const changes = await this.#turns.run(() => readChanges(dir, range), { key: dir });
       this.#lists.set(key, changes);
       return changes;
     } finally {
@@ -98,13 +98,13 @@ export class DiffReader {
 
   /** One for each of the files, which must follow each other in the list of that range. */
   patches(dir: string, range: Range, files: readonly ChangedFile[]): Promise<Patch[]> {
-    return this.#turns.take(() => readPatches(dir, range, files), { key: dir });
+    return this.#turns.run(() => readPatches(dir, range, files), { key: dir });
   }
 
   /** The best common ancestor; null when there is none. */
   async mergeBase(dir: string, one: string, other: string): Promise<string | null> {
     const args = ['merge-base', '--all', one, other];
-    const bases = await this.#turns.take(() => lines(args, dir, { none: [1] }), { key: dir });
+    const bases = await this.#turns.run(() => lines(args, dir, { none: [1] }), { key: dir });
     return bases[0] ?? null;
   }
 
@@ -115,7 +115,7 @@ export class DiffReader {
     if (known) return known;
     const args = ['rev-list', '--left-right', '--count', range];
     const count = () => lines(args, dir, { timeoutMs });
-    const [counts = ''] = await this.#turns.take(count, { key: dir });
+    const [counts = ''] = await this.#turns.run(count, { key: dir });
     const [behind = 0, ahead = 0] = counts.split('\t').map(Number);
     const distance = { ahead, behind };
     this.#distances.set(range, distance);
@@ -154,7 +154,7 @@ export class DiffReader {
     { skip, take }: { skip: number; take: number },
   ): Promise<string[]> {
     const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, head, `^${base}`];
-    return this.#turns.take(() => lines(args, dir), { key: dir });
+    return this.#turns.run(() => lines(args, dir), { key: dir });
   }
 }
 

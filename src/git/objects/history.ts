@@ -69,7 +69,7 @@ async function idsFrom(
   const walked = isFirst ? { skip: 0, take: FIRST } : { skip, take };
   const page = `${commit}+${walked.skip}+${walked.take}`;
   const ids = await remember(pages, page, () =>
-    turns.take(() => walk(dir, commit, walked.skip, walked.take), { key: dir }),
+    turns.run(() => walk(dir, commit, walked.skip, walked.take), { key: dir }),
   );
   return isFirst ? ids.slice(skip, skip + take) : ids;
 }

@@ -47,7 +47,7 @@ export class LastCommits {
     const options = { dir, timeoutMs: WALK_MS, env: { GIT_LITERAL_PATHSPECS: '1' } };
     const args = ['rev-list', '--max-count=1', commit, '--', path];
     try {
-      const output = await this.#turns.take(() => git(args, options), { key: dir });
+      const output = await this.#turns.run(() => git(args, options), { key: dir });
       const sha = output.toString().trim();
       if (!sha) return null;
       this.#ofPaths.set(key, sha);
@@ -61,7 +61,7 @@ export class LastCommits {
 
   async #walk(key: string, dir: string, at: DirectoryAt): Promise<Found[]> {
     try {
-      const { found, isWhole } = await this.#turns.take(() => walk(dir, at), { key: dir });
+      const { found, isWhole } = await this.#turns.run(() => walk(dir, at), { key: dir });
       if (isWhole) this.#known.set(key, found);
       return found;
     } finally {

@@ -5,7 +5,7 @@
 import { setImmediate as others } from 'node:timers/promises';
 import { LRUCache } from 'lru-cache';
 import { type Caller, FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
-import type { Ending } from '../../platform/processes/git-started.ts';
+import type { GitExit } from '../../platform/processes/git-started.ts';
 import { GitError, git, startGit } from '../processes/run.ts';
 
 /** `column`: of the first match in the line, in bytes from 1. `text`: the line, cut. */
@@ -98,8 +98,8 @@ export class Searches {
 
   #inTurn<T>(search: () => Promise<T>, { caller, signal }: Searcher): Promise<T> {
     const { key, isAnonymous } = caller;
-    const turn = () => this.#turns.take(search, { key, signal });
-    return isAnonymous ? this.#anonymous.take(turn, { key, signal }) : turn();
+    const turn = () => this.#turns.run(search, { key, signal });
+    return isAnonymous ? this.#anonymous.run(turn, { key, signal }) : turn();
   }
 }
 
@@ -145,7 +145,7 @@ async function grep(dir: string, search: LineSearch, left?: AbortSignal): Promis
 }
 
 /** 1: nothing was found. What git cannot make of a pattern, or not within its memory, ends it with 128. */
-function throwUnlessDone(ending: Ending, isPattern: boolean): void {
+function throwUnlessDone(ending: GitExit, isPattern: boolean): void {
   if (ending.code === 0 || ending.code === 1) return;
   if (isPattern && ending.code !== null) throw new NoPattern(ending.stderr);
   throw new GitError('grep', ending);

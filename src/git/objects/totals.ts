@@ -50,7 +50,7 @@ export class CommitTotals {
     const known = kept.get(commit);
     if (known !== undefined) return known;
     const last = [...kept].at(-1);
-    const total = await this.#turns.take(() => countFrom(dir, commit, last), { key: dir });
+    const total = await this.#turns.run(() => countFrom(dir, commit, last), { key: dir });
     if (total >= LONG) await this.#keep(dir, commit, total);
     return total;
   }

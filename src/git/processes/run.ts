@@ -9,7 +9,11 @@
 import { channel } from 'node:diagnostics_channel';
 import { stat } from 'node:fs/promises';
 import type { Duplex, Readable, Writable } from 'node:stream';
-import { type Ending, GIT_STARTED, type StartedGit } from '../../platform/processes/git-started.ts';
+import {
+  GIT_STARTED,
+  type GitExit,
+  type StartedGit,
+} from '../../platform/processes/git-started.ts';
 import { runProgram, type Streamed, startProgram } from '../../platform/processes/starter.ts';
 
 export type GitOptions = Surroundings & {
@@ -28,7 +32,7 @@ export class GitError extends Error {
   readonly signal: NodeJS.Signals | null;
   readonly stderr: string;
 
-  constructor(command: string, { code, signal, stderr }: Ending) {
+  constructor(command: string, { code, signal, stderr }: GitExit) {
     super(`git ${command} ended with ${code ?? signal}: ${stderr.slice(0, 2_000)}`);
     this.code = code;
     this.signal = signal;
@@ -73,7 +77,7 @@ export class GitProcess implements Disposable {
   /** The extra pipes, from descriptor 3 on. */
   readonly pipes: readonly Duplex[];
   /** Settles when the process has ended and its output is read, or given up. Never rejects. */
-  readonly ended: Promise<Ending>;
+  readonly ended: Promise<GitExit>;
   readonly pid: number | undefined;
   readonly #program: Streamed;
   #over = false;
@@ -95,7 +99,7 @@ export class GitProcess implements Disposable {
     if (aborting?.aborted) this.end();
   }
 
-  async #end(): Promise<Ending> {
+  async #end(): Promise<GitExit> {
     const { stdin, stdout, pipes, ended } = this.#program;
     const { code, signal, stderr } = await ended.catch(async (error: Error) => {
       // What has started it has died. It goes on, and the end of its output is its end.
@@ -212,7 +216,7 @@ export async function gitApart(
   const ending = await running.catch(async (error: Error) => {
     throw await whyNotStarted(error, cwd);
   });
-  if (ending.tooMuch) throw new SaidTooMuch(args[0] ?? '', ending);
+  if (ending.exceededLimit) throw new SaidTooMuch(args[0] ?? '', ending);
   if (ending.code !== 0) throw new GitError(args[0] ?? '', ending);
   return Buffer.from(ending.stdout);
 }

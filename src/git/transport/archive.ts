@@ -1,6 +1,6 @@
 /** Archives of all files of a commit. */
 import type { Writable } from 'node:stream';
-import type { Ending } from '../../platform/processes/git-started.ts';
+import type { GitExit } from '../../platform/processes/git-started.ts';
 import { startGit } from '../processes/run.ts';
 import { relayToReader } from './relay.ts';
 
@@ -17,7 +17,7 @@ export type ArchiveOf = {
 export async function writeArchive(
   { dir, commit, format, folder, signal }: ArchiveOf,
   output: Writable,
-): Promise<Ending> {
+): Promise<GitExit> {
   const args = ['archive', `--format=${format}`, `--prefix=${folder}/`, commit];
   using process = await startGit(args, { dir, signal });
   process.stdin.end();

@@ -5,7 +5,7 @@
  * then, so no client gets success for a push that is not recorded, nor for refs that are not on the disk.
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
-import type { Ending } from '../../platform/processes/git-started.ts';
+import type { GitExit } from '../../platform/processes/git-started.ts';
 import { packRefs, storeRefs } from '../disk/ref-files.ts';
 import type { StaleLocks } from '../disk/stale-locks.ts';
 import { allRefs } from '../objects/refs.ts';
@@ -51,7 +51,7 @@ export async function receivePack(
   input: Readable,
   output: Writable,
   rules: PushRules,
-): Promise<Ending> {
+): Promise<GitExit> {
   {
     using process = await startPush(session, modeOf(session), rules);
     const said = new Said(process, output, rules);
@@ -95,7 +95,7 @@ const TERMINAL = 2;
 
 /** What git says to its client: passed on, and from `hold` on kept until `release`. */
 class Said {
-  readonly ending: Promise<Ending>;
+  readonly ending: Promise<GitExit>;
   readonly #output: Writable;
   /** Why a pack is too large, in place of git's own words. */
   readonly #reason: string;
@@ -148,7 +148,7 @@ async function take(
   process: GitProcess,
   said: Said,
   { session: { dir, signal }, input, rules, hasMany }: Taking,
-): Promise<Ending> {
+): Promise<GitExit> {
   feed(input, process);
   let accepted = false;
   let asked: Command[] = [];

@@ -1,6 +1,6 @@
 /** What git says, passed on as it comes. */
 import type { Writable } from 'node:stream';
-import type { Ending } from '../../platform/processes/git-started.ts';
+import type { GitExit } from '../../platform/processes/git-started.ts';
 import type { GitProcess } from '../processes/run.ts';
 
 /**
@@ -11,7 +11,7 @@ export async function relay(
   process: GitProcess,
   output: Writable,
   shown: (chunk: Buffer) => Buffer = (chunk) => chunk,
-): Promise<Ending> {
+): Promise<GitExit> {
   try {
     for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
       const bytes = shown(chunk);
@@ -38,7 +38,7 @@ export function drained(output: Writable): Promise<void> {
 }
 
 /** As `relay`. When nobody reads any more, there is nothing to finish: git is ended. */
-export async function relayToReader(process: GitProcess, output: Writable): Promise<Ending> {
+export async function relayToReader(process: GitProcess, output: Writable): Promise<GitExit> {
   const gone = () => process.end();
   output.once('close', gone);
   try {

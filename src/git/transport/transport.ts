@@ -3,7 +3,7 @@
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
-import type { Ending } from '../../platform/processes/git-started.ts';
+import type { GitExit } from '../../platform/processes/git-started.ts';
 import { FEW_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
 import { NONE } from './hooks.ts';
 import { answerLsRefs, beginningOf, lsRefsOf } from './ls-refs.ts';
@@ -11,14 +11,14 @@ import { FLUSH, pktLine } from './pkt-line.ts';
 import { relay, relayToReader } from './relay.ts';
 import { feed, modeOf, type Service, type Session, start, versionOf } from './service.ts';
 
-const FINE: Ending = { code: 0, signal: null, stderr: '' };
+const FINE: GitExit = { code: 0, signal: null, stderr: '' };
 
 /** What a client reads first: refs and capabilities. Ends without ending `output`. */
 export async function advertise(
   service: Service,
   { dir, protocol, signal }: Session,
   output: Writable,
-): Promise<Ending> {
+): Promise<GitExit> {
   const version = versionOf(protocol);
   const known = await knownAdvertisement(service, version, dir);
   if (known) {
@@ -44,7 +44,7 @@ export async function uploadPack(
   session: Session,
   input: Readable,
   output: Writable,
-): Promise<Ending> {
+): Promise<GitExit> {
   const { dir, protocol, signal } = session;
   const refs = await refsAskedFor(session, input);
   if (refs) {

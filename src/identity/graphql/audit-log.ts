@@ -1,7 +1,12 @@
 /** The audit log in GraphQL: of a namespace, of what a user did, and all of it. */
 
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import { AUDIT_ACTIONS, type AuditAction } from '../audit.ts';
 import * as log from '../audit-log.ts';
 import { Namespace, User } from './namespaces.ts';
@@ -84,7 +89,7 @@ const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
   }),
 });
 
-const AuditConnection = connectionType('AuditEntry', AuditEntry);
+const AuditConnection = defineConnectionType('AuditEntry', AuditEntry);
 
 const ONLY_ACTION = 'Only entries of this action.';
 const ONLY_ACTOR = 'Only what the user of this name did.';
@@ -97,7 +102,7 @@ builder.prismaObjectField(Namespace, 'auditLog', (t) =>
       'What was changed in it, the newest first. Only who may administer it sees it, with a credential of full rights.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       action: t.arg({ type: Action, description: ONLY_ACTION }),
       actor: t.arg.string({ description: ONLY_ACTOR }),
     },
@@ -114,10 +119,10 @@ builder.prismaObjectField(User, 'auditLog', (t) =>
     description:
       'What the user changed, the newest first. Only the user and the operator see it, with a credential of full rights.',
     complexity: pageCost(),
-    args: { ...sliceArgs, action: t.arg({ type: Action, description: ONLY_ACTION }) },
+    args: { ...cursorPageArgs, action: t.arg({ type: Action, description: ONLY_ACTION }) },
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await log.sliceLogOf(services, viewer, id, args), args),
+      toConnection(await log.sliceUserLog(services, viewer, id, args), args),
   }),
 );
 
@@ -128,11 +133,11 @@ builder.queryField('auditLog', (t) =>
     description: 'What was changed on this server, the newest first. Only the operator sees it.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       action: t.arg({ type: Action, description: ONLY_ACTION }),
       actor: t.arg.string({ description: ONLY_ACTOR }),
     },
     resolve: async (_root, args, { services, viewer }) =>
-      toConnection(await log.sliceWholeLog(services, viewer, args), args),
+      toConnection(await log.sliceServerLog(services, viewer, args), args),
   }),
 );

@@ -2,7 +2,12 @@
 
 import { orderByIds } from '../../platform/database/paging.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as tokens from '../access-tokens.ts';
 import * as keys from '../api-keys.ts';
 import { type Scope as AScope, SCOPES } from '../permissions.ts';
@@ -99,8 +104,8 @@ const ApiKey = builder.node(ApiKeyRef, {
   }),
 });
 
-const AccessTokenConnection = connectionType('AccessToken', AccessToken);
-const ApiKeyConnection = connectionType('ApiKey', ApiKey);
+const AccessTokenConnection = defineConnectionType('AccessToken', AccessToken);
+const ApiKeyConnection = defineConnectionType('ApiKey', ApiKey);
 
 builder.prismaObjectFields(User, (t) => ({
   accessTokens: t.field({
@@ -109,7 +114,7 @@ builder.prismaObjectFields(User, (t) => ({
     description:
       'The tokens of the user, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await tokens.sliceAccessTokens(services, viewer, id, args), args),
@@ -120,7 +125,7 @@ builder.prismaObjectFields(User, (t) => ({
     description:
       'The keys of the user, and those of namespaces the user administers, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await keys.sliceApiKeys(services, viewer, id, args), args),

@@ -1,12 +1,17 @@
 /** What the operator sees of all users and organizations, in GraphQL. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { selectOfNodes } from '../../platform/schema/select.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
+import { selectForNodes } from '../../platform/schema/select.ts';
 import * as directory from '../directory.ts';
 import { Namespace, NamespaceConnection, Plan, User } from './namespaces.ts';
 
-const UserConnection = connectionType('User', User);
+const UserConnection = defineConnectionType('User', User);
 
 builder.queryFields((t) => ({
   users: t.field({
@@ -15,11 +20,11 @@ builder.queryFields((t) => ({
     description: 'All users by name. Only the operator sees them.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       text: t.arg.string({ description: 'Only those who have this in their name or address.' }),
     },
     resolve: async (_root, args, context, info) => {
-      const select = selectOfNodes<Prisma.UserSelect>(context, info);
+      const select = selectForNodes<Prisma.UserSelect>(context, info);
       const { services, viewer } = context;
       return toConnection(await directory.sliceUsers(services, viewer, args, select), args);
     },
@@ -30,11 +35,11 @@ builder.queryFields((t) => ({
     description: 'All organizations by name. Only the operator sees them.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       text: t.arg.string({ description: 'Only those that have this in their name.' }),
     },
     resolve: async (_root, args, context, info) => {
-      const select = selectOfNodes<Prisma.NamespaceSelect>(context, info);
+      const select = selectForNodes<Prisma.NamespaceSelect>(context, info);
       const { services, viewer } = context;
       return toConnection(
         await directory.sliceAllOrganizations(services, viewer, args, select),

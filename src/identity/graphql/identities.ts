@@ -1,6 +1,11 @@
 /** Issuers of identities, and those that a user signs in by, in GraphQL. */
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as connections from '../sign-in/connections.ts';
 import { User } from './namespaces.ts';
 
@@ -29,7 +34,8 @@ const ConnectedIdentity = builder.objectRef<connections.Identity>('ConnectedIden
     label: t.string({
       nullable: true,
       description: 'What people call the issuer; null when one cannot sign in by it any more.',
-      resolve: ({ issuer }, _args, { services }) => connections.labelOf(services.issuers, issuer),
+      resolve: ({ issuer }, _args, { services }) =>
+        connections.findIssuerLabel(services.issuers, issuer),
     }),
     subject: t.exposeString('subject', { description: 'The id of the user there.' }),
     createdAt: t.expose('createdAt', {
@@ -46,12 +52,12 @@ const ConnectedIdentity = builder.objectRef<connections.Identity>('ConnectedIden
 
 builder.prismaObjectField(User, 'identities', (t) =>
   t.field({
-    type: connectionType('ConnectedIdentity', ConnectedIdentity),
+    type: defineConnectionType('ConnectedIdentity', ConnectedIdentity),
     nullable: true,
     description:
       'The identities that the user signs in by, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await connections.sliceIdentities(services, viewer, id, args), args),

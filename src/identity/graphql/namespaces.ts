@@ -2,8 +2,13 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { memberId, parseMemberId } from '../../base/ids.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { selectHere, selectOf, selectOfNodes } from '../../platform/schema/select.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
+import { selectForField, selectForNodes, selectOf } from '../../platform/schema/select.ts';
 import * as accounts from '../accounts.ts';
 import * as members from '../members.ts';
 
@@ -112,7 +117,7 @@ export const Namespace = builder.prismaNode('Namespace', {
       nullable: true,
       description: 'The plan; only members see it.',
       select: { plan: true },
-      resolve: (namespace, _args, { viewer }) => accounts.visiblePlan(viewer, namespace),
+      resolve: (namespace, _args, { viewer }) => accounts.getVisiblePlan(viewer, namespace),
     }),
     members: t.field({
       type: MemberConnection,
@@ -120,7 +125,7 @@ export const Namespace = builder.prismaNode('Namespace', {
       description:
         "The members by time of joining, the owner of a user's namespace first. Only members see them.",
       complexity: pageCost(),
-      args: sliceArgs,
+      args: cursorPageArgs,
       select: { userId: true, createdAt: true },
       resolve: async (namespace, args, { services, viewer }) =>
         toConnection(await members.sliceMembers(services, viewer, namespace, args), args),
@@ -150,15 +155,15 @@ export const Member = builder.node(MemberRef, {
       description: 'The user.',
       // Prisma makes one query of all members' users.
       resolve: (query, { userId }, _args, { services }) =>
-        accounts.userById(services, userId, selectOf<Prisma.UserSelect>(query)) as never,
+        accounts.findUserById(services, userId, selectOf<Prisma.UserSelect>(query)) as never,
     }),
     role: t.expose('role', { type: Role, description: 'The role of the user in the namespace.' }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the user joined.' }),
   }),
 });
 
-const MemberConnection = connectionType('Member', Member);
-export const NamespaceConnection = connectionType('Namespace', Namespace);
+const MemberConnection = defineConnectionType('Member', Member);
+export const NamespaceConnection = defineConnectionType('Namespace', Namespace);
 
 builder.prismaObjectField(User, 'organizations', (t) =>
   t.field({
@@ -167,10 +172,10 @@ builder.prismaObjectField(User, 'organizations', (t) =>
     description:
       'The organizations that the user is a member of, by name. Only the user and the operator see them.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, context, info) => {
-      const select = selectOfNodes<Prisma.NamespaceSelect>(context, info);
+      const select = selectForNodes<Prisma.NamespaceSelect>(context, info);
       const { services, viewer } = context;
       return toConnection(
         await accounts.sliceOrganizations(services, viewer, id, args, select),
@@ -200,7 +205,11 @@ builder.queryFields((t) => ({
     description: 'The user that asks; null without credentials.',
     resolve: (query, _root, _args, { services, viewer }) =>
       viewer.kind === 'account'
-        ? (accounts.userById(services, viewer.userId, selectOf<Prisma.UserSelect>(query)) as never)
+        ? (accounts.findUserById(
+            services,
+            viewer.userId,
+            selectOf<Prisma.UserSelect>(query),
+          ) as never)
         : null,
   }),
   whoami: t.field({
@@ -217,7 +226,7 @@ builder.queryFields((t) => ({
       name: t.arg.string({ required: true, description: 'The name of a user or an organization.' }),
     },
     resolve: (_root, { name }, context, info) => {
-      const select = selectHere<Prisma.NamespaceSelect>(context, info);
+      const select = selectForField<Prisma.NamespaceSelect>(context, info);
       return accounts.getNamespace(context.services, context.viewer, name, select) as never;
     },
   }),

@@ -2,7 +2,12 @@
 
 import { orderByIds } from '../../platform/database/paging.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as links from '../sign-in/links.ts';
 import * as sessions from '../sign-in/sessions.ts';
 import { User } from './namespaces.ts';
@@ -53,7 +58,7 @@ const Session = builder.node(SessionRef, {
   }),
 });
 
-const SessionConnection = connectionType('Session', Session);
+const SessionConnection = defineConnectionType('Session', Session);
 
 builder.prismaObjectField(User, 'sessions', (t) =>
   t.field({
@@ -62,7 +67,7 @@ builder.prismaObjectField(User, 'sessions', (t) =>
     description:
       'The browsers in which the user is signed in, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await sessions.sliceSessions(services, viewer, id, args), args),

@@ -2,7 +2,12 @@
 
 import { orderByIds } from '../../platform/database/paging.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as keys from '../ssh-keys.ts';
 import { User } from './namespaces.ts';
 
@@ -53,8 +58,8 @@ const DeployKey = builder.node(DeployKeyRef, {
   }),
 });
 
-const SshKeyConnection = connectionType('SshKey', SshKey);
-const DeployKeyConnection = connectionType('DeployKey', DeployKey);
+const SshKeyConnection = defineConnectionType('SshKey', SshKey);
+const DeployKeyConnection = defineConnectionType('DeployKey', DeployKey);
 
 builder.prismaObjectField(User, 'sshKeys', (t) =>
   t.field({
@@ -63,7 +68,7 @@ builder.prismaObjectField(User, 'sshKeys', (t) =>
     description:
       'The SSH keys of the user, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await keys.sliceSshKeys(services, viewer, id, args), args),
@@ -77,7 +82,7 @@ builder.prismaObjectField('Repository', 'deployKeys', (t) =>
     description:
       'Its deploy keys, newest first. Only who may administer it sees them, with a credential of full rights.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await keys.sliceDeployKeys(services, viewer, id, args), args),

@@ -3,19 +3,19 @@
 import express, { type Request, type Response, type Router } from 'express';
 import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
-import { otherMethod } from '../../platform/web/methods.ts';
-import { escaped, sendPage } from '../../platform/web/page.ts';
+import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { escapeHtml, sendPage } from '../../platform/web/page.ts';
 import {
-  answerDevice,
-  DEVICE_SECONDS,
+  answerDeviceRequest,
+  createDeviceRequest,
+  DEVICE_CODE_SECONDS,
   DeviceError,
   type DeviceRequest,
-  fetchDeviceToken,
-  findDevice,
-  requestDevice,
+  findDeviceRequest,
+  redeemDeviceCode,
 } from '../devices.ts';
-import { demandFromHere, readForm, textOf } from './session-cookie.ts';
+import { demandSameOrigin, readForm, readText } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
 export type Deps = { db: Db; urls: Urls };
@@ -29,8 +29,8 @@ export function deviceRouter(services: Deps): Router {
   router
     .route(`${PATH}/code`)
     .post((req, res) =>
-      answered(req, res, async (form) => {
-        const { deviceCode, userCode, interval } = await requestDevice(services, {
+      sendOAuthJson(req, res, async (form) => {
+        const { deviceCode, userCode, interval } = await createDeviceRequest(services, {
           client: form.get('client_id') ?? '',
           scope: form.get('scope') ?? '',
           days: form.get('expires_in_days') ?? '',
@@ -42,18 +42,18 @@ export function deviceRouter(services: Deps): Router {
           user_code: userCode,
           verification_uri: page,
           verification_uri_complete: `${page}?user_code=${userCode}`,
-          expires_in: DEVICE_SECONDS,
+          expires_in: DEVICE_CODE_SECONDS,
           interval,
         };
       }),
     )
-    .all(otherMethod(['POST']));
+    .all(refuseOtherMethods(['POST']));
 
   router
     .route(`${PATH}/token`)
     .post((req, res) =>
-      answered(req, res, async (form) => {
-        const { token, scopes, expiresAt } = await fetchDeviceToken(services, {
+      sendOAuthJson(req, res, async (form) => {
+        const { token, scopes, expiresAt } = await redeemDeviceCode(services, {
           grantType: form.get('grant_type') ?? '',
           deviceCode: form.get('device_code') ?? '',
           client: form.get('client_id') ?? '',
@@ -66,58 +66,58 @@ export function deviceRouter(services: Deps): Router {
         };
       }),
     )
-    .all(otherMethod(['POST']));
+    .all(refuseOtherMethods(['POST']));
 
   router
     .route(PATH)
     .get(async (req, res) => {
       const { viewer } = req;
-      const code = textOf(req.query.user_code).slice(0, 40);
+      const code = readText(req.query.user_code).slice(0, 40);
       if (viewer.kind !== 'account') {
         const to = code ? `${PATH}?user_code=${encodeURIComponent(code)}` : PATH;
         return void res.redirect(303, `/login?to=${encodeURIComponent(to)}`);
       }
-      if (code === '') return sendQuestion(res);
-      await orAsked(res, async () => {
-        const asked = await findDevice(services, viewer, code);
-        sendPage(res, { title: 'Sign in a program', body: asks(asked, viewer.username) });
+      if (code === '') return sendCodeForm(res);
+      await orSendCodeForm(res, async () => {
+        const asked = await findDeviceRequest(services, viewer, code);
+        sendPage(res, { title: 'Sign in a program', body: renderApproval(asked, viewer.username) });
       });
     })
     .post(async (req, res) => {
-      demandFromHere(req, urls);
+      demandSameOrigin(req, urls);
       const form = await readForm(req);
       const userCode = form.get('user_code') ?? '';
       const approve = form.get('answer') === 'approve';
-      await orAsked(res, async () => {
-        const { client } = await answerDevice(services, req.viewer, { userCode, approve });
-        const body = `<p role="status">${said(client, approve)}</p>\n<p><a href="/">Home</a></p>\n`;
+      await orSendCodeForm(res, async () => {
+        const { client } = await answerDeviceRequest(services, req.viewer, { userCode, approve });
+        const body = `<p role="status">${renderResult(client, approve)}</p>\n<p><a href="/">Home</a></p>\n`;
         sendPage(res, { title: 'Sign in a program', body });
       });
     })
-    .all(otherMethod(['GET', 'POST']));
+    .all(refuseOtherMethods(['GET', 'POST']));
 
   return router;
 }
 
 /** What is wrong with a code is said where another can be typed. */
-async function orAsked(res: Response, work: () => Promise<void>): Promise<void> {
+async function orSendCodeForm(res: Response, work: () => Promise<void>): Promise<void> {
   try {
     await work();
   } catch (error) {
-    const { status, message, code } = toPublic(error);
+    const { status, message, code } = toClientError(error);
     if (code !== 'not_found' && code !== 'rate_limit_exceeded') throw error;
-    sendQuestion(res, { problem: message, status });
+    sendCodeForm(res, { problem: message, status });
   }
 }
 
-function said(client: string, approve: boolean): string {
-  const name = `<b>${escaped(client)}</b>`;
+function renderResult(client: string, approve: boolean): string {
+  const name = `<b>${escapeHtml(client)}</b>`;
   if (!approve) return `${name} was refused.`;
   return `${name} is signed in as you in a moment: close this page and go back to it. Its token is among your personal access tokens, where you can delete it.`;
 }
 
 /** Programs expect the form of RFC 6749, whatever is wrong. */
-async function answered(
+async function sendOAuthJson(
   req: Request,
   res: Response,
   work: (form: URLSearchParams) => Promise<object>,
@@ -126,19 +126,19 @@ async function answered(
   try {
     res.json(await work(await readForm(req)));
   } catch (error) {
-    if (isUnexpected(error) && !(error instanceof DeviceError)) throw error;
-    const fault = error instanceof DeviceError ? error.fault : 'invalid_request';
+    if (shouldLog(error) && !(error instanceof DeviceError)) throw error;
+    const fault = error instanceof DeviceError ? error.code : 'invalid_request';
     const { message } = error as Error;
     res.status(400).json({ error: fault, error_description: message });
   }
 }
 
-function sendQuestion(
+function sendCodeForm(
   res: Response,
   { problem, status }: { problem?: string; status?: number } = {},
 ): void {
   const body = `
-  ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
+  ${problem ? `<p class="problem" role="alert">${escapeHtml(problem)}</p>` : ''}
   <form method="get" action="${PATH}">
     <label>Code shown by the program
       <input name="user_code" autocomplete="off" autocapitalize="characters" spellcheck="false" maxlength="20" placeholder="XXXX-XXXX" required autofocus>
@@ -150,27 +150,27 @@ function sendQuestion(
   sendPage(res, { title: 'Sign in a program', body }, { status });
 }
 
-function asks(
+function renderApproval(
   { client, scopes, days, address, createdAt, userCode }: DeviceRequest & { userCode: string },
   username: string,
 ): string {
   const rights =
     scopes.length === 0
       ? 'everything that you can do'
-      : scopes.map((scope) => `<code>${escaped(scope)}</code>`).join(' ');
+      : scopes.map((scope) => `<code>${escapeHtml(scope)}</code>`).join(' ');
   const since = Math.round((Date.now() - createdAt.getTime()) / 60_000);
   return `
-  <p>A program requests access as <b>${escaped(username)}</b>.</p>
+  <p>A program requests access as <b>${escapeHtml(username)}</b>.</p>
   <ul>
-    <li>Name given by the program, not verified: <b>${escaped(client)}</b></li>
-    <li>Requested from <b>${escaped(address ?? 'an unknown address')}</b>, ${since === 0 ? 'just now' : `${since} min ago`} (${escaped(createdAt.toISOString().slice(0, 16).replace('T', ' '))} UTC)</li>
+    <li>Name given by the program, not verified: <b>${escapeHtml(client)}</b></li>
+    <li>Requested from <b>${escapeHtml(address ?? 'an unknown address')}</b>, ${since === 0 ? 'just now' : `${since} min ago`} (${escapeHtml(createdAt.toISOString().slice(0, 16).replace('T', ' '))} UTC)</li>
     <li>Access: <b>${rights}</b>, for ${days} days</li>
-    <li>Code: <b>${escaped(userCode)}</b></li>
+    <li>Code: <b>${escapeHtml(userCode)}</b></li>
   </ul>
   <p class="problem">Approve only if you have just started this program yourself and it shows the same code. If somebody
     sent you the code or a link to this page, refuse: they want to act as you.</p>
   <form method="post" action="${PATH}">
-    <input name="user_code" type="hidden" value="${escaped(userCode)}">
+    <input name="user_code" type="hidden" value="${escapeHtml(userCode)}">
     <button name="answer" value="refuse">Refuse</button>
     <button class="primary" name="answer" value="approve">Approve</button>
   </form>

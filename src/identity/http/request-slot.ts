@@ -2,8 +2,8 @@
 import type { Request, Response } from 'express';
 import type { TransferSemaphores } from '../../platform/limits/fair-semaphore.ts';
 import { type TransferNames, withTransferSlot } from '../../platform/limits/fair-semaphore.ts';
-import { address } from '../../platform/web/client-address.ts';
-import { closingOf } from '../../platform/web/connections.ts';
+import { clientAddress } from '../../platform/web/client-address.ts';
+import { closeSignal } from '../../platform/web/connections.ts';
 
 /** @throws AppError as `inTransferTurn` */
 export function withRequestSlot<T>(
@@ -15,6 +15,6 @@ export function withRequestSlot<T>(
 ): Promise<T> {
   const { viewer } = req;
   const isAnonymous = viewer.kind === 'anonymous';
-  const key = isAnonymous ? address(req) : viewer.credential.id;
-  return withTransferSlot(turns, names, { key, isAnonymous, signal: closingOf(res) }, transfer);
+  const key = isAnonymous ? clientAddress(req) : viewer.credential.id;
+  return withTransferSlot(turns, names, { key, isAnonymous, signal: closeSignal(res) }, transfer);
 }

@@ -10,31 +10,31 @@ import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
-import { otherMethod } from '../../platform/web/methods.ts';
-import { escaped, sendPage } from '../../platform/web/page.ts';
-import type { Usage } from '../last-used.ts';
-import { connectIdentity, openTicket } from '../sign-in/connections.ts';
+import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { escapeHtml, sendPage } from '../../platform/web/page.ts';
+import type { LastUsedRecorder } from '../last-used.ts';
+import { connectIdentity, openConnectTicket } from '../sign-in/connections.ts';
 import { signInByIdentity } from '../sign-in/identities.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
-import { signInByLink, userOfLink } from '../sign-in/links.ts';
+import { findLinkUser, signInByLink } from '../sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from '../sign-in/sessions.ts';
 import { deviceRouter } from './devices.ts';
 import {
   clearSessionCookie,
-  demandFromHere,
+  demandSameOrigin,
   readForm,
+  readText,
   setAttemptCookie,
   setSessionCookie,
   takeAttemptCookie,
-  textOf,
 } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
 export type Deps = {
   issuers: readonly Issuer[];
   pool: pg.Pool;
-  usage: Usage;
+  usage: LastUsedRecorder;
   db: Db;
   urls: Urls;
   log: Logger;
@@ -47,37 +47,38 @@ export function signInRouter(services: Deps): Router {
   router
     .route('/login')
     .get((req, res) => {
-      if (req.viewer.kind === 'account') return void res.redirect(303, placeOf(req.query.to, urls));
+      if (req.viewer.kind === 'account')
+        return void res.redirect(303, toLocalPath(req.query.to, urls));
       sendSignIn(services, req, res);
     })
     .post(async (req, res) => {
-      demandFromHere(req, urls);
+      demandSameOrigin(req, urls);
       const form = await readForm(req);
       const token = (form.get('token') ?? '').trim();
-      await signedIn(services, req, res, () => signInByToken(services, token, browserOf(req)));
+      await signIn(services, req, res, () => signInByToken(services, token, browserOf(req)));
     })
-    .all(otherMethod(['GET', 'POST']));
+    .all(refuseOtherMethods(['GET', 'POST']));
 
   router
     .route('/login/link')
     // Opening it uses nothing up: programs that look through mail open addresses, too.
     .get(async (req, res) => {
-      const secret = textOf(req.query.secret);
-      const username = await userOfLink(services, secret);
+      const secret = readText(req.query.secret);
+      const username = await findLinkUser(services, secret);
       if (username === null)
         return sendSignIn(services, req, res, {
           problem: 'This sign-in link has been used or has expired. Ask for a new one.',
           status: 410,
         });
-      sendPage(res, { title: 'Sign in to Loam', body: confirmation(username, secret) });
+      sendPage(res, { title: 'Sign in to Loam', body: renderConfirmation(username, secret) });
     })
     .post(async (req, res) => {
-      demandFromHere(req, urls);
+      demandSameOrigin(req, urls);
       const form = await readForm(req);
       const secret = form.get('secret') ?? '';
-      await signedIn(services, req, res, () => signInByLink(services, secret, browserOf(req)));
+      await signIn(services, req, res, () => signInByLink(services, secret, browserOf(req)));
     })
-    .all(otherMethod(['GET', 'POST']));
+    .all(refuseOtherMethods(['GET', 'POST']));
 
   for (const issuer of services.issuers) {
     const path = `/login/${issuer.config.name}`;
@@ -85,14 +86,14 @@ export function signInRouter(services: Deps): Router {
     router
       .route(path)
       .get(async (req, res) => {
-        const ticket = textOf(req.query.connect);
-        const connecting = ticket ? openTicket(issuer, req.viewer, ticket) : null;
-        const to = placeOf(req.query.to, urls);
+        const ticket = readText(req.query.connect);
+        const connecting = ticket ? openConnectTicket(issuer, req.viewer, ticket) : null;
+        const to = toLocalPath(req.query.to, urls);
         const { url, attempt, seconds } = await issuer.begin(callback, to, connecting);
         setAttemptCookie(res, urls, attempt, seconds);
         res.set('Cache-Control', 'no-store').redirect(303, url);
       })
-      .all(otherMethod(['GET']));
+      .all(refuseOtherMethods(['GET']));
     router
       .route(`${path}/callback`)
       .get(async (req, res) => {
@@ -102,12 +103,12 @@ export function signInRouter(services: Deps): Router {
         if (connecting) {
           const { config } = issuer;
           await connectIdentity(services, req.viewer, { config, claims, connecting });
-          return void res.redirect(303, placeOf(to, urls));
+          return void res.redirect(303, toLocalPath(to, urls));
         }
         const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
-        await signedIn(services, req, res, begin, to);
+        await signIn(services, req, res, begin, to);
       })
-      .all(otherMethod(['GET']));
+      .all(refuseOtherMethods(['GET']));
   }
 
   router.use(deviceRouter(services));
@@ -115,19 +116,19 @@ export function signInRouter(services: Deps): Router {
   router
     .route('/logout')
     .post(async (req, res) => {
-      demandFromHere(req, urls);
-      await endCurrent(services, req);
+      demandSameOrigin(req, urls);
+      await endCurrentSession(services, req);
       clearSessionCookie(res, urls);
       res.redirect(303, '/login');
     })
-    .all(otherMethod(['POST']));
+    .all(refuseOtherMethods(['POST']));
 
-  router.use(/^\/log(?:in|out)(?=\/|$)/, problems(services));
+  router.use(/^\/log(?:in|out)(?=\/|$)/, sendProblem(services));
   return router;
 }
 
 /** A session of its own for each time that somebody signs in: one that was there before ends. */
-async function signedIn(
+async function signIn(
   services: Deps,
   req: Request,
   res: Response,
@@ -135,16 +136,16 @@ async function signedIn(
   to: unknown = req.query.to,
 ): Promise<void> {
   const secret = await begin();
-  await endCurrent(services, req);
+  await endCurrentSession(services, req);
   setSessionCookie(res, services.urls, secret, SESSION_DAYS);
-  res.redirect(303, placeOf(to, services.urls));
+  res.redirect(303, toLocalPath(to, services.urls));
 }
 
-async function endCurrent(services: Deps, { viewer }: Request): Promise<void> {
+async function endCurrentSession(services: Deps, { viewer }: Request): Promise<void> {
   if (viewer.kind === 'account' && viewer.credential.kind === 'session')
     await deleteSession(services, viewer, viewer.credential.id).catch((error) => {
       // Another request has ended it.
-      if (isUnexpected(error)) throw error;
+      if (shouldLog(error)) throw error;
     });
 }
 
@@ -153,16 +154,16 @@ function browserOf(req: Request): Browser {
 }
 
 /** Browsers take `//host` and `/\host` for addresses of other hosts. */
-const PLACE = /^\/(?![/\\])[\x21-\x7e]*$/;
+const LOCAL_PATH = /^\/(?![/\\])[\x21-\x7e]*$/;
 
 /** A path of this server, to go on to; anything else leads home. */
-function placeOf(to: unknown, { base }: Pick<Urls, 'base'>): string {
-  const text = textOf(to);
-  if (!PLACE.test(text) || !URL.canParse(text, base)) return '/';
+function toLocalPath(to: unknown, { base }: Pick<Urls, 'base'>): string {
+  const text = readText(to);
+  if (!LOCAL_PATH.test(text) || !URL.canParse(text, base)) return '/';
   const { origin, pathname, search } = new URL(text, base);
   // Looked at again, because the parser makes `//host` of `/.//host`.
   const place = `${pathname}${search}`;
-  return origin === new URL(base).origin && PLACE.test(place) ? place : '/';
+  return origin === new URL(base).origin && LOCAL_PATH.test(place) ? place : '/';
 }
 
 type Shown = { problem?: string; status?: number; requestId?: string };
@@ -173,19 +174,19 @@ function sendSignIn(
   res: Response,
   { problem, status, requestId }: Shown = {},
 ): void {
-  const to = textOf(req.query.to);
+  const to = readText(req.query.to);
   const on = to ? `?to=${encodeURIComponent(to)}` : '';
   // The first way is the primary one: with issuers, people have no token yet when they come here first.
   const primary = (isFirst: boolean) => (isFirst ? ' primary' : '');
   const choices = issuers.map(
     ({ config }, index) =>
-      `<a class="button${primary(index === 0)}" href="${escaped(`/login/${config.name}${on}`)}">Sign in with ${escaped(config.label)}</a>`,
+      `<a class="button${primary(index === 0)}" href="${escapeHtml(`/login/${config.name}${on}`)}">Sign in with ${escapeHtml(config.label)}</a>`,
   );
   const body = `
-  ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
-  ${requestId ? `<p>Its request id is <code>${escaped(requestId)}</code>.</p>` : ''}
+  ${problem ? `<p class="problem" role="alert">${escapeHtml(problem)}</p>` : ''}
+  ${requestId ? `<p>Its request id is <code>${escapeHtml(requestId)}</code>.</p>` : ''}
   ${choices.length > 0 ? `<p class="choices">${choices.join('')}</p>` : ''}
-  <form method="post" action="${escaped(`/login${on}`)}">
+  <form method="post" action="${escapeHtml(`/login${on}`)}">
     <label>Personal access token
       <input name="token" type="password" autocomplete="current-password" required autofocus spellcheck="false">
     </label>
@@ -196,23 +197,23 @@ function sendSignIn(
   sendPage(res, { title: 'Sign in to Loam', body }, { status });
 }
 
-function confirmation(username: string, secret: string): string {
+function renderConfirmation(username: string, secret: string): string {
   return `
-  <p>This link signs you in as <b>${escaped(username)}</b>. It works once.</p>
+  <p>This link signs you in as <b>${escapeHtml(username)}</b>. It works once.</p>
   <form method="post" action="/login/link">
-    <input name="secret" type="hidden" value="${escaped(secret)}">
-    <button class="primary" autofocus>Sign in as ${escaped(username)}</button>
+    <input name="secret" type="hidden" value="${escapeHtml(secret)}">
+    <button class="primary" autofocus>Sign in as ${escapeHtml(username)}</button>
   </form>
 `;
 }
 
 /** What is wrong is said on the page where one can try again. */
-function problems(services: Deps): ErrorRequestHandler {
+function sendProblem(services: Deps): ErrorRequestHandler {
   const { log } = services;
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
-    const { status, message } = toPublic(error);
-    if (isUnexpected(error))
+    const { status, message } = toClientError(error);
+    if (shouldLog(error))
       log.error({ err: error, req: { id: req.id } }, 'somebody could not be signed in');
     const requestId = status >= 500 ? req.id : undefined;
     sendSignIn(services, req, res, { problem: message, status, requestId });

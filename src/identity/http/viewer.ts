@@ -4,11 +4,11 @@ import type { Request, RequestHandler } from 'express';
 import type pg from 'pg';
 import { type AppError, unauthenticated } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
-import { toPublic } from '../../platform/web/error-response.ts';
+import { toClientError } from '../../platform/web/error-response.ts';
 import type { Origin } from '../audit.ts';
 import { authenticate, type Credential } from '../authenticate.ts';
 import { TOKEN_PREFIX } from '../credentials.ts';
-import type { Usage } from '../last-used.ts';
+import type { LastUsedRecorder } from '../last-used.ts';
 import type { Viewer } from '../permissions.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
 import { readSessionCookie } from './session-cookie.ts';
@@ -31,7 +31,7 @@ export function needsCredentials({ path }: Request): boolean {
 /** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
 export function identify(services: {
   pool: pg.Pool;
-  usage: Usage;
+  usage: LastUsedRecorder;
   urls: Urls;
   issuers: readonly Issuer[];
 }): RequestHandler {
@@ -46,7 +46,7 @@ export function identify(services: {
         viewer = { kind: 'anonymous' };
       req.viewer = viewer.kind === 'account' ? { ...viewer, from: originOf(req) } : viewer;
     } catch (cause) {
-      req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
+      req.viewer = { kind: 'anonymous', failure: Object.assign(toClientError(cause), { cause }) };
     }
     next();
   };
@@ -76,30 +76,32 @@ export function readAuthorization(header: string | undefined): Credential | null
   switch (scheme.toLowerCase()) {
     case 'bearer':
       if (!value || more.length > 0)
-        throw malformed('a token, and nothing else, must follow "Bearer"');
+        throw malformedHeader('a token, and nothing else, must follow "Bearer"');
       return { kind: 'pat', token: value };
     case 'api-key':
-      if (more.length === 0 && value.includes('$')) return named('key', value, '$');
-      throw malformed('<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"');
+      if (more.length === 0 && value.includes('$')) return splitCredential('key', value, '$');
+      throw malformedHeader(
+        '<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"',
+      );
     case 'basic': {
       const decoded = Buffer.from(value, 'base64').toString('utf8');
-      if (more.length === 0 && decoded.includes(':')) return named('basic', decoded, ':');
-      throw malformed('<user>:<password> in base64 must follow "Basic"');
+      if (more.length === 0 && decoded.includes(':')) return splitCredential('basic', decoded, ':');
+      throw malformedHeader('<user>:<password> in base64 must follow "Basic"');
     }
   }
-  if (value) throw malformed('must begin with Bearer or API-Key (or Basic, for git)');
-  throw malformed(
+  if (value) throw malformedHeader('must begin with Bearer or API-Key (or Basic, for git)');
+  throw malformedHeader(
     scheme.includes('$') && !scheme.startsWith(TOKEN_PREFIX)
       ? 'send "API-Key <name>$<secret>"; the word API-Key is missing'
       : 'send "Bearer <token>"; the word Bearer is missing',
   );
 }
 
-function malformed(problem: string): AppError {
+function malformedHeader(problem: string): AppError {
   return unauthenticated(`Authorization: ${problem}`);
 }
 
-function named(kind: 'key' | 'basic', text: string, separator: string): Credential {
+function splitCredential(kind: 'key' | 'basic', text: string, separator: string): Credential {
   const at = text.indexOf(separator);
   return { kind, name: text.slice(0, at), secret: text.slice(at + 1) };
 }

@@ -19,6 +19,6 @@ export function whyNotAdmitted(
 }
 
 /** Whether a group of the issuer makes them an operator. */
-export function isOperator({ operators }: IssuerConfig, { groups }: Claims): boolean {
+export function isOperatorByGroup({ operators }: IssuerConfig, { groups }: Claims): boolean {
   return operators !== undefined && groups.includes(operators);
 }

@@ -5,14 +5,14 @@ import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
-import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import { record } from '../audit.ts';
+import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import { recordAudit } from '../audit.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
 import type { Account, Viewer } from '../permissions.ts';
-import { isOperator } from './admission.ts';
-import { demandAdmitted, lockIdentity, setOperator } from './identities.ts';
-import type { Claims, Connecting, Issuer } from './issuers.ts';
+import { isOperatorByGroup } from './admission.ts';
+import { demandAdmitted, lockIdentity, syncOperator } from './identities.ts';
+import type { Claims, ConnectingSession, Issuer } from './issuers.ts';
 import { endSessions } from './sessions.ts';
 
 export type Identity = {
@@ -39,7 +39,7 @@ export function listIssuers(
   { issuers, urls }: { issuers: readonly Issuer[]; urls: Urls },
   viewer: Viewer,
 ): IssuerChoice[] {
-  const session = sessionOf(viewer);
+  const session = currentSession(viewer);
   return issuers.map(({ config: { name, label, issuer }, ticket }) => {
     const signInUrl = `${urls.base}/login/${name}`;
     const connectUrl = session && `${signInUrl}?connect=${ticket(session)}`;
@@ -47,14 +47,14 @@ export function listIssuers(
   });
 }
 
-function sessionOf(viewer: Viewer): Connecting | null {
+function currentSession(viewer: Viewer): ConnectingSession | null {
   if (viewer.kind !== 'account' || viewer.credential.kind !== 'session') return null;
   return { userId: viewer.userId, sessionId: viewer.credential.id };
 }
 
 /** Whether the session that asks is the one that has begun to connect an identity. @throws AppError 401 */
-export function demandBegun(viewer: Viewer, connecting: Connecting): Account {
-  const session = sessionOf(viewer);
+export function demandSameSession(viewer: Viewer, connecting: ConnectingSession): Account {
+  const session = currentSession(viewer);
   const isSame =
     session?.sessionId === connecting.sessionId && session.userId === connecting.userId;
   if (viewer.kind === 'account' && isSame) return viewer;
@@ -62,9 +62,13 @@ export function demandBegun(viewer: Viewer, connecting: Connecting): Account {
 }
 
 /** Whom the ticket of a page lets connect an identity. @throws AppError 401 */
-export function openTicket(issuer: Issuer, viewer: Viewer, ticket: string): Connecting {
+export function openConnectTicket(
+  issuer: Issuer,
+  viewer: Viewer,
+  ticket: string,
+): ConnectingSession {
   const connecting = issuer.openTicket(ticket);
-  demandBegun(viewer, connecting);
+  demandSameSession(viewer, connecting);
   return connecting;
 }
 
@@ -75,9 +79,13 @@ export function openTicket(issuer: Issuer, viewer: Viewer, ticket: string): Conn
 export async function connectIdentity(
   { db }: Deps,
   viewer: Viewer,
-  { config, claims, connecting }: { config: IssuerConfig; claims: Claims; connecting: Connecting },
+  {
+    config,
+    claims,
+    connecting,
+  }: { config: IssuerConfig; claims: Claims; connecting: ConnectingSession },
 ): Promise<void> {
-  const account = demandFullRights(demandBegun(viewer, connecting));
+  const account = demandFullRights(demandSameSession(viewer, connecting));
   demandAdmitted(config, claims);
   const { userId } = account;
   const { issuer, subject } = claims;
@@ -95,8 +103,8 @@ export async function connectIdentity(
       );
     const id = newId('idn');
     await tx.identity.create({ data: { id, issuer, subject, userId } });
-    await setOperator(tx, { id, userId, operator: false }, isOperator(config, claims));
-    await record(tx, account, {
+    await syncOperator(tx, { id, userId, operator: false }, isOperatorByGroup(config, claims));
+    await recordAudit(tx, account, {
       action: 'identity.connect',
       namespaceIds: [account.namespace.id],
       subject: id,
@@ -111,10 +119,13 @@ export async function sliceIdentities(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<Identity>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<Identity>> {
   const { userId } = demandOwn(viewer, ofUser);
-  return readSlice<Identity>(db.identity, NEWEST, range, { where: { userId }, select: columns });
+  return readCursorPage<Identity>(db.identity, NEWEST_FIRST, range, {
+    where: { userId },
+    select: columns,
+  });
 }
 
 const columns = {
@@ -142,18 +153,18 @@ export async function deleteIdentity(
     await tx.$executeRaw`select from users where id = ${userId} for update`;
     const row = isId('idn', id) ? await tx.identity.findUnique({ where: { id, userId } }) : null;
     if (!row) throw notFound('Identity');
-    await setOperator(tx, row, false);
+    await syncOperator(tx, row, false);
     await tx.identity.delete({ where: { id } });
-    await demandWayIn(tx, issuers, userId);
+    await demandOtherSignIn(tx, issuers, userId);
     const sessions = await tx.browserSession.findMany({
       where: { userId, method: 'oidc', id: { not: account.credential.id } },
       select: { id: true },
     });
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'identity.delete',
       namespaceIds: [account.namespace.id],
       subject: id,
-      name: labelOf(issuers, row.issuer) ?? row.issuer,
+      name: findIssuerLabel(issuers, row.issuer) ?? row.issuer,
       details: { issuer: row.issuer },
     });
     await endSessions(
@@ -166,7 +177,7 @@ export async function deleteIdentity(
 }
 
 /** @throws AppError 409 */
-async function demandWayIn(
+async function demandOtherSignIn(
   tx: Db,
   issuers: readonly Pick<Issuer, 'config'>[],
   userId: string,
@@ -192,7 +203,7 @@ async function demandWayIn(
 }
 
 /** What pages call an issuer; null for one that is not configured any more. */
-export function labelOf(
+export function findIssuerLabel(
   issuers: readonly Pick<Issuer, 'config'>[],
   address: string,
 ): string | null {

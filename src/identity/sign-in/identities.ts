@@ -3,13 +3,14 @@
  * given to somebody else. A first sign-in makes the user and their namespace.
  */
 
+import { identityLock } from '../../base/advisory-locks.ts';
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, forbidden } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
-import { whyNotName } from '../../base/names.ts';
+import { namespaceNameError } from '../../base/names.ts';
 import { type Db, inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { insertUser, isEmail } from '../accounts.ts';
-import { isOperator, whyNotAdmitted } from './admission.ts';
+import { isOperatorByGroup, whyNotAdmitted } from './admission.ts';
 import type { Claims } from './issuers.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
@@ -17,7 +18,7 @@ import { type Browser, beginSession } from './sessions.ts';
 const SESSION_DAYS = 7;
 const MAX_NAME = 39;
 /** Names that are tried: ada, ada-2, … */
-const MAX_TRIES = 50;
+const MAX_NAME_TRIES = 50;
 
 /**
  * Signs in whom an issuer has named.
@@ -31,12 +32,13 @@ export async function signInByIdentity(
   browser: Browser,
 ): Promise<string> {
   demandAdmitted(config, claims);
-  const operator = isOperator(config, claims);
+  const operator = isOperatorByGroup(config, claims);
   return inTransaction(db, async (tx) => {
     // Of one that signs in twice at once the second waits for the first, and finds the user.
     await lockIdentity(tx, claims);
     const user =
-      (await known(tx, claims, operator)) ?? (await newUser(tx, config, claims, operator));
+      (await findKnownUser(tx, claims, operator)) ??
+      (await createUserFromClaims(tx, config, claims, operator));
     return beginSession(tx, browser, {
       ...user,
       method: 'oidc',
@@ -48,11 +50,11 @@ export async function signInByIdentity(
 /** Until the transaction ends nobody else makes this identity known. */
 export async function lockIdentity(tx: Db, { issuer, subject }: Claims): Promise<void> {
   await tx.$executeRaw`
-    select pg_advisory_xact_lock(hashtextextended('loam.identity ' || ${issuer} || ' ' || ${subject}, 0))`;
+    select pg_advisory_xact_lock(hashtextextended(${identityLock(issuer, subject)}, 0))`;
 }
 
 /** What a group gave, leaving it takes away; who is operator without any is so for ever. */
-export async function setOperator(
+export async function syncOperator(
   tx: Db,
   { id, userId, operator: before }: { id: string; userId: string; operator: boolean },
   operator: boolean,
@@ -83,7 +85,7 @@ const userColumns = {
   namespace: { select: { id: true } },
 } as const;
 
-async function known(
+async function findKnownUser(
   tx: Db,
   { issuer, subject }: Claims,
   operator: boolean,
@@ -94,12 +96,12 @@ async function known(
   });
   if (!row) return null;
   const { id, username, namespace } = row.user;
-  await setOperator(tx, { id: row.id, userId: id, operator: row.operator }, operator);
+  await syncOperator(tx, { id: row.id, userId: id, operator: row.operator }, operator);
   return { userId: id, username, namespaceId: namespace?.id ?? '' };
 }
 
 /** @throws AppError 403, 409 */
-async function newUser(
+async function createUserFromClaims(
   tx: Db,
   { label }: IssuerConfig,
   { issuer, subject, email, emailVerified, username }: Claims,
@@ -111,7 +113,7 @@ async function newUser(
     throw forbidden(`${label} has not confirmed that the address ${email} is yours`);
   const data = {
     id: newId('user'),
-    username: await freeName(tx, username ?? email.replace(/@.*/, '')),
+    username: await chooseFreeName(tx, username ?? email.replace(/@.*/, '')),
     email,
     plan: 'free' as const,
     operator,
@@ -131,7 +133,7 @@ async function newUser(
 }
 
 /** One that may be taken, as near to what somebody calls themselves as can be. */
-async function freeName(tx: Db, wanted: string): Promise<string> {
+async function chooseFreeName(tx: Db, wanted: string): Promise<string> {
   const plain = wanted
     .replace(/@.*/, '')
     .normalize('NFKD')
@@ -139,9 +141,9 @@ async function freeName(tx: Db, wanted: string): Promise<string> {
     .replace(/[^a-z0-9]+/g, '-')
     .slice(0, MAX_NAME - 3)
     .replace(/^-+|-+$/g, '');
-  for (let n = 1; n <= MAX_TRIES; n++) {
+  for (let n = 1; n <= MAX_NAME_TRIES; n++) {
     const name = n === 1 ? plain : `${plain || 'user'}-${n}`;
-    if (whyNotName(name)) continue;
+    if (namespaceNameError(name)) continue;
     if (!(await tx.namespace.findUnique({ where: { name }, select: { id: true } }))) return name;
   }
   return `user-${newId('user').slice(-10)}`;

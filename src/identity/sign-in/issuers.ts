@@ -13,10 +13,10 @@ import { open, seal } from '../../platform/crypto/keys.ts';
 /** Of asking an issuer. */
 const TIMEOUT_SECONDS = 10;
 /** For how long what an issuer said of itself is believed. */
-const FRESH_MS = 3_600_000;
+const METADATA_TTL_MS = 3_600_000;
 /** From leaving for the issuer to coming back. */
 const ATTEMPT_SECONDS = 600;
-const CLOCKS_APART_SECONDS = 30;
+const CLOCK_TOLERANCE_SECONDS = 30;
 /** None that shares a secret, and not `none`. */
 const ALGORITHMS = [
   'RS256',
@@ -51,11 +51,11 @@ type Attempt = {
   verifier: string;
   to: string;
   expires: number;
-  connecting: Connecting | null;
+  connecting: ConnectingSession | null;
 };
 
 /** The session that connects an identity to its user, instead of signing in. */
-export type Connecting = { userId: string; sessionId: string };
+export type ConnectingSession = { userId: string; sessionId: string };
 
 export type Issuer = {
   config: IssuerConfig;
@@ -63,7 +63,7 @@ export type Issuer = {
   begin(
     callback: string,
     to: string,
-    connecting?: Connecting | null,
+    connecting?: ConnectingSession | null,
   ): Promise<{ url: string; attempt: string; seconds: number }>;
   /**
    * Who has come back to `url`, with the attempt that the same browser began.
@@ -72,25 +72,25 @@ export type Issuer = {
   finish(
     url: URL,
     attempt: string,
-  ): Promise<{ claims: Claims; to: string; connecting: Connecting | null }>;
+  ): Promise<{ claims: Claims; to: string; connecting: ConnectingSession | null }>;
   /** What lets a session begin to connect an identity for ten minutes; no other session, and no other site. */
-  ticket(session: Connecting): string;
+  ticket(session: ConnectingSession): string;
   /** @throws AppError 401 for what is none of this issuer, or too old */
-  openTicket(ticket: string): Connecting;
+  openTicket(ticket: string): ConnectingSession;
   /** What an access token says of its owner, and until when. @throws AppError 401, 503 when the issuer is away */
   verify(token: string): Promise<{ claims: Claims; expires: number }>;
 };
 
-type Known = { client: oidc.Configuration; keys: JWTVerifyGetKey; at: number };
+type Metadata = { client: oidc.Configuration; keys: JWTVerifyGetKey; at: number };
 
 export function openIssuer(
   config: IssuerConfig,
   key: Uint8Array,
   log: Pick<Logger, 'warn'>,
 ): Issuer {
-  let known: Promise<Known> | undefined;
+  let known: Promise<Metadata> | undefined;
 
-  async function discover(): Promise<Known> {
+  async function discover(): Promise<Metadata> {
     const address = new URL(config.issuer);
     const client = await oidc.discovery(address, config.clientId, config.clientSecret, undefined, {
       timeout: TIMEOUT_SECONDS,
@@ -104,24 +104,24 @@ export function openIssuer(
     return { client, keys, at: Date.now() };
   }
 
-  async function ask(): Promise<Known> {
+  async function getMetadata(): Promise<Metadata> {
     const last = await known?.catch(() => undefined);
-    if (last && Date.now() - last.at < FRESH_MS) return last;
+    if (last && Date.now() - last.at < METADATA_TTL_MS) return last;
     known = discover();
     try {
       return await known;
     } catch (error) {
       // What it said before is better than nothing.
       if (last) {
-        known = Promise.resolve({ ...last, at: Date.now() - FRESH_MS / 2 });
+        known = Promise.resolve({ ...last, at: Date.now() - METADATA_TTL_MS / 2 });
         return last;
       }
       known = undefined;
-      throw away(error);
+      throw unavailable(error);
     }
   }
 
-  function away(error: unknown): AppError {
+  function unavailable(error: unknown): AppError {
     log.warn({ err: error, issuer: config.issuer }, 'an issuer of identities could not be asked');
     return new AppError('internal_error', `${config.label} cannot be asked just now; try again`, {
       status: 503,
@@ -132,7 +132,7 @@ export function openIssuer(
   return {
     config,
     async begin(callback, to, connecting = null) {
-      const { client } = await ask();
+      const { client } = await getMetadata();
       const attempt: Attempt = {
         state: oidc.randomState(),
         nonce: oidc.randomNonce(),
@@ -149,13 +149,13 @@ export function openIssuer(
         code_challenge: await oidc.calculatePKCECodeChallenge(attempt.verifier),
         code_challenge_method: 'S256',
       });
-      const sealed = sealFor(key, attempt, config.name);
+      const sealed = sealJson(key, attempt, config.name);
       return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
     },
 
     async finish(url, sealed) {
-      const attempt = openFor<Attempt>(key, sealed, config.name);
-      const { client } = await ask();
+      const attempt = openSealedJson<Attempt>(key, sealed, config.name);
+      const { client } = await getMetadata();
       try {
         const tokens = await oidc.authorizationCodeGrant(client, url, {
           pkceCodeVerifier: attempt.verifier,
@@ -171,7 +171,7 @@ export function openIssuer(
         const claims = toClaims({ ...more, ...told }, config);
         return { claims, to: attempt.to, connecting: attempt.connecting ?? null };
       } catch (error) {
-        if (isAway(error)) throw away(error);
+        if (isIssuerUnavailable(error)) throw unavailable(error);
         log.warn(
           { err: error, issuer: config.issuer },
           'somebody did not come back with an identity',
@@ -182,11 +182,11 @@ export function openIssuer(
 
     ticket({ userId, sessionId }) {
       const expires = Date.now() + ATTEMPT_SECONDS * 1_000;
-      return sealFor(key, { userId, sessionId, expires }, `${config.name} ticket`);
+      return sealJson(key, { userId, sessionId, expires }, `${config.name} ticket`);
     },
 
     openTicket(ticket) {
-      const { userId, sessionId } = openFor<Connecting & { expires: number }>(
+      const { userId, sessionId } = openSealedJson<ConnectingSession & { expires: number }>(
         key,
         ticket,
         `${config.name} ticket`,
@@ -195,31 +195,31 @@ export function openIssuer(
     },
 
     async verify(token) {
-      const { keys, client } = await ask();
+      const { keys, client } = await getMetadata();
       try {
         const { payload } = await jwtVerify(token, keys, {
           issuer: client.serverMetadata().issuer,
           audience: config.audience,
           algorithms: ALGORITHMS,
           requiredClaims: ['sub', 'exp'],
-          clockTolerance: CLOCKS_APART_SECONDS,
+          clockTolerance: CLOCK_TOLERANCE_SECONDS,
         });
         return { claims: toClaims(payload, config), expires: Math.floor(Number(payload.exp)) };
       } catch (error) {
         if (error instanceof joseErrors.JWKSTimeout || !(error instanceof joseErrors.JOSEError))
-          throw away(error);
+          throw unavailable(error);
         throw unauthenticated('The access token is not valid or has expired');
       }
     },
   };
 }
 
-function sealFor(key: Uint8Array, value: object, context: string): string {
+function sealJson(key: Uint8Array, value: object, context: string): string {
   return Buffer.from(seal(key, Buffer.from(JSON.stringify(value)), context)).toString('base64url');
 }
 
 /** @throws AppError 401 */
-function openFor<T extends { expires: number }>(
+function openSealedJson<T extends { expires: number }>(
   key: Uint8Array,
   sealed: string,
   context: string,
@@ -234,7 +234,7 @@ function openFor<T extends { expires: number }>(
 }
 
 /** Of the network, or of an issuer with a fault; else its answer was a refusal. */
-function isAway(error: unknown): boolean {
+function isIssuerUnavailable(error: unknown): boolean {
   if (error instanceof TypeError && error.message === 'fetch failed') return true;
   const { name, cause } = error as { name?: string; cause?: unknown };
   if (name === 'TimeoutError') return true;

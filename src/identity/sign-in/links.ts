@@ -4,9 +4,14 @@ import { unauthenticated } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
-import { userNamed } from '../accounts.ts';
-import { type Actor, record, SERVER } from '../audit.ts';
-import { demandFullRights, hashSecret, ownerOfCredential, randomSecret } from '../credentials.ts';
+import { resolveUser } from '../accounts.ts';
+import { type Actor, recordAudit, SERVER } from '../audit.ts';
+import {
+  demandFullRights,
+  hashSecret,
+  randomSecret,
+  resolveCredentialOwner,
+} from '../credentials.ts';
 import type { Viewer } from '../permissions.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
@@ -28,7 +33,7 @@ export async function createSignInLink(
   username?: string | null,
 ): Promise<SignInLink> {
   const account = demandFullRights(viewer);
-  const owner = await ownerOfCredential(db, account, username);
+  const owner = await resolveCredentialOwner(db, account, username);
   return inTransaction(db, (tx) => insertLink(tx, account, owner, urls.base));
 }
 
@@ -38,7 +43,7 @@ export async function issueSignInLink(
   username: string,
   base: string,
 ): Promise<SignInLink> {
-  const owner = await userNamed(db, username);
+  const owner = await resolveUser(db, username);
   return inTransaction(db, (tx) => insertLink(tx, SERVER, owner, base));
 }
 
@@ -52,7 +57,7 @@ export async function insertLink(
   const expiresAt = new Date(Date.now() + LINK_HOURS * 3_600_000);
   const id = newId('sil');
   await tx.signInLink.create({ data: { id, userId, hash: hashSecret(secret), expiresAt } });
-  await record(tx, by, {
+  await recordAudit(tx, by, {
     action: 'sign_in_link.create',
     namespaceIds: [namespaceId],
     subject: id,
@@ -63,7 +68,7 @@ export async function insertLink(
 }
 
 /** Whom it signs in; null: it was used, or is too old. */
-export async function userOfLink({ db }: Deps, secret: string): Promise<string | null> {
+export async function findLinkUser({ db }: Deps, secret: string): Promise<string | null> {
   const row = await db.signInLink.findUnique({
     where: { hash: hashSecret(secret), expiresAt: { gt: new Date() } },
     select: { user: { select: { username: true } } },

@@ -7,12 +7,12 @@ import type pg from 'pg';
 import { forbidden, notFound } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
-import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import { record } from '../audit.ts';
-import { authenticate, disabledUser, SESSION_IDLE } from '../authenticate.ts';
+import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import { recordAudit } from '../audit.ts';
+import { authenticate, disabledUserError, SESSION_IDLE } from '../authenticate.ts';
 import { demandFullRights, demandOwn, hashSecret, randomSecret } from '../credentials.ts';
-import type { Usage } from '../last-used.ts';
+import type { LastUsedRecorder } from '../last-used.ts';
 import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
 import type { Issuer } from './issuers.ts';
 
@@ -56,7 +56,7 @@ type Deps = { db: Db };
  * @throws AppError 401, 403 for a token that is limited: the session would have more rights
  */
 export async function signInByToken(
-  services: { db: Db; pool: pg.Pool; usage: Usage; issuers: readonly Issuer[] },
+  services: { db: Db; pool: pg.Pool; usage: LastUsedRecorder; issuers: readonly Issuer[] },
   token: string,
   browser: Browser,
 ): Promise<string> {
@@ -85,7 +85,7 @@ export async function beginSession(
   { userId, username, namespaceId, method, accessTokenId, expiresAt }: SignedIn,
 ): Promise<string> {
   const where = { id: userId, disabledAt: null };
-  if ((await tx.user.count({ where })) === 0) throw disabledUser(username);
+  if ((await tx.user.count({ where })) === 0) throw disabledUserError(username);
   const secret = randomSecret();
   const latest = new Date(Date.now() + SESSION_DAYS * DAY_MS);
   const data = {
@@ -99,7 +99,7 @@ export async function beginSession(
     delete from browser_sessions where id in (
       select id from browser_sessions where user_id = ${userId} and id <> ${created.id}
       order by last_used_at desc offset ${MAX_SESSIONS - 1})`;
-  await record(
+  await recordAudit(
     tx,
     { userId, username, credential: null, from: { address, requestId } },
     {
@@ -117,11 +117,11 @@ export async function sliceSessions(
   { db }: Deps,
   viewer: Viewer,
   ofUser: string,
-  range: SliceRequest,
-): Promise<Slice<BrowserSession>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<BrowserSession>> {
   const { userId } = demandOwn(viewer, ofUser);
   const query = { where: { userId, expiresAt: { gt: new Date() } }, select: columns };
-  return readSlice<BrowserSession>(db.browserSession, NEWEST, range, query);
+  return readCursorPage<BrowserSession>(db.browserSession, NEWEST_FIRST, range, query);
 }
 
 /** Those of the ids that are the viewer's own. */
@@ -176,7 +176,7 @@ export async function endSessions(
       const { count } = await tx.browserSession.deleteMany({ where });
       if (count === 0) continue;
       ended.push(id);
-      await record(tx, account, {
+      await recordAudit(tx, account, {
         action: 'session.delete',
         namespaceIds: [account.namespace.id],
         subject: id,

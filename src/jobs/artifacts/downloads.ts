@@ -1,15 +1,19 @@
-/** Where artifacts are found, and who may have them: members by credential, anyone by a signed link for 15 minutes. */
+/** URLs of artifacts and access to them: for members with a credential, and for anyone with a signed link for 15 minutes. */
 
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
-import { namespaceNamed } from '../../identity/accounts.ts';
+import { resolveNamespace } from '../../identity/accounts.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
-import type { Rule } from '../../identity/rechecks.ts';
+import type { AccessRule } from '../../identity/rechecks.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { type Slice, type SliceRequest, sliceOf } from '../../platform/database/paging.ts';
+import {
+  type CursorPage,
+  type CursorPageRequest,
+  paginateList,
+} from '../../platform/database/paging.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
 import type { JobPayload } from '../payload.ts';
 import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts';
@@ -28,7 +32,7 @@ export const artifactColumns = {
 } as const satisfies Prisma.JobSelect;
 
 export type Artifacts = ArtifactKey & {
-  /** Its address without a signature. */
+  /** The URL prefix, without a signature. */
   base: string;
   path: string;
   sizeBytes: bigint;
@@ -38,15 +42,18 @@ export type Artifacts = ArtifactKey & {
 
 type ArtifactRow = Prisma.JobGetPayload<{ select: typeof artifactColumns }>;
 
-/** Null until there are any. */
-export function artifactsOf(deps: Deps, job: ArtifactRow): Artifacts | null {
+/** Null until the job has artifacts. */
+export function artifactsOfJob(deps: Deps, job: ArtifactRow): Artifacts | null {
   const { artifactBytes } = job;
-  return artifactBytes === null ? null : describe(deps, { ...job, artifactBytes });
+  return artifactBytes === null ? null : describeArtifacts(deps, { ...job, artifactBytes });
 }
 
-/** Of a job, or of one that is gone. */
-export function describe(deps: Deps, job: ArtifactRow & { artifactBytes: bigint }): Artifacts {
-  const { base, archive } = addressesOf(deps, job.id, job.namespace.name);
+/** Describes the artifacts of a job, or the kept artifacts of a deleted job. */
+export function describeArtifacts(
+  deps: Deps,
+  job: ArtifactRow & { artifactBytes: bigint },
+): Artifacts {
+  const { base, archive } = buildUrls(deps, job.id, job.namespace.name);
   return {
     jobId: job.id,
     namespaceId: job.namespaceId,
@@ -59,45 +66,46 @@ export function describe(deps: Deps, job: ArtifactRow & { artifactBytes: bigint 
   };
 }
 
-function addressesOf({ signer, urls }: Pick<Deps, 'signer' | 'urls'>, id: string, owner: string) {
+function buildUrls({ signer, urls }: Pick<Deps, 'signer' | 'urls'>, id: string, owner: string) {
   const base = `${urls.artifacts}/${owner}/${id}`;
-  return { base, archive: signer.signUrl(`${base}/artifacts.tar.gz`, thing(id)) };
+  return { base, archive: signer.signUrl(`${base}/artifacts.tar.gz`, signedSubject(id)) };
 }
 
-/** What is sent of an event: the job as GET returned it then, with a link to its artifacts that works from now on. */
+/** The payload of an event as it is sent: with a link to the artifacts that is valid from now on. */
 export function payloadToSend(deps: Pick<Deps, 'signer' | 'urls'>, payload: JobPayload) {
   const { artifacts, id, namespace } = payload;
   if (!artifacts) return payload;
-  const download_url = addressesOf(deps, id, namespace).archive;
+  const download_url = buildUrls(deps, id, namespace).archive;
   return { ...payload, artifacts: { ...artifacts, download_url } };
 }
 
 export type ArtifactFile = ArtifactEntry & { downloadUrl: string };
 
-/** By their order in the archive. @throws AppError 400 */
+/** Lists the files in the order of the archive. @throws AppError 400 */
 export async function listFiles(
   deps: Deps,
   { base, ...key }: Artifacts,
-  range: SliceRequest,
-): Promise<Slice<ArtifactFile>> {
+  range: CursorPageRequest,
+): Promise<CursorPage<ArtifactFile>> {
   const entries = (await listArtifacts(deps, key)) ?? [];
-  const { items, ...page } = sliceOf(entries, range, ({ path }) => path);
+  const { items, ...page } = paginateList(entries, range, ({ path }) => path);
   const signed = ({ path, sizeBytes }: ArtifactEntry): ArtifactFile => {
     const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
-    return { path, sizeBytes, downloadUrl: deps.signer.signUrl(url, thing(key.jobId, path)) };
+    const downloadUrl = deps.signer.signUrl(url, signedSubject(key.jobId, path));
+    return { path, sizeBytes, downloadUrl };
   };
   return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: signed(node) })) };
 }
 
-/** What a signature is for: the archive, or one file of it. */
-function thing(jobId: string, path?: string): string {
+/** The subject of a signature: the archive, or one file of it. */
+function signedSubject(jobId: string, path?: string): string {
   return path === undefined ? `artifacts:${jobId}` : `artifacts:${jobId}:${path}`;
 }
 
 /**
- * Whether the holder of a link or credential may have it: the address names the namespace, whose members may
- * read. Artifacts outlive their job's record (`kept.ts`), so there may be none.
- * @returns with the rule that must hold while it is sent; null for a link, which is good for its time
+ * Checks that the viewer, or the holder of a link, may download artifacts. Permission is checked for the namespace of the
+ * URL, because artifacts outlive their job's record (`kept.ts`).
+ * @returns the key, with the rule that must hold during the download; the rule is null for a link
  * @throws AppError 401, 403, 404
  */
 export async function demandDownload(
@@ -105,27 +113,27 @@ export async function demandDownload(
   viewer: Viewer,
   { namespace: name, jobId, path }: { namespace: string; jobId: string; path?: string },
   query: Record<string, unknown>,
-): Promise<{ key: ArtifactKey; rule: Rule | null }> {
+): Promise<{ key: ArtifactKey; rule: AccessRule | null }> {
   if (!isId('job', jobId)) throw notFound('Job');
-  const { id: namespaceId } = await namespaceNamed(deps.db, name);
+  const { id: namespaceId } = await resolveNamespace(deps.db, name);
   const find = () => findOwner(deps, { namespaceId, jobId });
   const owner = await find();
   const key = { namespaceId, jobId, attemptId: owner?.artifactsOf ?? null };
-  if (deps.signer.verify(thing(jobId, path), query)) return { key, rule: null };
-  const mayRead = (who: Viewer, repositoryId: string | null = null) =>
-    demand(who, 'job.read', { namespaceId, repositoryId });
-  mayRead(viewer, owner?.repositoryId);
-  const rule: Rule = {
+  if (deps.signer.verify(signedSubject(jobId, path), query)) return { key, rule: null };
+  const demandRead = (reader: Viewer, repositoryId: string | null = null) =>
+    demand(reader, 'job.read', { namespaceId, repositoryId });
+  demandRead(viewer, owner?.repositoryId);
+  const rule: AccessRule = {
     key: `artifacts of ${jobId}`,
     async demand(now) {
       const isNarrowed = now.kind === 'account' && now.repositories;
-      mayRead(now, isNarrowed ? (await find())?.repositoryId : null);
+      demandRead(now, isNarrowed ? (await find())?.repositoryId : null);
     },
   };
   return { key, rule };
 }
 
-/** What a job's row says of its artifacts, or the row that outlives it; null when there is neither. */
+/** Reads the row that has the artifacts: of the job, or else of its kept artifacts; null if there is neither. */
 async function findOwner(
   { db }: { db: Db },
   { jobId, namespaceId }: Omit<ArtifactKey, 'attemptId'>,

@@ -1,26 +1,24 @@
 /**
- * Artifacts that outlive the record of their job: they keep their address, count as storage, are listed, and stay
- * until somebody removes them.
- *
- * Files and rows cannot go in one transaction. So a row is marked first, which hides it, then the files go, then
- * the row, and with it the storage that it counts. What a server that died left between is found by the mark.
+ * Kept artifacts: those of deleted jobs. They keep their URL, count as storage, and stay until a user deletes them. Files and
+ * rows cannot be deleted in one transaction, so a row is first marked, which hides it, then the files are removed, then the
+ * row with its share of the storage. If a server dies in between, maintenance finds the mark and continues.
  */
 
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
-import { record } from '../../identity/audit.ts';
+import { recordAudit } from '../../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
-import { readSlice, type Sorting } from '../../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
+import { readCursorPage, type Sorting } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
 import { visibleTo } from '../visibility.ts';
 import { removeArtifacts } from './store.ts';
 
 const keptColumns = {
-  /** Of the job. */
+  /** The id of the job. */
   id: true,
   name: true,
   namespaceId: true,
@@ -35,15 +33,16 @@ export type KeptArtifacts = Prisma.KeptArtifactsGetPayload<{ select: typeof kept
 
 const NEWEST: Sorting = { name: 'deleted_at', column: 'deletedAt', type: 'time', order: 'desc' };
 
-/** Of those that are kept, or will be: while the attempt of a cancelled job still ends, they have no size yet. */
+/** The rows that are kept or will be: while the attempt of a deleted job still ends, its row is marked and has no size yet. */
 export const IS_KEPT = '(not removing or size_bytes = 0)';
 
 /**
- * Takes note of a job's artifacts, if it has any; to be called before its row is deleted, in the same transaction.
- * `removing`: they are to go at once. Those that its last attempt may still leave are noted without a size, and marked, so
- * that nobody sees them until then (`keepLate`).
+ * Moves a job's artifacts, if it has any, to a row of their own. Call it before the job's row is deleted, in the same
+ * transaction. If the last attempt may still store artifacts, the row has no size and is marked, which hides it until they
+ * are stored (`recordLateArtifacts`).
+ * @param removing whether to mark the artifacts for removal
  */
-export async function noteArtifacts(
+export async function detachArtifacts(
   tx: Prisma.TransactionClient,
   jobId: string,
   removing: boolean,
@@ -59,10 +58,11 @@ export async function noteArtifacts(
 }
 
 /**
- * What the last attempt of a job left that was deleted meanwhile; null: nothing.
- * @returns whether it is kept
+ * Records the artifacts that the last attempt of a job stored after the job was deleted.
+ * @param stored null if the attempt stored nothing
+ * @returns whether the artifacts are kept
  */
-export async function keepLate(
+export async function recordLateArtifacts(
   { db }: { db: Db },
   jobId: string,
   stored: { artifactFiles: number; artifactBytes: bigint; artifactsOf: string } | null,
@@ -72,7 +72,7 @@ export async function keepLate(
     return false;
   }
   return inTransaction(db, async (tx) => {
-    // Deleted and made again: the trigger that counts storage knows no other changes.
+    // Deleted and inserted again, because the trigger that counts storage handles only inserts and deletes.
     const [row] = await tx.keptArtifacts.findMany({ where: { id: jobId } });
     const { count } = await tx.keptArtifacts.deleteMany({
       where: { id: jobId, OR: [{ removing: false }, { sizeBytes: 0 }] },
@@ -86,21 +86,21 @@ export async function keepLate(
   });
 }
 
-/** Those of a namespace that the viewer may see, the last deleted first. @throws AppError 400 */
+/** Lists the kept artifacts of a namespace that the viewer may see, latest deletion first. @throws AppError 400 */
 export async function sliceKept(
   { db }: { db: Db },
   viewer: Viewer,
-  { namespaceId, ...range }: SliceRequest & { namespaceId: string },
-): Promise<Slice<KeptArtifacts>> {
-  // Who may see a job may see what it left: the conditions are on columns that both have.
+  { namespaceId, ...range }: CursorPageRequest & { namespaceId: string },
+): Promise<CursorPage<KeptArtifacts>> {
+  // Whoever may see a job may see its artifacts. The conditions use columns that both tables have.
   const visible = visibleTo(viewer) as Prisma.KeptArtifactsWhereInput;
   const where: Prisma.KeptArtifactsWhereInput = { namespaceId, removing: false, AND: [visible] };
-  return readSlice(db.keptArtifacts, NEWEST, range, { where, select: keptColumns });
+  return readCursorPage(db.keptArtifacts, NEWEST, range, { where, select: keptColumns });
 }
 
 /**
- * Removes them for good: by whoever may delete the job that they are of.
- * @param id that of the job
+ * Deletes kept artifacts for good. It requires the permission to delete their job.
+ * @param id the id of the job
  * @throws AppError 401, 403, 404
  */
 export async function deleteKeptArtifacts(
@@ -123,7 +123,7 @@ export async function deleteKeptArtifacts(
       data: { removing: true },
     });
     if (count === 0) throw notFound('Artifacts');
-    await record(tx, author, {
+    await recordAudit(tx, author, {
       action: 'artifacts.delete',
       namespaceIds: [row.namespaceId],
       subject: id,
@@ -134,7 +134,7 @@ export async function deleteKeptArtifacts(
   return id;
 }
 
-/** Removes the files of a row that is marked, and then the row. */
+/** Removes the files of a marked row, and then the row. */
 export async function removeMarked(
   services: { db: Db; storage: Storage },
   { id, namespaceId }: { id: string; namespaceId: string },
@@ -146,11 +146,11 @@ export async function removeMarked(
 const BATCH = 100;
 
 /**
- * Goes on with what was marked and is still there, and with what an attempt never brought because its server was gone.
+ * Continues interrupted removals, and removes rows whose attempt never stored its artifacts, because its server died.
  * @returns whether there may be more
  */
 export async function removeLeftMarked(services: { db: Db; storage: Storage }): Promise<boolean> {
-  // By hand, because the partial index serves a condition that is written out, and not a parameter.
+  // Plain SQL, because PostgreSQL uses the partial index only if the condition is a literal, not a parameter.
   const rows = await services.db.$queryRaw<{ id: string; namespaceId: string }[]>`
     select id, namespace_id as "namespaceId" from kept_artifacts
     where removing and (size_bytes > 0 or deleted_at < now() - interval '1 day') order by id limit ${BATCH}`;

@@ -1,6 +1,6 @@
 /**
- * The gzip members of an archive, as it is written: one for each large file, and one for many small ones. A compressor
- * for each small file took a third of the CPU of storing them.
+ * Writes the gzip members of an archive: one for each large file, and one for many small files. A compressor for each small
+ * file took a third of the CPU for storing them.
  */
 import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -9,36 +9,37 @@ import { createGzip, gzip } from 'node:zlib';
 import { tarPadding } from '../../runners/supervisor/tar-format.ts';
 
 export type ArtifactEntry = { path: string; sizeBytes: number };
-/** Where its member lies in the archive, and how far the contents are from the member's beginning. */
+/** The position of the file's member in the archive, and of the contents in the decompressed member. */
 export type IndexEntry = ArtifactEntry & { offset: number; length: number; skip: number };
 
 type File = { path: string; header: Buffer; contents: Readable; size: number };
 
-/** What a file may have to share a member, and a member to get no more: so much is unpacked at most to send one of them. */
-const SMALL = 64 * 1024;
-/** How many bytes of the archive are written between two checks of the room for it. */
+/** Maximum size of a file in a shared member, and size at which a shared member is closed: it limits what must be unpacked. */
+const SMALL_BYTES = 64 * 1024;
+/** Bytes of the archive that are written between two quota checks. */
 const ROOM_STEP = 16 * 2 ** 20;
 
 const gzipped = promisify(gzip);
 
 /**
- * Both give pieces of the archive. `index` gets the files in their order.
- * @param demandRoom called with the size of the archive as it grows, and throws when there is no room
+ * The methods of the writer yield chunks of the archive, and append its files to `index`.
+ * @param demandRoom called with the size of the archive as it grows; throws if there is no room
  */
-export function openMembers(index: IndexEntry[], demandRoom: (size: number) => Promise<void>) {
+export function openMemberWriter(index: IndexEntry[], demandRoom: (size: number) => Promise<void>) {
   let offset = 0;
-  let asked = 0;
-  /** Of the member that small files share, which is not written yet. */
-  let waiting: { path: string; sizeBytes: number; skip: number }[] = [];
+  let checkedAt = 0;
+  /** The files of the shared member, which is not written yet. */
+  let pending: { path: string; sizeBytes: number; skip: number }[] = [];
   let parts: Buffer[] = [];
+  /** Uncompressed size of the shared member. */
   let bytes = 0;
 
-  async function* counted(pieces: AsyncIterable<Buffer> | Iterable<Buffer>) {
+  async function* countBytes(pieces: AsyncIterable<Buffer> | Iterable<Buffer>) {
     for await (const piece of pieces) {
       yield piece;
       offset += piece.length;
-      if (offset - asked < ROOM_STEP) continue;
-      asked = offset;
+      if (offset - checkedAt < ROOM_STEP) continue;
+      checkedAt = offset;
       await demandRoom(offset);
     }
   }
@@ -46,52 +47,52 @@ export function openMembers(index: IndexEntry[], demandRoom: (size: number) => P
   async function* writeShared(): AsyncGenerator<Buffer> {
     if (parts.length === 0) return;
     const start = offset;
-    // Not `gzipSync`: other requests would wait for it.
-    yield* counted([await gzipped(Buffer.concat(parts))]);
-    for (const file of waiting) index.push({ ...file, offset: start, length: offset - start });
-    waiting = [];
+    // Not `gzipSync`, which would block other requests.
+    yield* countBytes([await gzipped(Buffer.concat(parts))]);
+    for (const file of pending) index.push({ ...file, offset: start, length: offset - start });
+    pending = [];
     parts = [];
     bytes = 0;
   }
 
   return {
     async *add({ path, header, contents, size }: File): AsyncGenerator<Buffer> {
-      if (size > SMALL) {
+      if (size > SMALL_BYTES) {
         yield* writeShared();
         const start = offset;
-        yield* counted(memberOf(header, contents, size));
+        yield* countBytes(compressEntry(header, contents, size));
         const skip = header.length;
         index.push({ path, sizeBytes: size, offset: start, length: offset - start, skip });
         return;
       }
-      waiting.push({ path, sizeBytes: size, skip: bytes + header.length });
+      pending.push({ path, sizeBytes: size, skip: bytes + header.length });
       parts.push(header);
       for await (const piece of contents) parts.push(piece);
       const padding = tarPadding(size);
       parts.push(padding);
       bytes += header.length + size + padding.length;
-      if (bytes >= SMALL) yield* writeShared();
+      if (bytes >= SMALL_BYTES) yield* writeShared();
     },
-    /** What has no contents, and no place in the index: a link or a directory. */
+    /** Adds a link or a directory, which has no contents and no index entry. */
     async *addHeader(header: Buffer): AsyncGenerator<Buffer> {
       parts.push(header);
       bytes += header.length;
-      if (bytes >= SMALL) yield* writeShared();
+      if (bytes >= SMALL_BYTES) yield* writeShared();
     },
-    /** What is left; to be called after the last file. */
+    /** Writes the rest. Call it after the last file. */
     end: writeShared,
   };
 }
 
-/** The tar entry of one file, header and padding included. */
-function memberOf(header: Buffer, contents: Readable, size: number): AsyncIterable<Buffer> {
+/** Compresses the tar entry of one file, with header and padding. */
+function compressEntry(header: Buffer, contents: Readable, size: number): AsyncIterable<Buffer> {
   const member = createGzip();
   const entry = async function* () {
     yield header;
     yield* contents as AsyncIterable<Buffer>;
     yield tarPadding(size);
   };
-  // A failure destroys `member`, which is what is read.
+  // The caller reads `member`, so a failure must destroy it.
   void pipeline(entry, member).catch((error) => member.destroy(error));
   return member;
 }

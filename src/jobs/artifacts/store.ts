@@ -1,12 +1,8 @@
 /**
- * The artifacts of a job: one gzip tar, and an index of the files in it, both in storage.
- *
- * Each large file of the tar is a gzip member of its own, and small ones share one. Concatenated members are one
- * valid gzip, so `tar -xz` sees nothing special, and yet one file can be sent by itself: from the offset of its
- * member, without reading the rest.
- *
- * Each attempt has a place of its own, and the job's row says whose artifacts count: storage cannot replace two
- * objects at once, nor together with a row.
+ * Stores the artifacts of a job: a gzip tar archive and an index of its files. Large files are gzip members of their own and
+ * small files share members, so `tar -xz` reads the archive, and a single file is sent by reading only its member. Each
+ * attempt has its own storage prefix, and the job's row names the attempt whose artifacts are current, because storage cannot
+ * replace two objects, or an object and a row, atomically.
  */
 import { posix } from 'node:path';
 import { Readable, Transform } from 'node:stream';
@@ -18,78 +14,78 @@ import { extract, type Header } from 'tar-stream';
 import { removeAll, type Storage } from '../../platform/storage/storage.ts';
 import { TooLarge, tooManyEntries } from '../../runners/runner.ts';
 import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
-import { type ArtifactEntry, type IndexEntry, openMembers } from './members.ts';
+import { type ArtifactEntry, type IndexEntry, openMemberWriter } from './members.ts';
 
 export type { ArtifactEntry } from './members.ts';
 
-export type Stored = {
+type StoredArtifacts = {
   files: number;
   sizeBytes: number;
-  /** Devices, FIFOs, sockets, what could not be read, and names and links that lead outside. */
+  /** Number of skipped entries: devices, FIFOs, sockets, unreadable files, and names or links that lead outside. */
   leftOut: number;
 };
-/** What ends the storing of artifacts. */
-export type Bounds = {
-  /** As the job knows the folder: links to a place in it may name it. */
+/** The limits and conditions that abort storing. */
+type StoreLimits = {
+  /** The path of the folder as the job sees it, because absolute links into the folder contain it. */
   folder: string;
-  /** Of contents. */
+  /** Uncompressed size of all files. */
   maxBytes: number;
   maxEntries: number;
-  /** Called with the size of the archive, as it grows and before it is stored; throws when there is no room. */
+  /** Called with the size of the archive, as it grows and before the index is stored; throws if there is no room. */
   demandRoom(sizeBytes: number): Promise<void>;
   signal: AbortSignal;
 };
-/** `attemptId`: whose artifacts; null for those of earlier versions, of which each job had one set. */
+/** `attemptId`: null for artifacts of earlier versions, which had one set for each job. */
 export type ArtifactKey = { namespaceId: string; jobId: string; attemptId: string | null };
 
 type Deps = { storage: Storage };
 
 const TAR = 'artifacts.tar.gz';
 const INDEX = 'index.json';
-/** Files that are written into the index at once. */
+/** Number of index entries that are encoded at once. */
 const INDEX_STEP = 5_000;
 
-/** Below it lies all that a job left. */
-function placeOf({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
+/** The storage prefix of all artifacts of a job. */
+function prefixOf({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
   return `artifacts/${namespaceId}/${jobId}/`;
 }
 
-function keyOf(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
-  return `${placeOf(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
+function objectKey(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
+  return `${prefixOf(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
 }
 
 /**
- * Stores a runner's tar, or nothing. Taken are regular files, under names that stay below the archive's root, links that do,
- * and the directories that are entries. A
- * name that is no UTF-8 is kept byte for byte in the archive, and shown with replacement characters.
- * @throws TooLarge, what `demandRoom` throws, and the reason of `signal` when it aborts
+ * Stores the tar of a runner, or nothing if it fails. It keeps regular files and links that stay below the root of the
+ * archive, and directories. A name that is not UTF-8 is kept byte for byte in the archive, and shown with replacement
+ * characters.
+ * @throws TooLarge, the errors of `demandRoom`, and the reason of `signal` when it aborts
  */
 export async function storeArtifacts(
   { storage }: Deps,
   key: ArtifactKey,
   tar: Readable,
-  bounds: Bounds,
-): Promise<Stored> {
+  bounds: StoreLimits,
+): Promise<StoredArtifacts> {
   const repacked: Repacked = { index: [], leftOut: 0 };
   const archive = Readable.from(repack(tar, bounds, repacked), { objectMode: false });
   try {
-    const { size } = await storage.put(keyOf(key, TAR), archive, {
+    const { size } = await storage.put(objectKey(key, TAR), archive, {
       atMost: 2 * bounds.maxBytes,
       signal: bounds.signal,
     });
     await bounds.demandRoom(size);
     bounds.signal.throwIfAborted();
-    await storage.put(keyOf(key, INDEX), indexText(repacked.index));
+    await storage.put(objectKey(key, INDEX), encodeIndex(repacked.index));
     return { files: repacked.index.length, sizeBytes: size, leftOut: repacked.leftOut };
   } catch (error) {
-    // What stays goes with the job.
-    await removeBoth(storage, key).catch(() => {});
+    // Objects that cannot be removed now are removed with the job.
+    await removeObjects(storage, key).catch(() => {});
     throw error;
   }
 }
 
-/** As JSON, in parts: all of a hundred thousand files at once took longer than other requests should wait. */
-async function* indexText(index: readonly IndexEntry[]): AsyncGenerator<Buffer> {
+/** Encodes the index as JSON in steps: encoding a hundred thousand files at once would block other requests for too long. */
+async function* encodeIndex(index: readonly IndexEntry[]): AsyncGenerator<Buffer> {
   for (let at = 0; at < index.length; at += INDEX_STEP) {
     const part = JSON.stringify(index.slice(at, at + INDEX_STEP));
     yield Buffer.from((at === 0 ? '[' : ',') + part.slice(1, -1));
@@ -98,40 +94,40 @@ async function* indexText(index: readonly IndexEntry[]): AsyncGenerator<Buffer> 
   yield Buffer.from(index.length === 0 ? '[]' : ']');
 }
 
-async function removeBoth(storage: Storage, key: ArtifactKey): Promise<void> {
-  await storage.remove(keyOf(key, INDEX));
-  await storage.remove(keyOf(key, TAR));
+async function removeObjects(storage: Storage, key: ArtifactKey): Promise<void> {
+  await storage.remove(objectKey(key, INDEX));
+  await storage.remove(objectKey(key, TAR));
 }
 
-/** What is counted while the archive is written. */
+/** Collected while the archive is written. */
 type Repacked = { index: IndexEntry[]; leftOut: number };
 
 async function* repack(
   tar: Readable,
-  { folder, maxBytes, maxEntries, demandRoom, signal }: Bounds,
+  { folder, maxBytes, maxEntries, demandRoom, signal }: StoreLimits,
   repacked: Repacked,
 ): AsyncGenerator<Buffer> {
-  const writing = openMembers(repacked.index, demandRoom);
-  /** Names as bytes, and as they are shown. */
-  const taken = new Set<string>();
-  const shown = new Set<string>();
+  const writing = openMemberWriter(repacked.index, demandRoom);
+  /** Names as bytes, and as shown to users. */
+  const names = new Set<string>();
+  const shownPaths = new Set<string>();
   let left = maxBytes;
   let count = 0;
-  // One character for each byte, so that none is lost.
+  // latin1 maps each byte to one character, so no byte of a name is lost.
   const entries = extract({ filenameEncoding: 'latin1' } as object);
-  // Its failure reaches us through `entries`, which it destroys.
+  // A failure destroys `entries`, so the loop below throws it.
   const feeding = pipeline(tar, entries, { signal }).catch(() => {});
   for await (const entry of entries) {
     count += 1;
     if (count > maxEntries) throw tooManyEntries(maxEntries);
     const { size = 0, mode, mtime, type } = entry.header;
-    const name = safeName(bytesOf(entry.header));
+    const name = safeName(nameBytes(entry.header));
     const isFile = type === 'file' || type === 'contiguous-file';
-    const isNew = name !== null && !taken.has(name);
+    const isNew = name !== null && !names.has(name);
     if (!isFile || !isNew) {
       const header = isNew ? headerWithoutContents(entry.header, name, folder) : null;
       if (header) {
-        taken.add(name as string);
+        names.add(name as string);
         yield* writing.addHeader(header);
       } else if (type !== 'directory') repacked.leftOut += 1;
       entry.resume();
@@ -144,9 +140,9 @@ async function* repack(
       );
     const bytes = Buffer.from(name, 'latin1');
     const header = tarHeader({ name: bytes, size, mode: (mode ?? 0o644) & 0o777, mtime });
-    const path = unlike(shown, bytes.toString('utf8'));
-    taken.add(name);
-    shown.add(path);
+    const path = uniquePath(shownPaths, bytes.toString('utf8'));
+    names.add(name);
+    shownPaths.add(path);
     const contents = entry as unknown as Readable;
     yield* writing.add({ path, header, contents, size });
   }
@@ -155,7 +151,7 @@ async function* repack(
   yield gzipSync(TAR_END);
 }
 
-/** Of a directory, or of a link that stays inside; null for anything else. */
+/** The header of a directory, or of a link that stays inside the folder; null for any other entry. */
 function headerWithoutContents(
   { type, mtime, linkname }: Header,
   name: string,
@@ -163,7 +159,7 @@ function headerWithoutContents(
 ): Buffer | null {
   const common = { name: Buffer.from(name, 'latin1'), size: 0, mtime };
   if (type === 'directory') return tarHeader({ ...common, mode: 0o755, type: 'directory' });
-  const target = type === 'symlink' ? targetInside(name, linkname ?? '', folder) : null;
+  const target = type === 'symlink' ? relativeTarget(name, linkname ?? '', folder) : null;
   if (target === null) return null;
   return tarHeader({
     ...common,
@@ -174,10 +170,10 @@ function headerWithoutContents(
 }
 
 /**
- * The target of a link, relative to where that stands; null when it leads outside. A `..` after a name is refused: the name
- * may be that of a link, after which it is another folder.
+ * The target of a link, relative to the link; null if it leads outside. A `..` after a name is rejected, because the name may
+ * be a link, and then `..` refers to another folder.
  */
-function targetInside(name: string, target: string, folder: string): string | null {
+function relativeTarget(name: string, target: string, folder: string): string | null {
   const inside = target === folder || target.startsWith(`${folder}/`);
   const from = posix.dirname(name);
   const depth = from === '.' ? 0 : from.split('/').length;
@@ -189,58 +185,58 @@ function targetInside(name: string, target: string, folder: string): string | nu
   return up > depth || parts.includes('..', up) ? null : path;
 }
 
-/** A name in an extended header is text; any other was read a character for each byte. */
-function bytesOf({ name, pax }: Header): string {
+/** The name with one character for each byte. A name in a PAX header was decoded as UTF-8; any other is latin1 already. */
+function nameBytes({ name, pax }: Header): string {
   return (pax as { path?: string } | null)?.path === undefined
     ? name
     : Buffer.from(name, 'utf8').toString('latin1');
 }
 
-/** Null for a name that is absolute, leads outside, or is empty. */
+/** @returns the normalized name; null if it is absolute, leads outside, or is empty */
 function safeName(name: string): string | null {
   const path = posix.normalize(name).replace(/^\.\//, '');
   if (name.startsWith('/') || path === '..' || path.startsWith('../')) return null;
   return path.endsWith('/') || path === '.' || path.includes('\0') ? null : path;
 }
 
-/** Names that are no UTF-8 are shown alike; each gets a number then, so that it can be asked for. */
-function unlike(shown: ReadonlySet<string>, path: string): string {
-  let own = path;
-  for (let n = 2; shown.has(own); n++) own = `${path} (${n})`;
-  return own;
+/** Different names that are not UTF-8 may look the same. A number makes them unique, so that each can be requested. */
+function uniquePath(shownPaths: ReadonlySet<string>, path: string): string {
+  let unique = path;
+  for (let n = 2; shownPaths.has(unique); n++) unique = `${path} (${n})`;
+  return unique;
 }
 
-/** Of all attempts of a job; irreversible. */
+/** Removes the artifacts of all attempts of a job. This cannot be undone. */
 export async function removeArtifacts(
   { storage }: Deps,
   key: Omit<ArtifactKey, 'attemptId'>,
 ): Promise<void> {
-  await removeAll(storage, placeOf(key));
+  await removeAll(storage, prefixOf(key));
 }
 
-/** Of all attempts of the job but this one. */
+/** Removes the artifacts of all other attempts of the job. */
 export async function removeOtherArtifacts({ storage }: Deps, key: ArtifactKey): Promise<void> {
-  const kept = [keyOf(key, TAR), keyOf(key, INDEX)];
-  for await (const object of storage.list(placeOf(key)))
+  const kept = [objectKey(key, TAR), objectKey(key, INDEX)];
+  for await (const object of storage.list(prefixOf(key)))
     if (!kept.includes(object.key)) await storage.remove(object.key);
 }
 
-/** The whole archive, in storage; it may not be there. */
+/** The storage key of the archive, which may not exist. */
 export function archiveKey(key: ArtifactKey): string {
-  return keyOf(key, TAR);
+  return objectKey(key, TAR);
 }
 
-/** In the order of the archive; null when there are no artifacts. */
+/** Lists the files in the order of the archive; null if there are no artifacts. */
 export async function listArtifacts(deps: Deps, key: ArtifactKey): Promise<ArtifactEntry[] | null> {
   return readIndex(deps, key);
 }
 
 async function readIndex({ storage }: Deps, key: ArtifactKey): Promise<IndexEntry[] | null> {
-  const found = await storage.open(keyOf(key, INDEX));
+  const found = await storage.open(objectKey(key, INDEX));
   return found && ((await json(found.contents)) as IndexEntry[]);
 }
 
-/** One file of the archive, which is read once it is opened; null when there is none of that path. */
+/** Finds a file of the archive, whose contents are read by `open`; null if there is no file with this path. */
 export async function openArtifact(
   deps: Deps,
   key: ArtifactKey,
@@ -262,7 +258,7 @@ export async function openArtifact(
   };
 }
 
-/** Passes `take` bytes after the first `skip`. */
+/** A stream that drops the first `skip` bytes and passes the next `take` bytes. */
 class Slice extends Transform {
   #skip: number;
   #take: number;

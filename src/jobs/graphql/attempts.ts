@@ -1,64 +1,65 @@
-/** Attempts in GraphQL. */
+/** GraphQL type of attempts. */
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType } from '../../platform/schema/paging.ts';
+import { defineConnectionType } from '../../platform/schema/paging.ts';
 import * as jobs from '../jobs.ts';
 import { AttemptOutcome } from './enums.ts';
 
 const AttemptRef = builder.objectRef<jobs.Attempt>('JobAttempt');
 const Attempt = builder.node(AttemptRef, {
-  description: 'One execution of a job; there are more after retries and lost machines.',
+  description: 'One execution of a job. A job has several after retries or lost machines.',
   id: { resolve: ({ id }) => id },
   loadOne: (id, { services, viewer }) => jobs.findAttempt(services, viewer, id),
   fields: (t) => ({
     number: t.exposeInt('number', { description: 'The number of the attempt in its job, from 1.' }),
     machine: t.exposeString('machine', {
       description:
-        'The machine of its worker that it was given a place on; `local` is the one that the worker runs on.',
+        'The machine that the attempt was placed on; `local` is the machine of the worker itself.',
     }),
     cpus: t.exposeInt('cpus', {
       nullable: true,
       description:
-        'How many vCPUs it may use: what was asked for, or all of the machine; null for attempts of old versions.',
+        'The number of vCPUs that the attempt may use: the requested number, or all of the machine. Null for attempts of earlier versions.',
     }),
     memoryGb: t.float({
       nullable: true,
-      description: 'How much memory it may use, in GB, as `cpus`.',
+      description:
+        'The memory in GB that the attempt may use: the requested amount, or all of the machine. Null for attempts of earlier versions.',
       resolve: ({ memoryBytes }) =>
         memoryBytes === null ? null : Math.round(Number(memoryBytes) / 2 ** 20) / 1024,
     }),
     shared: t.exposeBoolean('shared', {
       description:
-        'Whether it shares CPU or memory with other attempts, because more was asked for than the machine has.',
+        'Whether the attempt shares CPU or memory with others, because the job requests more than the machine has.',
     }),
     outcome: t.field({
       type: AttemptOutcome,
       nullable: true,
-      description: 'How it ended; null while it lasts.',
+      description: 'How the attempt ended; null while it is open.',
       resolve: ({ outcome }) => outcome as jobs.AttemptOutcome | null,
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'The exit code of its process, 128 + the signal if one ended it.',
+      description: 'The exit code of the process, or 128 + the number of the signal that ended it.',
     }),
     startedAt: t.expose('startedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When its process started, if it did.',
+      description: 'When the process started; null if it has not.',
     }),
     exitedAt: t.field({
       type: 'DateTime',
       nullable: true,
       description:
-        'When its process ended, if it did. The attempt lasts until what that has left is stored; it runs, and costs, no longer.',
+        'When the process ended; null if it has not. The attempt stays open until its artifacts are stored, but that time costs nothing.',
       resolve: ({ exitedAt, endedAt, outcome }) =>
         exitedAt ?? (outcome === 'exited' ? endedAt : null),
     }),
     endedAt: t.expose('endedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When it was over; null while it lasts.',
+      description: 'When the attempt ended; null while it is open.',
     }),
   }),
 });
 
-export const AttemptConnection = connectionType('JobAttempt', Attempt);
+export const AttemptConnection = defineConnectionType('JobAttempt', Attempt);

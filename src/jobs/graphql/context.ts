@@ -4,11 +4,11 @@ import type { QueuePositions } from '../queue-position.ts';
 import type { SecretBox } from '../secrets.ts';
 
 declare module '../../platform/schema/context.ts' {
-  /** What resolvers of jobs need. */
+  /** The services that resolvers of jobs need. */
   interface ContextServices {
     config: Config;
     storage: Storage;
-    places: QueuePositions;
+    queuePositions: QueuePositions;
     secretBox: SecretBox;
   }
 }

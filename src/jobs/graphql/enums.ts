@@ -1,4 +1,4 @@
-/** The enums of jobs in GraphQL: status, hardware, sorting. */
+/** GraphQL enums of jobs: status, hardware, sort keys. */
 
 import type { GPUS, REGIONS } from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
@@ -7,7 +7,7 @@ import type { Sort } from '../lists.ts';
 
 const upper = (value: string) => value.toUpperCase().replaceAll('-', '_');
 
-/** Each value with what it means. */
+/** Defines an enum. @param values each value with its description */
 function enumOf<const T extends string>(
   name: string,
   values: Readonly<Record<T, string>>,
@@ -25,14 +25,14 @@ function enumOf<const T extends string>(
 export const JobStatus = enumOf(
   'JobStatus',
   {
-    queued: 'It waits for its turn, or until its checkout and image are there.',
-    running: 'Its process has started.',
-    succeeded: 'It ended with exit code 0.',
-    failed: 'It ended with another exit code, or could not be started.',
-    cancelled: 'Somebody stopped it.',
-    timed_out: 'It took longer than it was allowed.',
+    queued: 'The job waits in the queue, or its checkout and image are being prepared.',
+    running: 'The process of the job has started.',
+    succeeded: 'The job ended with exit code 0.',
+    failed: 'The job ended with another exit code, or could not be started.',
+    cancelled: 'A user cancelled the job.',
+    timed_out: 'The job exceeded its timeout.',
   },
-  'The status of a job; the last four are final.',
+  'The status of a job. All statuses except `QUEUED` and `RUNNING` are final.',
 );
 export const Gpu = enumOf(
   'Gpu',
@@ -44,35 +44,35 @@ export const Gpu = enumOf(
     T4: 'NVIDIA T4.',
     none: 'No GPU.',
   } satisfies Record<(typeof GPUS)[number], string>,
-  'A model of GPU.',
+  'A GPU model.',
 );
 export const Region = enumOf(
   'Region',
   {
-    'us-east-1': 'The east of the United States.',
-    'us-west-2': 'The west of the United States.',
-    'eu-west-1': 'The west of Europe.',
-    'eu-central-1': 'The middle of Europe.',
-    'ap-northeast-1': 'The northeast of Asia.',
+    'us-east-1': 'Eastern United States.',
+    'us-west-2': 'Western United States.',
+    'eu-west-1': 'Western Europe.',
+    'eu-central-1': 'Central Europe.',
+    'ap-northeast-1': 'Northeastern Asia.',
   } satisfies Record<(typeof REGIONS)[number], string>,
-  'Where a job runs.',
+  'The region in which a job runs.',
 );
 export const JobSort = enumOf(
   'JobSort',
   {
-    created_at: 'By when it was created.',
-    started_at: 'By when its first attempt started; those not started come last.',
-    completed_at: 'By when it ended; those not ended come last.',
+    created_at: 'By creation time.',
+    started_at: 'By the start of the first attempt; jobs that have not started come last.',
+    completed_at: 'By the end of the job; jobs that have not ended come last.',
     name: 'By name.',
   } satisfies Record<Sort, string>,
-  'What a list of jobs is sorted by.',
+  'The sort key of a list of jobs.',
 );
 export const AttemptOutcome = enumOf(
   'JobAttemptOutcome',
   {
-    exited: 'Its process ended by itself, or was stopped.',
-    unstartable: 'Its process could not be started.',
-    lost: 'It was lost with the machine it ran on.',
+    exited: 'The process exited or was stopped.',
+    unstartable: 'The process could not be started.',
+    lost: 'The machine of the attempt was lost.',
   } satisfies Record<jobs.AttemptOutcome, string>,
   'How an attempt ended.',
 );

@@ -1,56 +1,56 @@
-/** Labels of jobs, and what lists of jobs are filtered by, in GraphQL. */
+/** GraphQL types of labels and of filters for job lists. */
 import { builder } from '../../platform/schema/builder.ts';
 import type { Label } from '../labels.ts';
 import { Gpu, JobStatus } from './enums.ts';
 
 export const JobLabel = builder.objectRef<Label>('JobLabel').implement({
-  description: 'What a job is called by, to find it again.',
+  description: 'A label of a job, by which lists can be filtered.',
   fields: (t) => ({
-    key: t.exposeString('key', { description: 'The key, which a job has once.' }),
+    key: t.exposeString('key', { description: 'The key, which is unique in a job.' }),
     value: t.exposeString('value', { description: 'The value, which may be empty.' }),
   }),
 });
 
 export const JobLabelInput = builder.inputType('JobLabelInput', {
-  description: 'A label for a job, by the rules of Kubernetes.',
+  description: 'A label for a job. The rules are those of Kubernetes.',
   fields: (t) => ({
     key: t.string({
       required: true,
       description:
-        'The key: 1 to 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends; before it, if one likes, a DNS name and a slash.',
+        'The key: 1 to 63 letters, digits, `-`, `_` and `.`, starting and ending with a letter or digit; optionally after a DNS name and a slash.',
     }),
     value: t.string({
       required: true,
-      description: 'The value: empty, or as the key without a DNS name.',
+      description: 'The value: empty, or like a key without a DNS name.',
     }),
   }),
 });
 
 const JobLabelFilter = builder.inputType('JobLabelFilter', {
-  description: 'A label that jobs must have.',
+  description: 'A label that listed jobs must have.',
   fields: (t) => ({
     key: t.string({ required: true, description: 'The key.' }),
     values: t.stringList({
-      description: 'Any of these values, up to 20; left out: whatever the value is.',
+      description: 'Any of these values, up to 20. By default any value.',
     }),
   }),
 });
 
 export const JobFilter = builder.inputType('JobFilter', {
-  description: 'What jobs must have to be listed: all of what is given.',
+  description: 'Conditions for a list of jobs. A job must meet all of them.',
   fields: (t) => ({
     statuses: t.field({ type: [JobStatus], description: 'Any of these statuses.' }),
-    gpus: t.field({ type: [Gpu], description: 'Any of these models of GPU.' }),
-    labels: t.field({ type: [JobLabelFilter], description: 'Each of these labels, up to 20.' }),
-    namePrefix: t.string({ description: 'A name that begins so.' }),
-    creator: t.string({ description: 'Made by the user of this name.' }),
+    gpus: t.field({ type: [Gpu], description: 'Any of these GPU models.' }),
+    labels: t.field({ type: [JobLabelFilter], description: 'All of these labels, up to 20.' }),
+    namePrefix: t.string({ description: 'The name starts with this prefix.' }),
+    creator: t.string({ description: 'Created by the user with this name.' }),
     repository: t.string({
-      description: 'Of this repository, as `namespace/name`, whatever it was called then.',
+      description: 'With this repository, as `namespace/name`; also jobs from before a rename.',
     }),
-    image: t.string({ description: 'In exactly this image.' }),
-    createdFrom: t.field({ type: 'DateTime', description: 'Created then or later.' }),
-    createdTo: t.field({ type: 'DateTime', description: 'Created before.' }),
-    completedFrom: t.field({ type: 'DateTime', description: 'Ended then or later.' }),
-    completedTo: t.field({ type: 'DateTime', description: 'Ended before.' }),
+    image: t.string({ description: 'With exactly this image.' }),
+    createdFrom: t.field({ type: 'DateTime', description: 'Created at or after this time.' }),
+    createdTo: t.field({ type: 'DateTime', description: 'Created before this time.' }),
+    completedFrom: t.field({ type: 'DateTime', description: 'Ended at or after this time.' }),
+    completedTo: t.field({ type: 'DateTime', description: 'Ended before this time.' }),
   }),
 });

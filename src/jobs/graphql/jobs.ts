@@ -1,20 +1,20 @@
-/** Jobs in GraphQL: the types, and what can be read. */
+/** GraphQL types and queries of jobs. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
-import { sliceOf } from '../../platform/database/paging.ts';
+import { paginateList } from '../../platform/database/paging.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
   connectionField,
-  connectionType,
+  cursorPageArgs,
+  defineConnectionType,
+  definePageType,
   numberedPageCost,
+  offsetPageArgs,
   orderArg,
-  pageArgs,
   pageCost,
-  pageType,
-  sliceArgs,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import { selectAt, selectHere, selectOf } from '../../platform/schema/select.ts';
+import { selectForChild, selectForField, selectOf } from '../../platform/schema/select.ts';
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
 import { analyticsOf } from '../analytics.ts';
@@ -22,7 +22,7 @@ import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLog } from '../logs/read.ts';
-import { placeColumns, type QueuePosition } from '../queue-position.ts';
+import { positionColumns, type QueuePosition } from '../queue-position.ts';
 import { repositoryColumns, repositoryNameOf } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
 import { MAX_POINTS, usageSamples } from '../usage-history.ts';
@@ -37,31 +37,30 @@ export const Job = builder.prismaNode('Job', {
   id: { field: 'id' },
   select: { id: true },
   nullable: true,
-  // One that the viewer may not see is null, like one that does not exist.
+  // A job that the viewer may not see is null, like a job that does not exist.
   findUnique: (id, { viewer }) => ({ id, AND: [jobs.visibleTo(viewer)] }),
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'Unique in its namespace.' }),
+    name: t.exposeString('name', { description: 'The name, which is unique in the namespace.' }),
     namespace: t.string({
-      description: "The owner's name.",
+      description: 'The name of the owner.',
       select: { namespace: { select: { name: true } } },
       resolve: ({ namespace }) => namespace.name,
     }),
-    owner: t.relation('namespace', { description: 'The user or organization it belongs to.' }),
+    owner: t.relation('namespace', { description: 'The user or organization that owns the job.' }),
     status: t.expose('status', { type: JobStatus, description: 'The status.' }),
-    command: t.exposeString('command', { description: 'The command, which a shell runs.' }),
+    command: t.exposeString('command', { description: 'The command, which is run by a shell.' }),
     repo: t.string({
       nullable: true,
       description:
-        'The present `namespace/name` of its repository; the one at creation when the repository was deleted, or the viewer may not see it. Null without a repository.',
+        'The current `namespace/name` of the repository. If it was deleted or the viewer may not see it, the name when the job was created. Null without a repository.',
       select: repositoryColumns,
       resolve: (job, _args, { viewer }) => repositoryNameOf(viewer, job),
     }),
     repository: t.field({
       type: Repository,
       nullable: true,
-      description:
-        'The repository of `repo`; null when it was deleted, or the viewer may not see it.',
-      // Read with the job, and hidden here from who may not see it.
+      description: 'The repository of `repo`; null if it was deleted or the viewer may not see it.',
+      // Read together with the job; `resolve` hides it from viewers who may not see it.
       select: (_args, _context, nested) => ({ repository: nested({ select: accessColumns }) }),
       resolve: ({ repository }, _args, { viewer }) =>
         repository && isVisible(viewer, repository as unknown as AccessRow)
@@ -78,92 +77,93 @@ export const Job = builder.prismaNode('Job', {
     }),
     image: t.exposeString('image', {
       nullable: true,
-      description: 'The container image that it runs in; null when none was given.',
+      description: 'The container image in which the job runs; null if none was given.',
     }),
     gpu: t.field({
       type: Gpu,
-      description: 'The model of its GPUs.',
+      description: 'The GPU model.',
       select: { gpu: true },
       resolve: ({ gpu }) => gpu as never,
     }),
     gpuCount: t.exposeInt('gpuCount', {
-      description: 'The number of GPUs; without a meaning when `gpu` is `NONE`.',
+      description: 'The number of GPUs; meaningless if `gpu` is `NONE`.',
     }),
     cpu: t.exposeInt('cpu', { description: 'The number of vCPUs.' }),
     memoryGb: t.exposeInt('memoryGb', { description: 'Memory in GB.' }),
     diskGb: t.exposeInt('diskGb', {
-      description: 'Disk in GB, which is removed when the job ends.',
+      description: 'Disk in GB. Its contents are deleted when the job ends.',
     }),
     region: t.field({
       type: Region,
-      description: 'The region that it runs in.',
+      description: 'The region in which the job runs.',
       select: { region: true },
       resolve: ({ region }) => region as never,
     }),
     timeoutMinutes: t.exposeInt('timeoutMinutes', {
-      description: 'After how many minutes an attempt is stopped.',
+      description: 'The timeout of an attempt in minutes.',
     }),
-    retries: t.exposeInt('retries', { description: 'How many times it is retried when it fails.' }),
-    retryCount: t.exposeInt('retryCount', { description: 'How many retries it has used.' }),
+    retries: t.exposeInt('retries', {
+      description: 'How many times the job is retried when it fails.',
+    }),
+    retryCount: t.exposeInt('retryCount', { description: 'The number of retries used so far.' }),
     outputPath: t.exposeString('outputPath', {
       nullable: true,
-      description: 'The path whose contents are kept as artifacts.',
+      description: 'Files under this path are kept as artifacts.',
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
       description:
-        'The exit code of its last process, 128 + the signal if one ended it; null until the job is over.',
+        'The exit code of the last process, or 128 + the number of the signal that ended it; null until the job is over.',
     }),
     costPerHour: t.expose('costPerHour', {
       type: 'Decimal',
-      description: 'The price of an hour of running.',
+      description: 'The price per hour.',
     }),
     totalCost: t.field({
       type: 'Decimal',
-      description: 'The price of the time that all attempts have run until now.',
+      description: 'The cost of the runtime of all attempts so far.',
       select: { ...runtime.runtimeColumns, costPerHour: true },
       resolve: (job) => runtime.totalCostOf(job),
     }),
     runtimeSeconds: t.int({
-      description: 'How long all attempts have run until now.',
+      description: 'The runtime of all attempts so far.',
       select: runtime.runtimeColumns,
       resolve: (job) => runtime.runtimeOf(job),
     }),
     progress: t.string({
       description:
-        'What the program last printed as `::progress::text`, else the phase in words; of a job that waits, what for, its place in line, and about how long.',
-      select: placeColumns,
-      resolve: (job, _args, { services }) => services.places.progressOf(job),
+        'The last text that the program printed as `::progress::text`, otherwise the current phase. For a waiting job: what it waits for, its queue position, and an estimate of the wait.',
+      select: positionColumns,
+      resolve: (job, _args, { services }) => services.queuePositions.progressOf(job),
     }),
     queue: t.field({
       type: JobQueue,
       nullable: true,
-      description: 'Where it stands while it waits; null when it does not.',
-      select: placeColumns,
-      resolve: (job, _args, { services }) => services.places.of(job),
+      description: 'The queue position; null if the job does not wait.',
+      select: positionColumns,
+      resolve: (job, _args, { services }) => services.queuePositions.findPosition(job),
     }),
     artifacts: t.field({
       type: JobArtifacts,
       nullable: true,
-      description: 'What it left at `outputPath`; null until there is anything.',
+      description: 'The files that the job left at `outputPath`; null until they are stored.',
       select: downloads.artifactColumns,
-      resolve: (job, _args, { services }) => downloads.artifactsOf(services, job),
+      resolve: (job, _args, { services }) => downloads.artifactsOfJob(services, job),
     }),
     labels: t.field({
       type: [JobLabel],
-      description: 'Its labels, by key.',
+      description: 'The labels, sorted by key.',
       select: { labels: { select: { key: true, value: true }, orderBy: { key: 'asc' } } },
       resolve: ({ labels }) => labels,
     }),
     environmentNames: t.stringList({
-      description:
-        'The names of the variables in `env`, in their order. Their values are not shown.',
+      description: 'The names of the variables in `env`, in the given order. Values are not shown.',
       select: { env: true },
       resolve: ({ env }) => Object.keys(env as object),
     }),
     secretNames: t.stringList({
       description:
-        'The names of the variables in `secrets`, in their order. Their values are not shown.',
+        'The names of the variables in `secrets`, in the given order. Values are not shown.',
       select: { id: true, secrets: true },
       resolve: ({ id, secrets }, _args, { services }) =>
         secrets === null ? [] : Object.keys(services.secretBox.open(id, secrets)),
@@ -171,7 +171,8 @@ export const Job = builder.prismaNode('Job', {
     rerunOf: t.prismaField({
       type: 'Job',
       nullable: true,
-      description: 'The job that it repeats; null when it repeats none, or that one was deleted.',
+      description:
+        'The job of which this is a rerun; null if this is no rerun or that job was deleted.',
       select: { rerunOfId: true },
       resolve: (query, { rerunOfId }, _args, { services, viewer }) =>
         rerunOfId === null
@@ -180,32 +181,32 @@ export const Job = builder.prismaNode('Job', {
     }),
     createdBy: t.relation('createdBy', {
       nullable: true,
-      description: 'The user who created it; null when that account is gone.',
+      description: 'The user who created the job; null if the account was deleted.',
     }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
     startedAt: t.expose('startedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When the first attempt started; null before.',
+      description: 'When the first attempt started; null until then.',
     }),
     completedAt: t.expose('completedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When it ended for good, with no retry to come; null before.',
+      description: 'When the job reached a final status; null until then.',
     }),
     logs: t.field({
       type: JobLogs,
       nullable: true,
-      description: 'The last lines of its log. One answer holds 16 MiB of lines at most.',
+      description: 'The last lines of the log. A response contains at most 16 MiB of lines.',
       complexity: ({ tail }) => ({ field: 5, multiplier: Math.max(1, tail ?? 100) }),
       args: {
         tail: t.arg.int({
           defaultValue: 100,
-          description: 'How many of the newest lines; up to 10000.',
+          description: 'How many of the newest lines to return: 1 to 10000.',
         }),
         since: t.arg({
           type: 'DateTime',
-          description: 'Only lines that were written after this time.',
+          description: 'Only lines written after this time.',
         }),
       },
       select: { name: true, namespace: { select: { name: true } } },
@@ -217,7 +218,7 @@ export const Job = builder.prismaNode('Job', {
     }),
     analytics: t.field({
       type: JobAnalytics,
-      description: 'How much of its hardware it uses.',
+      description: 'The resource usage.',
       select: {
         ...runtime.runtimeColumns,
         usage: true,
@@ -235,41 +236,44 @@ export const Job = builder.prismaNode('Job', {
       type: [JobUsageSample],
       nullable: true,
       description:
-        'What an attempt used over its time, oldest first, for charts: 480 samples at most. Of a long attempt each stands for more time.',
+        'The resource usage of an attempt over time, oldest first, for charts: at most 480 samples. In a long attempt each sample covers more time.',
       complexity: { field: 5, multiplier: MAX_POINTS },
       args: {
-        attempt: t.arg.int({ description: 'The number of the attempt; left out: the last one.' }),
+        attempt: t.arg.int({ description: 'The number of the attempt. By default the last one.' }),
         since: t.arg({ type: 'DateTime', description: 'Only samples after this time.' }),
       },
       resolve: ({ id }, args, { services }) => usageSamples(services, id, args),
     }),
     attempts: t.field({
       type: AttemptConnection,
-      description: 'The attempts to run it, in the order in which they began.',
+      description: 'The attempts to run the job, in order of their creation.',
       complexity: pageCost(),
-      args: sliceArgs,
-      // Few, for retries and losses are bounded; so they are read with the job, in one query for many jobs.
+      args: cursorPageArgs,
+      // Retries and losses are bounded, so all attempts are read together with the jobs, in one query.
       select: { attempts: { select: jobs.attemptColumns, orderBy: { number: 'asc' } } },
       resolve: ({ attempts }, args) =>
         toConnection(
-          sliceOf(attempts, args, ({ number }) => String(number)),
+          paginateList(attempts, args, ({ number }) => String(number)),
           args,
         ),
     }),
   }),
 });
 
-const JobPage = pageType<{ id: string }>('JobPage', Job);
+const JobPage = definePageType<{ id: string }>('JobPage', Job);
 
 const listArgs = builder.args((t) => ({
   sort: t.field({
     type: JobSort,
     defaultValue: 'created_at',
     required: true,
-    description: 'What the jobs are sorted by.',
+    description: 'The sort key.',
   }),
   order: t.field(orderArg),
-  status: t.field({ type: JobStatus, description: 'Only jobs of this status; left out: of any.' }),
+  status: t.field({
+    type: JobStatus,
+    description: 'Only jobs with this status. By default any status.',
+  }),
 }));
 
 builder.queryFields((t) => ({
@@ -277,13 +281,13 @@ builder.queryFields((t) => ({
     type: Job,
     nullable: true,
     description:
-      'A job by its name. Who is no member of the namespace gets an error, whether it exists or not.',
+      'A job by its name. A viewer who is not a member of the namespace gets an error, whether the job exists or not.',
     args: {
-      namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
+      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
       name: t.arg.string({ required: true, description: 'The name of the job.' }),
     },
     resolve: (_root, args, context, info) => {
-      const select = selectHere<Prisma.JobSelect>(context, info);
+      const select = selectForField<Prisma.JobSelect>(context, info);
       return jobs.getJob(context.services, context.viewer, args, select) as never;
     },
   }),
@@ -291,26 +295,26 @@ builder.queryFields((t) => ({
     type: JobPage,
     nullable: true,
     description:
-      'The jobs of a namespace by number: only for REST. In GraphQL ask for `namespace { jobs }`.',
+      'The jobs of a namespace by page number, for REST only. In GraphQL use `namespace { jobs }`.',
     complexity: numberedPageCost(),
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      ...pageArgs,
+      ...offsetPageArgs,
       ...listArgs,
     },
     resolve: (_root, args, context, info) => {
-      const select = selectAt<Prisma.JobSelect>(context, info, 'nodes');
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'nodes');
       return lists.listJobs(context.services, context.viewer, args, select);
     },
   }),
 }));
 
-const JobConnection = connectionType('Job', Job);
+const JobConnection = defineConnectionType('Job', Job);
 
 const sliceListArgs = builder.args((t) => ({
-  ...sliceArgs,
+  ...cursorPageArgs,
   ...listArgs,
-  filter: t.field({ type: JobFilter, description: 'Only jobs that have all of this.' }),
+  filter: t.field({ type: JobFilter, description: 'Only jobs that meet all of these conditions.' }),
 }));
 
 builder.prismaObjectField(Namespace, 'jobs', (t) =>
@@ -330,35 +334,34 @@ builder.prismaObjectField(User, 'jobs', (t) =>
     connectionField({
       type: JobConnection,
       description:
-        'The jobs of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
+        "The jobs in all namespaces of which the user is a member, including the user's own. Visible only to the user.",
       args: sliceListArgs,
       slice: ({ services, viewer }, id, args: lists.SliceInput, select: Prisma.JobSelect) =>
-        lists.sliceJobsOf(services, viewer, id, args, select),
+        lists.sliceJobsOfUser(services, viewer, id, args, select),
     }),
   ),
 );
 
-/** Where a job that waits stands, in GraphQL. */
 const JobQueue = builder.objectRef<QueuePosition>('JobQueue').implement({
-  description: 'Where a job that waits stands, as it was at most two seconds ago.',
+  description: 'The queue position of a waiting job. It may be two seconds old.',
   fields: (t) => ({
     waitsFor: t.exposeString('waitsFor', {
-      description: 'What it waits for, as `8 vCPUs and 32 GB` or `a T4 in us-east-1`.',
+      description: 'What the job waits for, such as `8 vCPUs and 32 GB` or `a T4 in us-east-1`.',
     }),
     offered: t.boolean({
-      description: 'Whether any worker has it, so that it starts when its turn comes.',
+      description: 'Whether any worker has the requested resources, so that the job can start.',
       resolve: ({ missing }) => missing === null,
     }),
     position: t.exposeInt('position', {
       nullable: true,
       description:
-        'Its place in line, from 1, as if no job ended meanwhile; null behind a thousand of its namespace.',
+        'The position in the queue, from 1, as if no job ended meanwhile; null behind a thousand jobs of the namespace.',
     }),
     estimatedStart: t.expose('estimatedStart', {
       type: 'DateTime',
       nullable: true,
       description:
-        'When it is likely to start, at the current rate; null when no running job allows an estimate.',
+        'The estimated start at the current rate; null if no running job allows an estimate.',
     }),
   }),
 });

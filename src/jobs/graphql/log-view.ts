@@ -1,7 +1,7 @@
-/** What a log view asks for, in GraphQL: parts of a log by number and time, searches, and links for browsers. */
+/** GraphQL fields for log views: ranges of a log by number and time, searches, and links for browsers. */
 import type { Viewer } from '../../identity/permissions.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
-import { eventOf, type LogEvent } from '../following.ts';
+import { type LogEvent, toLogEvent } from '../following.ts';
 import * as links from '../logs/links.ts';
 import { type Found, MAX_MATCHES, type Match, searchLog } from '../logs/search.ts';
 import { readWindow } from '../logs/window.ts';
@@ -11,60 +11,63 @@ import { JobLogEvent, LogLine } from './logs.ts';
 type Window = { entries: LogEvent[]; hasOlder: boolean; hasNewer: boolean; lastSeq: number };
 
 const JobLogWindow = builder.objectRef<Window>('JobLogWindow').implement({
-  description: 'A part of a log: its lines and changes of the status, oldest first.',
+  description: 'A range of a log: lines and status changes, oldest first.',
   fields: (t) => ({
     entries: t.expose('entries', {
       type: [JobLogEvent],
-      description: 'The entries, whose `seq` follow each other without a gap.',
-      // Their number was counted where `first` or `last` is given.
+      description: 'The entries, with consecutive values of `seq`.',
+      // The field with `first` and `last` has counted the number of entries.
       complexity: { field: 0, multiplier: 1 },
     }),
     hasOlder: t.exposeBoolean('hasOlder', {
-      description: 'Whether there are entries before these.',
+      description: 'Whether there are earlier entries.',
     }),
     hasNewer: t.exposeBoolean('hasNewer', {
-      description: 'Whether there are entries after these, by now.',
+      description: 'Whether there are later entries at the moment.',
     }),
     lastSeq: t.expose('lastSeq', {
       type: 'SafeInt',
-      description: 'The `seq` of the newest entry of the log, and so how many it has.',
+      description: 'The `seq` of the newest entry of the log, which is also the number of entries.',
     }),
   }),
 });
 
 const JobLogMatch = builder.objectRef<Match>('JobLogMatch').implement({
-  description: 'A line that was found, with those around it.',
+  description: 'A matching line with its context.',
   fields: (t) => ({
     line: t.expose('line', { type: LogLine, description: 'The line.' }),
     before: t.expose('before', {
       type: [LogLine],
-      description: 'The lines before it, oldest first.',
+      description: 'The lines before the match, oldest first.',
     }),
-    after: t.expose('after', { type: [LogLine], description: 'The lines after it, oldest first.' }),
+    after: t.expose('after', {
+      type: [LogLine],
+      description: 'The lines after the match, oldest first.',
+    }),
   }),
 });
 
 const JobLogSearch = builder.objectRef<Found>('JobLogSearch').implement({
-  description: 'What a search through a log has found.',
+  description: 'The result of a log search.',
   fields: (t) => ({
     matches: t.expose('matches', {
       type: [JobLogMatch],
-      description: 'The lines that hold the text, in the order that was asked for.',
-      // Their number was counted where `first` is given.
+      description: 'The lines that contain the text, in the requested order.',
+      // The field with `first` has counted the number of matches.
       complexity: { field: 0, multiplier: 1 },
     }),
     searchedTo: t.expose('searchedTo', {
       type: 'SafeInt',
-      description: 'How far it has looked: the search goes on when it is given as `after`.',
+      description: 'The last entry that was searched. Pass it as `after` to continue the search.',
     }),
     hasMore: t.exposeBoolean('hasMore', {
       description:
-        'Whether there is more to look through: the page is full, or the time of one search, two seconds, was up.',
+        'Whether a part of the log was not searched, because there were enough matches or the search took two seconds.',
     }),
   }),
 });
 
-/** Whose searches take turns. */
+/** The key by which searches are queued fairly. */
 function callerOf(viewer: Viewer): string {
   return viewer.kind === 'account' ? viewer.userId : '';
 }
@@ -74,28 +77,28 @@ builder.prismaObjectFields(Job, (t) => ({
     type: JobLogWindow,
     nullable: true,
     description:
-      'A part of its log: `first` entries after `after` or from the moment `at` on, or the `last` ones before `before`; without arguments the last 100. One answer holds 16 MiB; what does not fit is left out at the far end.',
+      'A range of the log: `first` entries after `after` or from the time `at` on, or the `last` entries before `before`; by default the last 100. A response contains at most 16 MiB; entries beyond that are left out at the far end.',
     complexity: ({ first, last }) => ({ field: 5, multiplier: Math.max(1, first ?? last ?? 100) }),
     args: {
-      first: t.arg.int({ description: 'How many, forwards: 1 to 1000.' }),
-      after: t.arg({ type: 'SafeInt', description: 'The `seq` after which it begins.' }),
+      first: t.arg.int({ description: 'The number of entries, forwards: 1 to 1000.' }),
+      after: t.arg({ type: 'SafeInt', description: 'Only entries after this `seq`.' }),
       at: t.arg({
         type: 'DateTime',
-        description: 'It begins with the first line written then or later.',
+        description: 'Start with the first line written at or after this time.',
       }),
-      last: t.arg.int({ description: 'How many, backwards: 1 to 1000.' }),
-      before: t.arg({ type: 'SafeInt', description: 'The `seq` before which it ends.' }),
+      last: t.arg.int({ description: 'The number of entries, backwards: 1 to 1000.' }),
+      before: t.arg({ type: 'SafeInt', description: 'Only entries before this `seq`.' }),
     },
     resolve: async ({ id }, args, { services, allowance }, info) => {
       const { entries, ...window } = await readWindow(services, id, args, allowance(info));
-      return { ...window, entries: entries.map(eventOf) };
+      return { ...window, entries: entries.map(toLogEvent) };
     },
   }),
   logSearch: t.field({
     type: JobLogSearch,
     nullable: true,
-    description: 'The lines of its whole log that hold a text.',
-    // It may take seconds, so an operation has room for ten.
+    description: 'Searches the whole log for lines that contain a text.',
+    // A search may take seconds, so this cost limits an operation to ten of them.
     complexity: ({ first }) => ({
       field: 4_000,
       multiplier: Math.min(Math.max(first, 1), MAX_MATCHES),
@@ -105,27 +108,28 @@ builder.prismaObjectFields(Job, (t) => ({
       matchCase: t.arg.boolean({
         required: true,
         defaultValue: false,
-        description: 'Whether capitals are told from small letters.',
+        description: 'Whether the search is case-sensitive.',
       }),
       order: t.arg({
         type: SortOrder,
         required: true,
         defaultValue: 'asc',
-        description: 'Whether the search begins with the oldest line or with the newest.',
+        description: 'Whether the search starts with the oldest or the newest line.',
       }),
       after: t.arg({
         type: 'SafeInt',
-        description: 'Where to go on: `searchedTo` of the search before, in the same order.',
+        description:
+          'The position to continue from: `searchedTo` of the previous search, in the same order.',
       }),
       first: t.arg.int({
         required: true,
         defaultValue: 20,
-        description: 'How many matches at most: 1 to 100.',
+        description: 'The maximum number of matches: 1 to 100.',
       }),
       context: t.arg.int({
         required: true,
         defaultValue: 0,
-        description: 'How many lines before and after each match: 0 to 10.',
+        description: 'The number of lines before and after each match: 0 to 10.',
       }),
     },
     resolve: ({ id }, args, { services, viewer, signal, allowance }, info) =>
@@ -135,14 +139,14 @@ builder.prismaObjectFields(Job, (t) => ({
   }),
   logDownloadUrl: t.string({
     description:
-      'A link to its whole log as plain text, which works for 15 minutes without credentials. With `&timestamps=true` each line begins with its time.',
+      'A link to the whole log as plain text, valid for 15 minutes without credentials. With `&timestamps=true` each line starts with its time.',
     select: { namespace: { select: { name: true } } },
     resolve: (job, _args, { services }) => links.downloadUrl(services, job),
   }),
   logStreamUrl: t.string({
     nullable: true,
     description:
-      'A link to the live event stream of its log, for an `EventSource`, which cannot send credentials. It can be opened for 15 minutes, and shows what the credential that asked for it may see, for as long as that is valid. `&tail=`, `&since=` and `&after=` (as `Last-Event-ID`) may be added.',
+      'A link to the live event stream of the log, for an `EventSource`, which cannot send credentials. It can be opened for 15 minutes. The stream has the permissions of the credential that requested the link, and ends when that credential becomes invalid. `&tail=`, `&since=` and `&after=` (like `Last-Event-ID`) can be added.',
     select: { namespace: { select: { name: true } } },
     resolve: (job, _args, { services, viewer }) => links.streamUrl(services, viewer, job),
   }),

@@ -1,38 +1,40 @@
-/** What a job says, in GraphQL: its log as it is read, and as it is followed. */
+/** GraphQL types of logs and of the events of a log stream. */
 import { builder } from '../../platform/schema/builder.ts';
 import type { EndEvent, LogBatch, LogEvent, LogLineEvent, StatusEvent } from '../following.ts';
 import { JobStatus } from './enums.ts';
 
 export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').implement({
-  description: "An entry of a job's log: a line, a change of the status, or the end.",
+  description: "An entry of a job's log: a line, a status change, or the end.",
   resolveType: ({ kind }) =>
     ({ log: 'LogLine', status: 'JobStatusChange', end: 'JobLogEnd' })[kind],
   fields: (t) => ({
     seq: t.expose('seq', {
       type: 'SafeInt',
-      description:
-        'The number of this entry. `jobLog` goes on after it when it is given as `after`.',
+      description: 'The number of the entry. Pass it as `after` to continue `jobLog` after it.',
     }),
   }),
 });
 
 export const JobLogBatch = builder.objectRef<{ entries: LogBatch }>('JobLogBatch').implement({
-  description: "Entries of a job's log that come at once.",
+  description: "Entries of a job's log that are sent together.",
   fields: (t) => ({
     entries: t.field({
       type: [JobLogEvent],
-      description: 'The entries in the order of `seq`, one at least.',
+      description: 'The entries in the order of `seq`, at least one.',
       resolve: ({ entries }) => [...entries],
     }),
   }),
 });
 
 export const LogLine = builder.objectRef<LogLineEvent>('LogLine').implement({
-  description: 'A line that a job wrote.',
+  description: 'A line that a job printed.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
-    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it was written.' }),
-    message: t.exposeString('message', { description: 'The text without its newline.' }),
+    timestamp: t.expose('timestamp', {
+      type: 'DateTime',
+      description: 'When the line was written.',
+    }),
+    message: t.exposeString('message', { description: 'The text without the newline.' }),
   }),
 });
 
@@ -48,11 +50,12 @@ export const JobLogs = builder
       lines: t.expose('lines', {
         type: [LogLine],
         description: 'The lines in the order of `seq`.',
-        // Their number was counted where `tail` is given.
+        // The field with `tail` has counted the number of lines.
         complexity: { field: 0, multiplier: 1 },
       }),
       hasMore: t.exposeBoolean('hasMore', {
-        description: 'Whether older lines were left out, by `tail` or because the answer is full.',
+        description:
+          'Whether older lines were left out because of `tail` or the size limit of the response.',
       }),
     }),
   });
@@ -61,20 +64,20 @@ builder.objectRef<StatusEvent>('JobStatusChange').implement({
   description: 'The status of the job changed.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
-    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it changed.' }),
+    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When the status changed.' }),
     status: t.expose('status', { type: JobStatus, description: 'The new status.' }),
   }),
 });
 
 builder.objectRef<EndEvent>('JobLogEnd').implement({
   description:
-    'The job is over, and nothing follows. Its `seq` is that of the last line or change before.',
+    'The job is over, and no entries follow. `seq` is that of the last line or status change.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
     status: t.expose('status', { type: JobStatus, description: 'The final status.' }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'The exit code of its last process; null if there was none.',
+      description: 'The exit code of the last process; null if there was none.',
     }),
   }),
 });

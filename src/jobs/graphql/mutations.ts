@@ -1,8 +1,8 @@
-/** What changes jobs, in GraphQL. */
+/** GraphQL mutations of jobs. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
-import { selectAt } from '../../platform/schema/select.ts';
+import { selectForChild } from '../../platform/schema/select.ts';
 import * as jobs from '../jobs.ts';
 import { REQUEST_RULES } from '../request.ts';
 import { rerunJob } from '../rerun.ts';
@@ -23,7 +23,7 @@ const EnvironmentVariableInput = builder.inputType('EnvironmentVariableInput', {
   fields: (t) => ({
     name: t.string({
       required: true,
-      description: 'The name: letters, digits and underscores, without a digit at the beginning.',
+      description: 'The name: letters, digits and underscores, not starting with a digit.',
     }),
     value: t.string({ required: true, description: 'The value: any text without NUL.' }),
   }),
@@ -31,9 +31,9 @@ const EnvironmentVariableInput = builder.inputType('EnvironmentVariableInput', {
 
 const CreateJobInput = builder.inputType('CreateJobInput', {
   description:
-    'The job to create. It runs in a checkout of `repo`, in the container `image`, or both.',
+    'The job to create. It runs in a checkout of `repo`, in a container from `image`, or both.',
   fields: (t) => ({
-    namespace: t.string({ required: true, description: 'The name of its owner.' }),
+    namespace: t.string({ required: true, description: 'The name of the owner.' }),
     name: t.string({
       required: true,
       description: 'The name: letters, digits, hyphens and underscores.',
@@ -48,9 +48,9 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     image: t.string({ description: 'The container image to run in.' }),
     branch: t.string({
       description:
-        'The branch of `repo` to check out, only with it; left out: `main` when that branch exists, else the default branch.',
+        'The branch of `repo` to check out; only allowed with `repo`. By default `main` if it exists, otherwise the default branch.',
     }),
-    gpu: t.field({ type: Gpu, required: true, description: 'The model of its GPUs, or `NONE`.' }),
+    gpu: t.field({ type: Gpu, required: true, description: 'The GPU model, or `NONE`.' }),
     gpuCount: t.int({
       defaultValue: HARDWARE_DEFAULTS.gpuCount,
       description: 'The number of GPUs: 1, 2, 4 or 8.',
@@ -65,11 +65,11 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     }),
     diskGb: t.int({
       defaultValue: HARDWARE_DEFAULTS.diskGb,
-      description: 'Disk in GB, which is removed when the job ends.',
+      description: 'Disk in GB. Its contents are deleted when the job ends.',
     }),
     env: t.field({
       type: [EnvironmentVariableInput],
-      description: 'Environment variables, beside those that Loam sets.',
+      description: 'Environment variables, in addition to those that Loam sets.',
     }),
     secrets: t.field({
       type: [EnvironmentVariableInput],
@@ -87,33 +87,33 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     }),
     timeoutMinutes: t.int({
       defaultValue: REQUEST_RULES.timeoutMinutes.default,
-      description: 'After how many minutes an attempt is stopped: 1 to 10080.',
+      description: 'The timeout of an attempt in minutes: 1 to 10080.',
     }),
     retries: t.int({
       defaultValue: REQUEST_RULES.retries.default,
       description: 'How many times a failed job is retried: 0 to 5.',
     }),
     outputPath: t.string({
-      description: 'The path whose contents are kept as artifacts when the job ends.',
+      description: 'Files under this path are kept as artifacts when the job ends.',
     }),
   }),
 });
 
-const NAMESPACE = { required: true, description: 'The name of its owner.' } as const;
+const NAMESPACE = { required: true, description: 'The name of the owner.' } as const;
 const NAME = { required: true, description: 'The name of the job.' } as const;
 
 const RerunJobInput = builder.inputType('RerunJobInput', {
-  description: 'The job to run once more.',
+  description: 'The job to rerun.',
   fields: (t) => ({
     namespace: t.string(NAMESPACE),
     name: t.string(NAME),
     newName: t.string({
       description:
-        'The name of the new job; left out: that of the job with a number that is free, such as `train-2`.',
+        'The name of the new job. By default the name of the job with a free number, such as `train-2`.',
     }),
     newestCommit: t.boolean({
       defaultValue: false,
-      description: 'Whether to run what the branch points to now, not the same commit.',
+      description: 'Whether to run the current commit of the branch instead of the same commit.',
     }),
   }),
 });
@@ -133,7 +133,7 @@ const DeleteJobInput = builder.inputType('DeleteJobInput', {
     name: t.string(NAME),
     deleteArtifacts: t.boolean({
       defaultValue: false,
-      description: 'Whether to delete its artifacts too, for good.',
+      description: 'Whether to delete the artifacts too. This cannot be undone.',
     }),
   }),
 });
@@ -150,7 +150,8 @@ const CreateJobPayload = builder
       }),
       env: t.expose('env', {
         type: [EnvironmentVariable],
-        description: 'The environment variables that were given. Only this answer shows them.',
+        description:
+          'The environment variables of the request. Their values are never shown again.',
       }),
     }),
   });
@@ -173,10 +174,10 @@ const CancelJobPayload = builder
     fields: (t) => ({
       job: t.field({
         type: Job,
-        description: 'The job, which is cancelled; its processes may still be ending.',
+        description: 'The cancelled job. Its processes may still be ending.',
         resolve: ({ job }) => job as never,
       }),
-      message: t.exposeString('message', { description: 'What happens now, in words.' }),
+      message: t.exposeString('message', { description: 'A message that says what happens next.' }),
     }),
   });
 
@@ -184,11 +185,10 @@ builder.mutationFields((t) => ({
   createJob: t.field({
     type: CreateJobPayload,
     nullable: true,
-    description:
-      'Creates a job and queues it. It will run the commit that its branch points to now.',
+    description: 'Creates a job and queues it. It runs the commit that the branch points to now.',
     args: { input: t.arg({ type: CreateJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
-      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
       return jobs.createJob(context.services, context.viewer, input, select);
     },
   }),
@@ -196,10 +196,10 @@ builder.mutationFields((t) => ({
     type: RerunJobPayload,
     nullable: true,
     description:
-      'Creates a job with the settings of another, its environment, secrets and labels among them, and queues it.',
+      'Creates a job with the settings of another, including environment, secrets and labels, and queues it.',
     args: { input: t.arg({ type: RerunJobInput, ...INPUT }) },
     resolve: async (_root, { input }, context, info) => {
-      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
       return { job: await rerunJob(context.services, context.viewer, input, select) };
     },
   }),
@@ -210,14 +210,14 @@ builder.mutationFields((t) => ({
       'Cancels a job at once. All its processes get SIGTERM, and SIGKILL after 30 seconds.',
     args: { input: t.arg({ type: CancelJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
-      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
       return jobs.cancelJob(context.services, context.viewer, input, select);
     },
   }),
   deleteJob: t.field({
     type: deletionPayload('DeleteJob'),
     nullable: true,
-    description: 'Removes the record of a finished job, with its log.',
+    description: 'Deletes a finished job with its log.',
     args: { input: t.arg({ type: DeleteJobInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await jobs.deleteJob(services, viewer, {

@@ -1,4 +1,4 @@
-/** What there is to choose from for a job, and every rule of a request, in GraphQL. */
+/** GraphQL types of the options of a job and the rules of a request. */
 
 import * as hardware from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
@@ -16,24 +16,24 @@ import { Gpu, Region } from './enums.ts';
 const { HARDWARE_DEFAULTS: DEFAULTS } = hardware;
 
 const GpuOptionType = builder.objectRef<GpuOption>('GpuOption').implement({
-  description: 'A model of GPU that a job can ask for, or none.',
+  description: 'A GPU model that a job can request, or none.',
   fields: (t) => ({
-    gpu: t.expose('gpu', { type: Gpu, description: 'The model, as GraphQL names it.' }),
+    gpu: t.expose('gpu', { type: Gpu, description: 'The model, as named in GraphQL.' }),
     name: t.exposeString('gpu', {
-      description: 'The model as REST and webhooks name it, such as `A100-40GB`.',
+      description: 'The model, as named in REST and webhooks, such as `A100-40GB`.',
     }),
     memoryGb: t.exposeInt('memoryGb', {
       nullable: true,
-      description: 'The memory of one in GB; null without a GPU.',
+      description: 'The memory of one GPU in GB; null for `NONE`.',
     }),
     pricePerHour: t.expose('pricePerHour', {
       type: 'Decimal',
-      description: 'The price of one for an hour.',
+      description: 'The price of one GPU per hour.',
     }),
     maxOffered: t.exposeInt('maxOffered', {
       nullable: true,
       description:
-        'The most of them that one machine of a worker has now. A job that asks for more waits until a worker has them. Null without a GPU.',
+        'The largest number that one machine of a worker has now. A job that requests more waits until a worker has them. Null for `NONE`.',
     }),
   }),
 });
@@ -41,38 +41,38 @@ const GpuOptionType = builder.objectRef<GpuOption>('GpuOption').implement({
 const RegionOption = builder
   .objectRef<(typeof hardware.REGIONS)[number]>('RegionOption')
   .implement({
-    description: 'A region that a job can run in.',
+    description: 'A region in which a job can run.',
     fields: (t) => ({
       region: t.field({
         type: Region,
-        description: 'The region, as GraphQL names it.',
+        description: 'The region, as named in GraphQL.',
         resolve: (region) => region,
       }),
       name: t.string({
-        description: 'The region as REST and webhooks name it, such as `us-east-1`.',
+        description: 'The region, as named in REST and webhooks, such as `us-east-1`.',
         resolve: (region) => region,
       }),
     }),
   });
 
 const MachineSizeType = builder.objectRef<MachineSize>('MachineSize').implement({
-  description: 'How large a machine is that runs jobs.',
+  description: 'The size of a machine that runs jobs.',
   fields: (t) => ({
-    cpus: t.exposeFloat('cpus', { description: 'Its vCPUs.' }),
-    memoryGb: t.exposeFloat('memoryGb', { description: 'Its memory in GB.' }),
+    cpus: t.exposeFloat('cpus', { description: 'The number of vCPUs.' }),
+    memoryGb: t.exposeFloat('memoryGb', { description: 'The memory in GB.' }),
   }),
 });
 
 type Range = { min: number; max: number; default?: number };
 
 const IntRange = builder.objectRef<Range>('IntRange').implement({
-  description: 'Whole numbers that are allowed.',
+  description: 'A range of allowed integers.',
   fields: (t) => ({
-    min: t.exposeInt('min', { description: 'The smallest.' }),
-    max: t.exposeInt('max', { description: 'The largest.' }),
+    min: t.exposeInt('min', { description: 'The minimum.' }),
+    max: t.exposeInt('max', { description: 'The maximum.' }),
     default: t.exposeInt('default', {
       nullable: true,
-      description: 'What it is when it is left out; null when it is required.',
+      description: 'The default; null if the value is required.',
     }),
   }),
 });
@@ -80,45 +80,48 @@ const IntRange = builder.objectRef<Range>('IntRange').implement({
 type Text = { maxLength?: number; maxBytes?: number; pattern?: RegExp };
 
 const TextRule = builder.objectRef<Text>('TextRule').implement({
-  description: 'What a text must be like.',
+  description: 'The rules for a text.',
   fields: (t) => ({
     maxLength: t.exposeInt('maxLength', {
       nullable: true,
-      description: 'How many characters it may have; null where bytes are counted.',
+      description: 'The maximum number of characters; null if the limit is in bytes.',
     }),
     maxBytes: t.exposeInt('maxBytes', {
       nullable: true,
-      description: 'How many bytes of UTF-8 it may have; null where characters are counted.',
+      description: 'The maximum number of bytes in UTF-8; null if the limit is in characters.',
     }),
     pattern: t.string({
       nullable: true,
-      description: 'A regular expression of JavaScript that it matches; null for any text.',
+      description: 'A JavaScript regular expression that the text must match; null for any text.',
       resolve: ({ pattern }) => pattern?.source ?? null,
     }),
   }),
 });
 
 const VariableRules = builder.objectRef<typeof RULES.variables>('VariableRules').implement({
-  description: 'What `env` and `secrets` of a job must be like, each for itself.',
+  description: 'The rules for `env` and for `secrets` of a job, which apply to each separately.',
   fields: (t) => ({
-    maxEntries: t.exposeInt('maxEntries', { description: 'How many there may be.' }),
+    maxEntries: t.exposeInt('maxEntries', { description: 'The maximum number of variables.' }),
     maxBytes: t.exposeInt('maxBytes', {
-      description: 'How many bytes all names and values together may have.',
+      description: 'The maximum number of bytes of all names and values together.',
     }),
     namePattern: t.string({
-      description: 'A regular expression of JavaScript that a name matches.',
+      description: 'A JavaScript regular expression that a name must match.',
       resolve: ({ pattern }) => pattern.source,
     }),
   }),
 });
 
 const LabelRules = builder.objectRef<object>('LabelRules').implement({
-  description: 'What labels of a job must be like. The rules are those of Kubernetes.',
+  description: 'The rules for labels of a job, which are those of Kubernetes.',
   fields: (t) => ({
-    maxEntries: t.int({ description: 'How many a job may have.', resolve: () => MAX_LABELS }),
+    maxEntries: t.int({
+      description: 'The maximum number of labels of a job.',
+      resolve: () => MAX_LABELS,
+    }),
     pattern: t.string({
       description:
-        'A regular expression of JavaScript: a value matches it or is empty; a key matches it, after a DNS name and a slash if there is one.',
+        'A JavaScript regular expression. A value must match it or be empty; a key must match it, after an optional DNS name and slash.',
       resolve: () => LABEL_NAME.source,
     }),
   }),
@@ -126,44 +129,44 @@ const LabelRules = builder.objectRef<object>('LabelRules').implement({
 
 const JobOptions = builder.objectRef<object>('JobOptions').implement({
   description:
-    'What a job can be made of, and what it costs. The price of an hour is the sum of its GPUs, its vCPUs and its memory; disk is free.',
+    'The options of a job and their prices. The price per hour is the sum for GPUs, vCPUs and memory; disk is free.',
   fields: (t) => ({
     gpus: t.field({
       type: [GpuOptionType],
-      description: 'The models of GPU, and `NONE`.',
+      description: 'The GPU models, and `NONE`.',
       resolve: (_options, _args, { services }) => gpuOptions(services),
     }),
     largestMachine: t.field({
       type: MachineSizeType,
       nullable: true,
       description:
-        'The largest machine of all workers; null while there is no worker. A job that asks for more shares the machine and gets less.',
+        'The largest machine of all workers; null while there is no worker. A job that requests more shares the machine and gets less.',
       resolve: (_options, _args, { services }) => largestMachine(services),
     }),
     gpuCounts: t.intList({
-      description: 'How many GPUs there can be. With `NONE` it is 1, which means nothing then.',
+      description: 'The allowed numbers of GPUs. With `NONE` it must be 1, which has no meaning.',
       resolve: () => [...hardware.GPU_COUNTS],
     }),
     defaultGpuCount: t.int({
-      description: 'How many GPUs there are when it is left out.',
+      description: 'The default number of GPUs.',
       resolve: () => DEFAULTS.gpuCount,
     }),
     cpus: t.intList({
-      description: 'How many vCPUs there can be: at least one for each GPU.',
+      description: 'The allowed numbers of vCPUs, at least one for each GPU.',
       resolve: () => [...hardware.CPUS],
     }),
     defaultCpu: t.int({
-      description: 'How many vCPUs there are when it is left out.',
+      description: 'The default number of vCPUs.',
       resolve: () => DEFAULTS.cpu,
     }),
     cpuPricePerHour: t.field({
       type: 'Decimal',
-      description: 'The price of a vCPU for an hour.',
+      description: 'The price of a vCPU per hour.',
       resolve: () => hardware.PRICES.cpu,
     }),
     memoryGb: t.field({
       type: IntRange,
-      description: 'Memory in GB, whatever the number of vCPUs.',
+      description: 'Memory in GB, for any number of vCPUs.',
       resolve: () => ({
         min: 1,
         max: Math.max(...hardware.CPUS) * hardware.MEMORY_GB_PER_CPU.max,
@@ -171,21 +174,21 @@ const JobOptions = builder.objectRef<object>('JobOptions').implement({
       }),
     }),
     minMemoryGbPerCpu: t.float({
-      description: 'The least memory for each vCPU, in GB.',
+      description: 'The minimum memory for each vCPU, in GB.',
       resolve: () => hardware.MEMORY_GB_PER_CPU.min,
     }),
     maxMemoryGbPerCpu: t.float({
-      description: 'The most memory for each vCPU, in GB.',
+      description: 'The maximum memory for each vCPU, in GB.',
       resolve: () => hardware.MEMORY_GB_PER_CPU.max,
     }),
     memoryGbPricePerHour: t.field({
       type: 'Decimal',
-      description: 'The price of a GB of memory for an hour.',
+      description: 'The price of a GB of memory per hour.',
       resolve: () => hardware.PRICES.memoryGb,
     }),
     diskGb: t.field({
       type: IntRange,
-      description: 'Disk in GB, which has no price.',
+      description: 'Disk in GB, which is free.',
       resolve: () => ({ ...hardware.DISK_GB, default: DEFAULTS.diskGb }),
     }),
     regions: t.field({
@@ -195,12 +198,12 @@ const JobOptions = builder.objectRef<object>('JobOptions').implement({
     }),
     defaultRegion: t.field({
       type: Region,
-      description: 'The region when it is left out.',
+      description: 'The default region.',
       resolve: () => DEFAULTS.region,
     }),
     timeoutMinutes: t.field({
       type: IntRange,
-      description: 'After how many minutes an attempt is stopped.',
+      description: 'The timeout of an attempt in minutes.',
       resolve: () => RULES.timeoutMinutes,
     }),
     retries: t.field({
@@ -215,22 +218,22 @@ const JobOptions = builder.objectRef<object>('JobOptions').implement({
     }),
     command: t.field({
       type: TextRule,
-      description: 'The command, which is not blank.',
+      description: 'The command, which must not be blank.',
       resolve: () => ({ maxBytes: RULES.commandBytes }),
     }),
     image: t.field({
       type: TextRule,
-      description: 'The container image. It or `repo` is required.',
+      description: 'The container image. Either `image` or `repo` is required.',
       resolve: () => RULES.image,
     }),
     branch: t.field({
       type: TextRule,
-      description: 'The branch of `repo`, only with it.',
+      description: 'The branch of `repo`; only allowed with `repo`.',
       resolve: () => ({ maxBytes: RULES.branchBytes }),
     }),
     outputPath: t.field({
       type: TextRule,
-      description: 'The path whose contents are kept. No part of it is `..`.',
+      description: 'Files under this path are kept as artifacts. It must not contain `..`.',
       resolve: () => ({ maxBytes: RULES.outputPathBytes }),
     }),
     variables: t.field({
@@ -251,7 +254,7 @@ builder.queryField('jobOptions', (t) =>
     type: JobOptions,
     nullable: true,
     description:
-      'What a job can be made of, what it costs, and every rule that `createJob` checks, for a form. Anyone who is signed in may ask.',
+      'The options of a job, their prices, and all rules that `createJob` checks, for use in a form. Any signed-in user may read them.',
     resolve: (_root, _args, { viewer }) => {
       demandOptions(viewer);
       return {};

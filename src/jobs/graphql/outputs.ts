@@ -1,6 +1,11 @@
-/** What a job uses and what it leaves, in GraphQL: analytics and artifacts. */
+/** GraphQL types of resource usage and artifacts. */
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import type { analyticsOf } from '../analytics.ts';
 import type { ArtifactFile } from '../artifacts/downloads.ts';
 import * as downloads from '../artifacts/downloads.ts';
@@ -12,35 +17,36 @@ export const JobAnalytics = builder
   >('JobAnalytics')
   .implement({
     description:
-      'The last measurement of what a job uses; for a finished job, the peak of memory and disk.',
+      'The last sample of the resource usage of a job; for a finished job, with the peaks of memory and disk.',
     fields: (t) => ({
       name: t.exposeString('name', { description: 'The name of the job.' }),
       namespace: t.exposeString('namespace', { description: 'The name of the owner.' }),
       gpuUtilizationPercent: t.exposeInt('gpuUtilizationPercent', {
-        description: 'Percent of all its GPUs together.',
+        description: 'Usage of all GPUs together, in percent.',
       }),
       cpuUtilizationPercent: t.exposeInt('cpuUtilizationPercent', {
-        description: 'Percent of all its vCPUs together.',
+        description: 'Usage of all vCPUs together, in percent.',
       }),
       memoryUsedGb: t.exposeInt('memoryUsedGb', { description: 'Memory in GB, rounded up.' }),
       diskUsedGb: t.exposeInt('diskUsedGb', { description: 'Disk in GB, rounded up.' }),
       runtimeSeconds: t.exposeInt('runtimeSeconds', {
-        description: 'How long all attempts have run until now.',
+        description: 'The runtime of all attempts so far.',
       }),
     }),
   });
 
 export const JobUsageSample = builder.objectRef<UsageSample>('JobUsageSample').implement({
-  description: 'What an attempt used at a time, or in the time since the sample before.',
+  description:
+    'The resource usage of an attempt at a time, or in the time since the previous sample.',
   fields: (t) => ({
     attempt: t.exposeInt('attempt', { description: 'The number of the attempt, from 1.' }),
-    time: t.expose('time', { type: 'DateTime', description: 'When it was measured last.' }),
+    time: t.expose('time', { type: 'DateTime', description: 'The time of the last measurement.' }),
     gpuUtilizationPercent: t.int({
-      description: 'The mean, in percent of all its GPUs together.',
+      description: 'The mean usage of all GPUs together, in percent.',
       resolve: ({ gpuPercent }) => gpuPercent,
     }),
     cpuUtilizationPercent: t.int({
-      description: 'The mean, in percent of all its vCPUs together.',
+      description: 'The mean usage of all vCPUs together, in percent.',
       resolve: ({ cpuPercent }) => cpuPercent,
     }),
     memoryUsedBytes: t.field({
@@ -60,7 +66,7 @@ const File = builder.objectRef<ArtifactFile>('ArtifactFile').implement({
   description: 'A file of the artifacts of a job.',
   fields: (t) => ({
     path: t.exposeString('path', { description: 'The path relative to `outputPath`.' }),
-    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'The size of its contents.' }),
+    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'The size of the file.' }),
     downloadUrl: t.exposeString('downloadUrl', {
       description: 'A link that works for 15 minutes without credentials.',
     }),
@@ -68,21 +74,21 @@ const File = builder.objectRef<ArtifactFile>('ArtifactFile').implement({
 });
 
 export const JobArtifacts = builder.objectRef<downloads.Artifacts>('JobArtifacts').implement({
-  description: 'The files that were at `outputPath` when the job ended.',
+  description: 'The files at `outputPath` when the job ended.',
   fields: (t) => ({
     path: t.exposeString('path', { description: 'The `outputPath` of the job.' }),
     sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'The size of the archive.' }),
     fileCount: t.exposeInt('files', { description: 'The number of files.' }),
     downloadUrl: t.exposeString('downloadUrl', {
       description:
-        'A link to all files as one gzip tar, which works for 15 minutes without credentials.',
+        'A link to all files as a gzip tar archive, valid for 15 minutes without credentials.',
     }),
     files: t.field({
-      type: connectionType('ArtifactFile', File),
+      type: defineConnectionType('ArtifactFile', File),
       nullable: true,
       description: 'The files, in the order of the archive.',
       complexity: pageCost(),
-      args: sliceArgs,
+      args: cursorPageArgs,
       resolve: async (artifacts, args, { services }) =>
         toConnection(await downloads.listFiles(services, artifacts, args), args),
     }),

@@ -1,113 +1,131 @@
-/** What the operator sees of all servers and of the queue, in GraphQL. */
+/** GraphQL types of servers and of the queue, for operators. */
 import { builder } from '../../platform/schema/builder.ts';
 import type { MachineState, PoolState, ServerState, WorkerState } from '../overview.ts';
 import { listPools, listServers } from '../overview.ts';
 import { Gpu, Region } from './enums.ts';
 
 const ServerRole = builder.enumType('ServerRole', {
-  description: 'What a process of Loam does.',
+  description: 'The role of a process of Loam.',
   values: {
-    ALL: { value: 'all', description: 'It answers requests and runs jobs.' },
-    SERVE: { value: 'serve', description: 'It answers requests.' },
-    WORK: { value: 'work', description: 'It runs jobs.' },
+    ALL: { value: 'all', description: 'Serves requests and runs jobs.' },
+    SERVE: { value: 'serve', description: 'Serves requests.' },
+    WORK: { value: 'work', description: 'Runs jobs.' },
   } as const,
 });
 
 const OfferedGpu = builder.objectRef<{ name: string; count: number }>('OfferedGpu').implement({
   description: 'The GPUs of one model in a machine.',
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'The model, as REST names it.' }),
-    count: t.exposeInt('count', { description: 'How many there are, free or not.' }),
+    name: t.exposeString('name', { description: 'The model, as named in REST.' }),
+    count: t.exposeInt('count', { description: 'The number of GPUs, free or in use.' }),
   }),
 });
 
 const MachineType = builder.objectRef<MachineState>('Machine').implement({
-  description: 'A machine that a worker runs jobs on, and what of it is in use.',
+  description: 'A machine on which a worker runs jobs, and its current use.',
   fields: (t) => ({
-    name: t.exposeString('id', { description: 'Its name; `local` is that of the server itself.' }),
-    cpus: t.exposeFloat('cpus', { description: 'The CPUs that it has for jobs.' }),
-    usedCpus: t.exposeFloat('usedCpus', { description: 'The CPUs that jobs have now.' }),
+    name: t.exposeString('id', {
+      description: 'The name; `local` is the machine of the server itself.',
+    }),
+    cpus: t.exposeFloat('cpus', { description: 'The number of CPUs for jobs.' }),
+    usedCpus: t.exposeFloat('usedCpus', {
+      description: 'The number of CPUs that are in use by jobs.',
+    }),
     memoryBytes: t.expose('memoryBytes', {
       type: 'SafeInt',
-      description: 'The memory that it has for jobs.',
+      description: 'The memory for jobs.',
     }),
     usedMemoryBytes: t.expose('usedMemoryBytes', {
       type: 'SafeInt',
-      description: 'The memory that jobs have now.',
+      description: 'The memory that is in use by jobs.',
     }),
     gpus: t.field({
       type: [OfferedGpu],
-      description: 'Its GPUs by model.',
+      description: 'The GPUs by model.',
       resolve: ({ gpus }) => Object.entries(gpus).map(([name, count]) => ({ name, count })),
     }),
-    jobs: t.exposeInt('jobs', { description: 'How many jobs it runs or prepares now.' }),
+    jobs: t.exposeInt('jobs', {
+      description: 'The number of jobs that are running or being prepared.',
+    }),
   }),
 });
 
 const Worker = builder.objectRef<WorkerState>('Worker').implement({
   description: 'The part of a process that runs jobs.',
   fields: (t) => ({
-    runner: t.exposeString('runner', { description: 'What runs them: `process`, `docker` …' }),
+    runner: t.exposeString('runner', { description: 'The runner, such as `process` or `docker`.' }),
     heartbeatAt: t.expose('heartbeatAt', {
       type: 'DateTime',
-      description: 'When it was last heard of; it writes that every ten seconds.',
+      description: 'The last heartbeat; workers write one every ten seconds.',
     }),
     isAlive: t.exposeBoolean('alive', {
-      description: 'Whether it was heard of in the last minute.',
+      description: 'Whether the last heartbeat is less than a minute old.',
     }),
-    jobs: t.exposeInt('jobs', { description: 'How many jobs it runs or prepares now.' }),
-    machines: t.expose('machines', { type: [MachineType], description: 'What it runs them on.' }),
+    jobs: t.exposeInt('jobs', {
+      description: 'The number of jobs that are running or being prepared.',
+    }),
+    machines: t.expose('machines', {
+      type: [MachineType],
+      description: 'The machines of the worker.',
+    }),
   }),
 });
 
 const Server = builder.objectRef<ServerState>('Server').implement({
   description: 'A process of Loam on this database.',
   fields: (t) => ({
-    id: t.exposeID('id', { description: 'The id of its data folder. It is not that of a node.' }),
+    id: t.exposeID('id', {
+      description: 'The id of the data folder of the process. It cannot be used with `node`.',
+    }),
     role: t.field({
       type: ServerRole,
-      description: 'What it does.',
+      description: 'The role.',
       resolve: ({ role }) => role as 'all' | 'serve' | 'work',
     }),
     url: t.exposeString('url', {
       nullable: true,
-      description: 'The address at which the others reach it; null when it answers no requests.',
+      description:
+        'The address at which other servers reach this one; null if it serves no requests.',
     }),
     heartbeatAt: t.expose('heartbeatAt', {
       type: 'DateTime',
-      description: 'When it was last heard of; one among several writes that every second.',
+      description:
+        'The last heartbeat; if there are several servers, each writes one every second.',
     }),
     isAlive: t.exposeBoolean('alive', {
       description:
-        'Whether it was heard of in the last three seconds. One that is gone is listed for a week.',
+        'Whether the last heartbeat is less than three seconds old. A dead server is listed for a week.',
     }),
-    isCurrent: t.exposeBoolean('current', { description: 'Whether it is the one that answers.' }),
+    isCurrent: t.exposeBoolean('current', {
+      description: 'Whether this is the server that serves the request.',
+    }),
     worker: t.expose('worker', {
       type: Worker,
       nullable: true,
-      description: 'The part of it that runs jobs; null when it has none.',
+      description: 'The worker of the process; null if it runs no jobs.',
     }),
   }),
 });
 
 const QueuePool = builder.objectRef<PoolState>('QueuePool').implement({
-  description: 'The jobs that ask for one model of GPU in one region.',
+  description: 'The jobs that request one GPU model in one region.',
   fields: (t) => ({
-    gpu: t.expose('gpu', { type: Gpu, description: 'The model of GPU, or `NONE`.' }),
+    gpu: t.expose('gpu', { type: Gpu, description: 'The GPU model, or `NONE`.' }),
     region: t.expose('region', { type: Region, description: 'The region.' }),
     waiting: t.exposeInt('waiting', {
-      description: 'How many jobs wait; of more than 10,000 it says 10,000.',
+      description: 'The number of waiting jobs, at most 10,000.',
     }),
     oldestWait: t.exposeFloat('oldestWait', {
       nullable: true,
-      description:
-        'For how many seconds one has waited that was counted, the longest; null where none waits.',
+      description: 'The longest wait of the counted jobs in seconds; null if no job waits.',
     }),
-    running: t.exposeInt('running', { description: 'How many jobs run or are prepared.' }),
+    running: t.exposeInt('running', {
+      description: 'The number of jobs that are running or being prepared.',
+    }),
     gpusOffered: t.exposeInt('gpusOffered', {
       nullable: true,
       description:
-        'How many GPUs of the model all machines have, free or not, for all regions together; null without a GPU.',
+        'The number of GPUs of the model on all machines, free or in use, for all regions together; null for `NONE`.',
     }),
   }),
 });
@@ -117,7 +135,7 @@ builder.queryFields((t) => ({
     type: [Server],
     nullable: true,
     description:
-      'The processes of Loam on this database, the one that answers first. Only the operator sees them.',
+      'The processes of Loam on this database, the one that serves the request first. Visible only to operators.',
     complexity: 20,
     resolve: (_root, _args, { services, viewer }) => listServers(services, viewer),
   }),
@@ -125,7 +143,7 @@ builder.queryFields((t) => ({
     type: [QueuePool],
     nullable: true,
     description:
-      'The pools where jobs wait or run, by GPU and region. Only the operator sees them.',
+      'The pools with waiting or running jobs, by GPU and region. Visible only to operators.',
     complexity: 20,
     resolve: (_root, _args, { services, viewer }) => listPools(services, viewer),
   }),

@@ -1,13 +1,13 @@
-/** What can be followed: a job's log, and what happens to jobs. */
+/** GraphQL subscriptions to job logs and job events. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import {
-  endedByReader,
-  eventArgs,
-  eventTypes,
-  followQuery,
+  abortWithReader,
+  defineEventArgs,
+  defineEventTypes,
   orThrow,
+  toFollowQuery,
 } from '../../platform/schema/subscription.ts';
 import * as following from '../following.ts';
 import * as jobs from '../jobs.ts';
@@ -15,32 +15,36 @@ import { JobStatus } from './enums.ts';
 import { Job } from './jobs.ts';
 import { JobLogBatch, JobLogEvent } from './logs.ts';
 
-const JobEventType = eventTypes<following.JobEventType>('JobEventType', 'What happened to a job.', {
-  'job.queued': 'It was created, or queued for a retry.',
-  'job.running': 'Its process started.',
-  'job.succeeded': 'It ended with exit code 0.',
-  'job.failed': 'It ended with another exit code, or could not be started.',
-  'job.cancelled': 'Somebody stopped it.',
-  'job.timed_out': 'It took longer than it was allowed.',
-  'job.deleted': 'Its record was removed.',
-});
+const JobEventType = defineEventTypes<following.JobEventType>(
+  'JobEventType',
+  'What happened to a job.',
+  {
+    'job.queued': 'The job was created, or queued for a retry.',
+    'job.running': 'The process of the job started.',
+    'job.succeeded': 'The job ended with exit code 0.',
+    'job.failed': 'The job ended with another exit code, or could not be started.',
+    'job.cancelled': 'A user cancelled the job.',
+    'job.timed_out': 'The job exceeded its timeout.',
+    'job.deleted': 'The job was deleted.',
+  },
+);
 
-const KEPT_LESS = 'Null in events of earlier versions.';
+const NULL_IN_OLD_EVENTS = 'Null in events of earlier versions.';
 
 const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
-  description: 'Something that happened to a job.',
+  description: 'An event of a job.',
   fields: (t) => ({
     id: t.exposeID('id', {
-      description: 'The id of the event, which is the same however often it is read.',
+      description: 'The id of the event, which is the same each time the event is read.',
     }),
     cursor: t.expose('cursor', {
       type: 'SafeInt',
       description:
-        'The number of the event. A subscription goes on after it when it is given as `after`.',
+        'The number of the event. Pass it as `after` to continue a subscription after it.',
     }),
     type: t.expose('type', { type: JobEventType, description: 'What happened.' }),
     timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it happened.' }),
-    jobId: t.exposeID('jobId', { description: 'The id of the job, also when it was deleted.' }),
+    jobId: t.exposeID('jobId', { description: 'The id of the job, even if it was deleted.' }),
     name: t.exposeString('name', { description: 'The name of the job.' }),
     status: t.expose('status', { type: JobStatus, description: 'The status at that moment.' }),
     exitCode: t.exposeInt('exitCode', {
@@ -49,30 +53,30 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
     }),
     namespace: t.exposeString('namespace', {
       nullable: true,
-      description: `The name of its owner. ${KEPT_LESS}`,
+      description: `The name of the owner. ${NULL_IN_OLD_EVENTS}`,
     }),
     progress: t.exposeString('progress', {
       nullable: true,
-      description: `The progress at that moment. ${KEPT_LESS}`,
+      description: `The progress at that moment. ${NULL_IN_OLD_EVENTS}`,
     }),
     retryCount: t.exposeInt('retryCount', {
       nullable: true,
-      description: `How many retries it had used. ${KEPT_LESS}`,
+      description: `How many retries it had used. ${NULL_IN_OLD_EVENTS}`,
     }),
     runtimeSeconds: t.exposeInt('runtimeSeconds', {
       nullable: true,
-      description: `How long the attempts ran that had ended. ${KEPT_LESS}`,
+      description: `How long the attempts ran that had ended. ${NULL_IN_OLD_EVENTS}`,
     }),
     totalCost: t.expose('totalCost', {
       type: 'Decimal',
       nullable: true,
-      description: `The price of the attempts that had ended. ${KEPT_LESS}`,
+      description: `The price of the attempts that had ended. ${NULL_IN_OLD_EVENTS}`,
     }),
     job: t.prismaField({
       type: Job,
       nullable: true,
       description:
-        'The job as it is now; null once it is deleted. It is read for each event, while the other fields are part of it.',
+        'The current job; null after its deletion. It is read for each event, while the other fields are stored in the event.',
       resolve: (query, { jobId }, _args, { services, viewer }) =>
         jobs.findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never,
     }),
@@ -92,31 +96,31 @@ async function* entriesOf(batches: AsyncIterable<following.LogBatch>) {
 builder.subscriptionFields((t) => ({
   jobLog: t.field({
     type: JobLogEvent,
-    description: 'The log from its beginning, or after an entry, until the job is over.',
+    description: 'The log from the beginning, or after an entry, until the job is over.',
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
-      const open = await following.followLog(services, viewer, args);
-      return endedByReader(open);
+      const start = await following.followLog(services, viewer, args);
+      return abortWithReader(start);
     },
     resolve: orThrow,
   }),
   jobLogBatches: t.field({
     type: JobLogBatch,
-    description: 'As `jobLog`, with the entries that come at once in one event.',
+    description: 'As `jobLog`, with one event for entries that are sent together.',
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
-      const open = await following.followLogBatches(services, viewer, args);
-      return endedByReader((signal) => entriesOf(open(signal)));
+      const start = await following.followLogBatches(services, viewer, args);
+      return abortWithReader((signal) => entriesOf(start(signal)));
     },
     resolve: orThrow,
   }),
   jobEvents: t.field({
     type: JobEvent,
     description:
-      'Every change of a job, or of all jobs in one namespace or several. It ends, with an error, when the viewer may not see one of them any more.',
-    args: eventArgs('One job of the one namespace; left out: all.'),
+      'All events of a job, or of all jobs in one or several namespaces. It ends with an error if the viewer loses access to one of them.',
+    args: defineEventArgs('A job of the single namespace. By default all jobs.'),
     subscribe: async (_root, args, { services, viewer }) =>
-      endedByReader(await following.followEvents(services, viewer, followQuery(args))),
+      abortWithReader(await following.followEvents(services, viewer, toFollowQuery(args))),
     resolve: orThrow,
   }),
 }));

@@ -1,14 +1,19 @@
-/** What a namespace has used and what it cost, in GraphQL. */
+/** GraphQL types of the usage of a namespace and its cost. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { userById } from '../../identity/accounts.ts';
+import { findUserById } from '../../identity/accounts.ts';
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
-import { namespaceUsage, type UsageRow } from '../usage.ts';
+import { namespaceUsage, type UsageRow } from '../usage-ledger.ts';
 
 const UsagePeriod = builder.enumType('UsagePeriod', {
-  description: 'What usage is divided by.',
+  description: 'The period of a usage row.',
   values: {
     DAY: { value: 'day', description: 'A row for each day in UTC.' },
     MONTH: { value: 'month', description: 'A row for each month in UTC.' },
@@ -16,61 +21,62 @@ const UsagePeriod = builder.enumType('UsagePeriod', {
 });
 
 const NamespaceUsage = builder.objectRef<UsageRow>('NamespaceUsage').implement({
-  description: 'What jobs used in some days, also those that were deleted since.',
+  description: 'The usage of jobs in some days, including deleted jobs.',
   fields: (t) => ({
     from: t.expose('from', { type: 'Date', description: 'The first of the days.' }),
     to: t.expose('to', { type: 'Date', description: 'The last of the days.' }),
     user: t.prismaField({
       type: User,
       nullable: true,
-      description: 'Who created the jobs; null when it is of all users, or of one who is gone.',
+      description:
+        'The user who created the jobs; null for all users together, or if the account was deleted.',
       resolve: (query, { userId }, _args, { services }) =>
         userId === null
           ? null
-          : (userById(services, userId, selectOf<Prisma.UserSelect>(query)) as never),
+          : (findUserById(services, userId, selectOf<Prisma.UserSelect>(query)) as never),
     }),
     runtimeSeconds: t.field({
       type: 'SafeInt',
-      description: 'How long attempts ran; of those that run now, until now.',
+      description: 'The runtime of the attempts; running attempts count until now.',
       resolve: ({ seconds }) => seconds,
     }),
     gpuSeconds: t.expose('gpuSeconds', {
       type: 'SafeInt',
-      description: 'The same, times the GPUs that each had.',
+      description: 'The runtime of each attempt, multiplied by its number of GPUs.',
     }),
     cost: t.expose('cost', {
       type: 'Decimal',
-      description: 'The price of that, to a hundredth of a cent.',
+      description: 'The cost, to a hundredth of a cent.',
     }),
-    jobs: t.exposeInt('jobs', { description: 'How many jobs ended, however they did.' }),
+    jobs: t.exposeInt('jobs', { description: 'The number of jobs that ended, with any status.' }),
   }),
 });
 
-const UsageConnection = connectionType('NamespaceUsage', NamespaceUsage);
+const UsageConnection = defineConnectionType('NamespaceUsage', NamespaceUsage);
 
 builder.prismaObjectField(Namespace, 'usage', (t) =>
   t.field({
     type: UsageConnection,
     nullable: true,
     description:
-      'What its jobs used and what that cost, oldest first. Members see it; who used what, its admins.',
+      'The usage of the jobs and its cost, oldest first. Members may see the total; only admins may see the usage of each user.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       from: t.arg({ type: 'Date', required: true, description: 'The first day.' }),
       to: t.arg({
         type: 'Date',
         required: true,
-        description: 'The last day: 366 days at most, 31 by user and day.',
+        description: 'The last day. At most 366 days, or 31 days by user and day.',
       }),
       period: t.arg({
         type: UsagePeriod,
-        description: 'What it is divided by; left out: all days together.',
+        description: 'The period of each row. By default one row for all days.',
       }),
       byUser: t.arg.boolean({
         required: true,
         defaultValue: false,
-        description: 'Whether it is divided by user.',
+        description: 'Whether there is a row for each user.',
       }),
     },
     select: { id: true },

@@ -1,46 +1,46 @@
 /**
- * Storing what a job prints. The sequence is counted on in the job's row, whose lock is held until the commit, so
- * entries become visible in the order of their numbers and none appears before the position of a reader.
+ * Appends log lines to the journal. The sequence is a counter in the job's row, whose lock is held until the commit. So
+ * entries become visible in the order of their numbers, and no entry appears before the position of a reader.
  */
 import type pg from 'pg';
-import { Moment, microsOf } from '../../platform/database/times.ts';
+import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
-import { FOLD_AT, foldPages } from './fold.ts';
+import { PAGE_COLUMNS, pageRows, toPageColumns } from './columns.ts';
+import { COMPACT_AT, compactPages } from './compaction.ts';
 import { encodePages, type LogLine } from './pages.ts';
 
-export type Append = {
+type Append = {
   jobId: string;
   attemptId: string;
   lines: readonly LogLine[];
-  /** When the newest line was written that the log has; null: there is none. */
+  /** The time of the newest stored line; null if there is none. */
   after: Date | null;
-  /** How far the runner's log was stored before, and is with these lines. */
+  /** The position in the runner's log before these lines, and after them. */
   from: LogCursor | null;
   to: LogCursor;
-  /** What the program said of its progress, if it did. */
+  /** The progress that the program printed with these lines, if any. */
   progress?: string;
-  /** The last of the lines ends the log: nothing that the job prints is stored after it. */
+  /** Whether the last of the lines ends the log, so that no later output is stored. */
   full?: boolean;
 };
 
-/** What the job's log holds now, and what its namespace stores. */
-export type Stored = { lines: number; bytes: number; storageBytes: bigint; until: Date | null };
+/** The size of the job's log, and the storage that its namespace uses. */
+export type LogTotals = { lines: number; bytes: number; storageBytes: bigint; until: Date | null };
 
 /**
- * Stores lines and how far they reach in one statement, which is one transaction: after a crash the runner is
- * asked again from the stored cursor, and no line is lost or doubled.
- * @returns null when it was not stored: the job is deleted, or another worker has stored that part.
+ * Stores lines and their position in the runner's log in one transaction. After a crash the log is read again from the
+ * stored position, so no line is lost or duplicated.
+ * @returns null if nothing was stored: the job is deleted, or another worker has stored these lines
  */
 export async function appendLines(
   { pool }: { pool: pg.Pool },
   { jobId, attemptId, lines, after, from, to, progress, full = false }: Append,
-): Promise<Stored | null> {
-  const stamped = increasing(lines, after);
+): Promise<LogTotals | null> {
+  const stamped = makeTimesIncrease(lines, after);
   const pages = await encodePages(stamped.map((line) => ({ kind: 'log', ...line })));
   const { rows } = await pool.query<AppendedRow>({
     name: 'loam-append-lines',
-    text: APPEND,
+    text: APPEND_LINES,
     values: [
       jobId,
       attemptId,
@@ -50,12 +50,12 @@ export async function appendLines(
       pages.reduce((sum, { text }) => sum + text, 0),
       progress ?? null,
       full,
-      ...columnsOf(pages),
+      ...toPageColumns(pages),
     ],
   });
   const [row] = rows;
   if (!row) return null;
-  if (Number(row.open_pages) >= FOLD_AT) await foldPages({ pool }, jobId);
+  if (Number(row.open_pages) >= COMPACT_AT) await compactPages({ pool }, jobId);
   return {
     lines: Number(row.log_lines),
     bytes: Number(row.log_bytes),
@@ -64,12 +64,12 @@ export async function appendLines(
   };
 }
 
-/** No two lines of a log have one time, so that whoever asks for those after the last one that it has seen misses none. */
-function increasing(lines: readonly LogLine[], after: Date | null): LogLine[] {
-  let micros = after === null ? 0 : microsOf(after);
+/** Makes the times of all lines of a log distinct, so that a client that asks for lines after a time misses none. */
+function makeTimesIncrease(lines: readonly LogLine[], after: Date | null): LogLine[] {
+  let micros = after === null ? 0 : toMicroseconds(after);
   return lines.map(({ timestamp, message }) => {
-    micros = Math.max(microsOf(timestamp), micros + 1);
-    return { timestamp: new Moment(micros), message };
+    micros = Math.max(toMicroseconds(timestamp), micros + 1);
+    return { timestamp: new MicrosecondDate(micros), message };
   });
 }
 
@@ -81,10 +81,10 @@ type AppendedRow = {
 };
 
 /**
- * The job is locked before the attempt, as everywhere. Nothing is counted on when the attempt's cursor is not where
- * it should be, so no number is left out.
+ * The job is locked before the attempt, as in all transactions. The sequence only advances if the attempt's cursor matches,
+ * so there are no gaps in the numbers.
  */
-const APPEND = `
+const APPEND_LINES = `
   with locked as (
     select id, log_until from jobs where id = $1 for update
   ), moved as (
@@ -93,7 +93,7 @@ const APPEND = `
       and log_cursor is not distinct from $3::jsonb
     returning job_id
   ), page as (
-    ${pagesFrom(9)}
+    ${pageRows(9)}
   ), numbered as (
     update jobs set
       next_seq = next_seq + $5,

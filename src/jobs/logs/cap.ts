@@ -1,7 +1,7 @@
 /**
- * How much of what a job prints is kept: what its plan allows the log of one job, in bytes and in lines, and what
- * its namespace has room for. The line that would go beyond ends the log, with a last line that says why; the job
- * itself goes on, and its changes of status are still recorded.
+ * Limits the size of a log: to the bytes and lines that the plan allows for one job, and to the storage left in the
+ * namespace. The first line over a limit is replaced by a last line with the reason. The job continues, and its status
+ * changes are still recorded.
  */
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
@@ -10,21 +10,21 @@ import type { Db } from '../../platform/database/client.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
 import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import { appendLines, type Stored } from './append.ts';
+import { appendLines, type LogTotals } from './append.ts';
 import { type LogLine, textBytes } from './pages.ts';
 
 type Deps = { pool: pg.Pool; db: Db; config: Config };
 
-/** What an attempt prints, on its way into the log of its job. */
-export type AttemptLog = {
+/** Writes the output of an attempt to the log of its job. */
+type AttemptLog = {
   /**
-   * Stores as many of the lines as the log has room for, and how far they all reach.
-   * @returns whether that was stored; not, when the job is deleted or another worker has stored that part.
+   * Stores as many of the lines as the log has room for, and the position after all of them.
+   * @returns false if nothing was stored: the job is deleted, or another worker has stored these lines
    */
   append(batch: { lines: readonly LogLine[]; to: LogCursor; progress?: string }): Promise<boolean>;
 };
 
-/** As it was when the attempt was taken up: what others store meanwhile is seen with the first lines. */
+/** The job when the log was opened. The first append updates its counts. */
 type OpenedJob = {
   id: string;
   logLines: bigint;
@@ -34,14 +34,14 @@ type OpenedJob = {
   namespace: { plan: Plan; storageBytes: bigint };
 };
 
-/** `from`: how far the attempt's log is stored. */
+/** @param job the job, whose limits apply; `from`: the position up to which the attempt's log is stored */
 export function openAttemptLog(
   deps: Deps,
   { job, attemptId, from: start }: { job: OpenedJob; attemptId: string; from: LogCursor | null },
 ): AttemptLog {
   const { id: jobId } = job;
   let full = job.logFull;
-  let stored: Stored = {
+  let stored: LogTotals = {
     lines: Number(job.logLines),
     bytes: Number(job.logBytes),
     storageBytes: job.namespace.storageBytes,
@@ -50,10 +50,11 @@ export function openAttemptLog(
   let from = start;
   return {
     async append({ lines, to, progress }) {
-      const room = full ? null : roomFor(deps, job.namespace.plan, stored);
-      const kept = room ? fitting(lines, room) : [];
-      const last = room && kept.length < lines.length ? [lastLine(lines, kept.length, room)] : [];
-      full ||= last.length > 0;
+      const room = full ? null : computeRoom(deps, job.namespace.plan, stored);
+      const kept = room ? takeFitting(lines, room) : [];
+      const isCut = room !== null && kept.length < lines.length;
+      const last = isCut ? [truncationNotice(lines, kept.length, room)] : [];
+      full ||= isCut;
       const { until: after } = stored;
       const batch = {
         jobId,
@@ -74,14 +75,14 @@ export function openAttemptLog(
   };
 }
 
-/** A line is cut at 64 KiB, and then says so. */
+/** The runner truncates lines at 64 KiB and appends a note. */
 const LONGEST_LINE = 64 * 1024 + 100;
 
 /**
- * What a runner is to keep of what an attempt prints: what is left of the job's cap, and a line more, so that it is
- * the log of the job that ends first, with one last line for all attempts.
+ * The output that a runner must keep of an attempt: the rest of the job's limit and one line more. So the limit of the job's
+ * log is reached first, and the log ends with one notice for all attempts.
  */
-export function printable(
+export function outputLimits(
   { config }: { config: Config },
   job: { logLines: bigint; logBytes: bigint; namespace: { plan: Plan } },
 ): { bytes: number; lines: number } {
@@ -92,10 +93,10 @@ export function printable(
   };
 }
 
-/** What a log may still take, and for each of its bounds what to say when it is reached. */
-type Room = { bytes: number; lines: number; why: { bytes: string; lines: string } };
+/** The remaining bytes and lines of a log, and for each limit the reason to show when it is reached. */
+type LogRoom = { bytes: number; lines: number; why: { bytes: string; lines: string } };
 
-function roomFor({ config }: { config: Config }, plan: Plan, stored: Stored): Room {
+function computeRoom({ config }: { config: Config }, plan: Plan, stored: LogTotals): LogRoom {
   const { bytes, lines } = logLimits({ config }, plan);
   const storage = storageLimit({ config }, plan);
   const ofLog = bytes - stored.bytes;
@@ -106,15 +107,18 @@ function roomFor({ config }: { config: Config }, plan: Plan, stored: Stored): Ro
     why: {
       bytes:
         ofLog <= ofNamespace
-          ? `the ${plan} plan allows ${inUnits(bytes)} of log a job`
-          : `the ${plan} plan allows ${inUnits(storage)} of storage in a namespace`,
-      lines: `the ${plan} plan allows ${lines.toLocaleString('en')} lines of log a job`,
+          ? `the ${plan} plan allows ${formatBytes(bytes)} of log per job`
+          : `the ${plan} plan allows ${formatBytes(storage)} of storage per namespace`,
+      lines: `the ${plan} plan allows ${lines.toLocaleString('en')} lines of log per job`,
     },
   };
 }
 
-/** The first of the lines, as far as they fit. */
-function fitting(lines: readonly LogLine[], { bytes, lines: count }: Room): readonly LogLine[] {
+/** Returns the leading lines that fit. */
+function takeFitting(
+  lines: readonly LogLine[],
+  { bytes, lines: count }: LogRoom,
+): readonly LogLine[] {
   let left = bytes;
   const end = lines.slice(0, count).findIndex((line) => {
     left -= textBytes(line);
@@ -123,17 +127,17 @@ function fitting(lines: readonly LogLine[], { bytes, lines: count }: Room): read
   return lines.slice(0, end === -1 ? count : end);
 }
 
-/** In place of the first line that is not kept. */
-function lastLine(lines: readonly LogLine[], kept: number, room: Room): LogLine {
+/** The line that replaces the first line over the limit. */
+function truncationNotice(lines: readonly LogLine[], kept: number, room: LogRoom): LogLine {
   const reason = kept === room.lines ? room.why.lines : room.why.bytes;
   return {
     timestamp: lines[kept]?.timestamp ?? new Date(),
-    message: `The log ends here: ${reason}. What the job prints from here on is not kept.`,
+    message: `The log ends here: ${reason}. Further output of the job is not kept.`,
   };
 }
 
-/** In the largest unit that leaves a whole number. */
-function inUnits(bytes: number): string {
+/** Formats bytes in the largest unit that gives an integer. */
+function formatBytes(bytes: number): string {
   const units = ['bytes', 'KiB', 'MiB', 'GiB'];
   let unit = 0;
   while (unit < units.length - 1 && bytes >= 1024 && bytes % 1024 === 0) {

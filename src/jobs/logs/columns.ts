@@ -1,15 +1,15 @@
-/** Pages as parameters of a statement, however many there are. */
+/** Passes any number of pages to a statement with a fixed number of parameters. */
 import type { Page } from './pages.ts';
 
-/** Of `journal_pages`, but for the job's id. */
+/** The columns of `journal_pages` except the id of the job. */
 export const PAGE_COLUMNS =
   'first_seq, last_seq, lines, bytes, until, open, compressed, data' as const;
 
 /**
- * A query that gives a row for each page of `columnsOf`, whose parameters are `$first` and those after it. `start`
- * is how many entries come before the page; `until` is in microseconds.
+ * A query that returns a row for each page of `toPageColumns`, whose values are the parameters from `$first` on. `start` is
+ * the number of entries before the page; `until` is in microseconds.
  */
-export function pagesFrom(first: number): string {
+export function pageRows(first: number): string {
   const types = ['int', 'int', 'int', 'int', 'float8', 'bool', 'bool', 'int', 'int'];
   const arrays = types.map((type, at) => `$${first + at}::${type}[]`).join(', ');
   return `
@@ -19,25 +19,25 @@ export function pagesFrom(first: number): string {
       as page (start, entries, lines, bytes, until, open, compressed, data_at, data_bytes)`;
 }
 
-/** An array for each column, and all data in one value, because the driver sends arrays of bytes as text. */
-export function columnsOf(pages: readonly Page[]): unknown[] {
+/** One array for each column, but a single value for all data, because the driver would send an array of bytea as text. */
+export function toPageColumns(pages: readonly Page[]): unknown[] {
   const column = <K extends keyof Page>(name: K) => pages.map((page) => page[name]);
   const sizes = pages.map(({ data }) => data.length);
   return [
-    startsOf(column('entries')),
+    runningSum(column('entries')),
     column('entries'),
     column('lines'),
     column('bytes'),
     runningMax(column('until')),
     column('open'),
     column('compressed'),
-    startsOf(sizes),
+    runningSum(sizes),
     sizes,
     Buffer.concat(column('data')),
   ];
 }
 
-function startsOf(sizes: readonly number[]): number[] {
+function runningSum(sizes: readonly number[]): number[] {
   let sum = 0;
   return sizes.map((size) => {
     sum += size;

@@ -1,50 +1,49 @@
-/** Following a journal: the entries that are there, those that come, and the end. */
+/** Follows a journal: the existing entries, then new ones, then the end. */
 import type pg from 'pg';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { type Coalesced, coalesce } from '../../platform/database/coalesce.ts';
-import { untilAnswered } from '../../platform/database/outage.ts';
+import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { isOver } from '../state.ts';
 import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
-export type Followed =
+type FollowStep =
   | { kind: 'entries'; entries: readonly Entry[] }
-  /** Nothing happened for a while. */
+  /** No entry for a while. */
   | { kind: 'idle' }
   | { kind: 'end'; status: JobStatus; exitCode: number | null };
 
-/** Of pages read at once, beyond the first: what a slow reader can make us hold. */
+/** Bytes of pages in one read, beyond the first page: the memory that a slow reader can use. */
 const STEP_BYTES = 2 * PAGE_BYTES;
 
 /**
- * The entries after `after`, then those that come, and at last the end: when the job is over and its last
- * attempt has printed its last line (a cancelled job may print until its processes are killed). The log of a job that
- * is deleted ends too.
- * While the database is away it waits, and goes on where it stood.
+ * Yields the entries after `after`, then new ones, and finally the end: when the job is over and its last attempt has ended
+ * (a cancelled job may print until its processes are killed), or when the job is deleted. If the database is unavailable, it
+ * waits and then continues at its position.
  *
- * The state is read in one statement with the entries and the number of the next one, and the end counts only when
- * every entry below that number was yielded.
+ * The status is read in the same statement as the entries and the next number. The end is only yielded after every entry
+ * below that number.
  */
 export async function* followJournal(
   { pool, bus }: { pool: pg.Pool; bus: Bus },
   jobId: string,
   after: number,
   signal: AbortSignal,
-): AsyncGenerator<Followed> {
+): AsyncGenerator<FollowStep> {
   let cursor = after;
   let last: { status: JobStatus; exitCode: number | null } = {
     status: 'cancelled',
     exitCode: null,
   };
   for await (const why of bus.wakes(`job:${jobId}`, signal)) {
-    let more = true;
-    while (more && !signal.aborted) {
-      const step = await untilAnswered(() => sharedStep(pool, jobId, cursor), signal);
+    let hasMore = true;
+    while (hasMore && !signal.aborted) {
+      const step = await retryWhileUnavailable(() => readSharedStep(pool, jobId, cursor), signal);
       if (step) last = { status: step.status, exitCode: step.exitCode };
       if (step && step.entries.length > 0) yield { kind: 'entries', entries: step.entries };
       cursor = Math.max(cursor, step?.reached ?? 0);
-      more = step !== null && cursor + 1 < step.next;
-      if (!more && (!step || (isOver(step.status) && !step.printing))) {
+      hasMore = step !== null && cursor + 1 < step.next;
+      if (!hasMore && (!step || (isOver(step.status) && !step.printing))) {
         yield { kind: 'end', ...last };
         return;
       }
@@ -55,26 +54,26 @@ export async function* followJournal(
 
 type Step = {
   entries: readonly Entry[];
-  /** The last number that was looked at. */
+  /** The last number that was read. */
   reached: number;
-  /** The number that the next entry gets. */
+  /** The number of the next entry. */
   next: number;
   status: JobStatus;
   exitCode: number | null;
-  /** An attempt has not ended. */
+  /** Whether an attempt is open, so that more lines may come. */
   printing: boolean;
 };
 
-/** Followers of one job who stand at the same entry are woken together, and share a read. */
+/** Followers of a job at the same position are woken together and share one read. */
 const reads = new WeakMap<pg.Pool, Coalesced<Step | null>>();
 
-function sharedStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
+function readSharedStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
   const shared = reads.get(pool) ?? coalesce<Step | null>();
   reads.set(pool, shared);
   return shared(`${jobId} ${after}`, () => readStep(pool, jobId, after));
 }
 
-/** The next entries and how the job stands, in one statement; null: there is no such job. */
+/** Reads the next entries and the state of the job in one statement; null if the job does not exist. */
 async function readStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
   const { rows } = await pool.query<StepRow>({
     name: 'loam-follow-journal',

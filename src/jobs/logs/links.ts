@@ -1,30 +1,29 @@
 /**
- * Links to a log for browsers, which send no credentials with a download or an `EventSource`.
- *
- * A link to the text is good for its time, like those to artifacts. A link to the stream stands for the credential that
- * asked for it: what it shows is what that may see, and it ends when that is deleted or loses the right.
+ * Signed links to a log for browsers, which cannot send credentials with a download or an `EventSource`. A link to the text is
+ * valid until it expires. A link to the stream acts with the permissions of the credential that requested it: the stream ends
+ * when that credential is deleted or loses access.
  */
 
 import { forbidden, notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
-import { namespaceNamed } from '../../identity/accounts.ts';
-import { accountById } from '../../identity/authenticate.ts';
-import type { Usage } from '../../identity/last-used.ts';
+import { resolveNamespace } from '../../identity/accounts.ts';
+import { readAccountByCredentialId } from '../../identity/authenticate.ts';
+import type { LastUsedRecorder } from '../../identity/last-used.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
-import type { Rule } from '../../identity/rechecks.ts';
+import type { AccessRule } from '../../identity/rechecks.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { openStreamOf, ruleOf, type StreamQuery, streamColumns } from '../following.ts';
+import { openStreamOfJob, readRuleOf, type StreamQuery, streamColumns } from '../following.ts';
 
 type Linked = { id: string; namespace: { name: string } };
 type Signing = { signer: Signer; urls: Urls };
 
 export function downloadUrl({ signer, urls }: Signing, { id, namespace }: Linked): string {
-  return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textOf(id));
+  return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textSubject(id));
 }
 
-/** Null for who has no credential. */
+/** Null for a viewer without a credential. */
 export function streamUrl(
   { signer, urls }: Signing,
   viewer: Viewer,
@@ -33,70 +32,70 @@ export function streamUrl(
   if (viewer.kind !== 'account') return null;
   const credential = viewer.credential.id;
   const url = `${urls.artifacts}/${namespace.name}/${id}/log/events?credential=${credential}`;
-  return signer.signUrl(url, streamOf(id, credential));
+  return signer.signUrl(url, streamSubject(id, credential));
 }
 
-/** What is signed. */
-function textOf(jobId: string): string {
+/** The signed subject of each kind of link. */
+function textSubject(jobId: string): string {
   return `log:${jobId}`;
 }
-function streamOf(jobId: string, credential: string): string {
+function streamSubject(jobId: string, credential: string): string {
   return `log stream:${jobId}:${credential}`;
 }
 
-/** What the address of a link names. */
-export type LogAddress = { namespace: string; jobId: string };
+/** The parts of a link's path. */
+type LogAddress = { namespace: string; jobId: string };
 
 const accessColumns = { id: true, name: true, namespaceId: true, repositoryId: true } as const;
 
 /**
- * Whether the holder of a link or credential may have the text.
- * @returns the job, with the rule that must hold while it is sent; null for a link, which is good for its time
+ * Checks that the viewer, or the holder of a link, may read the text of a log.
+ * @returns the job, with the rule that must hold during the download; the rule is null for a link
  * @throws AppError 401, 403, 404
  */
-export async function demandText(
+export async function demandLogText(
   services: { db: Db; signer: Signer },
   viewer: Viewer,
   { namespace, jobId }: LogAddress,
   query: Record<string, unknown>,
-): Promise<{ id: string; name: string; rule: Rule | null }> {
+): Promise<{ id: string; name: string; rule: AccessRule | null }> {
   const { db, signer } = services;
   if (!isId('job', jobId)) throw notFound('Job');
-  const { id: namespaceId } = await namespaceNamed(db, namespace);
+  const { id: namespaceId } = await resolveNamespace(db, namespace);
   const job = await db.job.findUnique({
     where: { id: jobId, namespaceId },
     select: accessColumns,
   });
-  const isLinked = signer.verify(textOf(jobId), query);
+  const isLinked = signer.verify(textSubject(jobId), query);
   const repositoryId = job?.repositoryId ?? null;
   if (!isLinked) demand(viewer, 'job.read', { namespaceId, repositoryId });
   if (!job) throw notFound('Job');
-  return { ...job, rule: isLinked ? null : ruleOf(services, job) };
+  return { ...job, rule: isLinked ? null : readRuleOf(services, job) };
 }
 
 /**
- * What opens the stream that a link leads to, as `openStream` does.
- * @throws AppError 400, 403 for a link without a valid signature or that has expired, and what `openStream` throws
+ * Opens the stream of a link, as `openStream` does.
+ * @throws AppError 400, 403 if the signature is invalid or expired, and the errors of `openStream`
  */
 export async function openLinkedStream(
-  services: Parameters<typeof openStreamOf>[0] & { signer: Signer; usage: Usage },
+  services: Parameters<typeof openStreamOfJob>[0] & { signer: Signer; usage: LastUsedRecorder },
   { namespace, jobId }: LogAddress,
   { credential, ...signature }: Record<string, unknown>,
   query: StreamQuery,
-): Promise<ReturnType<typeof openStreamOf>> {
+): Promise<ReturnType<typeof openStreamOfJob>> {
   const { db, signer } = services;
-  const isRight =
+  const isValid =
     isId('job', jobId) &&
     typeof credential === 'string' &&
-    signer.verify(streamOf(jobId, credential), signature);
-  if (!isRight) throw forbidden('This link is not valid or has expired; ask for a new one');
-  const viewer = await accountById(services, credential);
-  const { id: namespaceId } = await namespaceNamed(db, namespace);
+    signer.verify(streamSubject(jobId, credential), signature);
+  if (!isValid) throw forbidden('This link is invalid or has expired; request a new link');
+  const viewer = await readAccountByCredentialId(services, credential);
+  const { id: namespaceId } = await resolveNamespace(db, namespace);
   const job = await db.job.findUnique({
     where: { id: jobId, namespaceId },
     select: { ...accessColumns, createdById: true, ...streamColumns },
   });
   demand(viewer, 'job.read', { namespaceId, repositoryId: job?.repositoryId ?? null });
   if (!job) throw notFound('Job');
-  return openStreamOf(services, viewer, job, query);
+  return openStreamOfJob(services, viewer, job, query);
 }

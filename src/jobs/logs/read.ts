@@ -1,19 +1,19 @@
-/** Reading the newest lines of a log, or those after a time. */
+/** Reads the newest lines of a log, or those after a time. */
 
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
-import { microsOf } from '../../platform/database/times.ts';
+import { toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { decodePage, type Entry, type LogEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
-/** Spec section 8. */
+/** The limits that the API documents. */
 const MAX_TAIL = 10_000;
 const DEFAULT_TAIL = 100;
 
 export type LogQuery = { tail?: number | null; since?: Date | null };
-export type LogPage = { lines: LogEntry[]; hasMore: boolean };
+type LogPage = { lines: LogEntry[]; hasMore: boolean };
 
-/** How many lines; 100 when nothing is said. @throws AppError 400 */
+/** @returns the number of lines, 100 by default @throws AppError 400 */
 export function checkTail(tail: number | null | undefined): number {
   const count = tail ?? DEFAULT_TAIL;
   if (count < 1 || count > MAX_TAIL) throw invalid('tail', `must be from 1 to ${MAX_TAIL}`);
@@ -21,10 +21,11 @@ export function checkTail(tail: number | null | undefined): number {
 }
 
 /**
- * The last `tail` of the lines written after `since`, in order, as far as the answer's allowance goes. `hasMore`:
- * older ones were left out.
+ * Reads the last `tail` lines written after `since`, oldest first, within the read allowance. `hasMore`: older lines were
+ * left out.
  *
- * What is needed is asked before it is read, and asked again with the read: pages may be joined in between.
+ * The first query only returns the bytes needed. After they are granted, the same query also returns pages; it computes the
+ * bytes again, because pages may have been merged meanwhile.
  * @throws AppError 400, 429
  */
 export async function readLog(
@@ -34,7 +35,7 @@ export async function readLog(
   allowance: Allowance,
 ): Promise<LogPage> {
   const count = checkTail(tail);
-  const start = await startAfter(pool, jobId, since);
+  const start = await firstSeqAfter(pool, jobId, since);
   let granted = 0;
   for (;;) {
     const { needed, pages } = await newestPages(pool, jobId, { start, count, budget: granted });
@@ -42,38 +43,42 @@ export async function readLog(
     granted += more;
     if (more > 0) continue;
     const entries = (await Promise.all(pages.map(decodePage))).flat();
-    const lines = linesFrom(entries, start);
+    const lines = filterLines(entries, start);
     return { lines: lines.slice(-count), hasMore: lines.length > count || granted < needed };
   }
 }
 
-/** Where a stream begins that shows the lines of `query` first: before them, or at the end when there are none. */
-export async function startOf(
+/** The number after which a stream starts that first shows the lines of `query`; the end of the log if there are none. */
+export async function streamStart(
   { pool }: { pool: pg.Pool },
   jobId: string,
   { tail, since }: LogQuery,
 ): Promise<number> {
   const count = checkTail(tail);
-  const start = await startAfter(pool, jobId, since);
+  const start = await firstSeqAfter(pool, jobId, since);
   const { next, oldest, linesAfter } = await oldestPage(pool, jobId, { start, count });
   const entries = oldest ? await decodePage(oldest) : [];
-  const lines = linesFrom(entries, start);
+  const lines = filterLines(entries, start);
   const first = lines.at(-Math.min(lines.length, count - linesAfter));
   return (first?.seq ?? next) - 1;
 }
 
-function linesFrom(entries: readonly Entry[], start: number): LogEntry[] {
+function filterLines(entries: readonly Entry[], start: number): LogEntry[] {
   return entries.filter((entry): entry is LogEntry => entry.kind === 'log' && entry.seq >= start);
 }
 
 type Pool = pg.Pool;
 
-/** The number of the first line after a time, or that of the next line; 1 when no time is given. */
-export async function startAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {
+/** The number of the first line after a time; without such a line, the next number; without a time, 1. */
+export async function firstSeqAfter(
+  pool: Pool,
+  jobId: string,
+  since?: Date | null,
+): Promise<number> {
   if (!since) return 1;
   const { rows } = await pool.query<Partial<StoredPage> & { next: string }>({
     name: 'loam-log-since',
-    // By bisection, for `until` never falls: a log of 150,000 pages is asked 28 times, by its key.
+    // Bisection, which works because `until` never decreases: 28 index lookups for a log of 150,000 pages.
     text: `
       with recursive search (low, high) as (
         select 1::bigint, next_seq from jobs where id = $1
@@ -97,19 +102,19 @@ export async function startAfter(pool: Pool, jobId: string, since?: Date | null)
   if (!page?.data) return Number(page?.next ?? 1);
   const entries = await decodePage(page as StoredPage);
   const found = entries.find(
-    ({ kind, timestamp }) => kind === 'log' && microsOf(timestamp) > microsOf(since),
+    ({ kind, timestamp }) => kind === 'log' && toMicroseconds(timestamp) > toMicroseconds(since),
   );
   return found?.seq ?? Number(page.next);
 }
 
 type Selection = { start: number; count: number };
 
-/** Status changes that may stand between lines before a second look is needed. */
+/** Number of status changes among the lines that the first query allows for; with more, a second query is needed. */
 const MARGIN = 20;
 
 /**
- * The newest pages from `start` on that hold more than `count` lines together, or all; of these, the newest that
- * take no more than `budget` bytes. `needed`: bytes that all of them take.
+ * Finds the newest pages from `start` on that hold more than `count` lines, or all pages, and reads the newest of them that
+ * fit into `budget` bytes. `needed`: the bytes of all of them.
  */
 async function newestPages(
   pool: Pool,
@@ -120,7 +125,7 @@ async function newestPages(
     const { rows } = await pool.query<NewestRow>({
       name: 'loam-newest-pages',
       text: `
-        with ${NEAR}, chosen as (select * from near where lines_after <= $4)
+        with ${NEWEST_PAGES}, chosen as (select * from near where lines_after <= $4)
         select lower, coalesce(reached, 0) as reached, coalesce(needed, 0) as needed, page.*
         from job cross join (
           select max(lines_after + lines) as reached from near
@@ -143,7 +148,7 @@ async function newestPages(
 
 type NewestRow = StoredPage & { lower: string; reached: string; needed: string };
 
-/** The oldest of the newest pages that hold `count` lines together, and how many lines come after it. */
+/** Reads the oldest of the newest pages that hold `count` lines, and the number of lines after it. */
 async function oldestPage(
   pool: Pool,
   jobId: string,
@@ -153,7 +158,7 @@ async function oldestPage(
     const { rows } = await pool.query<OldestRow>({
       name: 'loam-oldest-page',
       text: `
-        with ${NEAR}, oldest as (
+        with ${NEWEST_PAGES}, oldest as (
           select first_seq, lines_after, lines_after + lines as reached from near
           where lines_after < $4 and lines > 0 order by first_seq limit 1
         )
@@ -183,11 +188,11 @@ type OldestRow = StoredPage & {
 };
 
 /**
- * The pages that hold the last `$3` numbers, but none before `$2`, with what comes after each. Between two numbers,
- * never "the last N pages": while statistics lag behind a growing log, PostgreSQL takes it for short and sorts all
- * of it (measured: 0.8 s for the last ten of a million rows).
+ * The pages with the last `$3` numbers, but none before `$2`, with the lines and bytes after each page. This is a range of
+ * numbers, not a limit on pages: while statistics lag behind a growing log, PostgreSQL assumes that it is short and sorts
+ * all of it (measured: 0.8 s for the last ten of a million rows).
  */
-const NEAR = `
+const NEWEST_PAGES = `
   job as (
     select next_seq, greatest($2::bigint, next_seq - $3::bigint) as lower from jobs where id = $1
   ), near as (

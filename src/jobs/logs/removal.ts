@@ -1,11 +1,11 @@
-/** Removing the pages of jobs that were deleted. A trigger has noted these jobs. */
+/** Removes the journal pages of deleted jobs, which a trigger records in `deleted_journals`. */
 import type pg from 'pg';
 
-/** Pages at once: at most 32 MiB of text, in some 100 ms. */
+/** Pages per statement: at most 32 MiB of text, removed in about 100 ms. */
 const BATCH = 512;
 
 /**
- * Removes some pages of a deleted job: of `jobId`, or of any.
+ * Removes a batch of pages of a deleted job: of `jobId`, or of any job.
  * @returns whether there may be more
  */
 export async function removeDeletedPages(

@@ -1,24 +1,22 @@
 /**
- * Searching a whole log for a text. Pages go through one after the other: what is unpacked and does not hold the text
- * is dropped before it is read as entries: a million lines of 96 bytes take 1.3 s of CPU, and a few pages of memory.
- *
- * A search ends after two seconds with what it has found, and says from where to go on, so that a log of 10 GiB holds
- * nothing up. There are no patterns: those that backtrack can take for ever over a line that was made for it.
+ * Searches a log for a text, page by page. A page without the text is dropped before it is parsed: a million lines of 96 bytes
+ * take 1.3 s of CPU. A search ends after two seconds with the position to continue from, so that a log of 10 GiB does not
+ * block the server. There are no regular expressions, because backtracking on a crafted line can take for ever.
  */
 import type pg from 'pg';
 import { busy, invalid } from '../../base/errors.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { type LogEntry, parsePage, textBytes, unpackPage } from './pages.ts';
-import { type WalkedPage, walkStep } from './walk.ts';
+import { readStep, type WalkedPage } from './walk.ts';
 
 export type SearchQuery = {
   text: string;
   matchCase: boolean;
   order: 'asc' | 'desc';
-  /** The number after which, in this order, it goes on. */
+  /** The number after which the search continues, in its order. */
   after?: number | null;
   first: number;
-  /** Lines around each match, on either side. */
+  /** Number of lines before and after each match. */
   context: number;
 };
 
@@ -26,7 +24,7 @@ export type Match = { line: LogEntry; before: LogEntry[]; after: LogEntry[] };
 
 export type Found = {
   matches: Match[];
-  /** Everything up to this number, in this order, was looked at. */
+  /** All entries up to this number, in the order of the search, were searched. */
   searchedTo: number;
   hasMore: boolean;
 };
@@ -34,12 +32,12 @@ export type Found = {
 export const MAX_MATCHES = 100;
 const MAX_CONTEXT = 10;
 const MAX_TEXT = 1_000;
-/** Numbers that are gone back for context; changes of the status among them count too. */
+/** Entries that are read before `after` for context. More than the lines, because status changes count too. */
 const LEAD = 4 * MAX_CONTEXT;
-/** Milliseconds of one search. */
+/** Maximum duration of one search. */
 const MAX_MS = 2_000;
 
-/** @throws AppError 400, and 503 when `signal` aborts: nobody is there any more who wants the result */
+/** @throws AppError 400, and 503 if `signal` aborts because the client is gone */
 export async function searchLog(
   services: { pool: pg.Pool },
   jobId: string,
@@ -47,75 +45,127 @@ export async function searchLog(
   allowance: Allowance,
   signal?: AbortSignal,
 ): Promise<Found> {
-  check(query);
-  const { text, matchCase, order, after, first, context } = query;
-  const fold = matchCase ? (value: string) => value : foldCase;
-  const wanted = fold(text);
-  // As it stands in a page, which is JSON: a page without it holds no line with it.
-  const packed = fold(JSON.stringify(text).slice(1, -1));
-  const deadline = performance.now() + MAX_MS;
-  const matches: Match[] = [];
-  /** Matches whose lines after them, in this order, are still to come. */
-  let open: LogEntry[][] = [];
-  /** Where it ended although there is more; until then null. */
-  let stoppedAt: number | null = null;
-  const walked = new Walked(context);
-  const forwards = order === 'asc';
-  const isBeyond = (seq: number, edge: number) => (forwards ? seq > edge : seq < edge);
-  const start = after ?? (forwards ? 0 : Number.MAX_SAFE_INTEGER);
-  // A little before, so that the first match has its context too.
-  const lead = context > 0 && after != null ? LEAD : 0;
-  let from = Math.max(0, forwards ? start - lead : start + lead);
+  checkQuery(query);
+  return new LogSearch(query, allowance).run(services, jobId, signal);
+}
 
-  for (;;) {
-    demandClient(signal);
-    const step = await walkStep(services, jobId, { from, order });
-    for (const page of step.pages) {
+class LogSearch {
+  readonly #query: SearchQuery;
+  readonly #allowance: Allowance;
+  readonly #forwards: boolean;
+  readonly #fold: (text: string) => string;
+  readonly #wanted: string;
+  /** The text as JSON, which is the format of a page: a page without it has no line with the text. */
+  readonly #encoded: string;
+  readonly #start: number;
+  readonly #recent: RecentPages;
+  readonly #matches: Match[] = [];
+  /** For each match whose context is incomplete, the lines that follow it in the order of the search. */
+  #incomplete: LogEntry[][] = [];
+  /** The last match if the search stopped before the end of the log; null until then. */
+  #stoppedAt: number | null = null;
+  /** The position before the current step. */
+  #from: number;
+
+  constructor(query: SearchQuery, allowance: Allowance) {
+    const { text, matchCase, order, after, context } = query;
+    this.#query = query;
+    this.#allowance = allowance;
+    this.#forwards = order === 'asc';
+    this.#fold = matchCase ? (value) => value : foldCase;
+    this.#wanted = this.#fold(text);
+    this.#encoded = this.#fold(JSON.stringify(text).slice(1, -1));
+    this.#start = after ?? (this.#forwards ? 0 : Number.MAX_SAFE_INTEGER);
+    this.#recent = new RecentPages(context);
+    // A little earlier, so that the first match has its context too.
+    const lead = context > 0 && after != null ? LEAD : 0;
+    this.#from = Math.max(0, this.#forwards ? this.#start - lead : this.#start + lead);
+  }
+
+  async run(services: { pool: pg.Pool }, jobId: string, signal?: AbortSignal): Promise<Found> {
+    const { order } = this.#query;
+    const deadline = performance.now() + MAX_MS;
+    for (;;) {
       demandClient(signal);
-      const plain = await unpackPage(page);
-      const mayHold = stoppedAt === null && fold(plain).includes(packed);
-      const lines = memoize(() => linesOf(page, plain, forwards));
-      if (mayHold || open.length > 0)
-        for (const [at, line] of lines().entries()) {
-          // Pages may be joined meanwhile, and so begin with what was seen before.
-          if (!isBeyond(line.seq, from)) continue;
-          if (open.length > 0) {
-            const size = textBytes(line) * open.length;
-            const fits = (await allowance.take(size)) === size;
-            if (fits) for (const follows of open) follows.push(line);
-            open = fits ? open.filter((follows) => follows.length < context) : [];
-          }
-          if (stoppedAt !== null || !isBeyond(line.seq, start)) continue;
-          if (!fold(line.message).includes(wanted)) continue;
-          const before = walked.linesBefore(lines().slice(0, at), (one) => isBeyond(line.seq, one));
-          const size = [line, ...before].reduce((sum, one) => sum + textBytes(one), 0);
-          const fits = (await allowance.take(size)) === size;
-          if (matches.length > 0 && !fits) {
-            stoppedAt = (matches.at(-1) as Match).line.seq;
-            continue;
-          }
-          const follows: LogEntry[] = [];
-          const [older, newer] = forwards ? [before, follows] : [follows, before];
-          matches.push({ line, before: older, after: newer });
-          if (context > 0) open.push(follows);
-          if (matches.length === first) stoppedAt = line.seq;
-        }
-      walked.add(page, lines);
-      if (stoppedAt !== null && open.length === 0) break;
+      const step = await readStep(services, jobId, { from: this.#from, order });
+      for (const page of step.pages) {
+        demandClient(signal);
+        await this.#searchPage(page);
+        if (this.#isDone) break;
+      }
+      this.#from = step.reached;
+      const isLate = performance.now() > deadline;
+      if (this.#isDone || step.isEnd || isLate) return this.#result(step.isEnd);
     }
-    from = step.reached;
-    const isDone = stoppedAt !== null && open.length === 0;
-    const isLate = performance.now() > deadline;
-    if (!isDone && !step.isEnd && !isLate) continue;
-    // Lines are shown in the order in which they were printed.
-    if (!forwards)
-      for (const match of matches) {
+  }
+
+  get #isDone(): boolean {
+    return this.#stoppedAt !== null && this.#incomplete.length === 0;
+  }
+
+  #result(isEnd: boolean): Found {
+    // The lines around a match are returned oldest first.
+    if (!this.#forwards)
+      for (const match of this.#matches) {
         match.before.reverse();
         match.after.reverse();
       }
-    const searchedTo = stoppedAt ?? from;
-    const isWhole = stoppedAt === null && step.isEnd;
-    return { matches, searchedTo, hasMore: !isWhole };
+    const isWhole = this.#stoppedAt === null && isEnd;
+    return {
+      matches: this.#matches,
+      searchedTo: this.#stoppedAt ?? this.#from,
+      hasMore: !isWhole,
+    };
+  }
+
+  async #searchPage(page: WalkedPage): Promise<void> {
+    const plain = await unpackPage(page);
+    const mayMatch = this.#stoppedAt === null && this.#fold(plain).includes(this.#encoded);
+    const lines = memoize(() => parseLines(page, plain, this.#forwards));
+    if (mayMatch || this.#incomplete.length > 0)
+      for (const [at, line] of lines().entries()) {
+        // After a merge of pages meanwhile, a page may begin with lines that were searched before.
+        if (!this.#isBeyond(line.seq, this.#from)) continue;
+        if (this.#incomplete.length > 0) await this.#addToContexts(line);
+        if (this.#stoppedAt !== null || !this.#isBeyond(line.seq, this.#start)) continue;
+        if (this.#fold(line.message).includes(this.#wanted))
+          await this.#addMatch(line, lines().slice(0, at));
+      }
+    this.#recent.add(page, lines);
+  }
+
+  #isBeyond(seq: number, edge: number): boolean {
+    return this.#forwards ? seq > edge : seq < edge;
+  }
+
+  /** Adds a line to the context of earlier matches; all contexts end when the allowance is used up. */
+  async #addToContexts(line: LogEntry): Promise<void> {
+    const size = textBytes(line) * this.#incomplete.length;
+    const fits = (await this.#allowance.take(size)) === size;
+    if (fits) for (const following of this.#incomplete) following.push(line);
+    const { context } = this.#query;
+    this.#incomplete = fits
+      ? this.#incomplete.filter((following) => following.length < context)
+      : [];
+  }
+
+  async #addMatch(line: LogEntry, earlierInPage: LogEntry[]): Promise<void> {
+    const { first, context } = this.#query;
+    const preceding = this.#recent.linesBefore(earlierInPage, (seq) =>
+      this.#isBeyond(line.seq, seq),
+    );
+    const size = [line, ...preceding].reduce((sum, entry) => sum + textBytes(entry), 0);
+    const fits = (await this.#allowance.take(size)) === size;
+    const last = this.#matches.at(-1);
+    if (last && !fits) {
+      this.#stoppedAt = last.line.seq;
+      return;
+    }
+    const following: LogEntry[] = [];
+    const [before, after] = this.#forwards ? [preceding, following] : [following, preceding];
+    this.#matches.push({ line, before, after });
+    if (context > 0) this.#incomplete.push(following);
+    if (this.#matches.length === first) this.#stoppedAt = line.seq;
   }
 }
 
@@ -123,36 +173,36 @@ function demandClient(signal?: AbortSignal): void {
   if (signal?.aborted) throw busy('The client is gone');
 }
 
-function check({ text, first, context, after }: SearchQuery): void {
+function checkQuery({ text, first, context, after }: SearchQuery): void {
   if (text === '' || text.length > MAX_TEXT)
     throw invalid('text', `must be 1 to ${MAX_TEXT} characters`);
-  if (!text.isWellFormed()) throw invalid('text', 'must be text');
+  if (!text.isWellFormed()) throw invalid('text', 'must be well-formed Unicode');
   if (first < 1 || first > MAX_MATCHES) throw invalid('first', `must be from 1 to ${MAX_MATCHES}`);
   if (context < 0 || context > MAX_CONTEXT)
     throw invalid('context', `must be from 0 to ${MAX_CONTEXT}`);
   if (after != null && after < 0) throw invalid('after', 'must be 0 or the seq of an entry');
 }
 
-/** In lower case, in which a sigma is the same at the end of a word. */
+/** Converts to lower case; both lowercase forms of sigma become one. */
 function foldCase(text: string): string {
   return text.toLowerCase().replaceAll('ς', 'σ');
 }
 
-function linesOf(page: WalkedPage, plain: string, forwards: boolean): LogEntry[] {
+function parseLines(page: WalkedPage, plain: string, forwards: boolean): LogEntry[] {
   const lines = parsePage(page, plain).filter((entry): entry is LogEntry => entry.kind === 'log');
   return forwards ? lines : lines.reverse();
 }
 
-function memoize<T>(make: () => T): () => T {
-  let made: { value: T } | undefined;
+function memoize<T>(compute: () => T): () => T {
+  let result: { value: T } | undefined;
   return () => {
-    made ??= { value: make() };
-    return made.value;
+    result ??= { value: compute() };
+    return result.value;
   };
 }
 
-/** The pages that the search has just gone through: as many as hold the lines before a match. */
-class Walked {
+/** The last pages of the search: as many as hold the context before a match. */
+class RecentPages {
   readonly #count: number;
   #pages: { count: number; lines: () => LogEntry[] }[] = [];
 
@@ -171,16 +221,19 @@ class Walked {
     if (kept > 0) this.#pages = this.#pages.slice(kept);
   }
 
-  /** The last lines before one, of which `here` are those of its own page; `isBefore` is asked of their numbers. */
-  linesBefore(here: LogEntry[], isBefore: (seq: number) => boolean): LogEntry[] {
+  /**
+   * The last lines before a match.
+   * @param inPage those in the page of the match; `isBefore`: whether a line with this number comes before the match
+   */
+  linesBefore(inPage: LogEntry[], isBefore: (seq: number) => boolean): LogEntry[] {
     if (this.#count === 0) return [];
-    const known = new Set(here.map(({ seq }) => seq));
-    const found = here.slice(-this.#count);
+    const known = new Set(inPage.map(({ seq }) => seq));
+    const found = inPage.slice(-this.#count);
     for (const { lines } of this.#pages.toReversed()) {
       const missing = this.#count - found.length;
       if (missing === 0) break;
-      const others = lines().filter(({ seq }) => isBefore(seq) && !known.has(seq));
-      found.unshift(...others.slice(-missing));
+      const earlier = lines().filter(({ seq }) => isBefore(seq) && !known.has(seq));
+      found.unshift(...earlier.slice(-missing));
     }
     return found;
   }

@@ -1,24 +1,24 @@
-/** Going through a whole journal, some pages at a time, from either end. */
+/** Reads a whole journal in steps of some pages, in either direction. */
 import type pg from 'pg';
 import { decodePage, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
-/** Of text that is read at once, beyond the first page. */
+/** Bytes of text in one step, beyond the first page. */
 const STEP_BYTES = 16 * PAGE_BYTES;
-/** Numbers that are looked at in one read; so many short lines fill eight pages. */
+/** Entries in one step: eight pages of short lines. */
 const STEP_ENTRIES = 8 * PAGE_ENTRIES;
 
 export type WalkedPage = StoredPage & { first: number; last: number; lines: number };
 
 export type Step = {
-  /** In the order of the walk. */
+  /** In reading order. */
   pages: WalkedPage[];
-  /** The last number that was looked at: the walk goes on after it. */
+  /** The last number that was read; the next step starts after it. */
   reached: number;
   isEnd: boolean;
 };
 
-/** What comes after the number `from`: newer entries, or with `desc` older ones. */
-export async function walkStep(
+/** Reads the pages after the number `from`: newer entries with `asc`, older ones with `desc`. */
+export async function readStep(
   { pool }: { pool: pg.Pool },
   jobId: string,
   { from, order }: { from: number; order: 'asc' | 'desc' },
@@ -62,13 +62,11 @@ export async function walkStep(
 
 type Row = StoredPage & { next_seq: string; place: string; last_seq: string; lines: number };
 
-/* A log as plain text. */
-
 /**
- * The lines that are there when it begins, some pages at a time; of a job that is deleted meanwhile, those before.
- * `timestamps`: each line begins with its time.
+ * Streams a log as plain text, up to the last line at the start of the stream. It ends early if the job is deleted.
+ * @param jobId the job; `timestamps`: whether each line begins with its time
  */
-export async function* logText(
+export async function* streamLogText(
   services: { pool: pg.Pool },
   jobId: string,
   { timestamps }: { timestamps: boolean },
@@ -80,7 +78,7 @@ export async function* logText(
   });
   const end = Number(rows[0]?.next_seq ?? 1) - 1;
   for (let from = 0; from < end; ) {
-    const { pages, reached, isEnd } = await walkStep(services, jobId, { from, order: 'asc' });
+    const { pages, reached, isEnd } = await readStep(services, jobId, { from, order: 'asc' });
     for (const page of pages) {
       const entries = await decodePage(page);
       let text = '';

@@ -1,23 +1,23 @@
-/** A part of a journal by its numbers or from a moment on, forwards or backwards: what a log view shows of a long log. */
+/** Reads a range of a journal by number or time, in either direction, for views of long logs. */
 
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
-import { Moment, microsOf } from '../../platform/database/times.ts';
+import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { decodePage, type Entry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
-import { startAfter } from './read.ts';
+import { firstSeqAfter } from './read.ts';
 
 export type WindowQuery = {
-  /** How many entries, forwards: after a number, from a moment on, or from the beginning. */
+  /** Number of entries, forwards: after a number, from a time on, or from the beginning. */
   first?: number | null;
   after?: number | null;
   at?: Date | null;
-  /** How many entries, backwards: before a number, or of the end. */
+  /** Number of entries, backwards: before a number, or from the end. */
   last?: number | null;
   before?: number | null;
 };
 
-export type LogWindow = {
+type LogWindow = {
   entries: Entry[];
   hasOlder: boolean;
   hasNewer: boolean;
@@ -25,13 +25,13 @@ export type LogWindow = {
   lastSeq: number;
 };
 
-/** More at once would keep the server from others for longer than a view of a log can wait. */
+/** More entries would block other requests for longer than a log view can wait. */
 const MAX_ENTRIES = 1_000;
 const DEFAULT_ENTRIES = 100;
 
 /**
- * Numbers follow each other without a gap, lines and changes of the status alike, so the entries between two numbers
- * are as many as their difference. Of what the allowance does not cover, the far end is left out.
+ * Reads a window of the log. Lines and status changes are numbered without gaps, so a range of numbers gives the number of
+ * entries. If the read allowance is too small, the far end of the window is left out.
  * @throws AppError 400, 429
  */
 export async function readWindow(
@@ -40,10 +40,12 @@ export async function readWindow(
   query: WindowQuery,
   allowance: Allowance,
 ): Promise<LogWindow> {
-  const { forwards, count } = check(query);
+  const { forwards, count } = checkQuery(query);
   const { after, at, before } = query;
-  // `at` is inclusive, and times have no more than microseconds.
-  const from = at ? await startAfter(pool, jobId, new Moment(microsOf(at) - 1)) : (after ?? 0) + 1;
+  // `at` is inclusive, and times have microsecond precision.
+  const from = at
+    ? await firstSeqAfter(pool, jobId, new MicrosecondDate(toMicroseconds(at) - 1))
+    : (after ?? 0) + 1;
   const span = forwards ? { low: from, end: null } : { low: null, end: before ?? null };
   let granted = 0;
   for (;;) {
@@ -69,12 +71,12 @@ export async function readWindow(
   }
 }
 
-function check({ first, after, at, last, before }: WindowQuery) {
+function checkQuery({ first, after, at, last, before }: WindowQuery) {
   if (first != null && last != null) throw invalid('last', 'cannot be given with first');
   const forwards = last == null && (first != null || after != null || at != null);
-  if (forwards && before != null) throw invalid('before', 'goes with last alone');
-  if (!forwards && after != null) throw invalid('after', 'goes with first alone');
-  if (!forwards && at != null) throw invalid('at', 'goes with first alone');
+  if (forwards && before != null) throw invalid('before', 'can only be given with last');
+  if (!forwards && after != null) throw invalid('after', 'can only be given with first');
+  if (!forwards && at != null) throw invalid('at', 'can only be given with first');
   if (after != null && at != null) throw invalid('at', 'cannot be given with after');
   for (const [field, value] of Object.entries({ after, before }))
     if (value != null && value < 0) throw invalid(field, 'must be 0 or the seq of an entry');
@@ -85,14 +87,14 @@ function check({ first, after, at, last, before }: WindowQuery) {
 }
 
 type Span = {
-  /** The lowest number, forwards; null: backwards. */
+  /** Forwards: the lowest number; null: backwards. */
   low: number | null;
-  /** Backwards, the number after the highest one; null: the end of the log. */
+  /** Backwards: the number after the highest one; null for the end of the log. */
   end: number | null;
   count: number;
 };
 
-/** The pages that hold these numbers, as many from where it begins as take no more than `budget` bytes. */
+/** Reads the pages with these numbers, from the start of the window until `budget` bytes are used. */
 async function readPages(
   pool: pg.Pool,
   jobId: string,
@@ -100,7 +102,7 @@ async function readPages(
 ): Promise<{ needed: number; low: number; high: number; next: number; pages: StoredPage[] }> {
   const { rows } = await pool.query<Row>({
     name: 'loam-log-window',
-    // Between two numbers, for the reason told at `NEAR` in read.ts.
+    // A range of numbers instead of a limit on pages, for the reason given at `NEWEST_PAGES` in read.ts.
     text: `
       with span as (
         select next_seq,

@@ -1,35 +1,34 @@
 /**
- * Which of the jobs that wait start now, and on which machine: a pure function of what is free and who is next.
+ * Decides which waiting jobs start now, and on which machine: a pure function of the free capacity and the queue order.
  *
- * A machine that has what a job asks for gives it exactly that, to it alone. What a job asks for beyond the machine is
- * cut to what the machine has, and counts as one part in as many as there are slots: so that many jobs share it. A
- * machine that has less than the contract's default job asks for (8 vCPUs, 32 GB) is small, and shares what it has
- * less of among all jobs: each counts as one part at most. Otherwise such a machine would run four large jobs at once
- * and only one of 2 vCPUs. A job is cut only where no machine of any worker that runs such jobs has it whole. GPUs are
- * never cut.
+ * A machine that has the requested resources gives a job exactly these, exclusively. A request beyond the machine is cut to
+ * the size of the machine and counts as 1/slots of it, so that many such jobs share the machine. A machine smaller than the
+ * default job of the API (8 vCPUs, 32 GB) shares its scarce resource among all jobs: each counts as 1/slots at most.
+ * Otherwise such a machine would run four large jobs at once, but only one of 2 vCPUs. A request is cut only if no machine
+ * of any worker that can run the job has all of it. GPUs are never cut.
  *
- * A job that names an image is left to those who run images. Where no worker does, whoever is next takes it, and fails it
- * with the reason.
+ * A job that names an image is left to workers that run images. If there are none, the next worker claims the job and fails
+ * it with the reason.
  *
- * The first in turn that does not fit gets a reservation: what it needs counts as used for all others, who may
- * start only in what is left beside it, until it has started. It has had its turn, and so keeps it although others
- * come in between. One that waits for GPUs reserves GPUs alone, as nobody can tell for how long; there is one
- * reservation for each model, and one for those that wait for CPU or memory.
+ * The first job in turn that does not fit gets a reservation: its need counts as used until it starts, and other jobs may
+ * only use the capacity beside it. The job keeps the reservation although other jobs start meanwhile, because it was first.
+ * A job that waits for GPUs reserves GPUs only, because the length of its wait is unknown. There is one reservation for
+ * each GPU model, and one for jobs that wait for CPU or memory.
  */
 import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
 import type { Machine } from '../../runners/runner.ts';
-import { hasGpus, runs, runsImages, type WorkerCapacity } from '../worker-capacity.ts';
+import { canRun, hasGpus, runsImages, type WorkerCapacity } from '../worker-capacity.ts';
 
-/** What a job asks for. */
+/** The resources that a job asks for. */
 export type ResourceRequest = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };
 
-/** What it was given: the most that it may use there. `shared`: not to it alone. */
+/** The machine of a job and the most that the job may use of it. `shared`: other jobs may use the same resources. */
 export type Grant = { machine: string; cpus: number; memoryBytes: number; shared: boolean };
 
-/** `leaving`: it is over, and it is not sure yet that nothing of it runs. */
-export type Reservation = ResourceRequest & { machine: string; leaving?: boolean };
+/** Capacity that an attempt holds. `leaving`: the attempt is over, but its processes may still run. */
+export type HeldCapacity = ResourceRequest & { machine: string; leaving?: boolean };
 
-/** `image`: unset: none. */
+/** A waiting job. `image`: unset means none. */
 export type Candidate = ResourceRequest & {
   id: string;
   namespaceId: string;
@@ -39,80 +38,81 @@ export type Candidate = ResourceRequest & {
 /** The first jobs of a namespace in a pool, the oldest first. */
 export type QueueLine<C extends Candidate = Candidate> = {
   namespaceId: string;
-  /** How many jobs the namespace holds: who holds fewer is next. */
+  /** How many jobs of the namespace have attempts. The namespace with the fewest is next. */
   held: number;
-  /** Of those that hold equally many, the smallest is next. */
+  /** Order among namespaces with the same `held`; the smallest is next. */
   turn: number;
   jobs: readonly C[];
 };
 
-/** `gpu` or `any` (CPU or memory) → the job that waits for it. */
+/** GPU model, or `any` for CPU and memory → the id of the job that has the reservation. */
 export type Reservations = ReadonlyMap<string, string>;
 
 type Input<C extends Candidate> = {
   machines: readonly Machine[];
-  /** What other workers have, and what of this one is away. */
+  /** The machines of other workers, and those of this worker that do not answer. */
   elsewhere: readonly WorkerCapacity[];
-  /** How many jobs this worker runs at once, on all its machines. */
+  /** How many jobs this worker runs at once on all its machines together. */
   slots: number;
   slotsFree: number;
-  held: Iterable<Reservation>;
+  held: Iterable<HeldCapacity>;
   lines: readonly QueueLine<C>[];
-  /** Jobs with a reservation that still wait. */
+  /** Waiting jobs with a reservation. */
   reserved: readonly C[];
 };
 
 export type Admitted<C extends Candidate> = { job: C; grant: Grant };
 
 const GIB = 2 ** 30;
-/** Shares are parts of vCPUs, and sums of whole numbers are exact. */
+/** CPU is counted in thousandths, because a share is a fraction of a vCPU and sums of integers are exact. */
 const MILLI = 1000;
-/** Of the contract: `cpu` 2, `memory_gb` 1. */
-const LEAST = { gpu: 'none', gpuCount: 0, cpu: 2, memoryGb: 1 } as const;
+/** The smallest job that the API accepts. */
+const SMALLEST_JOB = { gpu: 'none', gpuCount: 0, cpu: 2, memoryGb: 1 } as const;
 
-/** Thousandths of a vCPU, bytes, GPUs by model. */
+/** Thousandths of a vCPU, bytes of memory, and GPUs by model. */
 type Amount = { cpu: number; memory: number; gpus: Readonly<Record<string, number>> };
 
-/** What a job takes of a machine, which may be more than is free there. */
-function needOf(machine: Machine, slots: number, wish: ResourceRequest): Amount {
+/** The amount that a job would use of a machine, whether or not it is free. */
+function computeNeed(machine: Machine, slots: number, request: ResourceRequest): Amount {
   const cpu = machine.cpus * MILLI;
   const memory = machine.memoryBytes;
   return {
-    cpu: part(wish.cpu * MILLI, cpu, slots, DEFAULT.cpu * MILLI),
-    memory: part(wish.memoryGb * GIB, memory, slots, DEFAULT.memoryGb * GIB),
-    gpus: wish.gpu === 'none' ? {} : { [wish.gpu]: wish.gpuCount },
+    cpu: computeShare(request.cpu * MILLI, cpu, slots, DEFAULT.cpu * MILLI),
+    memory: computeShare(request.memoryGb * GIB, memory, slots, DEFAULT.memoryGb * GIB),
+    gpus: request.gpu === 'none' ? {} : { [request.gpu]: request.gpuCount },
   };
 }
 
-/** Whether many jobs share a resource of which one asks for so much. @param byDefault what a default job asks for */
-function isShared(asked: number, there: number, byDefault: number): boolean {
-  return asked > there || there < byDefault;
+/** Whether a job shares a resource of the machine with other jobs. @param byDefault the request of a default job */
+function isShared(requested: number, total: number, byDefault: number): boolean {
+  return requested > total || total < byDefault;
 }
 
-function part(asked: number, there: number, slots: number, byDefault: number): number {
-  return isShared(asked, there, byDefault) ? Math.min(asked, Math.floor(there / slots)) : asked;
+function computeShare(requested: number, total: number, slots: number, byDefault: number): number {
+  if (!isShared(requested, total, byDefault)) return requested;
+  return Math.min(requested, Math.floor(total / slots));
 }
 
-function isWhole(machine: Machine, wish: ResourceRequest): boolean {
-  return wish.cpu <= machine.cpus && wish.memoryGb * GIB <= machine.memoryBytes;
+function fitsWhole(machine: Machine, request: ResourceRequest): boolean {
+  return request.cpu <= machine.cpus && request.memoryGb * GIB <= machine.memoryBytes;
 }
 
 function isSmall({ cpus, memoryBytes }: Machine): boolean {
   return cpus < DEFAULT.cpu || memoryBytes < DEFAULT.memoryGb * GIB;
 }
 
-function grantOn(machine: Machine, wish: ResourceRequest): Grant {
+function makeGrant(machine: Machine, request: ResourceRequest): Grant {
   return {
     machine: machine.id,
-    // Whole numbers, as the attempt keeps them.
-    cpus: Math.min(wish.cpu, Math.ceil(machine.cpus)),
-    memoryBytes: Math.min(wish.memoryGb * GIB, Math.floor(machine.memoryBytes)),
-    shared: isSmall(machine) || !isWhole(machine, wish),
+    // Integers, because the columns of the attempt are integers.
+    cpus: Math.min(request.cpu, Math.ceil(machine.cpus)),
+    memoryBytes: Math.min(request.memoryGb * GIB, Math.floor(machine.memoryBytes)),
+    shared: isSmall(machine) || !fitsWhole(machine, request),
   };
 }
 
-/** What is free on a machine, less than nothing where more is reserved than there is. */
-class Room {
+/** The free capacity of a machine. It is negative where more is reserved than the machine has. */
+class MachineRoom {
   readonly machine: Machine;
   #slots: number;
   #cpu: number;
@@ -127,8 +127,8 @@ class Room {
     this.#gpus = { ...machine.gpus };
   }
 
-  need(wish: ResourceRequest): Amount {
-    return needOf(this.machine, this.#slots, wish);
+  need(request: ResourceRequest): Amount {
+    return computeNeed(this.machine, this.#slots, request);
   }
 
   take({ cpu, memory, gpus }: Amount): void {
@@ -146,7 +146,7 @@ class Room {
     return need.cpu <= this.#cpu && need.memory <= this.#memory && this.fitsGpus(need);
   }
 
-  /** How far it is from having room, in parts of the machine, by the resource that is farthest. */
+  /** The largest shortage of any resource, as a fraction of the machine. */
   lack({ cpu, memory, gpus }: Amount): number {
     const { machine } = this;
     return Math.max(
@@ -167,23 +167,23 @@ class Room {
   }
 }
 
-function roomsOf(
+function computeRooms(
   machines: readonly Machine[],
   slots: number,
-  held: Iterable<Reservation>,
-): Map<string, Room> {
-  const rooms = new Map(machines.map((machine) => [machine.id, new Room(machine, slots)]));
-  for (const holding of held) {
-    const room = rooms.get(holding.machine);
+  heldCapacity: Iterable<HeldCapacity>,
+): Map<string, MachineRoom> {
+  const rooms = new Map(machines.map((machine) => [machine.id, new MachineRoom(machine, slots)]));
+  for (const held of heldCapacity) {
+    const room = rooms.get(held.machine);
     if (!room) continue;
-    const { cpu, memory, gpus } = room.need(holding);
-    // What is shared goes with the slot, which one that leaves gives up after ten seconds.
+    const { cpu, memory, gpus } = room.need(held);
+    // A share belongs to the slot, which an attempt that is being removed gives up after ten seconds.
     const { cpus, memoryBytes } = room.machine;
-    const gone = (asked: number, there: number, byDefault: number) =>
-      holding.leaving && isShared(asked, there, byDefault);
+    const isReleased = (requested: number, total: number, byDefault: number) =>
+      held.leaving && isShared(requested, total, byDefault);
     room.take({
-      cpu: gone(holding.cpu, cpus, DEFAULT.cpu) ? 0 : cpu,
-      memory: gone(holding.memoryGb * GIB, memoryBytes, DEFAULT.memoryGb * GIB) ? 0 : memory,
+      cpu: isReleased(held.cpu, cpus, DEFAULT.cpu) ? 0 : cpu,
+      memory: isReleased(held.memoryGb * GIB, memoryBytes, DEFAULT.memoryGb * GIB) ? 0 : memory,
       gpus,
     });
   }
@@ -191,21 +191,21 @@ function roomsOf(
 }
 
 /**
- * In which pools a job could start at all, before anybody looks who waits: GPU model, or `none`, → the most GPUs that a
- * job may ask for (0 for `none`). A pool whose GPUs are all held is left out.
+ * Finds the pools in which a job could start, before the queue is read: GPU model, or `none` → the most GPUs that a job may
+ * ask for (0 for `none`). A pool without a free GPU is left out.
  */
-export function openPools(
+export function findClaimablePools(
   input: Pick<Input<Candidate>, 'machines' | 'slots' | 'held'>,
 ): Map<string, number> {
   const pools = new Map<string, number>();
-  for (const room of roomsOf(input.machines, input.slots, input.held).values()) {
+  for (const room of computeRooms(input.machines, input.slots, input.held).values()) {
     const { machine } = room;
-    // The least is the smallest job, or the share of one that asks for more than the machine.
-    const beyond = room.need({ ...LEAST, cpu: Infinity, memoryGb: Infinity });
-    const least = room.need(LEAST);
+    // The smallest need is that of the smallest job, or the share of a job that asks for more than the machine.
+    const oversized = room.need({ ...SMALLEST_JOB, cpu: Infinity, memoryGb: Infinity });
+    const minimum = room.need(SMALLEST_JOB);
     const smallest = {
-      cpu: Math.min(beyond.cpu, least.cpu),
-      memory: Math.min(beyond.memory, least.memory),
+      cpu: Math.min(oversized.cpu, minimum.cpu),
+      memory: Math.min(oversized.memory, minimum.memory),
       gpus: {},
     };
     if (!room.fits(smallest)) continue;
@@ -217,47 +217,48 @@ export function openPools(
 }
 
 /**
- * Goes through the lines in turn, those with a reservation before them. `passedOver`: whether any job did not fit, so
- * that others may start that stand behind those given.
+ * Admits jobs in queue order, jobs with a reservation first. `passedOver`: some job did not fit, so jobs further back in the
+ * queue than those given may start.
  */
 export function admit<C extends Candidate>(
   input: Input<C>,
 ): { admitted: Admitted<C>[]; reservations: Reservations; passedOver: boolean } {
   const { machines, elsewhere, slots } = input;
-  const imagesRun = runsImages([...machines, ...elsewhere]);
-  const rooms = [...roomsOf(machines, slots, input.held).values()];
+  const hasImageWorker = runsImages([...machines, ...elsewhere]);
+  const rooms = [...computeRooms(machines, slots, input.held).values()];
   const admitted: Admitted<C>[] = [];
   const reservations = new Map<string, string>();
   const seen = new Set<string>();
   let { slotsFree } = input;
   let passedOver = false;
 
-  /** Where it may run: those that have it whole, if there are any, also of others. */
-  function placesFor(job: C): Room[] {
-    const wish = imagesRun ? job : { ...job, image: null };
-    const able = rooms.filter(({ machine }) => hasGpus(machine, wish) && runs(machine, wish));
-    const whole = able.filter(({ machine }) => isWhole(machine, wish));
+  /** The machines that a job may start on: those that have all it asks for, if any machine of any worker does. */
+  function candidateRooms(job: C): MachineRoom[] {
+    const request = hasImageWorker ? job : { ...job, image: null };
+    const isCapable = (machine: WorkerCapacity) =>
+      hasGpus(machine, request) && canRun(machine, request);
+    const capable = rooms.filter(({ machine }) => isCapable(machine));
+    const whole = capable.filter(({ machine }) => fitsWhole(machine, request));
     if (whole.length > 0) return whole;
-    const isWholeOn = (m: WorkerCapacity) => hasGpus(m, wish) && runs(m, wish) && isWhole(m, wish);
-    return elsewhere.some(isWholeOn) ? [] : able;
+    return elsewhere.some((m) => isCapable(m) && fitsWhole(m, request)) ? [] : capable;
   }
 
-  /** @returns whether it starts */
-  function decide(job: C): boolean {
+  /** Places a job on a machine, or makes a reservation for it. @returns whether it starts */
+  function place(job: C): boolean {
     seen.add(job.id);
-    const places = placesFor(job).map((room) => ({ room, need: room.need(job) }));
-    const [best] = places
+    const candidates = candidateRooms(job).map((room) => ({ room, need: room.need(job) }));
+    const [best] = candidates
       .filter(({ room, need }) => room.fits(need))
-      .sort((a, b) => preference(a.room, job) - preference(b.room, job));
+      .sort((a, b) => placementCost(a.room, job) - placementCost(b.room, job));
     if (best) {
       best.room.take(best.need);
-      admitted.push({ job, grant: grantOn(best.room.machine, job) });
+      admitted.push({ job, grant: makeGrant(best.room.machine, job) });
       slotsFree--;
       return true;
     }
-    const withGpus = places.filter(({ room, need }) => room.fitsGpus(need));
+    const withGpus = candidates.filter(({ room, need }) => room.fitsGpus(need));
     const kind = withGpus.length > 0 ? 'any' : job.gpu;
-    const [nearest] = (withGpus.length > 0 ? withGpus : places).sort(
+    const [nearest] = (withGpus.length > 0 ? withGpus : candidates).sort(
       (a, b) => a.room.lack(a.need) - b.room.lack(b.need),
     );
     if (nearest && !reservations.has(kind)) {
@@ -271,7 +272,7 @@ export function admit<C extends Candidate>(
   const lines = input.lines.map((line) => ({ ...line, next: 0 }));
   let turns = Math.max(0, ...lines.map(({ turn }) => turn));
 
-  /** It holds one more, and is the last now of those that hold as many; and this pool the last of the namespace. */
+  /** Counts a started job: its namespace moves behind all others with the same count, and this line behind its others. */
   function serve(namespaceId: string, served?: QueueLine<C>): void {
     turns++;
     for (const line of lines) {
@@ -281,7 +282,7 @@ export function admit<C extends Candidate>(
     }
   }
 
-  for (const job of input.reserved) if (slotsFree > 0 && decide(job)) serve(job.namespaceId);
+  for (const job of input.reserved) if (slotsFree > 0 && place(job)) serve(job.namespaceId);
   while (slotsFree > 0) {
     let first: (typeof lines)[number] | undefined;
     for (const line of lines) {
@@ -291,14 +292,14 @@ export function admit<C extends Candidate>(
     if (!first) break;
     const job = first.jobs[first.next++] as C;
     if (seen.has(job.id)) continue;
-    if (decide(job)) serve(job.namespaceId, first);
+    if (place(job)) serve(job.namespaceId, first);
     else passedOver = true;
   }
   return { admitted, reservations, passedOver };
 }
 
-/** The smallest is taken: machines without GPUs for jobs that need none, and of equals the one with most room. */
-function preference({ machine, used }: Room, { gpu }: ResourceRequest): number {
+/** The machine with the lowest cost is chosen: without GPUs for jobs that need none, then the one with most free CPU. */
+function placementCost({ machine, used }: MachineRoom, { gpu }: ResourceRequest): number {
   const hasGpu = gpu === 'none' && Object.keys(machine.gpus).length > 0;
   return used + (hasGpu ? 10 : 0);
 }

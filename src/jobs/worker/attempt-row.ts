@@ -1,13 +1,13 @@
 /**
- * An attempt as the worker that looks after it holds it, and the statements that each job waits for on its way: by hand
- * and prepared, because Prisma took three for the row, and a millisecond of this thread for each.
+ * The row of an attempt as its worker reads it. The statements are prepared and written by hand, because every job waits for
+ * them: Prisma used three statements for the row, each with a millisecond of CPU in this thread.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Config } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Cluster } from '../../cluster/cluster.ts';
-import { columnOf } from '../../platform/database/keyset.ts';
+import { toColumnName } from '../../platform/database/keyset.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
@@ -18,7 +18,7 @@ import { IS_KEPT } from '../artifacts/kept.ts';
 import type { Checkout } from '../checkouts.ts';
 import type { SecretBox } from '../secrets.ts';
 
-/** What looking after jobs takes: what every process has, transactions, what runs jobs, and their commits. */
+/** What a worker needs. */
 export type Deps = {
   config: Config;
   db: Prisma.DefaultPrismaClient;
@@ -76,15 +76,15 @@ const attemptColumns = {
   },
 } as const satisfies Prisma.JobAttemptSelect;
 export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }> & {
-  /** Whether the repository has files in large file storage, which a checkout of it may point to. */
+  /** Whether the repository has LFS files, which its checkout may refer to. */
   hasLargeFiles: boolean;
 };
 
-/** Columns of a relation, each by the name of its field after `prefix`. */
-function named(alias: string, fields: object, prefix = ''): string {
+/** The select list of a relation; each column gets the name of its field, after `prefix`. */
+function selectList(alias: string, fields: object, prefix = ''): string {
   return Object.entries(fields)
     .filter(([, selected]) => selected === true)
-    .map(([field]) => `${alias}.${columnOf(field)} as "${prefix}${field}"`)
+    .map(([field]) => `${alias}.${toColumnName(field)} as "${prefix}${field}"`)
     .join(', ');
 }
 
@@ -93,41 +93,41 @@ const OF_JOB = 'job.';
 const OF_NAMESPACE = 'namespace.';
 
 const FIND = `
-  select ${named('a', attemptColumns)}, ${named('j', jobColumns, OF_JOB)},
-    ${named('n', jobColumns.namespace.select, OF_NAMESPACE)},
+  select ${selectList('a', attemptColumns)}, ${selectList('j', jobColumns, OF_JOB)},
+    ${selectList('n', jobColumns.namespace.select, OF_NAMESPACE)},
     coalesce(r.large_bytes > 0, false) as "hasLargeFiles"
   from job_attempts a join jobs j on j.id = a.job_id join namespaces n on n.id = j.namespace_id
     left join repositories r on r.id = j.repository_id
   where a.id = $1`;
 
-/** Null when it is over, or deleted with its job. */
-export async function findAttempt(
+/** @returns null if the attempt is over, or was deleted with its job */
+export async function readAttempt(
   { pool }: Pick<Deps, 'pool'>,
   id: string,
 ): Promise<Attempt | null> {
   const { rows } = await pool.query({ name: 'loam-attempt', text: FIND, values: [id] });
   const [row] = rows;
   if (!row || row.endedAt) return null;
-  const below = (prefix: string) =>
+  const fieldsUnder = (prefix: string) =>
     Object.fromEntries(
       Object.entries(row).flatMap(([name, value]) =>
         name.startsWith(prefix) ? [[name.slice(prefix.length), value]] : [],
       ),
     );
-  const job = below(OF_JOB);
+  const job = fieldsUnder(OF_JOB);
   const counts = { logLines: BigInt(row['job.logLines']), logBytes: BigInt(row['job.logBytes']) };
   const storageBytes = BigInt(row[`${OF_NAMESPACE}storageBytes`]);
-  const namespace = { ...below(OF_NAMESPACE), storageBytes };
+  const namespace = { ...fieldsUnder(OF_NAMESPACE), storageBytes };
   return { ...row, job: { ...job, ...counts, namespace } } as Attempt;
 }
 
 /**
- * What became of a job that an attempt held. `deleted`: its artifacts are to be kept; `discarded`: it was deleted with them, or
- * has none. `lost`: the attempt was taken for lost, and the next one may run already.
+ * Whether an attempt still holds its job, and if not, why. `deleted`: the job was deleted, and its artifacts are kept;
+ * `discarded`: it was deleted and has no artifacts to keep; `lost`: the attempt was taken for lost, and another may run.
  */
 export type Hold = 'held' | 'cancelled' | 'deleted' | 'discarded' | 'lost';
 
-export async function holdOf(
+export async function readHold(
   { pool }: Pick<Deps, 'pool'>,
   { attemptId, jobId }: { attemptId: string; jobId: string },
 ): Promise<Hold> {

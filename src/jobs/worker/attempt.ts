@@ -1,24 +1,30 @@
 /**
- * Looking after one attempt, from the checkout to the last line.
+ * Supervises one attempt, from the checkout to the last log line.
  *
- * Every step can be the one at which the server dies, so each begins from what is stored: called again for
- * the same attempt, it finds the handle, asks the runner how far things got, and goes on from there.
+ * The server can die at any step, so each step starts from stored state: called again for the same attempt, it finds the
+ * stored handle, asks the runner for the state of the process, and continues from there.
  */
 
-import { ServerAway } from '../../cluster/cluster.ts';
+import { ServerUnavailable } from '../../cluster/cluster.ts';
 import { DISK_FULL_MESSAGE, isDiskFull } from '../../platform/database/outage.ts';
-import { StorageAway } from '../../platform/storage/storage.ts';
+import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import { inSpan, inTrace, type Span } from '../../platform/tracing/spans.ts';
 import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../../runners/runner.ts';
 import { sampleUsage } from '../analytics.ts';
 import { openAttemptLog } from '../logs/cap.ts';
 import type { LogLine } from '../logs/pages.ts';
-import { masker, type Secrets } from '../secrets.ts';
+import { createMask, type Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
-import { type Attempt, type Deps, findAttempt, type Hold, holdOf } from './attempt-row.ts';
+import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import type { Claim } from './claim.ts';
-import { abandon, type Collected, collect, finish, recordExitCode } from './finish.ts';
-import { openSecrets, prepare } from './prepare.ts';
+import {
+  type Collected,
+  collectArtifacts,
+  finishAttempt,
+  killAndFail,
+  recordExitCode,
+} from './finish.ts';
+import { prepare, unsealSecrets } from './prepare.ts';
 import { retry } from './retry.ts';
 
 const PROGRESS = /^::progress::(.*)$/s;
@@ -26,22 +32,22 @@ const PROGRESS = /^::progress::(.*)$/s;
 type Ids = Pick<Claim, 'attemptId' | 'jobId'>;
 
 /**
- * Sees an attempt through, as far as its end is recorded; what the runner made for it is then to be removed.
- * @returns whether it is over; false when `stopping` aborts first, and the work goes on without us
- * @throws what a step throws: called again, it goes on from there
+ * Supervises an attempt until its end is recorded. The caller then removes the attempt from the runner.
+ * @returns whether the attempt is over; false when `stopping` aborts first, and the process continues unsupervised
+ * @throws the error of a failed step; the next call continues from that step
  */
 export async function superviseAttempt(
   deps: Deps,
   { attemptId, jobId }: Ids,
   stopping: AbortSignal,
 ): Promise<boolean> {
-  // Before it is read: of what happens after that the watch hears.
+  // Opened before the attempt is read, so that no later change is missed.
   await using watch = watchForEnd(deps, { attemptId, jobId }, stopping);
-  const attempt = await findAttempt(deps, attemptId);
+  const attempt = await readAttempt(deps, attemptId);
   if (!attempt) return true;
   const { job, number } = attempt;
   const isCancelled = job.status === 'cancelled';
-  watch.see(job.attemptId === attemptId ? 'held' : isCancelled ? 'cancelled' : 'lost');
+  watch.update(job.attemptId === attemptId ? 'held' : isCancelled ? 'cancelled' : 'lost');
   const attributes = {
     'loam.job.id': job.id,
     'loam.attempt.id': attemptId,
@@ -50,51 +56,51 @@ export async function superviseAttempt(
     'loam.job.region': job.region,
   };
   return await inTrace('job attempt', attributes, (span) =>
-    seeThrough(deps, attempt, watch, stopping, span),
+    runAttempt(deps, attempt, watch, stopping, span),
   );
 }
 
-async function seeThrough(
+async function runAttempt(
   deps: Deps,
   attempt: Attempt,
   watch: Watch,
   stopping: AbortSignal,
   span: Span,
 ): Promise<boolean> {
-  const secrets = openSecrets(deps, attempt);
+  const secrets = unsealSecrets(deps, attempt);
   if (!secrets) {
-    // Its lines cannot be masked any more, so none of them is taken either.
-    await abandon(
+    // Without its secrets its log cannot be masked, so no line of it may be stored.
+    await killAndFail(
       deps,
       attempt,
-      'The secrets of the job cannot be opened: the key that sealed them is gone',
+      'The secrets of the job cannot be decrypted: the key that encrypted them is gone',
     );
     return true;
   }
-  // Whoever is told that a job was cancelled before it started can rely on it, and what it waits for may never answer.
+  // A job that was reported as cancelled before its start must never start. Its machine may never answer, so do not wait.
   if (!attempt.startedAt && watch.ended.aborted && !stopping.aborted) {
-    await finish(deps, attempt, { kind: 'lost' });
+    await finishAttempt(deps, attempt, { kind: 'lost' });
     return true;
   }
-  const kept = await stillPrepared(deps, attempt);
-  const made = kept
-    ? { handle: kept }
+  const existing = await findPreparedHandle(deps, attempt);
+  const prepared = existing
+    ? { handle: existing }
     : await inSpan('prepare', {}, () => prepare(deps, attempt, secrets, watch.ended));
   if (stopping.aborted) return false;
-  if ('outcome' in made) {
-    span.setAttributes(attributesOf(made.outcome));
-    await finish(deps, attempt, made.outcome);
+  if ('outcome' in prepared) {
+    span.setAttributes(spanAttributes(prepared.outcome));
+    await finishAttempt(deps, attempt, prepared.outcome);
     return true;
   }
-  const { handle } = made;
+  const { handle } = prepared;
   const outcome = await inSpan('run', {}, () =>
-    oversee(deps, attempt, handle, secrets, watch, stopping),
+    superviseRun(deps, attempt, handle, secrets, watch, stopping),
   );
   if (!outcome || stopping.aborted) return false;
-  span.setAttributes(attributesOf(outcome));
+  span.setAttributes(spanAttributes(outcome));
   if (attempt.job.outputPath !== null) {
     await markExited(deps, attempt, outcome);
-    // What it leaves stays in its folder until there is room for it.
+    // The output stays in the attempt's folder until there is room to store it.
     await deps.space.untilFree(AbortSignal.any([watch.discarded, stopping]));
   }
   if (stopping.aborted) return false;
@@ -102,11 +108,11 @@ async function seeThrough(
     collectUnlessDiscarded(deps, attempt, handle, outcome, watch, stopping),
   );
   if (stopping.aborted) return false;
-  await inSpan('finish', {}, () => finish(deps, attempt, outcome, collected));
+  await inSpan('finish', {}, () => finishAttempt(deps, attempt, outcome, collected));
   return true;
 }
 
-function attributesOf(outcome: Outcome) {
+function spanAttributes(outcome: Outcome) {
   if (outcome.kind !== 'exited') return { 'loam.attempt.outcome': outcome.kind };
   const { exitCode, timedOut } = outcome;
   return {
@@ -115,7 +121,7 @@ function attributesOf(outcome: Outcome) {
   };
 }
 
-/** Storing them may take hours, and ends when nobody wants them any more, or the server stops. */
+/** Storing artifacts may take hours, so it stops when the job is deleted with its artifacts, or the server stops. */
 async function collectUnlessDiscarded(
   deps: Deps,
   attempt: Attempt,
@@ -127,35 +133,35 @@ async function collectUnlessDiscarded(
   const signal = AbortSignal.any([watch.discarded, stopping]);
   if (signal.aborted) return {};
   try {
-    return await collect(deps, attempt, handle, outcome, signal);
+    return await collectArtifacts(deps, attempt, handle, outcome, signal);
   } catch (error) {
     if (signal.aborted) return {};
     throw error;
   }
 }
 
-/** Ends an attempt that fails again and again for reasons of its own: its job fails, and its process ends. */
-export async function giveUp(deps: Deps, attemptId: string, error: unknown): Promise<void> {
-  const attempt = await findAttempt(deps, attemptId);
+/** Ends an attempt that failed too often: kills its process and fails its job. */
+export async function failAttempt(deps: Deps, attemptId: string, error: unknown): Promise<void> {
+  const attempt = await readAttempt(deps, attemptId);
   const reason = isDiskFull(error)
     ? DISK_FULL_MESSAGE
-    : error instanceof StorageAway
+    : error instanceof StorageUnavailable
       ? 'The storage for artifacts could not be reached'
-      : error instanceof ServerAway
+      : error instanceof ServerUnavailable
         ? 'The repository could not be cloned: no server that has it could be reached'
-        : 'The server failed to look after this attempt, again and again; its log says why';
-  if (attempt) await abandon(deps, attempt, reason);
+        : 'The server repeatedly failed to supervise this attempt; see the log of the server';
+  if (attempt) await killAndFail(deps, attempt, reason);
 }
 
-/** The handle, unless there is none, or what it stood for is gone and never began: then it is made again. */
-async function stillPrepared({ runner }: Deps, attempt: Attempt): Promise<Handle | null> {
+/** @returns the stored handle; null if the attempt must be prepared (again), because it never started and is not prepared */
+async function findPreparedHandle({ runner }: Deps, attempt: Attempt): Promise<Handle | null> {
   const handle = attempt.handle as Handle | null;
   if (!handle || attempt.startedAt) return handle;
   return (await runner.attach(handle)) === 'unprepared' ? null : handle;
 }
 
-/** Starts the work unless it runs already, and sees it through to the end of its log. */
-async function oversee(
+/** Starts the process unless it runs already, and supervises it until its log has ended. */
+async function superviseRun(
   deps: Deps,
   attempt: Attempt,
   handle: Handle,
@@ -164,42 +170,31 @@ async function oversee(
   stopping: AbortSignal,
 ): Promise<Outcome | null> {
   const { runner } = deps;
-  const state = await runner.attach(handle);
-  if (state === 'gone') return { kind: 'lost' };
-  // Between two looks; or it was taken for started, and a loss of power has undone what said that it may begin.
-  if (state === 'unprepared') {
-    if (attempt.startedAt) return { kind: 'lost' };
-    throw new RunnerAway('what was prepared is gone');
-  }
-  let marked: Promise<boolean> | undefined;
-  const mark = () => {
-    marked ??= markRunning(deps, attempt, handle);
-    return marked;
+  let recording: Promise<boolean> | undefined;
+  const recordStart = () => {
+    recording ??= markRunning(deps, attempt, handle);
+    return recording;
   };
-  if (state === 'prepared') {
-    if (watch.ended.aborted) return { kind: 'lost' };
-    // Whoever is told that a job was cancelled before it started can rely on it.
-    if (!(await runner.start(handle, mark))) return { kind: 'lost' };
-  }
-  const over = new AbortController();
+  if (!(await startProcess(deps, attempt, handle, watch, recordStart))) return { kind: 'lost' };
+  const finished = new AbortController();
   const sampling = sampleUsage(
     deps,
     { jobId: attempt.job.id, attemptId: attempt.id },
     handle,
-    AbortSignal.any([over.signal, stopping]),
+    AbortSignal.any([finished.signal, stopping]),
   );
-  const trouble = new AbortController();
-  const signal = AbortSignal.any([stopping, trouble.signal]);
-  const orStop = <T>(work: Promise<T>) =>
+  const failed = new AbortController();
+  const signal = AbortSignal.any([stopping, failed.signal]);
+  const stopOnFailure = <T>(work: Promise<T>) =>
     work.catch((error) => {
-      trouble.abort();
+      failed.abort();
       throw error;
     });
-  // No line of it is stored before.
-  const running = orStop(
-    mark().then(() => {
-      // Only a process that was started can be signalled.
-      watch.tell(handle);
+  // No log line is stored before the job is recorded as running.
+  const running = stopOnFailure(
+    recordStart().then(() => {
+      // Only a started process can be signalled.
+      watch.setHandle(handle);
     }),
   );
   const unreachable = new AbortController();
@@ -207,46 +202,73 @@ async function oversee(
     if (outcome.kind === 'lost' && outcome.unreachable) unreachable.abort();
     return outcome;
   });
-  // Its last lines may wait for space on the disk, and nobody else would.
-  const telling = waiting.then((outcome) => {
+  // Recorded apart from the log: the last lines of the log may wait for disk space, and the exit code need not.
+  const recordingExit = waiting.then((outcome) => {
     if (watch.ended.aborted && !stopping.aborted) return recordExitCode(deps, attempt, outcome);
   });
   const reading = AbortSignal.any([signal, unreachable.signal]);
-  // All are waited for, so that nothing of ours is under way when we return.
-  const [begun, ended, stored, told] = await Promise.allSettled([
+  // All must settle, so that no work for this attempt continues after the return.
+  const [started, ended, copied, recorded] = await Promise.allSettled([
     running,
     waiting,
-    orStop(storeLog(deps, attempt, { handle, secrets, running }, reading)),
-    telling,
+    stopOnFailure(copyLog(deps, attempt, { handle, secrets, running }, reading)),
+    recordingExit,
   ]);
-  over.abort();
+  finished.abort();
   await sampling;
   if (stopping.aborted) return null;
-  if (begun.status === 'rejected') throw begun.reason;
-  if (stored.status === 'rejected') throw stored.reason;
+  if (started.status === 'rejected') throw started.reason;
+  if (copied.status === 'rejected') throw copied.reason;
   if (ended.status === 'rejected') throw ended.reason;
-  if (told.status === 'rejected') throw told.reason;
+  if (recorded.status === 'rejected') throw recorded.reason;
   return ended.value;
 }
 
-/** Records that the work begins, and its handle, by which it is found again. @returns whether it may: the job is the attempt's */
+/**
+ * Starts the process unless it runs already.
+ * @param recordStart called by the runner before the start, which is refused if it returns false: a job that was reported as
+ *   cancelled before its start must never start
+ * @returns false if the attempt is lost, or may not start any more
+ */
+async function startProcess(
+  { runner }: Deps,
+  attempt: Attempt,
+  handle: Handle,
+  watch: Watch,
+  recordStart: () => Promise<boolean>,
+): Promise<boolean> {
+  const state = await runner.attach(handle);
+  if (state === 'gone') return false;
+  // It vanished since the last check. Or it is recorded as started, but a power failure undid the runner's start record.
+  if (state === 'unprepared') {
+    if (attempt.startedAt) return false;
+    throw new RunnerAway('the prepared attempt is gone');
+  }
+  if (state !== 'prepared') return true;
+  return !watch.ended.aborted && (await runner.start(handle, recordStart));
+}
+
+/** Records the start and the handle, by which the process is found again. @returns whether it may start: it holds the job */
 async function markRunning(
   { pool, runner }: Deps,
   { id, job }: Attempt,
   handle: Handle,
 ): Promise<boolean> {
   let isOurs = false;
-  const begun = { handle, runner: String(handle.runner ?? runner.name) };
+  const started = { handle, runner: String(handle.runner ?? runner.name) };
   await commitMove(pool, job.id, (locked, now) => {
     isOurs = locked.attemptId === id;
     if (!isOurs || locked.status !== 'queued') return null;
     const set = { startedAt: locked.startedAt ?? now };
-    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now, begun }, set };
+    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now, started }, set };
   });
   return isOurs;
 }
 
-/** What comes now may take hours, in which nothing runs that could be paid for or be cancelled. */
+/**
+ * Records the end of the process. Storing the artifacts may take hours, in which no process runs: that time costs nothing, and
+ * a cancellation has nothing to signal.
+ */
 async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome): Promise<void> {
   if (outcome.kind !== 'exited') return;
   const { startedAt, endedAt: at, exitCode } = outcome;
@@ -258,19 +280,19 @@ async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome
 }
 
 type Watch = AsyncDisposable & {
-  /** Aborts when the attempt does not hold its job any more, and when the server stops. */
+  /** Aborts when the attempt no longer holds its job, and when the server stops. */
   ended: AbortSignal;
-  /** Aborts when the job is deleted, and nothing of it is to be kept. */
+  /** Aborts when the job is deleted together with its artifacts. */
   discarded: AbortSignal;
-  see(hold: Hold): void;
-  /** From now on there is a process to be signalled. */
-  tell(handle: Handle): void;
+  update(hold: Hold): void;
+  /** From now on there is a process to signal. */
+  setHandle(handle: Handle): void;
 };
 
 /**
- * Hears that a job was cancelled (its process is asked to end), or that nobody wants what its process does any more (that is
- * killed). It lasts as long as the attempt: a look that fails, because the database is away or the signal was not sent, is
- * repeated.
+ * Watches whether the attempt still holds its job. When the job is cancelled, its process gets SIGTERM; when the attempt was
+ * taken for lost or the job is discarded, SIGKILL. A check that fails because the database is unavailable or the signal was
+ * not sent is retried.
  */
 function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSignal): Watch {
   const { bus, runner, log } = deps;
@@ -283,31 +305,31 @@ function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSigna
   let verdict: 'TERM' | 'KILL' | undefined;
   let sent: typeof verdict;
 
-  function see(hold: Hold): void {
+  function update(hold: Hold): void {
     if (hold === 'held') return;
-    // One that is cancelled and then deleted has the rest of its grace for what it leaves.
+    // A job that was cancelled and then deleted keeps the rest of its grace period to write its artifacts.
     verdict = hold === 'cancelled' || hold === 'deleted' ? 'TERM' : 'KILL';
     if (hold === 'discarded') discarded.abort();
     ended.abort();
   }
 
-  async function look(): Promise<void> {
-    see(await holdOf(deps, { attemptId, jobId }));
+  async function check(): Promise<void> {
+    update(await readHold(deps, { attemptId, jobId }));
     if (!handle || !verdict || sent === verdict) return;
     await runner.signal(handle, verdict);
     sent = verdict;
   }
 
   const watching = (async () => {
-    // What was before is read with the attempt.
+    // The first wake needs no check: the caller reads the attempt and calls `update`.
     for await (const why of bus.wakes(topic, signal))
-      if (why !== 'start') await retry(`watching job ${jobId}`, look, { bus, log, signal });
+      if (why !== 'start') await retry(`Watching job ${jobId}`, check, { bus, log, signal });
   })();
   return {
     ended: AbortSignal.any([ended.signal, stopping]),
     discarded: discarded.signal,
-    see,
-    tell(started) {
+    update,
+    setHandle(started) {
       handle = started;
       if (verdict) bus.notify(topic);
     },
@@ -318,30 +340,30 @@ function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSigna
   };
 }
 
-/** Copies the runner's log into the journal until it ends. `running` settles when the job is recorded to run. */
-async function storeLog(
+/** Copies the runner's log into the journal until it ends. `running` settles when the job is recorded as running. */
+async function copyLog(
   deps: Deps,
   attempt: Attempt,
   { handle, secrets, running }: { handle: Handle; secrets: Secrets; running: Promise<void> },
   stopping: AbortSignal,
 ): Promise<void> {
-  const mask = masker(secrets);
+  const mask = createMask(secrets);
   const from = attempt.logCursor as LogCursor | null;
   const log = openAttemptLog(deps, { job: attempt.job, attemptId: attempt.id, from });
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
     const shown: LogLine[] = [];
     let progress: string | undefined;
     for (const { message, stream, timestamp } of lines) {
-      // PostgreSQL's text holds every character but this one.
+      // PostgreSQL's text type cannot store NUL.
       const text = mask(message.replaceAll('\0', '\uFFFD'));
       const said = stream === 'stdout' ? PROGRESS.exec(text)?.[1] : undefined;
       if (said === undefined) shown.push({ timestamp, message: text });
       else progress = said.trim().slice(0, MAX_PROGRESS).toWellFormed();
     }
     await running;
-    // The runner keeps what it printed; here it would take room that is not there.
+    // The runner keeps the log meanwhile; storing it here needs disk space.
     await deps.space.untilFree(stopping);
-    // Refused: the job was deleted, and its lines with it.
+    // False when the job was deleted, or another worker stores this log.
     if (!(await log.append({ lines: shown, to: cursor, progress }))) return;
     deps.metrics.logLinesStored(shown.length);
   }

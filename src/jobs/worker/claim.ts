@@ -1,97 +1,98 @@
 /**
- * Taking jobs from the queue for a worker.
+ * Claims jobs from the queue for a worker.
  *
- * Within a namespace and pool the oldest job is next. Between namespaces that one is next which holds the fewest jobs,
- * and of equals the one that was served longest ago. `queue_lines` has that order in an index: a row for each
- * namespace and pool in which jobs wait, so a claim reads the first entries, however many namespaces wait and
- * however many jobs have ever run.
+ * Order: within a namespace and pool, the oldest job is next. Between namespaces, the one that holds the fewest jobs, and
+ * among equals the one that was served longest ago. The table `queue_lines` has a row for each namespace and pool with
+ * waiting jobs and an index in this order, so a claim reads the first entries, whatever the number of namespaces and jobs.
  *
- * Claims follow each other (an advisory lock), or two workers would take by one and the same order; so a claim takes as
- * many jobs as the worker has room for. Whoever changes what is counted of a namespace locks its row in
- * `queue_shares`, and so does the claim before it takes: the head of a line moves past what it takes, and a job that
- * came with a smaller id after the statement had begun would be left behind for ever. What it read before that may be
- * a moment old: a job that was cancelled since is left out, and counts of that moment are as good as those of the
- * next. The jobs are locked last, and those that somebody else holds are left out: who cancels a job holds its row and
- * then waits for the namespace, so waiting for that row here could never end.
+ * Locks:
+ * - Claims are serialized by an advisory lock, because two concurrent claims would choose the same jobs. So one claim takes
+ *   as many jobs as the worker has room for.
+ * - Whoever changes the counts of a namespace locks its row in `queue_shares`, and so does a claim before it takes jobs. It
+ *   moves the head of a line past the jobs it takes; without this lock, a job inserted meanwhile with a smaller id would
+ *   stay before the head and never start. Data read before the lock may be slightly stale: a job cancelled since is
+ *   skipped, and counts need not be exact.
+ * - Jobs are locked last, with `skip locked`. A cancellation locks the job first and then waits for the namespace, so
+ *   waiting for the job here would be a deadlock.
  *
- * The commit is not waited for until it is on disk. A claim that the database forgets in a crash was none: nothing runs
- * before the handle is stored, and storing it waits for that, and for all before it.
+ * The commit is asynchronous. If a crash loses it, the jobs are still in the queue: nothing runs before the handle is stored,
+ * and that commit waits until all earlier ones are on disk.
  */
 
 import type { Pool, PoolClient } from 'pg';
 import pg from 'pg';
+import { JOB_CLAIM_LOCK } from '../../base/advisory-locks.ts';
 import { newId } from '../../base/ids.ts';
-import { onConnection } from '../../platform/database/client.ts';
+import { withConnection } from '../../platform/database/client.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, QueueLine, ResourceRequest } from './admission.ts';
 
-/** Claims of all workers follow each other by this advisory lock. */
-const CLAIMING = 465825750385;
-
-/** What a worker must know of an attempt that it looks after. */
+/** The facts that a worker needs about an attempt that it supervises. */
 export type Claim = ResourceRequest & { jobId: string; attemptId: string; machine: string };
-/** `waited`: seconds since it could have been claimed. */
+/** `waited`: seconds since the job could first have been claimed. */
 export type Claimed = Claim & { region: string; waited: number };
 
-export type Waiting = Candidate & { region: string; repo: boolean; image: string | null };
+export type WaitingJob = Candidate & { region: string; repo: boolean; image: string | null };
 
 type ClaimInput = {
   workerId: string;
   runner: string;
-  /** GPU model, or `none`, → the most GPUs that a job may ask for. A worker serves every region. */
+  /** GPU model, or `none` → the most GPUs that a job may ask for. A worker serves every region. */
   pools: ReadonlyMap<string, number>;
-  /** How many lines are looked at, and how many jobs of each. */
+  /** How many lines to read, and how many jobs of each. */
   lines: number;
   depth: number;
-  /** Ids of jobs that are looked at wherever they stand. */
+  /** Ids of jobs that are read wherever they are in the queue. */
   reserved: Iterable<string>;
-  /** Whom to pass over, by their ids. */
-  without?: { jobs: Iterable<string>; namespaces: Iterable<string> };
-  /** Which of them start, and where. */
-  decide(lines: QueueLine<Waiting>[], reserved: Waiting[]): readonly Admitted<Waiting>[];
+  /** Ids of jobs and namespaces to skip. */
+  skip?: { jobs: Iterable<string>; namespaces: Iterable<string> };
+  /** Chooses the jobs that start, and their machines. */
+  decide(lines: QueueLine<WaitingJob>[], reserved: WaitingJob[]): readonly Admitted<WaitingJob>[];
 };
 
 /**
- * The lock that a claim holds, which is given up when its server is frozen while it decides, and how its statements are planned: once for a connection, because planning them again
- * each time took six times as long as carrying them out; and row by row through indexes also while the tables are still
- * small, or they would read the rows of all namespaces for those of a few. One statement, because six have to be parsed.
+ * Takes the lock and sets the options of the transaction, in one statement because six would have to be parsed each time.
+ * - The timeout releases the lock if the server freezes while it decides.
+ * - Statements are planned once per connection: planning them each time took six times as long as running them.
+ * - Only index scans with nested loops, also while the tables are small; otherwise the cached plan would read the rows of all
+ *   namespaces to find those of a few.
  */
 const BEGIN = `
   select set_config('synchronous_commit', 'off', true), set_config('idle_in_transaction_session_timeout', '5s', true),
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    pg_advisory_xact_lock(${CLAIMING})`;
+    pg_advisory_xact_lock(${JOB_CLAIM_LOCK})`;
 
-const WITHOUT = `
-  without as materialized (
-    select array (select jsonb_array_elements_text($1 -> 'without' -> 'jobs')) as jobs,
-      array (select jsonb_array_elements_text($1 -> 'without' -> 'namespaces')) as namespaces
+const SKIP_LIST = `
+  skipped as materialized (
+    select array (select jsonb_array_elements_text($1 -> 'skip' -> 'jobs')) as jobs,
+      array (select jsonb_array_elements_text($1 -> 'skip' -> 'namespaces')) as namespaces
   ),`;
-const NOT_THOSE_JOBS = ' and id <> all ((select jobs from without)::text[])';
-const NOT_THOSE_NAMESPACES =
-  ' and l.namespace_id <> all ((select namespaces from without)::text[])';
+const NOT_SKIPPED_JOBS = ' and id <> all ((select jobs from skipped)::text[])';
+const NOT_SKIPPED_NAMESPACES =
+  ' and l.namespace_id <> all ((select namespaces from skipped)::text[])';
 
 /**
- * The first jobs of the first lines that have a job for us, and of all other lines of the same namespaces; and the jobs
- * with a reservation (`turn` is null). Those are found by their ids alone: with the condition of the index of waiting
- * jobs, which is empty whenever statistics are taken, the planner takes that index, and walks it whole.
+ * Reads the first jobs of the first lines that have a job for this worker, and of all other lines of the same namespaces; and
+ * the jobs with a reservation (`turn` is null). The latter are found by id alone: with the condition of the index of waiting
+ * jobs, the planner would scan that whole index, because it is usually empty when statistics are collected.
  *
- * @param passesOver whether there is anybody to pass over, which is seldom: else it is not looked for
+ * @param skips whether the skip list is not empty, which is rare; without it, its conditions are left out
  */
-const readStatement = (passesOver: boolean) => `
+const readStatement = (skips: boolean) => `
   with pools as (
     select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, most int)
-  ),${passesOver ? WITHOUT : ''} first as (
+  ),${skips ? SKIP_LIST : ''} first as (
     select in_pool.* from pools cross join lateral (
       select l.namespace_id, l.held, l.served_at, l.line_served_at from queue_lines l
       cross join lateral (
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
           and status = 'queued' and attempt_id is null and available_at <= now()
-          and (l.gpu = 'none' or gpu_count <= most)${passesOver ? NOT_THOSE_JOBS : ''}
+          and (l.gpu = 'none' or gpu_count <= most)${skips ? NOT_SKIPPED_JOBS : ''}
         order by id limit 1
       ) any_job
-      where l.gpu = pools.gpu and open${passesOver ? NOT_THOSE_NAMESPACES : ''}
+      where l.gpu = pools.gpu and open${skips ? NOT_SKIPPED_NAMESPACES : ''}
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
       limit ($1 ->> 'lines')::int
     ) in_pool
@@ -113,26 +114,26 @@ const readStatement = (passesOver: boolean) => `
     from jobs
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
       and status = 'queued' and attempt_id is null and available_at <= now()
-      and (l.gpu = 'none' or gpu_count <= l.most)${passesOver ? NOT_THOSE_JOBS : ''}
+      and (l.gpu = 'none' or gpu_count <= l.most)${skips ? NOT_SKIPPED_JOBS : ''}
     order by id limit ($1 ->> 'depth')::int
   ) j
   union all
   select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
     image
   from reserved where status = 'queued' and attempt_id is null and available_at <= now()
-    ${passesOver ? NOT_THOSE_JOBS : ''}
+    ${skips ? NOT_SKIPPED_JOBS : ''}
   order by turn, id`;
 
-const NOBODY = { jobs: [], namespaces: [] };
+const EMPTY_SKIP_LIST = { jobs: [], namespaces: [] };
 
-/** By all who change what is counted of a namespace, and by those who lock several in the order of their ids. */
+/** Everyone who changes the counts of namespaces takes these locks, in the order of their ids. */
 const LOCK = `
   select from queue_shares where namespace_id = any (array (select jsonb_array_elements_text($1)))
   order by namespace_id for update`;
 
 /**
- * Gives the jobs to their attempts, and counts. A line's head moves on to the first job up to the last one taken that
- * was not taken: one that did not fit, or that is to be tried again later.
+ * Creates the attempts, assigns the jobs to them, and updates the counts. The head of a line moves to its first remaining job
+ * before the last one taken: a job that did not fit or is delayed.
  */
 const TAKE = `
   with wanted as (
@@ -188,24 +189,25 @@ const TAKE = `
   from taken join before using (id) order by place`;
 
 /**
- * Takes those jobs that `decide` says, and opens an attempt for each, in one transaction.
- * @returns what was taken: less than was decided where somebody else holds a job, such as who cancels it at that moment
+ * Claims the jobs that `decide` chooses and creates an attempt for each, in one transaction.
+ * @returns the claimed jobs; fewer than chosen if another transaction has locked a job, for example to cancel it
  */
 export async function claimJobs(
   { pool }: { pool: Pool },
-  { workerId, runner, pools, lines, depth, reserved, without = NOBODY, decide }: ClaimInput,
+  { workerId, runner, pools, lines, depth, reserved, skip = EMPTY_SKIP_LIST, decide }: ClaimInput,
 ): Promise<Claimed[]> {
-  const wish = {
+  const query = {
     pools: Array.from(pools, ([gpu, most]) => ({ gpu, most })),
     ...{ lines, depth, reserved: [...reserved] },
-    without: { jobs: [...without.jobs], namespaces: [...without.namespaces] },
+    skip: { jobs: [...skip.jobs], namespaces: [...skip.namespaces] },
   };
-  // A namespace is passed over for its jobs, so never without one.
-  const reading = wish.without.jobs.length > 0 ? 'read_without' : 'read';
-  return onConnection(pool, async (client) => {
-    await prepare(client);
-    const read = await run<Row>(client, ['begin', execute('begin', {}), execute(reading, wish)]);
-    const chosen = decide(...linesOf(read.at(-1) ?? []));
+  // A namespace is skipped only together with jobs of it.
+  const reading = query.skip.jobs.length > 0 ? 'read_skipping' : 'read';
+  return withConnection(pool, async (client) => {
+    await prepareStatements(client);
+    const begin = execute('begin', {});
+    const read = await runStatements<Row>(client, ['begin', begin, execute(reading, query)]);
+    const chosen = decide(...groupLines(read.at(-1) ?? []));
     if (chosen.length === 0) {
       await client.query('commit');
       return [];
@@ -218,7 +220,7 @@ export async function claimJobs(
     }));
     const lock = execute('lock', [...namespaces]);
     const take = execute('take', { wanted, runner, workerId });
-    const [, taken = []] = await run<Taken>(client, [lock, take, 'commit']);
+    const [, taken = []] = await runStatements<Taken>(client, [lock, take, 'commit']);
     return taken.flatMap(({ place, waited }) => {
       const { job, grant } = chosen[place] ?? {};
       const attemptId = wanted[place]?.attempt_id;
@@ -230,21 +232,21 @@ export async function claimJobs(
   });
 }
 
-type Row = Waiting & { turn: number | null; held: number };
+type Row = WaitingJob & { turn: number | null; held: number };
 type Taken = { id: string; place: number; waited: number };
 
 const STATEMENTS = {
   begin: BEGIN,
   read: readStatement(false),
-  read_without: readStatement(true),
+  read_skipping: readStatement(true),
   lock: LOCK,
   take: TAKE,
 };
 
-/** The connections that have the statements. */
+/** The connections on which the statements are prepared. */
 const prepared = new WeakSet<PoolClient>();
 
-async function prepare(client: PoolClient): Promise<void> {
+async function prepareStatements(client: PoolClient): Promise<void> {
   if (prepared.has(client)) return;
   const statements = Object.entries(STATEMENTS).map(
     ([name, text]) => `prepare loam_queue_${name} (jsonb) as ${text}`,
@@ -257,16 +259,16 @@ function execute(name: keyof typeof STATEMENTS, input: unknown): string {
   return `execute loam_queue_${name} (${pg.escapeLiteral(JSON.stringify(input))})`;
 }
 
-/** Statements in one round trip, for which they can have no parameters. @returns the rows of each */
-async function run<R>(client: PoolClient, statements: string[]): Promise<R[][]> {
+/** Runs statements in one round trip, for which they must have no parameters. @returns the rows of each statement */
+async function runStatements<R>(client: PoolClient, statements: string[]): Promise<R[][]> {
   const results = await client.query(statements.join(';'));
   return (results as unknown as { rows: R[] }[]).map(({ rows }) => rows);
 }
 
-/** `rows` in the order of turns, and within one of ids. */
-function linesOf(rows: readonly Row[]): [QueueLine<Waiting>[], Waiting[]] {
-  const lines: (QueueLine<Waiting> & { jobs: Waiting[] })[] = [];
-  const reserved: Waiting[] = [];
+/** @param rows in the order of turns, and of ids within a turn @returns the lines, and the jobs with a reservation */
+function groupLines(rows: readonly Row[]): [QueueLine<WaitingJob>[], WaitingJob[]] {
+  const lines: (QueueLine<WaitingJob> & { jobs: WaitingJob[] })[] = [];
+  const reserved: WaitingJob[] = [];
   for (const { turn, held, ...job } of rows) {
     if (turn === null) reserved.push(job);
     else if (lines.at(-1)?.turn === turn) lines.at(-1)?.jobs.push(job);
@@ -275,20 +277,21 @@ function linesOf(rows: readonly Row[]): [QueueLine<Waiting>[], Waiting[]] {
   return [lines, reserved];
 }
 
-/* Jobs that had their turn and could not be taken, because somebody else has locked them: who cancels one, for example. */
-
-/** Whom one look at the queue passes over from then on, by their ids: else whoever comes next would wait for them. */
-export type Locked = {
+/**
+ * Ids of jobs that were next but locked by another transaction, for example a cancellation. The worker skips them until it
+ * has emptied the queue; otherwise all later jobs would wait for them.
+ */
+export type SkipList = {
   jobs: ReadonlySet<string>;
   namespaces: ReadonlySet<string>;
-  /** Those of `admitted` that were not claimed. */
-  add(admitted: readonly Waiting[], claims: readonly { jobId: string }[]): void;
+  /** Adds the admitted jobs that were not claimed. */
+  add(admitted: readonly WaitingJob[], claims: readonly { jobId: string }[]): void;
 };
 
-/** Of one namespace, whose jobs may all be locked, as those of a repository that is being deleted. */
-const MOST_OF_NAMESPACE = 8;
+/** With this many locked jobs a namespace is skipped: all its jobs may be locked, as when its repository is deleted. */
+const MAX_SKIPPED_OF_NAMESPACE = 8;
 
-export function openSkipList(): Locked {
+export function createSkipList(): SkipList {
   const jobs = new Set<string>();
   const namespaces = new Set<string>();
   const counts = new Map<string, number>();
@@ -302,7 +305,7 @@ export function openSkipList(): Locked {
         jobs.add(id);
         const count = (counts.get(namespaceId) ?? 0) + 1;
         counts.set(namespaceId, count);
-        if (count >= MOST_OF_NAMESPACE) namespaces.add(namespaceId);
+        if (count >= MAX_SKIPPED_OF_NAMESPACE) namespaces.add(namespaceId);
       }
     },
   };

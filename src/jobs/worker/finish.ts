@@ -1,19 +1,19 @@
-/** What comes after the end: the artifacts, and where the job goes from there. */
+/** Ends an attempt: stores its artifacts, records its outcome, and decides the next status of the job. */
 
 import { posix } from 'node:path';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError } from '../../base/errors.ts';
 import {
   DISK_FULL_MESSAGE,
-  isDatabaseAway,
+  isDatabaseUnavailable,
   isDiskFull,
   isResourceExhausted,
 } from '../../platform/database/outage.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
-import { wake } from '../../platform/events/outbox.ts';
-import { demandRoom } from '../../platform/limits/quotas.ts';
+import { notifyReaders } from '../../platform/events/outbox.ts';
+import { requireQuota } from '../../platform/limits/quotas.ts';
 import type { AttemptOutcome } from '../../platform/metrics/metrics.ts';
-import { StorageAway } from '../../platform/storage/storage.ts';
+import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import {
   type Handle,
   type LogCursor,
@@ -22,23 +22,23 @@ import {
   TooLarge,
   WORKING_DIR,
 } from '../../runners/runner.ts';
-import { keepLate } from '../artifacts/kept.ts';
+import { recordLateArtifacts } from '../artifacts/kept.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
 import { appendLines } from '../logs/append.ts';
-import { foldAtEnd } from '../logs/fold.ts';
-import { ranUntil, secondsBetween } from '../runtime.ts';
+import { compactEndedLog } from '../logs/compaction.ts';
+import { runSpanUntil, secondsBetween } from '../runtime.ts';
 import { commitMove, type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
-/** Of a job that failed, and not by its command: it could not be started, or what it made could not be kept. */
-const NOT_ITS_OWN = 125;
-const MAX_PAUSE_S = 60;
+/** Exit code of a job whose command did not fail: the job could not be started, or its artifacts could not be stored. */
+const SYSTEM_FAILURE = 125;
+const MAX_RETRY_DELAY_S = 60;
 
 /**
- * Takes what stands at `output_path`, however the attempt ended.
- * @throws what passes by itself but for a full disk, and the reason of `signal` when it aborts
+ * Stores the files at `output_path` as artifacts, whatever the exit code.
+ * @throws transient errors except a full disk, and the reason of `signal` when it aborts
  */
-export async function collect(
+export async function collectArtifacts(
   deps: Deps,
   { id, job }: Attempt,
   handle: Handle,
@@ -56,44 +56,44 @@ export async function collect(
       maxBytes: job.diskGb * 2 ** 30,
       maxEntries: MAX_OUTPUT_ENTRIES,
       async demandRoom(size) {
-        // The floor is there for the database, which ends itself on a full disk.
+        // The reserve of free space is for the database, which shuts down on a full disk.
         if (deps.space.low) throw Object.assign(new Error(DISK_FULL_MESSAGE), { code: 'ENOSPC' });
-        await demandRoom(deps, owner, 'storageBytes', size);
+        await requireQuota(deps, owner, 'storageBytes', size);
       },
       signal,
     });
     const stored = { artifactFiles: files, artifactBytes: BigInt(sizeBytes), artifactsOf: id };
-    return leftOut > 0 ? { stored, note: tellLeftOut(leftOut) } : { stored };
+    return leftOut > 0 ? { stored, note: describeLeftOut(leftOut) } : { stored };
   } catch (error) {
-    const full = isDiskFull(error);
-    const passes = isDatabaseAway(error) || error instanceof StorageAway;
-    if (signal.aborted || passes || (isResourceExhausted(error) && !full)) throw error;
-    const expected = error instanceof TooLarge || error instanceof AppError;
-    if (!expected) deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
-    const why = expected
+    const isFull = isDiskFull(error);
+    const isAway = isDatabaseUnavailable(error) || error instanceof StorageUnavailable;
+    if (signal.aborted || isAway || (isResourceExhausted(error) && !isFull)) throw error;
+    const isExpected = error instanceof TooLarge || error instanceof AppError;
+    if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot store the artifacts');
+    const reason = isExpected
       ? error.message
-      : full
+      : isFull
         ? 'the disk of the server is full'
         : 'the server failed to store them';
-    return { notKept: `the artifacts were not kept: ${why}` };
+    return { notKept: `the artifacts were not kept: ${reason}` };
   }
 }
 
-function tellLeftOut(count: number): string {
-  const what = count === 1 ? '1 entry was' : `${count} entries were`;
-  return `${what} left out of the artifacts: links that lead outside, devices, FIFOs, sockets, or what cannot be read`;
+function describeLeftOut(count: number): string {
+  const subject = count === 1 ? '1 entry was' : `${count} entries were`;
+  return `${subject} left out of the artifacts: links to paths outside, devices, FIFOs, sockets, or unreadable files`;
 }
 
 export type Collected = {
   stored?: { artifactFiles: number; artifactBytes: bigint; artifactsOf: string };
   /** A last line for the log. */
   note?: string;
-  /** Why nothing was stored of what is there; the job has failed then, whatever its command says. */
+  /** Why the files at `output_path` were not stored. The job then fails, whatever its exit code. */
   notKept?: string;
 };
 
-/** Ends the attempt and moves its job on, if the job is still its. */
-export async function finish(
+/** Ends the attempt, and moves its job to the next status if the attempt still holds the job. */
+export async function finishAttempt(
   deps: Deps,
   attempt: Attempt,
   outcome: Outcome,
@@ -101,35 +101,35 @@ export async function finish(
 ): Promise<void> {
   const { id, job } = attempt;
   const { stored, note, notKept } = collected;
-  const why = outcome.kind === 'unstartable' ? outcome.reason : undefined;
+  const reason = outcome.kind === 'unstartable' ? outcome.reason : undefined;
   const notes = [
-    outcome.kind === 'exited' ? outcome.note : why,
+    outcome.kind === 'exited' ? outcome.note : reason,
     note,
-    notKept && sentence(notKept),
+    notKept && capitalize(notKept),
   ];
-  await addLines(
+  await appendNotes(
     deps,
     id,
     notes.filter((line) => line !== undefined),
   );
   const moved = await recordEnd(deps, attempt, outcome, collected);
-  deps.metrics.attemptEnded(endOf(outcome, moved !== null));
-  await foldAtEnd(deps, job.id, moved?.nextSeq);
+  deps.metrics.attemptEnded(metricOutcome(outcome, moved !== null));
+  await compactEndedLog(deps, job.id, moved?.nextSeq);
   if (!stored && moved) return;
   const deleted = !moved && (await deps.db.job.count({ where: { id: job.id } })) === 0;
-  const kept = !deleted || (await keepLate(deps, job.id, stored ?? null));
+  const kept = !deleted || (await recordLateArtifacts(deps, job.id, stored ?? null));
   if (!stored) return;
   const key = { namespaceId: job.namespaceId, jobId: job.id };
-  const removing = kept
+  const removal = kept
     ? removeOtherArtifacts(deps, { ...key, attemptId: stored.artifactsOf })
     : removeArtifacts(deps, key);
-  // What stays goes with the job.
-  await removing.catch((error) =>
-    deps.log.error({ err: error, job: job.id }, 'artifacts that do not count were not removed'),
+  // Files that cannot be removed now are removed with the job.
+  await removal.catch((error) =>
+    deps.log.error({ err: error, job: job.id }, 'Cannot remove superseded artifacts'),
   );
 }
 
-/** @returns the job as it was, if it was still the attempt's, and is moved on; that of a lost one is not said to be */
+/** @returns the job before the move; null if the attempt no longer held the job or is lost */
 async function recordEnd(
   { db, pool }: Deps,
   { id, job, startedAt, exitedAt }: Attempt,
@@ -144,34 +144,34 @@ async function recordEnd(
   const ended = {
     at: exited?.endedAt ?? exitedAt ?? new Date(),
     outcome: outcome.kind,
-    exitCode: exited?.exitCode ?? NOT_ITS_OWN,
+    exitCode: exited?.exitCode ?? SYSTEM_FAILURE,
   };
   const begun = exited && startedAt ? { startedAt: exited.startedAt } : {};
   const attempt = { id, ...begun, ended };
-  // One that is given up when its artifacts cannot be stored has run all the same.
-  const ran = exitedAt ? ranUntil({ startedAt, exitedAt }, exitedAt) : undefined;
-  const before = await commitMove(pool, job.id, (locked) =>
-    locked.attemptId === id ? { ran, ...nextMove(locked, outcome, collected), attempt } : null,
+  // An attempt that fails because its artifacts cannot be stored has still run, and its time counts.
+  const ran = exitedAt ? runSpanUntil({ startedAt, exitedAt }, exitedAt) : undefined;
+  const moved = await commitMove(pool, job.id, (locked) =>
+    locked.attemptId === id ? { ran, ...decideMove(locked, outcome, collected), attempt } : null,
   );
-  if (before) return before;
-  // An attempt that does not hold its job any more never will again.
+  if (moved) return moved;
+  // An attempt that has lost its job never gets the job back.
   await db.$transaction(async (tx) => {
     await recordLateEnd(tx, job.id, outcome, collected.stored);
     const { at: endedAt, ...how } = ended;
     await tx.jobAttempt.updateMany({ where: { id }, data: { ...begun, endedAt, ...how } });
-    // A follower of a cancelled job waits for this, and nothing else wakes it.
-    await wake(tx, `job:${job.id}`);
+    // Followers of a cancelled job wait for the end of its attempt, and no other notification wakes them.
+    await notifyReaders(tx, `job:${job.id}`);
   });
   return null;
 }
 
-/** A command that goes on without what the kernel has killed has not done its work (decisions, section 4). */
+/** A command that exits with 0 after the kernel killed one of its processes has not done its work. */
 function hasSucceeded({ exitCode, outOfMemory }: Extract<Outcome, { kind: 'exited' }>): boolean {
   return exitCode === 0 && !outOfMemory;
 }
 
-/** `moved`: whether the job was still the attempt's. */
-function endOf(outcome: Outcome, moved: boolean): AttemptOutcome {
+/** @param moved whether the attempt still held the job */
+function metricOutcome(outcome: Outcome, moved: boolean): AttemptOutcome {
   if (outcome.kind === 'lost') return 'lost';
   if (!moved) return 'cancelled';
   if (outcome.kind === 'unstartable') return 'unstartable';
@@ -179,18 +179,18 @@ function endOf(outcome: Outcome, moved: boolean): AttemptOutcome {
   return hasSucceeded(outcome) ? 'succeeded' : 'failed';
 }
 
-/** Ends an attempt that cannot be gone on with, and its process if it has one. */
-export async function abandon(deps: Deps, attempt: Attempt, reason: string): Promise<void> {
+/** Fails an attempt that cannot continue, and kills its process if there is one. */
+export async function killAndFail(deps: Deps, attempt: Attempt, reason: string): Promise<void> {
   const { runner, log } = deps;
-  // Removing what the runner made for it, which comes next, ends it too, and is repeated until it succeeds.
+  // A failure is only logged: the removal that follows also kills the process, and is retried until it succeeds.
   if (attempt.handle)
     await runner
       .signal(attempt.handle as Handle, 'KILL')
-      .catch((error) => log.error({ err: error, job: attempt.job.id }, 'no signal was sent'));
-  await finish(deps, attempt, { kind: 'unstartable', reason });
+      .catch((error) => log.error({ err: error, job: attempt.job.id }, 'Cannot kill the process'));
+  await finishAttempt(deps, attempt, { kind: 'unstartable', reason });
 }
 
-function nextMove(
+function decideMove(
   job: LockedJob,
   outcome: Exclude<Outcome, { kind: 'lost' }>,
   { stored, notKept }: Collected,
@@ -199,41 +199,41 @@ function nextMove(
     return {
       to: 'failed',
       phase: `failed: ${outcome.reason}`.slice(0, MAX_PROGRESS),
-      set: { exitCode: NOT_ITS_OWN },
+      set: { exitCode: SYSTEM_FAILURE },
     };
   const { exitCode, timedOut, startedAt, endedAt } = outcome;
   const succeeded = hasSucceeded(outcome);
   const ran = { from: startedAt, seconds: secondsBetween(startedAt, endedAt) };
   const set = { exitCode, ...stored };
   if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, ran, set };
-  // Not tried again: the command has done its work, and would do it twice.
+  // No retry: the command has succeeded, and a retry would do its work twice.
   if (succeeded && notKept !== undefined)
     return {
       to: 'failed',
       phase: `failed: ${notKept}`.slice(0, MAX_PROGRESS),
       ran,
-      set: { ...set, exitCode: NOT_ITS_OWN },
+      set: { ...set, exitCode: SYSTEM_FAILURE },
     };
   if (succeeded) return { to: 'succeeded', phase: PHASES.succeeded, ran, set };
   if (job.retryCount >= job.retries) {
     const how = outcome.outOfMemory ? ': out of memory' : '';
     return { to: 'failed', phase: `failed with exit code ${exitCode}${how}`, ran, set };
   }
-  const pause = Math.min(MAX_PAUSE_S, 2 ** job.retryCount);
+  const delayS = Math.min(MAX_RETRY_DELAY_S, 2 ** job.retryCount);
   const retryCount = job.retryCount + 1;
   return {
     to: 'queued',
-    phase: `waiting to try again (retry ${retryCount} of ${job.retries})`,
+    phase: `waiting for retry ${retryCount} of ${job.retries}`,
     ran,
-    set: { ...set, exitCode: null, retryCount, availableAt: new Date(Date.now() + pause * 1000) },
+    set: { ...set, exitCode: null, retryCount, availableAt: new Date(Date.now() + delayS * 1000) },
   };
 }
 
-function sentence(text: string): string {
+function capitalize(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** A job that was cancelled has ended in the meantime: how, and what it left, is kept all the same. */
+/** Adds the exit code and artifacts to a cancelled job, whose status is already final. */
 async function recordLateEnd(
   db: Prisma.TransactionClient,
   jobId: string,
@@ -247,7 +247,7 @@ async function recordLateEnd(
   });
 }
 
-/** Of a job that was cancelled, before its log and what it left are stored. */
+/** Records the exit code of a cancelled job before its remaining log and artifacts are stored. */
 export function recordExitCode(
   { db }: Pick<Deps, 'db'>,
   { job }: Attempt,
@@ -256,8 +256,8 @@ export function recordExitCode(
   return recordLateEnd(db, job.id, outcome, undefined);
 }
 
-/** Lines of our own at the end of an attempt's log; once, however often the end is recorded. */
-async function addLines(
+/** Appends lines of the server to an attempt's log, once, even if recording the end of the attempt is retried. */
+async function appendNotes(
   deps: Pick<Deps, 'db' | 'pool'>,
   attemptId: string,
   messages: readonly string[],
@@ -275,12 +275,13 @@ async function addLines(
   await appendLines(deps, { jobId, attemptId, lines, after, from, to: { ...from, noted: 1 } });
 }
 
-/** Losses beyond this fail the job (decisions section 4). */
+/** A job whose attempts were lost more often fails. */
 const MAX_LOSSES = 3;
 
 /**
- * Ends an attempt whose machine is gone; its job is queued again, without using a retry.
- * @returns whether it had not ended @throws Error where somebody holds the job for long, since other lost ones wait meanwhile
+ * Ends an attempt whose machine is gone, and queues its job again without using a retry.
+ * @returns whether the attempt was still open
+ * @throws Error if the job stays locked for two seconds, because other lost attempts wait meanwhile
  */
 export function loseAttempt(
   { db }: Pick<Deps, 'db'>,
@@ -296,14 +297,14 @@ export function loseAttempt(
         return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
       return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
     });
-    // Also where the job is not the attempt's any more: a follower of a cancelled one waits for this.
-    await wake(tx, `job:${jobId}`);
-    return endAsLost(tx, attemptId);
+    // Also if the attempt no longer holds the job: followers of a cancelled job wait for this notification.
+    await notifyReaders(tx, `job:${jobId}`);
+    return markLost(tx, attemptId);
   });
 }
 
-/** @returns whether it had not ended */
-async function endAsLost(tx: Prisma.TransactionClient, attemptId: string): Promise<boolean> {
+/** @returns whether the attempt was still open */
+async function markLost(tx: Prisma.TransactionClient, attemptId: string): Promise<boolean> {
   const { count } = await tx.jobAttempt.updateMany({
     where: { id: attemptId, endedAt: null },
     data: { endedAt: new Date(), outcome: 'lost' },
@@ -312,8 +313,9 @@ async function endAsLost(tx: Prisma.TransactionClient, attemptId: string): Promi
 }
 
 /**
- * Gives back a job that has not begun, because what it was to run on does not answer. That is no loss: such a machine is
- * offered no jobs, so it cannot take the same one again and again. @returns whether it had not begun
+ * Queues a job again that has not started, because its machine does not answer. This does not count as a loss: no jobs are
+ * placed on such a machine, so the same job cannot return to it again and again.
+ * @returns whether the job was still waiting to start
  */
 export function returnToQueue(
   { db }: Pick<Deps, 'db'>,
@@ -326,7 +328,7 @@ export function returnToQueue(
         : null,
     );
     if (!moved) return false;
-    await endAsLost(tx, attemptId);
+    await markLost(tx, attemptId);
     return true;
   });
 }

@@ -1,42 +1,42 @@
 /**
- * What the other workers offer, as this one knows it.
+ * The machines of the other workers, as this worker last read them.
  *
- * One that was away itself (just started, without the database, suspended) cannot tell who is gone: the others may have been
- * away with it, and be back a moment later. So until it has looked around for a minute, those that are silent count as
- * workers that will run images again. Else the first that is back, and runs none, would fail the jobs that wait for them.
+ * A worker that was away itself (just started, without the database, suspended) cannot tell which peers are dead: they may
+ * have been away too. So during its first minute it assumes that silent peers return and run images again. Otherwise the
+ * first worker that returns and runs no images would fail the jobs that wait for an image.
  */
 import type pg from 'pg';
-import { machinesElsewhere, WORKER_SILENCE_S, type WorkerCapacity } from '../worker-capacity.ts';
+import { readPeerMachines, WORKER_SILENCE_S, type WorkerCapacity } from '../worker-capacity.ts';
 
 export type PeerWorkers = {
-  /** As they were at the last look. */
+  /** The machines of all peers at the last refresh. */
   readonly machines: readonly WorkerCapacity[];
-  /** @returns whether they offer something else than before */
-  look(): Promise<boolean>;
+  /** @returns whether the machines have changed */
+  refresh(): Promise<boolean>;
 };
 
-/** @param everyMs how long it is from one look to the next, at most */
+/** @param everyMs the longest time between two refreshes */
 export function openPeerWorkers(
   services: { pool: pg.Pool },
   workerId: string,
   everyMs: number,
 ): PeerWorkers {
   let machines: readonly WorkerCapacity[] = [];
-  let lastLook = Number.NEGATIVE_INFINITY;
-  let thereSince = Number.NEGATIVE_INFINITY;
+  let refreshedAt = Number.NEGATIVE_INFINITY;
+  let presentSince = Number.NEGATIVE_INFINITY;
   return {
     get machines() {
       return machines;
     },
-    async look() {
+    async refresh() {
+      // The wall clock, because the monotonic clock stops while the machine is suspended.
       const now = Date.now();
-      // By the time of day, which goes on while the machine is suspended.
-      if (now - lastLook > 2 * everyMs) thereSince = now;
-      const isNew = now - thereSince < WORKER_SILENCE_S * 1000;
-      const before = JSON.stringify(machines);
-      machines = await machinesElsewhere(services, workerId, isNew);
-      lastLook = now;
-      return JSON.stringify(machines) !== before;
+      if (now - refreshedAt > 2 * everyMs) presentSince = now;
+      const isNew = now - presentSince < WORKER_SILENCE_S * 1000;
+      const previous = JSON.stringify(machines);
+      machines = await readPeerMachines(services, workerId, isNew);
+      refreshedAt = now;
+      return JSON.stringify(machines) !== previous;
     },
   };
 }

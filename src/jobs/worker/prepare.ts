@@ -1,7 +1,7 @@
-/** What comes before the start: the checkout and the environment. */
+/** Prepares an attempt before its start: the checkout and the environment. */
 import { AppError } from '../../base/errors.ts';
-import { diskRoom } from '../../base/hardware.ts';
-import { isDatabaseAway } from '../../platform/database/outage.ts';
+import { diskLimits } from '../../base/hardware.ts';
+import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import {
   type AttemptSpec,
   type Handle,
@@ -9,16 +9,16 @@ import {
   RunnerAway,
   Unstartable,
 } from '../../runners/runner.ts';
-import { printable } from '../logs/cap.ts';
+import { outputLimits } from '../logs/cap.ts';
 import type { Secrets } from '../secrets.ts';
 import { MAX_PROGRESS, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
-import { isPassing } from './retry.ts';
+import { isTransient } from './retry.ts';
 
 /**
- * Makes the place for the work. Its handle is stored with the move to `running`, before anything of the work begins; a place
- * whose handle was not stored is made anew.
- * @throws what passes by itself, so that it is tried again; all else is the outcome of the attempt
+ * Prepares the attempt on the runner. The handle is stored with the move to `running`, before the process starts; an attempt
+ * whose handle was not stored is prepared again.
+ * @throws transient errors, so that the step is retried; any other error is the outcome of the attempt
  */
 export async function prepare(
   deps: Deps,
@@ -29,28 +29,32 @@ export async function prepare(
   if (ended.aborted) return { outcome: { kind: 'lost' } };
   const { runner, log } = deps;
   const { id, job } = attempt;
-  await using progress = openProgress(deps, attempt);
+  await using progress = openProgressReporter(deps, attempt);
   try {
-    return { handle: await runner.prepare(specOf(deps, attempt, secrets, progress), ended) };
+    return { handle: await runner.prepare(buildSpec(deps, attempt, secrets, progress), ended) };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
-    if (isDatabaseAway(error) || isPassing(error)) {
+    if (isDatabaseUnavailable(error) || isTransient(error)) {
       if (error instanceof RunnerAway) progress.say(PHASES.away);
-      // What was made so far may be what fills the disk.
+      // A partial checkout or image may be the reason for a full disk.
       await runner
         .remove({ attempt: id })
-        .catch((cause) => log.error({ err: cause, job: job.id }, 'a failed start was not removed'));
+        .catch((cause) =>
+          log.error({ err: cause, job: job.id }, 'Cannot remove a partly prepared attempt'),
+        );
       throw error;
     }
-    const expected = error instanceof Unstartable || error instanceof AppError;
-    if (!expected) log.error({ err: error, job: job.id }, 'a job could not be prepared');
-    const what = job.repo ? 'The repository could not be cloned' : 'The job could not be prepared';
-    const reason = expected ? error.message : `${what}. The server's log says why.`;
+    const isExpected = error instanceof Unstartable || error instanceof AppError;
+    if (!isExpected) log.error({ err: error, job: job.id }, 'Cannot prepare the job');
+    const failure = job.repo
+      ? 'The repository could not be cloned'
+      : 'The job could not be prepared';
+    const reason = isExpected ? error.message : `${failure}. See the log of the server.`;
     return { outcome: { kind: 'unstartable', reason } };
   }
 }
 
-function specOf(
+function buildSpec(
   deps: Deps,
   { id, machine, number, job, hasLargeFiles }: Attempt,
   secrets: Secrets,
@@ -65,7 +69,7 @@ function specOf(
     image: job.image,
     hardware: job,
     timeoutMs: job.timeoutMinutes * 60_000,
-    log: printable(deps, job),
+    log: outputLimits(deps, job),
     report: say,
     env: {
       ...(job.env as Record<string, string>),
@@ -87,36 +91,36 @@ function specOf(
         const { repositoryId, commitSha } = source;
         if (!repositoryId || !commitSha)
           throw new Unstartable(`The repository ${job.repo} is gone`);
-        const asked = diskRoom(job.diskGb);
+        const limits = diskLimits(job.diskGb);
         const { room } = deps.space;
-        // What was said last may be of its image.
+        // The last progress may be that of the image.
         say(PHASES.cloning);
-        const what = { repositoryId, commitSha, hasLargeFiles, dir };
-        await deps.checkout({ attemptId: id, ...what, signal, room, ...asked });
+        const target = { repositoryId, commitSha, hasLargeFiles, dir };
+        await deps.checkout({ attemptId: id, ...target, signal, room, ...limits });
       }),
   };
 }
 
-/** Null when they cannot be opened: the key is another, or they were changed. */
-export function openSecrets({ secretBox, log }: Deps, { job }: Attempt): Secrets | null {
+/** @returns null if the secrets cannot be decrypted: the server has another key, or the stored bytes were changed */
+export function unsealSecrets({ secretBox, log }: Deps, { job }: Attempt): Secrets | null {
   try {
     return job.secrets ? secretBox.open(job.id, job.secrets) : {};
   } catch (error) {
-    log.error({ err: error, job: job.id }, 'the secrets of a job cannot be opened');
+    log.error({ err: error, job: job.id }, 'Cannot decrypt the secrets of the job');
     return null;
   }
 }
 
-/** What `progress` says of a job that is being prepared: how far its image is, then its checkout. */
+/** Writes the `progress` of a job that is being prepared: the download of its image, then its checkout. */
 type Progress = AsyncDisposable & {
-  /** Written soon; of several that come meanwhile, the last. */
+  /** Writes in the background. Of several texts that arrive during a write, only the last is written. */
   say(text: string): void;
 };
 
-/** Disposed, it has written the last word, or has failed to: nothing depends on it, and it holds nothing up. */
-function openProgress({ db, log }: Deps, { id, job }: Attempt): Progress {
+/** Disposal waits for the last write. A failed write is only logged: progress is not worth a delay of the job. */
+function openProgressReporter({ db, log }: Deps, { id, job }: Attempt): Progress {
   let next: string | undefined;
-  /** The claim has written the first phase. */
+  /** The claim wrote the first phase. */
   let last = job.progress;
   let writing: Promise<void> | undefined;
 
@@ -124,7 +128,7 @@ function openProgress({ db, log }: Deps, { id, job }: Attempt): Progress {
     while (next !== undefined) {
       const progress = next;
       next = undefined;
-      // A job that was cancelled says so, whatever happens to its image.
+      // A cancelled job must keep its progress of `cancelled`.
       await db.job.updateMany({
         where: { id: job.id, attemptId: id, status: 'queued' },
         data: { progress },
@@ -134,12 +138,12 @@ function openProgress({ db, log }: Deps, { id, job }: Attempt): Progress {
 
   return {
     say(text) {
-      const said = text.slice(0, MAX_PROGRESS);
-      if (said === last) return;
-      last = said;
-      next = said;
+      const progress = text.slice(0, MAX_PROGRESS);
+      if (progress === last) return;
+      last = progress;
+      next = progress;
       writing ??= write()
-        .catch((error) => log.warn({ err: error, job: job.id }, 'progress was not recorded'))
+        .catch((error) => log.warn({ err: error, job: job.id }, 'Cannot write the progress'))
         .finally(() => {
           writing = undefined;
         });

@@ -1,14 +1,14 @@
-/** What workers tell each other through the database: who is alive with which machines, and which attempts are lost. */
+/** The state that workers share through the database: heartbeats, lost attempts, and when the next delayed job is due. */
 import type pg from 'pg';
 import type { Db } from '../../platform/database/client.ts';
 import { WORKER_SILENCE_S, type WorkerCapacity } from '../worker-capacity.ts';
 
-/** Milliseconds until the next job that waits for its time may start; null: none does. */
-export async function nextDue(
+/** Milliseconds until the next delayed job may start; null when no job is delayed. */
+export async function msUntilNextDue(
   { pool }: { pool: pg.Pool },
   gpus: readonly string[],
 ): Promise<number | null> {
-  // By hand: it is asked after each claim.
+  // A prepared statement instead of Prisma, because it runs after every claim.
   const { rows } = await pool.query<{ ms: number | null }>({
     name: 'loam-next-due',
     text: `
@@ -21,10 +21,10 @@ export async function nextDue(
 }
 
 /**
- * Says that a worker and the attempts it looks after are alive. An attempt belongs to a worker and a kind of
- * runner: those that the worker had under another kind are not looked after, and their heartbeat grows old.
+ * Records that a worker and the attempts it supervises are alive. An attempt belongs to a worker and a kind of runner: a
+ * worker that was restarted with another runner does not supervise its old attempts, so their heartbeats expire.
  */
-export async function heartbeat(
+export async function writeHeartbeat(
   { db }: { db: Db },
   worker: {
     id: string;
@@ -49,13 +49,13 @@ export async function heartbeat(
 }
 
 /**
- * Attempts that nobody has looked after for a minute and that cannot run any more: of other workers, and of this
- * one under another kind of runner. One that was never started is over at once, because its worker must store
- * the handle first and will be refused. A started one goes on under its shim even when its server is gone for
- * good, so it counts as lost only when its timeout has surely ended it, two minutes being for the 30 s of grace
- * and clocks that differ: no job ever runs twice at once.
+ * Finds attempts without a heartbeat for a minute that certainly do not run: attempts of other workers, and those of this
+ * worker under another kind of runner. An attempt that has not started is lost at once, because its worker must store the
+ * handle before it starts the process, and that write will be refused. A started process continues under its shim even if
+ * its server never returns. It counts as lost only after its timeout plus two minutes (30 s of grace period, and clock
+ * skew), so that no job ever runs twice at the same time.
  */
-export async function findLost(
+export async function findLostAttempts(
   { db }: { db: Db },
   worker: { id: string; kinds: readonly string[] },
 ): Promise<{ attemptId: string; jobId: string }[]> {
@@ -69,10 +69,10 @@ export async function findLost(
     limit 100`;
 }
 
-/** A worker that has been silent for so long will not come back as it was. */
+/** A worker that has been silent for this long is not expected to return. */
 const WORKER_KEPT_DAYS = 7;
 
-/** Forgets workers that are gone and hold no attempt. There are as many as data folders, so all in one go. */
+/** Removes dead workers without open attempts, all in one statement: there is one worker for each data folder. */
 export async function removeGoneWorkers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(
     `delete from workers w where heartbeat_at < now() - make_interval(days => $1)

@@ -1,33 +1,37 @@
-/** Steps that must succeed in the end, whatever stands in their way for a while. */
+/** Retries the steps of a worker that must succeed in the end. */
 
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { ServerAway } from '../../cluster/cluster.ts';
+import { ServerUnavailable } from '../../cluster/cluster.ts';
 import { GitUnavailable } from '../../git/processes/run.ts';
-import { isDatabaseAway, isDiskFull, isResourceExhausted } from '../../platform/database/outage.ts';
+import {
+  isDatabaseUnavailable,
+  isDiskFull,
+  isResourceExhausted,
+} from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
-import { StorageAway } from '../../platform/storage/storage.ts';
+import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import { RunnerAway, RunnerFault } from '../../runners/runner.ts';
 
-/** Milliseconds between tries: doubling from the first to the longest. */
+/** Milliseconds between tries. They double from the first to the longest. */
 export type Pauses = { firstMs: number; longestMs: number };
 
-/** While the database, or what runs jobs, is away: it is asked for little, and all waits for it. */
-const LONGEST_AWAY_MS = 2_000;
+/** The longest pause while the database or the runner is unavailable: a try costs them little, and all work waits for them. */
+const MAX_AWAY_PAUSE_MS = 2_000;
 
 export const PAUSES: Pauses = { firstMs: 500, longestMs: 30_000 };
 
 /**
- * Whether a step failed for something that passes by itself, and is no fault of the job: this machine is short of disk,
- * memory, descriptors or processes; the storage, or the server that has the repository, is away or busy.
+ * Whether an error is likely to pass and is not the job's fault: this machine is short of disk, memory, descriptors or
+ * processes, or the storage or the server that has the repository is unavailable or busy.
  */
-export function isPassing(error: unknown): boolean {
+export function isTransient(error: unknown): boolean {
   return (
     isResourceExhausted(error) ||
     isDiskFull(error) ||
     error instanceof GitUnavailable ||
-    error instanceof StorageAway ||
-    error instanceof ServerAway ||
+    error instanceof StorageUnavailable ||
+    error instanceof ServerUnavailable ||
     error instanceof RunnerAway ||
     error instanceof RunnerFault ||
     (error instanceof AppError && error.status === 503)
@@ -37,9 +41,9 @@ export function isPassing(error: unknown): boolean {
 type Options = { bus: Bus; log: Logger; signal: AbortSignal; pauses?: Pauses };
 
 /**
- * Tries `step` until it succeeds. A try that lasted longer than the longest pause had worked for a while, and
- * after it the pauses begin anew.
- * @returns what the step does; undefined when `signal` aborts before
+ * Retries `step` until it succeeds. A try that lasted longer than the longest pause made progress, so the pauses start again
+ * from the first.
+ * @returns the result of the step; undefined when `signal` aborts first
  */
 export async function retry<T>(
   what: string,
@@ -47,19 +51,20 @@ export async function retry<T>(
   { bus, log, signal, pauses = PAUSES }: Options,
 ): Promise<T | undefined> {
   let pause = pauses.firstMs;
-  let reported = false;
+  let wasAway = false;
   while (!signal.aborted) {
-    const begun = Date.now();
+    const startedAt = Date.now();
     try {
       return await step();
     } catch (error) {
       if (signal.aborted) break;
-      const away = isDatabaseAway(error) || error instanceof RunnerAway;
-      if (Date.now() - begun > pauses.longestMs) pause = pauses.firstMs;
-      if (away) pause = Math.min(pause, LONGEST_AWAY_MS);
-      // That the database or the engine is away is logged once, all else each time.
-      log[away && reported ? 'debug' : 'error']({ err: error }, `${what}: again in ${pause} ms`);
-      reported = away;
+      const isAway = isDatabaseUnavailable(error) || error instanceof RunnerAway;
+      if (Date.now() - startedAt > pauses.longestMs) pause = pauses.firstMs;
+      if (isAway) pause = Math.min(pause, MAX_AWAY_PAUSE_MS);
+      // An unavailable database or engine is logged as an error only once; any other error each time.
+      const level = isAway && wasAway ? 'debug' : 'error';
+      log[level]({ err: error }, `${what} failed; the next try is in ${pause} ms`);
+      wasAway = isAway;
       await pauseFor(bus, pause, signal);
       pause = Math.min(pause * 2, pauses.longestMs);
     }
@@ -67,7 +72,7 @@ export async function retry<T>(
   return undefined;
 }
 
-/** Or until the database is back, whose absence may be what failed. */
+/** Waits for `ms`, or until the database is available again, because its outage may have caused the failure. */
 async function pauseFor(bus: Bus, ms: number, signal: AbortSignal): Promise<void> {
   const over = AbortSignal.any([signal, AbortSignal.timeout(ms)]);
   for await (const why of bus.wakes('database', over)) if (why === 'wake') return;

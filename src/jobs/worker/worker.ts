@@ -1,110 +1,131 @@
 /**
- * The worker of this server: takes jobs from the queue while it has room, and looks after each until it ends.
- *
- * It is one with its data folder, where its attempts have their places: a server that starts on the same
- * folder is the same worker, and goes on with what the last one left. Stopping leaves jobs running.
- *
- * No attempt holds a slot for ever. While the database is away or the machine is short of something, its steps
- * are repeated. What fails for any other reason fails the job after about a minute. And removing what the runner
- * made takes ten seconds of the slot's time at most; where it fails or takes longer it goes on without the slot. A job
- * that has not begun on a machine that does not answer is queued again after a minute.
+ * The job worker of this server: claims jobs from the queue while it has room, and supervises each attempt until it ends. A
+ * worker is identified by its data folder, which holds the files of its attempts: a server that starts on the same folder is
+ * the same worker and resumes the attempts of the previous process. Stopping the server leaves its jobs running.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import { isDatabaseAway } from '../../platform/database/outage.ts';
-import { kindsOf, type Machine, RunnerAway } from '../../runners/runner.ts';
-import { offersOf, runsImages } from '../worker-capacity.ts';
-import { admit, openPools, type Reservation, type Reservations } from './admission.ts';
-import { giveUp, superviseAttempt } from './attempt.ts';
+import { kindsOf, type Machine } from '../../runners/runner.ts';
+import { capacityOf, runsImages } from '../worker-capacity.ts';
+import { admit, findClaimablePools, type Reservations } from './admission.ts';
 import type { Deps } from './attempt-row.ts';
-import { type Claim, claimJobs, type Locked, openSkipList, type Waiting } from './claim.ts';
-import { loseAttempt, returnToQueue } from './finish.ts';
-import { openPeerWorkers } from './peer-workers.ts';
-import { findLost, heartbeat, nextDue } from './queue.ts';
-import { isPassing, PAUSES, type Pauses, retry } from './retry.ts';
+import { type Claim, claimJobs, createSkipList, type SkipList, type WaitingJob } from './claim.ts';
+import { loseAttempt } from './finish.ts';
+import { HeldAttempts } from './held-attempts.ts';
+import { openPeerWorkers, type PeerWorkers } from './peer-workers.ts';
+import { findLostAttempts, msUntilNextDue, writeHeartbeat } from './queue.ts';
+import { PAUSES, type Pauses, retry } from './retry.ts';
 
-/** A sixth of the silence that others take for death. */
+/** One sixth of the silence after which other workers take this one for dead. */
 const HEARTBEAT_MS = 10_000;
-/** Failures of an attempt, one after the other, that end it: with the pauses between them, about a minute. */
-const MAX_FAILURES = 8;
-/** Of those that pass by themselves: about a quarter of an hour. */
-const MAX_PASSING_FAILURES = 36;
-/** A try that went on for so long had worked, and what failed before it no longer counts. */
-const WORKED_MS = 60_000;
-/** A machine that does not answer for longer is not waited for by what has not begun there; an engine that is upgraded is back. */
+/** After this silence of a machine, its unstarted attempts are queued again. An upgrade of a container engine takes less. */
 const AWAY_MS = 60_000;
-/** Removing takes a slot's time up to this, so that it keeps up with starting. */
-const REMOVAL_MS = 10_000;
+/** Delay before the worker looks again at jobs that another transaction has locked. */
+const LOCKED_RETRY_MS = 500;
+/** Minimum time between two queries for the next delayed job; otherwise each claim would make one. */
+const DUE_QUERY_MS = 250;
+/** How much of the queue one claim reads: a short scan suffices if every job fits; the long one takes about 3 ms. */
+const SHORT_SCAN = 16;
+const LONG_SCAN = { lines: 32, depth: 64 };
 
 export type Worker = AsyncDisposable & {
-  /** How many of its slots are taken. */
+  /** How many of its slots are in use. */
   readonly used: number;
 };
 
-/** What an attempt takes of which machine. */
-type Share = Reservation & { done: Promise<void> };
+type Options = { pauses: Pauses; awayMs: number };
 
-/** Until jobs are looked at again that somebody else has locked. */
-const LOCKED_MS = 500;
-
-/** Between two looks when the next job is due that waits for its time: each claim would ask else. */
-const DUE_MS = 250;
-
-/** How far a claim looks: one that finds room for all, and one after some did not fit, about 3 ms. */
-const SHORT_LOOK = 16;
-const LONG_LOOK = { lines: 32, depth: 64 };
-
-/** Ends what nobody knows of, takes up what was left, and begins to claim. */
+/** Removes orphaned attempts, resumes the attempts of the previous process, then starts claiming jobs. */
 export async function startWorker(
   deps: Deps,
-  { pauses = PAUSES, awayMs = AWAY_MS }: { pauses?: Pauses; awayMs?: number } = {},
+  { pauses = PAUSES, awayMs = AWAY_MS }: Partial<Options> = {},
 ): Promise<Worker> {
-  const { db, bus, runner, log, config, space, metrics } = deps;
-  const { id } = deps.cluster.members;
-  const { jobSlots: slots } = config;
-  const kinds = kindsOf(runner);
-  // What has no slots is offered to nobody.
-  const machinesNow = () => (slots > 0 ? runner.machines : []);
-  const self = {
-    id,
-    runner: runner.name,
-    kinds,
-    get machines() {
-      return slots > 0 ? offersOf(runner) : [];
-    },
-  };
-  const others = openPeerWorkers(deps, id, HEARTBEAT_MS);
-  const stopping = new AbortController();
-  const { signal } = stopping;
-  const repeating = { bus, log, signal, pauses };
-  /** Each holds a slot. */
-  const active = new Map<string, Share>();
-  /** Over, and not yet removed: no slot, but GPUs are another's only when the process is surely gone. */
-  const leaving = new Map<string, Share>();
-  let reservations: Reservations = new Map();
-  /** Nothing waits for room on this worker's machines: more of it is of no use until somebody comes. */
-  let isDrained = false;
-  /** During a claim, freed capacity only sets `hasNewRoom`, because the result of the claim overwrites `isDrained`. */
-  let isClaiming = false;
-  let hasNewRoom = false;
-  /** What a sweep spares; it looks while it goes. */
-  const known = new Set<string>();
-  if (runner.warning) log.warn(runner.warning);
+  const worker = new JobWorker(deps, { pauses, awayMs });
+  await worker.start();
+  return worker;
+}
 
-  for (const machine of machinesNow()) log.info(describeMachine(machine, slots));
+class JobWorker implements Worker {
+  readonly #deps: Deps;
+  readonly #id: string;
+  readonly #slots: number;
+  readonly #kinds: readonly string[];
+  readonly #pauses: Pauses;
+  readonly #peers: PeerWorkers;
+  readonly #attempts: HeldAttempts;
+  readonly #stopping = new AbortController();
+  /** Everything that runs until the server stops. */
+  #background: Promise<unknown>[] = [];
+  #reservations: Reservations = new Map();
+  /** Nothing in the queue waits for this worker's machines, so freed capacity needs no claim until a job arrives. */
+  #isDrained = false;
+  /** During a claim, freed capacity only sets `#hasNewRoom`, because the result of the claim overwrites `#isDrained`. */
+  #isClaiming = false;
+  #hasNewRoom = false;
+  #dueQueriedAt = Number.NEGATIVE_INFINITY;
+  #lastMachines = '';
 
-  const left = await openAttempts();
-  await heartbeat(deps, self);
-  await others.look();
-  for (const { attemptId } of left) known.add(attemptId);
-  const sweeping = removal('what nobody knows of', () => runner.sweep(known));
-  await sweeping.tried;
-  for (const attempt of left) adopt(attempt);
+  constructor(deps: Deps, { pauses, awayMs }: Options) {
+    this.#deps = deps;
+    this.#id = deps.cluster.members.id;
+    this.#slots = deps.config.jobSlots;
+    this.#kinds = kindsOf(deps.runner);
+    this.#pauses = pauses;
+    this.#peers = openPeerWorkers(deps, this.#id, HEARTBEAT_MS);
+    const { signal } = this.#stopping;
+    const onFreed = () => this.#onCapacityFreed();
+    this.#attempts = new HeldAttempts(deps, { pauses, awayMs, signal, onFreed });
+  }
 
-  /** All that this worker holds, by the database. */
-  async function openAttempts(): Promise<Claim[]> {
-    const rows = await db.jobAttempt.findMany({
-      where: { workerId: id, runner: { in: [...kinds] }, endedAt: null },
+  get used(): number {
+    return this.#attempts.slotsUsed;
+  }
+
+  async start(): Promise<void> {
+    const { bus, runner, log } = this.#deps;
+    if (runner.warning) log.warn(runner.warning);
+    for (const machine of this.#machines) log.info(describeMachine(machine, this.#slots));
+
+    const unfinished = await this.#readOpenAttempts();
+    await this.#writeHeartbeat();
+    await this.#peers.refresh();
+    const { known } = this.#attempts;
+    for (const { attemptId } of unfinished) known.add(attemptId);
+    const sweep = this.#attempts.removeWithRetries('orphaned attempts', () => runner.sweep(known));
+    await sweep.tried;
+    for (const attempt of unfinished) this.#attempts.add(attempt);
+
+    const { signal } = this.#stopping;
+    const retrying = { bus, log, signal, pauses: this.#pauses };
+    this.#background = [
+      sweep.done,
+      retry('Claiming jobs', () => this.#claimOnWakes(), retrying),
+      this.#repeat('Cannot write the heartbeat of this worker', () => this.#beat()),
+      // Apart from the heartbeat, because recovery may wait for locked jobs while peers take a silent worker for dead.
+      this.#repeat('Cannot look for lost attempts', () => this.#recoverLostAttempts()),
+    ];
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stopping.abort();
+    await Promise.all(this.#background);
+    await this.#attempts.settled();
+  }
+
+  /** Machines that answer now. A worker without slots has none. */
+  get #machines(): readonly Machine[] {
+    return this.#slots > 0 ? this.#deps.runner.machines : [];
+  }
+
+  /** What the worker advertises to its peers. Machines without slots are not advertised. */
+  get #capacity() {
+    return this.#slots > 0 ? capacityOf(this.#deps.runner) : [];
+  }
+
+  /** The attempts that the database assigns to this worker. */
+  async #readOpenAttempts(): Promise<Claim[]> {
+    const rows = await this.#deps.db.jobAttempt.findMany({
+      where: { workerId: this.#id, runner: { in: [...this.#kinds] }, endedAt: null },
       select: {
         id: true,
         jobId: true,
@@ -121,267 +142,171 @@ export async function startWorker(
     }));
   }
 
-  function adopt({ attemptId, jobId, ...share }: Claim): void {
-    known.add(attemptId);
-    const done = attend({ attemptId, jobId, machine: share.machine })
-      .then((over) => (over ? leave(attemptId, share) : undefined))
-      .finally(() => {
-        active.delete(attemptId);
-        roomAgain();
-      });
-    active.set(attemptId, { ...share, done });
+  /** Only the queue of this worker is woken: its capacity is of no use to other workers. */
+  #onCapacityFreed(): void {
+    if (this.#isClaiming) this.#hasNewRoom = true;
+    else if (!this.#isDrained) this.#deps.bus.notify('queue');
   }
 
-  /** @returns whether the attempt is over; not, when the server stops */
-  async function attend(attempt: Pick<Claim, 'attemptId' | 'jobId' | 'machine'>): Promise<boolean> {
-    const { attemptId, jobId, machine } = attempt;
-    let failures = 0;
-    let awaySince = Number.POSITIVE_INFINITY;
-    const over = await retry(
-      `job ${jobId}`,
-      async () => {
-        const begun = Date.now();
-        try {
-          return await superviseAttempt(deps, { attemptId, jobId }, signal);
-        } catch (error) {
-          if (signal.aborted || isDatabaseAway(error)) throw error;
-          const isThere = machinesNow().some((one) => one.id === machine);
-          const isAway = error instanceof RunnerAway && !isThere;
-          awaySince = isAway ? Math.min(awaySince, Date.now()) : Number.POSITIVE_INFINITY;
-          if (Date.now() - awaySince > awayMs && (await returnToQueue(deps, attempt))) {
-            metrics.attemptEnded('lost');
-            return true;
-          }
-          if (error instanceof RunnerAway) throw error;
-          failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
-          if (failures < (isPassing(error) ? MAX_PASSING_FAILURES : MAX_FAILURES)) throw error;
-          log.error({ err: error, job: jobId }, 'an attempt is given up');
-          return endForGood(attemptId, jobId, error);
-        }
-      },
-      repeating,
-    );
-    return over ?? false;
-  }
-
-  /** @throws Error while the database is away; then the attempt fails once more, and it is tried again */
-  async function endForGood(attemptId: string, jobId: string, cause: unknown): Promise<true> {
+  /** Claims jobs each time the queue is notified, until the server stops. */
+  async #claimOnWakes(): Promise<void> {
+    const { bus } = this.#deps;
+    let timer: NodeJS.Timeout | undefined;
     try {
-      await giveUp(deps, attemptId, cause);
-    } catch (error) {
-      if (isDatabaseAway(error)) throw error;
-      // The next start takes it up again; until then it must not keep others from running.
-      log.error({ err: error, job: jobId }, 'the end of an attempt was not recorded');
-    }
-    return true;
-  }
-
-  /** Settles when there is nothing left of the attempt, or when waiting for that would hold its slot too long. */
-  async function leave(attemptId: string, share: Omit<Share, 'done'>): Promise<void> {
-    const { done, tried } = removal(`attempt ${attemptId}`, () =>
-      runner.remove({ attempt: attemptId }),
-    );
-    const gone = done.then(() => {
-      leaving.delete(attemptId);
-      known.delete(attemptId);
-      roomAgain();
-    });
-    leaving.set(attemptId, { ...share, done: gone });
-    await tried;
-  }
-
-  /** `tried` settles when it is done, has failed once, or has taken ten seconds. */
-  function removal(what: string, remove: () => Promise<void>) {
-    const once = Promise.withResolvers<void>();
-    const done = retry(
-      `removing ${what}`,
-      () => remove().finally(() => once.resolve()),
-      repeating,
-    ).then(() => {});
-    const late = new AbortController();
-    const tried = Promise.race([
-      once.promise,
-      // The server stops, and it is not tried any more.
-      done,
-      delay(REMOVAL_MS, undefined, { signal: late.signal }).catch(() => {}),
-    ]).finally(() => late.abort());
-    return { done, tried };
-  }
-
-  /** Here; elsewhere nobody has more of it. */
-  function roomAgain(): void {
-    if (isClaiming) hasNewRoom = true;
-    else if (!isDrained) bus.notify('queue');
-  }
-
-  /** @returns whether somebody else has locked a job that had its turn: nothing tells when that is over */
-  async function claimAll(): Promise<boolean> {
-    const locked = openSkipList();
-    isDrained = false;
-    isClaiming = true;
-    hasNewRoom = false;
-    try {
-      // A job that begins writes; there is a call when there is space again.
-      if (!space.low) isDrained = await claimWithout(locked);
+      // A claim may have been committed although the database went away before it confirmed the commit.
+      for (const attempt of await this.#readOpenAttempts())
+        if (!this.#attempts.has(attempt.attemptId)) this.#attempts.add(attempt);
+      for await (const _ of bus.wakes('queue', this.#stopping.signal)) {
+        clearTimeout(timer);
+        const isLocked = await this.#claimAll();
+        const dueMs = this.used < this.#slots ? await this.#msUntilDue() : null;
+        // Retries are delayed by at most a minute. Later wakes need no timer: the bus also wakes an idle subscriber.
+        const waitMs = Math.min(
+          dueMs ?? Number.POSITIVE_INFINITY,
+          isLocked ? LOCKED_RETRY_MS : this.#pauses.longestMs,
+        );
+        if (dueMs !== null || isLocked) timer = setTimeout(() => bus.notify('queue'), waitMs + 1);
+      }
     } finally {
-      isClaiming = false;
+      clearTimeout(timer);
     }
-    if (hasNewRoom) roomAgain();
-    return locked.jobs.size > 0;
   }
 
-  /** @returns whether it saw all that waits for this worker's machines, and has it */
-  async function claimWithout(locked: Locked): Promise<boolean> {
-    let hasLooked = false;
-    for (let long = reservations.size > 0; !signal.aborted; ) {
-      const slotsFree = slots - active.size;
-      const held = holdings();
-      const offers = self.machines;
-      const machines = offers.filter(({ away }) => !away);
-      const elsewhere = [...others.machines, ...offers.filter(({ away }) => away)];
-      const pools = openPools({ machines, slots, held });
+  /** @returns whether another transaction has locked a job that was next; no notification tells when it is unlocked */
+  async #claimAll(): Promise<boolean> {
+    const skipList = createSkipList();
+    this.#isDrained = false;
+    this.#isClaiming = true;
+    this.#hasNewRoom = false;
+    try {
+      // A starting job writes to the disk. The queue is notified when there is space again.
+      if (!this.#deps.space.low) this.#isDrained = await this.#claimUntilFull(skipList);
+    } finally {
+      this.#isClaiming = false;
+    }
+    if (this.#hasNewRoom) this.#onCapacityFreed();
+    return skipList.jobs.size > 0;
+  }
+
+  /** @returns whether the queue holds no more jobs for this worker's machines */
+  async #claimUntilFull(skipList: SkipList): Promise<boolean> {
+    const { runner, metrics } = this.#deps;
+    const slots = this.#slots;
+    let hasRefreshedPeers = false;
+    for (let isLong = this.#reservations.size > 0; !this.#stopping.signal.aborted; ) {
+      const slotsFree = slots - this.used;
+      const held = this.#attempts.capacity();
+      const capacity = this.#capacity;
+      const machines = capacity.filter(({ away }) => !away);
+      const elsewhere = [...this.#peers.machines, ...capacity.filter(({ away }) => away)];
+      const pools = findClaimablePools({ machines, slots, held });
       if (slotsFree <= 0 || pools.size === 0) return false;
-      const most = Math.min(slotsFree, SHORT_LOOK);
+      const short = Math.min(slotsFree, SHORT_SCAN);
       let passedOver = false;
-      let mustLook = false;
-      let admitted: readonly Waiting[] = [];
-      const claims = await claimJobs(deps, {
-        workerId: id,
+      let needsPeers = false;
+      let admitted: readonly WaitingJob[] = [];
+      const claims = await claimJobs(this.#deps, {
+        workerId: this.#id,
         runner: runner.name,
         pools,
-        ...(long ? LONG_LOOK : { lines: most, depth: most }),
-        reserved: reservations.values(),
-        without: locked,
-        decide(lines, reserved) {
+        ...(isLong ? LONG_SCAN : { lines: short, depth: short }),
+        reserved: this.#reservations.values(),
+        skip: skipList,
+        decide: (lines, reserved) => {
           const room = { machines, elsewhere, slots, slotsFree, held };
-          const decision = admit<Waiting>({ ...room, lines, reserved });
-          // It would fail them because nobody runs images, and somebody who does may just have come.
+          const decision = admit<WaitingJob>({ ...room, lines, reserved });
+          // Jobs with an image would fail because no worker runs images; a worker that does may have joined just now.
           const hasImages = decision.admitted.some(({ job }) => job.image !== null);
-          mustLook = hasImages && !hasLooked && !runsImages([...machines, ...elsewhere]);
-          if (mustLook) return [];
-          ({ reservations, passedOver } = decision);
+          needsPeers = hasImages && !hasRefreshedPeers && !runsImages([...machines, ...elsewhere]);
+          if (needsPeers) return [];
+          this.#reservations = decision.reservations;
+          passedOver = decision.passedOver;
           admitted = decision.admitted.map(({ job }) => job);
           return decision.admitted;
         },
       });
-      if (mustLook) {
-        await others.look();
-        hasLooked = true;
+      if (needsPeers) {
+        await this.#peers.refresh();
+        hasRefreshedPeers = true;
         continue;
       }
       for (const { region, waited, ...claim } of claims) {
         metrics.jobClaimed({ gpu: claim.gpu, region }, waited);
-        adopt(claim);
+        this.#attempts.add(claim);
       }
       const isLocked = claims.length < admitted.length;
-      if (isLocked) locked.add(admitted, claims);
-      // It saw all that waits in them, and has it: who comes later wakes us.
-      if (!long && !passedOver && admitted.length < most && !isLocked)
-        return locked.jobs.size === 0 && hasAll(pools, openPools({ machines, slots, held: [] }));
+      if (isLocked) skipList.add(admitted, claims);
+      // The scan saw all jobs of these pools and claimed them. A job that arrives later wakes the worker.
+      if (!isLong && !passedOver && admitted.length < short && !isLocked)
+        return (
+          skipList.jobs.size === 0 &&
+          hasAllPools(pools, findClaimablePools({ machines, slots, held: [] }))
+        );
       if (claims.length > 0 || isLocked) continue;
-      if (long || !passedOver) return false;
-      long = true;
+      if (isLong || !passedOver) return false;
+      isLong = true;
     }
     return false;
   }
 
-  /** An attempt that leaves and has its slot still counts as one that has not ended. */
-  function holdings(): Reservation[] {
-    const over = [...leaving].filter(([attemptId]) => !active.has(attemptId));
-    return [...active.values(), ...over.map(([, share]) => ({ ...share, leaving: true }))];
-  }
-
-  let askedAt = Number.NEGATIVE_INFINITY;
-
-  /** Until the queue is to be looked at again for jobs that wait for their time, in ms; null: none does. */
-  async function untilDue(): Promise<number | null> {
-    const early = askedAt + DUE_MS - performance.now();
+  /** Milliseconds until the queue must be checked for delayed jobs; null when none is delayed. */
+  async #msUntilDue(): Promise<number | null> {
+    const early = this.#dueQueriedAt + DUE_QUERY_MS - performance.now();
     if (early > 0) return early;
-    askedAt = performance.now();
-    const models = new Set(machinesNow().flatMap((m) => ['none', ...Object.keys(m.gpus)]));
-    return nextDue(deps, [...models]);
+    this.#dueQueriedAt = performance.now();
+    const models = new Set(this.#machines.flatMap(({ gpus }) => ['none', ...Object.keys(gpus)]));
+    return msUntilNextDue(this.#deps, [...models]);
   }
 
-  const claiming = retry(
-    'the queue',
-    async () => {
-      let due: NodeJS.Timeout | undefined;
-      try {
-        // A claim whose commit was never confirmed, because the database went away, may have been made.
-        for (const attempt of await openAttempts())
-          if (!active.has(attempt.attemptId) && !leaving.has(attempt.attemptId)) adopt(attempt);
-        for await (const _ of bus.wakes('queue', signal)) {
-          clearTimeout(due);
-          const isLocked = await claimAll();
-          const ms = active.size < slots ? await untilDue() : null;
-          // A pause is a minute at most; what an idle waker would notice needs no timer.
-          const soon = Math.min(
-            ms ?? Number.POSITIVE_INFINITY,
-            isLocked ? LOCKED_MS : pauses.longestMs,
-          );
-          if (ms !== null || isLocked) due = setTimeout(() => bus.notify('queue'), soon + 1);
-        }
-      } finally {
-        clearTimeout(due);
-      }
-    },
-    repeating,
-  );
-
-  async function repeat(what: string, work: () => Promise<void>): Promise<void> {
+  async #repeat(failure: string, work: () => Promise<void>): Promise<void> {
+    const { signal } = this.#stopping;
     while (!signal.aborted) {
       await delay(HEARTBEAT_MS, undefined, { signal }).catch(() => {});
       if (signal.aborted) return;
-      await work().catch((error) => log.error({ err: error }, what));
+      await work().catch((error) => this.#deps.log.error({ err: error }, failure));
     }
   }
 
-  let before = '';
-  const beating = repeat('no heartbeat', async () => {
-    await heartbeat(deps, self);
-    const there = machinesNow()
-      .map((machine) => machine.id)
-      .join();
-    // One that is back has room.
-    if (there !== before) bus.notify('queue');
-    before = there;
-    // What was left to one that is gone is looked at again.
-    if (await others.look()) bus.notify('queue');
-  });
+  #writeHeartbeat(): Promise<void> {
+    const { runner } = this.#deps;
+    const machines = this.#capacity;
+    return writeHeartbeat(this.#deps, {
+      ...{ id: this.#id, runner: runner.name, kinds: this.#kinds, machines },
+    });
+  }
 
-  // By itself, because it waits for jobs that others may have locked, and others take silence for death.
-  const recovering = repeat('lost attempts were not looked for', async () => {
-    for (const lost of await findLost(deps, self))
-      await loseAttempt(deps, lost).then(
+  async #beat(): Promise<void> {
+    const { bus } = this.#deps;
+    await this.#writeHeartbeat();
+    const machines = this.#machines.map(({ id }) => id).join();
+    // A machine that answers again has room for jobs.
+    if (machines !== this.#lastMachines) bus.notify('queue');
+    this.#lastMachines = machines;
+    // Jobs that were left to a peer are considered again when that peer is gone.
+    if (await this.#peers.refresh()) bus.notify('queue');
+  }
+
+  async #recoverLostAttempts(): Promise<void> {
+    const { log, metrics } = this.#deps;
+    for (const lost of await findLostAttempts(this.#deps, { id: this.#id, kinds: this.#kinds }))
+      await loseAttempt(this.#deps, lost).then(
         (isLost) => isLost && metrics.attemptEnded('lost'),
-        // It is found again at the next look, and keeps no other from being recovered.
-        (error) => log.warn({ err: error, job: lost.jobId }, 'a lost attempt is still held'),
+        // The next search finds the attempt again, and other lost attempts need not wait for it.
+        (error) => log.warn({ err: error, job: lost.jobId }, 'Cannot end a lost attempt yet'),
       );
-  });
-
-  return {
-    get used() {
-      return active.size;
-    },
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await Promise.all([claiming, beating, recovering, sweeping.done]);
-      await Promise.all([...active.values()].map(({ done }) => done));
-      await Promise.all([...leaving.values()].map(({ done }) => done));
-    },
-  };
+  }
 }
 
-function hasAll(pools: ReadonlyMap<string, number>, all: ReadonlyMap<string, number>): boolean {
+function hasAllPools(pools: ReadonlyMap<string, number>, all: ReadonlyMap<string, number>) {
   return [...all].every(([model, count]) => pools.get(model) === count);
 }
 
-/** For the operator, at the start: what jobs have, and what becomes of those that ask for more. */
+/** For the log at startup: what jobs get of a machine, and what happens to jobs that ask for more. */
 function describeMachine({ id, cpus, memoryBytes, gpus }: Machine, slots: number): string {
   const memory = `${(memoryBytes / 2 ** 30).toFixed(1)} GB`;
   const models = Object.entries(gpus).map(([model, count]) => `, ${count} × ${model}`);
   return (
-    `Jobs have ${cpus} vCPUs, ${memory}${models.join('')} of the machine "${id}"; ` +
-    `those that ask for more get that, and up to ${slots} of them share it`
+    `Machine "${id}" has ${cpus} vCPUs, ${memory}${models.join('')} for jobs. ` +
+    `Jobs that ask for more get all of it, shared by up to ${slots} jobs`
   );
 }

@@ -1,20 +1,20 @@
 /**
- * Reads that several ask for at once. Those who ask for the same before the read has begun share it; one who comes after
- * that gets a read of its own, because it may look for a change that the other does not see.
+ * Coalesces concurrent reads: callers that ask for the same key before the read has started share it. A later caller starts
+ * a new read, because it may look for a change that the running read does not see.
  */
 export type Coalesced<T> = (key: string, read: () => Promise<T>) => Promise<T>;
 
-/** A read begins when all that arrived together has been looked at. */
+/** Reads start after the current turn of the event loop. */
 export function coalesce<T>(): Coalesced<T> {
-  const asked = new Map<string, Promise<T>>();
+  const pending = new Map<string, Promise<T>>();
   return (key, read) => {
-    const known = asked.get(key);
-    if (known) return known;
+    const running = pending.get(key);
+    if (running) return running;
     const reading = new Promise(setImmediate).then(() => {
-      asked.delete(key);
+      pending.delete(key);
       return read();
     });
-    asked.set(key, reading);
+    pending.set(key, reading);
     return reading;
   };
 }

@@ -1,61 +1,64 @@
 /**
- * The embedded PostgreSQL in the data folder, spoken to over a Unix socket: started, adopted from a server
- * that was killed (by its pid file), and started again whenever it ends under us. Who owns the data folder is
- * decided by a lock in the database (`session.ts`), which dies with its holder.
+ * The embedded PostgreSQL in the data folder, reached over a Unix socket. It is started, or adopted from a Loam that was
+ * killed (by its pid file), and restarted whenever it ends. A lock in the database (`session.ts`) decides which Loam owns
+ * the data folder; the lock ends with its holder.
  */
+import { randomUUID } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import {
-  type ClusterPath,
-  initialise,
+  type ClusterPaths,
+  initCluster,
   isAlive,
-  lastComplaint,
-  launch,
-  preparePlace,
+  lastLogError,
+  prepareCluster,
   runningPostmaster,
   SUPERUSER,
   socketDirectory,
+  startPostmaster,
   stopPostmaster,
 } from './postmaster.ts';
 
-/** What `pg` and Prisma's adapter need to connect. */
+/** Connection parameters for `pg` and Prisma's adapter. */
 export type DatabaseTarget = { connectionString: string } | SocketTarget;
-type SocketTarget = { host: string; user: string; database: string };
+type SocketTarget = { host: string; user: string; database: string; application_name?: string };
 
-export type EmbeddedPostgres = {
+type EmbeddedPostgres = {
   target: SocketTarget;
   /**
-   * Says that the data folder is ours: the server is started again from now on whenever it ends, and `stop`
-   * ends it also when it was adopted. Without it `stop` ends only one that was started here.
+   * To be called when this Loam owns the data folder: from now on PostgreSQL is restarted whenever it ends, and `stop` also
+   * ends an adopted PostgreSQL. Before, `stop` only ends a PostgreSQL that was started here.
    */
-  own(log: Logger): void;
-  /** Says that the folder is another's now: the server is left alone as long as it serves that one. */
-  disown(): void;
+  takeOwnership(log: Logger): void;
+  /** To be called when another Loam owns the folder: PostgreSQL is left running for that Loam. */
+  releaseOwnership(): void;
   stop(): Promise<void>;
 };
 
-/** A postmaster that runs and yet answers nobody is given up after this; one that recovers is waited for. */
+/** Limit for a running postmaster that does not answer. Crash recovery may take longer. */
 const START_TIMEOUT_MS = 30_000;
-/** How soon its end is noticed: one `kill(pid, 0)` each time. */
+/** Interval of checks whether it still runs, each a `kill(pid, 0)`. */
 const WATCH_MS = 250;
-/** Before it is started again: doubling while starts fail, and from the beginning once it has lasted. */
+/** Pause before a restart: doubles while starts fail, and is reset after a run of `STABLE_MS`. */
 const FIRST_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5_000;
-const LASTED_MS = 30_000;
+const STABLE_MS = 30_000;
 
 const STARTING_UP = '57P03';
+/** Tells connections of this process from those of another Loam: one that we have closed may be listed for a while. */
+const OWN_CONNECTION = `loam ${randomUUID()}`;
 
 /**
- * Starts, or adopts, the server of `dir` and makes the database `loam` in it.
- * @throws ConfigError when PostgreSQL does not come up; the message ends with what its log says.
+ * Starts or adopts the PostgreSQL of `dir` and creates the database `loam` in it.
+ * @throws ConfigError if PostgreSQL does not start; the message ends with the reason from its log
  */
 export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
-  const place = await preparePlace(dir);
-  const { cluster, socketDir } = place;
-  let started: number | undefined;
-  let owned = false;
+  const paths = await prepareCluster(dir);
+  const { cluster, socketDir } = paths;
+  let startedPid: number | undefined;
+  let isOwner = false;
   const stopping = new AbortController();
   let watching = Promise.resolve();
 
@@ -64,60 +67,70 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
     await watching;
     const pid = await runningPostmaster(cluster);
     if (pid === undefined) return;
-    // Started here, it may serve another Loam by now, which then holds the folder's lock.
-    if (owned || (pid === started && !(await servesOthers(socketDir)))) await stopPostmaster(pid);
+    // Another Loam may use a PostgreSQL that was started here; that Loam then holds the folder's lock.
+    if (isOwner || (pid === startedPid && !(await hasOtherClients(socketDir))))
+      await stopPostmaster(pid);
   };
   try {
     let pid = await runningPostmaster(cluster);
     if (pid === undefined) {
-      await initialise(place);
-      pid = started = await launch(place);
+      await initCluster(paths);
+      pid = startedPid = await startPostmaster(paths);
     }
-    await untilItAccepts(place, pid);
+    await waitUntilReady(paths, pid);
   } catch (error) {
     await stop();
-    const said = (error as Error).message.split('\n')[0];
-    throw new ConfigError(`LOAM_DATA_DIR: the embedded PostgreSQL did not start: ${said}`);
+    const reason = (error as Error).message.split('\n')[0];
+    throw new ConfigError(`LOAM_DATA_DIR: the embedded PostgreSQL did not start: ${reason}`);
   }
   return {
-    target: targetIn(dir),
-    own(log) {
-      owned = true;
-      watching = keepRunning(place, log, stopping.signal);
+    target: socketTarget(dir),
+    takeOwnership(log) {
+      isOwner = true;
+      watching = restartWhenEnded(paths, log, stopping.signal);
     },
-    disown() {
-      owned = false;
+    releaseOwnership() {
+      isOwner = false;
       stopping.abort();
     },
     stop,
   };
 }
 
-/** Where the server of `dir` is reached, if it runs. */
-export function targetIn(dir: string): SocketTarget {
-  return { host: socketDirectory(dir), user: SUPERUSER, database: 'loam' };
+/** Address of the PostgreSQL of `dir`, whether it runs or not. */
+export function socketTarget(dir: string): SocketTarget {
+  return {
+    host: socketDirectory(dir),
+    user: SUPERUSER,
+    database: 'loam',
+    application_name: OWN_CONNECTION,
+  };
 }
 
-/** Starts the server again whenever it has ended, until `stopping` aborts. Never rejects. */
-async function keepRunning(place: ClusterPath, log: Logger, stopping: AbortSignal): Promise<void> {
+/** Restarts PostgreSQL whenever it has ended, until `stopping` aborts. Never rejects. */
+async function restartWhenEnded(
+  paths: ClusterPaths,
+  log: Logger,
+  stopping: AbortSignal,
+): Promise<void> {
   const sleep = (ms: number) => delay(ms, undefined, { signal: stopping }).catch(() => {});
   let pause = FIRST_PAUSE_MS;
   for (;;) {
-    const pid = await runningPostmaster(place.cluster);
+    const pid = await runningPostmaster(paths.cluster);
     if (pid !== undefined) {
       const since = Date.now();
       while (!stopping.aborted && isAlive(pid)) await sleep(WATCH_MS);
-      if (Date.now() - since > LASTED_MS) pause = FIRST_PAUSE_MS;
+      if (Date.now() - since > STABLE_MS) pause = FIRST_PAUSE_MS;
     }
     if (stopping.aborted) return;
-    log.error({ pause }, 'the embedded PostgreSQL has ended: it is started again');
+    log.error({ pause }, 'the embedded PostgreSQL has ended; restarting it');
     await sleep(pause);
     if (stopping.aborted) return;
     pause = Math.min(pause * 2, MAX_PAUSE_MS);
     try {
-      // A cluster is never made here: without its folder there is nothing to go on with.
-      await untilItAccepts(place, await launch(place), stopping);
-      log.warn('the embedded PostgreSQL runs again');
+      // A missing cluster is not created again: without its folder the data is lost.
+      await waitUntilReady(paths, await startPostmaster(paths), stopping);
+      log.warn('the embedded PostgreSQL was restarted');
     } catch (error) {
       if (!stopping.aborted) log.error({ err: error }, 'the embedded PostgreSQL did not start');
     }
@@ -125,11 +138,11 @@ async function keepRunning(place: ClusterPath, log: Logger, stopping: AbortSigna
 }
 
 /**
- * Waits for the postmaster `pid` and makes the database, unless it is there.
- * @throws Error when it ends, or answers nobody for too long.
+ * Waits until the postmaster `pid` accepts connections, and creates the database if it does not exist.
+ * @throws Error if the postmaster ends or does not answer in time
  */
-async function untilItAccepts(
-  place: ClusterPath,
+async function waitUntilReady(
+  paths: ClusterPaths,
   pid: number,
   stopping?: AbortSignal,
 ): Promise<void> {
@@ -137,20 +150,20 @@ async function untilItAccepts(
   let deadline = Date.now() + START_TIMEOUT_MS;
   for (;;) {
     try {
-      return await withClient(place.socketDir, async (client) => {
+      return await withClient(paths.socketDir, async (client) => {
         const { rowCount } = await client.query(`select from pg_database where datname = 'loam'`);
         if (!rowCount) await client.query('create database loam');
       });
     } catch (error) {
       stopping?.throwIfAborted();
-      // Recovery after a crash takes as long as there is log to replay.
+      // Crash recovery takes as long as there is log to replay.
       if ((error as { code?: string }).code === STARTING_UP)
         deadline = Date.now() + START_TIMEOUT_MS;
       if (Date.now() > deadline) throw error;
       if (!isAlive(postmaster)) {
-        // Of two that start at once on one cluster, the second ends.
-        const other = await runningPostmaster(place.cluster);
-        if (other === undefined) throw new Error(await lastComplaint(place));
+        // If two postmasters start on one cluster at the same time, the second ends.
+        const other = await runningPostmaster(paths.cluster);
+        if (other === undefined) throw new Error(await lastLogError(paths));
         postmaster = other;
       }
       await delay(25);
@@ -158,11 +171,11 @@ async function untilItAccepts(
   }
 }
 
-async function servesOthers(socketDir: string): Promise<boolean> {
+async function hasOtherClients(socketDir: string): Promise<boolean> {
   const others = `select from pg_stat_activity
-    where backend_type = 'client backend' and pid <> pg_backend_pid()`;
+    where backend_type = 'client backend' and pid <> pg_backend_pid() and application_name <> $1`;
   return withClient(socketDir, async (client) =>
-    Boolean((await client.query(others)).rowCount),
+    Boolean((await client.query(others, [OWN_CONNECTION])).rowCount),
   ).catch(() => false);
 }
 
@@ -171,10 +184,10 @@ async function withClient<T>(host: string, use: (client: pg.Client) => Promise<T
     host,
     user: SUPERUSER,
     database: 'postgres',
-    // A postmaster that is suspended lets clients wait for ever.
+    // A suspended postmaster accepts connections and never answers.
     connectionTimeoutMillis: START_TIMEOUT_MS,
   });
-  // When it breaks, the query under way fails; an `error` without a listener would end the process.
+  // If the connection breaks, its running query fails; an `error` event without a listener would end the process.
   client.on('error', () => {});
   try {
     await client.connect();

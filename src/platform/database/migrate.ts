@@ -1,16 +1,15 @@
 /**
- * Applies `prisma/migrations` at start, with `pg` alone, and keeps Prisma's own record of it:
- * the same table, columns and checksums, so `prisma migrate deploy` stays possible.
+ * Applies `prisma/migrations` at startup with `pg` alone, and keeps Prisma's own record of migrations (the same table,
+ * columns and checksums), so `prisma migrate deploy` still works.
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import pg from 'pg';
+import { MIGRATION_LOCK } from '../../base/advisory-locks.ts';
 import { ConfigError } from '../../base/config/config.ts';
 import type { DatabaseTarget } from './embedded.ts';
 
-/** Prisma Migrate's own advisory lock: whichever of us comes second waits. */
-const MIGRATION_LOCK = 72707369;
 const FOLDER = join(import.meta.dirname, '../../../prisma/migrations');
 
 type Applied = {
@@ -21,17 +20,17 @@ type Applied = {
 };
 
 /**
- * Brings the database to this version's schema; each migration is one transaction with its record.
- * @throws ConfigError when one was edited after it was applied, failed before, or is unknown to this version.
+ * Migrates the database to the schema of this version. Each migration is one transaction together with its record.
+ * @throws ConfigError if a migration was edited after it was applied, has failed before, or is unknown to this version
  */
 export async function migrate(target: DatabaseTarget): Promise<string[]> {
   const client = new pg.Client(target);
-  // When it breaks, the query under way fails; an `error` without a listener would end the process.
+  // If the connection breaks, its running query fails; an `error` event without a listener would end the process.
   client.on('error', () => {});
   await client.connect();
   try {
     await client.query('select pg_advisory_lock($1)', [MIGRATION_LOCK]);
-    await client.query(RECORD);
+    await client.query(CREATE_RECORD_TABLE);
     const { rows } = await client.query<Applied>(
       'select * from _prisma_migrations order by started_at',
     );
@@ -66,12 +65,18 @@ function planMigrations(migrations: Migration[], applied: Applied[]): Migration[
     const migration = known.get(name);
     if (!migration)
       throw new ConfigError(
-        `The database has the migration ${name}, unknown to this version of Loam: start the newer one.`,
+        name < (migrations[0]?.name ?? '')
+          ? `The database has the migration ${name}, which is part of ${migrations[0]?.name} now. Run npm run migrate:baseline once (docs/operations.md, "Upgrade").`
+          : `The database has the migration ${name}, which this version of Loam does not know. Start the newer version.`,
       );
     if (!row.finished_at)
-      throw new ConfigError(`The migration ${name} failed before and must be resolved by hand.`);
+      throw new ConfigError(
+        `The migration ${name} failed earlier. Resolve it by hand with prisma migrate resolve.`,
+      );
     if (row.checksum !== migration.checksum)
-      throw new ConfigError(`The migration ${name} was edited after it was applied.`);
+      throw new ConfigError(
+        `The migration ${name} was edited after it was applied. Restore its original file.`,
+      );
     done.add(name);
   }
   return migrations.filter((m) => !done.has(m.name));
@@ -93,7 +98,7 @@ async function apply(client: pg.Client, { name, sql, checksum }: Migration): Pro
   }
 }
 
-const RECORD = `
+const CREATE_RECORD_TABLE = `
   create table if not exists _prisma_migrations (
     id varchar(36) primary key,
     checksum varchar(64) not null,

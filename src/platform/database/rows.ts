@@ -1,79 +1,81 @@
 /**
- * Rows in the form of a Prisma `select`, read by one prepared statement through pg.
+ * Reads rows in the form of a Prisma `select` by one prepared statement with `pg`.
  *
- * What requests ask for most goes through here: of the CPU of a REST read of one row, Prisma's client took a quarter. It
- * knows columns, relations to one row, and what a model describes by hand. Whatever else a `select` has, Prisma reads:
- * `statement` then says null.
+ * The most frequent reads use it: Prisma's client took a quarter of the CPU of a REST read of one row. It supports columns,
+ * relations to one row, and fields with SQL of their own. For any other `select`, `statement` returns null and the caller
+ * uses Prisma.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { getDatamodel } from '../../../prisma/generated/pothos.ts';
-import { columnOf } from './keyset.ts';
-import { type Runs, statementNames } from './statement.ts';
+import { toColumnName } from './keyset.ts';
+import { type Queryable, statementNames } from './statement.ts';
 
-/** How a model is read. In SQL its rows are called `r`, and those of a relation as `alias` says. */
-export type RowSource = {
+/** How a model is read. In SQL its row is called `r`, the row of a relation as `alias` says. */
+type RowSource = {
   model: Prisma.ModelName;
-  /** Behind `from`: the table with what is joined to it. */
+  /** SQL after `from`: the table and its joins. */
   from: string;
-  /** Relations to one row. Of one that may be absent, the `id` shows whether it is there. */
+  /** Relations to one row. An optional relation is absent if its `id` is null. */
   relations?: Record<
     string,
-    { model: Prisma.ModelName; alias: string; optional?: boolean } & Handmade
+    { model: Prisma.ModelName; alias: string; optional?: boolean } & CustomFields
   >;
-} & Handmade;
+} & CustomFields;
 
-/** Fields that are no columns: a `select` of just this form is read by this SQL. */
-type Handmade = { handmade?: Record<string, { select: object; sql: string; read?: Read }> };
+/** Fields that are not columns. A `select` of exactly this form is read by this SQL. */
+type CustomFields = {
+  customFields?: Record<string, { select: object; sql: string; read?: Read }>;
+};
 
-export type RowStatement<Row = object> = {
-  /** The rows, in the statement's order. */
-  read(on: Runs, values: unknown[]): Promise<Row[]>;
+type RowStatement<Row = object> = {
+  /** Returns the rows in the order of the statement. */
+  read(on: Queryable, values: unknown[]): Promise<Row[]>;
 };
 
 type Read = (value: never) => unknown;
-/** `at`: where the value goes in the row, for example `['namespace', 'name']`. */
+/** `at`: path of the value in the row, such as `['namespace', 'name']`. */
 type Column = { at: readonly [string] | readonly [string, string]; sql: string; read?: Read };
 
-/** What of a row is read, for statements by hand: SQL after `select`, and the row out of its values. */
+/** Columns for a hand-written statement: SQL after `select`, and the conversion of its values to a row. */
 export type RowColumns = { sql: string; toRow(values: readonly unknown[]): object };
 
-export type Rows = {
-  /** Behind `from`, for the columns: the row is `r`. */
+export type RowReader = {
+  /** SQL after `from` that these columns need; the row is `r`. */
   from: string;
-  /** As of `statement`, for a statement by hand that calls the row `r`. */
+  /** Columns for a hand-written statement in which the row is `r`; null if Prisma must read this `select`. */
   columns(select: object): RowColumns | null;
   /**
-   * @param columns further columns, always the same
-   * @param ending SQL behind `from`; it is not made of what users give, because each text is prepared and kept
+   * @param columns additional columns, always the same for an `ending`
+   * @param ending SQL after `from`. It must not contain user input, because each text is prepared and kept
    * @returns null when Prisma must read this `select`
    */
   statement(select: object, columns: object, ending: string): RowStatement | null;
 };
 
-/** A server sees few forms of `select`; clients that make up ever new ones get statements without a name. */
+/** A server uses few forms of `select`. If clients invent more, their statements get no name. */
 const MAX_STATEMENTS = 300;
 
-export function rowsOf(source: RowSource): Rows {
-  const statement = remembered((select: object, columns: object, ending: string) => {
-    const read = readColumns(source, { ...columns, ...select });
-    return read && prepare(read, `select ${read.sql} from ${source.from} ${ending}`);
+export function createRowReader(source: RowSource): RowReader {
+  const statement = cacheBySelect((select: object, columns: object, ending: string) => {
+    const compiled = compileColumns(source, { ...columns, ...select });
+    return compiled && prepare(compiled, `select ${compiled.sql} from ${source.from} ${ending}`);
   });
-  const columns = remembered((select: object) => readColumns(source, select));
+  const columns = cacheBySelect((select: object) => compileColumns(source, select));
   return { from: source.from, columns: (select) => columns(select, {}, ''), statement };
 }
 
-/** What `make` made of a `select`, which is always the same for the same ending. */
-function remembered<T>(make: (select: object, columns: object, ending: string) => T) {
-  /** A stored operation has its `select` once, and then no text has to be made to find what was made of it. */
+/** Caches the result of `make` by `select` and `ending`. */
+function cacheBySelect<T>(make: (select: object, columns: object, ending: string) => T) {
+  /** A stored operation always has the same `select` object, so the text need not be built for a lookup. */
   const bySelect = new WeakMap<object, Map<string, T>>();
   const byText = new LRUCache<string, { made: T }>({ max: MAX_STATEMENTS });
   return (select: object, columns: object, ending: string): T => {
     const endings = bySelect.get(select) ?? new Map<string, T>();
-    const found = endings.get(ending);
-    if (found !== undefined) return found;
+    const cached = endings.get(ending);
+    if (cached !== undefined) return cached;
     const text = `${JSON.stringify(select)} ${ending}`;
     const { made } = byText.get(text) ?? { made: make(select, columns, ending) };
     byText.set(text, { made });
@@ -83,7 +85,7 @@ function remembered<T>(make: (select: object, columns: object, ending: string) =
 }
 
 function prepare(columns: RowColumns, text: string): RowStatement {
-  const name = nameOf(text);
+  const name = statementNameFor(text);
   return {
     async read(on, values) {
       return (await readValues(on, { name, text }, values)).map(columns.toRow);
@@ -91,9 +93,9 @@ function prepare(columns: RowColumns, text: string): RowStatement {
   };
 }
 
-/** The rows as lists of values in the order of the columns. Without a name the statement is planned for its values. */
+/** The rows as arrays in column order. Without a name, the statement is planned for its values. */
 export async function readValues(
-  on: Runs,
+  on: Queryable,
   { name, text }: { name: string | undefined; text: string },
   values: unknown[],
 ): Promise<unknown[][]> {
@@ -101,17 +103,17 @@ export async function readValues(
   return (await on.query(query)).rows as unknown[][];
 }
 
-/** For statements with what clients select. */
-export const nameOf = statementNames('rows.', MAX_STATEMENTS);
+/** Names of statements whose columns clients select. */
+export const statementNameFor = statementNames('rows.', MAX_STATEMENTS);
 
-/** Where a row says with which `select` it was read, so that nobody asks for what it has. */
+/** Key under which a row stores the `select` it was read with, so that nothing is read twice. */
 export const SELECTED: unique symbol = Symbol('select');
 
 type Row = Record<string | symbol, unknown>;
 
-/** Null for a `select` with anything that is not known here. */
-function readColumns(source: RowSource, select: object): RowColumns | null {
-  const columns = columnsOf(source, select);
+/** Null if the `select` has a field that is not supported. */
+function compileColumns(source: RowSource, select: object): RowColumns | null {
+  const columns = listColumns(source, select);
   if (!columns) return null;
   const relations = Object.entries(source.relations ?? {});
   const optional = relations.flatMap(([field, { optional }]) => (optional ? field : []));
@@ -132,31 +134,31 @@ function toRow(
     const { at, read } = columns[i] as Column;
     const value = values[i];
     const [field, inner] = at;
-    const shown = read && value !== null ? read(value as never) : value;
-    if (inner === undefined) row[field] = shown;
+    const converted = read && value !== null ? read(value as never) : value;
+    if (inner === undefined) row[field] = converted;
     else {
       row[field] ??= {};
-      (row[field] as Row)[inner] = shown;
+      (row[field] as Row)[inner] = converted;
     }
   }
   for (const field of optional) if ((row[field] as Row | undefined)?.id === null) row[field] = null;
   return row;
 }
 
-function columnsOf(source: RowSource, select: object): Column[] | null {
+function listColumns(source: RowSource, select: object): Column[] | null {
   const columns: Column[] = [];
   for (const [field, selected] of Object.entries(select)) {
     const relation = source.relations?.[field];
     if (!relation) {
-      const column = columnFor(source, 'r', [field], field, selected);
+      const column = findColumn(source, 'r', [field], field, selected);
       if (!column) return null;
       columns.push(column);
       continue;
     }
     if (typeof selected !== 'object' || Object.keys(selected).join() !== 'select') return null;
     const inner = relation.optional ? { id: true, ...selected.select } : selected.select;
-    for (const [name, it] of Object.entries(inner)) {
-      const column = columnFor(relation, relation.alias, [field, name], name, it);
+    for (const [name, selectedInner] of Object.entries(inner)) {
+      const column = findColumn(relation, relation.alias, [field, name], name, selectedInner);
       if (!column) return null;
       columns.push(column);
     }
@@ -164,31 +166,35 @@ function columnsOf(source: RowSource, select: object): Column[] | null {
   return columns;
 }
 
-function columnFor(
-  { model, handmade }: { model: Prisma.ModelName } & Handmade,
+function findColumn(
+  { model, customFields: handmade }: { model: Prisma.ModelName } & CustomFields,
   alias: string,
   at: Column['at'],
   field: string,
   selected: unknown,
 ): Column | null {
-  const byHand = handmade?.[field];
-  if (byHand && isDeepStrictEqual(byHand.select, selected))
-    return { at, sql: byHand.sql, read: byHand.read };
-  const read = selected === true ? readerOf(model, field) : null;
+  const custom = handmade?.[field];
+  if (custom && isDeepStrictEqual(custom.select, selected))
+    return { at, sql: custom.sql, read: custom.read };
+  const read = selected === true ? findConverter(model, field) : null;
   return (
-    read && { at, sql: `${alias}.${columnOf(field)}`, read: read === AS_IT_IS ? undefined : read }
+    read && {
+      at,
+      sql: `${alias}.${toColumnName(field)}`,
+      read: read === unchanged ? undefined : read,
+    }
   );
 }
 
-const AS_IT_IS: Read = (value) => value;
+const unchanged: Read = (value) => value;
 
-/** From pg's form of a value to Prisma's; null for what is no column that is read here. */
-function readerOf(model: Prisma.ModelName, name: string): Read | null {
+/** Converts pg's form of a value to Prisma's; null for fields that are not read here. */
+function findConverter(model: Prisma.ModelName, name: string): Read | null {
   const field = models[model]?.fields.find((one) => one.name === name);
   if (!field || field.kind === 'object' || (field.isList && field.type !== 'String')) return null;
   if (field.type === 'BigInt') return (value: string) => BigInt(value);
   if (field.type === 'Decimal') return (value: string) => new Prisma.Decimal(value);
-  return field.type === 'Bytes' ? null : AS_IT_IS;
+  return field.type === 'Bytes' ? null : unchanged;
 }
 
 type Field = { name: string; kind: string; type: string; isList: boolean };

@@ -1,14 +1,14 @@
-/** Hand-written statements: in a transaction of Prisma's or of a connection, or each by itself on the pool. */
+/** Hand-written statements: in a transaction of Prisma or of a connection, or alone on the pool. */
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 
-/** What one statement with its values can be given to. */
-export type Runs = { query(query: pg.QueryConfig): Promise<{ rows: unknown[] }> };
-export type Transaction = Prisma.TransactionClient | Runs;
+/** Runs one statement: a pool, a connection or a pipeline. */
+export type Queryable = { query(query: pg.QueryConfig): Promise<{ rows: unknown[] }> };
+export type Transaction = Prisma.TransactionClient | Queryable;
 
 /**
- * Names under which PostgreSQL keeps statements for the life of a connection. Undefined for those beyond `most`: they are
- * planned at each request.
+ * Returns names under which PostgreSQL keeps prepared statements for the life of a connection. Undefined after `most` names:
+ * such statements are planned for each execution.
  */
 export function statementNames(prefix: string, most: number): (text: string) => string | undefined {
   const names = new Map<string, string>();
@@ -21,12 +21,12 @@ export function statementNames(prefix: string, most: number): (text: string) => 
   };
 }
 
-/** Of texts that stand in this program. What clients select has names of its own (`rows.ts`), so that it takes none of these. */
+/** For statements whose text is in the code. Statements with a `select` of a client have separate names (`rows.ts`). */
 const nameOf = statementNames('loam-tx-', 200);
 
 /**
- * @returns the rows as the driver gives them: Prisma gives large numbers as `bigint` and exact ones as `Decimal`, a
- * connection both as text
+ * @returns the rows as the driver returns them: Prisma returns bigint columns as `bigint` and numeric columns as `Decimal`,
+ * a connection both as text
  */
 export async function runStatement<R extends object>(
   tx: Transaction,
@@ -39,28 +39,28 @@ export async function runStatement<R extends object>(
 }
 
 /**
- * Runs the statements of `work` on a pipelined connection, each without waiting for the answer to the one before. If one
- * fails, PostgreSQL ignores those after it, so nothing is committed. `work` receives no rows.
+ * Sends the statements of `work` without waiting for each answer. If one fails, PostgreSQL skips the statements after it,
+ * so nothing is committed. `work` receives no rows.
  * @throws the error of the first statement that failed
  */
 export async function pipeline<T>(
   client: pg.PoolClient,
-  work: (tx: Runs) => Promise<T>,
+  work: (tx: Queryable) => Promise<T>,
 ): Promise<T> {
   const sent: Promise<unknown>[] = [];
-  const asked = work({
+  const working = work({
     async query(query) {
       sent.push(client.query(query));
       return { rows: [] };
     },
   });
-  const [done] = await Promise.allSettled([asked]);
-  for (const end of [...(await Promise.allSettled(sent)), done])
+  const [result] = await Promise.allSettled([working]);
+  for (const end of [...(await Promise.allSettled(sent)), result])
     if (end.status === 'rejected') throw end.reason;
-  return asked;
+  return working;
 }
 
-/** Begins a transaction in the round trip of its first statement. `begin`: with what is set for it. */
+/** Begins a transaction in the same round trip as its first statement. `begin` may include settings. */
 export async function beginPipeline<R extends object>(
   client: pg.PoolClient,
   text: string,
@@ -71,15 +71,15 @@ export async function beginPipeline<R extends object>(
   return rows;
 }
 
-/** A statement out of several parts, each `name as (…)`, and the values of its parameters. */
-export type Parts = {
+/** An SQL statement that is built from common table expressions (`name as (…)`), with its parameters. */
+export type StatementParts = {
   parts: string[];
   values: unknown[];
-  /** @returns how the statement calls the value. `type`: where that does not follow from its place. */
+  /** @returns the placeholder of the value. `type`: needed where PostgreSQL cannot infer the type */
   parameter(value: unknown, type?: string): string;
 };
 
-export function openParts(): Parts {
+export function createStatementParts(): StatementParts {
   const values: unknown[] = [];
   const parameter = (value: unknown, type?: string) => {
     const name = `$${values.push(value)}`;

@@ -1,102 +1,105 @@
 /**
- * Transactions that are asked for at the same moment, carried out as one: the database is woken twice for all of them, and
- * waits for the disk once. What would have to wait for another transaction is carried out by itself, and soon holds nobody up.
+ * Runs transactions that are requested at the same moment as one transaction: the database process wakes up twice for the
+ * whole batch and flushes to disk once. Requests that would wait for a lock of another transaction are run alone.
  */
-import { setImmediate as nextTurn } from 'node:timers/promises';
-import { isDatabaseAway, isLostRace, isStillLocked } from './outage.ts';
+import { setImmediate as nextTick } from 'node:timers/promises';
+import { isDatabaseUnavailable, isLockTimeout, isRolledBackByConflict } from './outage.ts';
 
-/** Groups that are carried out at the same time. While so many are, what is asked for waits, and is of the next group. */
-const MOST_GROUPS = 4;
-/** Of those by themselves: fewer than there are connections, which others need too. */
-const MOST_ALONE = 8;
-/** What has been locked for so long is given up. */
-const PATIENCE_MS = 120_000;
+/** Batches that run at the same time. Further requests wait and form the next batch. */
+const MAX_BATCHES = 4;
+/** Requests that run alone at the same time; fewer than the pool has connections, because other code needs some. */
+const MAX_ALONE = 8;
+/** A request whose rows stay locked for longer fails. */
+const LOCK_TIMEOUT_MS = 120_000;
 
-/** The answer for what a group has left out, because it would have had to wait. */
+/** Result for a request that the batch left out, because it would have had to wait for a lock. */
 export const RUN_ALONE = Symbol('by itself');
 
-type Ways<T, R> = {
-  /** Does what a group asks for in one transaction, without waiting long for others. @returns an answer for each, in their order */
-  together(asked: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
+type Runners<T, R> = {
+  /** Runs the requests in one transaction without long lock waits. @returns a result for each, in order */
+  runTogether(input: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
   /**
-   * Of those that a group has left out, and of all whose group failed, so that none fails for another. Does not wait long for
-   * others either: it fails with `lock_timeout`, and is called again.
+   * Runs one request that a batch left out, or whose batch failed, so that no request fails because of another. It must not
+   * wait long for locks either: it fails with `lock_timeout` and is called again.
    */
-  alone(asked: T): Promise<R>;
+  runAlone(input: T): Promise<R>;
 };
 
-type Waiting<T, R> = PromiseWithResolvers<R> & { asked: T; since: number };
+type Request<T, R> = PromiseWithResolvers<R> & { input: T; since: number };
 
 /**
- * @param most of one group
- * @returns what one asks with; it fails as `alone` does, and as the group does while the database is away, because then
- *   nobody knows what has been done
+ * @param most maximum number of requests in a batch
+ * @returns a function that runs a request. It fails like `alone`, and with the error of the batch while the database is
+ *   unavailable, because then it is unknown whether the batch was committed
  */
-export function batchTransactions<T, R>({ together, alone }: Ways<T, R>, most: number) {
-  const waiting: Waiting<T, R>[] = [];
-  const byThemselves: Waiting<T, R>[] = [];
-  /** Those that were still locked. They go behind the others, most of which only shared a group with one that was. */
-  const locked: Waiting<T, R>[] = [];
-  let groups = 0;
-  let alones = 0;
-  let isBeginning = false;
+export function batchTransactions<T, R>(
+  { runTogether: together, runAlone: alone }: Runners<T, R>,
+  maxSize: number,
+) {
+  const waiting: Request<T, R>[] = [];
+  const queueAlone: Request<T, R>[] = [];
+  /** Requests that met a lock. They are retried last: most of the others only shared a batch with a locked request. */
+  const locked: Request<T, R>[] = [];
+  let runningBatches = 0;
+  let runningAlone = 0;
+  let isCollecting = false;
 
-  async function begin(): Promise<void> {
-    groups++;
-    isBeginning = true;
-    // What comes in the same turn of the event loop belongs together.
-    await nextTurn();
-    isBeginning = false;
+  async function runBatches(): Promise<void> {
+    runningBatches++;
+    isCollecting = true;
+    // Requests of the same turn of the event loop form one batch.
+    await nextTick();
+    isCollecting = false;
     while (waiting.length > 0) {
-      const group = waiting.splice(0, most);
-      beginAnother();
-      await answer(group);
+      const batch = waiting.splice(0, maxSize);
+      startIfNeeded();
+      await settleBatch(batch);
     }
-    groups--;
+    runningBatches--;
   }
 
-  function beginAnother(): void {
-    if (waiting.length > 0 && groups < MOST_GROUPS && !isBeginning) void begin();
+  function startIfNeeded(): void {
+    if (waiting.length > 0 && runningBatches < MAX_BATCHES && !isCollecting) void runBatches();
   }
 
-  async function answer(group: readonly Waiting<T, R>[]): Promise<void> {
+  async function settleBatch(batch: readonly Request<T, R>[]): Promise<void> {
     try {
-      const answers = await together(group.map(({ asked }) => asked));
-      for (const [place, one] of group.entries()) {
-        const answered = answers[place] as R | typeof RUN_ALONE;
-        if (answered === RUN_ALONE) void answerAlone(one);
-        else one.resolve(answered);
+      const results = await together(batch.map(({ input }) => input));
+      for (const [index, request] of batch.entries()) {
+        const result = results[index] as R | typeof RUN_ALONE;
+        if (result === RUN_ALONE) void retryAlone(request);
+        else request.resolve(result);
       }
     } catch (error) {
-      for (const one of group)
-        if (isDatabaseAway(error) && !isLostRace(error)) one.reject(error);
-        else void answerAlone(one);
+      for (const request of batch)
+        if (isDatabaseUnavailable(error) && !isRolledBackByConflict(error)) request.reject(error);
+        else void retryAlone(request);
     }
   }
 
-  /** However often that takes: it is none of the groups. */
-  async function answerAlone(one: Waiting<T, R>): Promise<void> {
-    byThemselves.push(one);
-    if (alones >= MOST_ALONE) return;
-    alones++;
+  /** Retries without limit of attempts; does not count as a batch. */
+  async function retryAlone(request: Request<T, R>): Promise<void> {
+    queueAlone.push(request);
+    if (runningAlone >= MAX_ALONE) return;
+    runningAlone++;
     for (let next = nextAlone(); next; next = nextAlone())
       try {
-        next.resolve(await alone(next.asked));
+        next.resolve(await alone(next.input));
       } catch (error) {
-        if (isStillLocked(error) && Date.now() - next.since < PATIENCE_MS) locked.push(next);
+        if (isLockTimeout(error) && Date.now() - next.since < LOCK_TIMEOUT_MS) locked.push(next);
         else next.reject(error);
       }
-    alones--;
+    runningAlone--;
   }
 
-  function nextAlone(): Waiting<T, R> | undefined {
-    return byThemselves.shift() ?? locked.shift();
+  function nextAlone(): Request<T, R> | undefined {
+    return queueAlone.shift() ?? locked.shift();
   }
 
-  return (asked: T): Promise<R> => {
-    const one = { asked, since: Date.now(), ...Promise.withResolvers<R>() };
-    waiting.push(one);
-    beginAnother();
-    return one.promise;
+  return (input: T): Promise<R> => {
+    const request = { input, since: Date.now(), ...Promise.withResolvers<R>() };
+    waiting.push(request);
+    startIfNeeded();
+    return request.promise;
   };
 }

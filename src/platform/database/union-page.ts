@@ -1,81 +1,81 @@
 /**
- * Pages of a list whose rows lie in several parts of a table, such as the jobs of all namespaces of a user.
+ * Pages of a list whose rows are in several parts of a table, such as the jobs of all namespaces of a user.
  *
- * An index has the rows of one part in order, and of several it has not: to sort a million rows for a page of twenty
- * took a second. So of each part only a page is read, and the pages are merged. What it costs grows with the number of
- * parts, and neither with the rows nor with the depth of the page.
+ * An index has the rows of one part in order, but not the rows of several parts: sorting a million rows for a page of twenty
+ * took a second. So one page of each part is read and the pages are merged. The cost grows with the number of parts, not
+ * with the number of rows or the depth of the page.
  */
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import { columnOf, pageSql, type Sorting, toSlice } from './keyset.ts';
-import { type Counted, totalSql } from './list-counts.ts';
-import { type Item, inPlaceOf, type Slice, type SliceRequest } from './paging.ts';
-import { nameOf, type RowColumns, type Rows, readValues } from './rows.ts';
+import { buildPageSql, type Sorting, toColumnName, toCursorPage } from './keyset.ts';
+import { buildTotalSql, type CountedList } from './list-counts.ts';
+import { type CursorPage, type CursorPageRequest, type PageItem, replaceNode } from './paging.ts';
+import { type RowColumns, type RowReader, readValues, statementNameFor } from './rows.ts';
 
-/** A column by whose values the table is in parts: as `n.id` the condition can name the value of the part. */
-export type Part = { alias: string; column: string; type: string; values: readonly string[] };
+/** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
+export type TablePart = { alias: string; column: string; type: string; values: readonly string[] };
 
-type Merged = {
-  /** The table, which the condition calls `r`. */
+type UnionPageQuery = {
+  /** The table, called `r` in conditions. */
   from: string;
-  /** Each row lies in one of all combinations of their values. */
-  parts: readonly Part[];
+  /** The list has the rows of all combinations of these values. */
+  parts: readonly TablePart[];
   where: Prisma.Sql;
-  /** Whether more is left out than what the viewer may not see: the planner then has to know of what. */
+  /** Whether the condition excludes more than rows that the viewer must not see. Then the planner must know the values. */
   isFiltered: boolean;
-  /** How the condition is said of the counts of these namespaces; null: the rows are counted. */
-  counted: (Counted & { namespaceIds: readonly string[] }) | null;
+  /** The same condition on `list_counts` of these namespaces; null: rows are counted. */
+  counted: (CountedList & { namespaceIds: readonly string[] }) | null;
   select: object;
 };
 
-/** `prisma` reads what `rows` does not know. */
-export type Table = {
+/** `prisma` reads a `select` that `rows` does not support. */
+export type PagedTable = {
   pool: pg.Pool;
-  rows: Rows;
+  rows: RowReader;
   prisma: { findMany(query: object): PromiseLike<object[]> };
 };
 
-/** @throws AppError 400 for `first` out of range, and for what is no cursor of this list */
+/** @throws AppError 400 if `first` is out of range or the cursor is invalid */
 export async function unionPage<Row>(
-  { pool, rows, prisma }: Table,
+  { pool, rows, prisma }: PagedTable,
   sorting: Sorting,
-  range: SliceRequest,
-  { from, parts, where, isFiltered, counted, select }: Merged,
-): Promise<Slice<Row>> {
+  range: CursorPageRequest,
+  { from, parts, where, isFiltered, counted, select }: UnionPageQuery,
+): Promise<CursorPage<Row>> {
   const { sql, join, raw } = Prisma;
-  const page = pageSql(sorting, range);
-  const sources = join(parts.map(sourceOf), ' cross join ');
+  const page = buildPageSql(sorting, range);
+  const sources = join(parts.map(partSource), ' cross join ');
   const isOfPart = join(
     parts.map(({ alias, column }) => raw(`r.${column} = ${alias}.id`)),
     ' and ',
   );
-  const named = page.columns.map((name) => `r.${columnOf(name)} as "${name}"`).join(', ');
+  const named = page.columns.map((name) => `r.${toColumnName(name)} as "${name}"`).join(', ');
   const branches = page.branches.map(
-    ({ where: beyond, orderBy }) => sql`
+    ({ where: afterCursor, orderBy }) => sql`
       (select ${raw(named)} from ${raw(from)} r
-        where ${isOfPart} and ${where} and ${beyond} order by ${orderBy} limit ${raw(String(page.take))})`,
+        where ${isOfPart} and ${where} and ${afterCursor} order by ${orderBy} limit ${raw(String(page.take))})`,
   );
-  const sum = counted && totalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
+  const sum = counted && buildTotalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
   const columns = rows.columns(select);
-  const read = columns ?? (rows.columns(ID) as RowColumns);
-  // The rows are read for the page alone, by their ids.
+  const reader = columns ?? (rows.columns(ID) as RowColumns);
+  // Whole rows are read only for the page, by their ids.
   const { text, values } = sql`
     select ${raw(page.columns.map((name) => `p."${name}"`).join(', '))},
-        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(read.sql)}
+        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(reader.sql)}
       from (select p.* from ${sources} cross join lateral (${join(branches, ' union all ')}) p
         order by ${page.orderRead} limit ${raw(String(page.take))}) p
       join (${raw(rows.from)}) on r.id = p.id
       order by ${page.orderRead}`;
-  const isPlain = !isFiltered && parts.every((part) => part.values.length === 1);
-  const name = isPlain ? nameOf(text) : undefined;
-  const answer = await readValues(pool, { name, text }, values);
-  const width = page.columns.length;
-  const found = answer.map((row) => {
-    const found: Found = { node: read.toRow(row.slice(width + 1)) };
-    for (const [at, column] of page.columns.entries()) found[column] = row[at];
-    return found;
+  const isReusable = !isFiltered && parts.every((part) => part.values.length === 1);
+  const name = isReusable ? statementNameFor(text) : undefined;
+  const resultRows = await readValues(pool, { name, text }, values);
+  const cursorWidth = page.columns.length;
+  const foundRows = resultRows.map((row) => {
+    const foundRow: FoundRow = { node: reader.toRow(row.slice(cursorWidth + 1)) };
+    for (const [at, column] of page.columns.entries()) foundRow[column] = row[at];
+    return foundRow;
   });
-  const total = sum && answer[0]?.[width];
+  const total = sum && resultRows[0]?.[cursorWidth];
   const count = async () => {
     const counting =
       sum ??
@@ -85,37 +85,54 @@ export async function unionPage<Row>(
     const counts = await pool.query<{ total: string }>(counting.text, counting.values);
     return Number(counts.rows[0]?.total ?? 0);
   };
-  const slice = toSlice(sorting, range, found, total == null ? count : () => Number(total));
-  const items = slice.items.map((item) => inPlaceOf(item, item.node.node as Row));
-  return { ...slice, items: columns ? items : await readWhole(prisma, items, select) };
+  const slice = toCursorPage(
+    sorting,
+    range,
+    foundRows,
+    total == null ? count : () => Number(total),
+  );
+  const items = slice.items.map((item) => replaceNode(item, item.node.node as Row));
+  return { ...slice, items: columns ? items : await readWithPrisma(prisma, items, select) };
 }
 
-/** A row, and under their names the columns of which its cursor is made. */
-type Found = Record<string, unknown> & { node: object };
+/** A row, and the columns of its cursor under their names. */
+type FoundRow = Record<string, unknown> & { node: object };
 
 const ID = { id: true };
 
-/** What Prisma alone reads, in the same order. One that was deleted since is left out. */
-async function readWhole<Row>(
-  prisma: Table['prisma'],
-  items: readonly Item<Row>[],
+async function readWithPrisma<Row>(
+  prisma: PagedTable['prisma'],
+  items: readonly PageItem<Row>[],
   select: object,
-): Promise<Item<Row>[]> {
+): Promise<PageItem<Row>[]> {
   const idOf = (row: Row) => (row as { id: string }).id;
-  const whole = await prisma.findMany({
-    where: { id: { in: items.map(({ node }) => idOf(node)) } },
-    select: { ...select, id: true },
-    relationLoadStrategy: 'join',
-  });
-  const byId = new Map(whole.map((row) => [idOf(row as Row), row as Row]));
+  const byId = await readByIds(
+    prisma,
+    items.map(({ node }) => idOf(node)),
+    select,
+  );
   return items.flatMap((item) => {
     const row = byId.get(idOf(item.node));
-    return row ? [inPlaceOf(item, row)] : [];
+    return row ? [replaceNode(item, row as Row)] : [];
   });
 }
 
-/** A single value is given as a constant, so that the planner knows how frequent it is. */
-function sourceOf({ alias, type, values }: Part): Prisma.Sql {
+/** Reads the rows of a page with Prisma. Rows that were deleted meanwhile are missing. */
+export async function readByIds(
+  prisma: PagedTable['prisma'],
+  ids: readonly string[],
+  select: object,
+): Promise<Map<string, object>> {
+  const rows = await prisma.findMany({
+    where: { id: { in: [...ids] } },
+    select: { ...select, id: true },
+    relationLoadStrategy: 'join',
+  });
+  return new Map(rows.map((row) => [(row as { id: string }).id, row]));
+}
+
+/** A single value is a constant, so that the planner knows its frequency. */
+function partSource({ alias, type, values }: TablePart): Prisma.Sql {
   const { sql, raw } = Prisma;
   if (values.length === 1) return sql`(select ${values[0]}::${raw(type)} as id) ${raw(alias)}`;
   return sql`unnest(${[...values]}::${raw(type)}[]) ${raw(alias)}(id)`;

@@ -1,9 +1,9 @@
-/** Wakes the readers of tables in this process when a notification of the database names their topic. */
+/** Wakes readers of tables in this process when a database notification names their topic. */
 
 /**
- * What a reader can wait for: the events of a namespace, of one job or repository, or all of them; a job's journal;
- * the queue; the deliveries of webhooks that are due, and all those of one webhook; what comes to a list that
- * subscribers share (`tail.ts`). A reader of `database` is woken only when the connection to it was made again.
+ * Topics that a reader can wait for: events of a namespace, of one job or repository, or all events; the log of a job; the
+ * job queue; due deliveries of webhooks, and all deliveries of one webhook; new items of a list that subscribers share
+ * (`tail.ts`). Readers of `database` are woken only when the database connection was restored.
  */
 export type Topic =
   | `namespace:${string}`
@@ -17,12 +17,12 @@ export type Topic =
   | 'servers'
   | 'database';
 
-/** One notification serves all readers of an event: each costs the writing transaction a statement. */
+/** One notification for all readers of an event, because each notification costs the writing transaction a statement. */
 export function eventNotification(namespaceId: string, subject: string) {
   return `event:${namespaceId}:${subject}` as const;
 }
 
-/** What is sent with NOTIFY. */
+/** Payload of NOTIFY. */
 export type Notification = Topic | ReturnType<typeof eventNotification>;
 
 function topicsOf(notification: string): string[] {
@@ -32,18 +32,18 @@ function topicsOf(notification: string): string[] {
     : [notification];
 }
 
-/** The readers that wait in this process, by topic. */
+/** The waiting readers of this process, by topic. */
 export class Bus {
   readonly #waiting = new Map<string, Set<() => void>>();
 
   readonly #closing = new AbortController();
 
-  /** Ends all readers, so that a server that stops does not wait for those who follow something. */
+  /** Ends all readers, so that a stopping server does not wait for subscriptions. */
   close(): void {
     this.#closing.abort();
   }
 
-  /** Aborts when the server stops, and readers end. */
+  /** Aborts when the server stops. */
   get closing(): AbortSignal {
     return this.#closing.signal;
   }
@@ -53,23 +53,22 @@ export class Bus {
     return this.#closing.signal.aborted;
   }
 
-  /** How many readers there are, of all topics: tests see here whether one was left behind. */
+  /** Number of readers of all topics; tests check it for leaks. */
   get waiters(): number {
     return this.#waiting.values().reduce((sum, set) => sum + set.size, 0);
   }
 
-  /** Takes a notification in; null wakes every reader, because some may have been missed. */
+  /** Delivers a notification; null wakes every reader, because notifications may have been missed. */
   notify = (notification: string | null): void => {
     const topics = notification === null ? this.#waiting.keys() : topicsOf(notification);
-    for (const topic of topics) for (const call of this.#waiting.get(topic) ?? []) call();
+    for (const topic of topics) for (const wakeUp of this.#waiting.get(topic) ?? []) wakeUp();
   };
-
   /**
-   * Yields `'start'` at once, `'wake'` after a notification named one of the topics, and `'idle'` after `idleMs`
-   * without one; a function is asked for it each time. Notifications that come while the reader is busy become one.
-   * Ends when `reader` aborts, or the bus is closed.
+   * Yields `'start'` at once, `'wake'` after a notification of one of the topics, and `'idle'` after `idleMs` without one
+   * (a function is called for each wait). Notifications that arrive while the reader is busy are coalesced. Ends when
+   * `reader` aborts or the bus is closed.
    *
-   * The reader reads its table after each, so what was written before the first yield is not missed.
+   * The reader reads its table after each yield, so nothing that was written before the first yield is missed.
    */
   async *wakes(
     topics: Topic | readonly Topic[],
@@ -78,41 +77,41 @@ export class Bus {
   ): AsyncGenerator<'start' | 'wake' | 'idle'> {
     const signal = AbortSignal.any([reader, this.#closing.signal]);
     let pending = false;
-    let call = () => {
+    let wakeUp = () => {
       pending = true;
     };
-    const ring = () => call();
+    const onNotification = () => wakeUp();
     for (const topic of [topics].flat())
-      this.#waiting.set(topic, (this.#waiting.get(topic) ?? new Set()).add(ring));
-    signal.addEventListener('abort', ring);
+      this.#waiting.set(topic, (this.#waiting.get(topic) ?? new Set()).add(onNotification));
+    signal.addEventListener('abort', onNotification);
     try {
       yield 'start';
       while (!signal.aborted) {
-        const why = pending ? 'wake' : await silence();
+        const why = pending ? 'wake' : await waitForWake();
         pending = false;
         if (!signal.aborted) yield why;
       }
     } finally {
-      signal.removeEventListener('abort', ring);
+      signal.removeEventListener('abort', onNotification);
       for (const topic of [topics].flat()) {
         const set = this.#waiting.get(topic);
-        set?.delete(ring);
+        set?.delete(onNotification);
         if (set?.size === 0) this.#waiting.delete(topic);
       }
     }
 
-    function silence(): Promise<'wake' | 'idle'> {
+    function waitForWake(): Promise<'wake' | 'idle'> {
       return new Promise((resolve) => {
         const settle = (why: 'wake' | 'idle') => {
           clearTimeout(timer);
-          call = () => {
+          wakeUp = () => {
             pending = true;
           };
           resolve(why);
         };
         const ms = typeof idleMs === 'number' ? idleMs : idleMs();
         const timer = setTimeout(settle, ms, 'idle' as const);
-        call = () => settle('wake');
+        wakeUp = () => settle('wake');
       });
     }
   }

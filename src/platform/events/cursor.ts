@@ -1,4 +1,4 @@
-/** Where a reader of events stands: after the event with this (xid, seq), in the order that `read.ts` argues. */
+/** The position of an event reader: after the event with this (xid, seq), in the order that `read.ts` explains. */
 
 import { invalid } from '../../base/errors.ts';
 import type { Db } from '../database/client.ts';
@@ -6,7 +6,7 @@ import type { Db } from '../database/client.ts';
 export type Cursor = {
   xid: string;
   seq: bigint;
-  /** Of a reader that began "now": what was visible then, and so is not to be shown. */
+  /** Set for a reader that started "now": transactions that were visible then are not shown. */
   snapshot?: string;
 };
 
@@ -16,7 +16,7 @@ export function isAfter(one: Cursor, other: Cursor): boolean {
   return difference > 0n || (difference === 0n && one.seq > other.seq);
 }
 
-/** Whether a reader that began "now" is not to see the event of this place, as `pg_visible_in_snapshot` has it. */
+/** Whether a reader that started "now" must not see the event, by the rules of `pg_visible_in_snapshot`. */
 export function isInSnapshot({ xid }: Cursor, { snapshot }: Cursor): boolean {
   if (!snapshot) return false;
   const [xmin = '', xmax = '', open = ''] = snapshot.split(':');
@@ -25,44 +25,44 @@ export function isInSnapshot({ xid }: Cursor, { snapshot }: Cursor): boolean {
   return id < BigInt(xmax) && !open.split(',').includes(xid);
 }
 
-/** As a reader stores it: `<xid>:<seq>`. */
-export function placeText({ xid, seq }: Cursor): string {
+/** Stored form of a cursor: `<xid>:<seq>`. */
+export function formatCursor({ xid, seq }: Cursor): string {
   return `${xid}:${seq}`;
 }
 
-/** @throws Error for what `placeText` did not make */
-export function placeOf(text: string): Cursor {
+/** @throws Error if `text` is not the result of `formatCursor` */
+export function parseCursor(text: string): Cursor {
   const [, xid, seq] = /^(\d+):(\d+)$/.exec(text) ?? [];
-  if (xid === undefined || seq === undefined) throw new Error(`${text} is no place of an event`);
+  if (xid === undefined || seq === undefined) throw new Error(`"${text}" is not an event cursor`);
   return { xid, seq: BigInt(seq) };
 }
 
 /**
- * For a new reader of all events that is to begin with what happens from now on, and keeps its place. It is that of
- * an event, kept or removed, because new events come after those in whichever cluster the database is restored into.
+ * The stored cursor for a new reader of all events that starts now. It is the position of an existing or removed event,
+ * because events that are written after a restore into another cluster come after those.
  */
-export async function placeNow({ db }: { db: Db }): Promise<string> {
+export async function currentCursor({ db }: { db: Db }): Promise<string> {
   const [last] = await db.$queryRaw<Cursor[]>`
     select xid::text as xid, seq from events where xid < (select event_horizon())
     order by events.xid desc, seq desc limit 1`;
-  return placeText(last ?? (await beforeOldest(db)));
+  return formatCursor(last ?? (await beforeOldest(db)));
 }
 
 /**
  * @param after the `seq` of an event; 0: before the oldest event that is kept; null: now
- * @throws AppError 400 when it is the number of no event
+ * @throws AppError 400 if `after` is not the number of an event
  */
 export async function cursorAfter({ db }: { db: Db }, after: number | null): Promise<Cursor> {
   if (after === 0) return beforeOldest(db);
   if (after === null) return now(db);
-  const place = await cursorOfEvent({ db }, after);
-  if (place === 'removed') throw tooOld();
-  if (place === null) throw noEvent();
-  return place;
+  const cursor = await findCursor({ db }, after);
+  if (cursor === 'removed') throw cursorTooOld();
+  if (cursor === null) throw noEvent();
+  return cursor;
 }
 
-/** By its `seq`. `'removed'`: it was, by age, and with it all before it; null: that is the number of no event. */
-export async function cursorOfEvent(
+/** Finds an event by `seq`. `'removed'`: it expired, and all events before it; null: the number was never used. */
+export async function findCursor(
   { db }: { db: Db },
   seq: number,
 ): Promise<Cursor | 'removed' | null> {
@@ -77,23 +77,23 @@ export async function cursorOfEvent(
 function noEvent() {
   return invalid(
     'after',
-    'is the cursor of no event; leave it out to begin with what happens from now on',
+    'is not the cursor of an event; omit it to start with events from now on',
   );
 }
 
-export function tooOld() {
+export function cursorTooOld() {
   return invalid(
     'after',
-    'is older than the events that are kept, and some after it are gone: begin with 0 for the oldest, or leave it out to begin now',
+    'is older than the retained events, and events after it have been removed; use 0 to start with the oldest event, or omit it to start now',
   );
 }
 
-/** Behind everything that was removed. */
+/** After all removed events. */
 async function beforeOldest(db: Db): Promise<Cursor> {
-  const [place] = await db.$queryRaw<Cursor[]>`
+  const [cursor] = await db.$queryRaw<Cursor[]>`
     select removed_xid::text as xid, removed_seq as seq from event_clock`;
-  if (!place) throw new Error('event_clock has no row');
-  return place;
+  if (!cursor) throw new Error('event_clock has no row');
+  return cursor;
 }
 
 async function now(db: Db): Promise<Cursor> {
@@ -102,6 +102,6 @@ async function now(db: Db): Promise<Cursor> {
     from event_clock`;
   if (!row) throw new Error('event_clock has no row');
   const { xid, seq, snapshot, ahead } = row;
-  // "xmin:xmax:xid,xid": compared with xids of events, so counted as they are.
+  // "xmin:xmax:xid,xid" is compared with xids of events, so its ids get the same offset.
   return { xid, seq, snapshot: snapshot.replace(/\d+/g, (id) => `${BigInt(id) + ahead}`) };
 }

@@ -1,9 +1,9 @@
 /**
- * Writing events, and waking their readers.
+ * Writes events and wakes their readers.
  *
- * A state change writes its event in its own transaction (`publish`), so neither exists without the other.
- * Readers keep a cursor and read the table (`read.ts`); NOTIFY only says when to look again, so a notification that
- * is lost delays a reader by one idle period, and no event is lost.
+ * A state change writes its event in its own transaction (`publish`), so neither exists without the other. Readers keep a
+ * cursor and read the table (`read.ts`). NOTIFY only tells them to look again, so a lost notification delays a reader by
+ * one idle period and loses no event.
  */
 
 import type pg from 'pg';
@@ -12,19 +12,19 @@ import { newId } from '../../base/ids.ts';
 import type { Logger } from '../../base/log.ts';
 import { eventNotification, type Notification } from './bus.ts';
 
-/** Every transition of a job, and what happens to repositories. Webhooks send some of them under other names. */
+/** Every transition of a job, and changes of repositories. Webhooks send some of them under other names. */
 export type EventType =
   | `job.${'queued' | 'running' | 'succeeded' | 'failed' | 'cancelled' | 'timed_out' | 'deleted'}`
   | `repository.${'created' | 'renamed' | 'transferred' | 'updated' | 'pushed' | 'deleted'}`;
 
-export type NewEvent = {
-  /** Chosen beforehand by a writer that may try twice: the second is refused, as ids are unique. Default: a new one. */
+type NewEvent = {
+  /** Set by a writer that may retry: ids are unique, so the second attempt is refused. Default: a new id. */
   id?: string;
   type: EventType;
   namespaceId: string;
-  /** The id of the job or repository. */
+  /** Id of the job or repository. */
   subject: string;
-  /** The subject at that moment, whole, so that readers load nothing; under 20 kB, never a secret or a job's `env`. */
+  /** The whole subject at that moment, so that readers load nothing; below 20 kB, without secrets and the job's `env`. */
   data: Prisma.InputJsonObject;
 };
 
@@ -33,15 +33,18 @@ type Tx = Pick<Prisma.TransactionClient, 'event' | '$executeRaw'>;
 /** Writes the event and wakes its readers when the transaction commits. */
 export async function publish(tx: Tx, event: NewEvent): Promise<void> {
   await tx.event.create({ data: { id: newId('evt'), ...event }, select: { seq: true } });
-  await wake(tx, eventNotification(event.namespaceId, event.subject));
+  await notifyReaders(tx, eventNotification(event.namespaceId, event.subject));
 }
 
 /** Wakes the readers of a topic, on every server, when the transaction commits. */
-export async function wake(tx: Pick<Tx, '$executeRaw'>, what: Notification): Promise<void> {
+export async function notifyReaders(
+  tx: Pick<Tx, '$executeRaw'>,
+  what: Notification,
+): Promise<void> {
   await tx.$executeRaw`select pg_notify('loam', ${what})`;
 }
 
-/** For how long events are kept. */
+/** Events that are deleted in one batch. */
 const BATCH = 1_000;
 
 /**
@@ -70,21 +73,20 @@ export async function removeOldEvents({ pool }: { pool: pg.Pool }, days: number)
   return old.length === BATCH;
 }
 
-/* The order of events, in a database that was moved to another cluster. */
+/* The order of events after a restore into another cluster. */
 
 /**
- * Makes new events come after all that are there or were removed, in a database that was restored into another
- * cluster, so that the places that readers have stored stay right. To be called before a server writes its first
- * event; several servers may call it at once.
+ * After a restore into another cluster, makes new events come after all existing and removed events, so that stored cursors
+ * stay valid. Must be called before a server writes its first event; several servers may call it at the same time.
  */
-export async function goOnAfterRestored({
+export async function advanceClockAfterRestore({
   pool,
   log,
 }: {
   pool: pg.Pool;
   log: Logger;
 }): Promise<void> {
-  // No event that was written in this cluster has an xid that is still to come.
+  // The condition is false if this cluster wrote the events: their xids are below its next xid.
   const { rows } = await pool.query<{ ahead: string }>(
     `update event_clock set ahead = last.xid + 1
      from (
@@ -97,17 +99,17 @@ export async function goOnAfterRestored({
   if (rows[0])
     log.warn(
       rows[0],
-      'the database was restored into another cluster: its events go on from there',
+      'the database was restored into another cluster; new events continue after the restored events',
     );
 }
 
 /* How far readers of all events are behind. */
 
 /**
- * Of each reader that keeps its place (`event_readers`): the age in seconds of the oldest event that it has not
- * passed, 0 when there is none. One look into the index a reader, however far it is behind.
+ * For each reader with a stored cursor (`event_readers`): the age in seconds of the oldest event that it has not passed, or
+ * 0. One index lookup for each reader, however far it is behind.
  */
-export async function outboxLag({
+export async function measureOutboxLag({
   pool,
 }: {
   pool: pg.Pool;

@@ -1,42 +1,52 @@
 /**
- * Reading the outbox: events in an order that never changes under a reader.
+ * Reads the outbox: events in an order that never changes for a reader.
  *
- * `seq` alone is no cursor. Transactions commit in another order than they took their numbers, so a reader
- * that remembers 7 can miss a 6 that commits later. Events are therefore read in the order of (xid, seq), and
- * only those whose transaction is older than every one still open: nothing can appear before them any more.
- * Of one job's events the order is that of its changes, because a change takes its xid after the row's lock.
+ * `seq` alone is not a cursor. Transactions commit in another order than they took their numbers, so a reader that remembers
+ * 7 can miss a 6 that commits later. Events are therefore read in the order of (xid, seq), and only those whose transaction
+ * is older than every open transaction: no event can appear before them any more. The events of one job have the order of
+ * its changes, because a change takes its xid after the row lock.
  *
- * In a database that was restored into another cluster (`pg_restore`), the events that came with it have xids which
- * that cluster may reach in years. So xids are counted from a start that is set then (`event_clock`, `clock.ts`).
+ * After a restore into another cluster (`pg_restore`), the restored events have xids that the cluster may reach only in
+ * years. So xids are counted from an offset that is set then (`event_clock`, `outbox.ts`).
  *
- * An open transaction, of whatever database of the cluster, holds the events after it back until it ends.
+ * An open transaction in any database of the cluster holds back the events after it until it ends.
  *
- * Every read walks one index from the reader's place on, so it costs the same however many events are kept.
+ * Every read scans one index from the reader's cursor on, so its cost does not depend on the number of events.
  */
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
+import { AppError, invalid } from '../../base/errors.ts';
 import type { Db } from '../database/client.ts';
-import { untilAnswered } from '../database/outage.ts';
+import { retryWhileUnavailable } from '../database/outage.ts';
 import type { Bus } from './bus.ts';
-import { cursorAfter, placeOf, placeText } from './cursor.ts';
-import { eventsWhere, type OutboxEvent, type Query, readPages } from './pages.ts';
+import { cursorAfter, cursorTooOld, formatCursor, parseCursor } from './cursor.ts';
+import {
+  type EventQuery,
+  EventsRemoved,
+  followPages,
+  type OutboxEvent,
+  selectEvents,
+} from './pages.ts';
 import { joinTail } from './tail.ts';
 
 export { EventsRemoved, type OutboxEvent } from './pages.ts';
 
-export type OutboxQuery = {
-  /** Whose events, or where the subject belongs now. */
+type OutboxQuery = {
+  /** Namespaces to which the subjects belong now. */
   namespaceIds: readonly string[];
-  /** All events of this job or repository, and no others, also after it was given to another namespace. */
+  /** Only the events of this job or repository, even after it was transferred to another namespace. */
   subject?: string;
-  /** Only types that begin like this. */
+  /** Only types with this prefix. */
   prefix: string;
-  /** The `seq` of the last event that was seen; 0: from the first that is kept; null: from now on. */
+  /** The `seq` of the last seen event; 0: from the oldest event that is kept; null: from now on. */
   after: number | null;
 };
 
-/** Some events, and the place of the last of them. What they hold is read where it is needed: it may be 20 kB each. */
-export type EventPage = { events: Omit<OutboxEvent, 'data'>[]; place: string };
+/** Events without their data, which may be 20 kB each, and the stored cursor of the last one. */
+export type EventPage = {
+  events: Omit<OutboxEvent, 'data'>[];
+  cursor: string;
+};
 
 /** Rows of a page. */
 const PAGE = { followed: 100, all: 1_000 };
@@ -46,11 +56,11 @@ const WITHOUT_DATA = Prisma.sql`seq, xid, id, type, namespace_id, subject, null:
 type Deps = { db: Db; pool: pg.Pool; bus: Bus };
 
 /**
- * Ends when `signal` aborts or the server stops. While the database is away it waits, and goes on where it stood.
- * Those who follow the same share what comes (`tail.ts`).
- * @throws AppError 400 when `after` is the number of no event; EventsRemoved
+ * Ends when `signal` aborts or the server stops. Waits while the database is unavailable and continues at its cursor.
+ * Readers with the same query share one reader of new events (`tail.ts`).
+ * @throws AppError 400 if `after` is not the number of an event; EventsRemoved
  */
-export async function* readOutbox(
+export async function* followEvents(
   services: Deps,
   { namespaceIds, subject, prefix, after }: OutboxQuery,
   signal: AbortSignal,
@@ -59,38 +69,82 @@ export async function* readOutbox(
   const topics = subject
     ? [`subject:${subject}` as const]
     : ids.map((id) => `namespace:${id}` as const);
-  const page = (of: Prisma.Sql) => eventsWhere(Prisma.sql`${of} and starts_with(type, ${prefix})`);
-  // A page of each namespace, so that each is read along its index, and of these the first page.
-  const query: Query = subject
+  const page = (of: Prisma.Sql) => selectEvents(Prisma.sql`${of} and starts_with(type, ${prefix})`);
+  // Reads one page of each namespace along its index, and takes the first rows of all.
+  const query: EventQuery = subject
     ? page(Prisma.sql`subject = ${subject}`)
-    : (place, limit) => Prisma.sql`
+    : (cursor, limit) => Prisma.sql`
         select each.* from unnest(${ids}::text[]) as namespace (id)
-        cross join lateral (${page(Prisma.sql`namespace_id = namespace.id`)(place, limit)}) each
+        cross join lateral (${page(Prisma.sql`namespace_id = namespace.id`)(cursor, limit)}) each
         order by xid, seq limit ${limit}`;
-  const from = await untilAnswered(() => cursorAfter(services, after), signal);
+  const from = await retryWhileUnavailable(() => cursorAfter(services, after), signal);
   const key = JSON.stringify([subject ?? ids, prefix]);
   using tail = joinTail(services, { key, topics, query, size: PAGE.followed });
   yield* tail.after(from, signal);
 }
 
 /**
- * The events of all namespaces, for a reader that keeps its place in the database: it stores `place` in the
- * transaction that acts on the events of the page, and goes on from there after a restart, on whichever server. So
- * it acts on each event once. A place stays right in a database that is restored, because events and places are
- * restored together.
- * @param after the place that was stored (`placeNow` for a new reader); null: before the oldest event that is kept
- * @throws EventsRemoved when events between that place and the oldest event have been removed
+ * The events of all namespaces, for a reader that stores its cursor in the database. The reader stores `place` in the
+ * transaction that handles the page, and continues there after a restart on any server, so it handles each event once.
+ * A stored cursor stays valid in a restored database, because events and cursors are restored together.
+ * @param after the stored cursor (`placeNow` for a new reader); null: before the oldest event that is kept
+ * @throws EventsRemoved if events after that cursor have been removed
  */
-export async function* readAllEvents(
+export async function* followAllEvents(
   services: Deps,
   after: string | null,
   signal: AbortSignal,
 ): AsyncGenerator<EventPage> {
   const from =
-    after === null ? await untilAnswered(() => cursorAfter(services, 0), signal) : placeOf(after);
-  const query = eventsWhere(Prisma.sql`true`, WITHOUT_DATA);
-  for await (const page of readPages(services, ['events'], query, PAGE.all, from, signal)) {
+    after === null
+      ? await retryWhileUnavailable(() => cursorAfter(services, 0), signal)
+      : parseCursor(after);
+  const query = selectEvents(Prisma.sql`true`, WITHOUT_DATA);
+  for await (const page of followPages(services, ['events'], query, PAGE.all, from, signal)) {
     const last = page.at(-1);
-    if (last) yield { events: page.map(({ event }) => event), place: placeText(last.place) };
+    if (last) yield { events: page.map(({ event }) => event), cursor: formatCursor(last.cursor) };
   }
+}
+
+/* Shared by the subscriptions to events of jobs and of repositories. */
+
+/**
+ * Follows the events that `query` selects.
+ * @throws AppError 400 if `after` is not an event or events after it were removed; 503 when the server stops
+ */
+export async function* subscribeToEvents(
+  services: { db: Db; pool: pg.Pool; bus: Bus },
+  query: OutboxQuery,
+  signal: AbortSignal,
+): AsyncGenerator<OutboxEvent> {
+  try {
+    yield* followEvents(services, query, signal);
+  } catch (error) {
+    throw error instanceof EventsRemoved ? cursorTooOld() : error;
+  }
+  if (!signal.aborted) throw serverStopping();
+}
+
+/** Maximum number of namespaces in one subscription. */
+const MAX_FOLLOWED = 100;
+
+/** Returns the distinct namespaces to follow. `name` limits a single namespace to one job or repository. @throws AppError 400 */
+export function parseFollowedNamespaces(
+  namespaces: readonly string[],
+  name: string | null | undefined,
+): [string, ...string[]] {
+  const [first, ...others] = new Set(namespaces.map((each) => each.toLowerCase()));
+  if (!first) throw invalid('namespaces', 'must contain at least one namespace');
+  if (others.length >= MAX_FOLLOWED)
+    throw invalid('namespaces', `must contain at most ${MAX_FOLLOWED} namespaces`);
+  if (name != null && others.length > 0)
+    throw invalid('name', 'can be given only with a single namespace');
+  return [first, ...others];
+}
+
+/** Tells the client that the server ended the subscription; the followed job or repository still exists. */
+export function serverStopping(): AppError {
+  const message =
+    'The server is stopping; subscribe again with `after` set to the last event you received';
+  return new AppError('internal_error', message, { status: 503 });
 }

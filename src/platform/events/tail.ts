@@ -1,54 +1,60 @@
 /**
- * What comes, read once for all subscribers in this process who follow the same.
+ * One reader of new events for all subscribers in this process with the same query.
  *
- *   catch up   a subscriber reads the database by itself, page by page, from its place to the present
- *   cut over   before each of these reads it marks the end of the shared list; a read that is not full has found all
- *              that was in the list by then, so it goes on in the list, after its place
- *   live       one reader appends what comes to the list, and wakes the subscribers, some at a time
+ *   catch up   a subscriber reads the database by itself, page by page, from its cursor to the present
+ *   cut over   before each of these reads the subscriber marks the end of the shared list. A page that is not full
+ *              contains every event of the list up to the mark, so the subscriber continues in the list after its cursor
+ *   live       one reader appends new events to the list and wakes the subscribers in groups
  *
- * Without this each wake was a query for every subscriber: 5,000 of them, twice a second, are more than the database
- * answers. The list is linked, and nobody holds what all have passed. A subscriber that stands too far behind its end
- * is taken off it, and catches up again.
+ * Without sharing, each wake was a query for every subscriber: 5,000 subscribers, twice a second, exceed what the database
+ * can answer. The list is linked, so nodes that all subscribers have passed are garbage collected. A subscriber that falls
+ * too far behind is removed from the list and catches up again.
  */
 
 import type pg from 'pg';
 import type { Db } from '../database/client.ts';
-import { untilAnswered } from '../database/outage.ts';
+import { retryWhileUnavailable } from '../database/outage.ts';
 import type { Bus, Topic } from './bus.ts';
 import { type Cursor, cursorAfter, isAfter, isInSnapshot } from './cursor.ts';
-import { type OutboxEvent, type Placed, type Query, readPage, readPages } from './pages.ts';
+import {
+  type EventQuery,
+  followPages,
+  type OutboxEvent,
+  type PositionedEvent,
+  readPage,
+} from './pages.ts';
 
-export type Followed = {
-  /** The same for those who follow the same. */
+type SharedQuery = {
+  /** Equal for subscribers that can share. */
   key: string;
   topics: readonly Topic[];
-  query: Query;
+  query: EventQuery;
   /** Rows of a page. */
   size: number;
 };
 
-type Node = { index: number; place: Cursor; event?: OutboxEvent; next?: Node };
+type Node = { index: number; cursor: Cursor; event?: OutboxEvent; next?: Node };
 /**
- * Nothing else may hold a node while its subscriber takes its time: the list behind that node would stay in memory.
- * `at`: the last node that it has passed; null while it catches up.
- * `mark`: the end of the list before what is read to catch up; null when it is too far behind by then.
- * `topic`: those of one are woken together.
+ * Nothing else may refer to a node while its subscriber is slow: all nodes after it would stay in memory.
+ * `at`: the last node that the subscriber has passed; null while it catches up.
+ * `mark`: the end of the list before the current catch-up read; null if it has fallen too far behind.
+ * `topic`: readers of one topic are woken together.
  */
 type Reader = { at: Node | null; mark: Node | null; topic: Topic };
 
-/** Events that are held for a subscriber which does not take them: of 20 kB at most. */
+/** Maximum number of events (at most 20 kB each) that the list keeps for a slow subscriber. */
 const MAX_BEHIND = 500;
 /**
- * Subscribers that are woken before others have their turn. Woken all at once, 5,000 of them kept the process for a
- * second in which no other request was answered, and none of them had its event before all had.
+ * Subscribers that are woken in one turn of the event loop. When 5,000 were woken at once, the process answered no other
+ * request for a second, and no subscriber had its event before all had.
  */
-const WOKEN = 50;
+const WAKE_GROUP_SIZE = 50;
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus };
 
 class Tail {
   readonly readers = new Set<Reader>();
-  /** Undefined until it is known where the list begins. */
+  /** Undefined until the start of the list is known. */
   last: Node | undefined;
   failure: { error: unknown } | undefined;
   readonly #stop = new AbortController();
@@ -56,7 +62,7 @@ class Tail {
   readonly #key: string;
   #joined = 0;
 
-  constructor(services: Deps, { key, topics, query, size }: Followed) {
+  constructor(services: Deps, { key, topics, query, size }: SharedQuery) {
     this.#bus = services.bus;
     this.#key = key;
     this.#read(services, topics, query, size).catch((error) => {
@@ -66,7 +72,7 @@ class Tail {
   }
 
   join(): Reader {
-    const group = Math.floor(this.#joined++ / WOKEN);
+    const group = Math.floor(this.#joined++ / WAKE_GROUP_SIZE);
     const reader: Reader = { at: null, mark: null, topic: `tail:${group}:${this.#key}` };
     this.readers.add(reader);
     return reader;
@@ -76,14 +82,14 @@ class Tail {
     this.#stop.abort();
   }
 
-  async #read(services: Deps, topics: readonly Topic[], query: Query, size: number) {
+  async #read(services: Deps, topics: readonly Topic[], query: EventQuery, size: number) {
     const { signal } = this.#stop;
-    const { xid, seq } = await untilAnswered(() => cursorAfter(services, null), signal);
+    const { xid, seq } = await retryWhileUnavailable(() => cursorAfter(services, null), signal);
     const begin = { xid, seq };
-    this.last = { index: 0, place: begin };
+    this.last = { index: 0, cursor: begin };
     await this.#wake();
-    for await (const page of readPages(services, topics, query, size, begin, signal)) {
-      for (const each of page) this.last = append(this.last, each);
+    for await (const page of followPages(services, topics, query, size, begin, signal)) {
+      for (const event of page) this.last = append(this.last, event);
       const { index } = this.last;
       const isFar = (node: Node | null) => node && index - node.index > MAX_BEHIND;
       for (const reader of this.readers) {
@@ -102,91 +108,94 @@ class Tail {
   }
 
   /**
-   * Marks the end of the list, before `reader` reads the database from its place on.
-   * @returns false when there is nothing to read, because it stands at that end: it goes on in the list then
+   * Marks the end of the list before `reader` reads the database from its cursor on.
+   * @returns false if the reader is at that end, so that it continues in the list without a read
    */
-  mark(reader: Reader, place: Cursor): boolean {
+  mark(reader: Reader, cursor: Cursor): boolean {
     const { last = null } = this;
-    const isBehind = last !== null && isAfter(last.place, place);
+    const isBehind = last !== null && isAfter(last.cursor, cursor);
     if (isBehind) reader.mark = last;
     else reader.at = last;
     return isBehind;
   }
 }
 
-/** The next of the list that is after `place`, which the reader passes; null when there is none yet. */
-function takeNext(reader: Reader, place: Cursor): Required<Pick<Node, 'place' | 'event'>> | null {
+/** Moves the reader to the next event after `cursor`; null if there is none yet. */
+function takeNext(reader: Reader, cursor: Cursor): Required<Pick<Node, 'cursor' | 'event'>> | null {
   while (reader.at?.next) {
     reader.at = reader.at.next;
-    const { place: reached, event } = reader.at;
-    if (event && isAfter(reached, place) && !isInSnapshot(reached, place))
-      return { place: reached, event };
+    const { cursor: reached, event } = reader.at;
+    if (event && isAfter(reached, cursor) && !isInSnapshot(reached, cursor))
+      return { cursor: reached, event };
   }
   return null;
 }
 
-function append(last: Node, { event, place }: Placed): Node {
-  last.next = { index: last.index + 1, place, event };
+function append(last: Node, { event, cursor }: PositionedEvent): Node {
+  last.next = { index: last.index + 1, cursor, event };
   return last.next;
 }
 
 const tails = new WeakMap<Bus, Map<string, Tail>>();
 
-/** To be disposed by who follows no more; the last one ends it. */
+/** Joins or starts the shared reader. The last subscriber that is disposed stops it. */
 export function joinTail(
   services: Deps,
-  followed: Followed,
+  followed: SharedQuery,
 ): Disposable & {
   /** @throws EventsRemoved */
   after(from: Cursor, signal: AbortSignal): AsyncGenerator<OutboxEvent>;
 } {
   const { bus } = services;
-  const ofBus = tails.get(bus) ?? new Map<string, Tail>();
-  tails.set(bus, ofBus);
+  const tailsOfBus = tails.get(bus) ?? new Map<string, Tail>();
+  tails.set(bus, tailsOfBus);
   const { key } = followed;
-  const known = ofBus.get(key);
+  const known = tailsOfBus.get(key);
   const tail = known && !known.failure ? known : new Tail(services, followed);
-  ofBus.set(key, tail);
+  tailsOfBus.set(key, tail);
   const reader = tail.join();
   return {
-    after: (from, signal) => readOn(services, followed, tail, reader, from, signal),
+    after: (from, signal) => followTail(services, followed, tail, reader, from, signal),
     [Symbol.dispose]() {
       tail.readers.delete(reader);
       if (tail.readers.size > 0) return;
       tail.stop();
-      if (ofBus.get(key) === tail) ofBus.delete(key);
+      if (tailsOfBus.get(key) === tail) tailsOfBus.delete(key);
     },
   };
 }
 
-async function* readOn(
+async function* followTail(
   services: Deps,
-  { query, size }: Followed,
+  { query, size }: SharedQuery,
   tail: Tail,
   reader: Reader,
   from: Cursor,
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {
-  let place = from;
+  let cursor = from;
   for await (const _ of services.bus.wakes(reader.topic, signal)) {
     if (tail.failure) throw tail.failure.error;
-    // Else it is not known yet where the list begins, and we are woken then.
+    // Otherwise the start of the list is not known yet; a wake follows when it is.
     while (tail.last && !signal.aborted) {
       if (reader.at) {
-        const next = takeNext(reader, place);
+        const next = takeNext(reader, cursor);
         if (!next) break;
-        place = { ...place, ...next.place };
+        cursor = { ...cursor, ...next.cursor };
         yield next.event;
         continue;
       }
-      if (!tail.mark(reader, place)) continue;
-      const page = await untilAnswered(() => readPage(services, query, size, place), signal);
-      for (const { event, place: passed } of page.events) {
-        place = { ...place, ...passed };
+      if (!tail.mark(reader, cursor)) continue;
+      const page = await retryWhileUnavailable(
+        () => readPage(services, query, size, cursor),
+        signal,
+      );
+      for (const { event, cursor: passed } of page.events) {
+        cursor = { ...cursor, ...passed };
         yield event;
         if (signal.aborted) return;
       }
-      place = page.reached;
+      cursor = page.reached;
       if (!page.full) reader.at = reader.mark;
       reader.mark = null;
     }

@@ -1,47 +1,46 @@
 /**
- * A bound on how much of something is under way at once, in which those that wait take turns: of each key
- * (a caller, an address, a repository) one after the other, so that whoever asks for much waits for itself.
+ * A semaphore that is fair between keys (a caller, an address, a repository): waiting keys are served in turn, so a caller
+ * with many requests only delays itself.
  *
- * Every wait is bounded, in time and in number. A place is held by the work alone, which is bounded by its
- * own means.
+ * Waits are limited in time and number. The time for which a slot is held is limited by the work itself.
  */
 import { AppError, busy } from '../../base/errors.ts';
 
-export type TurnsOptions = {
-  /** Of one key. */
+type SemaphoreOptions = {
+  /** Maximum number of slots for one key. */
   perKey?: number;
   waitMs?: number;
-  /** Those beyond are refused at once. */
+  /** Further requests are refused at once. */
   maxWaiting?: number;
 };
 
-export type TurnOptions = {
+type AcquireOptions = {
   key?: string;
-  /** Ends the wait: nobody is there any more who wants the result. */
+  /** Ends the wait when nobody needs the result any more. */
   signal?: AbortSignal;
 };
 
-/** Who asks: the id of an account or a credential, or the address of the anonymous. */
+/** The id of an account or credential, or the address of an anonymous client. */
 export type Caller = { key: string; isAnonymous: boolean };
 
-/** No turn came within the time, or too many wait already. */
+/** No slot became free in time, or too many requests are waiting. */
 export class QueueTimeout extends Error {
-  override name = 'NoTurn';
+  override name = 'QueueTimeout';
 }
 
 type Ticket = { key: string; grant(): void };
 
 export class FairSemaphore {
   readonly #atOnce: number;
-  readonly #options: Required<TurnsOptions>;
-  /** Places held, by key. */
+  readonly #options: Required<SemaphoreOptions>;
+  /** Held slots, by key. */
   readonly #held = new Map<string, number>();
   #running = 0;
-  /** Those that wait, by key: the key whose last turn is longest ago comes first. */
+  /** Waiting requests, by key, in the order in which the keys are served. */
   readonly #waiting = new Map<string, Set<Ticket>>();
   #waitingCount = 0;
 
-  constructor(atOnce: number, options: TurnsOptions = {}) {
+  constructor(atOnce: number, options: SemaphoreOptions = {}) {
     this.#atOnce = atOnce;
     this.#options = { perKey: atOnce, waitMs: 30_000, maxWaiting: 1_000, ...options };
   }
@@ -51,15 +50,15 @@ export class FairSemaphore {
     return { running: this.#running, waiting: this.#waitingCount };
   }
 
-  /** Whether somebody waits for whom a place that `key` holds would be a turn. */
+  /** Whether a waiting request could use a slot that `key` holds. */
   isWanted(key: string): boolean {
     if (this.#waitingCount === 0) return false;
     return this.#running >= this.#atOnce || this.#waiting.has(key);
   }
 
-  /** Runs `work` when it is its turn. @throws NoTurn; else what `work` throws. */
-  async take<T>(work: () => Promise<T>, { key = '', signal }: TurnOptions = {}): Promise<T> {
-    if (signal?.aborted) throw new QueueTimeout('nobody waits for it any more');
+  /** Runs `work` when a slot is free. @throws QueueTimeout; every error of `work` */
+  async run<T>(work: () => Promise<T>, { key = '', signal }: AcquireOptions = {}): Promise<T> {
+    if (signal?.aborted) throw new QueueTimeout('the caller no longer waits');
     if (this.#isFree(key)) this.#hold(key);
     else await this.#wait(key, signal);
     try {
@@ -78,18 +77,18 @@ export class FairSemaphore {
     this.#held.set(key, (this.#held.get(key) ?? 0) + 1);
   }
 
-  /** Gives a place back, and to the first key that waits and may have it. */
+  /** Releases a slot and gives it to the first waiting key that may have it. */
   #release(key: string): void {
     this.#running--;
-    const left = (this.#held.get(key) ?? 0) - 1;
-    if (left > 0) this.#held.set(key, left);
+    const remaining = (this.#held.get(key) ?? 0) - 1;
+    if (remaining > 0) this.#held.set(key, remaining);
     else this.#held.delete(key);
     for (const [next, tickets] of this.#waiting) {
       const [ticket] = tickets;
       if (!ticket || !this.#isFree(next)) continue;
       this.#hold(next);
       this.#forget(ticket);
-      // Behind the others, for its next turn.
+      // The key's other requests wait behind the other keys.
       if (this.#waiting.delete(next) && tickets.size > 0) this.#waiting.set(next, tickets);
       ticket.grant();
       return;
@@ -99,7 +98,7 @@ export class FairSemaphore {
   #wait(key: string, signal?: AbortSignal): Promise<void> {
     const { waitMs, maxWaiting } = this.#options;
     if (this.#waitingCount >= maxWaiting)
-      return Promise.reject(new QueueTimeout(`${this.#waitingCount} wait already`));
+      return Promise.reject(new QueueTimeout(`${this.#waitingCount} requests are already waiting`));
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const ticket: Ticket = { key, grant: resolve };
     const tickets = this.#waiting.get(key) ?? new Set();
@@ -107,7 +106,7 @@ export class FairSemaphore {
     this.#waitingCount++;
     const refuse = () => {
       this.#forget(ticket);
-      reject(new QueueTimeout(`no turn came within ${waitMs} ms`));
+      reject(new QueueTimeout(`no slot was free within ${waitMs} ms`));
     };
     const timer = setTimeout(refuse, waitMs);
     signal?.addEventListener('abort', refuse, { once: true });
@@ -127,15 +126,15 @@ export class FairSemaphore {
 
 export type TransferSemaphores = {
   transfers: FairSemaphore;
-  /** Those without credentials need a turn of both. */
+  /** A transfer without credentials needs a slot of both semaphores. */
   anonymousTransfers: FairSemaphore;
 };
 
-const WAITING_PER_TRANSFER = 8;
+const MAX_WAITING_PER_SLOT = 8;
 
-/** A caller may have half of `atOnce`; an address of the anonymous a quarter, and all of those three quarters. */
+/** Half of the slots for one caller; three quarters for all anonymous clients, a quarter for one anonymous address. */
 export function openTransferSemaphores(atOnce: number): TransferSemaphores {
-  const maxWaiting = atOnce * WAITING_PER_TRANSFER;
+  const maxWaiting = atOnce * MAX_WAITING_PER_SLOT;
   return {
     transfers: new FairSemaphore(atOnce, { perKey: Math.ceil(atOnce / 2), maxWaiting }),
     anonymousTransfers: new FairSemaphore(Math.ceil((atOnce * 3) / 4), {
@@ -145,40 +144,40 @@ export function openTransferSemaphores(atOnce: number): TransferSemaphores {
   };
 }
 
-/* Transfers that wait for their turn: how many are under way at once is bounded, for each caller and in all. */
+/* Transfers: the number at the same time is limited for each caller and in total. */
 
-/** What transfers are called in an error, and those of the anonymous, who may not push. */
-export type TransferNames = readonly [all: string, anonymous: string];
-export const OF_GIT: TransferNames = ['fetches and pushes', 'fetches'];
-export const OF_LARGE_FILES: TransferNames = [
+/** Names of transfers in errors. Anonymous clients cannot push, so theirs have another name. */
+export type TransferNames = readonly [name: string, anonymous: string];
+export const GIT_TRANSFERS: TransferNames = ['fetches and pushes', 'fetches'];
+export const LFS_TRANSFERS: TransferNames = [
   'transfers of large files',
   'downloads of large files',
 ];
 
-/** Whose transfer it is. `signal` aborts when the client is gone. */
+/** `signal` aborts when the client disconnects. */
 type TransferCaller = Caller & { signal: AbortSignal };
 
 const RETRY_SECONDS = 10;
 
 /**
- * Runs a transfer when it is its turn. Its place is given back when the client is gone, too: one that takes or
- * sends nothing is cut off by whoever speaks with it.
- * @throws AppError 429 when the address has too many of the anonymous under way, 503 when there are too many
+ * Runs a transfer when a slot is free. The slot is released when the client disconnects; the server closes the connection of
+ * a client that neither sends nor receives.
+ * @throws AppError 429 if too many anonymous transfers are running, 503 if too many transfers are running
  */
 export function withTransferSlot<T>(
   { transfers, anonymousTransfers }: TransferSemaphores,
-  [all, ofAnonymous]: TransferNames,
+  [name, anonymousName]: TransferNames,
   { key, isAnonymous, signal }: TransferCaller,
   transfer: () => Promise<T>,
 ): Promise<T> {
-  const turn = () =>
-    transfers.take(transfer, { key, signal }).catch((error) => {
-      throw error instanceof QueueTimeout ? busy(`Too many ${all} are under way`) : error;
+  const runInSlot = () =>
+    transfers.run(transfer, { key, signal }).catch((error) => {
+      throw error instanceof QueueTimeout ? busy(`Too many ${name} are under way`) : error;
     });
-  if (!isAnonymous) return turn();
-  return anonymousTransfers.take(turn, { key, signal }).catch((error) => {
+  if (!isAnonymous) return runInSlot();
+  return anonymousTransfers.run(runInSlot, { key, signal }).catch((error) => {
     if (!(error instanceof QueueTimeout)) throw error;
-    const problem = `Too many ${ofAnonymous} without credentials are under way`;
+    const problem = `Too many ${anonymousName} without credentials are under way`;
     throw new AppError('rate_limit_exceeded', `${problem}; try again in ${RETRY_SECONDS} s`, {
       retryAfter: RETRY_SECONDS,
     });

@@ -1,43 +1,43 @@
 /**
- * Whether a namespace has room for more (decisions section 6): each number is its plan's, from the table in
- * plans.ts, also where rate limits are off.
+ * Checks quotas of namespaces. The limits are those of the plan (plans.ts), even if rate limits are off.
  *
- * Nothing here grows with history: repositories, active jobs and webhooks are counted through an index and no further
- * than the limit, storage is a number that the database keeps (`namespaces.storage_bytes`).
+ * No check grows with history: repositories, active jobs and webhooks are counted through an index up to the limit, and
+ * storage is a number that the database maintains (`namespaces.storage_bytes`).
  */
 
 import { Prisma } from '../../../prisma/generated/client.ts';
 import type { Plan } from '../../../prisma/generated/enums.ts';
+import { quotaLock } from '../../base/advisory-locks.ts';
 import type { Config } from '../../base/config/config.ts';
-import { planLimits, UNLIMITED } from '../../base/config/plans.ts';
+import { PLAN_LIMITS, UNLIMITED } from '../../base/config/plans.ts';
 import { AppError } from '../../base/errors.ts';
 import type { Db } from '../database/client.ts';
 import { runStatement, type Transaction } from '../database/statement.ts';
 
-/** Bytes that are promised to pushes and uploads (`storage.ts`) of the namespace whose row is `n`. */
+/** SQL: bytes reserved for pushes and uploads (`storage.ts`) of the namespace whose row is `n`. */
 export const RESERVED_BYTES = `(
   (select coalesce(sum(bytes), 0) from storage_reservations where namespace_id = n.id and expires_at > now())
   + (select coalesce(sum(u.size), 0) from large_uploads u join repositories o on o.id = u.repository_id
      where o.namespace_id = n.id and not exists (
        select from large_files f where f.repository_id = u.repository_id and f.oid = u.oid)))`;
 
-export type Quota = 'repositories' | 'activeJobs' | 'webhooks' | 'storageBytes';
+type Quota = 'repositories' | 'activeJobs' | 'webhooks' | 'storageBytes';
 
-const NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
+const QUOTA_NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
   repositories: 'repositories',
   activeJobs: 'queued and running jobs',
   webhooks: 'webhooks',
 };
 
 /**
- * Call it in the transaction that adds, before the row is written: two requests for the last place then come
- * one after the other, because the count is made under a lock of the namespace that lasts until the commit.
- * Outside a transaction it compares with the present number: enough for storage, whose size is known afterwards.
+ * Must be called in the transaction that adds an object, before its row is written. Objects are counted under an advisory
+ * lock that lasts until the commit, so of two requests for the last place the second is refused. For storage, the check may
+ * be outside a transaction: it uses the current number without a lock, because the size is known only afterwards.
  *
- * @param adding how many more, or bytes
+ * @param adding number of objects, or bytes
  * @throws AppError 403 `quota_exceeded`
  */
-export async function demandRoom(
+export async function requireQuota(
   { db, config }: { config: Config } & { db: Db | Transaction },
   namespace: { id: string; plan: Plan },
   what: Quota,
@@ -47,7 +47,7 @@ export async function demandRoom(
   if (limit >= UNLIMITED && what !== 'storageBytes') return;
   if (what !== 'storageBytes')
     await runStatement(db, 'select pg_advisory_xact_lock(hashtextextended($1, 0))::text', [
-      `${what} ${namespace.id}`,
+      quotaLock(what, namespace.id),
     ]);
   const { text, values } = usage(what, namespace.id, limit);
   const [row] = await runStatement<{ used: bigint | string }>(db, text, values);
@@ -56,11 +56,11 @@ export async function demandRoom(
   if (what === 'storageBytes') throw storageExceeded(namespace.plan, { limit, used, adding });
   throw new AppError(
     'quota_exceeded',
-    `The ${namespace.plan} plan allows ${limit} ${NAMES[what]} in a namespace`,
+    `The ${namespace.plan} plan allows ${limit} ${QUOTA_NAMES[what]} in a namespace`,
   );
 }
 
-/** Whether a plan has no limit for it: `demandRoom` then has nothing to ask, and needs no transaction. */
+/** Whether the plan has no limit. Then `demandRoom` runs no query and needs no transaction. */
 export function isUnlimited(
   services: { config: Config },
   { plan }: { plan: Plan },
@@ -70,15 +70,15 @@ export function isUnlimited(
 }
 
 function limitOf({ config }: { config: Config }, plan: Plan, what: Quota): number {
-  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  const table = config.rateLimits === 'off' ? PLAN_LIMITS : config.rateLimits;
   return table[plan][what];
 }
 
 /**
- * For whoever has the namespace's row, and its lock if the answer is to hold until the commit.
+ * For callers that have read the namespace's row, and locked it if the result must hold until the commit.
  * @throws AppError 403 `quota_exceeded`
  */
-export function demandStorage(
+export function requireStorage(
   services: { config: Config },
   namespace: { plan: Plan; storageBytes: bigint },
   adding: number,
@@ -89,27 +89,27 @@ export function demandStorage(
   throw storageExceeded(plan, { limit, used: Number(storageBytes), adding });
 }
 
-/** @param adding null: more than what is left, nobody knows how much */
+/** @param adding null: more than the remaining bytes, the exact number is unknown */
 export function storageExceeded(
   plan: Plan,
   { limit, used, adding }: { limit: number; used: number; adding: number | null },
 ): AppError {
-  const needed = adding === null ? 'more than what is left' : `${sizeText(adding)} more`;
+  const needed = adding === null ? 'more than is left' : `${formatSize(adding)} more`;
   return new AppError(
     'quota_exceeded',
-    `Storage quota exceeded: the ${plan} plan allows ${sizeText(limit)} in a namespace, ` +
-      `${sizeText(used)} of it are in use or reserved by uploads under way, and this needs ${needed}`,
+    `Storage quota exceeded: the ${plan} plan allows ${formatSize(limit)} in a namespace, ` +
+      `${formatSize(used)} are in use or reserved by running uploads, and this request needs ${needed}`,
   );
 }
 
-/** As `1.5 GiB`. */
-export function sizeText(bytes: number): string {
+/** Such as `1.5 GiB`. */
+function formatSize(bytes: number): string {
   const units = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB'];
   const unit = Math.min(Math.floor(Math.log2(Math.max(1, bytes)) / 10), units.length - 1);
   return `${Number((bytes / 1024 ** unit).toFixed(1)).toLocaleString('en')} ${units[unit]}`;
 }
 
-/** Bytes that a namespace may still store, for bounding what is on its way in. */
+/** Remaining bytes of a namespace. */
 export function storageLeft(
   services: { config: Config },
   { plan, storageBytes }: { plan: Plan; storageBytes: bigint },
@@ -117,17 +117,17 @@ export function storageLeft(
   return Math.max(0, storageLimit(services, plan) - Number(storageBytes));
 }
 
-/** Bytes that a namespace on a plan may store. */
+/** Bytes that a namespace on this plan may store. */
 export function storageLimit(services: { config: Config }, plan: Plan): number {
   return limitOf(services, plan, 'storageBytes');
 }
 
-/** What the log of one job may hold on a plan: bytes of text with line ends, and lines. */
+/** Limits of one job's log: bytes of text with line ends, and lines. */
 export function logLimits(
   { config }: { config: Config },
   plan: Plan,
 ): { bytes: number; lines: number } {
-  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  const table = config.rateLimits === 'off' ? PLAN_LIMITS : config.rateLimits;
   return { bytes: table[plan].logBytes, lines: table[plan].logLines };
 }
 
@@ -143,7 +143,7 @@ function usage(what: Quota, id: string, limit: number): Prisma.Sql {
         (select from jobs where namespace_id = ${id} and status in ('queued', 'running')
          limit ${limit}) counted`;
     case 'webhooks':
-      // A deleted one has no rows here.
+      // A deleted webhook has no rows here.
       return Prisma.sql`select count(*) as used from
         (select from webhook_namespaces where namespace_id = ${id} limit ${limit}) counted`;
   }

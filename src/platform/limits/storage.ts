@@ -1,42 +1,43 @@
 /**
- * Storage that is promised before it is used: to pushes that are being judged and to uploads of large files. Without
- * it many at once would each find the room that there is for one.
- *
- * A promise is a row, so it holds for all servers. A push has one in `storage_reservations`, an upload the row of
- * `large_uploads` that also keeps what has come of it. What a killed server leaves ends by itself.
- */
-
+ /**
+  * Reservations of storage, for pushes that are being checked and for uploads of large files. Without reservations, many
+  * concurrent writers would each find the space that is left for one.
+  *
+  * A reservation is a row, so all servers see it. A push has a row in `storage_reservations`; an upload uses its row in
+  * `large_uploads`. Reservations of a killed server expire.
+  */
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
+import { quotaLock } from '../../base/advisory-locks.ts';
 import type { Config } from '../../base/config/config.ts';
 import { notFound } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { onConnection } from '../database/client.ts';
-import { demandStorage, RESERVED_BYTES, storageLeft, storageLimit } from './quotas.ts';
+import { withConnection } from '../database/client.ts';
+import { RESERVED_BYTES, requireStorage, storageLeft, storageLimit } from './quotas.ts';
 
 type Deps = { pool: pg.Pool; config: Config; log: Logger };
 
-/** Of a namespace: what it stores and what is promised. */
-type Used = { plan: Plan; storageBytes: bigint };
+/** Stored and reserved bytes of a namespace. */
+type StorageUse = { plan: Plan; storageBytes: bigint };
 
 /**
- * Promises `bytes` of a namespace: `note` writes the row that counts from then on. Reservations of a namespace are made one
- * after the other, so each sees those before it.
- * @throws AppError 403 `quota_exceeded`, and then nothing is written
+ * Reserves `bytes` of a namespace; `writeRow` writes the row that counts from then on. Reservations of one namespace are made
+ * one at a time, so each sees the earlier ones.
+ * @throws AppError 403 `quota_exceeded`; then nothing is written
  */
 export async function reserveStorage(
   { pool, config }: Pick<Deps, 'pool' | 'config'>,
   namespaceId: string,
   bytes: number,
-  note: (client: pg.PoolClient) => Promise<unknown>,
+  writeRow: (client: pg.PoolClient) => Promise<unknown>,
 ): Promise<void> {
-  const room = await onConnection(pool, async (client) => {
+  const room = await withConnection(pool, async (client) => {
     await client.query('begin');
     await client.query(`select pg_advisory_xact_lock(hashtextextended($1, 0))`, [
-      `storageBytes ${namespaceId}`,
+      quotaLock('storageBytes', namespaceId),
     ]);
-    await note(client);
-    const { rows } = await client.query<Used>(
+    await writeRow(client);
+    const { rows } = await client.query<StorageUse>(
       `select plan, storage_bytes + ${RESERVED_BYTES} - $2::bigint as "storageBytes"
        from namespaces n where id = $1`,
       [namespaceId, bytes],
@@ -48,19 +49,19 @@ export async function reserveStorage(
     return used;
   });
   if (!room) throw notFound('Namespace');
-  demandStorage({ config }, room, bytes);
+  requireStorage({ config }, room, bytes);
 }
 
-/** From the judge's look at a push to its record. A minute of looking, and what git and the record need. */
+/** From the check of a push to its record: a minute for the check, and time for git and the record. */
 const PUSH_MINUTES = 10;
 
-/** The room of one push, which counts as used from `take` until `release`. */
+/** Reservation of one push, from `take` until `release`. */
 export class PushReservation {
   readonly #deps: Deps;
   readonly #id: string;
   #isTaken = false;
 
-  /** @param id of the event that will tell of the push */
+  /** @param id of the event that will announce the push */
   constructor(deps: Deps, id: string) {
     this.#deps = deps;
     this.#id = id;
@@ -83,13 +84,15 @@ export class PushReservation {
     this.#isTaken = true;
   }
 
-  /** Never rejects: what cannot be released expires. */
+  /** Never rejects; a reservation that cannot be released expires. */
   async release(): Promise<void> {
     if (!this.#isTaken) return;
     this.#isTaken = false;
     const { pool, log } = this.#deps;
     await pool
       .query('delete from storage_reservations where id = $1', [this.#id])
-      .catch((err) => log.warn({ err }, 'the storage that a push reserved is not released yet'));
+      .catch((err) =>
+        log.warn({ err }, 'cannot release the storage reservation of a push; it will expire'),
+      );
   }
 }

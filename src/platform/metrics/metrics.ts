@@ -1,18 +1,18 @@
 /**
- * What this process counts, for Prometheus. Others call the narrow functions of `Metrics` when something has happened,
- * or hand over numbers that are read at a scrape (`readings.ts`); names, labels and buckets stand in this folder
- * alone, and docs/operations.md lists them, which a test compares.
+ * Prometheus metrics of this process. Other modules call the narrow functions of `Metrics` when something has happened, or
+ * provide values that are read at a scrape (`readings.ts`). All names, labels and buckets are in this folder; a test
+ * compares them with docs/monitoring.md.
  *
- * Every label has values out of a short list of our own: what a client sends never becomes one, or anybody could make
- * series without end. An app has a registry of its own, because tests run several in one process.
+ * The values of each label are from a short fixed list. Input of clients never becomes a label, because anybody could
+ * create series without end. Each app has its own registry, because tests run several in one process.
  */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { GIT_STARTED, type StartedGit } from '../processes/git-started.ts';
-import { readAtScrape, type Sources } from './readings.ts';
+import { createScrapeReadings, type Sources } from './readings.ts';
 
-/** Of an attempt of a job. `cancelled`: its job was cancelled or deleted while it ran. */
+/** Outcomes of a job attempt. `cancelled`: the job was cancelled or deleted while the attempt ran. */
 const ATTEMPT_OUTCOMES = [
   'succeeded',
   'failed',
@@ -23,72 +23,72 @@ const ATTEMPT_OUTCOMES = [
 ] as const;
 export type AttemptOutcome = (typeof ATTEMPT_OUTCOMES)[number];
 
-/** `subscription` of GraphQL, `log` of REST. */
+/** `subscription`: GraphQL; `log`: log stream of REST. */
 const STREAMS = ['subscription', 'log'] as const;
 
 const DIRECTIONS = ['upload', 'download'] as const;
 export type Direction = (typeof DIRECTIONS)[number];
-/** `broken_off`: by the client, or because its right ended. `failed`: by us. */
+/** `broken_off`: by the client, or because its permission ended. `failed`: by the server. */
 const TRANSFER_OUTCOMES = ['completed', 'broken_off', 'refused', 'failed'] as const;
 export type TransferOutcome = (typeof TRANSFER_OUTCOMES)[number];
 
-export type EndedRequest = {
+type EndedRequest = {
   method: string;
   /** A pattern, never a path: `/auth/v1/repository/{namespace}/{id}`. */
   route: string;
-  /** Null when the client left before there was one. */
+  /** Null if the client disconnected before the response. */
   status: number | null;
-  /** Null for a stream, whose time says how long its client stayed. */
+  /** Null for a stream, whose duration only says how long the client stayed. */
   seconds: number | null;
 };
 
 export type Metrics = Disposable & {
   requestBegan(): void;
   requestEnded(request: EndedRequest): void;
-  /** `seconds`: null for a subscription. */
+  /** `seconds` is null for a subscription. */
   operationEnded(
     kind: 'query' | 'mutation' | 'subscription',
     result: 'ok' | 'error',
     seconds: number | null,
   ): void;
-  /** Disposing says that it is over. */
+  /** Dispose the result when the stream ends. */
   streamOpened(kind: (typeof STREAMS)[number]): Disposable;
-  /** `waited`: seconds since it could have been claimed. */
+  /** `waited`: seconds since the job could have been claimed. */
   jobClaimed(pool: { gpu: string; region: string }, waited: number): void;
   attemptEnded(outcome: AttemptOutcome): void;
   logLinesStored(count: number): void;
-  /** Some of a transfer, as it goes on. */
+  /** Called while the transfer is running. */
   largeFileBytes(direction: Direction, bytes: number): void;
   largeFileTransferred(direction: Direction, outcome: TransferOutcome): void;
-  /** `outcome` as deliveries record it; `sinceEvent`: seconds from the event, given for a first attempt. */
+  /** `outcome` as in the delivery record; `sinceEvent`: seconds since the event, only for a first attempt. */
   deliveryTried(tried: { outcome: string; seconds: number; sinceEvent?: number }): void;
-  /** There will be no further attempt. */
+  /** Called when there will be no further attempt. */
   deliveryEnded(status: 'succeeded' | 'failed'): void;
-  /** Adds to what is read at a scrape. */
+  /** Adds values that are read at a scrape. */
   read(sources: Partial<Sources>): void;
-  /** From now on: of Node itself. It costs a timer and an observer, so it is for a process that is scraped. */
+  /** Starts collecting metrics of Node. They cost a timer and an observer, so only a scraped process collects them. */
   watchNode(): void;
-  /** All of it in the text format, version 0.0.4. Never rejects for what could not be read. */
+  /** All metrics in the text format, version 0.0.4. Never rejects; values that cannot be read are missing. */
   text(): Promise<string>;
 };
 
 export const CONTENT_TYPE = Registry.PROMETHEUS_CONTENT_TYPE;
 
 const METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS']);
-/** Seconds. A read takes a few ms; a clone or the whole body of a push may take minutes. */
+/** Seconds. A read takes a few ms; a clone or a large push may take minutes. */
 const REQUEST_BUCKETS = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 300];
 const OPERATION_BUCKETS = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10];
 const WAIT_BUCKETS = [0.1, 0.5, 1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400];
-/** An attempt has 15 s. */
+/** Seconds. An attempt is limited to 15 s. */
 const DELIVERY_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15];
 
-/** Each scrape would make a list of every handle for them, and three are gauges that end like counters. */
-const NOT_OF_NODE = ['handles', 'requests', 'resources'].flatMap((what) => [
+/** Node metrics that are removed: each scrape would list every handle, and three gauges are named like counters. */
+const REMOVED_NODE_METRICS = ['handles', 'requests', 'resources'].flatMap((what) => [
   `nodejs_active_${what}`,
   `nodejs_active_${what}_total`,
 ]);
 
-/** `build`: which version runs; `commit`: null where that is not known. */
+/** `build`: version of Loam; `commit`: null if unknown. */
 export function createMetrics({
   build,
   commit,
@@ -103,102 +103,16 @@ export function createMetrics({
 
   new Gauge({
     name: 'loam_build_info',
-    help: 'Always 1; the labels say what runs',
+    help: 'Always 1; the labels identify the running version',
     labelNames: ['version', 'commit', 'role'],
     registers,
   }).set({ version: build, commit: commit ?? '', role }, 1);
-  const requests = new Counter({
-    name: 'loam_http_requests_total',
-    help: 'Requests that were answered or left, by route and status',
-    labelNames: ['method', 'route', 'status'],
-    registers,
-  });
-  const durations = new Histogram({
-    name: 'loam_http_request_duration_seconds',
-    help: 'From the headers of a request to the last byte of its answer; without event streams',
-    labelNames: ['method', 'route'],
-    buckets: REQUEST_BUCKETS,
-    registers,
-  });
-  const inProgress = new Gauge({
-    name: 'loam_http_requests_in_progress',
-    help: 'Requests whose answer is not complete, event streams among them',
-    registers,
-  });
-  const operations = new Counter({
-    name: 'loam_graphql_operations_total',
-    help: 'GraphQL operations that were run, by kind',
-    labelNames: ['kind', 'result'],
-    registers,
-  });
-  const operationDurations = new Histogram({
-    name: 'loam_graphql_operation_duration_seconds',
-    help: 'What running queries and mutations took',
-    labelNames: ['kind'],
-    buckets: OPERATION_BUCKETS,
-    registers,
-  });
-  const streams = new Gauge({
-    name: 'loam_streams_open',
-    help: 'Streams that clients follow',
-    labelNames: ['kind'],
-    registers,
-  });
-  const waits = new Histogram({
-    name: 'loam_job_queue_wait_seconds',
-    help: 'How long the jobs that this process took had waited in their pool',
-    labelNames: ['gpu', 'region'],
-    buckets: WAIT_BUCKETS,
-    registers,
-  });
-  const attempts = new Counter({
-    name: 'loam_job_attempts_total',
-    help: 'Attempts of jobs that ended, by outcome',
-    labelNames: ['outcome'],
-    registers,
-  });
-  const lines = new Counter({
-    name: 'loam_job_log_lines_total',
-    help: 'Lines of jobs that were stored',
-    registers,
-  });
-  const largeTransfers = new Counter({
-    name: 'loam_large_file_transfers_total',
-    help: 'Uploads and downloads of large files that ended, by outcome',
-    labelNames: ['direction', 'outcome'],
-    registers,
-  });
-  const largeBytes = new Counter({
-    name: 'loam_large_file_bytes_total',
-    help: 'Bytes of large files that came and were sent',
-    labelNames: ['direction'],
-    registers,
-  });
-  const tries = new Counter({
-    name: 'loam_webhook_attempts_total',
-    help: 'Requests to receivers of webhooks, by outcome',
-    labelNames: ['outcome'],
-    registers,
-  });
-  const tryDurations = new Histogram({
-    name: 'loam_webhook_attempt_duration_seconds',
-    help: 'What requests to receivers of webhooks took',
-    buckets: DELIVERY_BUCKETS,
-    registers,
-  });
-  const firstTries = new Histogram({
-    name: 'loam_webhook_first_attempt_delay_seconds',
-    help: 'From an event to the end of the first request that tells of it',
-    buckets: DELIVERY_BUCKETS,
-    registers,
-  });
-  const deliveries = new Counter({
-    name: 'loam_webhook_deliveries_total',
-    help: 'Deliveries that succeeded, or that no attempt is left for',
-    labelNames: ['status'],
-    registers,
-  });
-  // From the beginning, so that the first of them is a rise from 0.
+  const { requests, durations, inProgress, operations, operationDurations, streams } =
+    defineRequestMetrics(registers);
+  const { waits, attempts, lines } = defineJobMetrics(registers);
+  const { largeTransfers, largeBytes } = defineLargeFileMetrics(registers);
+  const { tries, tryDurations, firstTries, deliveries } = defineWebhookMetrics(registers);
+  // Initialized to 0, so that the first event of each series is visible as an increase.
   for (const outcome of ATTEMPT_OUTCOMES) attempts.inc({ outcome }, 0);
   for (const status of ['succeeded', 'failed']) deliveries.inc({ status }, 0);
   for (const direction of DIRECTIONS) {
@@ -208,16 +122,16 @@ export function createMetrics({
   for (const kind of STREAMS) streams.set({ kind }, 0);
 
   const git = countGitProcesses(registry);
-  const readings = readAtScrape(registry);
+  const readings = createScrapeReadings(registry);
   let watched = false;
 
   return {
     requestBegan: () => inProgress.inc(),
     requestEnded({ method, route, status, seconds }) {
       inProgress.dec();
-      const known = METHODS.has(method) ? method : 'other';
-      requests.inc({ method: known, route, status: status ?? 'none' });
-      if (seconds !== null) durations.observe({ method: known, route }, seconds);
+      const knownMethod = METHODS.has(method) ? method : 'other';
+      requests.inc({ method: knownMethod, route, status: status ?? 'none' });
+      if (seconds !== null) durations.observe({ method: knownMethod, route }, seconds);
     },
     operationEnded(kind, result, seconds) {
       operations.inc({ kind, result });
@@ -239,7 +153,7 @@ export function createMetrics({
     largeFileBytes: (direction, bytes) => largeBytes.inc({ direction }, bytes),
     largeFileTransferred: (direction, outcome) => largeTransfers.inc({ direction, outcome }),
     deliveryTried({ outcome, seconds, sinceEvent }) {
-      tries.inc({ outcome: classOf(outcome) });
+      tries.inc({ outcome: toOutcomeClass(outcome) });
       tryDurations.observe(seconds);
       if (sinceEvent !== undefined) firstTries.observe(Math.max(0, sinceEvent));
     },
@@ -249,7 +163,7 @@ export function createMetrics({
       if (watched) return;
       watched = true;
       collectDefaultMetrics({ register: registry });
-      for (const name of NOT_OF_NODE) registry.removeSingleMetric(name);
+      for (const name of REMOVED_NODE_METRICS) registry.removeSingleMetric(name);
     },
     async text() {
       await readings.readDatabase();
@@ -259,23 +173,130 @@ export function createMetrics({
   };
 }
 
-/** `status_404` becomes `status_4xx`: the number is the receiver's choice. */
-function classOf(outcome: string): string {
+function defineRequestMetrics(registers: Registry[]) {
+  const requests = new Counter({
+    name: 'loam_http_requests_total',
+    help: 'Requests that were answered or abandoned by the client, by route and status',
+    labelNames: ['method', 'route', 'status'],
+    registers,
+  });
+  const durations = new Histogram({
+    name: 'loam_http_request_duration_seconds',
+    help: 'Time from the headers of a request to the last byte of its response; without event streams',
+    labelNames: ['method', 'route'],
+    buckets: REQUEST_BUCKETS,
+    registers,
+  });
+  const inProgress = new Gauge({
+    name: 'loam_http_requests_in_progress',
+    help: 'Requests whose response is not complete, including event streams',
+    registers,
+  });
+  const operations = new Counter({
+    name: 'loam_graphql_operations_total',
+    help: 'Executed GraphQL operations, by kind',
+    labelNames: ['kind', 'result'],
+    registers,
+  });
+  const operationDurations = new Histogram({
+    name: 'loam_graphql_operation_duration_seconds',
+    help: 'Execution time of queries and mutations',
+    labelNames: ['kind'],
+    buckets: OPERATION_BUCKETS,
+    registers,
+  });
+  const streams = new Gauge({
+    name: 'loam_streams_open',
+    help: 'Open streams of clients',
+    labelNames: ['kind'],
+    registers,
+  });
+  return { requests, durations, inProgress, operations, operationDurations, streams };
+}
+
+function defineJobMetrics(registers: Registry[]) {
+  const waits = new Histogram({
+    name: 'loam_job_queue_wait_seconds',
+    help: 'Time that jobs claimed by this process had waited in their pool',
+    labelNames: ['gpu', 'region'],
+    buckets: WAIT_BUCKETS,
+    registers,
+  });
+  const attempts = new Counter({
+    name: 'loam_job_attempts_total',
+    help: 'Finished job attempts, by outcome',
+    labelNames: ['outcome'],
+    registers,
+  });
+  const lines = new Counter({
+    name: 'loam_job_log_lines_total',
+    help: 'Stored log lines of jobs',
+    registers,
+  });
+  return { waits, attempts, lines };
+}
+
+function defineLargeFileMetrics(registers: Registry[]) {
+  const largeTransfers = new Counter({
+    name: 'loam_large_file_transfers_total',
+    help: 'Finished uploads and downloads of large files, by outcome',
+    labelNames: ['direction', 'outcome'],
+    registers,
+  });
+  const largeBytes = new Counter({
+    name: 'loam_large_file_bytes_total',
+    help: 'Bytes of large files that were received and sent',
+    labelNames: ['direction'],
+    registers,
+  });
+  return { largeTransfers, largeBytes };
+}
+
+function defineWebhookMetrics(registers: Registry[]) {
+  const tries = new Counter({
+    name: 'loam_webhook_attempts_total',
+    help: 'Requests to receivers of webhooks, by outcome',
+    labelNames: ['outcome'],
+    registers,
+  });
+  const tryDurations = new Histogram({
+    name: 'loam_webhook_attempt_duration_seconds',
+    help: 'Duration of requests to receivers of webhooks',
+    buckets: DELIVERY_BUCKETS,
+    registers,
+  });
+  const firstTries = new Histogram({
+    name: 'loam_webhook_first_attempt_delay_seconds',
+    help: 'Time from an event to the end of the first delivery attempt',
+    buckets: DELIVERY_BUCKETS,
+    registers,
+  });
+  const deliveries = new Counter({
+    name: 'loam_webhook_deliveries_total',
+    help: 'Deliveries that succeeded or have no attempt left',
+    labelNames: ['status'],
+    registers,
+  });
+  return { tries, tryDurations, firstTries, deliveries };
+}
+
+/** `status_404` becomes `status_4xx`, because the receiver chooses the number. */
+function toOutcomeClass(outcome: string): string {
   return outcome.replace(/^status_(\d)\d\d$/, 'status_$1xx');
 }
 
-/** Git's processes, of which git tells on a channel (`git/processes/run.ts`): all of this Node process. */
+/** Counts the git processes of this Node process, which `git/processes/run.ts` publishes on a diagnostics channel. */
 function countGitProcesses(registry: Registry): Disposable {
   const registers = [registry];
   const started = new Counter({
     name: 'loam_git_processes_started_total',
-    help: 'Git processes that were started, by command',
+    help: 'Started git processes, by command',
     labelNames: ['command'],
     registers,
   });
   const running = new Gauge({
     name: 'loam_git_processes_running',
-    help: 'Git processes that run, those kept for reading among them',
+    help: 'Running git processes, including idle ones that are kept for reading',
     registers,
   });
   const count = (message: unknown) => {

@@ -1,4 +1,4 @@
-/** What a process and its starter (`starter.ts`) say to each other. */
+/** Messages between a process and its starter (`starter.ts`). */
 
 /** A program, by its path or by its name on the PATH of `env`. */
 export type Program = {
@@ -9,32 +9,31 @@ export type Program = {
 };
 
 /**
- * To run to its end; or to be started and have its streams handed over (`start`), each of which comes with a report, and
- * which `have` says to have come; or to outlive whoever started it (`detach`), which then is told lines, until the
- * `last` of them, and says some.
+ * `run`: run a program to its end. `start`: start a program and hand over its streams, each with a report; `ack` confirms
+ * that all have arrived. `detach`: start a program that outlives its caller; it reports output and gets input by `write`.
  */
-export type Order =
+export type Command =
   | { id: number; kind: 'run'; program: Program; input: string; maxBytes: number }
-  /** `pipes`: beside the three, from descriptor 3 on. */
+  /** `pipes`: number of pipes from descriptor 3 on. */
   | { id: number; kind: 'start'; program: Program; pipes: number }
-  | { id: number; kind: 'have' }
+  | { id: number; kind: 'ack' }
   | { id: number; kind: 'detach'; program: Program; errors: string }
-  | { id: number; kind: 'say'; text: string; last: boolean }
+  | { id: number; kind: 'write'; text: string; last: boolean }
   | { id: number; kind: 'kill'; signal: NodeJS.Signals };
 
-/** `tooMuch`: it said more than it may, and was ended. */
-export type Ending = {
+/** `exceededLimit`: the program was ended because its output exceeded the limit. */
+export type ProgramExit = {
   code: number | null;
   signal: NodeJS.Signals | null;
   stdout: Uint8Array;
   stderr: string;
-  tooMuch: boolean;
+  exceededLimit: boolean;
 };
 
 export type Report =
-  | { id: number; kind: 'ended'; ending: Ending }
-  /** A stream of a program comes with this: which descriptor it is there. Standard input is the last. */
+  | { id: number; kind: 'ended'; ending: ProgramExit }
+  /** Accompanied by a stream of the program; `descriptor` is its number there. Standard input is the last. */
   | { id: number; kind: 'stream'; descriptor: number; pid: number | undefined }
-  /** What was detached has written this to its standard output. */
-  | { id: number; kind: 'said'; text: string }
+  /** Standard output of a detached program. */
+  | { id: number; kind: 'output'; text: string }
   | { id: number; kind: 'failed'; code: string | undefined; message: string };

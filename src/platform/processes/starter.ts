@@ -1,47 +1,48 @@
 /**
  * Starts programs for this process, which is large.
  *
- * To start a program the kernel copies the page tables of whoever starts it: from a server of 300 MB that held the
- * main thread up for 10 to 40 ms each time, from a small process it takes 2. So one small process (`starting.ts`) is
- * kept that does it, from the first program on. It ends with this one, and what it runs for it too, but for what is
- * detached. When it was killed, what was under way fails as if the machine were short of processes, and the next program
- * has a new one.
+ * To start a program the kernel copies the page tables of its parent: for a server of 300 MB that blocked the main thread
+ * for 10 to 40 ms each time, for a small process it takes 2 ms. So one small process (`starting.ts`) starts all programs. It
+ * ends with this process and ends its programs, except detached ones. If it is killed, running programs fail as if the
+ * machine had no free processes (EAGAIN), and the next program gets a new starter.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { type Duplex, PassThrough } from 'node:stream';
-import type { Ending, Order, Program, Report } from './protocol.ts';
+import type { Command, Program, ProgramExit, Report } from './protocol.ts';
 
-export type { Ending, Program };
+export type { Program, ProgramExit as Ending };
 
-/** Between SIGTERM and SIGKILL. */
+/** Time between SIGTERM and SIGKILL. */
 const GRACE_MS = 5_000;
 const MAX_BYTES = 16 * 2 ** 20;
 
-type Told = Exclude<Report, { kind: 'failed' }> | { id: number; kind: 'failed'; error: Error };
-type Listener = (told: Told, stream?: Duplex) => void;
+type ReceivedReport =
+  | Exclude<Report, { kind: 'failed' }>
+  | { id: number; kind: 'failed'; error: Error };
+type Listener = (received: ReceivedReport, stream?: Duplex) => void;
 type Starter = { child: ChildProcess; listeners: Map<number, Listener> };
 
 let starter: Starter | undefined;
 let count = 0;
 
-export type RunOptions = {
+type RunOptions = {
   input?: string;
-  /** Ends it, first by SIGTERM. */
+  /** Ends the program, first by SIGTERM. */
   signal?: AbortSignal;
   timeoutMs?: number;
-  /** Of standard output; a program that says more is ended. */
+  /** Limit of standard output; a program that writes more is ended. */
   maxBytes?: number;
 };
 
 /**
  * Runs a program to its end.
- * @throws Error with the code of the failure when it cannot be started; EAGAIN is also that of a starter that died
+ * @throws Error with a code if it cannot be started; EAGAIN also if the starter has died
  */
-export function runProgram(program: Program, options: RunOptions = {}): Promise<Ending> {
+export function runProgram(program: Program, options: RunOptions = {}): Promise<ProgramExit> {
   const { input = '', signal, timeoutMs, maxBytes = MAX_BYTES } = options;
-  const { promise, resolve, reject } = Promise.withResolvers<Ending>();
+  const { promise, resolve, reject } = Promise.withResolvers<ProgramExit>();
   const id = ++count;
   let killing: NodeJS.Timeout | undefined;
   const end = () => {
@@ -49,8 +50,8 @@ export function runProgram(program: Program, options: RunOptions = {}): Promise<
     send({ id, kind: 'kill', signal: 'SIGTERM' });
     killing = setTimeout(() => send({ id, kind: 'kill', signal: 'SIGKILL' }), GRACE_MS);
   };
-  // It throws when not even the starter can be started; nothing is left of it then.
-  order({ id, kind: 'run', program, input, maxBytes }, (report) => {
+  // `startOrder` throws if not even the starter can be started; nothing needs cleanup then.
+  startOrder({ id, kind: 'run', program, input, maxBytes }, (report) => {
     if (report.kind === 'failed') reject(report.error);
     else if (report.kind === 'ended') resolve(report.ending);
   });
@@ -64,7 +65,7 @@ export function runProgram(program: Program, options: RunOptions = {}): Promise<
   });
 }
 
-/** As `runProgram` with our own PATH. @throws Error also when it fails: `stderr` has what it said */
+/** Like `runProgram`, with our own PATH. @throws Error also if the program fails; `stderr` has its output */
 export async function run(file: string, args: readonly string[], options?: RunOptions) {
   const env = { PATH: process.env.PATH ?? '/usr/bin:/bin' };
   const ending = await runProgram({ file, args, env, cwd: '/' }, options);
@@ -80,37 +81,37 @@ export async function run(file: string, args: readonly string[], options?: RunOp
 
 /** A program in a session of its own, which outlives this process and its starter. */
 export type Detached = {
-  /** Settles when it has ended. @throws Error when it could not be started, or its starter has died */
-  readonly ended: Promise<Ending>;
-  /** Its exit code, if it has ended by now. */
-  readonly ending: Ending | undefined;
-  /** Writes to its standard input, and ends that after the last. */
-  say(text: string, last?: boolean): void;
+  /** Settles when the program has ended. @throws Error if it could not be started, or its starter has died */
+  readonly ended: Promise<ProgramExit>;
+  /** Its result, if it has ended. */
+  readonly ending: ProgramExit | undefined;
+  /** Writes to its standard input, and closes the input after the last text. */
+  write(text: string, last?: boolean): void;
 };
 
 /**
- * @param errors the file that its standard error is appended to
- * @param hear gets each line that it says
+ * @param errors file to which standard error is appended
+ * @param hear called with each line of standard output
  */
 export function detach(
   program: Program,
   errors: string,
   hear: (line: string) => void = () => {},
 ): Detached {
-  const ended = Promise.withResolvers<Ending>();
-  // Whoever does not wait need not hear of it.
+  const ended = Promise.withResolvers<ProgramExit>();
+  // Callers that do not await `ended` must not cause an unhandled rejection.
   ended.promise.catch(() => {});
   const id = ++count;
-  let begun = '';
-  let ending: Ending | undefined;
-  order({ id, kind: 'detach', program, errors }, (report) => {
+  let partialLine = '';
+  let ending: ProgramExit | undefined;
+  startOrder({ id, kind: 'detach', program, errors }, (report) => {
     if (report.kind === 'failed') ended.reject(report.error);
     else if (report.kind === 'ended') {
       ending = report.ending;
       ended.resolve(ending);
-    } else if (report.kind === 'said') {
-      const lines = (begun + report.text).split('\n');
-      begun = lines.pop() ?? '';
+    } else if (report.kind === 'output') {
+      const lines = (partialLine + report.text).split('\n');
+      partialLine = lines.pop() ?? '';
       for (const line of lines) hear(line);
     }
   });
@@ -119,33 +120,33 @@ export function detach(
     get ending() {
       return ending;
     },
-    say: (text, last = false) => send({ id, kind: 'say', text, last }),
+    write: (text, last = false) => send({ id, kind: 'write', text, last }),
   };
 }
 
-/** A program that runs, whose streams are ours. What it says on its standard error is told at its end. */
+/** A running program with its streams. Its standard error is part of the result. */
 export type Streamed = {
   readonly pid: number | undefined;
   readonly stdin: Duplex;
   readonly stdout: Duplex;
-  /** The extra ones, from descriptor 3 on. */
+  /** The additional pipes, from descriptor 3 on. */
   readonly pipes: readonly Duplex[];
-  /** Settles when it has ended; what it has written may still be on its way. Rejects when its starter has died. */
-  readonly ended: Promise<Ending>;
+  /** Settles when the program has ended; its output may not have arrived yet. Rejects if the starter has died. */
+  readonly ended: Promise<ProgramExit>;
   kill(signal: NodeJS.Signals): void;
 };
 
 /**
- * Starts a program and has its streams. Nothing that goes through them passes the starter.
- * @throws as `runProgram`
+ * Starts a program and returns its streams. Their data does not pass through the starter.
+ * @throws like `runProgram`
  */
 export function startProgram(
   program: Program,
   { pipes = 0 }: { pipes?: number } = {},
 ): Promise<Streamed> {
   const started = Promise.withResolvers<Streamed>();
-  const ended = Promise.withResolvers<Ending>();
-  // It may have failed before anybody waits for its end.
+  const ended = Promise.withResolvers<ProgramExit>();
+  // It may fail before anybody awaits it, which must not be an unhandled rejection.
   ended.promise.catch(() => {});
   const id = ++count;
   /** By descriptor. */
@@ -154,11 +155,11 @@ export function startProgram(
   const fail = (error: Error) => {
     started.reject(error);
     ended.reject(error);
-    // The program goes on when only its starter has died.
+    // If only the starter has died, the program keeps running.
     if (!isTaken) for (const stream of streams.values()) stream?.destroy();
   };
   const take = (pid: number | undefined) => {
-    // Of the standard streams, the error output is not handed over.
+    // Standard error is not handed over.
     if (streams.size < pipes + 2) {
       send({ id, kind: 'kill', signal: 'SIGKILL' });
       return;
@@ -166,9 +167,9 @@ export function startProgram(
     isTaken = true;
     started.resolve({
       pid,
-      stdin: streams.get(0) ?? passedBy().destroy(),
-      stdout: streams.get(1) ?? passedBy().end(),
-      pipes: Array.from({ length: pipes }, (_, i) => streams.get(3 + i) ?? passedBy().end()),
+      stdin: streams.get(0) ?? closedStream().destroy(),
+      stdout: streams.get(1) ?? closedStream().end(),
+      pipes: Array.from({ length: pipes }, (_, i) => streams.get(3 + i) ?? closedStream().end()),
       ended: ended.promise,
       kill: (signal) => send({ id, kind: 'kill', signal }),
     });
@@ -176,95 +177,96 @@ export function startProgram(
   const listener: Listener = (report, stream) => {
     if (report.kind === 'failed') fail(report.error);
     else if (report.kind === 'ended') {
-      send({ id, kind: 'have' });
-      // Whoever still writes hears of it.
+      send({ id, kind: 'ack' });
+      // Destroyed so that a writer gets an error.
       streams.get(0)?.destroy();
       ended.resolve(report.ending);
-      if (!isTaken) fail(errorOf('the streams of a program could not be handed over', 'EMFILE'));
+      if (!isTaken)
+        fail(createError('the streams of a program could not be handed over', 'EMFILE'));
     } else if (report.kind === 'stream') {
-      // What cannot be written any more shows in the program's end.
+      // Write errors show in the result of the program.
       stream?.on('error', () => {});
       streams.set(report.descriptor, stream);
       if (report.descriptor > 0) return;
-      // Node reads each socket that it was given, and would end this one as if its writer had, when the program closes it:
-      // a pipeline into it, whose source ends later, would then wait for ever for the end that it has missed.
+      // Node reads from each socket that it receives, and would end this one when the program closes it, as if the writer
+      // had ended it. A pipeline into it, whose source ends later, would then wait forever for the missed end.
       if (stream) stream.allowHalfOpen = true;
-      send({ id, kind: 'have' });
+      send({ id, kind: 'ack' });
       take(report.pid);
     }
   };
-  order({ id, kind: 'start', program, pipes }, listener);
+  startOrder({ id, kind: 'start', program, pipes }, listener);
   return started.promise;
 }
 
-/** In place of a stream of a program that had ended before it was handed over. */
-function passedBy(): PassThrough {
+/** Replaces a stream of a program that ended before the stream was handed over. */
+function closedStream(): PassThrough {
   return new PassThrough().on('error', () => {});
 }
 
-function order(what: Order & { program: Program }, listener: Listener): void {
-  starter ??= start();
+function startOrder(what: Command & { program: Program }, listener: Listener): void {
+  starter ??= spawnStarter();
   const { listeners, child } = starter;
-  const holds = what.kind !== 'detach';
-  if (holds) hold(child, 1);
+  const keepsAlive = what.kind !== 'detach';
+  if (keepsAlive) changeRunningCount(child, 1);
   listeners.set(what.id, (report, stream) => {
     if (report.kind === 'ended' || report.kind === 'failed') {
       listeners.delete(what.id);
-      if (holds) hold(child, -1);
+      if (keepsAlive) changeRunningCount(child, -1);
     }
     listener(report, stream);
   });
   send(what);
 }
 
-function send(what: Order): void {
-  // One that is gone says so by its end.
+function send(what: Command): void {
+  // If the starter has gone, its `exit` event fails all programs.
   if (starter?.child.connected) starter.child.send(what, () => {});
 }
 
-function start(): Starter {
+function spawnStarter(): Starter {
   const child = spawn(process.execPath, [join(import.meta.dirname, 'starting.ts')], {
     cwd: '/',
     env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
-    // A terminal's Ctrl+C is for the server, which may still need it.
+    // Ctrl+C in a terminal is for the server, which may still need the starter.
     detached: true,
-    // Its input ends with this process.
+    // The starter ends when its standard input does, and that ends with this process.
     stdio: ['pipe', 'ignore', 'ignore', 'ipc'],
     serialization: 'advanced',
   });
   child.stdin?.on('error', () => {});
-  const own: Starter = { child, listeners: new Map() };
+  const started: Starter = { child, listeners: new Map() };
   child.on('message', (report: Report, stream?: Socket) => {
     const { id } = report;
-    const told: Told =
+    const received: ReceivedReport =
       report.kind === 'failed'
-        ? { id, kind: report.kind, error: errorOf(report.message, report.code) }
+        ? { id, kind: report.kind, error: createError(report.message, report.code) }
         : report;
-    own.listeners.get(id)?.(told, stream);
+    started.listeners.get(id)?.(received, stream);
   });
-  const over = (why: string, code = 'EAGAIN') => {
-    if (starter === own) starter = undefined;
-    for (const [id, listener] of own.listeners)
-      listener({ id, kind: 'failed', error: errorOf(why, code) });
+  const failAll = (why: string, code = 'EAGAIN') => {
+    if (starter === started) starter = undefined;
+    for (const [id, listener] of started.listeners)
+      listener({ id, kind: 'failed', error: createError(why, code) });
   };
-  child.once('error', ({ message, code }: NodeJS.ErrnoException) => over(message, code));
-  child.once('exit', (code, signal) => over(`what starts programs ended with ${code ?? signal}`));
-  hold(child, 0);
-  return own;
+  child.once('error', ({ message, code }: NodeJS.ErrnoException) => failAll(message, code));
+  child.once('exit', (code, signal) => failAll(`the program starter ended with ${code ?? signal}`));
+  changeRunningCount(child, 0);
+  return started;
 }
 
-const held = new WeakMap<ChildProcess, number>();
+const runningCounts = new WeakMap<ChildProcess, number>();
 
-/** A process that is done waits for programs that it runs, and not for what could start more. */
-function hold(child: ChildProcess, change: -1 | 0 | 1): void {
-  const count = (held.get(child) ?? 0) + change;
-  held.set(child, count);
-  // The pipe to it holds nobody by itself.
+/** The starter keeps this process alive only while programs are running. */
+function changeRunningCount(child: ChildProcess, change: -1 | 0 | 1): void {
+  const count = (runningCounts.get(child) ?? 0) + change;
+  runningCounts.set(child, count);
+  // The pipe alone must not keep the process alive.
   const input = child.stdin as Socket | null;
   for (const one of [child, child.channel]) count > 0 ? one?.ref() : one?.unref();
   input?.unref();
 }
 
-function errorOf(message: string, code: string | undefined): Error {
+function createError(message: string, code: string | undefined): Error {
   return Object.assign(new Error(message), { code });
 }

@@ -1,57 +1,57 @@
 /**
- * The starter's own program (`starter.ts`): starts what it is told to, and tells how that ended. What was not detached
- * ends with the process that asked for it.
+ * The starter process (`starter.ts`): starts programs on command and reports how they ended. Programs that are not detached
+ * end with the process that requested them.
  *
- * It imports nothing but Node: it has to stay small, or starting programs would cost here what it costs there.
+ * It imports only Node modules: it must stay small, because its size is what starting a program costs.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import type { Socket } from 'node:net';
-import type { Order, Report } from './protocol.ts';
+import type { Command, Report } from './protocol.ts';
 
-/** Of what a program says of its failure. */
+/** Limit of the error output that is kept. */
 const MAX_STDERR = 16_384;
 
-/** Between two looks whether the other end is gone. */
-const LOOK_MS = 20;
+/** Interval of checks whether the other process has gone. */
+const CHECK_MS = 20;
 
 const children = new Map<number, ChildProcess>();
-const tell = (report: Report, stream?: Socket) => {
-  // Nobody is there any more to be told.
+const sendReport = (report: Report, stream?: Socket) => {
+  // Otherwise the other process has gone.
   if (process.connected) process.send?.(report, stream, {}, () => {});
 };
 
-process.on('message', (order: Order) => {
-  if (order.kind === 'start') start(order);
-  else if (order.kind === 'have') handedOver(order.id);
-  else if (order.kind === 'say') say(order);
-  else if (order.kind === 'kill') children.get(order.id)?.kill(order.signal);
-  else if (order.kind === 'run') run(order);
-  else detach(order);
+process.on('message', (command: Command) => {
+  if (command.kind === 'start') start(command);
+  else if (command.kind === 'ack') confirmHandover(command.id);
+  else if (command.kind === 'write') writeInput(command);
+  else if (command.kind === 'kill') children.get(command.id)?.kill(command.signal);
+  else if (command.kind === 'run') run(command);
+  else detach(command);
 });
 process.on('disconnect', end);
-// Of a process that dies while a stream is on its way to it, Node tells no `disconnect`: it waits for that to arrive. What
-// the process has said before is read first.
+// If the other process dies while a stream is on its way to it, Node emits no `disconnect`, because it waits until the stream
+// arrives. Commands that were sent before are still processed.
 process.stdin
   .on('error', () => {})
-  .once('close', endWhenAlone)
+  .once('close', endWhenDisconnected)
   .resume();
 
-function endWhenAlone(): void {
-  if (process.connected) setTimeout(endWhenAlone, LOOK_MS);
+function endWhenDisconnected(): void {
+  if (process.connected) setTimeout(endWhenDisconnected, CHECK_MS);
   else end();
 }
 
-let isOver = false;
+let isEnding = false;
 
 function end(): void {
-  if (isOver) return;
-  isOver = true;
+  if (isEnding) return;
+  isEnding = true;
   const ending: Promise<unknown>[] = [];
   for (const child of children.values()) {
     child.stdin?.destroy();
     if (detached.has(child)) {
-      // It goes on with what it was told, and its input ends. Nobody hears any more what it says, or waits for it.
+      // It continues with the input it has; nobody reads its output or awaits its end any more.
       child.stdout?.destroy();
       child.unref();
     } else {
@@ -63,28 +63,34 @@ function end(): void {
   Promise.all(ending).then(() => process.exit());
 }
 
-function run({ id, program, input, maxBytes }: Order & { kind: 'run' }): void {
+function run({ id, program, input, maxBytes }: Command & { kind: 'run' }): void {
   const { file, args, cwd, env } = program;
-  const child = watched(id, () => spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] }));
+  const child = spawnWatched(id, () =>
+    spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] }),
+  );
   if (!child) return;
-  const said: Uint8Array[] = [];
+  const chunks: Uint8Array[] = [];
   let size = 0;
   child.stdout?.on('data', (chunk: Buffer) => {
     size += chunk.length;
-    if (size <= maxBytes) said.push(chunk);
+    if (size <= maxBytes) chunks.push(chunk);
     else child.kill('SIGTERM');
   });
-  const errors = errorsOf(child);
+  const errors = collectErrors(child);
   child.stdin?.end(input);
   child.once('close', (code, signal) => {
     if (!children.delete(id)) return;
-    const [stdout, stderr] = [Buffer.concat(said), errors()];
-    tell({ id, kind: 'ended', ending: { code, signal, stdout, stderr, tooMuch: size > maxBytes } });
+    const [stdout, stderr] = [Buffer.concat(chunks), errors()];
+    sendReport({
+      id,
+      kind: 'ended',
+      ending: { code, signal, stdout, stderr, exceededLimit: size > maxBytes },
+    });
   });
 }
 
-/** Reads what a program says of its failure, and keeps its beginning. */
-function errorsOf({ stderr }: ChildProcess): () => string {
+/** Collects the beginning of a program's error output. */
+function collectErrors({ stderr }: ChildProcess): () => string {
   let text = '';
   stderr?.setEncoding('utf8').on('data', (more: string) => {
     if (text.length < MAX_STDERR) text += more.slice(0, MAX_STDERR - text.length);
@@ -92,74 +98,78 @@ function errorsOf({ stderr }: ChildProcess): () => string {
   return () => text;
 }
 
-type Start = Order & { kind: 'start' };
-/** The streams of the first are being handed over. */
-const starts: Start[] = [];
+type Start = Command & { kind: 'start' };
+/** Queue of programs; the streams of the first are being handed over. */
+const queue: Start[] = [];
 /**
- * Node goes on reading a stream until the other process has it, and drops what it reads (nodejs/node#8353). It has no public
- * way to stop that: `pause()` stops the events alone, and `pauseOnConnect` is for servers.
+ * Node keeps reading a stream until the other process has it, and drops the data (nodejs/node#8353). There is no public way
+ * to stop that: `pause()` only stops the events, and `pauseOnConnect` is for servers.
  */
-type Handed = Socket & { _handle: { readStop(): void } | null };
-/** After a program's end, for what one that it started may still say. */
+type HandedOver = Socket & { _handle: { readStop(): void } | null };
+/** After a program's end, time for output of programs that it started. */
 const DRAIN_MS = 1_000;
 
 /**
- * One program at a time: a stream that is handed over as soon as it is made is never read here, but while another is on
- * its way Node would keep it back, and read. The standard output goes first, then what says nothing before the program
- * has input, and standard input last.
+ * Hands over the streams of one program at a time: a stream that is handed over as soon as it exists is never read here, but
+ * while another is on its way Node would queue it and read it. Standard output goes first, then the pipes, which are silent
+ * before the program has input, and standard input last.
  */
 function start(next: Start): void {
-  if (starts.push(next) === 1) begin(next);
+  if (queue.push(next) === 1) beginHandover(next);
 }
 
-function handedOver(id: number): void {
-  if (starts[0]?.id !== id) return;
-  starts.shift();
-  const [next] = starts;
-  if (next) begin(next);
+function confirmHandover(id: number): void {
+  if (queue[0]?.id !== id) return;
+  queue.shift();
+  const [next] = queue;
+  if (next) beginHandover(next);
 }
 
-function begin({ id, program, pipes }: Start): void {
+function beginHandover({ id, program, pipes }: Start): void {
   const { file, args, cwd, env } = program;
   const more = Array<'pipe'>(pipes).fill('pipe');
-  const child = watched(id, () =>
+  const child = spawnWatched(id, () =>
     spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe', ...more] }),
   );
   if (child?.pid === undefined) {
-    handedOver(id);
+    confirmHandover(id);
     return;
   }
-  const errors = errorsOf(child);
+  const errors = collectErrors(child);
   const { pid, stdio } = child;
-  const give = (descriptor: number) => {
-    const stream = stdio[descriptor] as Handed | null;
+  const handOver = (descriptor: number) => {
+    const stream = stdio[descriptor] as HandedOver | null;
     stream?._handle?.readStop();
-    tell({ id, kind: 'stream', descriptor, pid }, stream ?? undefined);
+    sendReport({ id, kind: 'stream', descriptor, pid }, stream ?? undefined);
   };
   for (let descriptor = 1; descriptor < stdio.length; descriptor++)
-    if (descriptor !== 2) give(descriptor);
-  give(0);
+    if (descriptor !== 2) handOver(descriptor);
+  handOver(0);
   child.once('exit', (code, signal) => {
-    const over = () => {
+    const finish = () => {
       clearTimeout(waiting);
       child.stderr?.destroy();
       if (!children.delete(id)) return;
       const [stdout, stderr] = [new Uint8Array(), errors()];
-      tell({ id, kind: 'ended', ending: { code, signal, stdout, stderr, tooMuch: false } });
+      sendReport({
+        id,
+        kind: 'ended',
+        ending: { code, signal, stdout, stderr, exceededLimit: false },
+      });
     };
-    const waiting = setTimeout(over, DRAIN_MS);
-    if (child.stderr?.closed ?? true) over();
-    else child.stderr?.once('close', over);
+    const waiting = setTimeout(finish, DRAIN_MS);
+    if (child.stderr?.closed ?? true) finish();
+    else child.stderr?.once('close', finish);
   });
 }
 
 process.on('warning', ({ name }) => {
-  // Node has tried several times to hand a stream over: no descriptor is free there.
-  const [first] = starts;
+  // Node has tried several times to hand over a stream: the other process has no free descriptor.
+  const [first] = queue;
   if (name === 'SentHandleNotReceivedWarning' && first) children.get(first.id)?.kill('SIGKILL');
 });
 
-function say({ id, text, last }: Order & { kind: 'say' }): void {
+function writeInput({ id, text, last }: Command & { kind: 'write' }): void {
   const input = children.get(id)?.stdin;
   if (last) input?.end(text);
   else input?.write(text);
@@ -167,9 +177,9 @@ function say({ id, text, last }: Order & { kind: 'say' }): void {
 
 const detached = new WeakSet<ChildProcess>();
 
-function detach({ id, program, errors }: Order & { kind: 'detach' }): void {
+function detach({ id, program, errors }: Command & { kind: 'detach' }): void {
   const { file, args, cwd, env } = program;
-  const child = watched(id, () => {
+  const child = spawnWatched(id, () => {
     const stderr = openSync(errors, 'a', 0o600);
     try {
       return spawn(file, args, { cwd, env, detached: true, stdio: ['pipe', 'pipe', stderr] });
@@ -179,29 +189,31 @@ function detach({ id, program, errors }: Order & { kind: 'detach' }): void {
   });
   if (!child) return;
   detached.add(child);
-  child.stdout?.setEncoding('utf8').on('data', (text: string) => tell({ id, kind: 'said', text }));
+  child.stdout
+    ?.setEncoding('utf8')
+    .on('data', (text: string) => sendReport({ id, kind: 'output', text }));
   child.once('exit', (code, signal) => {
     if (!children.delete(id)) return;
-    const ending = { code, signal, stdout: new Uint8Array(), stderr: '', tooMuch: false };
-    tell({ id, kind: 'ended', ending });
+    const ending = { code, signal, stdout: new Uint8Array(), stderr: '', exceededLimit: false };
+    sendReport({ id, kind: 'ended', ending });
   });
 }
 
-/** Undefined: it could not be started, which is told. */
-function watched(id: number, start: () => ChildProcess): ChildProcess | undefined {
+/** Undefined if the program could not be started, which is reported. */
+function spawnWatched(id: number, start: () => ChildProcess): ChildProcess | undefined {
   const failed = ({ code, message }: NodeJS.ErrnoException) => {
-    if (children.delete(id)) tell({ id, kind: 'failed', code, message });
+    if (children.delete(id)) sendReport({ id, kind: 'failed', code, message });
   };
   try {
     const child = start();
     children.set(id, child);
     child.on('error', failed);
-    // Of pipes to a process that has ended. There are none where no descriptor was free.
+    // Errors of pipes to a program that has ended. There are no pipes if no descriptor was free.
     for (const stream of child.stdio ?? []) stream?.on('error', () => {});
     return child;
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
-    tell({ id, kind: 'failed', code, message });
+    sendReport({ id, kind: 'failed', code, message });
     return undefined;
   }
 }

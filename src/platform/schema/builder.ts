@@ -1,8 +1,8 @@
 /**
- * The Pothos builder that each feature's `graphql/` adds to, and the scalars they share.
+ * The Pothos builder that each feature's `graphql/` adds to, and the shared scalars.
  *
- * Enums carry the REST wire form as their internal value (`A100-40GB` is no GraphQL name), so the domain,
- * the database and REST use the same values, and GraphQL clients see A100_40GB.
+ * The internal values of enums are those of REST (`A100-40GB` is not a valid GraphQL name), so the domain, the database and
+ * REST use the same values, and GraphQL clients see A100_40GB.
  */
 import SchemaBuilder, { brandWithType } from '@pothos/core';
 import ComplexityPlugin from '@pothos/plugin-complexity';
@@ -34,7 +34,7 @@ export const builder = new SchemaBuilder<{
 }>({
   defaultFieldNullability: false,
   plugins: [RelayPlugin, PrismaPlugin, ComplexityPlugin],
-  // Here only what each field costs; `limits.ts` beside this adds it up, once an operation and never for REST.
+  // Declares only the cost of each field. `api/graphql` adds costs up, once per operation and not for REST.
   complexity: { disabled: true, defaultComplexity: 1, defaultListMultiplier: 10 },
   prisma: {
     client: ({ services }) => services.db as never,
@@ -42,50 +42,49 @@ export const builder = new SchemaBuilder<{
     onUnusedQuery: null,
   },
   relay: {
-    // A TypeID says what it is, so node ids are the ids themselves and the same in REST.
+    // A TypeID contains its type, so node ids are the ids themselves, as in REST.
     encodeGlobalID: (_type, id) => String(id),
-    // What is no id has no type name; it is refused where it is used, so that one bad id of many spoils no other.
+    // An invalid id gets no type name and is refused where it is used, so that it does not fail the other ids.
     decodeGlobalID: (id) => ({ typename: nodeTypeOf(id) ?? '', id }),
     clientMutationId: 'omit',
     cursorType: 'String',
     nodeTypeOptions: {
-      description:
-        'What has an id of its own and can be read again by it. The same id serves REST.',
+      description: 'An object with an id of its own. REST uses the same id.',
     },
     idFieldOptions: { description: 'The id, which is unique on the server and never changes.' },
     nodeQueryOptions: {
       description:
-        'Whatever has this id. Null without an error when there is none, or the viewer may not see it.',
+        'The object with this id; null without an error if it does not exist or the viewer may not see it.',
       args: { id: { description: 'The id of a repository, job, user, namespace …' } },
       resolve: (_root, { id }, _context, _info, resolveNode) => {
-        if (!id.typename) throw noNodeId(id.id);
+        if (!id.typename) throw invalidNodeId(id.id);
         return brandNode(resolveNode(id), id.typename);
       },
     },
     nodesQueryOptions: {
       complexity: ({ ids }) => ({ field: 1, multiplier: ids.length }),
       description:
-        'Whatever has these ids, in their order: null in the place of each that there is not, or that the viewer may not see. An error stands beside the null of what is no id.',
+        'The objects with these ids, in the same order; null for each that does not exist or that the viewer may not see. An id that is not the id of a node gives null and an error.',
       args: { ids: { description: 'The ids, at most 100.' } },
       nullable: { list: true, items: true },
       resolve: async (_root, args, _context, _info, resolveNodes) => {
         const ids = [...args.ids];
-        if (ids.length > MAX_IDS) throw invalid('ids', `must be at most ${MAX_IDS}`);
-        // The plugin reads the arguments themselves, and skips what is null.
+        if (ids.length > MAX_IDS) throw invalid('ids', `must contain at most ${MAX_IDS} ids`);
+        // The plugin reads `args` itself and skips nulls.
         args.ids = ids.map((id) => (id.typename ? id : null)) as never;
         const nodes = await resolveNodes(args.ids);
         return ids.map(({ typename, id }, at) =>
-          typename ? brandNode(nodes[at], typename) : noNodeId(id),
+          typename ? brandNode(nodes[at], typename) : invalidNodeId(id),
         );
       },
     },
     pageInfoTypeOptions: { description: 'The position of a page in its list.' },
     hasNextPageFieldOptions: {
-      description: 'Whether the list goes on after this page: ask again with `after: endCursor`.',
+      description: 'Whether another page follows; request it with `after: endCursor`.',
       complexity: 0,
     },
     hasPreviousPageFieldOptions: {
-      description: 'Whether the list has something before this page.',
+      description: 'Whether there are entries before this page.',
       complexity: 0,
     },
     startCursorFieldOptions: {
@@ -104,8 +103,7 @@ export const builder = new SchemaBuilder<{
     },
     nodeFieldOptions: { description: 'The entry.' },
     cursorFieldOptions: {
-      description:
-        'The cursor of this entry; the list goes on after it when it is given as `after`.',
+      description: 'The cursor of this entry; pass it as `after` to get the entries after it.',
     },
   },
 });
@@ -113,8 +111,8 @@ export const builder = new SchemaBuilder<{
 const MAX_IDS = 100;
 
 /**
- * Sets the brand by which Pothos finds the type of a node. Pothos brands a node after it has cached the promise of the
- * node, so a second field with the same id can get the node before that.
+ * Sets the brand by which Pothos finds the type of a node. Pothos brands a node only after it has cached the promise of the
+ * node, so a second field with the same id could get an unbranded node.
  */
 async function brandNode<T>(node: T, typename: string): Promise<Awaited<T>> {
   const row = await node;
@@ -122,24 +120,24 @@ async function brandNode<T>(node: T, typename: string): Promise<Awaited<T>> {
   return row;
 }
 
-function noNodeId(id: string): GraphQLError {
+function invalidNodeId(id: string): GraphQLError {
   return new GraphQLError(`id: "${id.slice(0, 80)}" is not the id of a node`, badInput);
 }
 
 const badInput = { extensions: { code: 'INVALID_REQUEST' } };
 
-builder.queryType({ description: 'What can be read.' });
-builder.mutationType({ description: 'What can be changed.' });
-builder.subscriptionType({ description: 'What can be followed, over server-sent events.' });
+builder.queryType({ description: 'Queries read data.' });
+builder.mutationType({ description: 'Mutations change data.' });
+builder.subscriptionType({ description: 'Subscriptions follow changes over server-sent events.' });
 
 builder.scalarType('DateTime', {
   description:
-    'A time as ISO 8601 with an offset. Answers are in UTC with milliseconds, those of lines of a log with microseconds.',
+    'A time in ISO 8601 with an offset. Results are in UTC with milliseconds; times of log lines have microseconds.',
   serialize: (time: Date) => time.toISOString(),
   parseValue: (value) => {
     const date = typeof value === 'string' ? parseTime(value) : null;
     if (!date) throw new GraphQLError('must be an ISO 8601 timestamp with an offset', badInput);
-    // An offset may lead out of the years with four digits, and Prisma writes no others as PostgreSQL reads them.
+    // An offset can lead to a year without four digits, which Prisma writes in a form that PostgreSQL does not read.
     const year = date.getUTCFullYear();
     if (year < 1 || year > 9_999)
       throw new GraphQLError('must be in the years 1 to 9999', badInput);
@@ -152,7 +150,7 @@ builder.scalarType('Date', {
   parseValue: (value) => {
     const isDate = typeof value === 'string' && /^\d{4}-\d{2}-\d{2}$/.test(value);
     if (!isDate || value < '0001' || Number.isNaN(Date.parse(value)) || !isDay(value))
-      throw new GraphQLError('must be a day, as 2026-01-31', badInput);
+      throw new GraphQLError('must be a day such as 2026-01-31', badInput);
     return value;
   },
 });
@@ -178,10 +176,10 @@ builder.scalarType('Decimal', {
 });
 
 builder.scalarType('JSON', {
-  description: 'A JSON object, in the form that REST and webhooks have. Only in answers.',
+  description: 'A JSON object in the same form as in REST and webhooks. Output only.',
   serialize: (value) => value,
   parseValue: () => {
-    throw new GraphQLError('cannot be given', badInput);
+    throw new GraphQLError('cannot be used as input', badInput);
   },
 });
 
@@ -194,11 +192,11 @@ export const SortOrder = builder.enumType('SortOrder', {
 });
 
 /*
- * What mutations answer: an object of their own each, nullable, so that of several mutations in one operation
- * one that is refused hides nothing that the others made.
+ * Each mutation returns an object type of its own, which is nullable: if one of several mutations in an operation fails, the
+ * results of the others remain.
  */
 
-/** `{Mutation}Payload` with the id of what was deleted. */
+/** `{Mutation}Payload` with the id of the deleted object. */
 export function deletionPayload(mutation: string) {
   return builder.objectRef<{ id: string }>(`${mutation}Payload`).implement({
     description: 'What was deleted.',
@@ -206,5 +204,5 @@ export function deletionPayload(mutation: string) {
   });
 }
 
-/** The one argument of every mutation. */
+/** Options of the only argument of every mutation. */
 export const INPUT = { required: true, description: 'The arguments of the mutation.' } as const;

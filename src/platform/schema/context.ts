@@ -1,6 +1,6 @@
 /**
- * What resolvers are given. This file knows no feature: each adds the services that its resolvers need to
- * `ContextServices` in its `graphql/context.ts`, by declaration merging, and identity adds the viewer.
+ * Context of resolvers. This file knows no feature: each feature adds the services of its resolvers to `ContextServices` by
+ * declaration merging in its `graphql/context.ts`, and identity adds the viewer.
  */
 import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
@@ -8,7 +8,7 @@ import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../database/client.ts';
 import type { Bus } from '../events/bus.ts';
 import type { Caller } from '../limits/fair-semaphore.ts';
-import type { Allowance, Reads } from '../limits/reads.ts';
+import type { Allowance, AnswerLimiter } from '../limits/reads.ts';
 import type { DiskSpace } from '../storage/disk-space.ts';
 
 export interface ContextServices {
@@ -17,20 +17,20 @@ export interface ContextServices {
   bus: Bus;
   log: Logger;
   urls: Urls;
-  reads: Reads;
+  reads: AnswerLimiter;
   space: DiskSpace;
 }
 
-/** One object per request. The services are behind one property, because spreading them cost more than a query. */
+/** One object per request. The services are one property, because copying them cost more than a query. */
 export interface Context {
   requestId: string;
   services: ContextServices;
-  /** Whose work it is, where callers take turns. */
+  /** Key of the client for fair limits. */
   caller: Caller;
-  /** What the answer may hold of what is large; of an event, what one of its fields may. */
+  /** Memory allowance of the answer; for a subscription, of one field of an event. */
   allowance(info: Operation): Allowance;
-  /** Aborts when the client is gone. */
+  /** Aborts when the client disconnects. */
   signal?: AbortSignal;
 }
 
-export type Operation = { operation: { operation: string } };
+type Operation = { operation: { operation: string } };

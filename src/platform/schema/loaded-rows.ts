@@ -1,8 +1,8 @@
 /**
- * Fields of rows that look at the row.
+ * Makes fields of rows read the row directly.
  *
- * Pothos wraps each field of a row in a resolver that looks up, by the path, whether the row was loaded with what the
- * field selects. Looking at the row costs far less; one without it still takes the wrapper, which loads it.
+ * Pothos wraps each field of a row in a resolver that checks by path whether the row was loaded with the columns of the
+ * field. Checking the row itself costs far less. If the row lacks a column, Pothos's resolver still loads it.
  */
 import { isDeepStrictEqual } from 'node:util';
 import {
@@ -18,29 +18,29 @@ type Row = Record<string, unknown> & { [SELECTED]?: object };
 type Field = GraphQLField<Row, unknown>;
 type Resolve = NonNullable<Field['resolve']>;
 
-/** What is known of a field, in its `extensions`. */
-type Known = {
-  /** The property of the row that it shows. */
+/** Facts about a field, stored in its `extensions`. */
+type RowAccess = {
+  /** The property of the row that the field returns. */
   shownProperty?: string;
-  /** It needs nothing of what Pothos notes of a plan. */
+  /** Whether the field does not depend on Pothos's query plan. */
   looksAtRow?: boolean;
 };
 
-/** Changes the schema that it is given. */
-export function lookAtRows(schema: GraphQLSchema): GraphQLSchema {
+/** Modifies the given schema. */
+export function readRowsDirectly(schema: GraphQLSchema): GraphQLSchema {
   for (const type of Object.values(schema.getTypeMap()))
     if (isObjectType(type))
       for (const field of Object.values(type.getFields())) lookAtRow(field, type);
   return schema;
 }
 
-export function knownOf({ extensions }: { extensions?: object | null }): Known {
-  return (extensions ?? {}) as Known;
+export function rowAccessOf({ extensions }: { extensions?: object | null }): RowAccess {
+  return (extensions ?? {}) as RowAccess;
 }
 
-/** Whether it finds what it needs in its row, however the row was read. */
+/** Whether the field finds its data in the row, however the row was read. */
 export function needsNoPlan(field: GraphQLField<unknown, unknown>): boolean {
-  return !field.extensions.pothosPrismaSelect || knownOf(field).looksAtRow === true;
+  return !field.extensions.pothosPrismaSelect || rowAccessOf(field).looksAtRow === true;
 }
 
 function lookAtRow(field: Field, type: GraphQLObjectType): void {
@@ -50,7 +50,7 @@ function lookAtRow(field: Field, type: GraphQLObjectType): void {
   const isNodeId = field.name === 'id' && type.getInterfaces().some(({ name }) => name === 'Node');
   const property = isNodeId ? 'id' : exposed;
   if (typeof property === 'string') {
-    note(field, { shownProperty: property, looksAtRow: true });
+    addExtensions(field, { shownProperty: property, looksAtRow: true });
     field.resolve = (row, args, context, info) => {
       const value = row[property];
       return value === undefined ? resolve(row, args, context, info) : value;
@@ -58,45 +58,45 @@ function lookAtRow(field: Field, type: GraphQLObjectType): void {
     return;
   }
   if (!original || typeof select !== 'object' || select === null) return;
-  const isLoaded = loadedWith(select);
-  note(field, { looksAtRow: true });
+  const isLoaded = createLoadedCheck(select);
+  addExtensions(field, { looksAtRow: true });
   field.resolve = (row, args, context, info) =>
     (isLoaded(row) ? original : resolve)(row, args, context, info);
 }
 
-function note(field: Field, known: Known): void {
+function addExtensions(field: Field, known: RowAccess): void {
   field.extensions = { ...field.extensions, ...known };
 }
 
-/** A check that a row has what is selected. */
-function loadedWith(select: object): (row: Row) => boolean {
-  const isShown = shownWith(select);
+/** Returns a check whether a row has the columns of `select`. */
+function createLoadedCheck(select: object): (row: Row) => boolean {
+  const hasProperties = createPropertyCheck(select);
   const bySelect = new WeakMap<object, boolean>();
   return (row) => {
-    const read = row[SELECTED];
-    if (!read) return isShown?.(row) ?? false;
-    const known = bySelect.get(read);
-    if (known !== undefined) return known;
-    const isIn = contains(read, select);
-    bySelect.set(read, isIn);
-    return isIn;
+    const loaded = row[SELECTED];
+    if (!loaded) return hasProperties?.(row) ?? false;
+    const cached = bySelect.get(loaded);
+    if (cached !== undefined) return cached;
+    const isContained = contains(loaded, select);
+    bySelect.set(loaded, isContained);
+    return isContained;
   };
 }
 
-/** Whether all columns of `some` are in `whole`, those of relations under the same filters. */
+/** Whether `whole` has all columns of `some`, those of relations under the same filters. */
 function contains(whole: object, some: object): boolean {
   return Object.entries(some).every(([field, selected]) => {
-    const read = (whole as Record<string, unknown>)[field];
-    if (typeof read !== 'object' || read === null || typeof selected !== 'object')
-      return read === selected;
-    const { select: columns = {}, ...filters } = read as { select?: object };
-    const { select: asked = {}, ...under } = selected;
-    return isDeepStrictEqual(filters, under) && contains(columns, asked);
+    const loaded = (whole as Record<string, unknown>)[field];
+    if (typeof loaded !== 'object' || loaded === null || typeof selected !== 'object')
+      return loaded === selected;
+    const { select: columns = {}, ...filters } = loaded as { select?: object };
+    const { select: wanted = {}, ...wantedFilters } = selected;
+    return isDeepStrictEqual(filters, wantedFilters) && contains(columns, wanted);
   });
 }
 
-/** A check by the row alone; undefined where the row does not show it, as with filters. */
-function shownWith(select: unknown): ((row: Row) => boolean) | undefined {
+/** Returns a check of the row's properties; undefined if they do not show it, as with filters. */
+function createPropertyCheck(select: unknown): ((row: Row) => boolean) | undefined {
   if (typeof select !== 'object' || select === null) return undefined;
   const checks: ((row: Row) => boolean)[] = [];
   for (const [name, selected] of Object.entries(select)) {
@@ -105,7 +105,7 @@ function shownWith(select: unknown): ((row: Row) => boolean) | undefined {
       continue;
     }
     const isOnlySelect = Object.keys(selected).join() === 'select' && name !== '_count';
-    const inner = isOnlySelect ? shownWith(selected.select) : undefined;
+    const inner = isOnlySelect ? createPropertyCheck(selected.select) : undefined;
     if (!inner) return undefined;
     checks.push((row) => {
       const value = row[name];

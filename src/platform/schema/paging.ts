@@ -1,13 +1,13 @@
-/** The GraphQL forms of a page: a connection, for front ends, and a numbered page, for REST. */
+/** GraphQL types of pages: connections for front ends, and numbered pages for REST. */
 import type { GraphQLResolveInfo } from 'graphql';
-import type { OffsetPage, Slice, SliceRequest } from '../database/paging.ts';
+import type { CursorPage, CursorPageRequest, OffsetPage } from '../database/paging.ts';
 import { MAX_FIRST } from '../database/paging.ts';
 import { builder, SortOrder } from './builder.ts';
 import type { Context } from './context.ts';
-import { selectOfNodes } from './select.ts';
+import { selectForNodes } from './select.ts';
 
-/** The arguments of every connection. Only forwards: every list that has two ends can be sorted from either. */
-export const sliceArgs = builder.args((t) => ({
+/** Arguments of every connection. Forwards only: each list can be sorted from either end. */
+export const cursorPageArgs = builder.args((t) => ({
   first: t.int({
     required: true,
     defaultValue: 20,
@@ -18,12 +18,12 @@ export const sliceArgs = builder.args((t) => ({
   }),
 }));
 
-/** What it costs, in fields, to start a process of git, as histories and lists of refs do. */
-export const PROCESS = 50;
+/** Cost in fields of starting a git process, which histories and lists of refs need. */
+export const GIT_PROCESS_COST = 50;
 
 /**
- * What a connection costs: itself, and what is asked of each on the page.
- * @param own what it takes to read the page at all
+ * Cost of a connection: its own cost, and the selected fields for each item.
+ * @param own cost of reading the page
  */
 export function pageCost(own = 1) {
   return ({ first }: { first: number }) => ({
@@ -32,14 +32,14 @@ export function pageCost(own = 1) {
   });
 }
 
-/** `{name}Connection` and `{name}Edge` over the type `node`. */
-export function connectionType<Node extends ConnectionNode>(name: string, node: Node) {
+/** Defines `{name}Connection` and `{name}Edge` for the type `node`. */
+export function defineConnectionType<Node extends ConnectionNode>(name: string, node: Node) {
   return builder.connectionObject(
     {
       type: node,
       name: `${name}Connection`,
       description: 'A page of a list.',
-      // Their size was counted where `first` is given.
+      // The list size is already counted where `first` is given.
       edgesField: { complexity: { field: 1, multiplier: 1 } },
       fields: (t) => ({
         totalCount: t.int({
@@ -53,9 +53,9 @@ export function connectionType<Node extends ConnectionNode>(name: string, node: 
 }
 type ConnectionNode = Parameters<typeof builder.connectionObject>[0]['type'];
 
-/** A page as Relay has it. `hasPreviousPage` is true of every page but the first. */
+/** Converts a page to a Relay connection. `hasPreviousPage` is true for every page but the first. */
 export function toConnection<T>(
-  { items, hasNextPage, totalCount }: Slice<T>,
+  { items, hasNextPage, totalCount }: CursorPage<T>,
   { after }: { after?: string | null },
 ) {
   return {
@@ -71,12 +71,12 @@ export function toConnection<T>(
       },
     },
     totalCount,
-    // The types of a row that Prisma read are Pothos's own; the rows were read as they ask.
+    // Rows have Pothos's own types; they were read with the columns that those types need.
   } as never;
 }
 
-/** The arguments every numbered page takes. */
-export const pageArgs = builder.args((t) => ({
+/** Arguments of every numbered page. */
+export const offsetPageArgs = builder.args((t) => ({
   page: t.int({
     required: true,
     defaultValue: 1,
@@ -89,7 +89,7 @@ export const pageArgs = builder.args((t) => ({
   }),
 }));
 
-/** The direction of a list that is sorted by an argument. */
+/** Direction of a list whose sort column is an argument. */
 export const orderArg = {
   type: SortOrder,
   required: true,
@@ -97,19 +97,19 @@ export const orderArg = {
   description: 'Whether the smallest or the largest comes first.',
 } as const;
 
-type ListOptions<Type, Args, Asked extends SliceRequest, Select> = {
+type ListOptions<Type, Args, Request extends CursorPageRequest, Select> = {
   type: Type;
   args: Args;
   description: string;
-  /** Reads the page of the user or namespace with the id. */
-  slice(context: Context, id: string, args: Asked, select: Select): Promise<Slice<unknown>>;
+  /** Reads a page for the user or namespace with this id. */
+  slice(context: Context, id: string, args: Request, select: Select): Promise<CursorPage<unknown>>;
 };
 
-/** The options of a field of a user or a namespace that is a connection of rows. */
-export function connectionField<Type, Args, Asked extends SliceRequest, Select>({
+/** Options of a user or namespace field that is a connection of rows. */
+export function connectionField<Type, Args, Request extends CursorPageRequest, Select>({
   slice,
   ...options
-}: ListOptions<Type, Args, Asked, Select>) {
+}: ListOptions<Type, Args, Request, Select>) {
   return {
     ...options,
     nullable: true,
@@ -117,14 +117,14 @@ export function connectionField<Type, Args, Asked extends SliceRequest, Select>(
     select: { id: true },
     resolve: async (
       { id }: { id: string },
-      args: Asked,
+      args: Request,
       context: Context,
       info: GraphQLResolveInfo,
-    ) => toConnection(await slice(context, id, args, selectOfNodes(context, info)), args),
+    ) => toConnection(await slice(context, id, args, selectForNodes(context, info)), args),
   } as const;
 }
 
-/** What a numbered page costs, as `pageCost`. */
+/** Cost of a numbered page, like `pageCost`. */
 export function numberedPageCost(own = 1) {
   return ({ perPage }: { perPage: number }) => pageCost(own)({ first: perPage });
 }
@@ -136,10 +136,10 @@ type PageFields<T> = PothosSchemaTypes.ObjectFieldBuilder<
 
 const Pagination = builder.objectRef<OffsetPage<unknown>>('Pagination').implement({
   description: 'The position of a numbered page in its list: only for REST.',
-  fields: (t) => ({ ...numbers(t) }),
+  fields: (t) => ({ ...paginationFields(t) }),
 });
 
-function numbers<T>(t: PageFields<T>) {
+function paginationFields<T>(t: PageFields<T>) {
   return {
     page: t.exposeInt('page', { description: 'The number of this page, from 1.' }),
     perPage: t.exposeInt('perPage', { description: 'How many entries a page has.' }),
@@ -151,8 +151,8 @@ function numbers<T>(t: PageFields<T>) {
   };
 }
 
-/** Defines `{name}` with `nodes` of the type `node`. */
-export function pageType<T>(
+/** Defines the page type `{name}` whose `nodes` have the type `node`. */
+export function definePageType<T>(
   name: string,
   node: Parameters<typeof builder.objectRef<T>>[0] | object,
 ) {
@@ -165,7 +165,7 @@ export function pageType<T>(
         complexity: { field: 1, multiplier: 1 },
         resolve: (page) => page.nodes as never,
       }),
-      ...numbers(t),
+      ...paginationFields(t),
       pagination: t.field({
         type: Pagination,
         description: '`page`, `perPage`, `total` and `totalPages` in one object, as REST has them.',

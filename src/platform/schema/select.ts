@@ -1,4 +1,4 @@
-/** The columns that an operation asks for, found by Pothos. */
+/** The columns that an operation needs, as determined by Pothos. */
 import { queryFromInfo } from '@pothos/plugin-prisma';
 import {
   type FieldNode,
@@ -13,59 +13,66 @@ import {
 import type { Context } from './context.ts';
 import { needsNoPlan } from './loaded-rows.ts';
 
-/** The columns of Pothos's `query`; the id alone when the operation asks for none. */
+/** The `select` of a Pothos query; only the id if the operation needs no column. */
 export function selectOf<S>(query: object): S {
   return ((query as { select?: S }).select ?? { id: true }) as S;
 }
 
-/** The columns asked for of what the field answers. */
-export function selectHere<S>(context: Context, info: GraphQLResolveInfo): S {
-  return select<S>(context, info, '', {});
+/** The columns needed for the type of the field. */
+export function selectForField<S>(context: Context, info: GraphQLResolveInfo): S {
+  return selectColumns<S>(context, info, '', {});
 }
 
-/** The columns asked for of what stands under a field of the answer, such as `repository` of a payload. */
-export function selectAt<S>(context: Context, info: GraphQLResolveInfo, field: string): S {
-  return select<S>(context, info, field, { path: [field] });
+/** The columns needed below one field of the result, such as `repository` of a payload. */
+export function selectForChild<S>(context: Context, info: GraphQLResolveInfo, field: string): S {
+  return selectColumns<S>(context, info, field, { path: [field] });
 }
 
-/** The columns asked for of the nodes of a connection. */
-export function selectOfNodes<S>(context: Context, info: GraphQLResolveInfo): S {
-  return select<S>(context, info, 'nodes or edges', { paths: [['nodes'], ['edges', 'node']] });
+/** The columns needed for the nodes of a connection. */
+export function selectForNodes<S>(context: Context, info: GraphQLResolveInfo): S {
+  return selectColumns<S>(context, info, 'nodes or edges', {
+    paths: [['nodes'], ['edges', 'node']],
+  });
 }
 
-type Where = { path?: string[]; paths?: string[][] };
+type QueryPath = { path?: string[]; paths?: string[][] };
 
-/** By the field of a document that is kept, and by where below it they were asked for; null: not always the same. */
-const known = new WeakMap<FieldNode, Map<string, object | null>>();
+/** Cache by field of a stored document and by the path below it; null: the columns depend on variables. */
+const cache = new WeakMap<FieldNode, Map<string, object | null>>();
 
-function select<S>(context: Context, info: GraphQLResolveInfo, key: string, where: Where): S {
+function selectColumns<S>(
+  context: Context,
+  info: GraphQLResolveInfo,
+  key: string,
+  where: QueryPath,
+): S {
   const [field] = info.fieldNodes as [FieldNode];
-  // Of a field that is asked for in several places at once, each place has a part.
+  // A field that occurs several times in the operation has a part of its columns in each.
   if (info.fieldNodes.length > 1) return selectOf<S>(queryFromInfo({ context, info, ...where }));
-  const kept = known.get(field);
-  const found = kept?.get(key);
+  const cached = cache.get(field);
+  const found = cached?.get(key);
   if (found) return found as S;
-  const made = selectOf<S>(queryFromInfo({ context, info, ...where }));
-  if (found === null) return made;
-  const isKept = isAlwaysTheSame(info, field);
-  known.set(
+  const created = selectOf<S>(queryFromInfo({ context, info, ...where }));
+  if (found === null) return created;
+  const isConstant = hasConstantColumns(info, field);
+  cache.set(
     field,
-    (kept ?? new Map<string, object | null>()).set(key, isKept ? (made as object) : null),
+    (cached ?? new Map<string, object | null>()).set(key, isConstant ? (created as object) : null),
   );
-  return made;
+  return created;
 }
 
 /**
- * Whether no variable decides what is selected under a field. What Pothos finds it also notes for the fields below, which
- * look there whether they were loaded; so they must all be of those that look at the row instead (`loaded-rows.ts`).
+ * Whether the columns below a field depend on no variable. Pothos also stores its result for the fields below, which check
+ * there whether they were loaded; so those fields must all read their row instead (`loaded-rows.ts`).
  */
-function isAlwaysTheSame(
+function hasConstantColumns(
   { fragments, schema, returnType }: GraphQLResolveInfo,
   field: FieldNode,
 ): boolean {
   let isSame = true;
   const seen = new Set<string>();
-  const look = (node: Parameters<typeof visit>[0], type: GraphQLOutputType) => {
+  const visitNode = (node: Parameters<typeof visit>[0], type: GraphQLOutputType) => {
     const types = new TypeInfo(schema, type);
     const visitor = visitWithTypeInfo(types, {
       Variable() {
@@ -79,11 +86,11 @@ function isAlwaysTheSame(
         const fragment = fragments[value];
         const on = fragment && schema.getType(fragment.typeCondition.name.value);
         if (fragment && isCompositeType(on) && !seen.has(value))
-          look(seen.add(value) && fragment, on);
+          visitNode(seen.add(value) && fragment, on);
       },
     });
     visit(node, visitor);
   };
-  if (field.selectionSet) look(field.selectionSet, getNamedType(returnType));
+  if (field.selectionSet) visitNode(field.selectionSet, getNamedType(returnType));
   return isSame && field.directives?.every(({ arguments: given }) => given?.length === 0) !== false;
 }

@@ -1,22 +1,22 @@
-/** Subscription fields over the async generators of the domain. */
+/** Subscription fields based on async generators of the domain. */
 import { Repeater } from '@repeaterjs/repeater';
 import { builder } from './builder.ts';
 
 /** The error that ended a subscription, as its last event. */
-export type Failed = { failure: unknown };
+type FailureEvent = { failure: unknown };
 
 /**
- * A generator that waits for the database does not end when its reader goes away; a repeater notices that, and then
- * aborts it. `signal` of the request would not do: in graphql-sse's single connection mode the request that
- * subscribes is answered and over long before the subscription is.
+ * Aborts a generator when its reader disconnects. A generator that waits for the database would not notice; a repeater does.
+ * The request's `signal` cannot be used: in the single connection mode of graphql-sse the request that subscribes has been
+ * answered long before the subscription ends.
  *
- * A failure is yielded, to be thrown by the field's resolver: as an event with `errors` it reaches the client on
- * every transport, while a source that throws breaks the connection of some and says nothing on others.
+ * An error is yielded as an event, and the field's resolver throws it. As an event with `errors` it reaches the client on
+ * every transport; an error thrown by the source breaks some connections and is lost on others.
  */
-export function endedByReader<T>(
+export function abortWithReader<T>(
   open: (signal: AbortSignal) => AsyncIterable<T>,
-): AsyncIterable<T | Failed> {
-  return new Repeater<T | Failed>(async (push, stop) => {
+): AsyncIterable<T | FailureEvent> {
+  return new Repeater<T | FailureEvent>(async (push, stop) => {
     const abort = new AbortController();
     void stop.then(() => abort.abort());
     try {
@@ -31,13 +31,13 @@ export function endedByReader<T>(
   });
 }
 
-export function orThrow<T extends object>(event: T | Failed): T {
+export function orThrow<T extends object>(event: T | FailureEvent): T {
   if ('failure' in event) throw event.failure;
   return event;
 }
 
-/** An enum of event types, each with its description: `job.timed_out` becomes TIMED_OUT. */
-export function eventTypes<Type extends string>(
+/** Defines an enum of event types with descriptions: `job.timed_out` becomes TIMED_OUT. */
+export function defineEventTypes<Type extends string>(
   name: string,
   description: string,
   types: Record<Type, string>,
@@ -52,12 +52,12 @@ export function eventTypes<Type extends string>(
   });
 }
 
-/** Whose events are followed, and from where on. `one`: what a `name` is of. */
-export function eventArgs(one: string) {
+/** Arguments of event subscriptions. `nameDescription`: description of `name`. */
+export function defineEventArgs(nameDescription: string) {
   return builder.args((t) => ({
     namespace: t.string({ description: 'The name of the namespace; give this or `namespaces`.' }),
     namespaces: t.stringList({ description: 'The names of namespaces, at most 100.' }),
-    name: t.string({ description: one }),
+    name: t.string({ description: nameDescription }),
     after: t.field({
       type: 'SafeInt',
       description:
@@ -66,8 +66,8 @@ export function eventArgs(one: string) {
   }));
 }
 
-/** `namespace` and `namespaces` are one list for the domain. */
-export function followQuery<
+/** Joins `namespace` and `namespaces` to one list. */
+export function toFollowQuery<
   Args extends { namespace?: string | null; namespaces?: readonly string[] | null },
 >({ namespace, namespaces, ...rest }: Args) {
   return { ...rest, namespaces: [namespace ?? [], namespaces ?? []].flat() };

@@ -1,20 +1,20 @@
-/** The data folder at the start: made where it is missing, and found writable before anything is begun in it. */
+/** Creates the data folder at startup if it is missing, and checks that it is writable before anything uses it. */
 import { randomUUID } from 'node:crypto';
 import { link, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { ConfigError } from '../../base/config/config.ts';
 
-const WHY: Record<string, string> = {
+const REASONS: Record<string, string> = {
   EACCES: 'permission denied',
   EPERM: 'permission denied',
   EROFS: 'the file system is read-only',
   ENOSPC: 'no space is left on the disk',
-  EDQUOT: 'the disk quota is used up',
-  ENOTDIR: 'a part of the path is no folder',
-  ENOENT: 'the file system makes no folders there',
+  EDQUOT: 'the disk quota is exceeded',
+  ENOTDIR: 'a part of the path is not a folder',
+  ENOENT: 'the file system does not support creating folders there',
 };
 
-/** `mode` is that of folders that are made. @throws ConfigError when it cannot be made, or not be written into. */
+/** `mode` applies to created folders. @throws ConfigError if the folder cannot be created or written to */
 export async function prepareDataFolder(
   path: string,
   variable = 'LOAM_DATA_DIR',
@@ -27,13 +27,13 @@ export async function prepareDataFolder(
     await rm(probe);
   } catch (error) {
     const { code = '', message } = error as NodeJS.ErrnoException;
-    throw new ConfigError(`${variable}: cannot write to ${path}: ${WHY[code] ?? message}`);
+    throw new ConfigError(`${variable}: cannot write to ${path}: ${REASONS[code] ?? message}`);
   }
 }
 
 /**
- * Level by level. Node's own `recursive` never returns where a folder that exists answers ENOENT to the making
- * of another in it, as `/proc` does.
+ * Creates missing folders one by one. Node's `recursive` never returns where creating a folder inside an existing folder
+ * fails with ENOENT, as in `/proc`.
  */
 async function makeFolder(path: string, mode: number): Promise<void> {
   try {
@@ -56,17 +56,17 @@ function exists(path: string): Promise<boolean> {
   );
 }
 
-/** The id of a folder, wherever it is mounted: written into it once, by the first of those who ask. */
-export async function identityOf(folder: string, name = 'instance-id'): Promise<string> {
+/** The id of a folder, wherever it is mounted. The first caller writes it into the folder. */
+export async function readOrCreateId(folder: string, name = 'instance-id'): Promise<string> {
   const path = join(folder, name);
-  const fresh = `${path}.${randomUUID()}`;
-  const known = await readFile(path, 'utf8').catch(() => '');
-  if (known) return known.trim();
-  await writeFile(fresh, `${randomUUID()}\n`, { flush: true });
-  // Unlike a rename, it leaves the one that is there.
-  await link(fresh, path).catch((error) => {
+  const temporary = `${path}.${randomUUID()}`;
+  const existing = await readFile(path, 'utf8').catch(() => '');
+  if (existing) return existing.trim();
+  await writeFile(temporary, `${randomUUID()}\n`, { flush: true });
+  // Unlike a rename, a link does not replace an existing file.
+  await link(temporary, path).catch((error) => {
     if (error.code !== 'EEXIST') throw error;
   });
-  await rm(fresh);
+  await rm(temporary);
   return (await readFile(path, 'utf8')).trim();
 }

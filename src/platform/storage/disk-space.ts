@@ -1,43 +1,42 @@
 /**
- * The floor of free space on the disks that a server writes to, below which nothing is begun that writes.
+ * Watches the free space of the disks that a server writes to, and refuses writes below a minimum (LOAM_DISK_FLOOR).
  *
- * PostgreSQL that meets a full disk ends itself, and git and jobs fail half-way. So writes are refused while
- * there is still room for what is under way and for the database's own log. What frees space (deletions,
- * cancellations) is not refused, and reads go on.
+ * PostgreSQL stops on a full disk, and git and jobs fail midway. So writes are refused while there is still room for running
+ * work and for the database's own log. Operations that free space (deletions, cancellations) and reads are not refused.
  */
 import { statfs } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { diskFull } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 
-/** One call of statfs each; what is written in between must fit into the floor. */
+/** Interval of checks. Data that is written between two checks must fit into the minimum. */
 const CHECK_MS = 2_000;
-/** Bytes. */
-async function freeOf(folder: string): Promise<number> {
+/** Free bytes of a folder's disk; 0 if it is nearly out of inodes. */
+async function freeBytes(folder: string): Promise<number> {
   const { bavail, bsize, files, ffree } = await statfs(folder);
-  return files > 0 && ffree < MIN_FILES ? 0 : bavail * bsize;
+  return files > 0 && ffree < MIN_INODES ? 0 : bavail * bsize;
 }
 
-/** Back above the floor by a part of it, so that writes do not come and go with every file that is removed. */
-const SLACK = 0.05;
-/** A disk may run out of files before it runs out of bytes. File systems without a limit say 0 of 0. */
-const MIN_FILES = 2_000;
+/** Writes are accepted again above the minimum plus this share, so that the state does not change with every file. */
+const HYSTERESIS = 0.05;
+/** A disk can run out of inodes before it runs out of bytes. File systems without an inode limit report 0 of 0. */
+const MIN_INODES = 2_000;
 
 export type DiskSpace = Disposable & {
-  /** Whether less than the floor is free. */
+  /** Whether less than the minimum is free. */
   readonly low: boolean;
-  /** Bytes that can be written before the floor is reached. */
+  /** Bytes that can be written before the minimum is reached. */
   readonly room: number;
-  /** @throws AppError 500 when less than the floor is free. */
+  /** @throws AppError 500 if less than the minimum is free */
   demand(): void;
-  /** Waits until there is space again, or `signal` aborts. */
+  /** Waits until there is space again or `signal` aborts. */
   untilFree(signal: AbortSignal): Promise<void>;
 };
 
 type Options = {
-  /** On the disks that are watched; they may be on one. */
+  /** Folders whose disks are watched; several may be on one disk. */
   folders: readonly string[];
-  /** In bytes; 0 for none. */
+  /** Minimum of free bytes; 0 disables the check. */
   floor: number;
   log: Logger;
   /** Called when there is space again. */
@@ -50,21 +49,21 @@ export async function watchDiskSpace({ folders, floor, log, onFree }: Options): 
   let busy = false;
 
   async function check(): Promise<void> {
-    // A network file system that hangs must not gather calls.
+    // Calls must not pile up on a network file system that hangs.
     if (busy) return;
     busy = true;
     try {
-      const free = Math.min(...(await Promise.all(folders.map(freeOf))));
+      const free = Math.min(...(await Promise.all(folders.map(freeBytes))));
       room = Math.max(0, free - floor);
       const wasLow = low;
-      low = free < (low ? floor * (1 + SLACK) : floor);
-      if (low && !wasLow) log.error({ free, floor }, 'the disk is nearly full: writes are refused');
+      low = free < (low ? floor * (1 + HYSTERESIS) : floor);
+      if (low && !wasLow) log.error({ free, floor }, 'the disk is nearly full; writes are refused');
       if (wasLow && !low) {
-        log.warn({ free, floor }, 'there is space on the disk again: writes are accepted');
+        log.warn({ free, floor }, 'the disk has free space again; writes are accepted');
         onFree();
       }
     } catch (error) {
-      log.error({ err: error }, 'the free space of the disk is not known');
+      log.error({ err: error }, 'cannot determine the free space of the disk');
     } finally {
       busy = false;
     }

@@ -1,10 +1,10 @@
-/** Storage in a folder: a file for each key. */
+/** Storage driver for a folder: one file for each key. */
 import { randomUUID } from 'node:crypto';
 import { createReadStream, type Stats } from 'node:fs';
 import { mkdir, open, opendir, rename, rm, rmdir, stat } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
 import { Readable } from 'node:stream';
-import { identityOf } from './data-folder.ts';
+import { readOrCreateId } from './data-folder.ts';
 import {
   ABANDONED_MS,
   type Contents,
@@ -14,14 +14,14 @@ import {
 } from './storage.ts';
 import { abortable } from './streams.ts';
 
-/** What is being put. No key begins with a dot. */
+/** Folder of unfinished uploads. No key begins with a dot. */
 const UNFINISHED = '.unfinished';
-/** Read at once: pieces of 64 KiB took twice the time of the reader's thread. */
+/** Size of one read; reads of 64 KiB took the reader's thread twice as long. */
 const READ_BYTES = 2 ** 20;
-/** Of making a folder that is removed at the same moment, because the last file in it was. */
-const TRIES = 10;
+/** Attempts to create a folder that is removed at the same moment, because its last file was removed. */
+const MAX_ATTEMPTS = 10;
 
-/** @throws Error when the folder cannot be made */
+/** @throws Error if the folder cannot be created */
 export async function openFolder(root: string): Promise<Storage> {
   const unfinished = join(root, UNFINISHED);
   await mkdir(unfinished, { recursive: true, mode: 0o700 });
@@ -29,25 +29,25 @@ export async function openFolder(root: string): Promise<Storage> {
 
   async function put(key: string, contents: Contents, signal: AbortSignal = NEVER) {
     const path = pathOf(key);
-    const fresh = join(unfinished, randomUUID());
+    const temporary = join(unfinished, randomUUID());
     try {
-      const stored = await write(fresh, contents, signal);
-      await moveTo(fresh, path);
+      const stored = await write(temporary, contents, signal);
+      await moveDurably(temporary, path);
       return stored;
     } catch (error) {
       if (contents instanceof Readable) contents.destroy();
-      await rm(fresh, { force: true });
+      await rm(temporary, { force: true });
       signal.throwIfAborted();
       throw error;
     }
   }
 
   return {
-    place: `the folder ${root}`,
-    identity: await identityOf(root, '.storage-id'),
+    description: `the folder ${root}`,
+    identity: await readOrCreateId(root, '.storage-id'),
     put: (key, contents, { signal } = {}) => put(key, contents, signal),
     async open(key, range) {
-      const file = await found(open(pathOf(key)));
+      const file = await nullIfMissing(open(pathOf(key)));
       if (!file) return null;
       try {
         const stored = describe(await file.stat());
@@ -61,7 +61,7 @@ export async function openFolder(root: string): Promise<Storage> {
       }
     },
     async read(key, { start, end }) {
-      const file = await found(open(pathOf(key)));
+      const file = await nullIfMissing(open(pathOf(key)));
       if (!file) return null;
       let at = start;
       return {
@@ -75,32 +75,19 @@ export async function openFolder(root: string): Promise<Storage> {
       };
     },
     async stat(key) {
-      const stats = await found(stat(pathOf(key)));
+      const stats = await nullIfMissing(stat(pathOf(key)));
       return stats && describe(stats);
     },
-    async *list(prefix) {
-      const folders = [join(root, prefix && checkKey(prefix.replace(/\/$/, '')))];
-      for (let folder = folders.pop(); folder !== undefined; folder = folders.pop()) {
-        const entries = await found(opendir(folder));
-        if (!entries) continue;
-        for await (const { name } of entries) {
-          if (name.startsWith('.')) continue;
-          const path = join(folder, name);
-          const stats = await found(stat(path));
-          if (stats?.isDirectory()) folders.push(path);
-          else if (stats) yield { key: relative(root, path), ...describe(stats) };
-        }
-      }
-    },
+    list: (prefix) => listFiles(root, prefix),
     async remove(key) {
       const path = pathOf(key);
       await rm(path, { force: true });
       await removeEmpty(dirname(path), root);
     },
-    async tidy() {
+    async removeAbandoned() {
       for await (const { name } of await opendir(unfinished)) {
         const path = join(unfinished, name);
-        const stats = await found(stat(path));
+        const stats = await nullIfMissing(stat(path));
         if (stats && Date.now() - stats.mtimeMs > ABANDONED_MS) await rm(path, { force: true });
       }
     },
@@ -111,7 +98,25 @@ export async function openFolder(root: string): Promise<Storage> {
 
 const NEVER = new AbortController().signal;
 
-/** Each piece by itself: a stream would keep it, and an upload of large files took a third more CPU for fresh memory. */
+async function* listFiles(
+  root: string,
+  prefix: string,
+): AsyncGenerator<StoredObject & { key: string }> {
+  const folders = [join(root, prefix && checkKey(prefix.replace(/\/$/, '')))];
+  for (let folder = folders.pop(); folder !== undefined; folder = folders.pop()) {
+    const entries = await nullIfMissing(opendir(folder));
+    if (!entries) continue;
+    for await (const { name } of entries) {
+      if (name.startsWith('.')) continue;
+      const path = join(folder, name);
+      const stats = await nullIfMissing(stat(path));
+      if (stats?.isDirectory()) folders.push(path);
+      else if (stats) yield { key: relative(root, path), ...describe(stats) };
+    }
+  }
+}
+
+/** Writes piece by piece. A stream would keep each piece, which cost uploads of large files a third more CPU for new memory. */
 async function write(path: string, contents: Contents, signal: AbortSignal): Promise<StoredObject> {
   signal.throwIfAborted();
   await using file = await open(path, 'wx', 0o600);
@@ -131,20 +136,21 @@ function describe({ size, mtime, ino }: Stats): StoredObject {
   };
 }
 
-async function moveTo(fresh: string, path: string): Promise<void> {
+async function moveDurably(temporary: string, path: string): Promise<void> {
   const folder = dirname(path);
-  let made: string | undefined;
+  let firstCreated: string | undefined;
   const move = async () => {
-    made = (await mkdir(folder, { recursive: true, mode: 0o700 })) ?? made;
-    await rename(fresh, path);
+    firstCreated = (await mkdir(folder, { recursive: true, mode: 0o700 })) ?? firstCreated;
+    await rename(temporary, path);
     return true;
   };
-  for (let tries = 1; !(await found(move())); tries++)
-    if (tries === TRIES) throw new Error(`${folder} is removed again and again`);
-  // The names of new folders lie in those above them.
-  const last = made ? dirname(made) : folder;
+  for (let attempt = 1; !(await nullIfMissing(move())); attempt++)
+    if (attempt === MAX_ATTEMPTS)
+      throw new Error(`${folder} was removed ${MAX_ATTEMPTS} times while a file was moved into it`);
+  // The entries of new folders are in the folders above them, so those are synced, too.
+  const last = firstCreated ? dirname(firstCreated) : folder;
   for (let at = folder; ; at = dirname(at)) {
-    await found(syncFolder(at));
+    await nullIfMissing(syncFolder(at));
     if (at === last) return;
   }
 }
@@ -154,7 +160,7 @@ async function syncFolder(folder: string): Promise<void> {
   await handle.sync();
 }
 
-/** The folder, and those above it, as far as nothing is in them. */
+/** Removes the folder, and the folders above it, as long as they are empty. */
 async function removeEmpty(folder: string, root: string): Promise<void> {
   for (let at = folder; at !== root; at = dirname(at)) {
     try {
@@ -165,8 +171,8 @@ async function removeEmpty(folder: string, root: string): Promise<void> {
   }
 }
 
-/** Null when there is no such file. */
-async function found<T>(work: Promise<T>): Promise<T | null> {
+/** Null if the file does not exist. */
+async function nullIfMissing<T>(work: Promise<T>): Promise<T | null> {
   try {
     return await work;
   } catch (error) {

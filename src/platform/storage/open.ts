@@ -1,38 +1,38 @@
-/** Storage as configured. */
+/** Opens the configured storage. */
 import { access, mkdir, rename } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { type Config, ConfigError } from '../../base/config/config.ts';
 import { prepareDataFolder } from './data-folder.ts';
 import { openFolder } from './folder.ts';
-import { type Storage, StorageAway } from './storage.ts';
+import { type Storage, StorageUnavailable } from './storage.ts';
 
-/** @throws ConfigError when it cannot be used */
+/** @throws ConfigError if the storage cannot be used */
 export async function openStorage({
   storage,
   dataDir,
 }: Pick<Config, 'storage' | 'dataDir'>): Promise<Storage> {
   if (storage.kind === 's3') {
-    // Here, because the SDK takes a quarter of a second to load and 60 MB.
+    // Imported on demand, because the SDK takes a quarter of a second and 60 MB to load.
     const { openS3 } = await import('./s3.ts');
     return openS3(storage).catch((error) => {
-      if (!(error instanceof StorageAway)) throw error;
+      if (!(error instanceof StorageUnavailable)) throw error;
       throw new ConfigError(`LOAM_STORAGE: the S3 server does not answer (${error.message})`);
     });
   }
   await prepareDataFolder(storage.path, 'LOAM_STORAGE', 0o700);
   const opened = await openFolder(storage.path);
-  if (dirname(storage.path) === dataDir) await takeOver(dataDir, storage.path);
+  if (dirname(storage.path) === dataDir) await moveEarlierArtifacts(dataDir, storage.path);
   return opened;
 }
 
-/** Earlier versions had the artifacts in the data folder itself. */
-async function takeOver(dataDir: string, folder: string): Promise<void> {
-  const before = join(dataDir, 'artifacts');
-  const isThere = await access(before).then(
+/** Earlier versions stored artifacts directly in the data folder. */
+async function moveEarlierArtifacts(dataDir: string, folder: string): Promise<void> {
+  const earlier = join(dataDir, 'artifacts');
+  const exists = await access(earlier).then(
     () => true,
     () => false,
   );
-  if (!isThere) return;
+  if (!exists) return;
   await mkdir(folder, { recursive: true });
-  await rename(before, join(folder, 'artifacts'));
+  await rename(earlier, join(folder, 'artifacts'));
 }

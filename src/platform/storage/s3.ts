@@ -1,8 +1,8 @@
 /**
- * Storage in a bucket of any server with the S3 protocol. Tested with Ceph's gateway.
+ * Storage driver for a bucket of any S3-compatible server. Tested with Ceph's gateway.
  *
- * Endpoint, region and credentials are those of the usual AWS variables, profiles and roles. Objects larger than a
- * part go up in parts, so that a size need not be known and memory holds three of them at most.
+ * Endpoint, region and credentials come from the standard AWS variables, profiles and roles. Objects larger than a part are
+ * uploaded in parts, so the size need not be known, and at most three parts are in memory.
  */
 import { Readable } from 'node:stream';
 import {
@@ -24,22 +24,23 @@ import {
   ABANDONED_MS,
   type Contents,
   checkKey,
+  type PutOptions,
   type Reading,
   type Storage,
-  StorageAway,
+  StorageUnavailable,
   type StoredObject,
 } from './storage.ts';
 import { freeing } from './streams.ts';
 
 const PART_BYTES = 8 * 2 ** 20;
-/** Of S3: so many parts an object. */
+/** S3's limit for the parts of an object. */
 const MAX_PARTS = 10_000;
-const PARTS_AT_ONCE = 2;
+const CONCURRENT_PARTS = 2;
 const CONNECT_MS = 5_000;
-/** Without a byte in either direction. */
-const SILENCE_MS = 30_000;
+/** Timeout without a byte in either direction. */
+const IDLE_TIMEOUT_MS = 30_000;
 
-/** @throws ConfigError when there is no such bucket or we may not use it; StorageAway */
+/** @throws ConfigError if the bucket does not exist or access is denied; StorageAway */
 export async function openS3({
   bucket,
   prefix,
@@ -48,68 +49,52 @@ export async function openS3({
   region,
 }: S3Config): Promise<Storage> {
   const client = new S3Client({
-    // Servers other than AWS rarely have a name for each bucket, and any region will do for them.
+    // Servers other than AWS rarely have a host name for each bucket, and accept any region.
     ...(endpoint && { endpoint, forcePathStyle: true, region: region ?? 'us-east-1' }),
     ...(region && { region }),
     ...(credentials && { credentials }),
-    // Checksums in trailers are not understood by most servers but AWS; TLS and the length protect the rest.
+    // Most servers other than AWS do not support checksums in trailers; TLS and the length protect the data.
     requestChecksumCalculation: 'WHEN_REQUIRED',
     responseChecksumValidation: 'WHEN_REQUIRED',
-    requestHandler: { connectionTimeout: CONNECT_MS, socketTimeout: SILENCE_MS },
+    requestHandler: { connectionTimeout: CONNECT_MS, socketTimeout: IDLE_TIMEOUT_MS },
   });
   const root = prefix ? `${prefix}/` : '';
-  const at = (key: string) => ({ Bucket: bucket, Key: root + checkKey(key) });
+  const locate = (key: string) => ({ Bucket: bucket, Key: root + checkKey(key) });
 
   const storage: Storage = {
-    place: `s3://${bucket}/${prefix}`,
-    // Not the endpoint, which may have one name inside a network and another outside.
+    description: `s3://${bucket}/${prefix}`,
+    // Without the endpoint, which may have different names inside and outside a network.
     identity: `s3://${bucket}/${prefix}`,
-    async put(key, contents, { signal, atMost = 0 } = {}) {
-      const source = sourceOf(contents);
-      const upload = new Upload({
-        client,
-        params: { ...at(key), Body: source },
-        partSize: Math.max(PART_BYTES, Math.ceil(atMost / MAX_PARTS)),
-        queueSize: PARTS_AT_ONCE,
-      });
-      const abort = () => void upload.abort();
-      signal?.addEventListener('abort', abort, { once: true });
-      try {
-        signal?.throwIfAborted();
-        await answered(upload.done());
-      } catch (error) {
-        const own = source instanceof Readable ? sourceError(source) : null;
-        for (const stream of [source, contents]) if (stream instanceof Readable) stream.destroy();
-        signal?.throwIfAborted();
-        throw own ?? error;
-      } finally {
-        signal?.removeEventListener('abort', abort);
-      }
+    async put(key, contents, options = {}) {
+      await upload(client, locate(key), contents, options);
       const stored = await storage.stat(key);
-      if (!stored) throw new Error(`${key} is gone from ${storage.place} as soon as it was put`);
+      if (!stored)
+        throw new Error(`${key} is missing in ${storage.description} right after its upload`);
       return stored;
     },
     async open(key, range) {
       const bytes = range && { Range: `bytes=${range.start}-${range.end}` };
-      const answer = await found(client.send(new GetObjectCommand({ ...at(key), ...bytes })));
-      if (!answer) return null;
-      // For a range the size of the whole object follows the slash.
-      const whole = /\/(\d+)$/.exec(answer.ContentRange ?? '')?.[1];
-      const size = Number(whole ?? answer.ContentLength);
-      return { ...describe(answer), size, contents: answer.Body as Readable };
+      const response = await nullIfMissing(
+        client.send(new GetObjectCommand({ ...locate(key), ...bytes })),
+      );
+      if (!response) return null;
+      // For a range, the size of the whole object follows the slash.
+      const totalSize = /\/(\d+)$/.exec(response.ContentRange ?? '')?.[1];
+      const size = Number(totalSize ?? response.ContentLength);
+      return { ...describe(response), size, contents: response.Body as Readable };
     },
     async read(key, range) {
       const opened = await storage.open(key, range);
-      return opened && readingOf(opened.contents);
+      return opened && toReading(opened.contents);
     },
     async stat(key) {
-      const answer = await found(client.send(new HeadObjectCommand(at(key))));
-      return answer && { ...describe(answer), size: answer.ContentLength ?? 0 };
+      const response = await nullIfMissing(client.send(new HeadObjectCommand(locate(key))));
+      return response && { ...describe(response), size: response.ContentLength ?? 0 };
     },
     async *list(below) {
       if (below) checkKey(below.replace(/\/$/, ''));
       const pages = paginateListObjectsV2({ client }, { Bucket: bucket, Prefix: root + below });
-      for await (const { Contents = [] } of answers(pages))
+      for await (const { Contents = [] } of classifyPageErrors(pages))
         for (const entry of Contents)
           yield {
             ...describe(entry),
@@ -118,41 +103,74 @@ export async function openS3({
           };
     },
     async remove(key) {
-      await answered(client.send(new DeleteObjectCommand(at(key))));
+      await classifyErrors(client.send(new DeleteObjectCommand(locate(key))));
     },
-    async tidy() {
-      // The first thousand: what is left over goes the next time.
+    async removeAbandoned() {
+      // One page of a thousand uploads; the rest is removed next time.
       const list = new ListMultipartUploadsCommand({ Bucket: bucket, Prefix: root });
-      const { Uploads = [] } = await answered(client.send(list));
+      const { Uploads = [] } = await classifyErrors(client.send(list));
       for (const { Key, UploadId, Initiated } of Uploads) {
         if (Date.now() - Number(Initiated) < ABANDONED_MS) continue;
         const abort = new AbortMultipartUploadCommand({ Bucket: bucket, Key, UploadId });
-        await found(client.send(abort));
+        await nullIfMissing(client.send(abort));
       }
     },
     link(key, seconds, name) {
       const ResponseContentDisposition = `attachment; filename*=UTF-8''${encodeURIComponent(name)}`;
-      const command = new GetObjectCommand({ ...at(key), ResponseContentDisposition });
+      const command = new GetObjectCommand({ ...locate(key), ResponseContentDisposition });
       return getSignedUrl(client, command, { expiresIn: seconds });
     },
     [Symbol.dispose]: () => client.destroy(),
   };
+  await checkBucket(client, bucket, storage.description);
+  return storage;
+}
+
+async function upload(
+  client: S3Client,
+  target: { Bucket: string; Key: string },
+  contents: Contents,
+  { signal, atMost = 0 }: PutOptions,
+): Promise<void> {
+  const source = toUploadBody(contents);
+  const running = new Upload({
+    client,
+    params: { ...target, Body: source },
+    partSize: Math.max(PART_BYTES, Math.ceil(atMost / MAX_PARTS)),
+    queueSize: CONCURRENT_PARTS,
+  });
+  const abort = () => void running.abort();
+  signal?.addEventListener('abort', abort, { once: true });
   try {
-    await answered(client.send(new HeadBucketCommand({ Bucket: bucket })));
+    signal?.throwIfAborted();
+    await classifyErrors(running.done());
+  } catch (error) {
+    const sourceFailure = source instanceof Readable ? sourceError(source) : null;
+    for (const stream of [source, contents]) if (stream instanceof Readable) stream.destroy();
+    signal?.throwIfAborted();
+    throw sourceFailure ?? error;
+  } finally {
+    signal?.removeEventListener('abort', abort);
+  }
+}
+
+/** @throws ConfigError if the bucket does not exist or access is denied; StorageAway */
+async function checkBucket(client: S3Client, bucket: string, place: string): Promise<void> {
+  try {
+    await classifyErrors(client.send(new HeadBucketCommand({ Bucket: bucket })));
   } catch (error) {
     client.destroy();
     const status = error instanceof S3ServiceException && error.$metadata.httpStatusCode;
     if (status)
       throw new ConfigError(
-        `LOAM_STORAGE: ${storage.place} ${WHY[status] ?? `cannot be used (${status})`}`,
+        `LOAM_STORAGE: ${place} ${REASONS[status] ?? `cannot be used (${status})`}`,
       );
     throw error;
   }
-  return storage;
 }
 
-/** A part is sent, and sent again, when the source has gone on: so pieces that are lent are copied. */
-function sourceOf(contents: Contents): Readable | Buffer {
+/** A part may be sent again after the source has continued, so pieces whose memory is reused are copied. */
+function toUploadBody(contents: Contents): Readable | Buffer {
   if (contents instanceof Uint8Array) return Buffer.from(contents);
   if (contents instanceof Readable) return contents;
   const copies = (async function* () {
@@ -161,7 +179,7 @@ function sourceOf(contents: Contents): Readable | Buffer {
   return Readable.from(copies, { objectMode: false });
 }
 
-function readingOf(contents: Readable): Reading {
+function toReading(contents: Readable): Reading {
   const pieces = freeing(contents);
   let piece: Uint8Array = new Uint8Array();
   return {
@@ -183,48 +201,50 @@ function readingOf(contents: Readable): Reading {
   };
 }
 
-/** What a source failed with by itself; an upload that fails ends its source too, as an abort. */
+/** The source's own error. A failed upload also destroys its source, with ABORT_ERR. */
 function sourceError({ errored }: Readable): Error | null {
   return (errored as NodeJS.ErrnoException | null)?.code === 'ABORT_ERR' ? null : errored;
 }
 
-/** What the status means, because the answer to a HEAD request has no message. */
-const WHY: Record<number, string> = {
-  301: 'lies in another region (AWS_REGION)',
-  401: 'refuses these credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)',
-  403: 'refuses these credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)',
-  404: 'does not exist: make the bucket first',
+/** Reasons by status, because the response to a HEAD request has no message. */
+const REASONS: Record<number, string> = {
+  301: 'is in another region; set AWS_REGION to it',
+  401: 'denies access with these credentials; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY',
+  403: 'denies access with these credentials; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY',
+  404: 'does not exist; create the bucket first',
 };
 
-type Described = { ETag?: string; LastModified?: Date };
+type ObjectHeaders = { ETag?: string; LastModified?: Date };
 
-function describe({ ETag = '', LastModified }: Described): Omit<StoredObject, 'size'> {
+function describe({ ETag = '', LastModified }: ObjectHeaders): Omit<StoredObject, 'size'> {
   return { modifiedAt: LastModified ?? new Date(0), version: ETag.replaceAll('"', '') };
 }
 
-/** Null when there is no such object. */
-async function found<T>(work: Promise<T>): Promise<T | null> {
+/** Null if the object does not exist. */
+async function nullIfMissing<T>(work: Promise<T>): Promise<T | null> {
   try {
-    return await answered(work);
+    return await classifyErrors(work);
   } catch (error) {
     if (error instanceof S3ServiceException && error.$metadata.httpStatusCode === 404) return null;
     throw error;
   }
 }
 
-/** @throws StorageAway for what passes by itself, after the SDK has tried three times; else what it throws */
-async function answered<T>(work: Promise<T>): Promise<T> {
+/** @throws StorageAway for temporary errors, after three attempts of the SDK; every other error of `work` */
+async function classifyErrors<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (error) {
-    throw isAway(error) ? new StorageAway((error as Error).message, { cause: error }) : error;
+    throw isUnavailable(error)
+      ? new StorageUnavailable((error as Error).message, { cause: error })
+      : error;
   }
 }
 
-async function* answers<T>(pages: AsyncIterable<T>): AsyncGenerator<T> {
+async function* classifyPageErrors<T>(pages: AsyncIterable<T>): AsyncGenerator<T> {
   const iterator = pages[Symbol.asyncIterator]();
   for (;;) {
-    const { value, done } = await answered(iterator.next());
+    const { value, done } = await classifyErrors(iterator.next());
     if (done) return;
     yield value;
   }
@@ -232,7 +252,7 @@ async function* answers<T>(pages: AsyncIterable<T>): AsyncGenerator<T> {
 
 const NETWORK = /^(?:ECONN\w+|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENOTFOUND|EAI_AGAIN)$/;
 
-function isAway(error: unknown): boolean {
+function isUnavailable(error: unknown): boolean {
   if (error instanceof S3ServiceException) {
     const status = error.$metadata.httpStatusCode ?? 500;
     return status >= 500 || status === 429;

@@ -1,76 +1,76 @@
 /**
- * Where large contents are kept: the artifacts of jobs. One interface over two drivers, a folder (`folder.ts`) and
- * any S3-compatible server (`s3.ts`); one contract test holds both to it.
+ * Object storage for large contents, such as artifacts of jobs. One interface with two drivers, a folder (`folder.ts`) and
+ * S3-compatible servers (`s3.ts`), and one contract test for both.
  *
- * A key is a path of parts with slashes between. An object appears under its key whole or not at all, replaces what
- * was there, and is on disk, or with the other server, before `put` returns. What a killed server left of an object
- * that was being put is never seen, and removed by `tidy` a day later.
+ * A key is a path whose parts are separated by slashes. An object becomes visible as a whole, replaces an earlier object,
+ * and is durable before `put` returns. Unfinished objects of a killed server are never visible; `tidy` removes them a day
+ * later.
  */
 import type { Readable } from 'node:stream';
 
 export type StoredObject = {
-  /** In bytes. */
+  /** Bytes. */
   size: number;
   modifiedAt: Date;
-  /** Another one for other contents under the same key. */
+  /** Differs between different contents of the same key. */
   version: string;
 };
 
-/** Bytes, the first and the last included. */
+/** Positions of the first and last byte, both included. */
 export type ByteRange = { start: number; end: number };
 
 export type PutOptions = {
-  /** Bytes that the contents cannot exceed, where they may be many: some drivers have to know before they begin. */
+  /** Upper bound of the size, if it may be large: some drivers must know it before they start. */
   atMost?: number;
-  /** Leaves what was there as it is. */
+  /** On abort, an existing object stays unchanged. */
   signal?: AbortSignal;
 };
 
-/** All of it, or in pieces as they come. */
+/** The whole contents, or a stream of pieces. */
 export type Contents = AsyncIterable<Uint8Array> | Uint8Array;
 
-/** A range that is read one part after the other, and closed by who reads it. */
+/** A range that is read in steps. The reader must dispose it. */
 export type Reading = AsyncDisposable & {
-  /** Fills the memory from its beginning, not always whole. @returns how many bytes came; 0 at the end */
+  /** Reads into `memory`, which may not be filled. @returns the number of bytes; 0 at the end */
   into(memory: Uint8Array): Promise<number>;
 };
 
 export type Storage = Disposable & {
-  /** For the operator: what it is and where, without credentials. */
-  readonly place: string;
-  /** The same for all processes that use the same contents. */
+  /** Description for the operator: kind and location, without credentials. */
+  readonly description: string;
+  /** Equal for all processes that use the same objects. */
   readonly identity: string;
   /**
-   * Takes contents of any size, with a few MiB of them in memory. It is done with a piece when it asks for the next, so
-   * the same memory can hold that.
-   * @throws what `contents` throws, and `signal.reason`; then nothing has changed
+   * Stores contents of any size, with a few MiB in memory. A piece is not used after the next one is requested, so the
+   * source may reuse its memory.
+   * @throws errors of `contents`, and `signal.reason`; then nothing has changed
    */
   put(key: string, contents: Contents, options?: PutOptions): Promise<StoredObject>;
-  /** All of it, or a range that lies within; null when there is none. A reader who stops must destroy the stream. */
+  /** Opens the object or a range of it; null if it does not exist. A reader that stops early must destroy the stream. */
   open(key: string, range?: ByteRange): Promise<(StoredObject & { contents: Readable }) | null>;
-  /** The same for who reads into memory of their own; null when there is none. */
+  /** Like `open`, for readers that provide the memory; null if the object does not exist. */
   read(key: string, range: ByteRange): Promise<Reading | null>;
-  /** Null when there is none. */
+  /** Null if the object does not exist. */
   stat(key: string): Promise<StoredObject | null>;
-  /** All whose key begins with `prefix`, which is empty or ends with a slash, in no order. */
+  /** All objects whose key begins with `prefix`, in no order. `prefix` is empty or ends with a slash. */
   list(prefix: string): AsyncIterable<StoredObject & { key: string }>;
-  /** What is not there is removed already. */
+  /** Succeeds if the object does not exist. */
   remove(key: string): Promise<void>;
-  /** Removes what cut-off `put`s left more than a day ago. */
-  tidy(): Promise<void>;
+  /** Removes unfinished uploads that are older than a day. */
+  removeAbandoned(): Promise<void>;
   /**
-   * An address under which a client without credentials gets it for `seconds`, as a file called `name`; null where
-   * the driver has none to give.
+   * A URL with which a client without credentials can download the object for `seconds`, as a file called `name`; null if
+   * the driver does not support this.
    */
   link(key: string, seconds: number, name: string): Promise<string | null>;
 };
 
-/** It cannot be reached, or is not able to answer, at the moment. */
-export class StorageAway extends Error {
+/** The storage cannot be reached or cannot answer at the moment. */
+export class StorageUnavailable extends Error {
   override name = 'StorageAway';
 }
 
-/** After this what was cut off is taken for abandoned. */
+/** Age at which an unfinished upload is considered abandoned. */
 export const ABANDONED_MS = 24 * 60 * 60_000;
 
 /** Removes every object whose key begins with `prefix`, which ends with a slash. */
@@ -78,9 +78,9 @@ export async function removeAll(storage: Storage, prefix: string): Promise<void>
   for await (const { key } of storage.list(prefix)) await storage.remove(key);
 }
 
-/** Keys are made by us, never by clients. @throws Error for what is no key */
+/** Keys are created by Loam, never by clients. @throws Error for an invalid key */
 export function checkKey(key: string): string {
-  const isKey = key.split('/').every((part) => /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}$/.test(part));
-  if (!isKey) throw new Error(`not a key of storage: ${JSON.stringify(key)}`);
+  const isValid = key.split('/').every((part) => /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}$/.test(part));
+  if (!isValid) throw new Error(`invalid storage key: ${JSON.stringify(key)}`);
   return key;
 }

@@ -1,12 +1,11 @@
 /**
- * Sends spans to a collector, by OTLP over HTTP. This file and its packages are loaded only where one is configured.
+ * Exports spans to a collector by OTLP over HTTP. This file and its packages are loaded only if a collector is configured.
  *
- * Spans are named by hand where they begin. The packages that instrument others by themselves were refused: they
- * replace functions of modules when these are loaded, which takes a loader for ECMAScript modules, and would bring 40
- * packages and spans of what nobody asked for. `sdk-node` would load exporters for gRPC, Zipkin, logs and metrics.
+ * Spans are created explicitly. Auto-instrumentation was rejected: it replaces functions of modules while they are loaded,
+ * which needs a loader for ES modules, and it would add 40 packages and unwanted spans. `sdk-node` would load exporters for
+ * gRPC, Zipkin, logs and metrics.
  *
- * The tracer and the context are those of the whole process, as OpenTelemetry has them, so of several apps in one
- * process one traces.
+ * OpenTelemetry has one tracer and context per process, so of several apps in one process only one is traced.
  */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { context, propagation, trace } from '@opentelemetry/api';
@@ -34,17 +33,17 @@ import type { Logger } from '../../base/log.ts';
 import { GIT_STARTED, type StartedGit } from '../processes/git-started.ts';
 import { startSpan } from './spans.ts';
 
-/** Of the last spans, when the server stops: a collector that does not answer must not hold it up. */
-const LAST_MS = 2_000;
-/** Characters of a value. */
-const LONGEST_VALUE = 512;
+/** Time for the last spans when the server stops, so that a collector that does not answer cannot delay it. */
+const SHUTDOWN_MS = 2_000;
+/** Maximum length of an attribute value. */
+const MAX_VALUE_LENGTH = 512;
 
 export function openTracing(
   { url, headers, resource, sampler, ratio }: TracingConfig,
   { version, serverId, log }: { version: string; serverId: string; log: Logger },
 ): AsyncDisposable {
-  const exporter = told(new OTLPTraceExporter({ url, headers }), log);
-  // Spans beyond its bound, 2,048, are dropped: a collector that is away costs no more memory than these.
+  const exporter = logFailures(new OTLPTraceExporter({ url, headers }), log);
+  // It drops spans beyond a queue of 2,048, so an unavailable collector costs no more memory.
   const processor = new BatchSpanProcessor({ exporter });
   const provider = new TracerProvider({
     resource: resourceFromAttributes({
@@ -52,12 +51,13 @@ export function openTracing(
       'service.instance.id': serverId,
       ...resource,
     }),
-    sampler: samplerOf(sampler, ratio),
-    spanLimits: { attributeValueLengthLimit: LONGEST_VALUE },
+    sampler: createSampler(sampler, ratio),
+    spanLimits: { attributeValueLengthLimit: MAX_VALUE_LENGTH },
     spanProcessors: [processor],
   });
   const contexts = new AsyncLocalStorageContextManager().enable();
-  if (!trace.setGlobalTracerProvider(provider)) throw new Error('this process is traced already');
+  if (!trace.setGlobalTracerProvider(provider))
+    throw new Error('tracing is already enabled in this process');
   context.setGlobalContextManager(contexts);
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   subscribe(GIT_STARTED, traceGit);
@@ -67,15 +67,15 @@ export function openTracing(
       trace.disable();
       context.disable();
       propagation.disable();
-      const late = Promise.withResolvers<void>();
-      const timer = setTimeout(late.resolve, LAST_MS);
-      await Promise.race([provider.shutdown().catch(() => {}), late.promise]);
+      const timedOut = Promise.withResolvers<void>();
+      const timer = setTimeout(timedOut.resolve, SHUTDOWN_MS);
+      await Promise.race([provider.shutdown().catch(() => {}), timedOut.promise]);
       clearTimeout(timer);
     },
   };
 }
 
-/** Those that are kept for many reads belong to none of them. */
+/** Git processes that serve many reads belong to no single span. */
 function traceGit(message: unknown): void {
   const { args, ended } = message as StartedGit;
   if (args[1] === '--batch-command') return;
@@ -90,7 +90,7 @@ function traceGit(message: unknown): void {
   });
 }
 
-function samplerOf(name: TracingConfig['sampler'], ratio: number): Sampler {
+function createSampler(name: TracingConfig['sampler'], ratio: number): Sampler {
   const kind = name.replace('parentbased_', '');
   const root =
     kind === 'always_off'
@@ -101,15 +101,15 @@ function samplerOf(name: TracingConfig['sampler'], ratio: number): Sampler {
   return name === kind ? root : new ParentBasedSampler({ root });
 }
 
-/** Tells of the first export that fails, and of the first that succeeds after it. */
-function told(exporter: OTLPTraceExporter, log: Logger): SpanExporter {
+/** Logs the first failed export, and the first successful one after it. */
+function logFailures(exporter: OTLPTraceExporter, log: Logger): SpanExporter {
   let failing = false;
   return {
     export(spans: ReadableSpan[], done: (result: ExportResult) => void) {
       exporter.export(spans, (result) => {
         const failed = result.code !== ExportResultCode.SUCCESS;
-        if (failed && !failing) log.warn({ err: result.error }, 'traces cannot be sent');
-        if (failing && !failed) log.info('traces are sent again');
+        if (failed && !failing) log.warn({ err: result.error }, 'cannot export traces');
+        if (failing && !failed) log.info('traces are exported again');
         failing = failed;
         done(result);
       });

@@ -1,7 +1,6 @@
 /**
- * Spans of what is done here. They go nowhere, and cost next to nothing, unless a collector is configured
- * (`open.ts`). What they say is names of our own, ids, counts and outcomes: no command, query, header, token or text
- * that a user wrote.
+ * Spans of Loam's own work. Without a configured collector (`open.ts`) they cost next to nothing. They contain only fixed
+ * names, ids, counts and outcomes: no command, query, header, token or user text.
  */
 import {
   type Attributes,
@@ -15,9 +14,9 @@ import {
 
 export type { Span };
 
-const NAME = 'loam';
+const TRACER_NAME = 'loam';
 
-/** Runs `work` in a span within the one that is under way; what it throws marks the span as failed. */
+/** Runs `work` in a child of the active span; an error marks the span as failed. */
 export function inSpan<T>(
   name: string,
   attributes: Attributes,
@@ -26,7 +25,7 @@ export function inSpan<T>(
   return run(name, { attributes }, work);
 }
 
-/** As `inSpan`, for what no request has asked for: a trace of its own. */
+/** Like `inSpan`, for work that no request has caused: starts a new trace. */
 export function inTrace<T>(
   name: string,
   attributes: Attributes,
@@ -35,7 +34,7 @@ export function inTrace<T>(
   return run(name, { attributes, root: true }, work);
 }
 
-/** As `inSpan`, for a request to another server, which may be told of the trace (`traceHeaders`). */
+/** Like `inSpan`, for a request to another server, which may receive the trace (`traceHeaders`). */
 export function inCall<T>(
   name: string,
   attributes: Attributes,
@@ -49,11 +48,11 @@ function run<T>(
   options: { attributes: Attributes; root?: boolean; kind?: SpanKind },
   work: (span: Span) => Promise<T>,
 ): Promise<T> {
-  return trace.getTracer(NAME).startActiveSpan(name, options, async (span) => {
+  return trace.getTracer(TRACER_NAME).startActiveSpan(name, options, async (span) => {
     try {
       return await work(span);
     } catch (error) {
-      fail(span, error);
+      markFailed(span, error);
       throw error;
     } finally {
       span.end();
@@ -61,20 +60,20 @@ function run<T>(
   });
 }
 
-/** By the class of what was thrown: its message may quote what a user wrote. */
-export function fail(span: Span, error: unknown): void {
+/** Only the class of the error is recorded: its message may quote user text. */
+function markFailed(span: Span, error: unknown): void {
   const type = error instanceof Error ? error.name : typeof error;
   span.setStatus({ code: SpanStatusCode.ERROR, message: type });
   span.setAttribute('error.type', type);
 }
 
-/** A span of what somebody else waits for; undefined when nothing is under way that it would belong to. */
+/** Starts a child span without making it active; undefined if no span is active. */
 export function startSpan(name: string, attributes: Attributes): Span | undefined {
   if (!trace.getActiveSpan()) return undefined;
-  return trace.getTracer(NAME).startSpan(name, { attributes });
+  return trace.getTracer(TRACER_NAME).startSpan(name, { attributes });
 }
 
-/** The request that comes in with these headers, and all that is done for it in `next`. */
+/** Runs `next` in a span for the incoming request with these headers. */
 export function serveInSpan(
   name: string,
   headers: Record<string, string | string[] | undefined>,
@@ -83,10 +82,10 @@ export function serveInSpan(
 ): void {
   const parent = propagation.extract(context.active(), headers);
   const options = { kind: SpanKind.SERVER, attributes };
-  trace.getTracer(NAME).startActiveSpan(name, options, parent, next);
+  trace.getTracer(TRACER_NAME).startActiveSpan(name, options, parent, next);
 }
 
-/** For a request to another of our own servers, which goes on with the trace. */
+/** Headers that continue the trace in a request to another Loam server. */
 export function traceHeaders(): Record<string, string> {
   const headers: Record<string, string> = {};
   propagation.inject(context.active(), headers);

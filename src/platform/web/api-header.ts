@@ -1,4 +1,4 @@
-/** The header of the dashboard on the pages that others made: the reference of REST, and GraphiQL. */
+/** The dashboard's header on third-party pages: the REST reference and GraphiQL. */
 
 const STYLE = `
 .loam { color-scheme: light dark; box-sizing: border-box; display: flex; align-items: center; gap: .25rem; height: 3.5rem; padding: 0 1rem; border-bottom: 1px solid light-dark(#e6ddd0, #3a322b); background: light-dark(#fff, #231e1a); font: 14px/1.5 system-ui, sans-serif; }
@@ -11,10 +11,10 @@ const STYLE = `
 `;
 
 const PAGES = { REST: '/docs', GraphQL: '/graphql' } as const;
-/** Where the page itself begins. */
+/** Id of the element where the page's own content begins. */
 const CONTENT = { REST: 'reference', GraphQL: 'root' } as const;
 
-/** Both are the same for everybody, so that browsers may keep the page. */
+/** The header is the same for all users, so browsers may cache the page. */
 export function apiHeader(current: keyof typeof PAGES): { style: string; html: string } {
   const links = Object.entries(PAGES).map(
     ([name, path]) =>

@@ -1,12 +1,12 @@
 import type { Request } from 'express';
 
-/** Who asks: the peer of the connection, or whom proxies that are trusted (`LOAM_TRUSTED_PROXIES`) say it was. */
-export function address({ ip = 'gone' }: Request): string {
-  return network(ip);
+/** Address of the client: the peer, or the address that trusted proxies (`LOAM_TRUSTED_PROXIES`) report. */
+export function clientAddress({ ip = 'gone' }: Request): string {
+  return addressNetwork(ip);
 }
 
-/** Of IPv6 the first 64 bits count, because one customer has all the rest. */
-export function network(peer: string): string {
+/** For IPv6 the first 64 bits, because one customer has all addresses below. */
+export function addressNetwork(peer: string): string {
   if (peer.startsWith('::ffff:') || !peer.includes(':')) return peer.replace('::ffff:', '');
   const [head = '', tail] = peer.split('%')[0]?.split('::') ?? [];
   const groups = head ? head.split(':') : [];

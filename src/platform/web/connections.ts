@@ -1,9 +1,9 @@
 /**
- * What holds for every connection, whatever is asked on it: each is bounded in time, and what Node refuses
- * before it is a request (a header that is too long, a line that is no HTTP) is answered like any other error.
+ * Limits for every connection: each is bounded in time, and input that Node refuses before it is a request (a header that is
+ * too long, a line that is not HTTP) gets an error response like any other.
  *
- * A client that sends or takes a byte now and then resets every timeout of Node's but the one for headers, so
- * its progress is measured here, by one timer for all connections. A request costs an entry in a set.
+ * A client that sends or receives a byte now and then resets every timeout of Node except the one for headers. So progress
+ * is measured here, by one timer for all connections. A request costs an entry in a set.
  */
 import { randomUUID } from 'node:crypto';
 import {
@@ -15,24 +15,24 @@ import {
 } from 'node:http';
 import type { Socket } from 'node:net';
 import { AppError, invalid } from '../../base/errors.ts';
-import { answerOf } from './error-response.ts';
+import { toErrorResponse } from './error-response.ts';
 
 export type ConnectionLimits = {
-  /** From the first byte of a request, or the opening of the connection, to the end of the headers. */
+  /** From the first byte of a request, or from the opening of the connection, to the end of the headers. */
   headersMs: number;
   /** Between requests. Longer than the 60 s of nginx and haproxy, so that they close first and lose no request. */
   idleMs: number;
-  /** For a whole body, unless its route takes long ones. */
+  /** For a whole body, unless its route accepts long bodies. */
   bodyMs: number;
-  /** For the rest of a body that was answered before its end: its sender may need to send it all first. */
+  /** For the rest of a body that was answered early: its sender may have to send all of it first. */
   leftoverMs: number;
-  /** How long a client may stay below `bytesPerSecond`, with a long body or with taking an answer. */
+  /** How long a client may stay below `bytesPerSecond` while it sends a long body or receives a response. */
   slowMs: number;
   bytesPerSecond: number;
   checkMs: number;
 };
 
-export const CONNECTION_LIMITS: ConnectionLimits = {
+const CONNECTION_LIMITS: ConnectionLimits = {
   headersMs: 30_000,
   idleMs: 75_000,
   bodyMs: 60_000,
@@ -42,42 +42,42 @@ export const CONNECTION_LIMITS: ConnectionLimits = {
   checkMs: 5_000,
 };
 
-/** Nothing at all moved in either direction. Git and event streams give a sign of life every few seconds. */
+/** Without any byte in either direction. Git and event streams send keepalives every few seconds. */
 const SILENCE_MS = 120_000;
-/** After an answer to what was no request: time for the client to read it before the connection is reset. */
+/** After the response to invalid input: time for the client to read it before the connection is reset. */
 const LINGER_MS = 1_000;
 
-const long = new WeakSet<IncomingMessage>();
+const longBodies = new WeakSet<IncomingMessage>();
 
-/** The body may take as long as it flows at the least rate: a push, an upload. To be called before it is read. */
-export function takesLong(req: IncomingMessage): void {
-  long.add(req);
+/** Allows a body of any duration at the minimum rate: a push, an upload. Must be called before the body is read. */
+export function allowLongBody(req: IncomingMessage): void {
+  longBodies.add(req);
 }
 
-/** Aborts when the answer is closed: it was sent, or its client is gone, perhaps before this was called. */
-export function closingOf(res: ServerResponse): AbortSignal {
+/** Aborts when the response is closed: it was sent, or the client has disconnected, even before this call. */
+export function closeSignal(res: ServerResponse): AbortSignal {
   const closed = new AbortController();
   res.once('close', () => closed.abort());
-  // `close` does not come again.
+  // `close` is not emitted again.
   if (res.closed || res.destroyed) closed.abort();
   return closed.signal;
 }
 
-const cutOff = new WeakSet<IncomingMessage>();
+const answeredEarly = new WeakSet<IncomingMessage>();
 
-/** Whether it was answered here before its end, so that whatever its handler still tries to say comes too late. */
-export function wasCutOff(req: IncomingMessage): boolean {
-  return cutOff.has(req);
+/** Whether the request was answered here before its end, so that its handler's response comes too late. */
+export function wasAnsweredEarly(req: IncomingMessage): boolean {
+  return answeredEarly.has(req);
 }
 
-/** Headers for the answer to an address that sent no proper request. */
+/** Returns headers for the response to an address that sent no valid request. */
 export type HeadersFor = (address: string) => Promise<Record<string, string | number>>;
 
 type Exchange = { req: IncomingMessage; res: ServerResponse; since: number; answered?: number };
-/** When a client was last fast enough, and the bytes until then. */
+/** When the client was last fast enough, and the bytes until then. */
 type Progress = { since: number; bytes: number };
 type Connection = {
-  /** Requests whose answer or body is not complete, oldest first: clients may send several at once. */
+  /** Requests whose response or body is incomplete, oldest first: clients may pipeline. */
   exchanges: Set<Exchange>;
   idleSince: number;
   received: Progress;
@@ -85,34 +85,23 @@ type Connection = {
   refused: boolean;
 };
 
-/** A server without a listener for `request`, which keeps all of the above. `isUpgrade`: whether `upgrade` is emitted. */
-export function openServer(
+/** Creates a server with these limits. Callers add the `request` listener. `isUpgrade`: whether to emit `upgrade`. */
+export function createHttpServer(
   headersFor: HeadersFor,
-  changes: Partial<ConnectionLimits> = {},
+  overrides: Partial<ConnectionLimits> = {},
   isUpgrade: (req: IncomingMessage) => boolean = () => false,
 ): Server {
-  const limits = { ...CONNECTION_LIMITS, ...changes };
-  const server = createServer({
-    headersTimeout: limits.headersMs,
-    connectionsCheckingInterval: limits.checkMs,
-    keepAliveTimeout: limits.idleMs,
-    // Node would measure a push by it; bodies are measured below.
-    requestTimeout: 0,
-    // Answered without a body by Node; server.ts refuses in the form of all errors.
-    requireHostHeader: false,
-    // Others are answered as if they had not asked for another protocol.
-    shouldUpgradeCallback: isUpgrade,
-  });
-  server.timeout = SILENCE_MS;
+  const limits = { ...CONNECTION_LIMITS, ...overrides };
+  const server = createLimitedServer(limits, isUpgrade);
   const connections = new Map<Socket, Connection>();
-  const breakOff = (exchange: Exchange, error: AppError) => {
-    cutOff.add(exchange.req);
+  const abortRequest = (exchange: Exchange, error: AppError) => {
+    answeredEarly.add(exchange.req);
     answerAndEnd(exchange, error, headersFor).catch(() => exchange.req.destroy());
   };
   const refuse = (socket: Socket, error: AppError) => {
     refuseAndEnd(socket, error, headersFor).catch(() => socket.destroy());
   };
-  // It advances with each check, so that no client pays for a time in which this process stood still.
+  // Advances with each check, so that clients are not charged for time in which this process was blocked.
   let now = 0;
 
   server.on('connection', (socket) => {
@@ -132,15 +121,15 @@ export function openServer(
     const exchange: Exchange = { req, res, since: now };
     connection.received = { since: now, bytes: req.socket.bytesRead };
     connection.exchanges.add(exchange);
-    // A write to an answer that has ended, or whose client has gone, is an `error`, and one without a listener
-    // would end the server. Handlers need `close` alone.
+    // Writing to a response that has ended, or whose client has disconnected, emits `error`, which without a listener would
+    // end the process. Handlers only need `close`.
     res.on('error', () => {});
     res.once('close', () => {
       connection.idleSince = exchange.answered = now;
       if (req.complete) connection.exchanges.delete(exchange);
     });
   });
-  // Whoever takes such a connection looks after it.
+  // The handler of the upgrade is responsible for the connection.
   server.on('upgrade', (_req, socket) => {
     connections.delete(socket as Socket);
     (socket as Socket).setTimeout(0);
@@ -148,11 +137,7 @@ export function openServer(
   // A request with an unknown expectation is answered like any other.
   server.on('checkExpectation', (req, res) => server.emit('request', req, res));
   server.on('connect', (_req, socket) => {
-    const refusal = new AppError('invalid_request', 'This server is no proxy: CONNECT is refused', {
-      status: 405,
-      headers: { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' },
-    });
-    refuse(socket as Socket, refusal);
+    refuse(socket as Socket, connectRefusal());
   });
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     const connection = connections.get(socket as Socket);
@@ -160,11 +145,11 @@ export function openServer(
     if (!connection || !socket.writable || error.code === 'ECONNRESET')
       return void socket.destroy();
     connection.refused = true;
-    const refusal = refusalOf(error);
+    const refusal = toAppError(error);
     const open = [...connection.exchanges].filter(({ res }) => !res.closed);
     const last = open.at(-1);
-    if (last && !last.req.complete) return breakOff(last, refusal);
-    // What was asked properly before is answered first.
+    if (last && !last.req.complete) return abortRequest(last, refusal);
+    // Earlier valid requests on the connection are answered first.
     const answers = open.map(({ res }) => new Promise((done) => res.once('close', done)));
     Promise.all(answers).then(() => refuse(socket as Socket, refusal));
   });
@@ -173,7 +158,7 @@ export function openServer(
     now += limits.checkMs;
     for (const [socket, connection] of connections) {
       const slow = check(socket, connection, limits, now);
-      if (slow) breakOff(slow, tooSlow('The body'));
+      if (slow) abortRequest(slow, tooSlowError('The body'));
     }
   }, limits.checkMs);
   timer.unref();
@@ -181,9 +166,35 @@ export function openServer(
   return server;
 }
 
+function createLimitedServer(
+  limits: ConnectionLimits,
+  isUpgrade: (req: IncomingMessage) => boolean,
+): Server {
+  const server = createServer({
+    headersTimeout: limits.headersMs,
+    connectionsCheckingInterval: limits.checkMs,
+    keepAliveTimeout: limits.idleMs,
+    // Node would apply it to pushes; body times are checked below.
+    requestTimeout: 0,
+    // Node would answer without a body; server.ts refuses with the usual error body.
+    requireHostHeader: false,
+    // Other upgrade requests are answered as normal requests.
+    shouldUpgradeCallback: isUpgrade,
+  });
+  server.timeout = SILENCE_MS;
+  return server;
+}
+
+function connectRefusal(): AppError {
+  return new AppError('invalid_request', 'CONNECT is not supported: this server is not a proxy', {
+    status: 405,
+    headers: { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' },
+  });
+}
+
 /**
- * The path and query of a target, which may be a whole address (RFC 9112 section 3.2.2). Express and Yoga take their
- * paths from it in ways of their own, and answer one that is neither with pages of theirs.
+ * Path and query of a request target, which may be an absolute URL (RFC 9112 section 3.2.2). Express and Yoga parse it in
+ * different ways, and answer unusual targets with pages of their own.
  */
 function originForm(target: string): string {
   if (target.startsWith('/') || target === '*') return target;
@@ -191,7 +202,7 @@ function originForm(target: string): string {
   return path.startsWith('/') ? path : `/${path}`;
 }
 
-/** Ends a connection that is past a limit. @returns the request whose body is, which is to be answered first. */
+/** Closes a connection that exceeds a limit. @returns the request whose body exceeds one, which must be answered first */
 function check(
   socket: Socket,
   connection: Connection,
@@ -201,13 +212,13 @@ function check(
   const { exchanges, idleSince } = connection;
   for (const exchange of exchanges)
     if (exchange.req.complete && exchange.res.closed) exchanges.delete(exchange);
-  // Empty lines between requests reset Node's timeout, and count for nothing here.
+  // Empty lines between requests reset Node's timeout; they have no effect here.
   if (exchanges.size === 0 && now - idleSince > limits.idleMs + limits.headersMs) socket.destroy();
 
   const pending = socket.writableLength;
-  const taken = { now, bytes: socket.bytesWritten - pending, waiting: pending > 0 };
-  // One large piece counts as taken at its end only.
-  if (lags(connection.sent, taken, limits, (pending / limits.bytesPerSecond) * 1_000))
+  const sentState = { now, bytes: socket.bytesWritten - pending, waiting: pending > 0 };
+  // A large piece counts as received only when all of it was.
+  if (isTooSlow(connection.sent, sentState, limits, (pending / limits.bytesPerSecond) * 1_000))
     socket.destroy();
 
   const last = [...exchanges].at(-1);
@@ -217,16 +228,16 @@ function check(
     if (now - answered > limits.leftoverMs) socket.destroy();
     return undefined;
   }
-  // While bytes wait to be read, it is the reader who is slow.
-  const given = { now, bytes: socket.bytesRead, waiting: req.readableLength === 0 };
-  const isLate = long.has(req)
-    ? lags(connection.received, given, limits)
+  // While received bytes wait to be read, the handler is slow, not the client.
+  const receivedState = { now, bytes: socket.bytesRead, waiting: req.readableLength === 0 };
+  const isLate = longBodies.has(req)
+    ? isTooSlow(connection.received, receivedState, limits)
     : now - since > limits.bodyMs;
   return isLate ? last : undefined;
 }
 
-/** Whether a client that we wait for has been too slow for too long. Notes in `progress` when it was not. */
-function lags(
+/** Whether the client has been too slow for too long. Otherwise updates `progress`. */
+function isTooSlow(
   progress: Progress,
   { now, bytes, waiting }: { now: number; bytes: number; waiting: boolean },
   { bytesPerSecond, slowMs }: ConnectionLimits,
@@ -241,59 +252,64 @@ function lags(
   return elapsed > slowMs + extraMs;
 }
 
-/** Answers a request whose body will not be read to its end, and ends the connection, which is out of step. */
+/** Answers a request whose body is not read to its end, and closes the connection, whose framing is then lost. */
 async function answerAndEnd(
   { req, res }: Exchange,
   error: AppError,
   headersFor: HeadersFor,
 ): Promise<void> {
   const counted = res.hasHeader('X-RateLimit-Limit');
-  const shown = counted ? {} : await headersFor(req.socket.remoteAddress ?? '');
+  const rateLimitHeaders = counted ? {} : await headersFor(req.socket.remoteAddress ?? '');
   if (res.headersSent) return void req.destroy();
-  // The reader of the body gets its end, and what is then written to the answer is dropped.
+  // The reader of the body gets an error, and later writes of the handler are dropped.
   res.once('close', () => req.destroy());
   const id = String(res.getHeader('X-Request-Id') ?? randomUUID());
-  const { status, headers, body } = answerOf(error, id);
-  const text = JSON.stringify(body);
-  res.writeHead(status, { ...shown, ...headers, ...framed(text), 'X-Request-Id': id });
-  res.end(text);
+  const { status, headers, body } = toErrorResponse(error, id);
+  const json = JSON.stringify(body);
+  res.writeHead(status, {
+    ...rateLimitHeaders,
+    ...headers,
+    ...bodyHeaders(json),
+    'X-Request-Id': id,
+  });
+  res.end(json);
 }
 
-/** Answers what was no request, and so has nothing to answer with, and ends the connection. */
+/** Answers input that is not a request, so that there is no response object, and closes the connection. */
 async function refuseAndEnd(
   socket: Socket,
   error: AppError,
   headersFor: HeadersFor,
 ): Promise<void> {
-  // The client has gone, so there is nothing to answer.
+  // The client has disconnected, so there is nobody to answer.
   socket.on('error', () => socket.destroy());
   const id = randomUUID();
-  const shown = await headersFor(socket.remoteAddress ?? '');
+  const rateLimitHeaders = await headersFor(socket.remoteAddress ?? '');
   if (!socket.writable) return void socket.destroy();
-  const { status, headers, body } = answerOf(error, id);
-  const text = JSON.stringify(body);
+  const { status, headers, body } = toErrorResponse(error, id);
+  const json = JSON.stringify(body);
   const lines = Object.entries({
     Date: new Date().toUTCString(),
-    ...shown,
+    ...rateLimitHeaders,
     ...headers,
-    ...framed(text),
+    ...bodyHeaders(json),
     'X-Request-Id': id,
   }).map(([name, value]) => `${name}: ${value}\r\n`);
-  socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${text}`);
+  socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${json}`);
   socket.resume();
   setTimeout(() => socket.destroy(), LINGER_MS).unref();
 }
 
-function framed(text: string) {
+function bodyHeaders(json: string) {
   return {
     'Content-Type': 'application/json; charset=utf-8',
-    'Content-Length': Buffer.byteLength(text),
+    'Content-Length': Buffer.byteLength(json),
     'Cache-Control': 'no-store',
     Connection: 'close',
   };
 }
 
-function refusalOf({ code, message }: NodeJS.ErrnoException): AppError {
+function toAppError({ code, message }: NodeJS.ErrnoException): AppError {
   switch (code) {
     case 'HPE_HEADER_OVERFLOW':
       return new AppError(
@@ -302,13 +318,13 @@ function refusalOf({ code, message }: NodeJS.ErrnoException): AppError {
         { status: 431 },
       );
     case 'ERR_HTTP_REQUEST_TIMEOUT':
-      return tooSlow('The headers');
+      return tooSlowError('The headers');
     default:
       return invalid(null, `This is not valid HTTP: ${message.replace(/^Parse Error: /, '')}`);
   }
 }
 
-function tooSlow(what: string): AppError {
+function tooSlowError(what: string): AppError {
   return new AppError('invalid_request', `${what} came too slowly; the connection is closed`, {
     status: 408,
   });

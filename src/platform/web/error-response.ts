@@ -1,36 +1,36 @@
-/** What clients see of a failure: the one place that decides it, for REST, GraphQL, git and SSH. */
+/** Decides what clients see of a failure, for REST, GraphQL, git and SSH. */
 import { AppError, busy, diskFull, type ErrorCode, invalid } from '../../base/errors.ts';
 import { isUnstorableText } from '../database/client.ts';
-import { isDatabaseAway, isDiskFull } from '../database/outage.ts';
-import { StorageAway } from '../storage/storage.ts';
+import { isDatabaseUnavailable, isDiskFull } from '../database/outage.ts';
+import { StorageUnavailable } from '../storage/storage.ts';
 
-/** Whether a failure is to be logged: whoever throws an `AppError` for a fault of the server has logged it. */
-export function isUnexpected(error: unknown): boolean {
-  if (!(error instanceof AppError)) return toPublic(error).status >= 500;
+/** Whether to log the failure. Code that throws an `AppError` for a fault of the server has already logged it. */
+export function shouldLog(error: unknown): boolean {
+  if (!(error instanceof AppError)) return toClientError(error).status >= 500;
   return error.cause !== undefined && error.status >= 500;
 }
 
-/** The REST error body (spec section 7): 429 carries `retry_after` in place of `request_id`. */
-export type ErrorBody = {
+/** The REST error body. With 429 it has `retry_after` instead of `request_id`. */
+type ErrorBody = {
   error:
     | { code: ErrorCode; message: string; request_id: string }
     | { code: ErrorCode; message: string; retry_after: number };
 };
 
-/** What clients may see of any thrown value: what they can mend as it is, all else as a bare 500. */
-export function toPublic(error: unknown): AppError {
+/** Converts any thrown value: errors that clients can fix keep their details, all others become a plain 500. */
+export function toClientError(error: unknown): AppError {
   if (error instanceof AppError) return error;
-  // Express's own error for a path that does not decode.
+  // Express's error for a path that cannot be decoded.
   if (error instanceof URIError || (error as { status?: number } | null)?.status === 400)
     return invalid(null, 'The path is not valid percent-encoded UTF-8');
   if (isUnstorableText(error))
     return invalid(
       null,
-      'A text holds a character that cannot be stored (NUL, or half of a surrogate pair)',
+      'A text contains a character that cannot be stored (NUL, or half of a surrogate pair)',
     );
   if (isDiskFull(error)) return diskFull();
-  if (isDatabaseAway(error)) return busy('The database does not answer at the moment', 1);
-  if (error instanceof StorageAway) return busy('The storage does not answer at the moment');
+  if (isDatabaseUnavailable(error)) return busy('The database does not answer at the moment', 1);
+  if (error instanceof StorageUnavailable) return busy('The storage does not answer at the moment');
   return new AppError(
     'internal_error',
     'Something went wrong on our side. The request id helps us find it.',
@@ -39,21 +39,21 @@ export function toPublic(error: unknown): AppError {
 
 function errorBody(error: AppError, requestId: string): ErrorBody {
   const { code } = error;
-  const message = inSnakeCase(error);
+  const message = useRestFieldName(error);
   return code === 'rate_limit_exceeded'
     ? { error: { code, message, retry_after: error.retryAfter ?? 1 } }
     : { error: { code, message, request_id: requestId } };
 }
 
-/** An error as an HTTP answer: `headers` are those that the error brings. */
-export function answerOf(error: AppError, requestId: string) {
+/** Status, headers and body of the HTTP response for an error. */
+export function toErrorResponse(error: AppError, requestId: string) {
   const headers: Record<string, string | number> = { ...error.headers };
   if (error.retryAfter) headers['Retry-After'] = error.retryAfter;
   return { status: error.status, headers, body: errorBody(error, requestId) };
 }
 
-/** The message with its field as REST calls it: the domain's names are GraphQL's. Headers keep theirs. */
-function inSnakeCase({ message, field }: AppError): string {
+/** Fields in messages have GraphQL names; REST uses snake case. Names of headers are kept. */
+function useRestFieldName({ message, field }: AppError): string {
   if (!field || field.includes('-') || !message.startsWith(field)) return message;
   const snake = field.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
   return snake + message.slice(field.length);

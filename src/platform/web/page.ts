@@ -1,4 +1,4 @@
-/** The few pages that the server writes itself, without a script. */
+/** HTML pages that the server renders itself, without scripts. */
 import { hash } from 'node:crypto';
 import type { Request, Response } from 'express';
 
@@ -26,7 +26,7 @@ pre { margin: .6rem 0 0; padding: .9rem 1rem; overflow-x: auto; border: 1px soli
 small { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin-top: 1.6rem; color: var(--dim); }
 `;
 
-/** Nothing but this one style, our own icon and forms that lead back here, and no frame around it. */
+/** Allows only this style, our own icon and forms to this server, and no frames. */
 const POLICY = [
   "default-src 'none'",
   `style-src 'sha256-${hash('sha256', STYLE, 'base64')}'`,
@@ -36,16 +36,16 @@ const POLICY = [
   "frame-ancestors 'none'",
 ].join('; ');
 
-export type Page = {
+type HtmlPage = {
   title: string;
-  /** HTML: what comes from outside must have passed `escaped`. */
+  /** HTML; outside input must have passed `escaped`. */
   body: string;
-  /** The browser loads the address again after so many seconds. */
+  /** The browser reloads the page after this time. */
   reloadSeconds?: number;
 };
 
-/** Text as HTML that shows it, also within an attribute. */
-export function escaped(text: string): string {
+/** Escapes text for HTML, including attributes. */
+export function escapeHtml(text: string): string {
   const entities: Record<string, string> = {
     '&': '&amp;',
     '<': '&lt;',
@@ -56,10 +56,10 @@ export function escaped(text: string): string {
   return text.replace(/[&<>"']/g, (character) => entities[character] ?? '');
 }
 
-/** `isPrivate`: it depends on who asks, or its address is a secret. */
+/** `isPrivate`: the page depends on the user, or its address is a secret. */
 export function sendPage(
   res: Response,
-  { title, body, reloadSeconds }: Page,
+  { title, body, reloadSeconds }: HtmlPage,
   { isPrivate = true, status = 200 } = {},
 ): void {
   res.set({
@@ -76,35 +76,35 @@ export function sendPage(
 <head>
   <meta charset="utf-8">
   <meta name="viewport" content="width=device-width, initial-scale=1">
-  ${reloadSeconds ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  ` : ''}<title>${escaped(title)}</title>
+  ${reloadSeconds ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  ` : ''}<title>${escapeHtml(title)}</title>
   <link rel="icon" href="/favicon.svg" type="image/svg+xml">
   <style>${STYLE}</style>
 </head>
 <body>
 <main>
-  <h1><img src="/favicon.svg" alt="">${escaped(title)}</h1>
+  <h1><img src="/favicon.svg" alt="">${escapeHtml(title)}</h1>
 ${body}</main>
 </body>
 </html>
 `);
 }
 
-/* Which requests a page of the dashboard answers: those of a browser that opens an address. */
+/* Which requests get a page of the dashboard: those of a browser that opens an address. */
 
-/** First parts of paths that are never pages. No namespace can have such a name. */
-const ELSEWHERE = new Set(
+/** First path segments that are never pages. No namespace can have these names. */
+const NOT_PAGES = new Set(
   `auth graphql login logout repository docs openapi.json openapi.yaml artifacts assets api static metrics favicon.ico favicon.svg
    robots.txt livez readyz`.split(/\s+/),
 );
 
 /**
- * REST reads of jobs share addresses with pages (`/{namespace}/job/{name}`). A page is sent to a request that prefers HTML to
- * JSON, as that of a browser does. A request with credentials in its header is a program's, whatever it accepts: HTTP
- * clients of Java prefer HTML unless they are told otherwise.
+ * REST reads of jobs share addresses with pages (`/{namespace}/job/{name}`). A request gets a page if it prefers HTML to JSON,
+ * as browsers do. A request with an Authorization header is from a program, whatever it accepts: Java HTTP clients prefer
+ * HTML by default.
  */
-export function isPage(req: Request): boolean {
+export function wantsPage(req: Request): boolean {
   if (req.method !== 'GET' && req.method !== 'HEAD') return false;
   if (req.headers.authorization !== undefined) return false;
-  if (ELSEWHERE.has(req.path.split('/', 2)[1] ?? '')) return false;
+  if (NOT_PAGES.has(req.path.split('/', 2)[1] ?? '')) return false;
   return req.accepts(['json', 'html']) === 'html';
 }

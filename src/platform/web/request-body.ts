@@ -1,9 +1,9 @@
 /**
- * JSON as RFC 8259 has it, and where a text is none. V8's own messages name a position for some faults only,
- * and quote the text for the others.
+ * JSON parsing (RFC 8259) that reports where a text is invalid. V8's messages have a position for some errors only, and quote
+ * the text for the others.
  *
- * `jsonc-parser` was tried. It recurses, so that 100,000 open brackets end in a full stack and not in a place; of
- * a fault within a string or a number it names where that begins; and it counts half characters as columns.
+ * `jsonc-parser` was rejected: it recurses, so 100,000 open brackets overflow the stack instead of giving a position; for an
+ * error inside a string or number it reports the beginning; and it counts UTF-16 code units as columns.
  */
 
 import type { IncomingMessage } from 'node:http';
@@ -14,14 +14,14 @@ export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    const { at, problem } = findFault(text) ?? { at: 0, problem: 'it is nested too deeply' };
+    const { at, problem } = findError(text) ?? { at: 0, problem: 'it is nested too deeply' };
     const before = text.slice(0, at).split('\n');
     const column = [...(before.at(-1) as string)].length + 1;
-    throw new JsonFault(`line ${before.length}, column ${column}: ${problem}`);
+    throw new JsonSyntaxError(`line ${before.length}, column ${column}: ${problem}`);
   }
 }
 
-/** As `parseJson`, for the body of a request. @throws AppError 400 that says where the fault is */
+/** Like `parseJson`, for the body of a request. @throws AppError 400 with the position of the error */
 export function parseBody(text: string): unknown {
   let body: unknown;
   try {
@@ -29,18 +29,18 @@ export function parseBody(text: string): unknown {
   } catch (fault) {
     throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
   }
-  demandWellFormed(text, body);
+  requireWellFormed(text, body);
   return body;
 }
 
 /**
- * JSON can hold half of a surrogate pair (`"\ud800"`), which has no form in UTF-8: written to the database, it would silently
- * become another character.
+ * Refuses half of a surrogate pair (`"\ud800"`), which JSON allows. It has no UTF-8 form, so the database would silently store
+ * another character.
  * @param text the JSON that `value` was parsed from
  * @throws AppError 400 that names the value, such as `variables.input.name`
  */
-export function demandWellFormed(text: string, value: unknown): void {
-  // Text in UTF-8 has whole characters, so only an escape can be half of one.
+export function requireWellFormed(text: string, value: unknown): void {
+  // UTF-8 text has whole characters, so only an escape can be half of one.
   if (!/\\u[dD][89a-fA-F]/.test(text)) return;
   const open = [{ path: '', value }];
   for (let next = open.pop(); next; next = open.pop()) {
@@ -48,7 +48,7 @@ export function demandWellFormed(text: string, value: unknown): void {
     if (typeof value === 'string' && !value.isWellFormed())
       throw invalid(
         null,
-        `${path.slice(0, 100) || 'The body'}: must not hold half of a surrogate pair`,
+        `${path.slice(0, 100) || 'The body'}: must not contain half of a surrogate pair`,
       );
     if (typeof value !== 'object' || value === null) continue;
     for (const [key, inner] of Object.entries(value))
@@ -56,8 +56,8 @@ export function demandWellFormed(text: string, value: unknown): void {
   }
 }
 
-/** Its message says where, in lines and characters from 1, and what is wrong there. */
-export class JsonFault extends Error {
+/** The message has the position, in lines and characters from 1, and the problem. */
+export class JsonSyntaxError extends Error {
   override name = 'JsonFault';
 }
 
@@ -72,13 +72,13 @@ const EXPECTED = {
   end: 'nothing more',
 };
 type Expected = keyof typeof EXPECTED;
-type Fault = { at: number; problem: string };
+type JsonError = { at: number; problem: string };
 
 const SPACE = /[ \t\n\r]*/y;
 const WORD = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/y;
 
-/** The first fault, or undefined in JSON. Containers are kept on a stack of our own: a body may open a million. */
-function findFault(text: string): Fault | undefined {
+/** Finds the first error; undefined for valid JSON. Uses its own stack, because a body may open a million containers. */
+function findError(text: string): JsonError | undefined {
   const open: ('{' | '[')[] = [];
   let expected: Expected = 'value';
   let at = 0;
@@ -87,7 +87,7 @@ function findFault(text: string): Fault | undefined {
     return inner === undefined ? 'end' : inner === '{' ? 'comma or }' : 'comma or ]';
   };
   for (;;) {
-    at = endOf(SPACE, text, at) ?? at;
+    at = matchEnd(SPACE, text, at) ?? at;
     const char = text[at];
     if (char === undefined && expected === 'end') return undefined;
     const wantsValue: boolean = expected === 'value' || expected === 'value or ]';
@@ -99,7 +99,7 @@ function findFault(text: string): Fault | undefined {
       expected = wantsName ? 'colon' : afterValue();
       continue;
     }
-    const end = wantsValue ? endOf(WORD, text, at) : undefined;
+    const end = wantsValue ? matchEnd(WORD, text, at) : undefined;
     if (end !== undefined) {
       at = end;
       expected = afterValue();
@@ -118,31 +118,35 @@ function findFault(text: string): Fault | undefined {
       at++;
       expected = 'value';
     } else {
-      return { at, problem: `expected ${EXPECTED[expected]}, found ${shown(text, at)}` };
+      return {
+        at,
+        problem: `expected ${EXPECTED[expected]}, found ${describeCharacter(text, at)}`,
+      };
     }
   }
 }
 
-function endOf(pattern: RegExp, text: string, at: number): number | undefined {
+function matchEnd(pattern: RegExp, text: string, at: number): number | undefined {
   pattern.lastIndex = at;
   return pattern.test(text) ? pattern.lastIndex : undefined;
 }
 
-/** The place after the string that begins at `start`. */
-function endOfString(text: string, start: number): number | Fault {
+/** The position after the string that begins at `start`. */
+function endOfString(text: string, start: number): number | JsonError {
   for (let at = start + 1; ; at++) {
     const char = text[at];
-    if (char === undefined) return { at: start, problem: 'this string has no end' };
+    if (char === undefined) return { at: start, problem: 'this string is not closed' };
     if (char === '"') return at + 1;
-    if (char < ' ') return { at, problem: `${shown(text, at)} in a string must be escaped` };
+    if (char < ' ')
+      return { at, problem: `${describeCharacter(text, at)} in a string must be escaped` };
     if (char !== '\\') continue;
     if (!/^(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/.test(text.slice(at + 1, at + 6)))
-      return { at, problem: 'there is no such escape in JSON' };
+      return { at, problem: 'this escape is not valid in JSON' };
     at++;
   }
 }
 
-function shown(text: string, at: number): string {
+function describeCharacter(text: string, at: number): string {
   const code = text.codePointAt(at);
   if (code === undefined) return 'the end';
   return code > 0x20 && code < 0x7f
@@ -151,20 +155,20 @@ function shown(text: string, at: number): string {
 }
 
 /*
- * The whole body of a request whose route takes a short one.
+ * Reads the whole body of a request whose route accepts short bodies.
  *
- * `express.json` was tried: it reads a body that is too large to its end before it answers, so that one of no given
- * length is not refused while it is sent.
+ * `express.json` was rejected: it reads a body that is too large to its end before it answers, so a body of unknown length
+ * is not refused while it is sent.
  */
 
-/** Decisions section 2: larger is 400, because 413 is not in the specification's table. */
+/** A larger body gets 400, because the API contract has no 413. */
 export const MAX_BODY_BYTES = 1024 * 1024;
 
 /**
- * What is left of a body that is too large is dropped as it comes, for as long as connections.ts allows.
- * @throws AppError 400 when it is too large, or the client goes before its end
+ * The rest of a body that is too large is discarded as it arrives, within the limits of connections.ts.
+ * @throws AppError 400 if the body is too large or the client disconnects before its end
  */
-export async function readBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffer>> {
+export async function readBodyBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffer>> {
   const tooLarge = () => invalid(null, 'The body is larger than 1 MiB');
   if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
   const { promise, resolve, reject } = Promise.withResolvers<Buffer<ArrayBuffer>>();
@@ -176,7 +180,7 @@ export async function readBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffe
     else reject(tooLarge());
   });
   req.on('end', () => resolve(Buffer.concat(chunks)));
-  // Gone before the end: there is nobody left to answer, but the handler must not wait for ever.
+  // The client has disconnected: nobody is left to answer, but the handler must not wait forever.
   const early = () => {
     if (!req.readableEnded) reject(invalid(null, 'The body ended early'));
   };

@@ -1,32 +1,32 @@
-/** Answering with an object that may be large: conditions, ranges, HEAD, and what happens when either side leaves. */
+/** Sends an object that may be large: conditional requests, ranges, HEAD, and disconnects of either side. */
 import { finished } from 'node:stream/promises';
 import type { Request, Response } from 'express';
 import { AppError } from '../../base/errors.ts';
 import type { ByteRange } from '../storage/storage.ts';
 
-export type Sendable = {
-  /** In bytes. */
+type Sendable = {
+  /** Bytes. */
   size: number;
   /** Without quotes. */
   etag: string;
   modifiedAt?: Date;
-  /** All of it, or a range that lies within: a piece is done with when the next is asked for. Not called where the answer has no body. */
+  /** Opens the object or a range of it. A piece is not used after the next one is requested. Not called for responses without a body. */
   open(range?: ByteRange): Promise<AsyncIterable<Uint8Array>>;
 };
 
-/** Runs the sending of a body when it may begin. */
-type InTurn = (send: () => Promise<void>) => Promise<void>;
+/** Runs the transfer of a body when a slot is free. */
+type RunInSlot = (send: () => Promise<void>) => Promise<void>;
 
 /**
- * By RFC 9110: 200, 206 for one range, 304 or 412 as the request's conditions say. Settles when all is sent, or the
- * client is gone. Type, name and caching are the caller's.
- * @throws AppError 412, 416; what `open` throws, and what the contents fail with, when the answer must break off
+ * Answers as RFC 9110 requires: 200, 206 for one range, 304 or 412 for conditions. Resolves when all is sent or the client
+ * has disconnected. The caller sets type, name and caching.
+ * @throws AppError 412, 416; errors of `open` and of the contents, after which the response must be aborted
  */
 export async function sendObject(
   req: Request,
   res: Response,
   object: Sendable,
-  inTurn: InTurn = (send) => send(),
+  runInSlot: RunInSlot = (send) => send(),
 ): Promise<void> {
   const { size, modifiedAt } = object;
   const etag = `"${object.etag}"`;
@@ -34,15 +34,19 @@ export async function sendObject(
   res.setHeader('ETag', etag);
   if (modifiedAt) res.setHeader('Last-Modified', modifiedAt.toUTCString());
   const match = req.get('if-match');
-  if (match && !matches(match, etag))
-    throw new AppError('invalid_request', 'If-Match: it is another version', { status: 412 });
+  if (match && !etagMatches(match, etag))
+    throw new AppError('invalid_request', 'If-Match: the file has another version', {
+      status: 412,
+    });
   const unmodified = req.get('if-unmodified-since');
-  if (!match && unmodified && timeOf(object) > Date.parse(unmodified))
-    throw new AppError('invalid_request', 'If-Unmodified-Since: it is newer', { status: 412 });
+  if (!match && unmodified && modifiedTime(object) > Date.parse(unmodified))
+    throw new AppError('invalid_request', 'If-Unmodified-Since: the file was modified later', {
+      status: 412,
+    });
   const none = req.get('if-none-match');
-  if (none ? matches(none, etag) : req.fresh) return void res.status(304).end();
+  if (none ? etagMatches(none, etag) : req.fresh) return void res.status(304).end();
 
-  const range = wantedRange(req, object, etag);
+  const range = parseRange(req, object, etag);
   if (range === 'unsatisfiable') {
     res.setHeader('Content-Range', `bytes */${size}`);
     throw new AppError('invalid_request', 'The range lies beyond the file', { status: 416 });
@@ -51,17 +55,17 @@ export async function sendObject(
     res.status(206).setHeader('Content-Range', `bytes ${range.start}-${range.end}/${size}`);
   res.setHeader('Content-Length', range ? range.end - range.start + 1 : size);
   if (req.method === 'HEAD') return void res.end();
-  await inTurn(async () => {
+  await runInSlot(async () => {
     await sendAll(await object.open(range), res).catch((error) => {
-      // What is missing cannot be said any more.
+      // The headers are sent, so the error can only be shown by a broken connection.
       if (res.headersSent) res.destroy();
-      // Whoever left has no use for an answer.
+      // A client that has disconnected needs no error.
       if (!req.destroyed || !res.destroyed) throw error;
     });
   });
 }
 
-/** Each piece when the one before it has left: their memory may be the same. */
+/** Writes each piece after the previous one was sent, because they may share memory. */
 async function sendAll(contents: AsyncIterable<Uint8Array>, res: Response): Promise<void> {
   for await (const piece of contents) {
     if (piece.length === 0) continue;
@@ -73,16 +77,16 @@ async function sendAll(contents: AsyncIterable<Uint8Array>, res: Response): Prom
   await finished(res);
 }
 
-/** One range of bytes; undefined for the whole, which is also the answer to several. */
-function wantedRange(
+/** The requested range; undefined for the whole object, which is also the answer to several ranges. */
+function parseRange(
   req: Request,
   object: Sendable,
   etag: string,
 ): ByteRange | 'unsatisfiable' | undefined {
   const condition = req.get('if-range');
-  // An ETag has quotes, a time has none.
+  // An ETag has quotes, a date has none.
   const isSame = (given: string) =>
-    given.includes('"') ? given === etag : timeOf(object) <= Date.parse(given);
+    given.includes('"') ? given === etag : modifiedTime(object) <= Date.parse(given);
   if (condition && !isSame(condition)) return undefined;
   const ranges = req.range(object.size, { combine: true });
   if (ranges === -1) return 'unsatisfiable';
@@ -90,13 +94,13 @@ function wantedRange(
   return ranges[0];
 }
 
-/** In whole seconds, as HTTP has it; NaN, which is neither earlier nor later than any other, when it is not known. */
-function timeOf({ modifiedAt }: Sendable): number {
+/** In whole seconds like HTTP dates; NaN if unknown, which is neither earlier nor later than any date. */
+function modifiedTime({ modifiedAt }: Sendable): number {
   return modifiedAt ? Math.floor(modifiedAt.getTime() / 1000) * 1000 : Number.NaN;
 }
 
-/** What users wrote is never shown as a page of this site, where its scripts would act for whoever looks at it. */
-export function neverAsPage(res: Response): void {
+/** User content must never be rendered as a page of this site, where its scripts would have the viewer's session. */
+export function forbidRendering(res: Response): void {
   res.setHeader('X-Content-Type-Options', 'nosniff');
   res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
 }
@@ -104,10 +108,10 @@ export function neverAsPage(res: Response): void {
 /* Conditional requests (RFC 9110 section 13). */
 
 /**
- * Whether `If-None-Match` names what there is. Express's own `req.fresh` says no to every request with
- * `Cache-Control: no-cache`, which `fetch` adds to each that carries `If-None-Match`.
+ * Whether `If-None-Match` contains the current ETag. Express's `req.fresh` is false for every request with
+ * `Cache-Control: no-cache`, which `fetch` adds to requests with `If-None-Match`.
  */
-export function matches(ifNoneMatch: string | undefined, etag: string): boolean {
+export function etagMatches(ifNoneMatch: string | undefined, etag: string): boolean {
   if (!ifNoneMatch) return false;
   const weak = (tag: string) => tag.trim().replace(/^W\//, '');
   return ifNoneMatch.split(',').some((tag) => tag.trim() === '*' || weak(tag) === weak(etag));

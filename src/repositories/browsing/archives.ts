@@ -1,4 +1,4 @@
-/** Archives of all files of a commit, in which large files stand in the place of their pointers. */
+/** Archives of all files of a commit, with large files in place of their pointers. */
 
 import { Readable, type Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -15,72 +15,72 @@ import type { Viewer } from '../../identity/permissions.ts';
 import { demand } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import type { Reads } from '../folder.ts';
-import { folderWork } from '../folder.ts';
-import { hasLargeFiles } from '../large-checkout.ts';
+import type { RepositoryReadDeps } from '../folder.ts';
+import { defineFolderTask } from '../folder.ts';
+import { readHasLargeFiles } from '../large-checkout.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import type { AccessRow } from '../repositories.ts';
-import { target } from '../repositories.ts';
-import { withLargeFiles } from './archive-tar.ts';
-import { zipOf } from './archive-zip.ts';
-import { find } from './contents.ts';
-import { noLink } from './downloads.ts';
+import { accessTarget } from '../repositories.ts';
+import { replacePointersInTar } from './archive-tar.ts';
+import { convertTarToZip } from './archive-zip.ts';
+import { locateAtRef, type RefAt } from './contents.ts';
+import { invalidLink } from './downloads.ts';
 
-/** Of all files of a commit. */
+/** Path that serves archives. */
 export const ARCHIVE_PATH = '/repository/:id/archives/:commit/:name';
 
-export const ARCHIVE_FORMATS = ['tar.gz', 'zip'] as const;
+const ARCHIVE_FORMATS = ['tar.gz', 'zip'] as const;
 export type ArchiveFormat = (typeof ARCHIVE_FORMATS)[number];
 
 /**
- * A link to an archive of what `ref` names now. All that is in it lies in a folder of the archive's name.
+ * Creates a signed link to an archive of the commit that `ref` currently names. The archive has one top-level folder of
+ * the same name.
  * @throws AppError 401, 403, 404 for an unknown ref
  */
-export async function archiveUrl(
-  services: Reads & { signer: Signer; urls: Urls },
+export async function createArchiveUrl(
+  services: RepositoryReadDeps & { signer: Signer; urls: Urls },
   viewer: Viewer,
   repository: AccessRow & { name: string },
   { ref, format }: { ref?: string | null; format: ArchiveFormat },
 ): Promise<string> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const { id, defaultBranch } = repository;
-  const found = await commitNamed(services, id, { defaultBranch, ref });
-  // What a file may be called everywhere.
-  const shown = found.ref.replaceAll(/[^0-9A-Za-z._-]+/g, '-').slice(0, 100);
-  const name = `${repository.name}-${shown}.${format}`;
+  const found = await resolveRef(services, id, { defaultBranch, ref });
+  // Characters that are valid in file names on every system.
+  const safeRef = found.ref.replaceAll(/[^0-9A-Za-z._-]+/g, '-').slice(0, 100);
+  const name = `${repository.name}-${safeRef}.${format}`;
   const url = `${services.urls.base}/repository/${id}/archives/${found.commit}/${name}`;
-  return services.signer.signUrl(url, archiveThing(id, found.commit, name));
+  return services.signer.signUrl(url, archiveSubject(id, found.commit, name));
 }
 
-type At = { defaultBranch: string; ref?: string | null };
-
-const commitNamed = folderWork('commitNamed', async ({ git }, dir, at: At) => {
-  const found = await git.objects.use(dir, (objects) => find(objects, at, at.ref, ''));
+const resolveRef = defineFolderTask('commitNamed', async ({ git }, dir, at: RefAt) => {
+  const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, at.ref, ''));
   if (!found) throw notFound('Ref');
   return { ref: found.ref, commit: found.commit };
 });
 
-export type ArchiveLink = {
+type ArchiveLink = {
   id: string;
   commit: string;
   name: string;
   query: Record<string, unknown>;
 };
 
-/** As `demandLink`, of an archive. @returns its format, and the folder in it */
-export function demandArchiveLink(
+/** As `verifyDownloadLink`, for an archive. @returns its format and its top-level folder */
+export function verifyArchiveLink(
   { signer }: { signer: Signer },
   { id, commit, name, query }: ArchiveLink,
 ): { format: ArchiveFormat; folder: string } {
   const format = ARCHIVE_FORMATS.find((one) => name.endsWith(`.${one}`));
   if (!isId('repo', id) || !isObjectId(commit) || !format) throw notFound('Archive');
-  if (!signer.verify(archiveThing(id, commit, name), query)) throw noLink();
+  if (!signer.verify(archiveSubject(id, commit, name), query)) throw invalidLink();
   return { format, folder: name.slice(0, -format.length - 1) };
 }
 
 /**
- * Writes it as it is made, without ending `output`. A pointer to what the repository was not given stays as it is.
- * @returns whether it is whole
+ * Streams an archive to `output` without ending it. Pointers to files that the repository does not have stay as they
+ * are.
+ * @returns whether the archive is complete
  */
 export async function sendArchive(
   services: { db: Db; pool: pg.Pool; largeFiles: LargeFiles; log: Logger },
@@ -88,25 +88,30 @@ export async function sendArchive(
   of: ArchiveOf,
   output: Writable,
 ): Promise<boolean> {
-  if (!(await hasLargeFiles(services, repositoryId)))
+  if (!(await readHasLargeFiles(services, repositoryId)))
     return (await writeArchive(of, output)).code === 0;
   const { dir, commit, format, folder, signal } = of;
   const args = ['archive', '--format=tar', `--prefix=${folder}/`, commit];
   using process = await startGit(args, { dir, signal });
   process.stdin.end();
-  const tar = withLargeFiles(services, repositoryId, process.stdout);
+  const tar = replacePointersInTar(services, repositoryId, process.stdout);
   const stages =
-    format === 'zip' ? [Readable.from(zipOf(tar, commit))] : [Readable.from(tar), createGzip()];
+    format === 'zip'
+      ? [Readable.from(convertTarToZip(tar, commit))]
+      : [Readable.from(tar), createGzip()];
   try {
     await pipeline([...stages, output] as [Readable, Writable], { end: false, signal });
   } catch (error) {
     if (!output.destroyed && !signal.aborted)
-      services.log.error({ err: error, repository: repositoryId }, 'an archive has broken off');
+      services.log.error(
+        { err: error, repository: repositoryId },
+        'could not send an archive completely',
+      );
     return false;
   }
   return (await process.ended).code === 0;
 }
 
-function archiveThing(repositoryId: string, commit: string, name: string): string {
+function archiveSubject(repositoryId: string, commit: string, name: string): string {
   return `archive:${repositoryId}:${commit}:${name}`;
 }

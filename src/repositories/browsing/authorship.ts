@@ -1,4 +1,4 @@
-/** Which commits brought the lines of a file, and changed a path or the entries of a directory last. */
+/** Blame of files, and the last commit that changed a path or each entry of a directory. */
 
 import { invalid, notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
@@ -9,79 +9,81 @@ import type { DirectoryAt } from '../../git/objects/last-commits.ts';
 import type { TreeEntry } from '../../git/objects/read.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { folderWork, type Reads } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
-import { boundedWork } from './changes.ts';
+import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
+import { defineBoundedFolderTask } from './changes.ts';
 import {
-  type CommitHere,
   type ContentsPath,
+  chargeCommits,
   checkPath,
-  find,
+  locateAtRef,
+  normalizePath,
+  type PathAt,
+  type RepositoryCommit,
   type Tree,
-  takeCommits,
 } from './contents.ts';
 
-/** Lines of one answer. */
+/** Lines per response. */
 const MAX_LINES = 2_000;
-const TOO_LONG = 'The history is too long to be read in time: ask for fewer lines';
+const TOO_LONG = 'The history is too long to be read in time; request fewer lines';
 
-export type BlameRange = { path: string; ref?: string | null; from: number; to?: number | null };
-export type Blamed = BlamedLines & { commit: CommitHere | null };
+type BlameRange = { path: string; ref?: string | null; from: number; to?: number | null };
+export type BlameHunk = BlamedLines & { commit: RepositoryCommit | null };
 
 /**
- * @throws AppError 400 for a bad path or lines that are not there, 401, 403, 404 for an unknown ref or what is no file, 422
- *   when it takes too long
+ * @throws AppError 400 for an invalid path or a line range outside the file, 401, 403, 404 for an unknown ref or a path
+ *   that is not a file, 422 if it takes too long
  */
 export async function blame(
-  services: Reads,
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   { path, ref, from, to }: BlameRange,
   allowance: Allowance,
-): Promise<Blamed[]> {
-  demand(viewer, 'repository.read', target(repository));
+): Promise<BlameHunk[]> {
+  demand(viewer, 'repository.read', accessTarget(repository));
   checkPath(path);
   const last = to ?? from + MAX_LINES - 1;
   if (from < 1) throw invalid('from', 'must be 1 or more');
   if (last < from) throw invalid('to', 'must not be before `from`');
   if (last - from >= MAX_LINES)
-    throw invalid('to', `must be at most ${MAX_LINES} lines from \`from\``);
+    throw invalid('to', `must be less than ${MAX_LINES} lines after \`from\``);
   const { id, defaultBranch } = repository;
-  const { lines, commits } = await blamed(services, id, {
+  const { lines, commits } = await blameOnServer(services, id, {
     ...{ defaultBranch, path, ref, from },
     to: last,
   });
-  const bySha = await takeBySha(allowance, repository, commits);
-  return lines.map((one) => ({ ...one, commit: bySha.get(one.sha) ?? null }));
+  const bySha = await chargeBySha(allowance, repository, commits);
+  return lines.map((hunk) => ({ ...hunk, commit: bySha.get(hunk.sha) ?? null }));
 }
 
-async function takeBySha(
+async function chargeBySha(
   allowance: Allowance,
   repository: AccessRow,
   commits: readonly (Commit | null)[],
-): Promise<Map<string, CommitHere>> {
-  await takeCommits(allowance, commits);
-  const here = commits.filter((commit) => commit !== null);
-  return new Map(here.map((commit) => [commit.sha, { ...commit, repository }]));
+): Promise<Map<string, RepositoryCommit>> {
+  await chargeCommits(allowance, commits);
+  const present = commits.filter((commit) => commit !== null);
+  return new Map(present.map((commit) => [commit.sha, { ...commit, repository }]));
 }
 
-type LinesOf = { defaultBranch: string } & Required<Omit<BlameRange, 'ref'>> &
+type BlameInput = { defaultBranch: string } & Required<Omit<BlameRange, 'ref'>> &
   Pick<BlameRange, 'ref'>;
 
-const blamed = boundedWork(
+const blameOnServer = defineBoundedFolderTask(
   'blamed',
   TOO_LONG,
-  async ({ git }, dir, { defaultBranch, ref, path, from, to }: LinesOf) => {
+  async ({ git }, dir, { defaultBranch, ref, path, from, to }: BlameInput) => {
     const found = await git.objects.use(dir, (objects) =>
-      find(objects, { defaultBranch }, ref, path),
+      locateAtRef(objects, { defaultBranch }, ref, path),
     );
     if (!found) throw notFound('Ref');
     if (found.object?.type !== 'blob') throw notFound('File');
     const { commit } = found;
-    // Git has no range in a file without lines.
+    // Git rejects a line range in an empty file.
     if (found.object.size === 0) return { lines: [], commits: [] };
     const range = { commit, path, from, to: to ?? from };
-    const lines = await git.turns.take(() => blameOf(dir, range), { key: dir });
+    const lines = await git.turns.run(() => blameOf(dir, range), { key: dir });
     if (!lines) throw invalid('from', 'is beyond the end of the file');
     const shas = [...new Set(lines.map(({ sha }) => sha))];
     return { lines, commits: await readCommits(git.objects, dir, shas) };
@@ -89,53 +91,57 @@ const blamed = boundedWork(
 );
 
 /**
- * The commit that changed a path last; of the root, the commit itself. Null where nothing was committed yet, and where the
- * history is not read back to it within 5 seconds.
- * @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or path
+ * Finds the last commit that changed a path; for the root, the commit itself. Null if the repository has no commits, or
+ * if the commit is not found within 5 seconds.
+ * @throws AppError 400 for an invalid path, 401, 403, 404 for an unknown ref or path
  */
-export async function lastCommitOf(
-  services: Reads,
+export async function findLastCommit(
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   { path, ref }: ContentsPath,
   allowance: Allowance,
-): Promise<CommitHere | null> {
-  demand(viewer, 'repository.read', target(repository));
-  const inside = path === '/' ? '' : path;
-  if (inside) checkPath(inside);
+): Promise<RepositoryCommit | null> {
+  demand(viewer, 'repository.read', accessTarget(repository));
+  const normalizedPath = normalizePath(path);
   const { id, defaultBranch } = repository;
-  const commit = await lastChange(services, id, { defaultBranch, ref, path: inside });
+  const commit = await lastCommitOnServer(services, id, {
+    defaultBranch,
+    ref,
+    path: normalizedPath,
+  });
   if (!commit) return null;
-  await takeCommits(allowance, [commit]);
+  await chargeCommits(allowance, [commit]);
   return { ...commit, repository };
 }
 
-type PathAt = { defaultBranch: string; ref?: string | null; path: string };
+const lastCommitOnServer = defineFolderTask(
+  'lastChange',
+  async ({ git }, dir, { path, ref, ...at }: PathAt) => {
+    const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, ref, path));
+    if (!found && (ref || path)) throw notFound('Ref');
+    if (!found) return null;
+    if (!found.object) throw notFound('Path');
+    const sha = path === '' ? found.commit : await git.lastCommits.ofPath(dir, found.commit, path);
+    const [commit = null] = sha ? await readCommits(git.objects, dir, [sha]) : [];
+    return commit;
+  },
+);
 
-const lastChange = folderWork('lastChange', async ({ git }, dir, { path, ref, ...at }: PathAt) => {
-  const found = await git.objects.use(dir, (objects) => find(objects, at, ref, path));
-  if (!found && (ref || path)) throw notFound('Ref');
-  if (!found) return null;
-  if (!found.object) throw notFound('Path');
-  const sha = path === '' ? found.commit : await git.lastCommits.ofPath(dir, found.commit, path);
-  const [commit = null] = sha ? await readCommits(git.objects, dir, [sha]) : [];
-  return commit;
-});
+/** The first call of `lastCommit` finds the commits of all entries of the directory. */
+export type EntryWithLastCommit = TreeEntry & { lastCommit(): Promise<RepositoryCommit | null> };
 
-/** `lastCommit` finds those of the whole directory at once, the first time that one is asked for. */
-export type EntryHere = TreeEntry & { lastCommit(): Promise<CommitHere | null> };
-
-export function entriesOf(
-  services: Reads,
+export function addLastCommits(
+  services: RepositoryReadDeps,
   { repository, commit, path, entries }: Tree,
   allowance: Allowance,
-): EntryHere[] {
+): EntryWithLastCommit[] {
   const names = entries.map(({ name }) => name);
-  const inside = path === '/' ? '' : path;
+  const normalizedPath = normalizePath(path);
   const commits = lazyAsync(async () =>
     commit === null
-      ? new Map<string, CommitHere>()
-      : lastCommits(services, repository, { commit, path: inside, names }, allowance),
+      ? new Map<string, RepositoryCommit>()
+      : lastCommits(services, repository, { commit, path: normalizedPath, names }, allowance),
   );
   return entries.map((entry) => ({
     ...entry,
@@ -143,15 +149,15 @@ export function entriesOf(
   }));
 }
 
-/** By name; of those that are not found in time there is none. */
+/** Entry name → commit. Entries whose commit is not found in time are missing. */
 async function lastCommits(
-  services: Reads,
+  services: RepositoryReadDeps,
   repository: AccessRow,
   directory: DirectoryAt,
   allowance: Allowance,
-): Promise<Map<string, CommitHere>> {
-  const { changed, commits } = await lastChanges(services, repository.id, directory);
-  const bySha = await takeBySha(allowance, repository, commits);
+): Promise<Map<string, RepositoryCommit>> {
+  const { changed, commits } = await lastCommitsOnServer(services, repository.id, directory);
+  const bySha = await chargeBySha(allowance, repository, commits);
   return new Map(
     changed.flatMap(([name, sha]) => {
       const commit = bySha.get(sha);
@@ -160,7 +166,7 @@ async function lastCommits(
   );
 }
 
-const lastChanges = boundedWork(
+const lastCommitsOnServer = defineBoundedFolderTask(
   'lastChanges',
   TOO_LONG,
   async ({ git }, dir, directory: DirectoryAt) => {

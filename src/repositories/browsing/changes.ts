@@ -1,4 +1,4 @@
-/** What commits change, and how two revisions differ. */
+/** Changes of commits, and comparisons of two revisions. */
 import { AppError, notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
 import type { Commit } from '../../git/objects/commit.ts';
@@ -13,22 +13,22 @@ import { readCommits } from '../../git/objects/history.ts';
 import { GitError } from '../../git/processes/run.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   checkFirst,
-  noCursor,
-  type Slice,
-  type SliceRequest,
-  sliceOf,
+  invalidCursor,
+  paginateList,
 } from '../../platform/database/paging.ts';
-import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
-import { folderWork, type Reads } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
-import { type CommitHere, find, takeCommits } from './contents.ts';
+import { type Allowance, takeGitBytes } from '../../platform/limits/reads.ts';
+import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
+import { chargeCommits, locateAtRef, type RepositoryCommit } from './contents.ts';
 
-/** `patch` reads those of the whole page at once, the first time that one is asked for. */
+/** The first call of `patch` reads the patches of the whole page. */
 export type ChangedFile = FileShape & { patch(): Promise<Patch | null> };
 
-export type ChangesHere = Changes & {
-  /** Lines of all files; null when there are more files than are listed. */
+export type RepositoryChanges = Changes & {
+  /** Sums over all files; null if there are more files than are listed. */
   additions: number | null;
   deletions: number | null;
   repository: AccessRow;
@@ -36,19 +36,23 @@ export type ChangesHere = Changes & {
 };
 
 /**
- * What a commit changes of its first parent; of a first commit all that is in it. Whoever has the commit was
- * allowed to read it.
- * @throws AppError 422 when it takes too long.
+ * Reads the changes of a commit relative to its first parent; a root commit adds all its files. There is no permission
+ * check: the caller got the commit object after one.
+ * @throws AppError 422 if it takes too long.
  */
-export function changesOf(
-  services: Reads,
-  { repository, sha, parents }: CommitHere,
-): Promise<ChangesHere> {
-  return read(services, repository, { from: parents[0] ?? null, to: sha });
+export function readCommitChanges(
+  services: RepositoryReadDeps,
+  { repository, sha, parents }: RepositoryCommit,
+): Promise<RepositoryChanges> {
+  return readChanges(services, repository, { from: parents[0] ?? null, to: sha });
 }
 
-async function read(services: Reads, repository: AccessRow, range: Range): Promise<ChangesHere> {
-  const changes = await changesIn(services, repository.id, range);
+async function readChanges(
+  services: RepositoryReadDeps,
+  repository: AccessRow,
+  range: Range,
+): Promise<RepositoryChanges> {
+  const changes = await changesOnServer(services, repository.id, range);
   const sum = (of: 'additions' | 'deletions') =>
     changes.isTruncated ? null : changes.files.reduce((total, file) => total + (file[of] ?? 0), 0);
   return {
@@ -60,23 +64,26 @@ async function read(services: Reads, repository: AccessRow, range: Range): Promi
   };
 }
 
-const changesIn = comparison('changesIn', ({ git }, dir, range: Range) =>
+const changesOnServer = defineComparisonTask('changesIn', ({ git }, dir, range: Range) =>
   git.diffs.changes(dir, range),
 );
 
-/** In the order of git: by path. @throws AppError 400 */
-export function changedFiles(
-  services: Reads,
-  { files, repository, range }: ChangesHere,
-  request: SliceRequest,
+/** In git's order, by path. @throws AppError 400 */
+export function listChangedFiles(
+  services: RepositoryReadDeps,
+  { files, repository, range }: RepositoryChanges,
+  request: CursorPageRequest,
   allowance: Allowance,
-): Slice<ChangedFile> {
-  const { items, ...slice } = sliceOf(files, request, ({ path }) =>
+): CursorPage<ChangedFile> {
+  const { items, ...slice } = paginateList(files, request, ({ path }) =>
     Buffer.from(path).toString('base64url'),
   );
   const page = items.map(({ node }) => node);
   const patches = lazyAsync(async () => {
-    return fitting(await patchesIn(services, repository.id, { range, page }), allowance);
+    return truncateToAllowance(
+      await patchesOnServer(services, repository.id, { range, page }),
+      allowance,
+    );
   });
   const patchOf = async (file: FileShape, at: number) =>
     file.isBinary ? null : ((await patches())[at] ?? null);
@@ -89,16 +96,20 @@ export function changedFiles(
   };
 }
 
-type PatchesIn = { range: Range; page: FileShape[] };
+type PatchesInput = { range: Range; page: FileShape[] };
 
-const patchesIn = comparison('patchesIn', ({ git }, dir, { range, page }: PatchesIn) =>
-  git.diffs.patches(dir, range, page),
+const patchesOnServer = defineComparisonTask(
+  'patchesIn',
+  ({ git }, dir, { range, page }: PatchesInput) => git.diffs.patches(dir, range, page),
 );
 
-/** The patches that the answer has room for, and of the others that they are there. */
-async function fitting(patches: readonly Patch[], allowance: Allowance): Promise<Patch[]> {
+/** Keeps the patches that fit into the response allowance; marks the rest as truncated. */
+async function truncateToAllowance(
+  patches: readonly Patch[],
+  allowance: Allowance,
+): Promise<Patch[]> {
   const bytes = patches.reduce((sum, { text }) => sum + text.length, 0);
-  let left = await takeOfGit(allowance, bytes);
+  let left = await takeGitBytes(allowance, bytes);
   return patches.map((patch) => {
     const fits = patch.text.length <= left;
     if (fits) left -= patch.text.length;
@@ -108,38 +119,38 @@ async function fitting(patches: readonly Patch[], allowance: Allowance): Promise
 
 export type Comparison = {
   repository: AccessRow;
-  base: CommitHere;
-  head: CommitHere;
-  /** The best common ancestor; null when the two have none. */
-  mergeBase: CommitHere | null;
-  /** How many commits each has that the other has not. */
-  apart(): Promise<Distance>;
+  base: RepositoryCommit;
+  head: RepositoryCommit;
+  /** The best common ancestor; null if there is none. */
+  mergeBase: RepositoryCommit | null;
+  /** Counts the commits that each side has and the other lacks. */
+  distance(): Promise<Distance>;
 };
 
-/** How `head` differs from `base`. @throws AppError 401, 403, 404 for an unknown revision, 422 when it takes too long. */
-export async function compare(
-  services: Reads,
+/** Compares `head` with `base`. @throws AppError 401, 403, 404 for an unknown revision, 422 if it takes too long. */
+export async function compareRevisions(
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   revisions: { base: string; head: string },
 ): Promise<Comparison> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const { id, defaultBranch } = repository;
-  const apart = await endsOf(services, id, { defaultBranch, ...revisions });
-  const here = (commit: Commit) => ({ ...commit, repository });
-  const [base, head] = [here(apart.base), here(apart.head)];
+  const found = await comparisonOnServer(services, id, { defaultBranch, ...revisions });
+  const withRepository = (commit: Commit) => ({ ...commit, repository });
+  const [base, head] = [withRepository(found.base), withRepository(found.head)];
   return {
     repository,
     base,
     head,
-    mergeBase: apart.mergeBase && here(apart.mergeBase),
-    apart: lazyAsync(() => distance(services, id, { base: base.sha, head: head.sha })),
+    mergeBase: found.mergeBase && withRepository(found.mergeBase),
+    distance: lazyAsync(() => distanceOnServer(services, id, { base: base.sha, head: head.sha })),
   };
 }
 
 type Ends = { base: string; head: string };
 
-const endsOf = comparison(
+const comparisonOnServer = defineComparisonTask(
   'endsOf',
   async (
     { git: { objects, diffs } },
@@ -149,61 +160,61 @@ const endsOf = comparison(
     const [base = '', head = ''] = await objects.use(dir, (objects) =>
       Promise.all(
         [revisions.base, revisions.head].map(async (name) => {
-          const at = name ? await find(objects, { defaultBranch }, name, '') : null;
+          const at = name ? await locateAtRef(objects, { defaultBranch }, name, '') : null;
           if (!at) throw notFound('Revision');
           return at.commit;
         }),
       ),
     );
-    const merged = await diffs.mergeBase(dir, base, head);
-    const shas = [base, head, merged].filter((sha) => typeof sha === 'string');
+    const mergeBaseSha = await diffs.mergeBase(dir, base, head);
+    const shas = [base, head, mergeBaseSha].filter((sha) => typeof sha === 'string');
     const [first, second, third = null] = await readCommits(objects, dir, shas);
     if (!first || !second) throw notFound('Revision');
     return { base: first, head: second, mergeBase: third };
   },
 );
 
-const distance = comparison('distance', ({ git }, dir, { base, head }: Ends) =>
+const distanceOnServer = defineComparisonTask('distance', ({ git }, dir, { base, head }: Ends) =>
   git.diffs.apart(dir, base, head),
 );
 
-/** What `head` changes since the two parted; where they never met, what it changes of `base`. */
-export function changesBetween(
-  services: Reads,
+/** Reads what `head` changes since the merge base; without one, relative to `base`. */
+export function readComparisonChanges(
+  services: RepositoryReadDeps,
   { repository, base, head, mergeBase }: Comparison,
-): Promise<ChangesHere> {
-  return read(services, repository, { from: (mergeBase ?? base).sha, to: head.sha });
+): Promise<RepositoryChanges> {
+  return readChanges(services, repository, { from: (mergeBase ?? base).sha, to: head.sha });
 }
 
-/** The commits of `head` that `base` has not, newest first. @throws AppError 400 */
-export async function commitsBetween(
-  services: Reads,
-  { repository, base, head, apart }: Comparison,
-  { first, after }: SliceRequest,
+/** Lists the commits of `head` that `base` lacks, newest first. @throws AppError 400 */
+export async function listComparisonCommits(
+  services: RepositoryReadDeps,
+  { repository, base, head, distance }: Comparison,
+  { first, after }: CursorPageRequest,
   allowance: Allowance,
-): Promise<Slice<CommitHere>> {
+): Promise<CursorPage<RepositoryCommit>> {
   const take = checkFirst(first);
-  const skip = after == null ? 0 : readPosition(after);
-  const { commits, hasNextPage } = await commitsApart(services, repository.id, {
+  const skip = after == null ? 0 : parseCursor(after);
+  const { commits, hasNextPage } = await commitsOnServer(services, repository.id, {
     ends: { base: base.sha, head: head.sha },
     skip,
     take,
   });
-  await takeCommits(allowance, commits);
+  await chargeCommits(allowance, commits);
   return {
     items: commits.flatMap((commit, i) =>
       commit ? [{ cursor: String(skip + i + 1), node: { ...commit, repository } }] : [],
     ),
     hasNextPage,
-    totalCount: async () => (await apart()).ahead,
+    totalCount: async () => (await distance()).ahead,
   };
 }
 
-type CommitsApart = { ends: Ends; skip: number; take: number };
+type CommitsInput = { ends: Ends; skip: number; take: number };
 
-const commitsApart = comparison(
+const commitsOnServer = defineComparisonTask(
   'commitsApart',
-  async ({ git: { objects, diffs } }, dir, { ends, skip, take }: CommitsApart) => {
+  async ({ git: { objects, diffs } }, dir, { ends, skip, take }: CommitsInput) => {
     const range = { skip, take: take + 1 };
     const shas = await diffs.commitsBetween(dir, ends.base, ends.head, range);
     const commits = await readCommits(objects, dir, shas.slice(0, take));
@@ -211,32 +222,34 @@ const commitsApart = comparison(
   },
 );
 
-function readPosition(cursor: string): number {
-  if (!/^\d{1,9}$/.test(cursor)) throw noCursor();
+function parseCursor(cursor: string): number {
+  if (!/^\d{1,9}$/.test(cursor)) throw invalidCursor();
   return Number(cursor);
 }
 
-/** A function, so that it can be called above. */
-function comparison<In, Out>(
+/** A function declaration, because it is used before this line. */
+function defineComparisonTask<In, Out>(
   name: string,
-  work: Parameters<typeof boundedWork<In, Out>>[2],
-): ReturnType<typeof boundedWork<In, Out>> {
-  return boundedWork<In, Out>(name, 'The two are too far apart to be compared in time', work);
+  work: Parameters<typeof defineBoundedFolderTask<In, Out>>[2],
+): ReturnType<typeof defineBoundedFolderTask<In, Out>> {
+  return defineBoundedFolderTask<In, Out>(
+    name,
+    'The revisions differ too much to be compared in time',
+    work,
+  );
 }
 
-/* Reading that may take too long. */
-
-/** As `folderWork`. @throws AppError 422 with `tooLong` when git was ended because it took too long or said too much */
-export function boundedWork<In, Out>(
+/** As `defineFolderTask`. @throws AppError 422 with `tooLong` if git was stopped because of its time or output limit */
+export function defineBoundedFolderTask<In, Out>(
   name: string,
   tooLong: string,
-  work: Parameters<typeof folderWork<In, Out>>[1],
-): ReturnType<typeof folderWork<In, Out>> {
-  return folderWork<In, Out>(name, async (services, dir, input, signal) => {
+  work: Parameters<typeof defineFolderTask<In, Out>>[1],
+): ReturnType<typeof defineFolderTask<In, Out>> {
+  return defineFolderTask<In, Out>(name, async (services, dir, input, signal) => {
     try {
       return await work(services, dir, input, signal);
     } catch (error) {
-      // A signal ended it, which is ours.
+      // Without an exit code, git was ended by a signal, which comes from our limits.
       if (!(error instanceof GitError) || error.code !== null) throw error;
       throw new AppError('invalid_request', tooLong, { status: 422 });
     }

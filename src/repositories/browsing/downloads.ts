@@ -1,4 +1,4 @@
-/** Files by link: signed, for 15 minutes, without a header (decisions section 3). */
+/** Downloads by signed link, valid for 15 minutes and without credentials. */
 
 import type { Readable } from 'node:stream';
 import { type AppError, forbidden, notFound } from '../../base/errors.ts';
@@ -10,67 +10,75 @@ import { isObjectId } from '../../git/names.ts';
 import { openBlob } from '../../git/objects/read.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { inFolder } from '../folder.ts';
+import { withRepositoryFolder } from '../folder.ts';
 
-/** Where downloads are served; `repository` is no namespace's name. */
+/** Path that serves downloads; `repository` is a reserved namespace name. */
 export const DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';
-/** Of large files, which are not git's. */
+/** Path that serves large files, which are not git objects. */
 export const LARGE_DOWNLOAD_PATH = '/repository/:id/large-files/:oid/:name';
 
-/** Of a blob. The link names the content, so it keeps its meaning when the branch moves or the repository is renamed. */
-export function downloadUrl(
+/**
+ * Creates a link to a blob. It names the object id, so it stays valid when the branch moves or the repository is
+ * renamed.
+ */
+export function createDownloadUrl(
   { signer, urls }: { signer: Signer; urls: Urls },
   repositoryId: string,
   oid: string,
   path: string,
 ): string {
-  const url = `${urls.base}/repository/${repositoryId}/blobs/${oid}/${nameOf(path)}`;
-  return signer.signUrl(url, thing(repositoryId, oid));
+  const url = `${urls.base}/repository/${repositoryId}/blobs/${oid}/${fileNameOf(path)}`;
+  return signer.signUrl(url, blobSubject(repositoryId, oid));
 }
 
-/** As `downloadUrl`, of a large file. */
-export function largeFileUrl(
+/** As `createDownloadUrl`, for a large file. */
+export function createLargeFileUrl(
   { signer, urls }: { signer: Signer; urls: Urls },
   repositoryId: string,
   oid: string,
   path: string,
 ): string {
-  const url = `${urls.base}/repository/${repositoryId}/large-files/${oid}/${nameOf(path)}`;
-  return signer.signUrl(url, largeThing(repositoryId, oid));
+  const url = `${urls.base}/repository/${repositoryId}/large-files/${oid}/${fileNameOf(path)}`;
+  return signer.signUrl(url, largeFileSubject(repositoryId, oid));
 }
 
-function nameOf(path: string): string {
+function fileNameOf(path: string): string {
   return encodeURIComponent(path.slice(path.lastIndexOf('/') + 1));
 }
 
 export type DownloadLink = { id: string; oid: string; query: Record<string, unknown> };
 
-/** @throws AppError 403 for a link without a valid signature or that has expired, 404 for what cannot be one */
-export function demandLink({ signer }: { signer: Signer }, { id, oid, query }: DownloadLink): void {
+/** @throws AppError 403 if the signature is invalid or expired, 404 for malformed ids */
+export function verifyDownloadLink(
+  { signer }: { signer: Signer },
+  { id, oid, query }: DownloadLink,
+): void {
   if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
-  if (!signer.verify(thing(id, oid), query)) throw noLink();
+  if (!signer.verify(blobSubject(id, oid), query)) throw invalidLink();
 }
 
-/** As `demandLink`, of a large file. */
-export function demandLargeLink(
+/** As `verifyDownloadLink`, for a large file. */
+export function verifyLargeFileLink(
   { signer }: { signer: Signer },
   { id, oid, query }: DownloadLink,
 ): void {
   if (!isId('repo', id)) throw notFound('File');
-  if (!signer.verify(largeThing(id, oid), query)) throw noLink();
+  if (!signer.verify(largeFileSubject(id, oid), query)) throw invalidLink();
 }
 
-export function noLink(): AppError {
+export function invalidLink(): AppError {
   return forbidden('This link is not valid or has expired; ask for a new one');
 }
 
-export type Download = {
+type Download = {
   size: number;
-  /** Content from the byte `start` to the byte `end`, both included. @throws AppError 404, 500, 503. */
+  /** Opens the bytes from `start` to `end`, both included. @throws AppError 404, 500, 503. */
   open(range?: { start: number; end: number }): Promise<AsyncIterable<Buffer>>;
 };
 
-/** What a good link names, on the server that has the repository. @throws AppError 404 when it is gone. */
+/**
+ * Finds the blob of a verified link on the server that has the repository. @throws AppError 404 if it no longer exists.
+ */
 export async function findDownload(
   services: { db: Db; git: Git; log: Logger },
   { id, oid }: DownloadLink,
@@ -78,33 +86,36 @@ export async function findDownload(
   const { db, git } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   if (!row) throw notFound('Repository');
-  const [info] = await inFolder(services, id, (dir) =>
+  const [info] = await withRepositoryFolder(services, id, (dir) =>
     git.objects.use(dir, (objects) => objects.info([oid])),
   );
   if (info?.type !== 'blob') throw notFound('File');
   return {
     size: info.size,
     async open(range = { start: 0, end: info.size - 1 }) {
-      return cut(await inFolder(services, id, (dir) => openBlob(dir, oid)), range);
+      return sliceStream(
+        await withRepositoryFolder(services, id, (dir) => openBlob(dir, oid)),
+        range,
+      );
     },
   };
 }
 
-function thing(repositoryId: string, oid: string): string {
+function blobSubject(repositoryId: string, oid: string): string {
   return `blob:${repositoryId}:${oid}`;
 }
 
-function largeThing(repositoryId: string, oid: string): string {
+function largeFileSubject(repositoryId: string, oid: string): string {
   return `large-file:${repositoryId}:${oid}`;
 }
 
-/** Git gives objects from their beginning only, so what lies before the range is read and dropped. */
-async function* cut(
+/** Git can only output objects from the beginning, so the bytes before the range are discarded. */
+async function* sliceStream(
   stream: Readable,
   { start, end }: { start: number; end: number },
 ): AsyncGenerator<Buffer> {
   let at = 0;
-  // Leaving the loop, also because the reader went away, destroys the stream and ends its process.
+  // Leaving the loop, even because the client disconnected, destroys the stream and ends its git process.
   for await (const chunk of stream as AsyncIterable<Buffer>) {
     const from = Math.max(start - at, 0);
     const to = Math.min(end + 1 - at, chunk.length);
@@ -112,5 +123,5 @@ async function* cut(
     at += chunk.length;
     if (at > end) return;
   }
-  if (at <= end) throw new Error('git ended before the content did');
+  if (at <= end) throw new Error('git ended before the end of the object');
 }

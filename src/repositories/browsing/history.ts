@@ -1,4 +1,4 @@
-/** What a repository's commits and refs are, page by page. */
+/** Pages of commits, branches and tags, by cursor. */
 
 import { notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
@@ -10,35 +10,34 @@ import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';
 import { locateInBranch } from '../../git/objects/resolve.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import {
+  type CursorPage,
+  type CursorPageRequest,
   checkFirst,
-  noCursor,
-  type Slice,
-  type SliceRequest,
+  invalidCursor,
 } from '../../platform/database/paging.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { folderWork, type Reads } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
-import { type CommitHere, find, takeCommits } from './contents.ts';
+import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
+import { chargeCommits, locateAtRef, type RepositoryCommit } from './contents.ts';
 
 /**
- * The history of a revision, newest first, page by page: what follows a cursor is the history that it was made
- * for, also when the branch has moved on meanwhile. Without a revision it is that of `main`, or else of the
- * default branch, where nothing may have been committed yet.
+ * Lists the history of a revision, newest first. A cursor continues the history that it was created for, even if the
+ * branch has moved. Without a revision: `main`, or else the default branch, which may have no commits.
  * @throws AppError 400, 401, 403, 404 for an unknown revision.
  */
-export async function history(
-  services: Reads,
+export async function sliceHistory(
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
-  { revision, first, after }: SliceRequest & { revision?: string | null },
+  { revision, first, after }: CursorPageRequest & { revision?: string | null },
   allowance: Allowance,
-): Promise<Slice<CommitHere>> {
-  demand(viewer, 'repository.read', target(repository));
+): Promise<CursorPage<RepositoryCommit>> {
+  demand(viewer, 'repository.read', accessTarget(repository));
   const take = checkFirst(first);
-  const start = after == null ? null : readPosition(after);
+  const start = after == null ? null : parseHistoryCursor(after);
   const { id, defaultBranch } = repository;
   const skip = start?.position ?? 0;
-  const found = await pageOfHistory(services, id, {
+  const found = await historyOnServer(services, id, {
     defaultBranch,
     name: start?.sha ?? revision,
     isCursor: start !== null,
@@ -46,7 +45,7 @@ export async function history(
   });
   if (!found) return { items: [], hasNextPage: false, totalCount: () => 0 };
   const { sha, commits, total } = found;
-  await takeCommits(allowance, commits);
+  await chargeCommits(allowance, commits);
   return {
     items: commits.map((commit, i) => ({
       cursor: `${sha}.${skip + i + 1}`,
@@ -57,48 +56,48 @@ export async function history(
   };
 }
 
-type Named = { defaultBranch: string; name?: string | null };
-type PageOfHistory = Named & { isCursor: boolean; range: { skip: number; take: number } };
+type RevisionInput = { defaultBranch: string; name?: string | null };
+type HistoryInput = RevisionInput & { isCursor: boolean; range: { skip: number; take: number } };
 
-/** Null when no revision is named and nothing was committed yet. */
-const pageOfHistory = folderWork(
+/** Null if no revision is given and there are no commits. */
+const historyOnServer = defineFolderTask(
   'pageOfHistory',
-  async ({ git: { objects, history } }, dir, { name, isCursor, range, ...at }: PageOfHistory) => {
-    const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
-    if (!found && name) throw isCursor ? noCursor() : notFound('Revision');
+  async ({ git: { objects, history } }, dir, { name, isCursor, range, ...at }: HistoryInput) => {
+    const found = await objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
+    if (!found && name) throw isCursor ? invalidCursor() : notFound('Revision');
     if (!found) return null;
     const sha = found.commit;
     return { sha, ...(await readHistory(objects, history, dir, sha, range)) };
   },
 );
 
-/** A cursor in a history: where it began, and how many commits were shown. */
-function readPosition(cursor: string): { sha: string; position: number } {
+/** A history cursor: the commit at which the history starts, and the number of commits before the cursor. */
+function parseHistoryCursor(cursor: string): { sha: string; position: number } {
   const [, sha, position] = /^([0-9a-f]{40})\.(\d{1,9})$/.exec(cursor) ?? [];
-  if (!sha) throw noCursor();
+  if (!sha) throw invalidCursor();
   return { sha, position: Number(position) };
 }
 
-/** What a revision names. @throws AppError 401, 403, 404. */
-export async function commit(
-  services: Reads,
+/** Reads the commit that a revision names. @throws AppError 401, 403, 404. */
+export async function readCommit(
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   revision: string,
   allowance: Allowance,
-): Promise<CommitHere> {
-  demand(viewer, 'repository.read', target(repository));
+): Promise<RepositoryCommit> {
+  demand(viewer, 'repository.read', accessTarget(repository));
   if (!revision) throw notFound('Revision');
   const { id, defaultBranch } = repository;
-  const found = await commitOf(services, id, { defaultBranch, name: revision });
-  await takeCommits(allowance, [found]);
+  const found = await commitOnServer(services, id, { defaultBranch, name: revision });
+  await chargeCommits(allowance, [found]);
   return { ...found, repository };
 }
 
-const commitOf = folderWork(
+const commitOnServer = defineFolderTask(
   'commitOf',
-  async ({ git: { objects } }, dir, { name, ...at }: Named) => {
-    const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
+  async ({ git: { objects } }, dir, { name, ...at }: RevisionInput) => {
+    const found = await objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
     const [commit] = found ? await readCommits(objects, dir, [found.commit]) : [];
     if (!commit) throw notFound('Revision');
     return commit;
@@ -106,53 +105,60 @@ const commitOf = folderWork(
 );
 
 /**
- * How many commits a revision has of each of the last weeks, oldest first. Null where nothing was committed yet, and where
+ * Counts the commits of a revision in each of the last weeks, oldest first. Null if there are no commits, or if
  * counting takes longer than 5 seconds.
  * @throws AppError 401, 403, 404 for an unknown revision
  */
-export async function activity(
-  services: Reads,
+export async function readCommitActivity(
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
   revision?: string | null,
 ): Promise<Week[] | null> {
-  demand(viewer, 'repository.read', target(repository));
+  demand(viewer, 'repository.read', accessTarget(repository));
   const { id, defaultBranch } = repository;
-  return activityOf(services, id, { defaultBranch, name: revision });
+  return activityOnServer(services, id, { defaultBranch, name: revision });
 }
 
-const activityOf = folderWork('activityOf', async ({ git }, dir, { name, ...at }: Named) => {
-  const found = await git.objects.use(dir, (objects) => find(objects, at, name, ''));
-  if (!found && name) throw notFound('Revision');
-  return found && git.activity.of(dir, found.commit);
-});
+const activityOnServer = defineFolderTask(
+  'activityOf',
+  async ({ git }, dir, { name, ...at }: RevisionInput) => {
+    const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
+    if (!found && name) throw notFound('Revision');
+    return found && git.activity.of(dir, found.commit);
+  },
+);
 
-/** What they read is that of the whole page, at once, the first time that one is asked for. */
-export type RefAndCommit = Ref & {
-  commit(): Promise<CommitHere | null>;
-  /** Of a branch, from the default branch; null of tags, and where it is not counted within 5 seconds. */
+/** The first call of a method reads the values of the whole page. */
+export type RefWithDetails = Ref & {
+  commit(): Promise<RepositoryCommit | null>;
+  /** Distance of a branch from the default branch; null for tags, and if counting takes longer than 5 seconds. */
   distance(): Promise<Distance | null>;
-  /** Null for all but annotated tags. */
+  /** Null except for annotated tags. */
   annotation(): Promise<Annotation | null>;
 };
 
-/** By name, page by page. `totalCount` is the record's. @throws AppError 400, 401, 403. */
-export async function refs(
-  services: Reads,
+/** Lists branches or tags by name. `totalCount` comes from the repository's row. @throws AppError 400, 401, 403. */
+export async function sliceRefs(
+  services: RepositoryReadDeps,
   viewer: Viewer,
   repository: AccessRow,
-  { kind, totalCount, first, after }: SliceRequest & { kind: RefKind; totalCount: number },
+  { kind, totalCount, first, after }: CursorPageRequest & { kind: RefKind; totalCount: number },
   allowance: Allowance,
-): Promise<Slice<RefAndCommit>> {
-  demand(viewer, 'repository.read', target(repository));
+): Promise<CursorPage<RefWithDetails>> {
+  demand(viewer, 'repository.read', accessTarget(repository));
   const take = checkFirst(first);
-  const start = after == null ? null : readRefCursor(after);
-  const found = await pageOfRefs(services, repository.id, { kind, after: start, limit: take + 1 });
+  const start = after == null ? null : parseRefCursor(after);
+  const found = await refsOnServer(services, repository.id, {
+    kind,
+    after: start,
+    limit: take + 1,
+  });
   const page = found.slice(0, take);
   const commits = lazyAsync(async () => {
     const shas = [...new Set(page.map(({ sha }) => sha))];
-    const commits = await commitsOf(services, repository.id, shas);
-    await takeCommits(allowance, commits);
+    const commits = await commitsOnServer(services, repository.id, shas);
+    await chargeCommits(allowance, commits);
     return new Map(shas.map((sha, i) => [sha, commits[i] ?? null]));
   });
   const commitAt = async (sha: string) => {
@@ -161,8 +167,8 @@ export async function refs(
   };
   const annotations = lazyAsync(async () => {
     const shas = page.flatMap(({ tag }) => tag ?? []);
-    const found = await annotationsOf(services, repository.id, shas);
-    await takeCommits(allowance, found);
+    const found = await annotationsOnServer(services, repository.id, shas);
+    await chargeCommits(allowance, found);
     return new Map(found.map((one) => [one?.sha, one]));
   });
   const annotationOf = async (tag: string | null) =>
@@ -170,7 +176,7 @@ export async function refs(
   const distances = lazyAsync(async () => {
     const shas = [...new Set(page.map(({ sha }) => sha))];
     const { id, defaultBranch } = repository;
-    return new Map(await distancesOf(services, id, { defaultBranch, shas }));
+    return new Map(await distancesOnServer(services, id, { defaultBranch, shas }));
   });
   return {
     items: page.map((ref, i) => ({
@@ -188,25 +194,25 @@ export async function refs(
   };
 }
 
-type PageOfRefs = { kind: RefKind } & Parameters<typeof listRefs>[2];
+type RefsInput = { kind: RefKind } & Parameters<typeof listRefs>[2];
 
-const pageOfRefs = folderWork('pageOfRefs', ({ git }, dir, { kind, ...range }: PageOfRefs) =>
-  git.turns.take(() => listRefs(dir, kind, range), { key: dir }),
+const refsOnServer = defineFolderTask('pageOfRefs', ({ git }, dir, { kind, ...range }: RefsInput) =>
+  git.turns.run(() => listRefs(dir, kind, range), { key: dir }),
 );
 
-const commitsOf = folderWork('commitsOf', ({ git }, dir, shas: string[]) =>
+const commitsOnServer = defineFolderTask('commitsOf', ({ git }, dir, shas: string[]) =>
   readCommits(git.objects, dir, shas),
 );
 
-const annotationsOf = folderWork('annotationsOf', ({ git }, dir, shas: string[]) =>
+const annotationsOnServer = defineFolderTask('annotationsOf', ({ git }, dir, shas: string[]) =>
   readAnnotations(git.objects, dir, shas),
 );
 
-type DistancesOf = { defaultBranch: string; shas: string[] };
+type DistancesInput = { defaultBranch: string; shas: string[] };
 
-const distancesOf = folderWork(
+const distancesOnServer = defineFolderTask(
   'distancesOf',
-  async ({ git }, dir, { defaultBranch, shas }: DistancesOf) => {
+  async ({ git }, dir, { defaultBranch, shas }: DistancesInput) => {
     const base = await git.objects.use(dir, (objects) =>
       locateInBranch(objects, defaultBranch, ''),
     );
@@ -218,9 +224,9 @@ function refCursor(name: string, position: number): string {
   return Buffer.from(`${position} ${name}`).toString('base64url');
 }
 
-function readRefCursor(cursor: string): { name: string; position: number } {
+function parseRefCursor(cursor: string): { name: string; position: number } {
   const text = Buffer.from(cursor, 'base64url').toString();
   const [, position, name] = /^(\d{1,9}) (.+)$/s.exec(text) ?? [];
-  if (!name) throw noCursor();
+  if (!name) throw invalidCursor();
   return { name, position: Number(position) };
 }

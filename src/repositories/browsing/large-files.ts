@@ -1,4 +1,4 @@
-/** Pointers in directories and files, and the large files of the repository that they lead to. */
+/** Resolves LFS pointers in directories and files to the repository's large files. */
 
 import { buffer } from 'node:stream/consumers';
 import { parsePointer } from '../../git/objects/pointer.ts';
@@ -6,17 +6,17 @@ import { looksBinary, SNIFF_BYTES, type TreeEntry } from '../../git/objects/read
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { accessColumns, type Row } from '../repositories.ts';
 
-/** What directories and files are read of. */
+/** The columns that reads of directories and files need. */
 export const contentsColumns = { ...accessColumns, largeBytes: true } as const;
 export type ContentsRow = Row<typeof contentsColumns>;
 
-/** Repositories without large files need not have their small files read. */
+/** If false, small files need not be checked for pointers. */
 export function hasLargeFiles({ largeBytes }: ContentsRow): boolean {
   return largeBytes > 0n;
 }
 
-/** The entries, those that point to a large file of the repository with its size. */
-export async function withLargeSizes(
+/** Replaces the size of each pointer entry by the size of its large file, if the repository has it. */
+export async function addLargeFileSizes(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   entries: TreeEntry[],
@@ -30,13 +30,14 @@ export async function withLargeSizes(
   }));
 }
 
-export type LargeFile = { oid: string; size: number; isText: boolean };
+type LargeFile = { oid: string; size: number; isText: boolean };
 
 /**
- * The large file that a text points to; null for any other text, and where the repository was not given it.
- * @throws AppError 503 when the storage is away
+ * Returns the large file that a text points to; null if the text is not a pointer or the repository does not have the
+ * file.
+ * @throws AppError 503 if the storage is unavailable
  */
-export async function largeFileOf(
+export async function findLargeFile(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   text: string,

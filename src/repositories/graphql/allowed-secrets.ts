@@ -1,40 +1,52 @@
-/** What secret scanning lets pass, in GraphQL. */
+/** GraphQL: allowed findings of secret scanning. */
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as secrets from '../allowed-secrets.ts';
 import { accessColumns } from '../repositories.ts';
-import { answering, changedPayload, ID, NAMESPACE } from './mutations.ts';
+import {
+  definePayload,
+  REPOSITORY_ID,
+  REPOSITORY_NAMESPACE,
+  resolveMutation,
+} from './mutations.ts';
 import { Repository } from './repositories.ts';
 
 const AllowedSecret = builder.objectRef<secrets.AllowedSecret>('AllowedSecret').implement({
-  description: 'What looks like a secret and may be pushed to the repository all the same.',
+  description: 'A finding of secret scanning that may be pushed to the repository.',
   fields: (t) => ({
     finding: t.exposeID('finding', {
       description:
-        'The id that a refused push showed. The same secret has the same one in this repository.',
+        'The id that the rejected push showed. The same secret has the same id within this repository.',
     }),
     kind: t.exposeString('kind', {
-      description: 'What it looks like, such as `an AWS access key id`.',
+      description: 'The kind of secret, such as `an AWS access key id`.',
     }),
     path: t.exposeString('path', {
-      description: 'A file it was in when it was allowed, or another place in words.',
+      description:
+        'A file that contained it when it was allowed, or a description of the location.',
     }),
     allowedBy: t.exposeString('allowedBy', {
-      description: 'Who allowed it, by `git push -o secret.allow=…`.',
+      description: 'The user who allowed it with `git push -o secret.allow=…`.',
     }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was allowed.' }),
   }),
 });
 
-const AllowedSecretConnection = connectionType('AllowedSecret', AllowedSecret);
+const AllowedSecretConnection = defineConnectionType('AllowedSecret', AllowedSecret);
 
 builder.prismaObjectField(Repository, 'allowedSecrets', (t) =>
   t.field({
     type: AllowedSecretConnection,
     nullable: true,
-    description: 'What secret scanning lets pass, newest first. Only who may push sees it.',
+    description:
+      'The findings that secret scanning allows, newest first. Requires permission to push.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
       toConnection(await secrets.sliceAllowedSecrets(services, viewer, row, args), args),
@@ -42,21 +54,21 @@ builder.prismaObjectField(Repository, 'allowedSecrets', (t) =>
 );
 
 const DisallowSecretInput = builder.inputType('DisallowSecretInput', {
-  description: 'What secret scanning is to refuse again.',
+  description: 'The finding to remove from the allowed findings.',
   fields: (t) => ({
-    id: t.id(ID),
-    namespace: t.string(NAMESPACE),
-    finding: t.id({ required: true, description: 'The id of what was found.' }),
+    id: t.id(REPOSITORY_ID),
+    namespace: t.string(REPOSITORY_NAMESPACE),
+    finding: t.id({ required: true, description: 'The id of the finding.' }),
   }),
 });
 
 builder.mutationField('disallowSecret', (t) =>
   t.field({
-    type: changedPayload('DisallowSecret'),
+    type: definePayload('DisallowSecret'),
     nullable: true,
     description:
-      'Lets secret scanning refuse again what was allowed. Where it has been pushed, it stays.',
+      'Makes secret scanning reject an allowed finding again. Commits that contain it stay.',
     args: { input: t.arg({ type: DisallowSecretInput, ...INPUT }) },
-    resolve: answering(secrets.disallowSecret),
+    resolve: resolveMutation(secrets.disallowSecret),
   }),
 );

@@ -1,43 +1,56 @@
-/** Rules for branches in GraphQL. */
+/** GraphQL: branch rules. */
 import { Role } from '../../identity/graphql/namespaces.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import {
+  cursorPageArgs,
+  defineConnectionType,
+  pageCost,
+  toConnection,
+} from '../../platform/schema/paging.ts';
 import * as rules from '../branch-rules.ts';
 import { accessColumns } from '../repositories.ts';
-import { answering, changedPayload, ID, NAMESPACE } from './mutations.ts';
+import {
+  definePayload,
+  REPOSITORY_ID,
+  REPOSITORY_NAMESPACE,
+  resolveMutation,
+} from './mutations.ts';
 import { Repository } from './repositories.ts';
 
 const PATTERN =
-  'A name, or a pattern of names: `*` stands for any characters but `/`, `**` for any, `?` for one but `/`.';
+  'A branch name or a glob pattern: `*` matches any characters except `/`, `**` any characters, `?` one character except `/`.';
 const ROLE =
-  'Who may push to such branches, make them, and delete them where that is allowed: `WRITE` for all who may push, `ADMIN` for administrators alone.';
-const FORCE = 'Whether pushes to them may be no fast-forward.';
-const DELETE = 'Whether they may be deleted.';
+  'The role that is required to push to matching branches, create them, and delete them if that is allowed: `WRITE` or `ADMIN`.';
+const FORCE = 'Whether non-fast-forward pushes are allowed.';
+const DELETE = 'Whether deletion is allowed.';
 
 const BranchRule = builder.objectRef<rules.BranchRule>('BranchRule').implement({
-  description: 'What pushes to the branches that match a pattern must heed.',
+  description: 'A rule for pushes to the branches that match a pattern.',
   fields: (t) => ({
     pattern: t.exposeString('pattern', { description: PATTERN }),
     pushRole: t.expose('pushRole', { type: Role, description: ROLE }),
     pushers: t.stringList({
-      description: 'The names of users who may push to them whatever their role.',
-      resolve: (rule, _args, { services }) => rules.pushersOf(services, rule),
+      description: 'The names of users who may push regardless of their role.',
+      resolve: (rule, _args, { services }) => rules.listPusherNames(services, rule),
     }),
     allowsForcePushes: t.exposeBoolean('allowsForcePushes', { description: FORCE }),
     allowsDeletions: t.exposeBoolean('allowsDeletions', { description: DELETE }),
-    updatedAt: t.expose('updatedAt', { type: 'DateTime', description: 'When it was last set.' }),
+    updatedAt: t.expose('updatedAt', {
+      type: 'DateTime',
+      description: 'When the rule was last changed.',
+    }),
   }),
 });
 
-const BranchRuleConnection = connectionType('BranchRule', BranchRule);
+const BranchRuleConnection = defineConnectionType('BranchRule', BranchRule);
 
 builder.prismaObjectField(Repository, 'branchRules', (t) =>
   t.field({
     type: BranchRuleConnection,
     nullable: true,
-    description: 'The rules for its branches, by pattern. A push must heed all that match.',
+    description: 'The branch rules, sorted by pattern. A push must satisfy every matching rule.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
       toConnection(await rules.sliceBranchRules(services, viewer, row, args), args),
@@ -45,16 +58,16 @@ builder.prismaObjectField(Repository, 'branchRules', (t) =>
 );
 
 const SetBranchRuleInput = builder.inputType('SetBranchRuleInput', {
-  description: 'The rule for a pattern, as it is to be. What is left out gets its default.',
+  description: 'The new rule for a pattern. Omitted fields get their defaults.',
   fields: (t) => ({
-    id: t.id(ID),
-    namespace: t.string(NAMESPACE),
+    id: t.id(REPOSITORY_ID),
+    namespace: t.string(REPOSITORY_NAMESPACE),
     pattern: t.string({ required: true, description: PATTERN }),
     pushRole: t.field({ type: Role, required: true, defaultValue: 'write', description: ROLE }),
     pushers: t.stringList({
       required: true,
       defaultValue: [],
-      description: 'The names of users who may push to them beside administrators.',
+      description: 'The names of users who may push in addition to administrators.',
     }),
     allowsForcePushes: t.boolean({ required: true, defaultValue: false, description: FORCE }),
     allowsDeletions: t.boolean({ required: true, defaultValue: false, description: DELETE }),
@@ -64,26 +77,25 @@ const SetBranchRuleInput = builder.inputType('SetBranchRuleInput', {
 const DeleteBranchRuleInput = builder.inputType('DeleteBranchRuleInput', {
   description: 'The rule to delete.',
   fields: (t) => ({
-    id: t.id(ID),
-    namespace: t.string(NAMESPACE),
-    pattern: t.string({ required: true, description: 'Its pattern.' }),
+    id: t.id(REPOSITORY_ID),
+    namespace: t.string(REPOSITORY_NAMESPACE),
+    pattern: t.string({ required: true, description: 'The pattern of the rule.' }),
   }),
 });
 
 builder.mutationFields((t) => ({
   setBranchRule: t.field({
-    type: changedPayload('SetBranchRule'),
+    type: definePayload('SetBranchRule'),
     nullable: true,
-    description:
-      'Makes the rule for a pattern of branches, or changes it. Only administrators may.',
+    description: 'Creates or replaces the branch rule for a pattern. Requires `ADMIN`.',
     args: { input: t.arg({ type: SetBranchRuleInput, ...INPUT }) },
-    resolve: answering(rules.setBranchRule),
+    resolve: resolveMutation(rules.setBranchRule),
   }),
   deleteBranchRule: t.field({
-    type: changedPayload('DeleteBranchRule'),
+    type: definePayload('DeleteBranchRule'),
     nullable: true,
-    description: 'Deletes the rule for a pattern of branches. Only administrators may.',
+    description: 'Deletes the branch rule for a pattern. Requires `ADMIN`.',
     args: { input: t.arg({ type: DeleteBranchRuleInput, ...INPUT }) },
-    resolve: answering(rules.deleteBranchRule),
+    resolve: resolveMutation(rules.deleteBranchRule),
   }),
 }));

@@ -1,11 +1,11 @@
-/** What commits change, in GraphQL: files, patches, comparisons. */
+/** GraphQL: changed files, patches and comparisons. */
 import { MAX_FILES, MAX_PAGE_BYTES, MAX_PATCH_BYTES, type Patch } from '../../git/objects/diff.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
-  connectionType,
-  PROCESS,
+  cursorPageArgs,
+  defineConnectionType,
+  GIT_PROCESS_COST,
   pageCost,
-  sliceArgs,
   toConnection,
 } from '../../platform/schema/paging.ts';
 import * as changes from '../browsing/changes.ts';
@@ -16,70 +16,70 @@ const FileStatus = builder.enumType('ChangedFileStatus', {
   values: {
     ADDED: { value: 'added', description: 'It was added.' },
     DELETED: { value: 'deleted', description: 'It was deleted.' },
-    MODIFIED: { value: 'modified', description: 'It has other contents, or another mode.' },
-    RENAMED: { value: 'renamed', description: 'It has another path, and perhaps other contents.' },
+    MODIFIED: { value: 'modified', description: 'Its contents or mode changed.' },
+    RENAMED: { value: 'renamed', description: 'Its path changed, and possibly its contents.' },
     TYPE_CHANGED: {
       value: 'type_changed',
-      description: 'It was a file and is a symbolic link or a submodule, or the other way round.',
+      description: 'It changed between a file, a symbolic link and a submodule.',
     },
   } as const,
 });
 
 const PatchType = builder.objectRef<Patch>('Patch').implement({
-  description: 'What changed in one file, line by line.',
+  description: 'The changed lines of one file.',
   fields: (t) => ({
     text: t.exposeString('text', {
       description:
-        'The hunks of a unified diff, each from its `@@`; empty where only the path or the mode changed.',
+        'The hunks of a unified diff, each starting with `@@`. Empty if only the path or the mode changed.',
     }),
     isTruncated: t.exposeBoolean('isTruncated', {
-      description: `More was left out: a patch has at most ${MAX_PATCH_BYTES / 1024} KiB, those of a page ${MAX_PAGE_BYTES / 1024} KiB.`,
+      description: `Whether lines were omitted: a patch has at most ${MAX_PATCH_BYTES / 1024} KiB, and all patches of a page have at most ${MAX_PAGE_BYTES / 1024} KiB.`,
     }),
   }),
 });
 
 const ChangedFile = builder.objectRef<changes.ChangedFile>('ChangedFile').implement({
-  description: 'A file that changed.',
+  description: 'A changed file.',
   fields: (t) => ({
     path: t.exposeString('path', {
-      description: 'The path; of a deleted file, the one that it had.',
+      description: 'The path; for a deleted file, the path before the deletion.',
     }),
     oldPath: t.exposeString('oldPath', {
       nullable: true,
-      description: 'The path before it was renamed; else null.',
+      description: 'The path before a rename; else null.',
     }),
     status: t.expose('status', { type: FileStatus, description: 'How it changed.' }),
     oldMode: t.exposeString('oldMode', {
       nullable: true,
-      description: 'The mode before, as six octal digits; null of an added file.',
+      description: 'The old mode as six octal digits; null for an added file.',
     }),
     mode: t.exposeString('mode', {
       nullable: true,
-      description: 'The mode after, as six octal digits; null of a deleted file.',
+      description: 'The new mode as six octal digits; null for a deleted file.',
     }),
     additions: t.exposeInt('additions', {
       nullable: true,
-      description: 'The number of added lines; null where lines were not counted.',
+      description: 'The number of added lines; null if lines were not counted.',
     }),
     deletions: t.exposeInt('deletions', {
       nullable: true,
-      description: 'The number of removed lines; null where lines were not counted.',
+      description: 'The number of removed lines; null if lines were not counted.',
     }),
     isBinary: t.exposeBoolean('isBinary', {
       description:
-        'Whether it is not compared line by line, because it is no text or has more than 2 MiB.',
+        'Whether lines are not compared, because the file is not text or is larger than 2 MiB.',
     }),
     patch: t.field({
       type: PatchType,
       nullable: true,
-      description: 'The changed lines; null of a binary file.',
+      description: 'The changed lines; null for a binary file.',
       complexity: 5,
       resolve: (file) => file.patch(),
     }),
   }),
 });
 
-const ChangesType = builder.objectRef<changes.ChangesHere>('Changes').implement({
+const ChangesType = builder.objectRef<changes.RepositoryChanges>('Changes').implement({
   description: 'The differences between two commits.',
   fields: (t) => ({
     additions: t.exposeInt('additions', {
@@ -91,16 +91,16 @@ const ChangesType = builder.objectRef<changes.ChangesHere>('Changes').implement(
       description: 'The number of removed lines in all files; null when `isTruncated`.',
     }),
     isTruncated: t.exposeBoolean('isTruncated', {
-      description: `More than ${MAX_FILES} files changed: the rest are not listed, and no lines are counted.`,
+      description: `Whether more than ${MAX_FILES} files changed. If so, the rest are not listed, and lines are not counted.`,
     }),
     files: t.field({
-      type: connectionType('ChangedFile', ChangedFile),
+      type: defineConnectionType('ChangedFile', ChangedFile),
       nullable: true,
-      description: 'The changed files by path.',
+      description: 'The changed files, sorted by path.',
       complexity: pageCost(),
-      args: sliceArgs,
+      args: cursorPageArgs,
       resolve: (range, args, { services, allowance }, info) =>
-        toConnection(changes.changedFiles(services, range, args, allowance(info)), args),
+        toConnection(changes.listChangedFiles(services, range, args, allowance(info)), args),
     }),
   }),
 });
@@ -109,10 +109,9 @@ builder.objectField(Commit, 'changes', (t) =>
   t.field({
     type: ChangesType,
     nullable: true,
-    description:
-      'What it changes compared with its first parent; a first commit adds all its files.',
-    complexity: { field: PROCESS, multiplier: 1 },
-    resolve: (commit, _args, { services }) => changes.changesOf(services, commit),
+    description: 'The changes relative to the first parent. A root commit adds all its files.',
+    complexity: { field: GIT_PROCESS_COST, multiplier: 1 },
+    resolve: (commit, _args, { services }) => changes.readCommitChanges(services, commit),
   }),
 );
 
@@ -127,26 +126,26 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
     mergeBase: t.expose('mergeBase', {
       type: Commit,
       nullable: true,
-      description: 'The last commit that both have; null when they have none in common.',
+      description: 'The best common ancestor; null if there is none.',
     }),
     aheadBy: t.int({
-      description: 'How many commits `head` has that `base` does not have.',
-      complexity: PROCESS,
-      resolve: async (comparison) => (await comparison.apart()).ahead,
+      description: 'The number of commits of `head` that `base` lacks.',
+      complexity: GIT_PROCESS_COST,
+      resolve: async (comparison) => (await comparison.distance()).ahead,
     }),
     behindBy: t.int({
-      description: 'How many commits `base` has that `head` does not have.',
-      resolve: async (comparison) => (await comparison.apart()).behind,
+      description: 'The number of commits of `base` that `head` lacks.',
+      resolve: async (comparison) => (await comparison.distance()).behind,
     }),
     commits: t.field({
       type: CommitConnection,
       nullable: true,
-      description: 'The commits of `head` that `base` does not have, newest first.',
-      complexity: pageCost(PROCESS),
-      args: sliceArgs,
+      description: 'The commits of `head` that `base` lacks, newest first.',
+      complexity: pageCost(GIT_PROCESS_COST),
+      args: cursorPageArgs,
       resolve: async (comparison, args, { services, allowance }, info) =>
         toConnection(
-          await changes.commitsBetween(services, comparison, args, allowance(info)),
+          await changes.listComparisonCommits(services, comparison, args, allowance(info)),
           args,
         ),
     }),
@@ -154,9 +153,10 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
       type: ChangesType,
       nullable: true,
       description:
-        'What `head` changes since `mergeBase`; compared with `base`, where there is none.',
-      complexity: { field: PROCESS, multiplier: 1 },
-      resolve: (comparison, _args, { services }) => changes.changesBetween(services, comparison),
+        'The changes of `head` since `mergeBase`, or relative to `base` if there is no merge base.',
+      complexity: { field: GIT_PROCESS_COST, multiplier: 1 },
+      resolve: (comparison, _args, { services }) =>
+        changes.readComparisonChanges(services, comparison),
     }),
   }),
 });

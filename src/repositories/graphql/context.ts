@@ -6,7 +6,7 @@ import type { PushRecorder } from '../pushes/recorder.ts';
 import type { FindingIds } from '../pushes/secrets/find.ts';
 
 declare module '../../platform/schema/context.ts' {
-  /** What resolvers of repositories need. */
+  /** Services that the resolvers of repositories use. */
   interface ContextServices {
     git: Git;
     cluster: Cluster;

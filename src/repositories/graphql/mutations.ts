@@ -1,18 +1,18 @@
-/** What changes repositories, in GraphQL. */
+/** GraphQL: mutations that create, change and delete repositories. */
 
 import type { GraphQLResolveInfo } from 'graphql';
 import type { Viewer } from '../../identity/permissions.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
-import { selectAt } from '../../platform/schema/select.ts';
+import { selectForChild } from '../../platform/schema/select.ts';
 import * as lifecycle from '../lifecycle.ts';
 import type { Select } from '../repositories.ts';
 import { Repository, Visibility } from './repositories.ts';
 
-export const ID = { required: true, description: 'The id of the repository.' } as const;
-export const NAMESPACE = {
+export const REPOSITORY_ID = { required: true, description: 'The id of the repository.' } as const;
+export const REPOSITORY_NAMESPACE = {
   description:
-    'The name of the owner. If it is given, a repository of another owner is not found; if not, the id is enough.',
+    'The name of the owner. Optional; if given, it must match the owner of the repository.',
 };
 
 const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
@@ -42,15 +42,16 @@ const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
     autoInit: t.boolean({
       required: true,
       defaultValue: true,
-      description: 'Whether to make a first commit on the default branch.',
+      description: 'Whether to create an initial commit on the default branch.',
     }),
     contentAddressed: t.boolean({
       required: true,
       defaultValue: true,
-      description: 'Whether its large files are stored once with those of other repositories.',
+      description: 'Whether its large files are deduplicated with those of other repositories.',
     }),
     gitignoreTemplate: t.string({
-      description: 'The name of a language, whose `.gitignore` goes into the first commit.',
+      description:
+        'The name of a language or tool whose `.gitignore` template is added to the initial commit.',
     }),
   }),
 });
@@ -58,8 +59,8 @@ const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
 const RenameRepositoryInput = builder.inputType('RenameRepositoryInput', {
   description: 'The new name of a repository.',
   fields: (t) => ({
-    id: t.id(ID),
-    namespace: t.string(NAMESPACE),
+    id: t.id(REPOSITORY_ID),
+    namespace: t.string(REPOSITORY_NAMESPACE),
     name: t.string({ required: true, description: 'The new name.' }),
   }),
 });
@@ -67,8 +68,8 @@ const RenameRepositoryInput = builder.inputType('RenameRepositoryInput', {
 const ChangeRepositoryVisibilityInput = builder.inputType('ChangeRepositoryVisibilityInput', {
   description: 'The new visibility of a repository.',
   fields: (t) => ({
-    id: t.id(ID),
-    namespace: t.string(NAMESPACE),
+    id: t.id(REPOSITORY_ID),
+    namespace: t.string(REPOSITORY_NAMESPACE),
     visibility: t.field({ type: Visibility, required: true, description: 'The new visibility.' }),
   }),
 });
@@ -76,41 +77,40 @@ const ChangeRepositoryVisibilityInput = builder.inputType('ChangeRepositoryVisib
 const TransferRepositoryInput = builder.inputType('TransferRepositoryInput', {
   description: 'The new owner of a repository.',
   fields: (t) => ({
-    id: t.id(ID),
-    namespace: t.string(NAMESPACE),
+    id: t.id(REPOSITORY_ID),
+    namespace: t.string(REPOSITORY_NAMESPACE),
     newNamespace: t.string({ required: true, description: 'The name of the new owner.' }),
   }),
 });
 
 const UpdateRepositoryInput = builder.inputType('UpdateRepositoryInput', {
-  description: 'The changes of a repository; what is left out stays as it is.',
+  description: 'The settings to change. Omitted settings stay as they are.',
   fields: (t) => ({
-    id: t.id(ID),
-    namespace: t.string(NAMESPACE),
+    id: t.id(REPOSITORY_ID),
+    namespace: t.string(REPOSITORY_NAMESPACE),
     description: t.string({ description: 'The description, at most 512 characters.' }),
     defaultBranch: t.string({
       description: 'The branch that a clone checks out; it must exist.',
     }),
     branchProtection: t.boolean({
-      description:
-        'Whether the default branch refuses deletion and pushes that are no fast-forward.',
+      description: 'Whether the default branch rejects deletion and non-fast-forward pushes.',
     }),
     secretScanning: t.boolean({
-      description: 'Whether pushes are refused that add what looks like a valid secret.',
+      description: 'Whether pushes that add a likely secret are rejected.',
     }),
   }),
 });
 
 const DeleteRepositoryInput = builder.inputType('DeleteRepositoryInput', {
   description: 'The repository to delete.',
-  fields: (t) => ({ id: t.id(ID), namespace: t.string(NAMESPACE) }),
+  fields: (t) => ({ id: t.id(REPOSITORY_ID), namespace: t.string(REPOSITORY_NAMESPACE) }),
 });
 
-type Changed = { repository: object };
+type RepositoryPayload = { repository: object };
 
-/** `{Mutation}Payload` with the repository. */
-export function changedPayload(mutation: string) {
-  return builder.objectRef<Changed>(`${mutation}Payload`).implement({
+/** Defines `{mutation}Payload` with the field `repository`. */
+export function definePayload(mutation: string) {
+  return builder.objectRef<RepositoryPayload>(`${mutation}Payload`).implement({
     description: 'The repository that was created or changed.',
     fields: (t) => ({
       repository: t.field({
@@ -122,76 +122,76 @@ export function changedPayload(mutation: string) {
   });
 }
 
-type Change<I> = (
+type RepositoryMutation<I> = (
   services: ContextServices,
   viewer: Viewer,
   input: I,
   select: Select,
 ) => Promise<object>;
 
-/** A resolver that makes the change and reads, in the same query, what is asked of the repository. */
-export function answering<I>(change: Change<I>) {
+/** Creates a resolver that runs the mutation; the query that writes the row also reads the requested fields. */
+export function resolveMutation<I>(change: RepositoryMutation<I>) {
   return async (
     _root: unknown,
     { input }: { input: I },
     context: Context,
     info: GraphQLResolveInfo,
-  ): Promise<Changed> => {
+  ): Promise<RepositoryPayload> => {
     const { services, viewer } = context;
-    return changed(context, info, (select) => change(services, viewer, input, select));
+    return readPayload(context, info, (select) => change(services, viewer, input, select));
   };
 }
 
-/** The payload of a change that reads what is asked of the repository. */
-export async function changed(
+/** Runs the mutation with the `select` of the requested repository fields. */
+export async function readPayload(
   context: Context,
   info: GraphQLResolveInfo,
   change: (select: Select) => Promise<object>,
-): Promise<Changed> {
-  return { repository: await change(selectAt<Select>(context, info, 'repository')) };
+): Promise<RepositoryPayload> {
+  return { repository: await change(selectForChild<Select>(context, info, 'repository')) };
 }
 
 builder.mutationFields((t) => ({
   createRepository: t.field({
-    type: changedPayload('CreateRepository'),
+    type: definePayload('CreateRepository'),
     nullable: true,
-    description: 'Creates a repository, with a first commit unless `autoInit` is false.',
+    description: 'Creates a repository, with an initial commit unless `autoInit` is false.',
     args: { input: t.arg({ type: CreateRepositoryInput, ...INPUT }) },
-    resolve: answering(lifecycle.createRepository),
+    resolve: resolveMutation(lifecycle.createRepository),
   }),
   renameRepository: t.field({
-    type: changedPayload('RenameRepository'),
+    type: definePayload('RenameRepository'),
     nullable: true,
-    description: 'Renames a repository. Clone addresses with the old name stop working at once.',
+    description: 'Renames a repository. Clone URLs with the old name stop working immediately.',
     args: { input: t.arg({ type: RenameRepositoryInput, ...INPUT }) },
-    resolve: answering(lifecycle.renameRepository),
+    resolve: resolveMutation(lifecycle.renameRepository),
   }),
   changeRepositoryVisibility: t.field({
-    type: changedPayload('ChangeRepositoryVisibility'),
+    type: definePayload('ChangeRepositoryVisibility'),
     nullable: true,
     description: 'Changes who may see a repository.',
     args: { input: t.arg({ type: ChangeRepositoryVisibilityInput, ...INPUT }) },
-    resolve: answering(lifecycle.changeVisibility),
+    resolve: resolveMutation(lifecycle.changeVisibility),
   }),
   transferRepository: t.field({
-    type: changedPayload('TransferRepository'),
+    type: definePayload('TransferRepository'),
     nullable: true,
     description:
-      'Gives a repository to another namespace. The caller must be `ADMIN` of both. The id stays.',
+      'Transfers a repository to another namespace. Requires `ADMIN` in both namespaces. The id does not change.',
     args: { input: t.arg({ type: TransferRepositoryInput, ...INPUT }) },
-    resolve: answering(lifecycle.transferRepository),
+    resolve: resolveMutation(lifecycle.transferRepository),
   }),
   updateRepository: t.field({
-    type: changedPayload('UpdateRepository'),
+    type: definePayload('UpdateRepository'),
     nullable: true,
-    description: 'Changes the settings of a repository that are given.',
+    description: 'Changes the given settings of a repository.',
     args: { input: t.arg({ type: UpdateRepositoryInput, ...INPUT }) },
-    resolve: answering(lifecycle.updateRepository),
+    resolve: resolveMutation(lifecycle.updateRepository),
   }),
   deleteRepository: t.field({
     type: deletionPayload('DeleteRepository'),
     nullable: true,
-    description: 'Deletes a repository with all its data, for good.',
+    description: 'Permanently deletes a repository with all its data.',
     args: { input: t.arg({ type: DeleteRepositoryInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await lifecycle.deleteRepository(services, viewer, input),

@@ -1,25 +1,25 @@
-/** Repositories in GraphQL. */
+/** GraphQL: the type `Repository` and lists of repositories. */
 
 import type { GraphQLResolveInfo } from 'graphql';
 import { WEEKS } from '../../git/objects/activity.ts';
 import type { RefKind } from '../../git/objects/refs.ts';
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
-import type { SliceRequest } from '../../platform/database/paging.ts';
+import type { CursorPageRequest } from '../../platform/database/paging.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import type { Context } from '../../platform/schema/context.ts';
 import {
   connectionField,
-  connectionType,
+  cursorPageArgs,
+  defineConnectionType,
+  definePageType,
+  GIT_PROCESS_COST,
   numberedPageCost,
+  offsetPageArgs,
   orderArg,
-  PROCESS,
-  pageArgs,
   pageCost,
-  pageType,
-  sliceArgs,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import { selectAt, selectHere } from '../../platform/schema/select.ts';
+import { selectForChild, selectForField } from '../../platform/schema/select.ts';
 import * as authorship from '../browsing/authorship.ts';
 import * as changes from '../browsing/changes.ts';
 import * as contents from '../browsing/contents.ts';
@@ -50,31 +50,33 @@ export const Visibility = builder.enumType('Visibility', {
 });
 
 const SORTS: Record<list.Sort, string> = {
-  name: 'By name, ignoring case.',
-  created_at: 'By when it was made.',
-  updated_at: 'By when it was last changed or pushed to.',
-  size: 'By its bytes on disk.',
+  name: 'By name, case-insensitively.',
+  created_at: 'By creation time.',
+  updated_at: 'By the time of the last change or push.',
+  size: 'By size on disk.',
 };
 
 const RepositorySort = builder.enumType('RepositorySort', {
-  description: 'What a list of repositories is sorted by.',
+  description: 'The sort keys of a list of repositories.',
   values: Object.fromEntries(
     list.SORTS.map((sort) => [sort.toUpperCase(), { value: sort, description: SORTS[sort] }]),
   ) as { [name: string]: { value: list.Sort } },
 });
 
-export const REF =
-  'Branch, tag or commit; left out: `main` if there is one, else the default branch.';
+export const REF_DESCRIPTION =
+  'A branch, tag or commit. Default: `main` if that branch exists, else the default branch.';
 
 export const Repository = builder.prismaNode('Repository', {
   description: 'A Git repository.',
   id: { field: 'id' },
   select: { id: true },
   nullable: true,
-  // One that the viewer may not see is null, like one that does not exist.
+  // A repository that the viewer may not see is null, like one that does not exist.
   findUnique: (id, { viewer }) => ({ id, AND: [visibleTo(viewer)] }),
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'The name, unique in its namespace in any case.' }),
+    name: t.exposeString('name', {
+      description: 'The name, which is unique in the namespace, case-insensitively.',
+    }),
     namespace: t.string({
       description: "The owner's name.",
       select: { namespace: { select: { name: true } } },
@@ -100,44 +102,43 @@ export const Repository = builder.prismaNode('Repository', {
     language: t.exposeString('language', {
       nullable: true,
       description:
-        'The language with the most bytes on the default branch; null where there is none.',
+        'The language with the most bytes on the default branch; null if none is detected.',
     }),
     contentAddressed: t.exposeBoolean('contentAddressed', {
-      description: 'Whether its large files are stored once with those of other repositories.',
+      description: 'Whether its large files are deduplicated with those of other repositories.',
     }),
     branchProtection: t.exposeBoolean('branchProtection', {
-      description:
-        'Whether the default branch refuses deletion and pushes that are no fast-forward.',
+      description: 'Whether the default branch rejects deletion and non-fast-forward pushes.',
     }),
     secretScanning: t.exposeBoolean('secretScanning', {
-      description: 'Whether pushes are refused that add what looks like a valid secret.',
+      description: 'Whether pushes that add a likely secret are rejected.',
     }),
     collaboratorCount: t.int({
-      description: 'The number of users who can write: members, and the owner.',
+      description: 'The number of users with write access, including the owner.',
       select: collaboratorColumns,
       resolve: collaboratorCount,
     }),
     branchCount: t.exposeInt('branchCount', { description: 'The number of branches.' }),
     tagCount: t.exposeInt('tagCount', { description: 'The number of tags.' }),
     cloneUrl: t.string({
-      description: 'The address to clone it over HTTP.',
+      description: 'The URL for cloning over HTTP.',
       select: { name: true, namespace: { select: { name: true } } },
       resolve: (row, _args, { services }) => repos.cloneUrls(services, row).http,
     }),
     sshUrl: t.string({
-      description: 'The address to clone it over SSH.',
+      description: 'The URL for cloning over SSH.',
       select: { name: true, namespace: { select: { name: true } } },
       resolve: (row, _args, { services }) => repos.cloneUrls(services, row).ssh,
     }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
     updatedAt: t.expose('updatedAt', {
       type: 'DateTime',
-      description: 'When its settings were last changed, or it was last pushed to.',
+      description: 'When its settings last changed or it was last pushed to.',
     }),
     pushedAt: t.expose('pushedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When it was last pushed to; null before.',
+      description: 'When it was last pushed to; null before the first push.',
     }),
     tree: t.field({
       type: Tree,
@@ -147,13 +148,13 @@ export const Repository = builder.prismaNode('Repository', {
         path: t.arg.string({
           required: true,
           defaultValue: '',
-          description: 'The path of the directory; empty or `/`: the root.',
+          description: 'The path of the directory. Empty or `/` for the root.',
         }),
-        ref: t.arg.string({ description: REF }),
+        ref: t.arg.string({ description: REF_DESCRIPTION }),
       },
       select: contentsColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
-        contents.tree(services, viewer, row, args, allowance(info)),
+        contents.readDirectory(services, viewer, row, args, allowance(info)),
     }),
     file: t.field({
       type: File,
@@ -164,134 +165,140 @@ export const Repository = builder.prismaNode('Repository', {
           required: true,
           description: 'The path of the file from the root, without a leading `/`.',
         }),
-        ref: t.arg.string({ description: REF }),
+        ref: t.arg.string({ description: REF_DESCRIPTION }),
       },
       select: contentsColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
-        contents.file(services, viewer, row, args, allowance(info)),
+        contents.readFile(services, viewer, row, args, allowance(info)),
     }),
     commitPage: t.field({
       type: CommitPage,
       nullable: true,
       description:
-        'The history of a branch, tag or commit by number: only for REST. In GraphQL ask for `commits`.',
-      complexity: numberedPageCost(PROCESS),
+        'The history of a branch, tag or commit by page number. Only for REST; in GraphQL, use `commits`.',
+      complexity: numberedPageCost(GIT_PROCESS_COST),
       args: {
         revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }),
-        ...pageArgs,
+        ...offsetPageArgs,
       },
       select: repos.accessColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
-        contents.commits(services, viewer, row, args, allowance(info)),
+        contents.listCommits(services, viewer, row, args, allowance(info)),
     }),
     commits: t.field({
       type: CommitConnection,
       nullable: true,
       description: 'The history of a revision, newest first.',
-      complexity: pageCost(PROCESS),
+      complexity: pageCost(GIT_PROCESS_COST),
       args: {
-        revision: t.arg.string({ description: REF }),
-        ...sliceArgs,
+        revision: t.arg.string({ description: REF_DESCRIPTION }),
+        ...cursorPageArgs,
       },
       select: repos.accessColumns,
       resolve: async (row, args, { services, viewer, allowance }, info) =>
-        toConnection(await history.history(services, viewer, row, args, allowance(info)), args),
+        toConnection(
+          await history.sliceHistory(services, viewer, row, args, allowance(info)),
+          args,
+        ),
     }),
     commit: t.field({
       type: Commit,
       nullable: true,
-      description: 'What a revision names.',
+      description: 'The commit that a revision names.',
       args: { revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }) },
       select: repos.accessColumns,
       resolve: (row, { revision }, { services, viewer, allowance }, info) =>
-        history.commit(services, viewer, row, revision, allowance(info)),
+        history.readCommit(services, viewer, row, revision, allowance(info)),
     }),
     lastCommit: t.field({
       type: Commit,
       nullable: true,
       description:
-        'The commit that changed a file or a directory last; null where nothing was committed yet, and where the history is not read back to it within 5 seconds.',
-      complexity: PROCESS,
+        'The last commit that changed a file or directory. Null if the repository has no commits, or if the commit is not found within 5 seconds.',
+      complexity: GIT_PROCESS_COST,
       args: {
         path: t.arg.string({
           required: true,
           defaultValue: '',
-          description: 'The path; empty or `/`: the root, of which it is the commit of `ref`.',
+          description: 'The path. Empty or `/` for the root, whose last commit is that of `ref`.',
         }),
-        ref: t.arg.string({ description: REF }),
+        ref: t.arg.string({ description: REF_DESCRIPTION }),
       },
       select: repos.accessColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
-        authorship.lastCommitOf(services, viewer, row, args, allowance(info)),
+        authorship.findLastCommit(services, viewer, row, args, allowance(info)),
     }),
     commitActivity: t.field({
       type: [CommitWeek],
       nullable: true,
-      description: `How many commits a revision has of each of the last ${WEEKS} weeks, oldest first, by the dates of their committers; null where nothing was committed yet, and where counting takes longer than 5 seconds.`,
-      complexity: { field: PROCESS, multiplier: WEEKS },
-      args: { ref: t.arg.string({ description: REF }) },
+      description: `The number of commits in each of the last ${WEEKS} weeks by committer date, oldest first. Null if the repository has no commits, or if counting takes longer than 5 seconds.`,
+      complexity: { field: GIT_PROCESS_COST, multiplier: WEEKS },
+      args: { ref: t.arg.string({ description: REF_DESCRIPTION }) },
       select: repos.accessColumns,
-      resolve: (row, { ref }, { services, viewer }) => history.activity(services, viewer, row, ref),
+      resolve: (row, { ref }, { services, viewer }) =>
+        history.readCommitActivity(services, viewer, row, ref),
     }),
     comparison: t.field({
       type: Comparison,
       nullable: true,
-      description: 'How one revision differs from another, as a merge request would show it.',
-      complexity: { field: PROCESS, multiplier: 1 },
+      description: 'A comparison of two revisions, as a merge request shows it.',
+      complexity: { field: GIT_PROCESS_COST, multiplier: 1 },
       args: {
         base: t.arg.string({ required: true, description: 'Branch, tag or commit to merge into.' }),
         head: t.arg.string({ required: true, description: 'Branch, tag or commit to merge.' }),
       },
       select: repos.accessColumns,
-      resolve: (row, args, { services, viewer }) => changes.compare(services, viewer, row, args),
+      resolve: (row, args, { services, viewer }) =>
+        changes.compareRevisions(services, viewer, row, args),
     }),
     branches: t.field({
       type: RefConnection,
       nullable: true,
-      description: 'The branches by name.',
-      complexity: pageCost(PROCESS),
-      args: sliceArgs,
+      description: 'The branches, sorted by name.',
+      complexity: pageCost(GIT_PROCESS_COST),
+      args: cursorPageArgs,
       select: { ...repos.accessColumns, branchCount: true },
       resolve: (row, args, context, info) =>
-        refs(row, 'branch', row.branchCount, args, context, info),
+        refsConnection(row, 'branch', row.branchCount, args, context, info),
     }),
     tags: t.field({
       type: RefConnection,
       nullable: true,
-      description: 'The tags by name.',
-      complexity: pageCost(PROCESS),
-      args: sliceArgs,
+      description: 'The tags, sorted by name.',
+      complexity: pageCost(GIT_PROCESS_COST),
+      args: cursorPageArgs,
       select: { ...repos.accessColumns, tagCount: true },
-      resolve: (row, args, context, info) => refs(row, 'tag', row.tagCount, args, context, info),
+      resolve: (row, args, context, info) =>
+        refsConnection(row, 'tag', row.tagCount, args, context, info),
     }),
   }),
 });
 
-async function refs(
+async function refsConnection(
   row: repos.AccessRow,
   kind: RefKind,
   totalCount: number,
-  args: SliceRequest,
+  args: CursorPageRequest,
   { services, viewer, allowance }: Context,
   info: GraphQLResolveInfo,
 ) {
   const range = { ...args, kind, totalCount };
-  return toConnection(await history.refs(services, viewer, row, range, allowance(info)), args);
+  return toConnection(await history.sliceRefs(services, viewer, row, range, allowance(info)), args);
 }
 
-const RepositoryPage = pageType<{ id: string }>('RepositoryPage', Repository);
+const RepositoryPage = definePageType<{ id: string }>('RepositoryPage', Repository);
 
 const listArgs = builder.args((t) => ({
   sort: t.field({
     type: RepositorySort,
     defaultValue: 'updated_at',
     required: true,
-    description: 'What the repositories are sorted by.',
+    description: 'The sort key.',
   }),
   order: t.field(orderArg),
   visibility: t.field({
     type: Visibility,
-    description: 'Only repositories of this visibility; left out: of any.',
+    description: 'Returns only repositories with this visibility. Default: all.',
   }),
 }));
 
@@ -299,14 +306,15 @@ builder.queryFields((t) => ({
   repository: t.field({
     type: Repository,
     nullable: true,
-    description: 'By id or by name. By name, one that the viewer may not see does not exist.',
+    description:
+      'A repository by id or by name. By name, a repository that the viewer may not see is reported as not found.',
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
-      id: t.arg.id({ description: 'Its id; give this or `name`.' }),
-      name: t.arg.string({ description: 'Its name, ignoring case; give this or `id`.' }),
+      id: t.arg.id({ description: 'The id. Give this or `name`.' }),
+      name: t.arg.string({ description: 'The name, case-insensitive. Give this or `id`.' }),
     },
     resolve: (_root, args, context, info) => {
-      const select = selectHere<repos.Select>(context, info);
+      const select = selectForField<repos.Select>(context, info);
       return repos.getRepository(context.services, context.viewer, args, select) as never;
     },
   }),
@@ -314,28 +322,28 @@ builder.queryFields((t) => ({
     type: RepositoryPage,
     nullable: true,
     description:
-      'Those of a namespace that the viewer may see: only for REST. In GraphQL ask for `namespace { repositories }`.',
+      'The repositories of a namespace that the viewer may see, by page number. Only for REST; in GraphQL, use `namespace { repositories }`.',
     complexity: numberedPageCost(),
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      ...pageArgs,
+      ...offsetPageArgs,
       ...listArgs,
     },
     resolve: (_root, args, context, info) => {
-      const select = selectAt<repos.Select>(context, info, 'nodes');
+      const select = selectForChild<repos.Select>(context, info, 'nodes');
       return list.listRepositories(context.services, context.viewer, args, select);
     },
   }),
 }));
 
-const RepositoryConnection = connectionType('Repository', Repository);
+const RepositoryConnection = defineConnectionType('Repository', Repository);
 
 builder.prismaObjectField(Namespace, 'repositories', (t) =>
   t.field(
     connectionField({
       type: RepositoryConnection,
       description: 'The repositories that the viewer may see.',
-      args: { ...sliceArgs, ...listArgs },
+      args: { ...cursorPageArgs, ...listArgs },
       slice: ({ services, viewer }, id, args: list.SliceInput, select: repos.Select) =>
         list.sliceRepositories(services, viewer, [id], args, select),
     }),
@@ -347,8 +355,8 @@ builder.prismaObjectField(User, 'repositories', (t) =>
     connectionField({
       type: RepositoryConnection,
       description:
-        'The repositories of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
-      args: { ...sliceArgs, ...listArgs },
+        'The repositories of all namespaces that the user is a member of, including their own namespace. Visible only to the user.',
+      args: { ...cursorPageArgs, ...listArgs },
       slice: ({ services, viewer }, id, args: list.SliceInput, select: repos.Select) =>
         list.sliceRepositoriesOf(services, viewer, id, args, select),
     }),

@@ -1,25 +1,25 @@
-/** What happens to repositories, to be followed in GraphQL. */
+/** GraphQL: the subscription to repository events. */
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import {
-  endedByReader,
-  eventArgs,
-  eventTypes,
-  followQuery,
+  abortWithReader,
+  defineEventArgs,
+  defineEventTypes,
   orThrow,
+  toFollowQuery,
 } from '../../platform/schema/subscription.ts';
 import * as following from '../following.ts';
 import type { RefPayload } from '../payload.ts';
 import * as repos from '../repositories.ts';
 import { Repository } from './repositories.ts';
 
-const RepositoryEventType = eventTypes<following.RepositoryEventType>(
+const RepositoryEventType = defineEventTypes<following.RepositoryEventType>(
   'RepositoryEventType',
-  'What happened to a repository.',
+  'The kind of a repository event.',
   {
     'repository.created': 'It was created.',
     'repository.renamed': 'It was renamed.',
-    'repository.transferred': 'It was given to another namespace, which gets this event.',
+    'repository.transferred': 'It was transferred to another namespace, which gets this event.',
     'repository.updated': 'Its description, visibility or settings changed.',
     'repository.pushed': 'It was pushed to.',
     'repository.deleted': 'It was deleted.',
@@ -41,20 +41,20 @@ const RefUpdate = builder.objectRef<RefPayload>('RefUpdate').implement({
   }),
 });
 
-const Push = builder.objectRef<following.Push>('Push').implement({
+const Push = builder.objectRef<following.PushSummary>('Push').implement({
   description: 'A push.',
   fields: (t) => ({
     pusher: t.exposeString('pusher', { description: 'The name of the user who pushed.' }),
     refCount: t.exposeInt('refCount', { description: 'The number of refs that changed.' }),
     refs: t.expose('refs', {
       type: [RefUpdate],
-      description: 'The refs that changed, at most the first fifty.',
+      description: 'The refs that changed, at most the first 50.',
     }),
   }),
 });
 
 const RepositoryEvent = builder.objectRef<following.RepositoryEvent>('RepositoryEvent').implement({
-  description: 'Something that happened to a repository.',
+  description: 'An event of a repository.',
   fields: (t) => ({
     id: t.exposeID('id', {
       description: 'The id of the event, which is the same however often it is read.',
@@ -80,7 +80,7 @@ const RepositoryEvent = builder.objectRef<following.RepositoryEvent>('Repository
       type: Repository,
       nullable: true,
       description:
-        'The repository as it is now; null once it is deleted. It is read for each event, while the other fields are part of it.',
+        'The current state of the repository; null once it is deleted. It is read for each event, while the other fields are part of the event.',
       resolve: (query, { repositoryId }, _args, { services, viewer }) =>
         repos.findRepositoryById(
           services,
@@ -96,12 +96,12 @@ builder.subscriptionField('repositoryEvents', (t) =>
   t.field({
     type: RepositoryEvent,
     description:
-      'What happens to one repository, or to all of one namespace or several: pushes, and changes of the record. It ends, with an error, when the viewer may not see one of them any more.',
-    args: eventArgs(
-      'One repository of the one namespace, which whoever may read it can follow; left out: all, for members.',
+      'Pushes to and changes of one repository, or of all repositories in one or more namespaces. The subscription ends with an error when the viewer loses access.',
+    args: defineEventArgs(
+      'The name of a repository in the only namespace; requires read access. Default: all repositories, which requires membership.',
     ),
     subscribe: async (_root, args, { services, viewer }) =>
-      endedByReader(await following.followRepositories(services, viewer, followQuery(args))),
+      abortWithReader(await following.followRepositories(services, viewer, toFollowQuery(args))),
     resolve: orThrow,
   }),
 );

@@ -19,24 +19,24 @@ import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
 import { withRequestSlot } from '../../identity/http/request-slot.ts';
 import { originOf } from '../../identity/http/viewer.ts';
-import type { Usage } from '../../identity/last-used.ts';
+import type { LastUsedRecorder } from '../../identity/last-used.ts';
 import { demandAccount } from '../../identity/permissions.ts';
 import type { Rechecks } from '../../identity/rechecks.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { MAX_FIRST, type SliceRequest } from '../../platform/database/paging.ts';
-import { OF_LARGE_FILES } from '../../platform/limits/fair-semaphore.ts';
+import { type CursorPageRequest, MAX_FIRST } from '../../platform/database/paging.ts';
+import { LFS_TRANSFERS } from '../../platform/limits/fair-semaphore.ts';
 import type { Direction, Metrics, TransferOutcome } from '../../platform/metrics/metrics.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { ByteRange } from '../../platform/storage/storage.ts';
 import { freeing } from '../../platform/storage/streams.ts';
-import { closingOf, takesLong, wasCutOff } from '../../platform/web/connections.ts';
-import { answerOf, isUnexpected, toPublic } from '../../platform/web/error-response.ts';
-import { otherMethod } from '../../platform/web/methods.ts';
-import { parseBody, readBytes } from '../../platform/web/request-body.ts';
-import { neverAsPage, sendObject } from '../../platform/web/send-object.ts';
-import { demandLargeLink, LARGE_DOWNLOAD_PATH } from '../browsing/downloads.ts';
-import { whileAllowed } from '../transfers.ts';
+import { allowLongBody, closeSignal, wasAnsweredEarly } from '../../platform/web/connections.ts';
+import { shouldLog, toClientError, toErrorResponse } from '../../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
+import { forbidRendering, sendObject } from '../../platform/web/send-object.ts';
+import { LARGE_DOWNLOAD_PATH, verifyLargeFileLink } from '../browsing/downloads.ts';
+import { watchTransferPermission } from '../transfers.ts';
 import { answerBatch, readBatch } from './batch.ts';
 import type { Lfs } from './lfs.ts';
 import { actionOf, openForLfs } from './lfs.ts';
@@ -51,7 +51,7 @@ export type Deps = {
   urls: Urls;
   signer: Signer;
   pool: pg.Pool;
-  usage: Usage;
+  usage: LastUsedRecorder;
   lfs: Lfs;
   config: Config;
   db: Db;
@@ -95,7 +95,7 @@ export function lfsRouter(services: Deps, before: RequestHandler[]): Router {
       route[method as Method](identifyByToken(services), ...before, (req: Request, res: Response) =>
         handle(services, req as LfsRequest, res),
       );
-    route.all(otherMethod(Object.keys(handlers).map((method) => method.toUpperCase())));
+    route.all(refuseOtherMethods(Object.keys(handlers).map((method) => method.toUpperCase())));
   }
   router.use(errors(services));
   return router;
@@ -107,14 +107,14 @@ export function largeDownloadsRouter(services: Deps): Router {
   router
     .route(LARGE_DOWNLOAD_PATH)
     .get(downloadByLink(services) as RequestHandler)
-    .all(otherMethod(['GET']));
+    .all(refuseOtherMethods(['GET']));
   return router;
 }
 
 function downloadByLink(services: Deps): RequestHandler<{ id: string; oid: string; name: string }> {
   return async (req, res) => {
     const { id, oid, name } = req.params;
-    demandLargeLink(services, { id, oid, query: req.query });
+    verifyLargeFileLink(services, { id, oid, query: req.query });
     res.attachment(name);
     res.setHeader('Cache-Control', 'private, max-age=900');
     await sendLarge(services, req as unknown as Request, res, { id, oid });
@@ -131,7 +131,7 @@ function identifyByToken(services: Deps): RequestHandler {
       req.viewer = { ...account, from: originOf(req) };
       req.lfsToken = held;
     } catch (cause) {
-      req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
+      req.viewer = { kind: 'anonymous', failure: Object.assign(toClientError(cause), { cause }) };
     }
     next();
   };
@@ -199,13 +199,13 @@ async function receive(
   id: string,
   take: (body: AsyncIterable<Uint8Array>, signal: AbortSignal) => Promise<void>,
 ): Promise<boolean> {
-  takesLong(req);
-  using _ = whileAllowed(services, req, { id, action: actionOf('upload'), output: res });
-  const signal = closingOf(res);
+  allowLongBody(req);
+  using _ = watchTransferPermission(services, req, { id, action: actionOf('upload'), output: res });
+  const signal = closeSignal(res);
   const body = () => counted(services, 'upload', freeing(req));
   try {
     await measured(services, 'upload', res, () =>
-      withRequestSlot(services.lfs, OF_LARGE_FILES, req, res, () => take(body(), signal)),
+      withRequestSlot(services.lfs, LFS_TRANSFERS, req, res, () => take(body(), signal)),
     );
     return true;
   } catch (error) {
@@ -221,14 +221,14 @@ async function measured(
   res: Response,
   transfer: () => Promise<void>,
 ): Promise<void> {
-  const gone = closingOf(res);
+  const gone = closeSignal(res);
   const ended = (outcome: TransferOutcome) => metrics.largeFileTransferred(direction, outcome);
   try {
     await transfer();
     // A download whose client leaves ends without an error.
     ended(direction === 'upload' || res.writableFinished ? 'completed' : 'broken_off');
   } catch (error) {
-    ended(gone.aborted ? 'broken_off' : isUnexpected(error) ? 'failed' : 'refused');
+    ended(gone.aborted ? 'broken_off' : shouldLog(error) ? 'failed' : 'refused');
     throw error;
   }
 }
@@ -246,7 +246,11 @@ async function* counted(
 
 async function download(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'download');
-  using _ = whileAllowed(services, req, { id, action: actionOf('download'), output: res });
+  using _ = watchTransferPermission(services, req, {
+    id,
+    action: actionOf('download'),
+    output: res,
+  });
   await sendLarge(services, req, res, { id, oid: req.params.oid });
 }
 
@@ -258,14 +262,14 @@ async function sendLarge(
 ): Promise<void> {
   const found = await findObject(services, id, oid);
   res.setHeader('Content-Type', 'application/octet-stream');
-  neverAsPage(res);
+  forbidRendering(res);
   const contents = async (range?: ByteRange) =>
     counted(services, 'download', await found.open(range));
   const object = { size: found.size, etag: oid, open: contents };
   // Not of answers without a body.
   await sendObject(req, res, object, (sending) =>
     measured(services, 'download', res, () =>
-      withRequestSlot(services.lfs, OF_LARGE_FILES, req, res, sending),
+      withRequestSlot(services.lfs, LFS_TRANSFERS, req, res, sending),
     ),
   );
 }
@@ -319,7 +323,7 @@ function shownLock({ id, path, lockedAt, owner }: Lock) {
 }
 
 /** A client may ask for more than a page has; it then asks for the next one. @throws AppError 400 */
-function readRange({ cursor, limit }: { cursor?: unknown; limit?: unknown }): SliceRequest {
+function readRange({ cursor, limit }: { cursor?: unknown; limit?: unknown }): CursorPageRequest {
   const isLeftOut = limit === undefined || limit === '' || limit === 0;
   if (!isLeftOut && (!Number.isSafeInteger(limit) || Number(limit) < 1))
     throw invalid('limit', 'must be a whole number from 1');
@@ -344,7 +348,7 @@ async function readJson(req: Request): Promise<Record<string, unknown>> {
   const type = req.get('content-type') ?? '';
   if (!/^application\/(vnd\.git-lfs\+)?json\s*(;|$)/i.test(type))
     throw invalid(null, `The body must be ${MEDIA_TYPE}`);
-  const body = parseBody((await readBytes(req)).toString('utf8'));
+  const body = parseBody((await readBodyBytes(req)).toString('utf8'));
   if (typeof body !== 'object' || body === null || Array.isArray(body))
     throw invalid(null, 'The body must be an object');
   return body as Record<string, unknown>;
@@ -363,13 +367,13 @@ const OF_CONTENT = ['Accept-Ranges', 'Content-Disposition', 'Content-Length', 'E
 /** `message`, `documentation_url` and `request_id`, as git-lfs reads them. */
 function errors({ log, urls }: { log: Logger; urls: Urls }): ErrorRequestHandler {
   return (error, req, res, _next) => {
-    const shown = toPublic(error);
-    if (isUnexpected(error) && !wasCutOff(req))
+    const shown = toClientError(error);
+    if (shouldLog(error) && !wasAnsweredEarly(req))
       log.error({ err: error, req: { id: req.id } }, 'large files over HTTP failed');
     if (res.headersSent) return void res.destroy();
     if (!req.complete) res.setHeader('Connection', 'close');
     const id = req.id;
-    const { headers } = answerOf(shown, id);
+    const { headers } = toErrorResponse(shown, id);
     for (const name of OF_CONTENT) res.removeHeader(name);
     if (shown.status !== 416) res.removeHeader('Content-Range');
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);

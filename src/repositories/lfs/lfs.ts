@@ -9,7 +9,7 @@ import {
   type TransferSemaphores,
 } from '../../platform/limits/fair-semaphore.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
-import { accessColumns, type GitAction, lockRepository, openForGit } from '../repositories.ts';
+import { accessColumns, authorizeGit, type GitAction, lockRepository } from '../repositories.ts';
 import { createLfsTokens, type LfsOperation, type LfsTokens } from './tokens.ts';
 
 /** What a server holds for large files. Its transfers are uploads and downloads. */
@@ -37,7 +37,7 @@ export async function openForLfs(
   key: LfsKey,
   operation: LfsOperation,
 ): Promise<string> {
-  return openForGit(services, viewer, key, actionOf(operation));
+  return authorizeGit(services, viewer, key, actionOf(operation));
 }
 
 const rowColumns = { ...accessColumns, name: true } as const;

@@ -9,13 +9,13 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError, forbidden, invalid, notFound } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
-import { type AuditAction, record } from '../../identity/audit.ts';
+import { type AuditAction, recordAudit } from '../../identity/audit.ts';
 import { type Action, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
-import { readSlice, type Sorting } from '../../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import { type AccessRow, target } from '../repositories.ts';
+import { readCursorPage, type Sorting } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import { type AccessRow, accessTarget } from '../repositories.ts';
 import { type LockedRow, lockedRow } from './lfs.ts';
 
 export type Lock = {
@@ -97,7 +97,7 @@ export async function unlockFile(
         throw forbidden(
           `${lock.path} is locked by ${lock.owner.username}; an administrator can end the lock by force`,
         );
-      demand(viewer, 'repository.administer', target(row));
+      demand(viewer, 'repository.administer', accessTarget(row));
     }
     await tx.fileLock.delete({ where: { id } });
     await recordLock(tx, viewer, 'large_file.unlock', row, lock);
@@ -112,9 +112,9 @@ export function locksOf(
   services: { db: Db },
   viewer: Viewer,
   repository: AccessRow,
-  range: SliceRequest & LockFilter,
-): Promise<Slice<Lock>> {
-  demand(viewer, 'repository.read', target(repository));
+  range: CursorPageRequest & LockFilter,
+): Promise<CursorPage<Lock>> {
+  demand(viewer, 'repository.read', accessTarget(repository));
   return sliceLocks(services, repository.id, range);
 }
 
@@ -122,14 +122,14 @@ export function locksOf(
 export async function sliceLocks(
   { db }: { db: Db },
   repositoryId: string,
-  range: SliceRequest & LockFilter,
-): Promise<Slice<Lock>> {
+  range: CursorPageRequest & LockFilter,
+): Promise<CursorPage<Lock>> {
   const { path, id } = range;
   // What cannot be stored is not there.
   if (path?.includes('\0') || id?.includes('\0'))
     return { items: [], hasNextPage: false, totalCount: () => 0 };
   const where = { repositoryId, ...(path != null && { path }), ...(id != null && { id }) };
-  return readSlice<Lock>(db.fileLock, OLDEST, range, { where, select: columns });
+  return readCursorPage<Lock>(db.fileLock, OLDEST, range, { where, select: columns });
 }
 
 /** The row of a repository, which nobody else changes or locks files of until the transaction ends. */
@@ -141,7 +141,7 @@ async function demandRight(
 ): Promise<LockedRow> {
   const row = await lockedRow(tx, repositoryId);
   if (!row) throw notFound('Repository');
-  demand(viewer, action, target(row));
+  demand(viewer, action, accessTarget(row));
   return row;
 }
 
@@ -154,7 +154,13 @@ async function recordLock(
 ): Promise<void> {
   const details = { path, owner: owner.username };
   const namespaceIds = [namespaceId];
-  await record(tx, demandAccount(viewer), { action, namespaceIds, subject: id, name, details });
+  await recordAudit(tx, demandAccount(viewer), {
+    action,
+    namespaceIds,
+    subject: id,
+    name,
+    details,
+  });
 }
 
 /** @throws AppError 400 naming `path` for what cannot be a file's in a repository */

@@ -2,15 +2,15 @@
 
 import type { Config } from '../../base/config/config.ts';
 import { AppError, invalid, notFound, unprocessable } from '../../base/errors.ts';
-import { record } from '../../identity/audit.ts';
+import { recordAudit } from '../../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
-import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
-import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import { demandRoom } from '../../platform/limits/quotas.ts';
+import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import { requireQuota } from '../../platform/limits/quotas.ts';
 import type { ByteRange } from '../../platform/storage/storage.ts';
-import { type AccessRow, noRepository, target } from '../repositories.ts';
+import { type AccessRow, accessTarget, repositoryNotFound } from '../repositories.ts';
 import { lockedRow } from './lfs.ts';
 import type { LargeFiles } from './store/store.ts';
 
@@ -49,7 +49,7 @@ export async function demandRoomFor(
   if (!row) throw notFound('Repository');
   const begun = new Map(row.largeUploads.map(({ oid, size }) => [oid, Number(size)]));
   const bytes = objects.reduce((sum, { oid, size }) => sum + size - (begun.get(oid) ?? 0), 0);
-  if (bytes > 0) await demandRoom(services, row.namespace, 'storageBytes', bytes);
+  if (bytes > 0) await requireQuota(services, row.namespace, 'storageBytes', bytes);
 }
 
 /** Whether the repository has what its client says it has uploaded. @throws AppError 400, 404, 422 */
@@ -99,12 +99,12 @@ export function objectsOf(
   { db }: { db: Db },
   viewer: Viewer,
   repository: AccessRow,
-  range: SliceRequest,
-): Promise<Slice<ListedObject>> {
-  demand(viewer, 'repository.read', target(repository));
+  range: CursorPageRequest,
+): Promise<CursorPage<ListedObject>> {
+  demand(viewer, 'repository.read', accessTarget(repository));
   const select = { id: true, oid: true, size: true, givenAt: true };
   const where = { repositoryId: repository.id };
-  return readSlice<ListedObject>(db.largeFile, NEWEST, range, { where, select });
+  return readCursorPage<ListedObject>(db.largeFile, NEWEST_FIRST, range, { where, select });
 }
 
 /** As many are deleted at once. */
@@ -127,15 +127,15 @@ export async function deleteObjects(
     throw invalid('oids', 'must each be 64 hexadecimal digits, in lower case');
   const found = await inTransaction(db, async (tx) => {
     const row = await lockedRow(tx, repositoryId);
-    if (!row) throw noRepository(repositoryId);
-    demand(viewer, 'repository.administer', target(row));
+    if (!row) throw repositoryNotFound(repositoryId);
+    demand(viewer, 'repository.administer', accessTarget(row));
     const here = await tx.largeFile.findMany({
       where: { repositoryId, oid: { in: [...oids] } },
       select: { oid: true },
     });
     const names = here.map(({ oid }) => oid);
     if (names.length === 0) return [];
-    await record(tx, account, {
+    await recordAudit(tx, account, {
       action: 'large_file.delete',
       namespaceIds: [row.namespaceId],
       subject: repositoryId,

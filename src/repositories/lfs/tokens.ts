@@ -10,9 +10,9 @@
 
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import type pg from 'pg';
-import { accountById, refusedCredentials } from '../../identity/authenticate.ts';
-import type { Usage } from '../../identity/last-used.ts';
-import { type Account, type Scope, withImplied } from '../../identity/permissions.ts';
+import { invalidCredentialsError, readAccountByCredentialId } from '../../identity/authenticate.ts';
+import type { LastUsedRecorder } from '../../identity/last-used.ts';
+import { type Account, type Scope, withImpliedScopes } from '../../identity/permissions.ts';
 
 export type LfsOperation = 'download' | 'upload';
 
@@ -80,19 +80,19 @@ export type LfsToken = { token: string; seconds: number };
  * @throws AppError 401 when the token or the credential is not valid any more
  */
 export async function accountOfToken(
-  services: { pool: pg.Pool; usage: Usage; lfs: { tokens: LfsTokens } },
+  services: { pool: pg.Pool; usage: LastUsedRecorder; lfs: { tokens: LfsTokens } },
   token: string,
 ): Promise<{ account: Account; held: LfsToken }> {
   const grant = services.lfs.tokens.read(token);
-  if (!grant) throw refusedCredentials();
-  const account = await accountById(services, grant.credentialId);
+  if (!grant) throw invalidCredentialsError();
+  const account = await readAccountByCredentialId(services, grant.credentialId);
   return { account: narrowed(account, grant), held: { token, seconds: grant.seconds } };
 }
 
 /** The account with nothing but what the grant is for. */
 function narrowed(account: Account, { repositoryId, operation }: LfsGrant): Account {
   const { scopes, repositories } = account;
-  const wanted = withImplied(SCOPES[operation]);
+  const wanted = withImpliedScopes(SCOPES[operation]);
   return {
     ...account,
     scopes: scopes ? wanted.intersection(scopes) : wanted,

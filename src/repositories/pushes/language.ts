@@ -1,12 +1,12 @@
 /**
- * The language of a repository: the one with the most bytes in it, by GitHub's own data (Linguist).
+ * Detects the language of a repository: the language with the most bytes, by the data of GitHub's Linguist.
  *
- * Names and sizes decide, contents are not read: of the names that several languages claim, the more usual
- * one is taken. Vendored, generated and documentation files do not count, nor do data and prose.
+ * Only names and sizes are used; contents are not read. If several languages claim an extension, the most common one
+ * wins. Vendored, generated and documentation files do not count, and neither do data and prose.
  */
 import type { Language } from 'linguist-languages';
 
-/** Of each extension that several languages claim, where the most popular one of them is not the answer. */
+/** For extensions that several languages claim, where the most popular claimant is not the right answer. */
 const PREFERRED: Record<string, string> = {
   '.as': 'ActionScript',
   '.asm': 'Assembly',
@@ -46,7 +46,7 @@ const PREFERRED: Record<string, string> = {
   '.yml': 'YAML',
 };
 
-/** Linguist's own list of the popular ones. */
+/** Linguist's list of popular languages. */
 const POPULAR = new Set(
   `C C# C++ CoffeeScript CSS Dart Elixir Go Groovy HTML Java JavaScript Kotlin Objective-C Perl PHP PowerShell
    Python Ruby Rust Scala Shell Swift TypeScript`.split(/\s+/),
@@ -66,15 +66,15 @@ const EXCLUDED = [
   /(^|\/)(docs?|documentation|man|javadoc|examples?|samples?|demos?)\//i,
 ];
 
-/** Compiled code and headers share an extension; the sources beside a header decide which language it is of. */
-const HEADERS = '.h';
+/** C, C++ and Objective-C share the header extension. Headers count for the language of the sources. */
+const HEADER_SUFFIX = '.h';
 const HEADER_OWNERS = ['C++', 'Objective-C'];
 
 type Catalog = { byName: Map<string, string>; byExtension: Map<string, string> };
 let catalog: Promise<Catalog> | undefined;
 
 /**
- * Adds up the files of a tree, fed one by one.
+ * Sums the bytes per language over the files of a tree.
  *
  *   const count = await countLanguages();
  *   count.add('src/main.c', 1024);
@@ -89,7 +89,7 @@ export async function countLanguages() {
     const name = path.slice(path.lastIndexOf('/') + 1);
     const named = byName.get(name);
     if (named !== undefined) return named;
-    // The longest extension that is known: `.html.erb` before `.erb`.
+    // The longest known extension: `.html.erb` before `.erb`.
     for (let dot = name.indexOf('.'); dot >= 0; dot = name.indexOf('.', dot + 1)) {
       const language = byExtension.get(name.slice(dot).toLowerCase());
       if (language !== undefined) return language;
@@ -99,15 +99,15 @@ export async function countLanguages() {
   return {
     add(path: string, size: number): void {
       if (EXCLUDED.some((pattern) => pattern.test(path))) return;
-      if (path.endsWith(HEADERS)) headerBytes += size;
+      if (path.endsWith(HEADER_SUFFIX)) headerBytes += size;
       const language = languageOf(path);
       if (language) bytes.set(language, (bytes.get(language) ?? 0) + size);
     },
     largest(): string | null {
-      const owner = HEADER_OWNERS.find((one) => (bytes.get(one) ?? 0) > own('C') - headerBytes);
+      const owner = HEADER_OWNERS.find((one) => (bytes.get(one) ?? 0) > bytesOf('C') - headerBytes);
       if (owner && headerBytes > 0) {
-        bytes.set('C', own('C') - headerBytes);
-        bytes.set(owner, own(owner) + headerBytes);
+        bytes.set('C', bytesOf('C') - headerBytes);
+        bytes.set(owner, bytesOf(owner) + headerBytes);
         headerBytes = 0;
       }
       const [first] = [...bytes].sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1));
@@ -115,18 +115,21 @@ export async function countLanguages() {
     },
   };
 
-  function own(language: string): number {
+  function bytesOf(language: string): number {
     return bytes.get(language) ?? 0;
   }
 }
 
-/** Loaded with the first push: 800 small modules take a quarter of a second. An empty name counts as nothing. */
+/**
+ * Loaded lazily, with the first push, because 800 small modules take a quarter of a second. An empty name means: not
+ * counted.
+ */
 async function loadCatalog(): Promise<Catalog> {
   const languages = Object.values(await import('linguist-languages')) as Language[];
   const byName = new Map<string, string>();
   const claims = new Map<string, Language[]>();
   for (const language of languages) {
-    for (const name of language.filenames ?? []) byName.set(name, countedAs(language));
+    for (const name of language.filenames ?? []) byName.set(name, languageName(language));
     for (const extension of language.extensions ?? []) {
       const key = extension.toLowerCase();
       claims.set(key, [...(claims.get(key) ?? []), language]);
@@ -136,14 +139,14 @@ async function loadCatalog(): Promise<Catalog> {
     [...claims].map(([extension, all]) => {
       const preferred = all.find(({ name }) => name === PREFERRED[extension]);
       const popular = all.find(({ name }) => POPULAR.has(name));
-      const counted = all.find((language) => countedAs(language) !== '');
-      return [extension, countedAs(preferred ?? popular ?? counted ?? (all[0] as Language))];
+      const counted = all.find((language) => languageName(language) !== '');
+      return [extension, languageName(preferred ?? popular ?? counted ?? (all[0] as Language))];
     }),
   );
   return { byName, byExtension };
 }
 
-/** TSX counts as TypeScript; data and prose count as nothing. */
-function countedAs({ name, type, group }: Language): string {
+/** TSX counts as TypeScript; data and prose are not counted. */
+function languageName({ name, type, group }: Language): string {
   return type === 'programming' || type === 'markup' ? (group ?? name) : '';
 }

@@ -1,61 +1,65 @@
-/** Whether the large files are here that a push points to (as GitHub asks for: its GH008). */
+/** Rejects pushes with pointers to missing large files, as GitHub does (GH008). */
 import type { Git } from '../../git/git.ts';
 import type { NewObject } from '../../git/objects/new-objects.ts';
 import { POINTER_BYTES, type Pointer, parsePointer } from '../../git/objects/pointer.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { type Brought, type Look, refused } from './brought.ts';
+import { type IncomingPush, type ObjectScanner, reject } from './incoming-push.ts';
 
-/** Of a refusal. */
+/** Missing files listed in the message. */
 const MAX_SHOWN = 5;
-/** Missing ones, of which no more need be found. */
-const ENOUGH = 1_000;
-/** Asked for in one query. */
-const ASKED_AT_ONCE = 10_000;
+/** The scan stops after this many missing files. */
+const MAX_MISSING = 1_000;
+/** Pointers per size lookup. */
+const BATCH = 10_000;
 
 type Deps = { git: Git; largeFiles: LargeFiles };
 
 /**
- * Refuses new pointers to large files that the repository was not given: nobody could check them out. A client of git-lfs
- * uploads before it pushes; others forget to, as `git push --mirror` of a clone without its large files does.
+ * Rejects new pointers to large files that the repository does not have, because no clone could check them out. git-lfs
+ * uploads files before it pushes; other ways do not, such as `git push --mirror` of a clone without its large files.
  */
-export function lookForPointers({ git, largeFiles }: Deps, { repository, place }: Brought): Look {
-  /** Not asked for yet. `blob`: the id of git's object. */
+export function createPointerScanner(
+  { git, largeFiles }: Deps,
+  { repository, quarantined }: IncomingPush,
+): ObjectScanner {
+  /** Pointers to look up. `blob` is the id of the git object. */
   let pointers: (Pointer & { blob: string })[] = [];
-  /** The size of each, by its SHA-256. */
+  /** SHA-256 → size. */
   const missing = new Map<string, number>();
-  const ask = async () => {
-    const asked = pointers;
+  const lookUpBatch = async () => {
+    const batch = pointers;
     pointers = [];
-    const oids = new Set(asked.map(({ oid }) => oid));
-    const here = await largeFiles.sizes(repository.id, [...oids]);
-    const unknown = asked.filter(({ oid, size }) => here.get(oid) !== size);
+    const oids = new Set(batch.map(({ oid }) => oid));
+    const available = await largeFiles.sizes(repository.id, [...oids]);
+    const unknown = batch.filter(({ oid, size }) => available.get(oid) !== size);
     if (unknown.length === 0) return;
-    // What git has had before was judged then, and its large file may have been deleted since.
-    const known = await git.objects.use(place.dir, (objects) =>
+    // A pointer that the repository already has was checked when it was pushed; its large file may have been deleted
+    // since.
+    const known = await git.objects.use(quarantined.dir, (objects) =>
       objects.info(unknown.map(({ blob }) => blob)),
     );
     for (const [i, { oid, size }] of unknown.entries()) if (!known[i]) missing.set(oid, size);
   };
   return {
     wanted: { types: ['blob'], ...POINTER_BYTES },
-    async see({ oid: blob, data }: NewObject) {
+    async inspect({ oid: blob, data }: NewObject) {
       const pointer = parsePointer(data.toString('latin1'));
-      if (pointer && pointers.push({ blob, ...pointer }) >= ASKED_AT_ONCE) await ask();
-      return missing.size >= ENOUGH;
+      if (pointer && pointers.push({ blob, ...pointer }) >= BATCH) await lookUpBatch();
+      return missing.size >= MAX_MISSING;
     },
     async verdict() {
-      if (pointers.length > 0) await ask();
-      return missing.size > 0 ? refusal(missing) : { accepted: true };
+      if (pointers.length > 0) await lookUpBatch();
+      return missing.size > 0 ? rejectMissing(missing) : { accepted: true };
     },
   };
 }
 
-function refusal(missing: ReadonlyMap<string, number>) {
-  const count = `${missing.size >= ENOUGH ? 'at least ' : ''}${missing.size}`;
+function rejectMissing(missing: ReadonlyMap<string, number>) {
+  const count = `${missing.size >= MAX_MISSING ? 'at least ' : ''}${missing.size}`;
   const shown = [...missing].slice(0, MAX_SHOWN);
   const more = missing.size - shown.length;
-  return refused(
-    `The push refers to ${count} large file${missing.size > 1 ? 's' : ''} that this repository was not given:`,
+  return reject(
+    `The push refers to ${count} large file${missing.size > 1 ? 's' : ''} missing from this repository:`,
     ...shown.map(([oid, size]) => `  ${oid} (${size} bytes)`),
     ...(more > 0 ? [`  and ${more} more`] : []),
     'Upload them first: git lfs push --all <remote>',

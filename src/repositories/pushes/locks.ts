@@ -1,4 +1,4 @@
-/** Locks of files (`src/repositories/lfs/locks.ts`), as the judge of pushes heeds them. */
+/** Checks a push against file locks (`src/repositories/lfs/locks.ts`). */
 import {
   changesBetween,
   type FileChange,
@@ -9,26 +9,27 @@ import {
 import { PREFIX } from '../../git/objects/refs.ts';
 import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
-import { type Brought, refused } from './brought.ts';
+import { type IncomingPush, reject } from './incoming-push.ts';
 
-/** Shown of what a push changes in spite of a lock. */
+/** Locked files listed in the message. */
 const MAX_SHOWN = 5;
-/** Branches deleted at once: each is an argument of git. */
+/** Maximum of branches that one push may delete: each is a command-line argument of git. */
 const MAX_DELETED = 500;
-/** Given to git in one command line: 100 KiB at most. */
+/** Paths per git command line: at most 100 KiB. */
 const MAX_PATHS = 100;
 
 /**
- * Refuses what changes files that others have locked.
+ * Rejects changes to files that other users have locked.
  *
- * A commit that is here already was judged when it came, so that merging the work of a lock's owner is no change. But a
- * merge can take the file as an old commit has it, and a ref can be moved back to one: then no new commit changes the
- * file, and the branch loses the owner's work. So the branch is compared as a whole, too. A branch that is deleted could be
- * made again from an old commit, so it may go only while other refs keep the changes of such files.
+ * Commits that the repository already has were checked when they were pushed, so merging the work of a lock's owner is
+ * allowed. But a merge can take the file from an older commit, and a ref can be moved back: then no new commit changes
+ * the file, yet the branch loses the owner's work. So the old and the new tip of the branch are compared as well. A
+ * deleted branch could be recreated from an old commit, so it may be deleted only if other refs contain its changes to
+ * locked files.
  */
-export async function judgeLocks(
+export async function checkLocks(
   locks: ReadonlyMap<string, string>,
-  { commands, tips, place }: Pick<Brought, 'commands' | 'tips' | 'place'>,
+  { commands, tips, quarantined }: Pick<IncomingPush, 'commands' | 'tips' | 'quarantined'>,
 ): Promise<Verdict> {
   if (locks.size === 0) return { accepted: true };
   const found = new Set<string>();
@@ -37,87 +38,92 @@ export async function judgeLocks(
     if (owner) found.add(`  ${path} is locked by ${owner}`);
     return found.size >= MAX_SHOWN;
   };
-  if (tips.length > 0) for await (const path of changedPaths(place, tips)) if (add(path)) break;
-  const moves = commands.filter(
+  if (tips.length > 0)
+    for await (const path of changedPaths(quarantined, tips)) if (add(path)) break;
+  const updates = commands.filter(
     ({ ref, before, after }) =>
       ref.startsWith(PREFIX.branch) && before !== NONE && after !== NONE && before !== after,
   );
-  if (found.size === 0 && moves.length > 0)
-    for await (const path of takenBack(place, moves, (path) => locks.has(path)))
+  if (found.size === 0 && updates.length > 0)
+    for await (const path of revertedPaths(quarantined, updates, (path) => locks.has(path)))
       if (add(path)) break;
   const deleted = commands.filter(
     ({ ref, after }) => ref.startsWith(PREFIX.branch) && after === NONE,
   );
   if (deleted.length > MAX_DELETED)
-    return refused(
-      `Files are locked, and the push deletes ${deleted.length} branches: delete at most ${MAX_DELETED} at once`,
+    return reject(
+      `The repository has locked files: a push may delete at most ${MAX_DELETED} branches, and this one deletes ${deleted.length}`,
     );
   if (found.size === 0 && deleted.length > 0)
-    for await (const path of lostWith(place, deleted, tips)) if (add(path)) break;
+    for await (const path of lostPaths(quarantined, deleted, tips)) if (add(path)) break;
   if (found.size === 0) return { accepted: true };
-  return refused(
-    'The push changes files that others have locked:',
+  return reject(
+    'The push changes files that other users have locked:',
     ...found,
-    'Ask them to push their work and to unlock the files (git lfs unlock).',
+    'Ask them to push their work and unlock the files (git lfs unlock).',
   );
 }
 
-/** The paths that commits change which only the branches `deleted` lead to, and no other ref or `tips`. */
-function lostWith(
-  place: Quarantined,
+/** Paths changed by commits that are reachable only from the deleted branches, and from no other ref or `tips`. */
+function lostPaths(
+  quarantined: Quarantined,
   deleted: readonly Command[],
   tips: readonly string[],
 ): AsyncGenerator<string> {
   const refs = deleted.map(({ ref }) => ref);
-  return changedPaths(place, [...refs, ...tips.map((tip) => `^${tip}`)], refs);
+  return changedPaths(quarantined, [...refs, ...tips.map((tip) => `^${tip}`)], refs);
 }
 
 /**
- * Of the files that `isLocked` names: those that a branch has otherwise afterwards, and not because it gets commits that
- * made it so, one after the other, out of what it had.
+ * Paths of locked files whose state differs after the update, although the commits between the two tips do not lead
+ * step by step from the old state to the new one.
  */
-async function* takenBack(
-  place: Quarantined,
-  moves: readonly Move[],
+async function* revertedPaths(
+  quarantined: Quarantined,
+  updates: readonly Move[],
   isLocked: (path: string) => boolean,
 ): AsyncGenerator<string> {
   let move: Move | undefined;
   let changes: FileChange[] = [];
-  for await (const next of movedFiles(place, moves)) {
+  for await (const next of movedFiles(quarantined, updates)) {
     if (!isLocked(next.change.path)) continue;
-    const isOther = next.move.before !== move?.before || next.move.after !== move.after;
-    if (move && (isOther || changes.length === MAX_PATHS)) {
-      yield* withoutHistory(place, move, changes);
+    const isNextUpdate = next.move.before !== move?.before || next.move.after !== move.after;
+    if (move && (isNextUpdate || changes.length === MAX_PATHS)) {
+      yield* unexplainedPaths(quarantined, move, changes);
       changes = [];
     }
     move = next.move;
     changes.push(next.change);
   }
-  if (move) yield* withoutHistory(place, move, changes);
+  if (move) yield* unexplainedPaths(quarantined, move, changes);
 }
 
-/** State of a file → those that commits made out of it. */
-type Steps = Map<FileState, Set<FileState>>;
+/** File state → the states that commits changed it into. */
+type Transitions = Map<FileState, Set<FileState>>;
 
-/** The paths of those changes that no row of commits between the two leads through. */
-async function* withoutHistory(
-  place: Quarantined,
+/** Paths of changes that no chain of commits between the two tips explains. */
+async function* unexplainedPaths(
+  quarantined: Quarantined,
   move: Move,
   changes: readonly FileChange[],
 ): AsyncGenerator<string> {
-  const stepsOf = new Map<string, Steps>(changes.map(({ path }) => [path, new Map()]));
-  for await (const { path, from, to } of changesBetween(place, move, [...stepsOf.keys()])) {
-    const steps = stepsOf.get(path);
-    for (const state of steps ? from : [])
-      steps?.set(state, (steps.get(state) ?? new Set()).add(to));
+  const transitionsByPath = new Map<string, Transitions>(
+    changes.map(({ path }) => [path, new Map()]),
+  );
+  for await (const { path, from, to } of changesBetween(quarantined, move, [
+    ...transitionsByPath.keys(),
+  ])) {
+    const transitions = transitionsByPath.get(path);
+    for (const state of transitions ? from : [])
+      transitions?.set(state, (transitions.get(state) ?? new Set()).add(to));
   }
   for (const { path, from, to } of changes)
-    if (!leadsTo(from, to, stepsOf.get(path) ?? new Map())) yield path;
+    if (!isReachable(from, to, transitionsByPath.get(path) ?? new Map())) yield path;
 }
 
-function leadsTo(from: readonly FileState[], to: FileState, steps: Steps): boolean {
+function isReachable(from: readonly FileState[], to: FileState, transitions: Transitions): boolean {
   const seen = new Set(from);
-  // What is added meanwhile is visited too.
-  for (const state of seen) for (const next of steps.get(state) ?? []) seen.add(next);
+  // A `Set` also iterates over elements added during the loop.
+  for (const state of seen) for (const next of transitions.get(state) ?? []) seen.add(next);
   return seen.has(to);
 }

@@ -1,4 +1,4 @@
-/** What a push may have changed about a repository: refs, size and language. */
+/** Measures what a push may have changed: refs, size and language. */
 
 import { LRUCache } from 'lru-cache';
 import type { Logger } from '../../base/log.ts';
@@ -7,9 +7,9 @@ import { allRefs, PREFIX } from '../../git/objects/refs.ts';
 import { diskUsage, walkTree } from '../../git/objects/walk.ts';
 import { countLanguages } from './language.ts';
 
-export type Measures = {
+export type Measurements = {
   refs: ReadonlyMap<string, string>;
-  /** The one that `choose` chose; its language counts. */
+  /** The result of `choose`; the language is that of this branch. */
   defaultBranch: string;
   branchCount: number;
   tagCount: number;
@@ -17,18 +17,18 @@ export type Measures = {
   language: string | null;
 };
 
-/** A larger tree is judged by its first files; half a second of work. */
+/** Files per language detection, about half a second of work. A larger tree is judged by its first files. */
 const MAX_FILES = 100_000;
 const MAX_MS = 10_000;
-/** By commit, which never changes: a push that moves another branch costs no walk. */
+/** Cache by commit: a push that updates other branches needs no tree walk. */
 const languages = new LRUCache<string, { language: string | null }>({ max: 1_000 });
 
-/** @throws GitError when the repository is gone. */
-export async function measure(
+/** @throws GitError if the repository no longer exists. */
+export async function measureRepository(
   { git, log }: { git: Git; log: Logger },
   id: string,
-  choose: (refs: Measures['refs']) => string,
-): Promise<Measures> {
+  choose: (refs: Measurements['refs']) => string,
+): Promise<Measurements> {
   const dir = git.disk.pathOf(id);
   const [refs, sizeBytes] = await Promise.all([allRefs(dir), diskUsage(dir)]);
   const names = [...refs.keys()];
@@ -41,16 +41,16 @@ export async function measure(
     tagCount: names.filter((name) => name.startsWith(PREFIX.tag)).length,
     sizeBytes,
     language: head
-      ? await languageOf(dir, head).catch((error) => {
-          // A statistic must not stand in the way of a push.
-          log.warn({ err: error, repository: id }, 'the language was not found out');
+      ? await detectLanguage(dir, head).catch((error) => {
+          // A failed statistic must not block a push.
+          log.warn({ err: error, repository: id }, 'could not detect the language of a repository');
           return null;
         })
       : null,
   };
 }
 
-async function languageOf(dir: string, commit: string): Promise<string | null> {
+async function detectLanguage(dir: string, commit: string): Promise<string | null> {
   const known = languages.get(commit);
   if (known) return known.language;
   const count = await countLanguages();

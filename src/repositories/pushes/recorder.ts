@@ -1,10 +1,9 @@
 /**
- * Sees to it that each push is recorded once, also when that fails at first: the database may be away, the
- * disk full. What is to be recorded is noted on disk before git updates refs, so a stop or a kill loses
- * nothing; while the server runs, a failed record is tried again with back-off.
+ * Records each push exactly once, even if the database is unavailable or the disk is full. A push is noted on disk
+ * before git updates refs, so a stop or a kill loses nothing; a running server retries failed records with backoff.
  *
- * Of one repository, records are written one after the other, in the order of the pushes; those that wait
- * are written together. Where another server has recorded meanwhile, `record.ts` finds it out.
+ * The pushes of one repository are recorded in order; waiting pushes are recorded in one batch. Records by other
+ * servers are detected in `record.ts`.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -14,58 +13,61 @@ import type { Begun } from '../../git/disk/disk.ts';
 import type { Git } from '../../git/git.ts';
 import type { Command } from '../../git/transport/hooks.ts';
 import { recordPushes } from './record.ts';
-import type { BegunPush, Pushed } from './rows.ts';
+import type { PushNote, PushToRecord } from './rows.ts';
 
 type Deps = { git: Git; log: Logger; pool: pg.Pool };
 
 type Entry = {
-  begun: Begun<BegunPush>;
+  begun: Begun<PushNote>;
   updated: Command[] | null;
-  /** Tells whoever waits for the first attempt. */
+  /** Settles with the first attempt. */
   recorded: PromiseWithResolvers<void>;
-  /** Until when it may be unknown whether it took effect, in milliseconds since 1970; set by the first look. */
-  openUntil?: number;
+  /**
+   * Until when it may stay undecided whether the push took effect, in milliseconds since 1970; set by the first
+   * attempt.
+   */
+  undecidedUntil?: number;
 };
 
 type Queue = { entries: Entry[]; wake: () => void };
 
-const FIRST_WAIT_MS = 1_000;
-const LONGEST_WAIT_MS = 60_000;
+const MIN_BACKOFF_MS = 1_000;
+const MAX_BACKOFF_MS = 60_000;
 /**
- * Between looks at a push of a killed server whose ref another push has moved on, until that is recorded, which takes it
- * milliseconds; and until the ref is taken to have been moved without a push.
+ * Retry interval for an undecided push of a killed server: another push moved its ref and is about to be recorded,
+ * which takes milliseconds. After `UNDECIDED_MS` the ref counts as moved without a push.
  */
-const LOOK_MS = 250;
-const OPEN_MS = 10_000;
+const UNDECIDED_RETRY_MS = 250;
+const UNDECIDED_MS = 10_000;
 
 export class PushRecorder {
   readonly #deps: Deps;
-  /** By repository, for as long as there is something to record. */
+  /** Repository id → pushes to record. Empty queues are removed. */
   readonly #queues = new Map<string, Queue>();
 
   constructor(deps: Deps) {
     this.#deps = deps;
   }
 
-  /** Repositories with pushes that are not recorded yet. */
+  /** Number of repositories with unrecorded pushes. */
   get waiting(): number {
     return this.#queues.size;
   }
 
   /**
-   * Records a push that has ended. `updated` is what git said took effect; null when it could not say.
-   * @throws what the first attempt throws; it is then tried again in the background.
+   * Records a finished push. `updated` is what git reported as updated; null if it gave no report.
+   * @throws the error of the first attempt; retries continue in the background.
    */
-  record(begun: Begun<BegunPush>, updated: Command[] | null): Promise<void> {
+  record(begun: Begun<PushNote>, updated: Command[] | null): Promise<void> {
     return this.#add(begun.id, [{ begun, updated }]);
   }
 
   /**
-   * Records what a killed server had let pass of one repository, oldest first and all at once: which of them
-   * took effect shows only in the refs, where one may have moved on what another had moved.
+   * Records the pushes to one repository that a killed server accepted, oldest first and in one batch: only the refs
+   * show which of them took effect, and one push may have moved a ref that another had updated.
    * @throws as `record`.
    */
-  recover(id: string, begun: readonly Begun<BegunPush>[]): Promise<void> {
+  recover(id: string, begun: readonly Begun<PushNote>[]): Promise<void> {
     return this.#add(
       id,
       begun.map((one) => ({ begun: one, updated: null })),
@@ -78,58 +80,58 @@ export class PushRecorder {
     const queue = this.#queues.get(id);
     if (queue) {
       queue.entries.push(...entries);
-      // Somebody waits for the answer, and the fault may be over.
+      // A client is waiting, and the fault may be over.
       queue.wake();
     } else {
-      const fresh: Queue = { entries, wake: () => {} };
-      this.#queues.set(id, fresh);
-      this.#deps.git.tasks.background((signal) => this.#drain(id, fresh, signal));
+      const created: Queue = { entries, wake: () => {} };
+      this.#queues.set(id, created);
+      this.#deps.git.tasks.background((signal) => this.#drain(id, created, signal));
     }
     return recorded.promise;
   }
 
   async #drain(id: string, queue: Queue, stopping: AbortSignal): Promise<void> {
     const { log } = this.#deps;
-    let wait = FIRST_WAIT_MS;
+    let backoff = MIN_BACKOFF_MS;
     while (queue.entries.length > 0) {
       const batch = [...queue.entries];
       const pushes = batch.map((entry) => {
-        entry.openUntil ??= Date.now() + OPEN_MS;
-        const { begun, updated, openUntil } = entry;
-        return { ...begun.data, updated, canWait: Date.now() < openUntil };
+        entry.undecidedUntil ??= Date.now() + UNDECIDED_MS;
+        const { begun, updated, undecidedUntil } = entry;
+        return { ...begun.data, updated, canWait: Date.now() < undecidedUntil };
       });
       try {
-        const open = await recordPushes(this.#deps, id, pushes);
-        const isOpen = (_: Entry, i: number) => open.has(pushes[i] as Pushed);
-        const left = batch.filter(isOpen);
-        const done = batch.filter((entry) => !left.includes(entry));
-        queue.entries.splice(0, batch.length, ...left);
-        await Promise.all(done.map(({ begun }) => this.#forget(begun)));
-        // Nobody waits for what its client has not heard of, and its note stays.
+        const undecided = await recordPushes(this.#deps, id, pushes);
+        const isUndecided = (_: Entry, i: number) => undecided.has(pushes[i] as PushToRecord);
+        const undecidedEntries = batch.filter(isUndecided);
+        const recordedEntries = batch.filter((entry) => !undecidedEntries.includes(entry));
+        queue.entries.splice(0, batch.length, ...undecidedEntries);
+        await Promise.all(recordedEntries.map(({ begun }) => this.#removeNote(begun)));
+        // Clients wait only for decided pushes. The note of an undecided push stays.
         for (const { recorded } of batch) recorded.resolve();
-        wait = FIRST_WAIT_MS;
-        if (left.length === 0) continue;
+        backoff = MIN_BACKOFF_MS;
+        if (undecidedEntries.length === 0) continue;
         if (stopping.aborted) break;
-        await this.#pause(queue, LOOK_MS, stopping);
+        await this.#pause(queue, UNDECIDED_RETRY_MS, stopping);
       } catch (error) {
         for (const { recorded } of queue.entries) recorded.reject(error);
         log.error(
-          { err: error, repository: id, retryMs: wait },
-          'a push could not be recorded yet',
+          { err: error, repository: id, retryMs: backoff },
+          'could not record a push; retrying',
         );
-        // What a stopping server leaves is in the notes for the next start.
+        // The next start reads the remaining pushes from the notes.
         if (stopping.aborted) break;
-        await this.#pause(queue, wait, stopping);
-        wait = Math.min(wait * 2, LONGEST_WAIT_MS);
+        await this.#pause(queue, backoff, stopping);
+        backoff = Math.min(backoff * 2, MAX_BACKOFF_MS);
       }
     }
     this.#queues.delete(id);
   }
 
-  /** A note that cannot be removed is recorded again at the next start, which finds the event of the push. */
-  async #forget({ id, done }: Begun<BegunPush>): Promise<void> {
+  /** If the note stays, the next start records the push again and finds its event. */
+  async #removeNote({ id, done }: Begun<PushNote>): Promise<void> {
     await done().catch((error) => {
-      this.#deps.log.error({ err: error, repository: id }, 'the note of a push was not removed');
+      this.#deps.log.error({ err: error, repository: id }, 'could not remove the note of a push');
     });
   }
 

@@ -1,6 +1,6 @@
 /**
- * What pushes read and write of the database, by hand: as Prisma's statements and transactions it was a third of what the
- * server's thread has to do for a small push.
+ * SQL of pushes. Raw statements, because Prisma's statements and transactions took a third of the server's CPU time for
+ * a small push.
  */
 
 import type pg from 'pg';
@@ -8,12 +8,12 @@ import type { Plan } from '../../../prisma/generated/enums.ts';
 import { newId } from '../../base/ids.ts';
 import type { Command } from '../../git/transport/hooks.ts';
 import type { Actor } from '../../identity/audit.ts';
-import { recordIn } from '../../identity/audit.ts';
-import { columnOf } from '../../platform/database/keyset.ts';
+import { addAuditToStatement } from '../../identity/audit.ts';
+import { toColumnName } from '../../platform/database/keyset.ts';
 import {
   beginPipeline,
-  openParts,
-  type Runs,
+  createStatementParts,
+  type Queryable,
   runStatement,
 } from '../../platform/database/statement.ts';
 import { eventNotification } from '../../platform/events/bus.ts';
@@ -26,58 +26,65 @@ import {
   pushPayloadOf,
   type RefPayload,
 } from '../payload.ts';
-import type { Measures } from './measure.ts';
+import type { Measurements } from './measure.ts';
 
-/** The note of a push that was let pass and is not recorded yet. */
-export type BegunPush = {
+/** The note on disk of a push that was accepted and is not recorded yet. */
+export type PushNote = {
   kind: 'push';
   /**
-   * The id of its event: a note that outlived its record, because the server was killed before
-   * it was removed, is known by it. Notes of earlier versions have none.
+   * The id of the push's event. It shows whether a note was recorded before the server was killed. Notes of earlier
+   * versions have none.
    */
   event?: string;
   pusher: string;
   /** For the audit log. Notes of earlier versions have none. */
   by?: Actor;
   commands: Command[];
-  /** When it was let pass, as ISO 8601. */
+  /** When the push was accepted, as ISO 8601. */
   at: string;
 };
 
-/** A push to record. `updated` is what git said took effect; null when it could not say. */
-export type Pushed = BegunPush & {
+/** A push to record. `updated` is what git reported as updated; null if it gave no report. */
+export type PushToRecord = PushNote & {
   updated: Command[] | null;
-  /** It can be looked at again later. */
+  /** The push may stay undecided for now. */
   canWait?: boolean;
 };
 
-/** Of a repository's namespace. `storageBytes`: with what is reserved. */
-export type Room = { plan: Plan; storageBytes: bigint };
+/** Plan and storage use of a namespace. `storageBytes` includes reservations. */
+export type NamespaceStorage = { plan: Plan; storageBytes: bigint };
 
-/** @returns null when the repository is gone, as all that read here */
-export async function readRoom(pool: pg.Pool, id: string): Promise<Room | null> {
+/** @returns null if the repository no longer exists, like all reads in this file */
+export async function readNamespaceStorage(
+  pool: pg.Pool,
+  id: string,
+): Promise<NamespaceStorage | null> {
   const text = `select n.plan, n.storage_bytes + ${RESERVED_BYTES} as "storageBytes"
     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`;
-  const { rows } = await pool.query<Room>({ name: 'loam-push-room', text, values: [id] });
+  const { rows } = await pool.query<NamespaceStorage>({
+    name: 'loam-push-room',
+    text,
+    values: [id],
+  });
   return rows.map((row) => ({ ...row, storageBytes: BigInt(row.storageBytes) }))[0] ?? null;
 }
 
-export type HeededRule = Omit<BranchRule, 'updatedAt'>;
+export type EnforcedRule = Omit<BranchRule, 'updatedAt'>;
 
-/** What the judge of a push heeds. */
-export type Judged = {
+/** What the pre-receive check needs to know about a repository. */
+type PushPolicy = {
   name: string;
   defaultBranch: string;
   branchProtection: boolean;
   secretScanning: boolean;
   namespaceId: string;
   plan: Plan;
-  rules: HeededRule[];
-  /** Files that others have locked: path → the owner's name. */
+  rules: EnforcedRule[];
+  /** Files locked by other users: path → name of the lock's owner. */
   locks: ReadonlyMap<string, string>;
 };
 
-const JUDGED = `
+const POLICY_SQL = `
   select r.name, r.default_branch as "defaultBranch", r.branch_protection as "branchProtection",
     r.secret_scanning as "secretScanning", r.namespace_id as "namespaceId", n.plan,
     coalesce((
@@ -92,15 +99,15 @@ const JUDGED = `
     ), '[]') as locks
   from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`;
 
-/** @param userId null: a pusher that can own no lock */
-export async function readJudged(
+/** @param userId null for pushers that cannot own locks */
+export async function readPushPolicy(
   pool: pg.Pool,
   id: string,
   userId: string | null,
-): Promise<Judged | null> {
+): Promise<PushPolicy | null> {
   const { rows } = await pool.query({
     name: 'loam-push-judged',
-    text: JUDGED,
+    text: POLICY_SQL,
     values: [id, userId],
   });
   const [row] = rows;
@@ -109,17 +116,17 @@ export async function readJudged(
   return { ...judged, locks: new Map(locks) };
 }
 
-/** The move of refs that an event tells of. */
-export type ToldMove = { refs: RefPayload[]; at: Date };
-/** `told`: the latest first. */
-export type Recorded = {
+/** The ref updates of one push event. */
+export type RecordedPush = { refs: RefPayload[]; at: Date };
+/** `recorded`: the latest first. */
+type RecordedState = {
   defaultBranch: string;
   branchCount: number;
   records: number;
-  told: ToldMove[];
+  recorded: RecordedPush[];
 };
 
-const RECORDED = `
+const STATE_SQL = `
   select r.default_branch as "defaultBranch", r.branch_count as "branchCount", r.records,
     coalesce((
       select json_agg(json_build_object('refs', coalesce(data -> 'push' -> 'refs', data -> 'refs', '[]'),
@@ -128,77 +135,80 @@ const RECORDED = `
         select * from events where subject = $1 and type = 'repository.pushed'
         order by xid desc, seq desc limit $2
       ) latest where timestamp >= $3
-    ), '[]') as told
+    ), '[]') as recorded
   from repositories r where r.id = $1`;
 
-/** With the moves that the last `limit` events tell of, as far as they are as young as `since`. */
-export async function readRecorded(
+/** Includes the ref updates of the last `limit` push events that are not older than `since`. */
+export async function readRecordedState(
   pool: pg.Pool,
   id: string,
   { since, limit }: { since: Date; limit: number },
-): Promise<Recorded | null> {
+): Promise<RecordedState | null> {
   const values = [id, limit, since];
-  const { rows } = await pool.query({ name: 'loam-push-recorded', text: RECORDED, values });
+  const { rows } = await pool.query({ name: 'loam-push-recorded', text: STATE_SQL, values });
   const [row] = rows;
   if (!row) return null;
-  const told = row.told.map(({ refs, at }: { refs: RefPayload[]; at: string }) => ({
+  const recorded = row.recorded.map(({ refs, at }: { refs: RefPayload[]; at: string }) => ({
     refs,
     at: new Date(at),
   }));
-  return { ...row, told };
+  return { ...row, recorded };
 }
 
-export type LockedRow = PayloadRow & {
+type LockedRow = PayloadRow & {
   namespaceId: string;
-  /** The owner's name. */
+  /** The name of the owner. */
   namespace: string;
   records: number;
   largeBytes: bigint;
-  /** Of the events that were asked for, those that are there. */
-  written: string[];
+  /** Ids of the requested events that exist. */
+  existingEvents: string[];
 };
 
-const COLUMNS = Object.keys(payloadColumns)
-  .map((field) => `r.${columnOf(field)} as "${field}"`)
+const PAYLOAD_SQL = Object.keys(payloadColumns)
+  .map((field) => `r.${toColumnName(field)} as "${field}"`)
   .join(', ');
 
 /**
- * The second parameter has ids of events as JSON. Those that a transaction writes which this one waits for are not seen:
- * it has changed `records`, which is.
+ * The second parameter is a JSON array of event ids. Events of a transaction that this one waits for are not visible
+ * here, but that transaction has changed `records`, which is.
  */
-const LOCK = `
-  select ${COLUMNS}, r.namespace_id as "namespaceId", n.name as namespace, r.records,
+const LOCK_SQL = `
+  select ${PAYLOAD_SQL}, r.namespace_id as "namespaceId", n.name as namespace, r.records,
     r.large_bytes as "largeBytes",
-    array(select id from events where id in (select jsonb_array_elements_text($2::jsonb))) as written
+    array(select id from events where id in (select jsonb_array_elements_text($2::jsonb))) as "existingEvents"
   from repositories r join namespaces n on n.id = r.namespace_id
   where r.id = $1 for no key update of r`;
 
-/** Begins a transaction and locks the repository; other records of it wait for the end. */
-export async function beginLocked(
+/** Begins a transaction and locks the repository; other records of the repository wait until the end. */
+export async function beginAndLock(
   client: pg.PoolClient,
   id: string,
-  pushes: readonly Pushed[],
+  pushes: readonly PushToRecord[],
 ): Promise<LockedRow | null> {
   const events = JSON.stringify(pushes.flatMap(({ event }) => event ?? []));
-  const [row] = await beginPipeline<LockedRow>(client, LOCK, [id, events]);
+  const [row] = await beginPipeline<LockedRow>(client, LOCK_SQL, [id, events]);
   if (!row) return null;
   return { ...row, sizeBytes: BigInt(row.sizeBytes), largeBytes: BigInt(row.largeBytes) };
 }
 
-type Changes = Omit<Measures, 'refs'> & { pushedAt: Date; updatedAt: Date };
+type Changes = Omit<Measurements, 'refs'> & { pushedAt: Date; updatedAt: Date };
 
-/** The row as it is from now on, an event and an entry in the audit log for each push, oldest first: one statement. */
+/** Updates the row, and writes an event and an audit entry for each push, oldest first, in one statement. */
 export async function writeRecord(
-  tx: Runs,
+  tx: Queryable,
   locked: LockedRow,
   changes: Changes,
-  pushes: readonly Pushed[],
+  pushes: readonly PushToRecord[],
 ): Promise<void> {
   const { id, name, namespaceId } = locked;
   const sizeBytes = BigInt(changes.sizeBytes) + locked.largeBytes;
   const repository = payloadOf({ ...locked, ...changes, sizeBytes }, locked.namespace);
-  const told = pushes.map((push) => ({ ...push, push: pushPayloadOf(push.pusher, push.commands) }));
-  const statement = openParts();
+  const recorded = pushes.map((push) => ({
+    ...push,
+    push: pushPayloadOf(push.pusher, push.commands),
+  }));
+  const statement = createStatementParts();
   const { parts, parameter, values } = statement;
   const subject = parameter(id, 'text');
   parts.push(`updated as (
@@ -212,21 +222,21 @@ export async function writeRecord(
       updated_at = ${parameter(changes.updatedAt, 'timestamptz')},
       records = records + 1
     where id = ${subject})`);
-  const events = told.map(({ event, push }) => ({
+  const events = recorded.map(({ event, push }) => ({
     id: event ?? newId('evt'),
     data: { repository, push },
   }));
-  // The time of this server, as that of the note which it is compared with (`record.ts`).
+  // Uses the clock of this server, because the time is compared with the one in the note (`record.ts`).
   parts.push(`events as (
     insert into events (id, type, namespace_id, subject, data, timestamp)
     select event.id, 'repository.pushed', ${parameter(namespaceId, 'text')}, ${subject}, event.data,
       ${parameter(new Date(), 'timestamptz')}
-    from jsonb_array_elements(${parameter(JSON.stringify(events), 'jsonb')}) with ordinality as listed (one, place)
-      cross join lateral jsonb_to_record(one) as event (id text, data jsonb)
-    order by place)`);
-  recordIn(
+    from jsonb_array_elements(${parameter(JSON.stringify(events), 'jsonb')}) with ordinality as listed (entry, ordinal)
+      cross join lateral jsonb_to_record(entry) as event (id text, data jsonb)
+    order by ordinal)`);
+  addAuditToStatement(
     statement,
-    told.map(({ pusher, by, push: { ref_count, refs } }) => ({
+    recorded.map(({ pusher, by, push: { ref_count, refs } }) => ({
       by: by ?? { userId: null, username: pusher, credential: null },
       action: 'repository.push',
       namespaceIds: [namespaceId],

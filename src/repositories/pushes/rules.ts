@@ -1,11 +1,11 @@
 /**
- * What a push must pass, and what follows from it.
+ * Connects a push to its checks and its record.
  *
- *   unpack into quarantine → judge → note that it was begun → git updates refs → record → answer the client
+ *   unpack into quarantine → check → write a note → git updates refs → record → answer the client
  *
- * Nothing takes effect before the judge has agreed, and the client gets success only after the record
- * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
- * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
+ * Nothing takes effect before the checks accept the push. The client gets success only after the record is in the
+ * database. If recording fails, the connection is closed and the record is retried (`recorder.ts`); if the server is
+ * killed in between, the next start finds the note and records the push.
  */
 
 import type pg from 'pg';
@@ -20,7 +20,7 @@ import { PREFIX } from '../../git/objects/refs.ts';
 import { sizeOf } from '../../git/objects/walk.ts';
 import { NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/receive.ts';
-import { actorOf } from '../../identity/audit.ts';
+import { copyActor } from '../../identity/audit.ts';
 import type { Account } from '../../identity/permissions.ts';
 import type { Recheck } from '../../identity/rechecks.ts';
 import type { Db } from '../../platform/database/client.ts';
@@ -28,13 +28,13 @@ import { storageExceeded, storageLeft, storageLimit } from '../../platform/limit
 import { PushReservation } from '../../platform/limits/storage.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { judgeBranches } from './branches.ts';
-import { refused } from './brought.ts';
-import { judgeLocks } from './locks.ts';
-import { judgeNewFiles } from './new-files.ts';
+import { checkBranches } from './branches.ts';
+import { reject } from './incoming-push.ts';
+import { checkLocks } from './locks.ts';
+import { scanNewObjects } from './new-objects.ts';
 import type { PushRecorder } from './recorder.ts';
-import type { BegunPush } from './rows.ts';
-import { type Room, readJudged, readRoom } from './rows.ts';
+import type { PushNote } from './rows.ts';
+import { type NamespaceStorage, readNamespaceStorage, readPushPolicy } from './rows.ts';
 import type { FindingIds } from './secrets/find.ts';
 
 type Deps = {
@@ -49,44 +49,46 @@ type Deps = {
   largeFiles: LargeFiles;
 };
 
-export type PushBy = {
+type PushRequest = {
   repositoryId: string;
   by: Account;
   requestId: string;
-  /** That the pusher may push; it is asked again before anything takes effect. */
-  right: Pick<Recheck, 'fresh'>;
+  /** The permission to push, which is checked again before anything takes effect. */
+  right: Pick<Recheck, 'waitForFreshCheck'>;
 };
 
-/** A look at what a push brings that takes longer is none: the push is refused and says so. */
-const MAX_LOOK_MS = 60_000;
-/** For an answer whether the pusher still may push, which comes within seconds while there is a database. */
+/** Time limit of the checks. A push that takes longer is rejected with that reason. */
+const MAX_CHECK_MS = 60_000;
+/** Time limit for rechecking the permission. The answer takes seconds at most while the database is available. */
 const MAX_RECHECK_MS = 10_000;
-/** Of a ref's name in a refusal. */
-const MAX_SHOWN = 300;
+/** Characters of a ref name shown in a message. */
+const MAX_SHOWN_NAME = 300;
 
 /**
- * For `receivePack`: one object per push. `by` may push: its caller has asked. The pack may
- * take hours to come, so the right is asked for again at its end. The request's id is shown where something fails on
- * our side, and stands in the log.
+ * Creates the rules for one push by `receivePack`. The caller has checked that `by` may push; because the pack may take
+ * hours to arrive, the permission is checked again at its end. The request id is shown on server errors and is in the
+ * log.
  */
-export async function pushRules(
+export async function createPushRules(
   services: Deps,
-  { repositoryId: id, by, requestId, right }: PushBy,
+  { repositoryId: id, by, requestId, right }: PushRequest,
 ): Promise<PushRules> {
   const { db, git, log, pool, pushes } = services;
-  const room = await readRoom(pool, id);
+  const namespaceStorage = await readNamespaceStorage(pool, id);
   const event = newId('evt');
   const reservation = new PushReservation(services, event);
-  let begun: Begun<BegunPush> | undefined;
+  let begun: Begun<PushNote> | undefined;
   return {
     hooks: git.hooks,
     locks: git.locks,
-    limit: limitOf(services, room),
+    limit: packLimit(services, namespaceStorage),
     async judge(push, signal) {
       try {
-        const verdict = await judge(services, { id, by, push, signal, reservation });
-        // While the database is away nobody answers whether the pusher still may push.
-        await right.fresh(AbortSignal.any([signal, AbortSignal.timeout(MAX_RECHECK_MS)]));
+        const verdict = await checkPush(services, { id, by, push, signal, reservation });
+        // Without the database the permission cannot be checked.
+        await right.waitForFreshCheck(
+          AbortSignal.any([signal, AbortSignal.timeout(MAX_RECHECK_MS)]),
+        );
         const at = new Date().toISOString();
         const { commands } = push;
         if (verdict.accepted)
@@ -94,18 +96,18 @@ export async function pushRules(
             kind: 'push',
             event,
             pusher: by.username,
-            by: actorOf(by),
+            by: copyActor(by),
             commands,
             at,
           });
         return verdict;
       } catch (error) {
-        if (error instanceof AppError && error.status < 500) return refused(error.message);
-        if (await isGone(db, id)) return refused(DELETED);
-        log.error({ err: error, repository: id, req: { id: requestId } }, 'a push was not judged');
-        return refused(
-          'The push could not be checked because of a fault on the server, and nothing was changed.',
-          `Try again; the request id ${requestId} helps its operator to find the fault.`,
+        if (error instanceof AppError && error.status < 500) return reject(error.message);
+        if (await isGone(db, id)) return reject(DELETED);
+        log.error({ err: error, repository: id, req: { id: requestId } }, 'could not check a push');
+        return reject(
+          'The push could not be checked because of a server error. Nothing was changed.',
+          `Try again. If it fails again, give the operator the request id ${requestId}.`,
         );
       } finally {
         if (!begun) await reservation.release();
@@ -126,20 +128,20 @@ export async function pushRules(
   };
 }
 
-/** What the pack of a push may take, and what its sender is told when it is larger. */
-function limitOf(services: Deps, room: Room | null): PushRules['limit'] {
-  if (!room) return { maxBytes: 0, reason: DELETED };
-  const left = storageLeft(services, room);
+/** The size limit for the pack, and the message for a larger one. */
+function packLimit(services: Deps, namespaceStorage: NamespaceStorage | null): PushRules['limit'] {
+  if (!namespaceStorage) return { maxBytes: 0, reason: DELETED };
+  const left = storageLeft(services, namespaceStorage);
   if (services.space.room < left)
     return { maxBytes: services.space.room, reason: diskFull().message };
-  const { plan, storageBytes } = room;
+  const { plan, storageBytes } = namespaceStorage;
   const numbers = { limit: storageLimit(services, plan), used: Number(storageBytes), adding: null };
   return { maxBytes: left, reason: storageExceeded(plan, numbers).message };
 }
 
 const DELETED = 'The repository was deleted';
 
-/** Deleting takes a repository's folder away from whoever looks into it just then, which fails in many ways. */
+/** Deleting a repository removes its folder while a push may be using it, which fails in many ways. */
 async function isGone(db: Db, id: string): Promise<boolean> {
   return db.repository.count({ where: { id } }).then(
     (count) => count === 0,
@@ -147,7 +149,7 @@ async function isGone(db: Db, id: string): Promise<boolean> {
   );
 }
 
-type Asked = {
+type CheckInput = {
   id: string;
   by: Account;
   push: Push;
@@ -155,52 +157,52 @@ type Asked = {
   reservation: PushReservation;
 };
 
-async function judge(
+async function checkPush(
   services: Deps,
-  { id, by, push, signal, reservation }: Asked,
+  { id, by, push, signal, reservation }: CheckInput,
 ): Promise<Verdict> {
   const { commands, quarantine, options } = push;
-  const row = await readJudged(services.pool, id, by.userId);
-  if (!row) return refused(DELETED);
+  const row = await readPushPolicy(services.pool, id, by.userId);
+  if (!row) return reject(DELETED);
   for (const { ref, after } of commands) {
-    const problem = after === NONE ? undefined : problemOf(ref);
-    if (problem) return refused(`${ref.slice(0, MAX_SHOWN)} ${problem}; choose another name`);
+    const problem = after === NONE ? undefined : findNameProblem(ref);
+    if (problem) return reject(`${ref.slice(0, MAX_SHOWN_NAME)} ${problem}; choose another name`);
   }
-  const limit = AbortSignal.timeout(MAX_LOOK_MS);
+  const limit = AbortSignal.timeout(MAX_CHECK_MS);
   const bounded = AbortSignal.any([signal, limit]);
-  const place = { dir: services.git.disk.pathOf(id), quarantine, signal: bounded };
+  const quarantined = { dir: services.git.disk.pathOf(id), quarantine, signal: bounded };
   const protection = {
     namespaceId: row.namespaceId,
     defaultBranch: row.branchProtection ? row.defaultBranch : null,
     rules: row.rules,
   };
-  if (services.space.low) return refused(diskFull().message);
+  if (services.space.low) return reject(diskFull().message);
   await reservation.take(row.namespaceId, row.plan, quarantine ? sizeOf(quarantine) : 0);
   const repository = { id, name: row.name, namespaceId: row.namespaceId };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
-  const brought = { repository, by, commands, tips, options, place };
+  const incoming = { repository, by, commands, tips, options, quarantined };
   try {
-    const branches = await judgeBranches(protection, by, commands, place);
-    if (!branches.accepted) return branches;
-    const locked = await judgeLocks(row.locks, brought);
-    if (!locked.accepted) return locked;
-    return await judgeNewFiles(services, brought, { forSecrets: row.secretScanning });
+    const branchVerdict = await checkBranches(protection, by, commands, quarantined);
+    if (!branchVerdict.accepted) return branchVerdict;
+    const lockVerdict = await checkLocks(row.locks, incoming);
+    if (!lockVerdict.accepted) return lockVerdict;
+    return await scanNewObjects(services, incoming, { forSecrets: row.secretScanning });
   } catch (error) {
     if (!limit.aborted) throw error;
-    return refused(
-      `What the push brings could not be looked at within ${MAX_LOOK_MS / 1000} seconds.`,
-      `Push it in parts${row.secretScanning ? ', or switch secret scanning off for it' : ''}.`,
+    return reject(
+      `The push could not be checked within ${MAX_CHECK_MS / 1000} seconds.`,
+      `Push fewer commits at once${row.secretScanning ? ', or turn off secret scanning for the repository' : ''}.`,
     );
   }
 }
 
-/** Why a ref of this name could not be asked for by it. */
-function problemOf(ref: string): string | undefined {
+/** Returns why a ref of this name could not be used as `ref`, or undefined if it could. */
+function findNameProblem(ref: string): string | undefined {
   const name = ref.replace(/^refs\/(heads|tags)\//, '');
-  if (isCommitId(name)) return "has the form of a commit's id, and would be taken for that commit";
-  // What the hook's pipe gave for bytes that are no UTF-8.
+  if (isCommitId(name)) return 'has the form of a commit id and would be read as that commit';
+  // Bytes that are not UTF-8 arrive from the hook's pipe as U+FFFD.
   if (name.includes('\ufffd')) return 'is not UTF-8';
   if (!isRefName(name))
-    return `is no name here: it may have ${MAX_REF_BYTES} bytes, not begin with "-", and not be "@"`;
+    return `is not a valid name: it may have at most ${MAX_REF_BYTES} bytes, must not begin with "-", and must not be "@"`;
   return undefined;
 }

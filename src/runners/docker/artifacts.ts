@@ -1,63 +1,64 @@
 /**
- * What a job left at its `output_path`. In the folders that lie on this machine it is read there, as for a process. Anywhere
- * else in the container the engine sends a tar of it, of which the same is kept: regular files of the job's own user, links,
- * and empty folders.
+ * Artifacts of a job: the files at its `output_path`. Folders that are mounted from this machine are read here, as for a
+ * process. For other paths the engine sends a tar of the container, which is filtered by the same rules: regular files of
+ * the job's own user, links, and empty folders.
  */
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
 import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntries } from '../runner.ts';
 import { locate, tarOf } from '../supervisor/tar.ts';
 import { TAR_END, type TarEntry, tarHeader, tarPadding } from '../supervisor/tar-format.ts';
+import type { Owner } from './attempt-dir.ts';
 import { type Engine, isStatus } from './engine.ts';
-import type { Owner } from './place.ts';
-import { type Entry, entriesOf } from './streams.ts';
+import { type ArchiveEntry, readArchive } from './streams.ts';
 
 type Source = {
   engine: Engine;
   container: string;
-  place: string;
+  attemptDir: string;
   owner: Owner;
-  /** What the engine adds to the numbers of users. */
-  firstUid?: number;
-  /** The job's folders are in the container, and not here. */
+  /** Added by the engine to user ids. */
+  uidOffset?: number;
+  /** The job's folders are in the container, not on this machine. */
   remote: boolean;
 };
 
 /**
- * Null: nothing is there. The stream fails with TooLarge beyond so many entries, and with RunnerAway when the engine breaks
- * off, or sends nothing for `silentMs`.
+ * @returns null when the path does not exist. The stream fails with TooLarge beyond `maxEntries`, and with RunnerAway when
+ *   the engine breaks off or sends nothing for `silentMs`
  */
-export async function artifactsOf(
-  { engine, container, place, owner, remote, firstUid = 0 }: Source,
+export async function readArtifacts(
+  { engine, container, attemptDir, owner, remote, uidOffset = 0 }: Source,
   path: string,
   { maxEntries = MAX_OUTPUT_ENTRIES, silentMs }: { maxEntries?: number; silentMs?: number } = {},
 ): Promise<Readable | null> {
-  const at = posix.resolve(MOUNTS.work, path);
-  if (!remote && isMounted(at)) {
-    const found = await locate(place, path);
+  const absolutePath = posix.resolve(MOUNTS.work, path);
+  if (!remote && isMounted(absolutePath)) {
+    const found = await locate(attemptDir, path);
     return found === null ? null : tarOf(found, maxEntries);
   }
   try {
     const archive = await engine.stream((docker) =>
-      docker.getContainer(container).getArchive({ path: at }),
+      docker.getContainer(container).getArchive({ path: absolutePath }),
     );
     if (isLink(archive)) {
       archive.destroy();
       return null;
     }
-    const uids = [owner.uid, owner.uid + firstUid];
-    return Readable.from(filtered(entriesOf(archive, silentMs), at, uids, maxEntries), {
+    const uids = [owner.uid, owner.uid + uidOffset];
+    const entries = readArchive(archive, silentMs);
+    return Readable.from(filterArchive(entries, absolutePath, uids, maxEntries), {
       objectMode: false,
     });
   } catch (error) {
-    // Below what is a file there is nothing either, which the engine takes for a fault of its own.
+    // For a path below a file the engine answers 500; such a path does not exist.
     const isBelowFile = isStatus(error, 500) && /: not a directory\s*$/.test(String(error));
     if (isStatus(error, 404) || isBelowFile) return null;
     throw error;
   }
 }
 
-/** What stands at the path itself, which the engine does not follow: it leads anywhere. */
+/** Whether the path itself is a link. The engine does not follow it, and neither do we: it may lead anywhere. */
 function isLink(archive: Readable & { headers?: Record<string, string> }): boolean {
   const stat = archive.headers?.['x-docker-container-path-stat'] ?? '';
   const { linkTarget } = JSON.parse(Buffer.from(stat, 'base64').toString() || '{}');
@@ -68,26 +69,26 @@ function isMounted(path: string): boolean {
   return Object.values(MOUNTS).some((mount) => path === mount || path.startsWith(`${mount}/`));
 }
 
-/** The engine names everything after the last part of `path`, and a single file too. */
-async function* filtered(
-  entries: AsyncIterable<Entry>,
+/** Entry names of the engine begin with the last part of `path`, even if that is a single file; this prefix is removed. */
+async function* filterArchive(
+  entries: AsyncIterable<ArchiveEntry>,
   path: string,
   uids: readonly number[],
   maxEntries: number,
 ): AsyncGenerator<Buffer> {
   const root = basename(path);
   let left = maxEntries;
-  /** A folder, until the next entry says whether it is empty. */
+  /** The previous entry, if it was a folder: the next entry shows whether it is empty. */
   let folder: string | undefined;
   const emptyFolder = (next: string) => {
     if (!folder || next.startsWith(`${folder}/`)) return [];
     return [header(folder, { size: 0, mode: 0o755, type: 'directory' })];
   };
   for await (const entry of entries) {
-    const { name: full, type, size = 0, mode = 0, mtime, uid, linkname } = entry.header;
-    const inside = full.replace(/\/+$/, '');
+    const { name: fullName, type, size = 0, mode = 0, mtime, uid, linkname } = entry.header;
+    const entryPath = fullName.replace(/\/+$/, '');
     const isFile = type === 'file' && uids.includes(uid);
-    const name = inside === root ? (isFile ? root : '') : inside.slice(root.length + 1);
+    const name = entryPath === root ? (isFile ? root : '') : entryPath.slice(root.length + 1);
     if (left-- === 0) throw tooManyEntries(maxEntries);
     yield* emptyFolder(name);
     folder = type === 'directory' ? name : undefined;

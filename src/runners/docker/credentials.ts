@@ -1,13 +1,13 @@
 /**
- * What registries know the operator by: the configuration that `docker login` writes (`config.json` in `~/.docker` or
- * `DOCKER_CONFIG`), read anew for each pull, because passwords of some registries last for hours alone.
+ * Credentials for registries, from the configuration that `docker login` writes (`config.json` in `~/.docker` or
+ * `DOCKER_CONFIG`). It is read for each pull, because passwords of some registries expire after hours.
  */
 import { spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 
-/** As the engine takes it. */
+/** In the form that the engine's API expects. */
 export type RegistryAuth =
   | { username: string; password: string; serveraddress: string }
   | { identitytoken: string; serveraddress: string }
@@ -15,9 +15,9 @@ export type RegistryAuth =
 
 type DockerConfig = {
   auths?: Record<string, StoredAuth>;
-  /** Host → the name of a program that has its password. */
+  /** Host → name of the helper program that has its password. */
   credHelpers?: Record<string, string>;
-  /** A program that has all the others. */
+  /** Helper program for all other registries. */
   credsStore?: string;
 };
 type StoredAuth = {
@@ -28,17 +28,17 @@ type StoredAuth = {
   registrytoken?: string;
 };
 
-/** What Docker calls its own registry in these files. */
+/** Docker's key for its own registry in these files. */
 const HUB_KEY = 'https://index.docker.io/v1/';
-const HELPER_MS = 15_000;
+const HELPER_TIMEOUT_MS = 15_000;
 
-/** A configuration that cannot be read, or a helper that fails; without a secret in its message. */
+/** The configuration cannot be read, or a helper failed. The message contains no secret. */
 export class CredentialsUnreadable extends Error {
   override name = 'CredentialsUnreadable';
 }
 
 /**
- * Undefined when there are none for this registry, which is then asked without.
+ * @returns undefined when there are none for this registry; the pull is then anonymous
  * @throws CredentialsUnreadable
  */
 export async function credentialsFor(
@@ -47,18 +47,18 @@ export async function credentialsFor(
 ): Promise<RegistryAuth | undefined> {
   const config = await readDockerConfig(folder);
   const serveraddress = registry === 'docker.io' ? HUB_KEY : registry;
-  const helper = valueFor(config.credHelpers, registry) ?? config.credsStore;
-  const found = helper ? await askHelper(helper, serveraddress) : undefined;
-  if (found) return { ...found, serveraddress };
-  const stored = valueFor(config.auths, registry);
-  const auth = stored && authOf(stored);
+  const helper = findByRegistry(config.credHelpers, registry) ?? config.credsStore;
+  const fromHelper = helper ? await runHelper(helper, serveraddress) : undefined;
+  if (fromHelper) return { ...fromHelper, serveraddress };
+  const stored = findByRegistry(config.auths, registry);
+  const auth = stored && parseStoredAuth(stored);
   return auth && { ...auth, serveraddress };
 }
 
-/** Whether the operator has named this registry, by a login or a helper of its own. */
+/** Whether the operator has configured this registry, by a login or by a helper for it. */
 export async function isKnownRegistry(folder: string, registry: string): Promise<boolean> {
   const { auths, credHelpers } = await readDockerConfig(folder);
-  return Boolean(valueFor(auths, registry) ?? valueFor(credHelpers, registry));
+  return Boolean(findByRegistry(auths, registry) ?? findByRegistry(credHelpers, registry));
 }
 
 async function readDockerConfig(folder: string): Promise<DockerConfig> {
@@ -71,22 +71,22 @@ async function readDockerConfig(folder: string): Promise<DockerConfig> {
     const config = JSON.parse(content);
     if (typeof config === 'object' && config !== null) return config;
   } catch {
-    // JSON.parse shows a piece of the text, which may be of a password.
+    // The error of JSON.parse quotes a part of the text, which may be of a password.
   }
   throw new CredentialsUnreadable(`${path} is not a JSON object`);
 }
 
-/** Keys are hosts, with a protocol and a path in files of old versions. */
-function valueFor<T>(table: Record<string, T> | undefined, registry: string): T | undefined {
+/** Keys are hosts; files of old Docker versions add a protocol and a path. */
+function findByRegistry<T>(table: Record<string, T> | undefined, registry: string): T | undefined {
   if (!table) return undefined;
   const hosts = registry === 'docker.io' ? ['docker.io', 'index.docker.io'] : [registry];
-  const key = Object.keys(table).find((one) =>
-    hosts.includes(one.replace(/^https?:\/\//, '').replace(/\/.*$/, '')),
+  const key = Object.keys(table).find((candidate) =>
+    hosts.includes(candidate.replace(/^https?:\/\//, '').replace(/\/.*$/, '')),
   );
   return key === undefined ? undefined : table[key];
 }
 
-function authOf(stored: StoredAuth) {
+function parseStoredAuth(stored: StoredAuth) {
   const { auth, identitytoken, registrytoken } = stored;
   if (identitytoken) return { identitytoken };
   if (registrytoken) return { registrytoken };
@@ -99,41 +99,44 @@ function authOf(stored: StoredAuth) {
 
 /**
  * The protocol of github.com/docker/docker-credential-helpers: the address on standard input, JSON on standard output.
- * The user name `<token>` says that the secret is an identity token.
+ * The user name `<token>` marks the secret as an identity token.
  */
-async function askHelper(name: string, serveraddress: string) {
-  if (!/^[\w.-]+$/.test(name)) throw new CredentialsUnreadable('a credential helper has no name');
+async function runHelper(name: string, serveraddress: string) {
+  if (!/^[\w.-]+$/.test(name))
+    throw new CredentialsUnreadable('the name of a credential helper is not valid');
   const program = `docker-credential-${name}`;
-  const failed = (why: string) => new CredentialsUnreadable(`${program} ${why}`);
+  const failure = (why: string) => new CredentialsUnreadable(`${program} ${why}`);
   const child = spawn(program, ['get'], {
     stdio: ['pipe', 'pipe', 'ignore'],
-    timeout: HELPER_MS,
+    timeout: HELPER_TIMEOUT_MS,
     killSignal: 'SIGKILL',
   });
-  const { promise: ended, resolve, reject } = Promise.withResolvers<number | null>();
+  const { promise: closed, resolve, reject } = Promise.withResolvers<number | null>();
   child.once('error', (error) =>
-    reject(failed(`cannot be run: ${(error as { code?: string }).code}`)),
+    reject(failure(`cannot be run: ${(error as { code?: string }).code}`)),
   );
   child.once('close', resolve);
-  // It may end without reading.
+  // The helper may exit without reading its input.
   child.stdin.on('error', () => {});
   child.stdin.end(serveraddress);
-  const [code, said] = await Promise.all([ended, text(child.stdout)]);
+  const [code, output] = await Promise.all([closed, text(child.stdout)]);
   if (code !== 0) {
-    if (/credentials not found/i.test(said)) return undefined;
-    throw failed(code === null ? `did not answer in ${HELPER_MS / 1000} s` : `failed (${code})`);
+    if (/credentials not found/i.test(output)) return undefined;
+    throw failure(
+      code === null ? `did not answer in ${HELPER_TIMEOUT_MS / 1000} s` : `failed (${code})`,
+    );
   }
-  const answer = parsed(said);
-  if (!answer) throw failed('answered something that is no credential');
-  const { Username, Secret } = answer;
+  const credential = parseCredential(output);
+  if (!credential) throw failure('returned an invalid credential');
+  const { Username, Secret } = credential;
   return Username === '<token>'
     ? { identitytoken: Secret }
     : { username: Username, password: Secret };
 }
 
-function parsed(said: string): { Username: string; Secret: string } | null {
+function parseCredential(output: string): { Username: string; Secret: string } | null {
   try {
-    const { Username, Secret } = JSON.parse(said);
+    const { Username, Secret } = JSON.parse(output);
     return typeof Username === 'string' && typeof Secret === 'string' ? { Username, Secret } : null;
   } catch {
     return null;

@@ -1,63 +1,71 @@
 /**
- * Whether an engine answers, and what it is. It is asked every few seconds: a worker of several engines gives nothing to
- * one that is away, and begins to when it is back.
+ * Checks every few seconds whether an engine answers. A worker that drives several engines offers no capacity on an engine
+ * that is unavailable, and offers it again when the engine answers.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from '../../base/log.ts';
 import type { Engine } from './engine.ts';
-import { type EngineFacts, factsOf } from './facts.ts';
+import { type EngineFacts, readEngineFacts } from './engine-facts.ts';
 
-/** An engine that does not answer a ping within this is taken to be away. */
-const ANSWER_MS = 5_000;
-const EVERY_MS = 5_000;
+/** An engine that does not answer a ping within this counts as unavailable. */
+const PING_TIMEOUT_MS = 5_000;
+const INTERVAL_MS = 5_000;
 
-export type EngineHealth = AsyncDisposable & {
-  /** Undefined until it has answered once. */
+export type EngineStatus = {
+  /** Undefined until the engine has answered once. */
   readonly facts: EngineFacts | undefined;
-  /** Why it does not answer; undefined while it does. */
-  readonly missing: string | undefined;
-  /** Asks it now, if it has not answered yet. @throws RunnerAway */
-  found(): Promise<EngineFacts>;
+  /** Why the engine does not answer; undefined while it does. */
+  readonly unavailableReason: string | undefined;
 };
 
-/** It has been asked once when this returns. @param folder one of ours, which exists */
-export async function watchEngine(
+export type EngineHealth = EngineStatus &
+  AsyncDisposable & {
+    /** Asks the engine now if it has not answered yet. @throws RunnerAway */
+    getFacts(): Promise<EngineFacts>;
+  };
+
+/**
+ * Returns after the first check.
+ * @param folder an existing folder of this server
+ */
+export async function monitorEngine(
   engine: Engine,
   folder: string,
   log: Logger,
-  everyMs = EVERY_MS,
+  intervalMs = INTERVAL_MS,
 ): Promise<EngineHealth> {
   const closing = new AbortController();
   const { signal } = closing;
   let facts: EngineFacts | undefined;
-  let missing: string | undefined;
+  let unavailableReason: string | undefined;
 
-  async function found(): Promise<EngineFacts> {
-    facts ??= await factsOf(engine, folder);
+  async function getFacts(): Promise<EngineFacts> {
+    facts ??= await readEngineFacts(engine, folder);
     return facts;
   }
 
-  async function look(): Promise<void> {
+  async function check(): Promise<void> {
     try {
-      await engine.call((docker) => docker.ping(), ANSWER_MS);
-      await found();
-      missing = undefined;
+      await engine.call((docker) => docker.ping(), PING_TIMEOUT_MS);
+      await getFacts();
+      unavailableReason = undefined;
     } catch (error) {
-      missing = (error as Error).message;
+      unavailableReason = (error as Error).message;
     }
   }
 
-  await look();
-  const watching = (async () => {
+  await check();
+  const monitoring = (async () => {
     while (!signal.aborted) {
-      await delay(everyMs, undefined, { signal, ref: false }).catch(() => {});
+      await delay(intervalMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
-      const before = missing;
-      await look();
-      const who = `The engine "${engine.id}" at ${engine.host}`;
-      if (missing !== undefined && before === undefined)
-        log.warn(`${who} does not answer any more: ${missing}`);
-      if (missing === undefined && before !== undefined) log.info(`${who} answers again`);
+      const before = unavailableReason;
+      await check();
+      const name = `Container engine "${engine.id}" at ${engine.host}`;
+      if (unavailableReason !== undefined && before === undefined)
+        log.warn(`${name} stopped answering: ${unavailableReason}`);
+      if (unavailableReason === undefined && before !== undefined)
+        log.info(`${name} answers again`);
     }
   })();
 
@@ -65,13 +73,13 @@ export async function watchEngine(
     get facts() {
       return facts;
     },
-    get missing() {
-      return missing;
+    get unavailableReason() {
+      return unavailableReason;
     },
-    found,
+    getFacts,
     async [Symbol.asyncDispose]() {
       closing.abort();
-      await watching;
+      await monitoring;
     },
   };
 }

@@ -1,9 +1,9 @@
 /**
- * The connection to a container engine: any that speaks Docker's API. One call is one request with a limit of time;
- * what follows something (logs, events) lasts until its signal aborts.
+ * The connection to a container engine with Docker's API. `call` sends one request with a time limit; streams (logs,
+ * archives) last until they are destroyed or their signal aborts.
  *
- * An engine that does not answer (it restarts, its socket is gone) says nothing about the jobs on it: `EngineAway`
- * is for steps to be repeated, and never the end of a job.
+ * An engine that does not answer, because it restarts or its socket is gone, says nothing about its jobs. `RunnerAway`
+ * therefore means that the step must be repeated, and never ends a job.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,7 +14,7 @@ import { ConfigError } from '../../base/config/config.ts';
 import type { DockerConfig } from '../../base/config/docker.ts';
 import { RunnerAway } from '../runner.ts';
 
-/** An answer with a status that the caller did not expect. */
+/** The engine answered with an error status. */
 export class EngineError extends Error {
   override name = 'EngineError';
   readonly status: number;
@@ -24,57 +24,57 @@ export class EngineError extends Error {
   }
 }
 
-/** A request that makes the engine do something; creating a container beside a pull takes seconds on a busy disk. */
-const CALL_MS = 120_000;
+/** Default limit of a request: creating a container during a pull takes seconds on a busy disk. */
+const CALL_TIMEOUT_MS = 120_000;
 
 export type Engine = {
-  /** Of `LOAM_DOCKER_HOSTS`, or `docker`. */
+  /** The name in `LOAM_DOCKER_HOSTS`, or `docker`. */
   id: string;
-  /** For people: its address. */
+  /** The address, for messages. */
   host: string;
-  /** For requests without a limit of time. */
+  /** For requests without a time limit. */
   docker: Docker;
   /**
-   * Every request of `docker` ends with the limit.
-   * @throws RunnerAway when it does not answer
-   * @throws EngineError with the status of its refusal
+   * Aborts every request that is made with `docker` after `ms`.
+   * @throws RunnerAway when the engine does not answer
+   * @throws EngineError with the status of an error response
    */
   call<T>(request: (docker: Docker) => Promise<T>, ms?: number): Promise<T>;
   /**
-   * For an answer without an end of its own: it has to begin in time, and lasts until it is destroyed.
-   * @throws as `call`
+   * For responses of unlimited duration: the response must begin in time, and lasts until it is destroyed.
+   * @throws the same errors as `call`
    */
   stream(request: (docker: Docker) => Promise<NodeJS.ReadableStream>): Promise<Readable>;
 };
 
-/** That of Docker's own variables. */
-export const DEFAULT_ENGINE = 'docker';
+/** Id of the engine that `DOCKER_HOST` names. */
+const DEFAULT_ENGINE = 'docker';
 
-/** Nothing is asked of it yet. */
+/** Sends no request yet. */
 export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
-  const modem = modemTo(addressOf(config));
+  const modem = createModem(addressOf(config));
   return {
     id,
     host: config.host,
-    docker: dockerOver(modem),
-    async call(request, ms = CALL_MS) {
+    docker: createClient(modem),
+    async call(request, ms = CALL_TIMEOUT_MS) {
       const limit = AbortSignal.timeout(ms);
-      // Of an answer that breaks off in the middle nothing is heard.
-      const { promise: late, reject } = Promise.withResolvers<never>();
+      // dockerode reports nothing about a response that breaks off in the middle, so the limit rejects by itself.
+      const { promise: timedOut, reject } = Promise.withResolvers<never>();
       limit.addEventListener('abort', () => reject(limit.reason), { once: true });
       try {
-        return await Promise.race([request(dockerOver(modem, limit)), late]);
+        return await Promise.race([request(createClient(modem, limit)), timedOut]);
       } catch (error) {
-        throw limit.aborted ? tooLate(ms) : translated(error);
+        throw limit.aborted ? timeoutError(ms) : toEngineError(error);
       }
     },
     async stream(request) {
-      const late = new AbortController();
-      const timer = setTimeout(() => late.abort(), CALL_MS);
+      const limit = new AbortController();
+      const timer = setTimeout(() => limit.abort(), CALL_TIMEOUT_MS);
       try {
-        return (await request(dockerOver(modem, late.signal))) as Readable;
+        return (await request(createClient(modem, limit.signal))) as Readable;
       } catch (error) {
-        throw late.signal.aborted ? tooLate(CALL_MS) : translated(error);
+        throw limit.signal.aborted ? timeoutError(CALL_TIMEOUT_MS) : toEngineError(error);
       } finally {
         clearTimeout(timer);
       }
@@ -82,34 +82,34 @@ export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
   };
 }
 
-function tooLate(ms: number): RunnerAway {
+function timeoutError(ms: number): RunnerAway {
   return new RunnerAway(`the engine did not answer within ${ms / 1000} s`);
 }
 
 const TLS_PORT = '2376';
 
-/** Whether nobody on the way reads what is said, or speaks in its place. */
+/** Whether the connection is a local socket or uses TLS, so that nobody between can read or change it. */
 export function isEncrypted({ host, tlsVerify }: DockerConfig): boolean {
   const url = new URL(host);
   return url.protocol === 'unix:' || tlsVerify || url.port === TLS_PORT;
 }
 
-/** @throws ConfigError when its certificates cannot be read */
+/** @throws ConfigError when the certificates cannot be read */
 function addressOf(config: DockerConfig): Address {
   const { host, certPath } = config;
   const url = new URL(host);
   if (url.protocol === 'unix:') return { socketPath: url.pathname };
   const isHttps = isEncrypted(config);
-  const tls = isHttps && certPath !== undefined ? certificates(host, certPath) : {};
+  const tls = isHttps && certPath !== undefined ? readCertificates(host, certPath) : {};
   const protocol = isHttps ? 'https' : 'http';
   const port = url.port || (isHttps ? TLS_PORT : '2375');
   return { host: url.hostname.replace(/^\[(.*)\]$/, '$1'), port, protocol, ...tls };
 }
 
-function certificates(host: string, folder: string) {
-  const pem = (name: string) => readFileSync(join(folder, name), 'utf8');
+function readCertificates(host: string, folder: string) {
+  const readPem = (name: string) => readFileSync(join(folder, name), 'utf8');
   try {
-    return { ca: pem('ca.pem'), cert: pem('cert.pem'), key: pem('key.pem') };
+    return { ca: readPem('ca.pem'), cert: readPem('cert.pem'), key: readPem('key.pem') };
   } catch (error) {
     throw new ConfigError(
       `The certificates for ${host} cannot be read: ${(error as Error).message}`,
@@ -117,8 +117,8 @@ function certificates(host: string, folder: string) {
   }
 }
 
-/** A message of ours alone: the codes of sockets would be taken for those of the database's connection. */
-function translated(error: unknown): Error {
+/** Drops the error codes of sockets: other code would take them for those of the database connection. */
+function toEngineError(error: unknown): Error {
   const { statusCode, json, message, code, name } = error as {
     statusCode?: number;
     json?: { message?: string };
@@ -137,21 +137,17 @@ export function isStatus(error: unknown, ...statuses: number[]): boolean {
   return error instanceof EngineError && statuses.includes(error.status);
 }
 
-/*
- * Carries dockerode's requests to an engine.
- *
- * Made without the constructor of `docker-modem`, which reads the environment whatever options it gets, and takes none
- * that prevents it (https://github.com/apocas/docker-modem/issues/61): certificates of `DOCKER_CERT_PATH` that an engine
- * does not need would stop the server, and `DOCKER_CLIENT_TIMEOUT`, in seconds elsewhere, is in milliseconds there.
- */
-
-/** A socket, or a host with the rest. */
 type Address = Pick<
   Modem.ConstructorOptions,
   'socketPath' | 'host' | 'port' | 'protocol' | 'ca' | 'cert' | 'key'
 >;
 
-function modemTo(address: Address): Modem {
+/**
+ * Bypasses the constructor, which always reads the environment (https://github.com/apocas/docker-modem/issues/61):
+ * certificates in `DOCKER_CERT_PATH` that an engine does not need would stop the server, and `DOCKER_CLIENT_TIMEOUT` would
+ * count milliseconds, where other programs count seconds.
+ */
+function createModem(address: Address): Modem {
   return Object.assign(Object.create(Modem.prototype), {
     protocol: 'http',
     headers: {},
@@ -159,13 +155,13 @@ function modemTo(address: Address): Modem {
   });
 }
 
-/** @param signal ends every request, also those that have no signal of their own, or for which dockerode takes none */
-function dockerOver(modem: Modem, signal?: AbortSignal): Docker {
-  const carrier: Modem = Object.create(modem);
-  carrier.dial = (options, answered) => {
-    const signals = [signal, options.abortSignal].filter((one) => one !== undefined);
+/** @param signal aborts every request of the client, including those for which dockerode accepts no signal */
+function createClient(modem: Modem, signal?: AbortSignal): Docker {
+  const boundModem: Modem = Object.create(modem);
+  boundModem.dial = (options, callback) => {
+    const signals = [signal, options.abortSignal].filter((item) => item !== undefined);
     const abortSignal = signals.length > 1 ? AbortSignal.any(signals) : signals[0];
-    modem.dial({ ...options, ...(abortSignal && { abortSignal }) }, answered);
+    modem.dial({ ...options, ...(abortSignal && { abortSignal }) }, callback);
   };
-  return new Docker({ modem: carrier } as Docker.DockerOptions);
+  return new Docker({ modem: boundModem } as Docker.DockerOptions);
 }

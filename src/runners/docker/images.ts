@@ -1,15 +1,15 @@
 /**
- * The images that jobs run in: which one, whether it may be used, and how it comes here.
+ * The images of jobs: decides which image a job runs in and whether it is allowed, and pulls it.
  *
- * An image that the engine has is used as it is; another is pulled. Jobs that wait for the same one share its pull,
- * which ends when none of them waits any more.
+ * An image that the engine already has is used without a pull. Jobs that wait for the same image share one pull, which is
+ * cancelled when none of them waits any more.
  */
 import { lookup } from 'node:dns/promises';
 import {
   type AllowedImages,
-  parseReference,
-  type Reference,
-  written,
+  formatImageReference,
+  type ImageReference,
+  parseImageReference,
 } from '../../base/image-reference.ts';
 import type { Logger } from '../../base/log.ts';
 import { isPublic } from '../public.ts';
@@ -19,33 +19,33 @@ import { type Engine, isStatus } from './engine.ts';
 import { PULL_TIMES, type PullTimes, pullImage } from './pull.ts';
 
 export type ImagesOptions = {
-  /** Null: all that come from registries of the internet, and from those that the operator has logged in to. */
+  /** Null: allow registries on the internet, and those that the operator has logged in to. */
   allowed: AllowedImages | null;
-  /** For jobs that name none, which the list of those allowed does not bind. */
+  /** For jobs that name no image. `allowed` does not apply to it. */
   fallback: string;
-  /** Where `docker login` writes. */
+  /** Folder that `docker login` writes to. */
   configFolder: string;
   log: Logger;
   times?: Partial<PullTimes>;
-  /** Between two reports of progress to one job. */
+  /** Interval of progress reports to one job. */
   reportMs?: number;
 };
 
-/** What an image says of itself that matters to whoever runs it. */
+/** The properties of an image that running it depends on. */
 export type Image = {
-  /** To make containers from: its name may stand for another one by then. */
+  /** Containers are created from the id, because the name may refer to another image by then. */
   id: string;
-  /** As `USER` of a Dockerfile has it; empty for root. */
+  /** As in `USER` of a Dockerfile; empty for root. */
   user: string;
-  /** Folders for which the engine makes a volume. */
+  /** Folders for which the engine creates a volume. */
   volumes: string[];
   bytes: number;
 };
 
 export type Images = {
   /**
-   * Has it ready, pulled if need be. `report` hears how far that is, now and then.
-   * @param name as the job has it; null: it names none
+   * Pulls the image if the engine does not have it. `report` receives the progress as text, now and then.
+   * @param name the image that the job names; null: it names none
    * @throws Unstartable with a reason for the job's user
    */
   ensure(
@@ -55,19 +55,19 @@ export type Images = {
   ): Promise<Image>;
 };
 
-const REPORT_MS = 2_000;
-const LOOKUP_MS = 2_000;
+const REPORT_INTERVAL_MS = 2_000;
+const LOOKUP_TIMEOUT_MS = 2_000;
 
 export function openImages(engine: Engine, options: ImagesOptions): Images {
-  const { allowed, fallback, configFolder, log, reportMs = REPORT_MS } = options;
+  const { allowed, fallback, configFolder, log, reportMs = REPORT_INTERVAL_MS } = options;
   const times = { ...PULL_TIMES, ...options.times };
-  const pulls = new Map<string, Pull>();
+  const pulls = new Map<string, SharedPull>();
 
-  /** Undefined: the engine does not have it. */
-  async function find(reference: Reference): Promise<Image | undefined> {
+  /** @returns undefined when the engine does not have the image */
+  async function findImage(reference: ImageReference): Promise<Image | undefined> {
     try {
       const { Id, Config, Size } = await engine.call((docker) =>
-        docker.getImage(written(reference)).inspect(),
+        docker.getImage(formatImageReference(reference)).inspect(),
       );
       return {
         id: Id,
@@ -81,42 +81,42 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
     }
   }
 
-  async function authFor(registry: string) {
+  async function readCredentials(registry: string) {
     try {
       return await credentialsFor(configFolder, registry);
     } catch (error) {
       if (!(error instanceof CredentialsUnreadable)) throw error;
-      // Many images need none. The registry's refusal is then the job's reason, and this line the operator's.
-      log.warn({ registry }, `an image is pulled without a login: ${error.message}`);
+      // Many images need no login. If this one does, the job shows the registry's refusal, and the log shows this warning.
+      log.warn({ registry }, `An image is pulled without a login: ${error.message}`);
       return undefined;
     }
   }
 
   /**
-   * A user chooses the name, and the engine stands in the operator's network: what it asks there for an image, and how
-   * it fails, would show what answers at which address. The engine looks names up itself, so a name whose address
-   * changes in between escapes this; LOAM_IMAGES is what holds always.
+   * Refuses registries in private networks. Users choose image names, and the engine is in the operator's network: its
+   * requests and errors would reveal which service answers at which address. A name whose address changes between this
+   * check and the engine's own lookup escapes it; only LOAM_IMAGES is a complete protection.
    */
-  async function refusePrivate({ registry }: Reference, name: string): Promise<void> {
+  async function refusePrivateRegistry({ registry }: ImageReference, name: string): Promise<void> {
     if (allowed || registry === 'docker.io') return;
     if (await isKnownRegistry(configFolder, registry).catch(() => false)) return;
     const host = registry.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1');
-    for (const address of await addressesOf(host))
+    for (const address of await resolveHost(host))
       if (!isPublic(address))
         throw new Unstartable(
-          `The registry of the image "${name}" is not on the internet, and its operator has not allowed it (LOAM_IMAGES)`,
+          `The registry of the image "${name}" is not on the internet. The operator of this server can allow it with LOAM_IMAGES.`,
         );
   }
 
-  function pull(reference: Reference): Pull {
-    const key = written(reference);
+  function joinPull(reference: ImageReference): SharedPull {
+    const key = formatImageReference(reference);
     const running = pulls.get(key);
     if (running && !running.signal.aborted) return running;
-    const started = new Pull((signal, onShare) =>
+    const started = new SharedPull((signal, onProgress) =>
       pullImage(engine, reference, {
-        auth: () => authFor(reference.registry),
-        onShare,
-        onFault: (message) => log.warn({ image: key }, `an image was not pulled: ${message}`),
+        auth: () => readCredentials(reference.registry),
+        onProgress,
+        onFailure: (message) => log.warn({ image: key }, `Pulling an image failed: ${message}`),
         signal,
         times,
       }).finally(() => {
@@ -128,62 +128,67 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
   }
 
   return {
-    async ensure(asked, report, signal) {
-      const name = asked ?? fallback;
-      const reference = parseReference(name);
-      if (!reference) throw new Unstartable(`"${name}" is not the name of a container image`);
-      if (asked !== null && allowed && !allowed(reference))
-        throw new Unstartable(`The image "${name}" is not one that this server runs (LOAM_IMAGES)`);
-      const present = await find(reference);
+    async ensure(requested, report, signal) {
+      const name = requested ?? fallback;
+      const reference = parseImageReference(name);
+      if (!reference) throw new Unstartable(`"${name}" is not a valid name of a container image`);
+      if (requested !== null && allowed && !allowed(reference))
+        throw new Unstartable(
+          `The image "${name}" is not among the images that this server allows (LOAM_IMAGES)`,
+        );
+      const present = await findImage(reference);
       if (present) return present;
-      // What no job has named, the operator has.
-      if (asked !== null) await refusePrivate(reference, name);
-      await pull(reference).wait(
+      // The fallback was chosen by the operator, so its registry may be private.
+      if (requested !== null) await refusePrivateRegistry(reference, name);
+      await joinPull(reference).wait(
         signal,
         (percent) => report(percent === null ? `pulling ${name}` : `pulling ${name}: ${percent} %`),
         reportMs,
       );
-      const pulled = await find(reference);
-      if (!pulled) throw new Error(`${written(reference)} was pulled and is not there`);
+      const pulled = await findImage(reference);
+      if (!pulled)
+        throw new Error(
+          `The engine does not have ${formatImageReference(reference)} after pulling it`,
+        );
       return pulled;
     },
   };
 }
 
-/** None when it cannot be looked up here: the engine may have a proxy that can. */
-async function addressesOf(host: string): Promise<string[]> {
-  const timer = Promise.withResolvers<never[]>();
-  const timeout = setTimeout(() => timer.resolve([]), LOOKUP_MS);
-  const found = lookup(host, { all: true }).then(
+/** @returns an empty list when the name cannot be resolved here: the engine may use a proxy that can */
+async function resolveHost(host: string): Promise<string[]> {
+  const timedOut = Promise.withResolvers<never[]>();
+  const timer = setTimeout(() => timedOut.resolve([]), LOOKUP_TIMEOUT_MS);
+  const resolved = lookup(host, { all: true }).then(
     (all) => all.map(({ address }) => address),
     () => [],
   );
-  const addresses = await Promise.race([found, timer.promise]);
-  clearTimeout(timeout);
+  const addresses = await Promise.race([resolved, timedOut.promise]);
+  clearTimeout(timer);
   return addresses;
 }
 
-/** One pull, for all jobs that wait for it. */
-class Pull {
+/** One pull that several jobs wait for. */
+class SharedPull {
   #waiting = 0;
-  #over = new AbortController();
-  #share = 0;
+  #controller = new AbortController();
+  #fraction = 0;
   #done: Promise<void>;
 
-  constructor(run: (signal: AbortSignal, onShare: (share: number) => void) => Promise<void>) {
-    this.#done = run(this.#over.signal, (share) => {
-      this.#share = share;
+  constructor(run: (signal: AbortSignal, onProgress: (fraction: number) => void) => Promise<void>) {
+    this.#done = run(this.#controller.signal, (fraction) => {
+      this.#fraction = fraction;
     });
-    // Each who waits hears of it by `wait`.
+    // Each waiting job receives the error from `wait`.
     this.#done.catch(() => {});
   }
 
-  /** Aborted when nobody waited for it any more. */
+  /** Aborted when the last waiting job is gone. */
   get signal(): AbortSignal {
-    return this.#over.signal;
+    return this.#controller.signal;
   }
 
-  /** `report` hears null at first and then whole percents, when they have changed, every `everyMs`. */
+  /** Calls `report` with null at first, then every `everyMs` with the percentage if it has grown. */
   async wait(
     signal: AbortSignal,
     report: (percent: number | null) => void,
@@ -195,18 +200,18 @@ class Pull {
     const abort = () => reject(signal.reason);
     signal.addEventListener('abort', abort, { once: true });
     report(null);
-    let told = 0;
+    let reported = 0;
     const timer = setInterval(() => {
-      const percent = Math.floor(this.#share * 100);
-      if (percent > told) report(percent);
-      told = percent;
+      const percent = Math.floor(this.#fraction * 100);
+      if (percent > reported) report(percent);
+      reported = percent;
     }, everyMs);
     try {
       await Promise.race([this.#done, aborted]);
     } finally {
       clearInterval(timer);
       signal.removeEventListener('abort', abort);
-      if (--this.#waiting === 0) this.#over.abort(new Error('nobody waits for this image'));
+      if (--this.#waiting === 0) this.#controller.abort(new Error('no job waits for this image'));
     }
   }
 }

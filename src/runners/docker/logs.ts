@@ -1,10 +1,7 @@
 /**
- * The log of a container, from a cursor on and live.
- *
- * The engine keeps it in a file that is not rotated while a line of it may still be wanted: with rotation a follower
- * lost 195,000 of 300,000 lines. It can be asked for what came since a time, and that is not exact: the time is
- * inclusive, and the times of the two streams run backwards against each other by some milliseconds. So a cursor knows
- * for each stream how far it was read, a resume asks for a minute more, and what was read before is left out.
+ * Reads the log of a container from the engine, from a cursor on, and follows it live. The engine returns the log since a
+ * time, but not exactly: the time is inclusive, and the times of the two streams may be out of order by some milliseconds.
+ * So the cursor holds a position for each stream, a resume asks for one minute more, and frames before it are skipped.
  */
 import { PassThrough, type Readable } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -17,29 +14,35 @@ import {
   type RunnerLine,
 } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
-import { BEGINNING, type FoldedLine, type Position, type Positions, readFrames } from './frames.ts';
-import { pieces } from './streams.ts';
+import {
+  FrameReader,
+  LOG_START,
+  type LogPositions,
+  type SizedLine,
+  type StreamPosition,
+} from './log-frames.ts';
+import { readChunks } from './streams.ts';
 
-/** What a resume asks for beyond its cursor. */
+/** A resume asks for this much before its cursor. */
 const OVERLAP_S = 60;
-/** Read ahead while the lines before are stored: each batch is a transaction. */
-const AHEAD_BYTES = 256 * 1024;
-/** An engine that does not answer is asked again after this. */
-const PAUSE_MS = 500;
-/** Between two looks whether a container has ended whose log is full. */
-const LOOK_MS = 1_000;
-/** A container that has printed nothing for so long is asked whether it has ended. */
+/** Buffer for lines that arrive while earlier ones are stored: each batch is a transaction. */
+const READ_AHEAD_BYTES = 256 * 1024;
+/** Pause before the request is repeated to an engine that does not answer. */
+const RETRY_MS = 500;
+/** When the log is full: how often the engine is asked whether the container has ended. */
+const POLL_MS = 1_000;
+/** When the log is silent: how often the engine is asked whether the container has ended. */
 const QUIET_MS = 30_000;
 
 type Caps = AttemptSpec['log'];
 
-export type LogSource = {
+type LogSource = {
   engine: Engine;
   container: string;
   caps: Caps;
   /** Whether the container has ended; true when it is gone. @throws RunnerAway */
   hasEnded(): Promise<boolean>;
-  /** Without a line, until somebody looks why. */
+  /** In place of `QUIET_MS`. */
   quietMs?: number;
 };
 
@@ -49,82 +52,83 @@ export async function* followLog(
   cursor: LogCursor | null,
   signal: AbortSignal,
 ): AsyncGenerator<LogBatch> {
-  let state = stateOf(cursor);
-  const take = (lines: FoldedLine[], positions: Positions): LogBatch => {
-    const batch = within(source.caps, state, lines, positions);
-    state = batch.state;
-    return { lines: batch.lines, cursor: cursorOf(state) };
+  let progress = parseCursor(cursor);
+  const toBatch = (lines: SizedLine[], positions: LogPositions): LogBatch => {
+    const batch = applyCaps(source.caps, progress, lines, positions);
+    progress = batch.progress;
+    return { lines: batch.lines, cursor: formatCursor(progress) };
   };
   while (!signal.aborted) {
-    const frames = readFrames(state.positions);
+    const reader = new FrameReader(progress.positions);
     try {
-      // Asked before the log is read: what an ended container has printed is all in what is read then.
-      const over = await source.hasEnded();
-      if (state.full) {
-        if (over) return;
-        await delay(LOOK_MS, undefined, { signal }).catch(() => {});
+      // Asked before the log is read: the log of an ended container is complete, so this read returns all of it.
+      const isOver = await source.hasEnded();
+      if (progress.full) {
+        if (isOver) return;
+        await delay(POLL_MS, undefined, { signal }).catch(() => {});
         continue;
       }
-      const input = await openLog(source, state.positions, signal);
+      const input = await openLog(source, progress.positions, signal);
       if (input === null) return;
       try {
-        for await (const chunk of allThatCame(input, source)) {
-          const lines = frames.take(chunk);
-          if (lines.length > 0) yield take(lines, frames.position());
-          if (state.full) break;
+        for await (const chunk of readAvailable(input, source)) {
+          const lines = reader.push(chunk);
+          if (lines.length > 0) yield toBatch(lines, reader.positions);
+          if (progress.full) break;
         }
       } finally {
         input.destroy();
       }
-      if (state.full || !over || signal.aborted) continue;
-      const last = frames.end();
-      if (last.length > 0) yield take(last, frames.position());
+      if (progress.full || !isOver || signal.aborted) continue;
+      const last = reader.flush();
+      if (last.length > 0) yield toBatch(last, reader.positions);
       return;
     } catch (error) {
       if (signal.aborted) return;
-      // The engine went away, perhaps in the middle: it goes on behind the last whole line.
+      // The engine became unavailable, possibly within a line: resume after the last complete line.
       if (!(error instanceof RunnerAway)) throw error;
-      await delay(PAUSE_MS, undefined, { signal }).catch(() => {});
+      await delay(RETRY_MS, undefined, { signal }).catch(() => {});
     }
   }
 }
 
 /**
- * What has come while the consumer was busy, at once. A stream gives one piece at a time, and the engine sends each line
- * as a piece of its own: each line would be a batch, and so a transaction.
+ * Joins all chunks that arrived while the consumer was busy. The engine sends each line as a chunk of its own, so without
+ * this each line would be a batch, and thus a transaction.
  */
-async function* allThatCame(input: Readable, source: LogSource): AsyncGenerator<Buffer> {
+async function* readAvailable(input: Readable, source: LogSource): AsyncGenerator<Buffer> {
   const { quietMs = QUIET_MS } = source;
-  for await (const first of pieces(input, quietMs, watchProgress(input, source))) {
+  for await (const first of readChunks(input, quietMs, createSilenceHandler(input, source))) {
     const more: Buffer | null = input.readableLength > 0 ? input.read(input.readableLength) : null;
     yield more ? Buffer.concat([first, more]) : first;
   }
 }
 
 /**
- * A job may print nothing for hours, and so does an engine that was frozen or cut off while it was listened to. Of one that
- * did not answer in between, or that has nothing more of an ended container and does not say so, the log is asked for anew.
+ * Silence is normal for a job that prints nothing for hours, but an engine that hung or was cut off is silent too. The
+ * stream is destroyed, and the log requested again, when the engine does not answer, or when the container had ended at
+ * the previous check and the stream still has not.
  */
-function watchProgress(input: Readable, { hasEnded }: LogSource): () => void {
-  let over = false;
-  let looking = false;
+function createSilenceHandler(input: Readable, { hasEnded }: LogSource): () => void {
+  let isOver = false;
+  let isChecking = false;
   return async () => {
-    if (looking) return;
-    looking = true;
+    if (isChecking) return;
+    isChecking = true;
     try {
-      if (over) throw new RunnerAway('the log of an ended container has no end');
-      over = await hasEnded();
+      if (isOver) throw new RunnerAway('the log of an ended container does not end');
+      isOver = await hasEnded();
     } catch (error) {
       input.destroy(error as Error);
     }
-    looking = false;
+    isChecking = false;
   };
 }
 
-/** Null: there is no such container. The stream fails with RunnerAway. */
+/** @returns null when the container does not exist. The stream fails with RunnerAway */
 async function openLog(
   { engine, container }: LogSource,
-  { stdout, stderr }: Positions,
+  { stdout, stderr }: LogPositions,
   signal: AbortSignal,
 ): Promise<Readable | null> {
   const last = stdout.at > stderr.at ? stdout.at : stderr.at;
@@ -133,7 +137,7 @@ async function openLog(
     stdout: true,
     stderr: true,
     timestamps: true,
-    // Of an ended container the engine ends it.
+    // For an ended container the engine ends the stream.
     follow: true as const,
     ...(since && { since: String(since) }),
   };
@@ -146,7 +150,7 @@ async function openLog(
     if (isStatus(error, 404)) return null;
     throw error;
   }
-  const output = new PassThrough({ highWaterMark: AHEAD_BYTES });
+  const output = new PassThrough({ highWaterMark: READ_AHEAD_BYTES });
   const stop = () => stream.destroy();
   signal.addEventListener('abort', stop, { once: true });
   if (signal.aborted) stop();
@@ -161,11 +165,12 @@ async function openLog(
   return stream.pipe(output);
 }
 
-type State = { positions: Positions; bytes: number; lines: number; full: boolean };
+/** The parsed cursor. `full`: the caps are reached, and further lines are dropped. */
+type LogProgress = { positions: LogPositions; bytes: number; lines: number; full: boolean };
 
-function stateOf(cursor: LogCursor | null): State {
-  if (!cursor) return { positions: BEGINNING, bytes: 0, lines: 0, full: false };
-  const position = (name: string): Position => ({
+function parseCursor(cursor: LogCursor | null): LogProgress {
+  if (!cursor) return { positions: LOG_START, bytes: 0, lines: 0, full: false };
+  const position = (name: string): StreamPosition => ({
     at: String(cursor[name] ?? ''),
     count: Number(cursor[`${name}Count`] ?? 0),
   });
@@ -177,7 +182,12 @@ function stateOf(cursor: LogCursor | null): State {
   };
 }
 
-function cursorOf({ positions: { stdout, stderr }, bytes, lines, full }: State): LogCursor {
+function formatCursor({
+  positions: { stdout, stderr },
+  bytes,
+  lines,
+  full,
+}: LogProgress): LogCursor {
   return {
     ...(stdout.at && { stdout: stdout.at, stdoutCount: stdout.count }),
     ...(stderr.at && { stderr: stderr.at, stderrCount: stderr.count }),
@@ -187,23 +197,23 @@ function cursorOf({ positions: { stdout, stderr }, bytes, lines, full }: State):
   };
 }
 
-/** The lines that the caps leave room for, and in place of the first other one a line that says so. */
-function within(
+/** Keeps the lines that fit into the caps, and replaces the first one that does not by a line that says so. */
+function applyCaps(
   caps: Caps,
-  before: State,
-  lines: FoldedLine[],
-  positions: Positions,
-): { lines: RunnerLine[]; state: State } {
-  const state = { ...before, positions };
+  before: LogProgress,
+  lines: SizedLine[],
+  positions: LogPositions,
+): { lines: RunnerLine[]; progress: LogProgress } {
+  const progress = { ...before, positions };
   const kept: RunnerLine[] = [];
   for (const { bytes, ...line } of lines) {
-    if (state.bytes + bytes > caps.bytes || state.lines + 1 > caps.lines) {
+    if (progress.bytes + bytes > caps.bytes || progress.lines + 1 > caps.lines) {
       kept.push({ ...line, stream: 'stderr', message: logFull(caps) });
-      return { lines: kept, state: { ...state, full: true } };
+      return { lines: kept, progress: { ...progress, full: true } };
     }
-    state.bytes += bytes;
-    state.lines++;
+    progress.bytes += bytes;
+    progress.lines++;
     kept.push(line);
   }
-  return { lines: kept, state };
+  return { lines: kept, progress };
 }

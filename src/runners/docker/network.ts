@@ -1,16 +1,7 @@
 /**
- * The network of a job in a container.
- *
- * - `internet`: a bridge of the engine, and rules in the container's own network namespace (`rules.ts`). They hold on
- *   the engine's own bridge too, and its other containers are as closed to a job as all else of the operator's. On a
- *   network that was made, the engine answers DNS in each container, which takes 80 ms of a start: so one is made only
- *   where the engine alone can ask the nameserver.
- * - `none`: a loopback of its own and nothing else.
- * - `host`: that of this machine, loopback included.
- * - A network that the operator has prepared (`LOAM_DOCKER_NETWORK`), whose rules are the operator's.
- *
- * A container of `internet` is started without any network. The rules are set from outside, and only then the engine
- * connects it, all before the gate opens: an image whose `/bin/sh` does not wait at the gate finds nothing to reach.
+ * The network of containers. A container with the mode `internet` starts without a network. Firewall rules are set in its
+ * network namespace from outside, then the engine connects it to a bridge, and only then the start barrier opens. So an
+ * image whose `/bin/sh` does not wait at the barrier reaches nothing. The other modes are the engine's own.
  */
 import { readFile, stat } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
@@ -20,62 +11,65 @@ import type { Logger } from '../../base/log.ts';
 import { NOT_PUBLIC } from '../public.ts';
 import { type NetworkMode, RunnerAway } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
-import { type EngineFacts, sharesKernel } from './facts.ts';
-import { findRules, type SetRules } from './rules.ts';
+import { type EngineFacts, sharesKernel } from './engine-facts.ts';
+import { type ApplyFirewall, findFirewall } from './firewall.ts';
 
 export type NetworkOptions = {
-  /** Unset: `internet`. */
+  /** `none`: loopback only; `host`: the network of this machine, including its loopback. Default: `internet`. */
   mode?: NetworkMode;
-  /** Name of a network of the engine, in place of ours. */
+  /** A network of the engine that the operator has prepared, with rules of the operator (`LOAM_DOCKER_NETWORK`). */
   prepared?: string;
-  /** Another than the engine's own. */
+  /** Runtime of containers; default: the engine's. */
   runtime?: string;
 };
 
 export type ContainerNetwork = {
-  /** For the operator, at the start: that jobs have none. */
+  /** For the operator, at the start: jobs have no network. */
   warning?: string;
-  /** Parts of what a container is created with. */
+  /** Network part of a container's `HostConfig`. */
   options(): Promise<Pick<Docker.HostConfig, 'NetworkMode' | 'Dns'>>;
   /**
-   * Gives a started container its network. Called again, it goes on where it was left.
+   * Connects a started container to its network. It can be called again, and then resumes.
    * @throws HalfConnected
    */
   connect(container: string): Promise<void>;
 };
 
-/** An engine that was killed in the middle knows something else of a container's network than there is: nothing mends it. */
+/**
+ * The engine's record of a container's network differs from its real state, because the engine was killed while it changed
+ * it. This cannot be repaired.
+ */
 export class HalfConnected extends Error {
   override name = 'HalfConnected';
 }
 
-/** What each engine makes for itself, unless it was told not to. */
+/** The default network of every engine, unless it is configured without. */
 const BRIDGE = 'bridge';
-/** What is made on an engine otherwise; servers that share one share it. */
+/** Created where the default bridge cannot be used. Servers on one engine share it. */
 const NETWORK = 'loam';
-/** Of a connection that is there, or is not there, already; also for want of the step before. */
+/** Errors for a connection that already exists or is already removed, also because the step before did not happen. */
 const REFUSALS = /already (?:exists|connected)|not connected|private \(none\) mode/i;
 const BUILT_IN = /^(?:bridge|default|host|none|container:.*)$/;
 
 /** @throws RunnerAway */
-type Facts = () => Promise<Pick<EngineFacts, 'local' | 'remapped' | 'runtime'>>;
+type GetFacts = () => Promise<Pick<EngineFacts, 'isLocal' | 'isRemapped' | 'runtime'>>;
 
 /**
- * An engine that does not answer yet is asked again for the first container.
- * @throws ConfigError when the prepared network is none
+ * Chooses the network now; if the engine does not answer yet, for the first container.
+ * @throws ConfigError when the prepared network does not exist or is not suitable
  */
 export async function openNetwork(
   engine: Engine,
   options: NetworkOptions,
-  facts: Facts,
+  getFacts: GetFacts,
   log: Pick<Logger, 'warn'>,
 ): Promise<ContainerNetwork> {
   let chosen: ContainerNetwork | undefined;
   const choose = async () => {
-    chosen ??= await choice(engine, options, facts);
+    chosen ??= await chooseNetwork(engine, options, getFacts);
     return chosen;
   };
-  /** The start is over by then. */
+  /** Logs the warning itself: the warnings of the start have been printed by then. */
   const chooseLater = async () => {
     if (chosen) return chosen;
     const { warning } = await choose();
@@ -93,29 +87,30 @@ export async function openNetwork(
   };
 }
 
-async function choice(
+async function chooseNetwork(
   engine: Engine,
   { mode = 'internet', prepared, runtime }: NetworkOptions,
-  facts: Facts,
+  getFacts: GetFacts,
 ): Promise<ContainerNetwork> {
-  if (mode !== 'internet') return fixed(mode);
+  if (mode !== 'internet') return fixedNetwork(mode);
   if (prepared !== undefined) {
-    await findPrepared(engine, prepared);
-    return fixed(prepared);
+    await checkPrepared(engine, prepared);
+    return fixedNetwork(prepared);
   }
-  const rules = await rulesFor(engine, facts, runtime);
-  if (typeof rules === 'function') return internet(engine, rules);
+  const firewall = await firewallFor(engine, getFacts, runtime);
+  if (typeof firewall === 'function') return internetNetwork(engine, firewall);
   return {
-    ...fixed('none'),
-    warning: `Jobs in containers of the engine ${engine.id} have no network: ${rules.missing}. A network that you prepared there can be given to them by LOAM_DOCKER_NETWORK.`,
+    ...fixedNetwork('none'),
+    warning: `Jobs in containers of the engine ${engine.id} have no network: ${firewall.unavailable}. To give them one, prepare a network on that engine and set LOAM_DOCKER_NETWORK to its name.`,
   };
 }
 
-function fixed(NetworkMode: string): ContainerNetwork {
+/** A network that the engine sets up when it creates the container. */
+function fixedNetwork(NetworkMode: string): ContainerNetwork {
   return { options: async () => ({ NetworkMode }), connect: async () => {} };
 }
 
-async function findPrepared(engine: Engine, name: string): Promise<void> {
+async function checkPrepared(engine: Engine, name: string): Promise<void> {
   const refuse = (why: string) => {
     throw new ConfigError(`LOAM_DOCKER_NETWORK: ${why} (got ${JSON.stringify(name)})`);
   };
@@ -129,51 +124,54 @@ async function findPrepared(engine: Engine, name: string): Promise<void> {
   }
 }
 
-/** How containers of this engine are given rules, or why they cannot be. */
-async function rulesFor(
+/** @returns how to set firewall rules for containers of this engine, or why that is not possible */
+async function firewallFor(
   engine: Engine,
-  facts: Facts,
-  asked?: string,
-): Promise<SetRules | { missing: string }> {
-  const { local, remapped, runtime } = await facts();
-  if (remapped) return { missing: 'it maps the users of its containers' };
-  if (!local) return { missing: 'the engine is on another machine' };
-  if (process.getuid?.() !== 0) return { missing: 'setting rules for their networks takes root' };
-  const used = asked ?? runtime;
-  if (!sharesKernel(used))
-    return { missing: `the runtime ${used} has a network of its own making` };
-  const rules = await findRules();
-  if (typeof rules !== 'function')
-    return { missing: `their networks cannot have rules (${rules.missing})` };
-  // A container that this server is in has other addresses than the machine that its jobs must not reach.
-  const { gateway } = await networkFor(engine, await resolvers());
-  const isOurs = (await ownAddresses()).has(gateway);
-  return isOurs ? rules : { missing: 'this server is in another network than it' };
+  getFacts: GetFacts,
+  configuredRuntime?: string,
+): Promise<ApplyFirewall | { unavailable: string }> {
+  const { isLocal, isRemapped, runtime: defaultRuntime } = await getFacts();
+  if (isRemapped) return { unavailable: 'it maps the users of its containers' };
+  if (!isLocal) return { unavailable: 'the engine is on another machine' };
+  if (process.getuid?.() !== 0)
+    return { unavailable: 'only a server that is root can set firewall rules for them' };
+  const runtime = configuredRuntime ?? defaultRuntime;
+  if (!sharesKernel(runtime))
+    return { unavailable: `the runtime ${runtime} has a network stack of its own` };
+  const firewall = await findFirewall();
+  if (typeof firewall !== 'function')
+    return { unavailable: `firewall rules cannot be set for them (${firewall.unavailable})` };
+  // If this server is in a container itself, its addresses differ from those of the machine that jobs must not reach.
+  const { gateway } = await networkFor(engine, await readResolvers());
+  const sharesNetwork = (await readOwnAddresses()).has(gateway);
+  return sharesNetwork
+    ? firewall
+    : { unavailable: 'this server is in another network namespace than the engine' };
 }
 
-function internet(engine: Engine, setRules: SetRules): ContainerNetwork {
-  async function give(
+function internetNetwork(engine: Engine, applyFirewall: ApplyFirewall): ContainerNetwork {
+  async function connectToInternet(
     container: string,
     { SandboxKey, Networks }: Docker.ContainerInspectInfo['NetworkSettings'],
   ): Promise<void> {
-    const asked = await resolvers();
-    const network = await networkFor(engine, asked);
-    await demandOther(SandboxKey);
-    const refused: string[] = [];
-    const attempted = async (what: 'connect' | 'disconnect', id: string) => {
-      const why = await change(engine, id, what, container);
-      if (why !== null) refused.push(why);
+    const resolvers = await readResolvers();
+    const network = await networkFor(engine, resolvers);
+    await assertOtherNamespace(SandboxKey);
+    const refusals: string[] = [];
+    const tryChange = async (action: 'connect' | 'disconnect', id: string) => {
+      const refusal = await changeConnection(engine, id, action, container);
+      if (refusal !== null) refusals.push(refusal);
     };
-    const closed = [...new Set([...(await closedRanges()), network.subnet])];
+    const blocked = [...new Set([...(await listBlockedRanges()), network.subnet])];
     await Promise.all([
-      setRules(SandboxKey, { closed, resolvers: asked }),
-      // A container that keeps its `none` cannot be connected; without it, it has no network either.
-      Networks.none && attempted('disconnect', 'none'),
+      applyFirewall(SandboxKey, { blocked, resolvers }),
+      // A container on `none` must be disconnected from it before it can be connected, and has no network between.
+      Networks.none && tryChange('disconnect', 'none'),
     ]);
-    if (!hasNetwork(Networks)) await attempted('connect', network.id);
-    if (refused.length === 0) return;
+    if (!hasNetwork(Networks)) await tryChange('connect', network.id);
+    if (refusals.length === 0) return;
     const { NetworkSettings } = await inspect(container);
-    if (!hasNetwork(NetworkSettings.Networks)) throw new HalfConnected(refused.join('; '));
+    if (!hasNetwork(NetworkSettings.Networks)) throw new HalfConnected(refusals.join('; '));
   }
 
   const inspect = (container: string) =>
@@ -181,8 +179,8 @@ function internet(engine: Engine, setRules: SetRules): ContainerNetwork {
 
   return {
     async options() {
-      // Of the loopback: the engine itself asks them for the container.
-      const Dns = await resolvers();
+      // Without nameservers outside the loopback, the engine's own resolver forwards queries for the container.
+      const Dns = await readResolvers();
       return { NetworkMode: 'none', ...(Dns.length > 0 && { Dns }) };
     },
 
@@ -190,29 +188,31 @@ function internet(engine: Engine, setRules: SetRules): ContainerNetwork {
       const { State, NetworkSettings } = await inspect(container);
       if (!State.Running) return;
       try {
-        await give(container, NetworkSettings);
+        await connectToInternet(container, NetworkSettings);
       } catch (error) {
-        // Its namespace ends with it.
+        // The namespace disappears when the container ends, which explains any error.
         if ((await inspect(container)).State.Running) throw error;
       }
     },
   };
 }
 
-/** Of ours, with an address in it. */
+/** Whether the container has an address in one of the networks that this server uses. */
 function hasNetwork(networks: Docker.ContainerInspectInfo['NetworkSettings']['Networks']): boolean {
   return !networks.none && [BRIDGE, NETWORK].some((name) => networks[name]?.IPAddress);
 }
 
-/** @returns null; or why not, when that may be because it was done by an earlier call whose answer was lost */
-async function change(
+/**
+ * @returns null on success; the refusal, when an earlier call whose answer was lost may have done the same already
+ */
+async function changeConnection(
   engine: Engine,
   network: string,
-  what: 'connect' | 'disconnect',
+  action: 'connect' | 'disconnect',
   container: string,
 ): Promise<string | null> {
   try {
-    await engine.call((docker) => docker.getNetwork(network)[what]({ Container: container }));
+    await engine.call((docker) => docker.getNetwork(network)[action]({ Container: container }));
     return null;
   } catch (error) {
     if (!(error instanceof EngineError) || !REFUSALS.test(error.message)) throw error;
@@ -220,34 +220,39 @@ async function change(
   }
 }
 
-/** Rules in our own namespace would cut this machine off. @throws Error */
-async function demandOther(sandbox: string): Promise<void> {
+/** Firewall rules in the server's own namespace would cut this machine off. @throws Error */
+async function assertOtherNamespace(sandbox: string): Promise<void> {
   const [own, other] = await Promise.all([stat('/proc/self/ns/net'), stat(sandbox)]);
   if (own.ino === other.ino && own.dev === other.dev)
-    throw new Error(`${sandbox} is the network of the server itself`);
+    throw new Error(`${sandbox} is the network namespace of the server itself`);
 }
 
 type JobNetwork = { id: string; subnet: string; gateway: string };
 
-/** @param asked nameservers that a container can ask itself */
-async function networkFor(engine: Engine, asked: readonly string[]): Promise<JobNetwork> {
-  const own = asked.length > 0 ? await find(engine, BRIDGE) : undefined;
-  const gateway = own && (own.gateway || (await untoldGateway(own.subnet)));
-  if (gateway) return { ...own, gateway };
-  return (await find(engine, NETWORK)) ?? makeNetwork(engine);
+/**
+ * The default bridge, whose other containers are blocked like the rest of the operator's network. On a user-defined network
+ * the engine runs a DNS resolver in each container, which adds 80 ms to a start, so such a network is created only where
+ * the engine alone can reach the nameserver.
+ * @param resolvers nameservers that a container can reach by itself
+ */
+async function networkFor(engine: Engine, resolvers: readonly string[]): Promise<JobNetwork> {
+  const bridge = resolvers.length > 0 ? await findNetwork(engine, BRIDGE) : undefined;
+  const gateway = bridge && (bridge.gateway || (await guessGateway(bridge.subnet)));
+  if (gateway) return { ...bridge, gateway };
+  return (await findNetwork(engine, NETWORK)) ?? createNetwork(engine);
 }
 
 /**
- * An engine before Docker 23 does not tell the gateway of its own bridge until it was started once more. That is the
- * first address of the bridge's network, unless the operator chose another, and an address of this machine.
+ * Before Docker 23 an engine does not report the gateway of its default bridge until its second start. The gateway is the
+ * first address of the subnet, unless the operator chose another, and an address of this machine.
  */
-async function untoldGateway(subnet: string): Promise<string | undefined> {
-  const first = firstOf(subnet);
-  return (await ownAddresses()).has(first) ? first : undefined;
+async function guessGateway(subnet: string): Promise<string | undefined> {
+  const first = firstAddress(subnet);
+  return (await readOwnAddresses()).has(first) ? first : undefined;
 }
 
-/** An engine may let two networks have one name, of which the older is taken. */
-async function find(engine: Engine, name: string): Promise<JobNetwork | undefined> {
+/** Engines may allow several networks of one name; the oldest is used. */
+async function findNetwork(engine: Engine, name: string): Promise<JobNetwork | undefined> {
   const all = await engine.call((docker) =>
     docker.listNetworks({ filters: { name: [name], driver: ['bridge'] } }),
   );
@@ -259,7 +264,7 @@ async function find(engine: Engine, name: string): Promise<JobNetwork | undefine
   return { id: oldest.Id, subnet: Subnet, gateway: Gateway.split('/')[0] ?? '' };
 }
 
-async function makeNetwork(engine: Engine): Promise<JobNetwork> {
+async function createNetwork(engine: Engine): Promise<JobNetwork> {
   try {
     await engine.call((docker) =>
       docker.createNetwork({
@@ -273,28 +278,29 @@ async function makeNetwork(engine: Engine): Promise<JobNetwork> {
   } catch (error) {
     if (!isStatus(error, 409)) throw error;
   }
-  const made = await find(engine, NETWORK);
-  if (!made) throw new Error(`the engine ${engine.id} does not keep the network ${NETWORK}`);
-  return made;
+  const created = await findNetwork(engine, NETWORK);
+  if (!created)
+    throw new Error(`The engine ${engine.id} created the network ${NETWORK}, but does not list it`);
+  return created;
 }
 
 /*
- * The networks of this machine, as its kernel tells them, read anew for each container: bridges and addresses come and
- * go. Node's own list leaves out interfaces without a carrier, whose addresses answer all the same.
+ * The addresses and networks of this machine, read from the kernel for each container, because bridges and addresses change.
+ * `os.networkInterfaces()` omits interfaces without a carrier, whose addresses answer all the same.
  */
 
-/** What no job may reach: what is not the internet, each address of this machine, and each network that it is in. */
-async function closedRanges(): Promise<string[]> {
-  const [addresses, networks] = await Promise.all([ownAddresses(), ownNetworks()]);
+/** Ranges that no job may reach: everything that is not the internet, and the addresses and networks of this machine. */
+async function listBlockedRanges(): Promise<string[]> {
+  const [addresses, networks] = await Promise.all([readOwnAddresses(), readOwnNetworks()]);
   return [...NOT_PUBLIC, ...[...addresses].map((address) => `${address}/32`), ...networks];
 }
 
-/** Of all interfaces but the loopback's own range. */
-async function ownAddresses(): Promise<Set<string>> {
+/** IPv4 addresses of all interfaces, without 127.0.0.0/8. */
+async function readOwnAddresses(): Promise<Set<string>> {
   return parseAddresses(await readFile('/proc/net/fib_trie', 'utf8'));
 }
 
-/** `fib_trie` of proc(5): a line of an address, and below it lines of what it is. */
+/** `fib_trie` (proc(5)) has a line with an address, and below it lines with its types. */
 function parseAddresses(trie: string): Set<string> {
   const found = new Set<string>();
   let address = '';
@@ -305,24 +311,24 @@ function parseAddresses(trie: string): Set<string> {
   return found;
 }
 
-async function ownNetworks(): Promise<string[]> {
+async function readOwnNetworks(): Promise<string[]> {
   return parseNetworks(await readFile('/proc/net/route', 'utf8'));
 }
 
-/** Those that are reached without a gateway, but for a default route: numbers are in the order of this machine's bytes. */
+/** Networks that are reached without a gateway, except for a default route. The file has numbers in host byte order. */
 function parseNetworks(routes: string): string[] {
   return routes.split('\n').flatMap((line) => {
     const [, destination = '', gateway, , , , , mask = ''] = line.split(/\s+/);
     if (gateway !== '00000000' || !/^[0-9A-F]{8}$/.test(destination)) return [];
     const bits = Number.parseInt(mask, 16).toString(2).replaceAll('0', '').length;
-    // A point-to-point link may hold all addresses, or half of them: those are not the operator's.
+    // The route of a point-to-point link may cover all addresses or half of them: such a range is not the operator's.
     return bits < 8 ? [] : [`${dotted(destination)}/${bits}`];
   });
 }
 
-/** The first address of a network that a machine can have: of `172.17.0.0/16`, `172.17.0.1`. */
-function firstOf(network: string): string {
-  const bytes = (network.split('/')[0] ?? '').split('.').map(Number);
+/** The first usable address of a subnet: `172.17.0.1` of `172.17.0.0/16`. */
+function firstAddress(subnet: string): string {
+  const bytes = (subnet.split('/')[0] ?? '').split('.').map(Number);
   return [...bytes.slice(0, 3), (bytes[3] ?? 0) + 1].join('.');
 }
 
@@ -331,17 +337,18 @@ function dotted(hex: string): string {
   return [...bytes.toReversed()].join('.');
 }
 
-/** Where the stub of systemd-resolved says whom it asks. The engine goes by it in the same case. */
-const BEHIND_STUB = '/run/systemd/resolve/resolv.conf';
+/** The nameservers behind the stub of systemd-resolved. The engine reads this file in the same case. */
+const RESOLVED_UPSTREAMS = '/run/systemd/resolve/resolv.conf';
 
-/** Whom containers ask for names, of IPv4; none of the loopback. */
-async function resolvers(): Promise<string[]> {
-  const all = await nameservers('/etc/resolv.conf');
-  const used = all.length === 1 && all[0] === '127.0.0.53' ? await nameservers(BEHIND_STUB) : all;
+/** IPv4 nameservers that containers can reach, so without those on the loopback. */
+async function readResolvers(): Promise<string[]> {
+  const all = await readNameservers('/etc/resolv.conf');
+  const isStub = all.length === 1 && all[0] === '127.0.0.53';
+  const used = isStub ? await readNameservers(RESOLVED_UPSTREAMS) : all;
   return used.filter((address) => isIPv4(address) && !address.startsWith('127.'));
 }
 
-async function nameservers(file: string): Promise<string[]> {
+async function readNameservers(file: string): Promise<string[]> {
   const text = await readFile(file, 'utf8').catch((error) => {
     if (error.code === 'ENOENT') return '';
     throw error;

@@ -1,33 +1,33 @@
-/** What attempts of this server have left, with this process or an earlier one: folders here, and containers and volumes of the engine. */
+/** Finds what earlier attempts of this server left behind: folders on this machine, containers and volumes of the engine. */
 import { readdir } from 'node:fs/promises';
 import { LABEL_ATTEMPT, LABEL_READER, LABEL_WORKER } from './container.ts';
 import type { Engine } from './engine.ts';
 
-export type Remains = {
-  /** Ids of attempts that have a folder or a container, and are not to be kept. */
+type Orphans = {
+  /** Ids of attempts that have a folder or a container and are not running. */
   attempts: string[];
-  /** Ids of containers in which an earlier process read a file of an image. */
+  /** Ids of containers in which an earlier process of this server read a file of an image. */
   readers: string[];
-  /** Names of volumes that were made for such an attempt, and that no container has any more. */
+  /** Names of volumes that were created for such attempts and that no container uses any more. */
   volumes: string[];
 };
 
-type Owner = {
-  /** Where the folders of attempts lie. */
+type Scope = {
+  /** Parent of the attempt folders. */
   dir: string;
-  /** Of all containers of this server. */
+  /** Label value of all containers of this server. */
   worker: string;
-  /** Of those in which this process reads. */
+  /** Label value of the containers in which this process reads files of images. */
   reader: string;
-  /** Ids of attempts that are under way. */
+  /** Ids of running attempts. */
   keep: ReadonlySet<string>;
 };
 
 /** @throws RunnerAway */
-export async function findRemains(
+export async function findOrphans(
   engine: Engine,
-  { dir, worker, reader, keep }: Owner,
-): Promise<Remains> {
+  { dir, worker, reader, keep }: Scope,
+): Promise<Orphans> {
   const label = [`${LABEL_WORKER}=${worker}`];
   const containers = await engine.call((docker) =>
     docker.listContainers({ all: true, filters: { label } }),
@@ -36,16 +36,16 @@ export async function findRemains(
     docker.listVolumes({ filters: { label, dangling: ['true'] } }),
   );
   const folders = (await readdir(dir)).filter((name) => !name.startsWith('.'));
-  const named = containers.flatMap(({ Labels }) => Labels[LABEL_ATTEMPT] ?? []);
+  const labelled = containers.flatMap(({ Labels }) => Labels[LABEL_ATTEMPT] ?? []);
   const readers = containers.filter(
     ({ Labels: { [LABEL_READER]: by } }) => by !== undefined && by !== reader,
   );
-  const isOver = (attempt: string | undefined) => attempt === undefined || !keep.has(attempt);
-  // The engine answers null for none.
-  const unused = (Volumes ?? []).filter(({ Labels }) => isOver(Labels[LABEL_ATTEMPT]));
+  const isOrphan = (attempt: string | undefined) => attempt === undefined || !keep.has(attempt);
+  // The engine returns null for an empty list.
+  const volumes = (Volumes ?? []).filter(({ Labels }) => isOrphan(Labels[LABEL_ATTEMPT]));
   return {
-    attempts: [...new Set([...folders, ...named])].filter(isOver),
+    attempts: [...new Set([...folders, ...labelled])].filter(isOrphan),
     readers: readers.map(({ Id }) => Id),
-    volumes: unused.map(({ Name }) => Name),
+    volumes: volumes.map(({ Name }) => Name),
   };
 }

@@ -1,37 +1,40 @@
-/** How a container stands with its engine, and how its attempt ended. */
+/** Reads the state of a container from its engine, and determines how an attempt ended. */
 import { text } from 'node:stream/consumers';
 import type { Outcome } from '../runner.ts';
 import { tellOutOfMemory } from '../supervisor/proc.ts';
+import type { AttemptRecord, StartRefusal, StopRequest } from './attempt-dir.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
-import type { AttemptRecord, Refused, Stop } from './place.ts';
 import type { RecordedExit } from './recorder.ts';
 
 export type ContainerState = {
-  /** Of the engine, which gives none twice. */
+  /** The engine never reuses an id. */
   id: string;
-  /** Name of the program that runs it. */
+  /** Name of the runtime. */
   runtime: string;
   status: 'created' | 'running' | 'ended';
-  /** On the engine's machine, while it runs. */
+  /** The init while it runs, as numbered on the engine's machine. */
   pid: number;
   exitCode: number;
   /**
-   * A process of it was killed because it was out of memory; the container itself may have ended with 0. With control
-   * groups of version 1 an engine says so of all containers of a server where these together had no memory left.
+   * A process of the container was killed for lack of memory; the container itself may have ended with 0. With version 1
+   * of control groups the engine reports this for all containers of a server that ran out of memory together.
    */
   outOfMemory: boolean;
-  /** How many processes were, where that was counted in the container. */
+  /** Number of such kills, where it was counted in the container. */
   oomKills?: number | undefined;
   startedAt: number;
   endedAt: number;
-  /** The exit code is surely that of the command. */
-  known?: boolean;
-  /** It was to be recorded, and nobody was there to hear how it ended. */
-  unheard?: boolean | undefined;
+  /** The exit code is certainly that of the command. */
+  isExitCodeCertain?: boolean;
+  /** The recorder was down for a while, and may have missed the end. */
+  mayMissEnd?: boolean | undefined;
 };
 
-/** Null: there is none. @throws RunnerAway */
-export async function stateOf(engine: Engine, container: string): Promise<ContainerState | null> {
+/** @returns null when the container does not exist @throws RunnerAway */
+export async function readContainerState(
+  engine: Engine,
+  container: string,
+): Promise<ContainerState | null> {
   try {
     const {
       Id: id,
@@ -56,60 +59,63 @@ export async function stateOf(engine: Engine, container: string): Promise<Contai
 
 /** 128 + SIGKILL. */
 const KILLED = 137;
-/** Of a container that the engine found dead, and of which it does not know more. */
-const UNKNOWN = [0, 255];
-/** Of a container that the engine ended when it was stopped or started: TERM, KILL. */
-const BY_ENGINE = [143, KILLED];
-const WITH_ENGINE = [...BY_ENGINE, 255];
+/** Exit codes that the engine reports for a container that it found dead, without knowing how it ended. */
+const UNKNOWN_EXIT = [0, 255];
+/** Exit codes of containers that the engine ended when it was stopped or started: SIGTERM, SIGKILL. */
+const ENDED_BY_ENGINE = [143, KILLED];
+const ENDED_WITH_ENGINE = [...ENDED_BY_ENGINE, 255];
 
 /**
- * Whether a container may have ended with its engine, and not by itself: by its exit code, which nobody asked for. An
- * engine that keeps containers running while it is restarted (`live-restore`) does not end them.
+ * Whether a container may have ended because its engine did, judged by its exit code. The caller has checked that nobody
+ * asked it to end. An engine with `live-restore` keeps containers running while it restarts.
  */
-export function mayBeLost(state: ContainerState): boolean {
-  return WITH_ENGINE.includes(state.exitCode) && !state.known && !state.outOfMemory;
+export function mayHaveDiedWithEngine(state: ContainerState): boolean {
+  const { exitCode, isExitCodeCertain, outOfMemory } = state;
+  return ENDED_WITH_ENGINE.includes(exitCode) && !isExitCodeCertain && !outOfMemory;
 }
 
 /**
- * Whether a container that ended at its gate did so by itself, and not with its engine.
- * @param startedNow the engine was there all the time since its start
+ * Whether a container that ended at the start barrier did so by itself, and not because its engine ended.
+ * @param isFirstStart the engine has not restarted since it started the container
  */
-export function endedByItself(exitCode: number, startedNow: boolean): boolean {
-  return !WITH_ENGINE.includes(exitCode) && (startedNow || !UNKNOWN.includes(exitCode));
+export function exitedOnItsOwn(exitCode: number, isFirstStart: boolean): boolean {
+  const isKnown = isFirstStart || !UNKNOWN_EXIT.includes(exitCode);
+  return isKnown && !ENDED_WITH_ENGINE.includes(exitCode);
 }
 
 /**
- * How a recorded container ended (`recorder.ts`). An engine that was killed just when a container ended says later that
- * this ended with 0 (Docker 20.10) or 255, when the engine was back: then it was as the parent of its command said. All
- * else the engine knows better, because what is said may be the job's own words.
- *
- * Neither of the two sees the end before it is there, so the first who saw it is right. When it was said does not count.
- * @param exit without a code: the parent was killed itself, and said nothing
- * @param seen the exit code that the running engine saw, where nobody listened (`seenExit`)
- * @returns null: nobody knows how it ended
+ * Combines the engine's state of an ended container with the recorded exit. An engine that was killed just when the
+ * container ended reports 0 (Docker 20.10) or 255, and then the recorded exit is used. Otherwise the engine is right: the
+ * job itself may have written the recorded one. Of the two end times the earlier is right: none precedes the end.
+ * @param exit without an exit code when the parent was killed and reported nothing
+ * @param seenByEngine the exit code in the engine's events (`readExitCodeFromEvents`), if the recorder may have missed the end
+ * @returns null when nobody knows how the container ended
  */
-export function withRecorded(
+export function mergeRecordedExit(
   state: ContainerState,
-  { exitCode: said, oomKills, unheard, goneAt = state.endedAt }: RecordedExit = {},
-  seen?: number,
+  { exitCode: recorded, oomKills, unheard, goneAt = state.endedAt }: RecordedExit = {},
+  seenByEngine?: number,
 ): ContainerState | null {
-  const isUnknown = UNKNOWN.includes(state.exitCode);
-  if (isUnknown && unheard && seen === undefined) return null;
-  const exitCode = isUnknown ? (said ?? seen ?? KILLED) : state.exitCode;
-  const known = seen === exitCode || (exitCode === said && !BY_ENGINE.includes(exitCode));
+  const isUnknown = UNKNOWN_EXIT.includes(state.exitCode);
+  if (isUnknown && unheard && seenByEngine === undefined) return null;
+  const exitCode = isUnknown ? (recorded ?? seenByEngine ?? KILLED) : state.exitCode;
+  const isExitCodeCertain =
+    seenByEngine === exitCode || (exitCode === recorded && !ENDED_BY_ENGINE.includes(exitCode));
   const outOfMemory = oomKills === undefined ? state.outOfMemory : oomKills > 0;
   const endedAt = Math.min(state.endedAt, goneAt);
-  return { ...state, exitCode, outOfMemory, oomKills, endedAt, known, unheard };
+  const mayMissEnd = unheard;
+  return { ...state, exitCode, outOfMemory, oomKills, endedAt, isExitCodeCertain, mayMissEnd };
 }
 
-/** A minute more than the clocks of the engine and of its containers differ. */
+/** Tolerates a difference of one minute between the clocks of the engine and of its containers. */
 const EVENTS_BEFORE_S = 60;
 
 /**
- * The exit code of a container that the engine has seen end since it was started itself; undefined: it has not, or has
- * forgotten. It remembers 256 events, in memory alone. @throws RunnerAway
+ * Reads the exit code of a container from the events that the engine has seen since its own start. It keeps 256 events, in
+ * memory only.
+ * @returns undefined when the engine has not seen the end, or has forgotten it @throws RunnerAway
  */
-export async function seenExit(
+export async function readExitCodeFromEvents(
   engine: Engine,
   { id, startedAt }: ContainerState,
 ): Promise<number | undefined> {
@@ -121,18 +127,18 @@ export async function seenExit(
   const events = await engine.call(async (docker) =>
     text(await docker.getEvents(options as object)),
   );
-  const codes = events
+  const exitCodes = events
     .split('\n')
     .filter((line) => line !== '')
     .map((line) => Number(JSON.parse(line).Actor.Attributes.exitCode));
-  return codes.at(-1);
+  return exitCodes.at(-1);
 }
 
 /**
- * Whether the engine was started again since the container was. It makes its own network anew at each start, unless it
- * has found containers running. @throws RunnerAway
+ * Whether the engine was restarted since the container started. An engine creates its default network anew at each start,
+ * unless it finds containers running. @throws RunnerAway
  */
-export async function restartedSince(
+export async function hasEngineRestartedSince(
   engine: Engine,
   { startedAt }: ContainerState,
 ): Promise<boolean> {
@@ -140,38 +146,41 @@ export async function restartedSince(
     const { Created } = await engine.call((docker) => docker.getNetwork('bridge').inspect());
     return Date.parse(Created) > startedAt;
   } catch (error) {
-    // It has none; who saw it go away knows better.
+    // An engine without a default network: the caller must have seen it go away itself.
     if (isStatus(error, 404)) return false;
     throw error;
   }
 }
 
-const UNHEARD =
-  'What the job printed last may be missing: the process that kept its log had ended before it.';
+const MISSING_LINES_NOTE =
+  'The last lines of the log may be missing: the process that records it ended before the job.';
 
-export type Ended = {
+type EndedAttempt = {
   record: AttemptRecord;
   state: ContainerState;
-  /** When its command began; null: it did not. */
+  /** When the command began; null: it did not. */
   openedAt: number | null;
-  stop: Stop | undefined;
-  refused: Refused | undefined;
+  stop: StopRequest | undefined;
+  refused: StartRefusal | undefined;
 };
 
-/** Of a container that has ended, or never could start. */
-export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Outcome {
+/** For a container that has ended, or can never start. */
+export function buildOutcome({ record, state, openedAt, stop, refused }: EndedAttempt): Outcome {
   if (refused) return { kind: 'unstartable', reason: refused.reason };
-  // Nobody opened the gate for an hour: its server was gone.
+  // The server was gone, and the container gave up after waiting at its start barrier for an hour.
   if (openedAt === null && !stop) return { kind: 'lost' };
   const startedAt = openedAt ?? state.startedAt;
-  const endedAt = Math.max(startedAt, record.remote ? onOurClock(startedAt, state) : state.endedAt);
-  const timedOut = stop?.why === 'timeout' || (!stop && overran(record, state, openedAt));
+  const endedAt = Math.max(
+    startedAt,
+    record.remote ? toServerClock(startedAt, state) : state.endedAt,
+  );
+  const timedOut = stop?.why === 'timeout' || (!stop && exceededTimeout(record, state, openedAt));
   const outOfMemory = state.outOfMemory || undefined;
-  const killed = outOfMemory && tellOutOfMemory(state.oomKills ?? 1, record.memoryBytes);
-  const note = stop?.note ?? killed ?? (state.unheard ? UNHEARD : undefined);
+  const memoryNote = outOfMemory && tellOutOfMemory(state.oomKills ?? 1, record.memoryBytes);
+  const note = stop?.note ?? memoryNote ?? (state.mayMissEnd ? MISSING_LINES_NOTE : undefined);
   return {
     kind: 'exited',
-    // What was ended for what it keeps has failed, even if it ended by itself at the same moment.
+    // A job that exceeded its disk limit has failed, even if it exited with 0 at the same moment.
     exitCode: stop?.why === 'disk' ? state.exitCode || KILLED : state.exitCode,
     timedOut,
     startedAt: new Date(startedAt),
@@ -181,35 +190,35 @@ export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Ou
   };
 }
 
-/** Of a container that began with its job: the clock of the engine's machine may differ from ours. */
-function onOurClock(startedAt: number, state: ContainerState): number {
+/** The end of a remote container, whose engine's clock may differ from ours. Its job starts together with the container. */
+function toServerClock(startedAt: number, state: ContainerState): number {
   return startedAt + state.endedAt - state.startedAt;
 }
 
-/** A server that is there tells a job sooner, and the watchdog later. */
+/** More than a running server takes to act on a timeout, and less than the watchdog waits. */
 const OVERRUN_MS = 1_000;
 
 /**
- * Whether it ran beyond its timeout without being told to end: no server was there. Its watchdog has ended it, or
- * it ended by itself before that.
+ * Whether the job ran beyond its timeout without a stop request, because no server was running. Its watchdog has ended it,
+ * or it ended by itself before that.
  */
-export function overran(
+export function exceededTimeout(
   { timeoutMs, remote }: AttemptRecord,
   state: ContainerState,
   openedAt: number | null,
 ): boolean {
   if (openedAt === null) return false;
-  const endedAt = remote ? onOurClock(openedAt, state) : state.endedAt;
+  const endedAt = remote ? toServerClock(openedAt, state) : state.endedAt;
   return endedAt - openedAt >= timeoutMs + OVERRUN_MS;
 }
 
-/** Why the engine refused to start a container, for the job's user; null when it is no affair of the job. */
-export function whyNotStarted(error: unknown): string | null {
+/** @returns why the engine refused to start a container, for the job's user; null when the job is not the cause */
+export function explainStartFailure(error: unknown): string | null {
   if (!(error instanceof EngineError)) return null;
   if (/could not select device driver/.test(error.message))
-    return 'The container engine of this server cannot give GPUs to containers: it has no driver for them';
-  // It was removed by others, or is half made.
+    return 'The container engine of this server cannot give GPUs to containers: it has no device driver for them';
+  // The container was removed by someone else, or is incomplete.
   if (/No such container/i.test(error.message)) return null;
-  // A bad request is the image's fault: it has no /bin/sh, or one for other processors.
+  // The image causes 400 and 404: it has no /bin/sh, or one for another processor architecture.
   return [400, 404].includes(error.status) ? `The image cannot be run: ${error.message}` : null;
 }

@@ -1,21 +1,21 @@
 /**
- * Pulling one image: the engine's report of what it does, told as a share of the whole, and its faults told apart.
+ * Pulls one image, reports progress as a fraction, and classifies failures.
  *
- * A registry that is away or breaks off is asked again, with growing pauses; the engine keeps the layers that it has.
- * One that has no such image, or refuses it, is believed at once.
+ * A registry that is unavailable or breaks off is retried with exponential backoff; the engine keeps the layers that it
+ * already has. A registry that answers that the image does not exist or is not accessible is not retried.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Reference, written } from '../../base/image-reference.ts';
+import { formatImageReference, type ImageReference } from '../../base/image-reference.ts';
 import { RunnerAway, Unstartable } from '../runner.ts';
 import type { RegistryAuth } from './credentials.ts';
 import { type Engine, EngineError } from './engine.ts';
 
 export type PullTimes = {
-  /** Without a word from the engine. Layers of many GB are verified and unpacked in steps that it tells of. */
+  /** Longest silence of the engine. It reports each step, also while it verifies and unpacks layers of many GB. */
   silenceMs: number;
-  /** For all tries together. */
+  /** Limit for all tries together. */
   totalMs: number;
-  /** Before the second try; doubled for each that follows. */
+  /** Pause before the second try; doubled for each further try. */
   pauseMs: number;
   tries: number;
 };
@@ -26,48 +26,53 @@ export const PULL_TIMES: PullTimes = {
   tries: 6,
 };
 
-export type PullOptions = {
+type PullOptions = {
   auth: () => Promise<RegistryAuth | undefined>;
-  /** Hears the share of the work that is done, which only grows, at each event of the engine. */
-  onShare: (share: number) => void;
-  /** Hears of each try that failed, in the words of the engine: for the server's log, they may hold what a registry said. */
-  onFault: (message: string) => void;
+  /** Called at each event of the engine with the fraction that is done, which never decreases. */
+  onProgress: (fraction: number) => void;
+  /** Called for each failed try with the engine's message. It may quote the registry, so it is for the server's log only. */
+  onFailure: (message: string) => void;
   signal: AbortSignal;
   times: PullTimes;
 };
 
-/** @throws Unstartable with a reason in plain words; `signal`'s reason; ENOSPC when the engine's disk is full */
+/**
+ * @throws Unstartable with a reason for the job's user; `signal`'s reason; an error with code ENOSPC when the engine's disk
+ *   is full
+ */
 export async function pullImage(
   engine: Engine,
-  image: Reference,
-  { auth, onShare, onFault, signal, times }: PullOptions,
+  image: ImageReference,
+  { auth, onProgress, onFailure, signal, times }: PullOptions,
 ): Promise<void> {
-  const end = Date.now() + times.totalMs;
-  const layers = new Layers();
-  for (let tried = 1; ; tried++) {
-    const fault = await pullOnce(engine, image, {
+  const deadline = Date.now() + times.totalMs;
+  const progress = new PullProgress();
+  for (let attempt = 1; ; attempt++) {
+    const failure = await tryPull(engine, image, {
       auth: await auth(),
-      heard: (event) => onShare(layers.heard(event)),
+      onEvent: (event) => onProgress(progress.update(event)),
       signal,
-      silenceMs: Math.max(1, Math.min(times.silenceMs, end - Date.now())),
+      silenceMs: Math.max(1, Math.min(times.silenceMs, deadline - Date.now())),
     });
     signal.throwIfAborted();
-    if (!fault) return;
-    onFault(fault.message);
-    const pause = times.pauseMs * 2 ** (tried - 1);
-    const isLast = tried >= times.tries || Date.now() + pause > end;
-    if (fault.isFinal || isLast)
-      throw fault.isDiskFull
-        ? Object.assign(new Error(fault.message), { code: 'ENOSPC' })
-        : new Unstartable(`The image "${written(image)}" cannot be pulled: ${fault.why}`);
+    if (!failure) return;
+    onFailure(failure.message);
+    const pause = times.pauseMs * 2 ** (attempt - 1);
+    const isLast = attempt >= times.tries || Date.now() + pause > deadline;
+    if (failure.isFinal || isLast)
+      throw failure.isDiskFull
+        ? Object.assign(new Error(failure.message), { code: 'ENOSPC' })
+        : new Unstartable(
+            `The image "${formatImageReference(image)}" cannot be pulled: ${failure.why}`,
+          );
     await delay(pause, undefined, { signal });
   }
 }
 
-/** `why` is for the job's user: it holds nothing of what the registry said. */
-type Fault = { message: string; why: string; isFinal: boolean; isDiskFull?: boolean };
+/** `message` is the engine's. `why` is for the job's user, and quotes nothing that the registry said. */
+type PullFailure = { message: string; why: string; isFinal: boolean; isDiskFull?: boolean };
 
-type Event = {
+type PullEvent = {
   id?: string;
   status?: string;
   error?: string;
@@ -76,40 +81,40 @@ type Event = {
 
 type TryOptions = {
   auth: RegistryAuth | undefined;
-  heard: (event: Event) => void;
+  onEvent: (event: PullEvent) => void;
   signal: AbortSignal;
   silenceMs: number;
 };
 
-/** The engine ends a pull whose client has gone. @returns null when the image is there */
-async function pullOnce(
+/** When the request is aborted, the engine ends the pull. @returns null on success */
+async function tryPull(
   engine: Engine,
-  image: Reference,
-  { auth, heard, signal, silenceMs }: TryOptions,
-): Promise<Fault | null> {
-  const silent = new AbortController();
-  const timer = setTimeout(() => silent.abort(), silenceMs);
-  const abortSignal = AbortSignal.any([signal, silent.signal]);
+  image: ImageReference,
+  { auth, onEvent, signal, silenceMs }: TryOptions,
+): Promise<PullFailure | null> {
+  const silence = new AbortController();
+  const timer = setTimeout(() => silence.abort(), silenceMs);
+  const abortSignal = AbortSignal.any([signal, silence.signal]);
   try {
     const stream = await engine.stream((docker) =>
       docker.createImage((auth ?? {}) as object, {
         fromImage: `${image.registry}/${image.repository}`,
-        // With neither the engine pulls every tag that there is.
+        // Without a tag or digest the engine would pull every tag of the repository.
         tag: image.digest ?? image.tag,
         abortSignal,
       }),
     );
-    for await (const event of eventsOf(stream)) {
+    for await (const event of readEvents(stream)) {
       timer.refresh();
-      if (event.error !== undefined) return faultOf(event.error);
-      heard(event);
+      if (event.error !== undefined) return classifyFailure(event.error);
+      onEvent(event);
     }
     return null;
   } catch (error) {
     signal.throwIfAborted();
-    if (silent.signal.aborted) return faultOf(`no word for ${silenceMs / 1000} s`);
-    if (error instanceof EngineError) return faultOf(error.message, error.status);
-    // The engine is away or at fault, which is no affair of the image.
+    if (silence.signal.aborted) return classifyFailure(`no word for ${silenceMs / 1000} s`);
+    if (error instanceof EngineError) return classifyFailure(error.message, error.status);
+    // The engine itself is unavailable, which says nothing about the image.
     const { code, message } = error as NodeJS.ErrnoException;
     throw code === undefined ? error : new RunnerAway(`the engine broke off a pull: ${message}`);
   } finally {
@@ -117,7 +122,8 @@ async function pullOnce(
   }
 }
 
-async function* eventsOf(stream: NodeJS.ReadableStream): AsyncIterable<Event> {
+/** The engine sends one JSON object per line. */
+async function* readEvents(stream: NodeJS.ReadableStream): AsyncIterable<PullEvent> {
   let rest = '';
   stream.setEncoding('utf8');
   for await (const chunk of stream) {
@@ -128,103 +134,111 @@ async function* eventsOf(stream: NodeJS.ReadableStream): AsyncIterable<Event> {
   if (rest.trim()) yield JSON.parse(rest);
 }
 
-/** What the engine's messages say, of 20.10 and newer; the first that fits. */
-const FAULTS: readonly { said: RegExp; why: string; isFinal: boolean }[] = [
+/** Error messages of Docker 20.10 and newer; the first match wins. */
+const FAILURES: readonly { pattern: RegExp; why: string; isFinal: boolean }[] = [
   {
-    said: /toomanyrequests|too many requests|rate limit/i,
-    why: 'its registry takes no more requests of this server for now',
+    pattern: /toomanyrequests|too many requests|rate limit/i,
+    why: 'the registry accepts no more requests from this server for now (rate limit)',
     isFinal: false,
   },
   {
-    said: /no matching manifest/i,
-    why: 'there is none for the kind of processor that this server has',
+    pattern: /no matching manifest/i,
+    why: 'it has no variant for the processor architecture of this server',
     isFinal: true,
   },
   {
-    said: /denied|unauthorized|authentication required|no basic auth|forbidden/i,
-    why: 'its registry has no such image, or does not give it to this server',
+    pattern: /denied|unauthorized|authentication required|no basic auth|forbidden/i,
+    why: 'the registry has no such image, or this server may not read it',
     isFinal: true,
   },
   {
-    said: /manifest unknown|name unknown|not found: manifest|manifest for .* not found|repository .* not found/i,
-    why: 'its registry has no such image',
+    pattern:
+      /manifest unknown|name unknown|not found: manifest|manifest for .* not found|repository .* not found/i,
+    why: 'the registry has no such image',
     isFinal: true,
   },
   {
-    said: /x509|certificate|HTTP response to HTTPS client/i,
-    why: 'the engine does not trust its registry (TLS)',
+    pattern: /x509|certificate|HTTP response to HTTPS client/i,
+    why: 'the container engine cannot make a trusted TLS connection to the registry',
     isFinal: true,
   },
   {
-    said: /unsupported|not supported|invalid reference|media ?type|not implemented/i,
-    why: 'the engine of this server cannot use it',
+    pattern: /unsupported|not supported|invalid reference|media ?type|not implemented/i,
+    why: 'the container engine of this server does not support it',
     isFinal: true,
   },
   {
-    // Said by a nameserver; one that does not answer is another message.
-    said: /no such host/i,
-    why: 'there is no registry of that name',
+    // The answer of a nameserver; one that does not answer causes another message.
+    pattern: /no such host/i,
+    why: 'there is no registry with that host name',
     isFinal: true,
   },
-  { said: /timeout|deadline|no word for/i, why: 'its registry does not answer', isFinal: false },
+  { pattern: /timeout|deadline|no word for/i, why: 'the registry does not answer', isFinal: false },
 ];
 
-function faultOf(message: string, statusCode?: number): Fault {
+function classifyFailure(message: string, statusCode?: number): PullFailure {
   if (/no space left/i.test(message)) return { message, why: '', isFinal: true, isDiskFull: true };
-  const known = FAULTS.find(({ said }) => said.test(message));
+  const known = FAILURES.find(({ pattern }) => pattern.test(message));
   if (known) return { message, ...known };
-  if (statusCode === 404) return { message, why: 'its registry has no such image', isFinal: true };
-  return { message, why: 'its registry cannot be reached, or breaks off', isFinal: false };
+  if (statusCode === 404) return { message, why: 'the registry has no such image', isFinal: true };
+  return {
+    message,
+    why: 'the registry cannot be reached, or breaks off the transfer',
+    isFinal: false,
+  };
 }
 
-/** Of the work on a layer: the rest is unpacking it. */
-const DOWNLOAD_PART = 0.7;
+/** Fraction of the work on a layer that is its download; the rest is unpacking. */
+const DOWNLOAD_FRACTION = 0.7;
 
-/** The share of a pull that is done, by the bytes of its layers. Those not begun count as the average of the others. */
-class Layers {
-  #layers = new Map<string, { total: number; share: number }>();
-  #told = 0;
+/** Progress by the bytes of the layers. A layer of unknown size counts with the average of the known sizes. */
+class PullProgress {
+  #layers = new Map<string, { total: number; fraction: number }>();
+  #reported = 0;
 
-  heard({ id = '', status = '', progressDetail = {} }: Event): number {
+  /** @returns the fraction that is done */
+  update({ id = '', status = '', progressDetail = {} }: PullEvent): number {
     const { current = 0, total = 0 } = progressDetail;
-    const layer = this.#layers.get(id) ?? { total: 0, share: 0 };
-    const part = total > 0 ? Math.min(1, current / total) : 0;
+    const layer = this.#layers.get(id) ?? { total: 0, fraction: 0 };
+    const step = total > 0 ? Math.min(1, current / total) : 0;
     switch (status) {
       case 'Pulling fs layer':
       case 'Waiting':
         break;
       case 'Downloading':
-        layer.share = Math.max(layer.share, part * DOWNLOAD_PART);
+        layer.fraction = Math.max(layer.fraction, step * DOWNLOAD_FRACTION);
         layer.total = Math.max(layer.total, total);
         break;
       case 'Verifying Checksum':
       case 'Download complete':
-        layer.share = Math.max(layer.share, DOWNLOAD_PART);
+        layer.fraction = Math.max(layer.fraction, DOWNLOAD_FRACTION);
         break;
       case 'Extracting':
-        layer.share = Math.max(layer.share, DOWNLOAD_PART + part * (1 - DOWNLOAD_PART));
+        layer.fraction = Math.max(
+          layer.fraction,
+          DOWNLOAD_FRACTION + step * (1 - DOWNLOAD_FRACTION),
+        );
         layer.total = Math.max(layer.total, total);
         break;
       case 'Pull complete':
       case 'Already exists':
-        layer.share = 1;
+        layer.fraction = 1;
         break;
       default:
-        // Of the image as a whole, such as its digest.
-        return this.#told;
+        // An event about the whole image, such as its digest.
+        return this.#reported;
     }
     this.#layers.set(id, layer);
-    this.#told = Math.max(this.#told, this.#share());
-    return this.#told;
+    this.#reported = Math.max(this.#reported, this.#fraction());
+    return this.#reported;
   }
 
-  #share(): number {
+  #fraction(): number {
     const all = [...this.#layers.values()];
     const known = all.filter(({ total }) => total > 0);
-    // Layers that are there already are nothing to wait for.
     const average = known.reduce((sum, { total }) => sum + total, 0) / (known.length || 1) || 1;
     const size = (total: number) => total || average;
     const whole = all.reduce((sum, { total }) => sum + size(total), 0);
-    return all.reduce((sum, { total, share }) => sum + size(total) * share, 0) / whole;
+    return all.reduce((sum, { total, fraction }) => sum + size(total) * fraction, 0) / whole;
   }
 }

@@ -1,28 +1,27 @@
 /**
- * The recorder: one small process per container that outlives the server, and the engine. It keeps what the command prints,
- * each line with its time, and how the command ended.
+ * The recorder: a small process per container that outlives the server and the engine. It stores the command's output with
+ * a time for each line, and how the command ended.
  *
- * An engine keeps a log too, and loses lines when it is killed: those that it had read and not yet written, and all that a
- * container printed that ended before the engine was back. It also loses the exit code of a container that ended in the
- * moment before. So where a container runs on the kernel of this machine, its command prints into FIFOs of the attempt
- * (`gate.ts`), which are read here.
+ * An engine that is killed loses log lines: those that it had read and not written yet, and all output of a container that
+ * ended before the engine was back. It also loses the exit code of a container that ended just before. So where containers
+ * share the kernel of this machine, the command prints into FIFOs (`start-barrier.ts`), which the recorder reads.
  *
- *   node recorder.ts <folder of attempts> < the order to start
+ *   node recorder.ts <folder of attempts> < start order
  *
- * It may have been started before there was an attempt (`../process/shims.ts`), and ends when its input does without one.
- * It ends when no process of the container has the FIFOs open any more, or soon after SIGTERM, by which the server tells it
- * that the container has ended. Where it was killed, another goes on: what the command prints waits in the FIFOs.
+ * It may be started before there is an attempt (`../process/shims.ts`), and exits when its input ends without an order. It
+ * ends when no process of the container has the FIFOs open any more, or soon after SIGTERM, which the server sends when the
+ * container has ended. When it is killed, another recorder continues: unread output stays in the FIFOs.
  *
- * The files, in `record/` of the attempt's folder; one that others wait for appears whole:
- *   claim    who records; removed by the server when that one is dead
- *   log      as the shim of a process keeps it (`../supervisor/lines.ts`)
- *   begun    that the command has the FIFOs
- *   init     by the server: which process is the first of the container, whose end is the container's
- *   exit     how the command ended, as its parent in the container says, and when the container had ended, which the job
- *            has no say in
- *   trouble  why the log cannot be kept any more
- *   reserve  bytes that are given up when the disk is full, so that the files above can be written
- *   done     that nothing more comes, after the last byte of the log is on the disk
+ * It works with these files in `record/` of the attempt's folder. Files that other processes wait for appear complete:
+ *   claim    which process records; removed by the server when that process is dead
+ *   log      in the format of a process attempt's log (`../supervisor/lines.ts`)
+ *   begun    exists when the command has opened the FIFOs
+ *   init     written by the server: the first process of the container, which ends together with it
+ *   exit     how the command ended, as reported by its parent in the container, and when the container ended, which the job
+ *            cannot falsify
+ *   trouble  why the log cannot be written any more
+ *   reserve  bytes that are freed when the disk is full, so that the files above can be written
+ *   done     nothing follows; written after the log has been synced to the disk
  */
 import { execFileSync } from 'node:child_process';
 import {
@@ -44,32 +43,34 @@ import { claim, DISK_FULL_EXIT, syncLog, writeWhole } from '../supervisor/claim.
 import { isAlive, readClaim, readWhole } from '../supervisor/folder.ts';
 import { follow, openLog } from '../supervisor/lines.ts';
 import { closeInherited } from '../supervisor/proc.ts';
-import type { AttemptRecord } from './place.ts';
-import { FIFOS, gateFolder, opening } from './start-barrier.ts';
+import type { AttemptRecord } from './attempt-dir.ts';
+import { barrierDir, FIFOS, readOpening } from './start-barrier.ts';
 
+/** The file `exit`. */
 export type RecordedExit = {
-  /** What was said last, by the parent of the command or by anything of the job; undefined: nothing. */
+  /** The last report of the command's parent, or of any process of the job; undefined: there was none. */
   exitCode?: number;
-  /** With it: how many processes the kernel killed for want of memory; undefined: that cannot be known in the container. */
+  /** Reported with it: processes killed by the kernel for lack of memory; undefined: unknown in this container. */
   oomKills?: number | undefined;
-  /** Nobody listened all the time, and no end was heard: it was said in between, and may be lost with what was printed. */
+  /** No report was received, and there was a time without a recorder, in which reports and output may have been lost. */
   unheard?: true | undefined;
-  /** When the first process of the container was seen to be gone; undefined: it was not. */
+  /** When the first process of the container was found to have ended; undefined: it was not. */
   goneAt?: number;
 };
-export type Trouble = { reason: string };
+/** The file `trouble`. */
+export type RecorderFailure = { reason: string };
 
-/** Where its files lie in the folder of an attempt. */
-export const RECORD = 'record';
-/** What holds the FIFOs open after the end of the container is not waited for longer than this. */
-const DRAIN_MS = 2_000;
-/** What is longer is nothing that the parent of a command says. */
-const MAX_SAID = 32;
-/** How long it is not listened after each piece, of 64 KiB at most: a job may write there without end. */
-const DEAF_MS = 100;
-const MAX_CODE = 255;
-/** How often the first process of the container is looked for at most, when all else says that it has ended. */
-const GONE_MS = 500;
+/** Name of the recorder's folder in the folder of an attempt. */
+export const RECORD_DIR = 'record';
+/** Longest wait for processes that keep the FIFOs open after the end of the container. */
+const DRAIN_TIMEOUT_MS = 2_000;
+/** The command's parent writes no longer lines than this. */
+const MAX_REPORT_LENGTH = 32;
+/** Pause after each chunk (64 KiB at most) of reports, because a job may write there without end. */
+const REPORT_PAUSE_MS = 100;
+const MAX_EXIT_CODE = 255;
+/** Longest interval between checks whether the first process of the container has ended. */
+const MAX_INIT_POLL_MS = 500;
 
 if (import.meta.main) {
   closeInherited();
@@ -80,87 +81,91 @@ if (import.meta.main) {
   }
 }
 
-async function record(place: string): Promise<void> {
-  let over = () => {};
-  let isOver = false;
-  let isDrained = false;
+async function record(attemptDir: string): Promise<void> {
+  let stopRecording = () => {};
+  let isStopRequested = false;
+  let hasDrainTimedOut = false;
   process.on('SIGTERM', () => {
-    isOver = true;
-    over();
+    isStopRequested = true;
+    stopRecording();
   });
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
-  const at = (name: string) => join(place, RECORD, name);
+  const fileOf = (name: string) => join(attemptDir, RECORD_DIR, name);
   try {
-    if (!claim(at('claim'))) return;
+    if (!claim(fileOf('claim'))) return;
     const { owner, log: limits }: AttemptRecord = JSON.parse(
-      readFileSync(join(place, 'attempt.json'), 'utf8'),
+      readFileSync(join(attemptDir, 'attempt.json'), 'utf8'),
     );
-    const fifos = FIFOS.map((name) => join(gateFolder(place), name));
-    makeFifos(fifos, owner);
-    const log = openLog(at('log'), limits, (error) => report(at, error));
+    const fifos = FIFOS.map((name) => join(barrierDir(attemptDir), name));
+    createFifos(fifos, owner);
+    const log = openLog(fileOf('log'), limits, (error) => reportFailure(fileOf, error));
     const [out = '', err = '', end = ''] = fifos;
     const outputs = [follow(out, 'o', log), follow(err, 'e', log)];
-    /** Ours, so that a FIFO is not at its end before the command has it. */
+    /** Held open by the recorder, so that a FIFO does not end before the command has opened it. */
     let writers = outputs.map(({ writer }) => writer);
-    const letGo = () => {
+    const closeWriters = () => {
       for (const writer of writers) closeSync(writer);
       writers = [];
     };
-    let hasBegun = existsSync(at('begun'));
-    let exit = (await readWhole<RecordedExit>(at('exit'))) ?? {};
-    const said = listen(end, (line) => {
-      const [, code, killed] = (/^exit (\d{1,3})(?: (\d+))?$/.exec(line) ?? []).map(numberOf);
+    let hasBegun = existsSync(fileOf('begun'));
+    let exit = (await readWhole<RecordedExit>(fileOf('exit'))) ?? {};
+    const reports = receiveReports(end, (line) => {
+      const [, exitCode, oomKills] = (/^exit (\d{1,3})(?: (\d+))?$/.exec(line) ?? []).map(toNumber);
       if (line === 'begun' && !hasBegun) {
         hasBegun = true;
-        writeWhole(at('begun'), {});
-        letGo();
-      } else if (code !== undefined && code <= MAX_CODE) {
-        // For a recorder that comes after this one. What a job says is not written each time.
+        writeWhole(fileOf('begun'), {});
+        closeWriters();
+      } else if (exitCode !== undefined && exitCode <= MAX_EXIT_CODE) {
+        // Stored for a recorder that may replace this one. Only the first report, because a job may send many.
         const isFirst = exit.exitCode === undefined;
-        exit = { exitCode: code, oomKills: killed };
-        if (isFirst) writeWhole(at('exit'), exit);
+        exit = { exitCode, oomKills };
+        if (isFirst) writeWhole(fileOf('exit'), exit);
       }
     });
-    // What is said while nobody has the FIFO open is lost.
-    const mayHaveMissed = (await opening(place)) !== null;
-    over = () => {
-      letGo();
+    // The barrier opened before this recorder started: reports written while nobody had the FIFO open are lost.
+    const mayHaveMissedReports = (await readOpening(attemptDir)) !== null;
+    stopRecording = () => {
+      closeWriters();
       setTimeout(() => {
-        isDrained = true;
+        hasDrainTimedOut = true;
         for (const { source } of outputs) source.destroy();
-      }, DRAIN_MS);
+      }, DRAIN_TIMEOUT_MS);
     };
-    if (isOver) over();
-    else if (hasBegun) letGo();
-    // The server waits for this line; nobody reads it when the server was killed meanwhile.
+    if (isStopRequested) stopRecording();
+    else if (hasBegun) closeWriters();
+    // The server waits for this line. If the server was killed meanwhile, writing it fails.
     process.stdout.on('error', () => {});
     process.stdout.write('started\n');
     await Promise.all(outputs.map(({ closed }) => closed));
-    // A job can make its own processes close the FIFOs, and goes on.
-    const goneAt = await gone(at('init'), () => isDrained);
-    await said.end();
-    const unheard = (mayHaveMissed && exit.exitCode === undefined) || undefined;
-    await finish(at, place, { ...exit, unheard, ...(goneAt !== undefined && { goneAt }) });
+    // A job may close the FIFOs in its own processes and continue, so the end of the container is awaited too.
+    const goneAt = await waitForInitEnd(fileOf('init'), () => hasDrainTimedOut);
+    await reports.end();
+    const unheard = (mayHaveMissedReports && exit.exitCode === undefined) || undefined;
+    await storeExit(fileOf, attemptDir, {
+      ...exit,
+      unheard,
+      ...(goneAt !== undefined && { goneAt }),
+    });
   } catch (error) {
     process.exit((error as NodeJS.ErrnoException).code === 'ENOSPC' ? DISK_FULL_EXIT : 1);
   }
   process.exit(0);
 }
 
-function numberOf(text: string | undefined): number | undefined {
+function toNumber(text: string | undefined): number | undefined {
   return text === undefined ? undefined : Number(text);
 }
 
 /**
- * Those that are there already may hold something. The job's user opens them. The last one is there when all are, and are
- * that user's.
+ * Existing FIFOs are kept, because they may hold output. The job's user opens them. Each is created under another name and
+ * renamed in order, so when the last one exists, all exist and belong to that user.
  */
-function makeFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owner']): void {
+function createFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owner']): void {
   const missing = fifos.filter((fifo) => !existsSync(fifo));
   if (missing.length === 0) return;
-  const made = missing.map((fifo) => `${fifo}.new`);
-  for (const path of made) rmSync(path, { force: true });
-  execFileSync('mkfifo', ['-m', '600', ...made]);
+  const created = missing.map((fifo) => `${fifo}.new`);
+  for (const path of created) rmSync(path, { force: true });
+  execFileSync('mkfifo', ['-m', '600', ...created]);
   for (const fifo of missing) {
     if (process.getuid?.() === 0) chownSync(`${fifo}.new`, uid, gid);
     renameSync(`${fifo}.new`, fifo);
@@ -168,76 +173,80 @@ function makeFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owner'
 }
 
 /**
- * Waits for the end of the container. @returns when it was seen, soon after it; undefined: not, because nobody has said
- * which process is its first, or because that lives on while the engine says otherwise
+ * Waits for the end of the container's first process.
+ * @returns when the end was found, soon after it; undefined when the server has not stored the process, or it still lives
+ *   although the engine reports the end
  */
-async function gone(file: string, isLate: () => boolean): Promise<number | undefined> {
+async function waitForInitEnd(
+  file: string,
+  hasTimedOut: () => boolean,
+): Promise<number | undefined> {
   const init = await readClaim(file);
   if (!init) return undefined;
-  for (let ms = 2; isAlive(init); ms = Math.min(2 * ms, GONE_MS)) {
-    if (isLate()) return undefined;
+  for (let ms = 2; isAlive(init); ms = Math.min(2 * ms, MAX_INIT_POLL_MS)) {
+    if (hasTimedOut()) return undefined;
     await delay(ms);
   }
   return Date.now();
 }
 
 /**
- * Hears what the parent of the command says, in whole lines, until told to end; all that was said is heard then. The job
- * can write there too, and then waits for us, who listen now and then.
+ * Receives the reports of the command's parent, one per line, until `end`, which first reads all that were written. The job
+ * can write into the FIFO too; it then blocks, because the recorder reads only now and then.
  */
-function listen(fifo: string, hear: (line: string) => void): { end(): Promise<void> } {
+function receiveReports(fifo: string, onReport: (line: string) => void): { end(): Promise<void> } {
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const writer = openSync(fifo, constants.O_WRONLY);
   const source = new Socket({ fd: reader, readable: true, writable: false });
-  let begun = '';
-  let deaf: NodeJS.Timeout | undefined;
+  let partialLine = '';
+  let pause: NodeJS.Timeout | undefined;
   let isEnding = false;
-  source.setEncoding('latin1').on('data', (said: string) => {
+  source.setEncoding('latin1').on('data', (chunk: string) => {
     if (!isEnding) {
       source.pause();
-      deaf = setTimeout(() => source.resume(), DEAF_MS);
+      pause = setTimeout(() => source.resume(), REPORT_PAUSE_MS);
     }
-    const lines = (begun + said).split('\n');
-    begun = lines.pop()?.slice(0, MAX_SAID) ?? '';
-    for (const line of lines) hear(line);
+    const lines = (partialLine + chunk).split('\n');
+    partialLine = lines.pop()?.slice(0, MAX_REPORT_LENGTH) ?? '';
+    for (const line of lines) onReport(line);
   });
   const closed = new Promise((resolve) => source.once('close', resolve));
   return {
     async end() {
       isEnding = true;
-      clearTimeout(deaf);
+      clearTimeout(pause);
       source.resume();
       closeSync(writer);
-      await Promise.race([closed, delay(DRAIN_MS)]);
+      await Promise.race([closed, delay(DRAIN_TIMEOUT_MS)]);
     },
   };
 }
 
-/** The server ends the job for it. */
-function report(at: (name: string) => string, error: Error): void {
-  rmSync(at('reserve'), { force: true });
-  const full = ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
-  const why = full
+/** The server ends the job because of the file. */
+function reportFailure(fileOf: (name: string) => string, error: Error): void {
+  rmSync(fileOf('reserve'), { force: true });
+  const isDiskFull = ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
+  const why = isDiskFull
     ? 'the disk of the server is full'
     : `its log cannot be written (${error.message})`;
-  const trouble: Trouble = { reason: `The job was ended: ${why}.` };
-  writeWhole(at('trouble'), trouble);
+  const failure: RecorderFailure = { reason: `The job was ended: ${why}.` };
+  writeWhole(fileOf('trouble'), failure);
 }
 
-/** On a full disk it is tried again every second. Nothing is written when the folder was removed: then nobody asks. */
-async function finish(
-  at: (name: string) => string,
-  place: string,
+/** Retries every second while the disk is full. Stops when the attempt's folder was removed: nobody needs the result then. */
+async function storeExit(
+  fileOf: (name: string) => string,
+  attemptDir: string,
   exit: RecordedExit,
 ): Promise<void> {
   for (;;) {
     try {
-      syncLog(at('log'));
-      writeWhole(at('exit'), exit, join(place, RECORD));
-      return writeWhole(at('done'), {}, join(place, RECORD));
+      syncLog(fileOf('log'));
+      writeWhole(fileOf('exit'), exit, join(attemptDir, RECORD_DIR));
+      return writeWhole(fileOf('done'), {}, join(attemptDir, RECORD_DIR));
     } catch {
-      if (!existsSync(place)) return;
-      rmSync(at('reserve'), { force: true });
+      if (!existsSync(attemptDir)) return;
+      rmSync(fileOf('reserve'), { force: true });
     }
     await delay(1_000);
   }

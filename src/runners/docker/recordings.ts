@@ -1,173 +1,192 @@
-/** What recorders keep of containers (`recorder.ts`), as the server sees it: starting them, reading what they wrote, ending them. */
+/** The server's side of recorders (`recorder.ts`): starts and ends them, and reads the files that they write. */
 import { randomBytes } from 'node:crypto';
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir, open, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { openShims } from '../process/shims.ts';
+import { openShims, type Shims } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
 import { type Claim, DISK_FULL_EXIT, writeWhole } from '../supervisor/claim.ts';
 import { changesOf, isAlive, readClaim, readWhole } from '../supervisor/folder.ts';
 import { parseLog } from '../supervisor/lines.ts';
 import { identityOf, signalOne } from '../supervisor/proc.ts';
-import { sharesKernel } from './facts.ts';
+import { sharesKernel } from './engine-facts.ts';
 import type { ContainerState } from './outcome.ts';
-import { RECORD, type RecordedExit, type Trouble } from './recorder.ts';
-import { gateFolder, LAST_FIFO } from './start-barrier.ts';
+import { RECORD_DIR, type RecordedExit, type RecorderFailure } from './recorder.ts';
+import { barrierDir, LAST_FIFO } from './start-barrier.ts';
 
 const RECORDER = join(import.meta.dirname, 'recorder.ts');
-/** Given up when the disk is full: room for the records of how it ended. */
+/** Size of the file that is deleted when the disk is full, to make room for the small files of a recorder. */
 const RESERVE_BYTES = 64 * 1024;
-/** Of the log at once: lines are held as objects meanwhile, some ten times their size. */
+/** Part of the log that is read at a time: as objects its lines take some ten times their size. */
 const READ_BYTES = 256 * 1024;
-/** A command begins some milliseconds after its gate was opened. */
-const BEGUN_MS = 2_000;
-/** For a recorder to die. */
-const END_MS = 10_000;
+/** A command begins some milliseconds after its start barrier opens; a check after this time is certainly later. */
+const BEGIN_TIMEOUT_MS = 2_000;
+/** A recorder must have exited within this after SIGKILL. */
+const KILL_TIMEOUT_MS = 10_000;
+
+/** @param dir parent of the attempt folders */
+export async function openRecordings(dir: string): Promise<Recordings> {
+  return new Recordings(dir, await openShims(dir, { program: RECORDER }));
+}
 
 /** Disposing it leaves recorders running. */
-export type Recordings = AsyncDisposable & {
-  /** Whether its place was made for one. */
-  canBegin(attempt: string): boolean;
-  /** Sees to it that there is a recorder. */
-  begin(attempt: string): Promise<void>;
-  /** Before its gate is opened: the first process of its container, whose end the recorder sees. */
-  noteInit(attempt: string, pid: number): void;
+export class Recordings implements AsyncDisposable {
+  readonly #dir: string;
+  readonly #shims: Shims;
+  /** Recorders that are being started. */
+  readonly #starting = new Map<string, Promise<void>>();
+
+  constructor(dir: string, shims: Shims) {
+    this.#dir = dir;
+    this.#shims = shims;
+  }
+
+  /** Whether the attempt has the folder that a recorder needs. */
+  isPrepared(attempt: string): boolean {
+    return existsSync(this.#folderOf(attempt));
+  }
+
+  /** Starts a recorder unless one runs. Followers of the log and waiters for the end call it at the same time. */
+  async ensureRecorder(attempt: string): Promise<void> {
+    const started = this.#starting.get(attempt) ?? this.#startRecorder(attempt);
+    this.#starting.set(attempt, started);
+    await started.finally(() => this.#starting.delete(attempt));
+  }
+
+  /** Stores the container's first process, whose end the recorder watches. Call it before the start barrier opens. */
+  storeInitProcess(attempt: string, pid: number): void {
+    const init: Claim = { pid, ...identityOf(pid) };
+    // Without a start time it has just ended, and its pid may soon belong to another process. The engine knows the end.
+    if (init.startTime) writeWhole(this.#fileOf(attempt, 'init'), init);
+  }
+
   /** Ends after the last line when the container has ended, or when `signal` aborts. */
-  logs(
+  async *readLog(
     attempt: string,
     cursor: LogCursor | null,
     hasEnded: () => Promise<boolean>,
     signal: AbortSignal,
-  ): AsyncGenerator<LogBatch>;
-  /** Whether nobody has printed into the FIFOs, nor said to begin: what ran was not the shell of the gate. */
-  isUnused(attempt: string): boolean;
-  /** After the end of the container: all is in the log. @returns how the command ended, as far as that was heard */
-  settle(attempt: string, signal: AbortSignal): Promise<RecordedExit | undefined>;
-  /** Why the job must be ended; undefined: for nothing. */
-  trouble(attempt: string): Promise<Trouble | undefined>;
-  /** Ends the recorder. @throws Error when it does not die */
-  end(attempt: string): Promise<void>;
-};
-
-/** @param dir where the folders of attempts lie */
-export async function openRecordings(dir: string): Promise<Recordings> {
-  const shims = await openShims(dir, { program: RECORDER });
-  const beginning = new Map<string, Promise<void>>();
-  const folder = (attempt: string) => join(dir, attempt, RECORD);
-  const at = (attempt: string, name: string) => join(folder(attempt), name);
-
-  async function recorderOf(attempt: string): Promise<Claim | undefined> {
-    const claim = await readClaim(at(attempt, 'claim'));
-    return claim && isAlive(claim) ? claim : undefined;
+  ): AsyncGenerator<LogBatch> {
+    const since = Date.now();
+    const folder = this.#folderOf(attempt);
+    using changes = changesOf(folder, signal);
+    await using file = await open(this.#fileOf(attempt, 'log'), 'r');
+    const buffer = Buffer.allocUnsafe(READ_BYTES);
+    let offset = Number(cursor?.offset ?? 0);
+    while (!signal.aborted) {
+      // Checked before the read, so that the read sees all lines of a finished recorder.
+      const isDone = this.#isDone(attempt);
+      const { bytesRead } = await file.read(buffer, 0, READ_BYTES, offset);
+      const end = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
+      offset += end;
+      if (end > 0) {
+        yield parseLog(buffer.subarray(0, end), { offset });
+        continue;
+      }
+      if (isDone || !existsSync(folder)) return;
+      if (!(await this.#findRecorder(attempt)) && !this.#isDone(attempt))
+        await this.ensureRecorder(attempt);
+      // The recorder does not notice the end of a container whose command never opened the FIFOs.
+      const isLate = Date.now() - since > BEGIN_TIMEOUT_MS && !this.#hasBegun(attempt);
+      if (isLate && (await hasEnded())) await this.finish(attempt, signal);
+      else await changes.next();
+    }
   }
 
-  async function start(attempt: string): Promise<void> {
-    if (!(await recorderOf(attempt))) {
-      await rm(at(attempt, 'claim'), { force: true });
-      const exitCode = await shims.launch(attempt);
+  /** Whether nothing was printed into the FIFOs and no begin was reported: then the image's `/bin/sh` is not a shell. */
+  isUnused(attempt: string): boolean {
+    if (this.#hasBegun(attempt)) return false;
+    return statSync(this.#fileOf(attempt, 'log'), { throwIfNoEntry: false })?.size === 0;
+  }
+
+  /**
+   * Makes the recorder complete the log; call it after the end of the container.
+   * @returns how the command ended, as far as it was reported
+   */
+  async finish(attempt: string, signal: AbortSignal): Promise<RecordedExit | undefined> {
+    const folder = this.#folderOf(attempt);
+    using changes = changesOf(folder, signal);
+    while (!this.#isDone(attempt) && existsSync(folder)) {
+      signal.throwIfAborted();
+      const recorder = await this.#findRecorder(attempt);
+      if (recorder) signalOne(recorder.pid, 'SIGTERM');
+      else if (!this.#isDone(attempt)) await this.ensureRecorder(attempt);
+      await changes.next();
+    }
+    return readWhole<RecordedExit>(this.#fileOf(attempt, 'exit'));
+  }
+
+  /** @returns why the job must be ended; undefined: it need not */
+  readFailure(attempt: string): Promise<RecorderFailure | undefined> {
+    return readWhole<RecorderFailure>(this.#fileOf(attempt, 'trouble'));
+  }
+
+  /** @throws Error when the recorder survives SIGKILL */
+  async killRecorder(attempt: string): Promise<void> {
+    await this.#starting.get(attempt)?.catch(() => {});
+    for (const deadline = Date.now() + KILL_TIMEOUT_MS; ; await delay(5)) {
+      const recorder = await this.#findRecorder(attempt);
+      if (!recorder) return;
+      if (Date.now() > deadline)
+        throw new Error(`The recorder of ${attempt}, process ${recorder.pid}, survived SIGKILL`);
+      signalOne(recorder.pid, 'SIGKILL');
+    }
+  }
+
+  [Symbol.asyncDispose](): PromiseLike<void> {
+    return this.#shims[Symbol.asyncDispose]();
+  }
+
+  async #startRecorder(attempt: string): Promise<void> {
+    if (!(await this.#findRecorder(attempt))) {
+      await rm(this.#fileOf(attempt, 'claim'), { force: true });
+      const exitCode = await this.#shims.launch(attempt);
       if (exitCode === DISK_FULL_EXIT)
         throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
     }
-    // One that was killed, or was started by a server that was, may have its claim and no FIFOs yet.
-    if (!existsSync(join(gateFolder(join(dir, attempt)), LAST_FIFO)))
-      throw new Error(`the recorder of ${attempt} has not started`);
+    // A recorder that was killed, or was started by a server that was killed, may have a claim and no FIFOs yet.
+    if (!existsSync(join(barrierDir(join(this.#dir, attempt)), LAST_FIFO)))
+      throw new Error(`The recorder of ${attempt} has not started`);
   }
 
-  /** Both who follows the log and who waits for the end see to it. */
-  async function begin(attempt: string): Promise<void> {
-    const begun = beginning.get(attempt) ?? start(attempt);
-    beginning.set(attempt, begun);
-    await begun.finally(() => beginning.delete(attempt));
+  async #findRecorder(attempt: string): Promise<Claim | undefined> {
+    const claim = await readClaim(this.#fileOf(attempt, 'claim'));
+    return claim && isAlive(claim) ? claim : undefined;
   }
 
-  const isDone = (attempt: string) => existsSync(at(attempt, 'done'));
-
-  async function settle(attempt: string, signal: AbortSignal) {
-    using changes = changesOf(folder(attempt), signal);
-    while (!isDone(attempt) && existsSync(folder(attempt))) {
-      signal.throwIfAborted();
-      const recorder = await recorderOf(attempt);
-      if (recorder) signalOne(recorder.pid, 'SIGTERM');
-      else if (!isDone(attempt)) await begin(attempt);
-      await changes.next();
-    }
-    return readWhole<RecordedExit>(at(attempt, 'exit'));
+  #isDone(attempt: string): boolean {
+    return existsSync(this.#fileOf(attempt, 'done'));
   }
 
-  return {
-    canBegin: (attempt) => existsSync(folder(attempt)),
+  #hasBegun(attempt: string): boolean {
+    return existsSync(this.#fileOf(attempt, 'begun'));
+  }
 
-    begin,
+  #folderOf(attempt: string): string {
+    return join(this.#dir, attempt, RECORD_DIR);
+  }
 
-    noteInit(attempt, pid) {
-      const init: Claim = { pid, ...identityOf(pid) };
-      // By its pid alone it would be taken for another. It has just ended; the engine knows when.
-      if (init.startTime) writeWhole(at(attempt, 'init'), init);
-    },
-
-    async *logs(attempt, cursor, hasEnded, signal) {
-      const since = Date.now();
-      using changes = changesOf(folder(attempt), signal);
-      await using file = await open(at(attempt, 'log'), 'r');
-      const buffer = Buffer.allocUnsafe(READ_BYTES);
-      let offset = Number(cursor?.offset ?? 0);
-      while (!signal.aborted) {
-        // Asked before the read: what comes after it is then in this read.
-        const done = isDone(attempt);
-        const { bytesRead } = await file.read(buffer, 0, READ_BYTES, offset);
-        const end = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
-        offset += end;
-        if (end > 0) {
-          yield parseLog(buffer.subarray(0, end), { offset });
-          continue;
-        }
-        if (done || !existsSync(folder(attempt))) return;
-        if (!(await recorderOf(attempt)) && !isDone(attempt)) await begin(attempt);
-        // Of a container that has not begun the recorder does not see the end.
-        const isLate = Date.now() - since > BEGUN_MS && !existsSync(at(attempt, 'begun'));
-        if (isLate && (await hasEnded())) await settle(attempt, signal);
-        else await changes.next();
-      }
-    },
-
-    isUnused(attempt) {
-      if (existsSync(at(attempt, 'begun'))) return false;
-      return statSync(at(attempt, 'log'), { throwIfNoEntry: false })?.size === 0;
-    },
-
-    settle,
-
-    trouble: (attempt) => readWhole<Trouble>(at(attempt, 'trouble')),
-
-    async end(attempt) {
-      await beginning.get(attempt)?.catch(() => {});
-      for (const deadline = Date.now() + END_MS; ; await delay(5)) {
-        const recorder = await recorderOf(attempt);
-        if (!recorder) return;
-        if (Date.now() > deadline) throw new Error('its recorder does not end');
-        signalOne(recorder.pid, 'SIGKILL');
-      }
-    },
-
-    [Symbol.asyncDispose]: () => shims[Symbol.asyncDispose](),
-  };
+  #fileOf(attempt: string, name: string): string {
+    return join(this.#folderOf(attempt), name);
+  }
 }
 
-/** What a recorder needs, before there is one. */
-export async function makeRecord(place: string): Promise<void> {
-  await mkdir(join(place, RECORD), { mode: 0o700 });
-  await writeFile(join(place, RECORD, 'log'), '', { mode: 0o600 });
-  // Random, or a disk that compresses would keep nothing free.
-  await writeFile(join(place, RECORD, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+/** Creates the folder and files that a recorder needs. */
+export async function createRecordDir(attemptDir: string): Promise<void> {
+  await mkdir(join(attemptDir, RECORD_DIR), { mode: 0o700 });
+  await writeFile(join(attemptDir, RECORD_DIR, 'log'), '', { mode: 0o600 });
+  // Random bytes, because a disk that compresses would keep no space for zeros.
+  const reserve = randomBytes(RESERVE_BYTES);
+  await writeFile(join(attemptDir, RECORD_DIR, 'reserve'), reserve, { mode: 0o600 });
 }
 
 /**
- * Whether a running container runs on the kernel of this machine, so that a FIFO of ours is the same one in it: its first
- * process is one that we see, in the container's own control group. With an engine in a virtual machine, or a server in a
- * container, it is not.
+ * Whether a running container shares the kernel of this machine, so that our FIFOs work in it: its first process is visible
+ * here, in the container's own control group. This is not so with an engine in a virtual machine, or a server in a
+ * container.
  */
-export function isOnThisKernel({ id, pid, runtime }: ContainerState): boolean {
+export function runsOnHostKernel({ id, pid, runtime }: ContainerState): boolean {
   if (!sharesKernel(runtime)) return false;
   try {
     return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(id);

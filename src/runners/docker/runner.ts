@@ -1,22 +1,28 @@
 /**
- * Jobs as containers of a Docker engine, or of any that speaks its API.
+ * Runs jobs in containers of an engine with Docker's API.
  *
- * The attempt's id names its container, which outlives this server and is found again by that name. The folder of the
- * attempt (`place.ts`) is written before the container is made; the engine keeps the log and how it ended.
+ * The name of a container contains the attempt's id. The container outlives this server and is found again by that name.
+ * The attempt's folder (`attempt-dir.ts`) is written before the container is created; the engine stores the log and the exit
+ * code.
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Readable } from 'node:stream';
 import type { DockerConfig } from '../../base/config/docker.ts';
 import { createLog, type Logger } from '../../base/log.ts';
 import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import {
+  type AttemptSpec,
   GRACE_MS,
   type Handle,
   LOCAL,
+  type LogBatch,
+  type LogCursor,
   type Machine,
+  type Outcome,
   type Runner,
   RunnerAway,
   type Usage,
@@ -28,380 +34,503 @@ import {
   type UidRange,
 } from '../supervisor/accounts.ts';
 import { type Limits, limitsOf, thisMachine } from '../supervisor/limits.ts';
-import { openRemoval } from '../supervisor/removal.ts';
-import { artifactsOf } from './artifacts.ts';
-import { begin, removeContainer, removeUnbegun } from './begin.ts';
+import { openRemoval, type Removal } from '../supervisor/removal.ts';
+import { readArtifacts } from './artifacts.ts';
 import {
+  type AttemptRecord,
+  createAttemptDir,
+  type Owner,
+  readRecord,
+  type StopRequest,
+  setFolderOwner,
+  writeRecord,
+} from './attempt-dir.ts';
+import {
+  buildContainerOptions,
   containerName,
-  containerOptions,
   LABEL_READER,
   LABEL_WORKER,
-  openCreation,
+  openContainerCreator,
 } from './container.ts';
-import { watchDiskOf } from './disk.ts';
-import { connect } from './engine.ts';
-import { type EngineHealth, watchEngine } from './engine-health.ts';
-import { type ImagesOptions, openImages } from './images.ts';
+import { type GpuUtilization, openGpuUtilization, readUsageSample } from './container-usage.ts';
+import { watchContainerDisk } from './disk-watch.ts';
+import { connect, type Engine } from './engine.ts';
+import { type EngineHealth, type EngineStatus, monitorEngine } from './engine-health.ts';
+import { type ImageUsers, openImageUsers } from './image-users.ts';
+import { type Image, type Images, type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
-import { type NetworkOptions, openNetwork } from './network.ts';
-import { findRemains } from './orphans.ts';
-import { stateOf } from './outcome.ts';
-import { end, type Overseen, PATIENCE_MS, untilEnded } from './oversight.ts';
-import { type AttemptRecord, giveFoldersTo, makePlace, readRecord, writeRecord } from './place.ts';
-import { makeRecord, openRecordings } from './recordings.ts';
-import { makeFoldersIn, sendCheckout } from './remote.ts';
-import { openSharedCgroup } from './shared-cgroup.ts';
-import { opening } from './start-barrier.ts';
-import { openGpuUse, sampleOf } from './usage.ts';
-import { openUsers } from './users.ts';
+import { type ContainerNetwork, type NetworkOptions, openNetwork } from './network.ts';
+import { findOrphans } from './orphans.ts';
+import { readContainerState } from './outcome.ts';
+import { createRecordDir, openRecordings, type Recordings } from './recordings.ts';
+import { createRemoteFolders, sendCheckout } from './remote-folders.ts';
+import { openSharedCgroup, type SharedCgroup } from './shared-cgroup.ts';
+import { readOpening } from './start-barrier.ts';
+import { removeContainer, removeUnstarted, startContainer } from './start-container.ts';
+import {
+  ENGINE_TIMEOUT_MS,
+  requestStop,
+  type SupervisedContainer,
+  superviseContainer,
+} from './supervision.ts';
 
-/** An engine does not fail more often in the middle of the same start. An image ends at its gate each time. */
-const MOST_REMADE = 3;
-/** What ended attempts left, until it is removed. */
-const TRASH = '.trash';
+/**
+ * An engine does not die more often in the middle of the same start. An image whose `/bin/sh` does not wait at the start
+ * barrier ends there each time, and would be recreated forever.
+ */
+const MAX_RECREATIONS = 3;
+/** Holds the folders of ended attempts until they are removed. */
+const TRASH_DIR = '.trash';
 
 export type DockerRunnerOptions = {
-  /** Where the folders of attempts lie. */
+  /** Parent of the attempt folders. */
   dir: string;
   docker: DockerConfig;
-  /** Its name in `LOAM_DOCKER_HOSTS`, when it is named there. While it is away, such a one offers nothing. */
+  /** The engine's name in `LOAM_DOCKER_HOSTS`, if it is named there. Such an engine offers nothing while it is unavailable. */
   engine?: string;
   images: Omit<ImagesOptions, 'log'>;
   network?: NetworkOptions;
-  /** An image that wants root gets it, in its container. */
+  /** Images that want to run as root run as root in their container. */
   root?: boolean;
-  /** Between SIGTERM and SIGKILL. */
+  /** Time between SIGTERM and SIGKILL. */
   graceMs?: number;
-  /** How long an engine may be away before those are not waited for any more whose end it would only tell. */
-  patienceMs?: number;
-  /** For jobs, when this server is root. */
+  /** How long the engine may be unavailable before attempts that are certainly over or unwanted are given up. */
+  engineTimeoutMs?: number;
+  /** User ids for jobs, when this server is root. */
   uids?: UidRange;
-  /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
+  /** Free space on the disk below which the server stops writing, in bytes. Before that, the largest jobs are ended. */
   diskFloor?: number;
-  /** Of this machine, shared with other runners on it; unset: its own. */
+  /** GPUs of this machine, if other runners use them too. */
   gpus?: GpuLedger;
-  /** Of the engine's machine, when that is another: model → how many. */
-  gpusElsewhere?: Readonly<Record<string, number>>;
-  /** In place of those that follow from what was asked for. */
+  /** GPUs of a remote engine's machine: model → count. */
+  remoteGpus?: Readonly<Record<string, number>>;
+  /** Override the limits that follow from the requested hardware. */
   limits?: Partial<Limits>;
   log?: Logger;
 };
 
-/** Disposing it leaves jobs running, and what is not yet removed to the next start. */
-export type DockerRunner = Runner &
-  AsyncDisposable & { engine: Pick<EngineHealth, 'facts' | 'missing'> };
+/** What the runner works with. */
+type Parts = {
+  engine: Engine;
+  health: EngineHealth;
+  images: Images;
+  users: ImageUsers;
+  network: ContainerNetwork;
+  createContainer: ReturnType<typeof openContainerCreator>;
+  sharedCgroup: SharedCgroup;
+  recordings: Recordings;
+  removal: Removal;
+  /** Null when this server is not root or cannot change its user. */
+  accounts: Accounts | null;
+  localGpus: GpuLedger;
+  remoteGpus: GpuLedger;
+  gpuUtilization: GpuUtilization;
+  /** Label value that distinguishes containers of this server from those of other servers on the same engine. */
+  worker: string;
+  /** Label value of the containers in which this process reads files of images. */
+  reader: string;
+  log: Logger;
+  /** Owns the parts that must be closed. */
+  owned: AsyncDisposable;
+};
 
 export async function openDockerRunner(options: DockerRunnerOptions): Promise<DockerRunner> {
-  const { dir, graceMs = GRACE_MS, uids = DEFAULT_UIDS } = options;
+  const { dir, uids = DEFAULT_UIDS } = options;
   await using cleanup = new AsyncDisposableStack();
   const log = options.log ?? createLog('silent');
   await mkdir(dir, { recursive: true, mode: 0o700 });
   const engine = connect(options.docker, options.engine);
-  const presence = cleanup.use(await watchEngine(engine, dir, log));
+  const health = cleanup.use(await monitorEngine(engine, dir, log));
   const images = openImages(engine, { ...options.images, log });
-  const network = await openNetwork(engine, options.network ?? {}, presence.found, log);
-  /** Tells the containers of this server from those of others on the same engine. */
+  const network = await openNetwork(engine, options.network ?? {}, health.getFacts, log);
   const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
-  const accounts = await accountsOf(dir, uids);
+  const reader = randomUUID();
+  const accounts = await openUsableAccounts(dir, uids);
   const removal = cleanup.use(
-    await openRemoval(join(dir, TRASH), (error, what) => log.error({ err: error }, what)),
+    await openRemoval(join(dir, TRASH_DIR), (error, what) => log.error({ err: error }, what)),
   );
   const recordings = cleanup.use(await openRecordings(dir));
-  const create = openCreation(engine, presence.found);
-  const reader = randomUUID();
-  const users = openUsers(engine, {
+  const users = openImageUsers(engine, {
     root: options.root ?? false,
     reserved: uids,
     labels: { [LABEL_WORKER]: worker, [LABEL_READER]: reader },
   });
-  const here = options.gpus ?? (await openGpuLedger());
-  const elsewhere = await openGpuLedger(options.gpusElsewhere ?? {});
-  const gpuUse = openGpuUse(engine);
-  const gpusOf = (remote = false) => (remote ? elsewhere : here);
-  for (const attempt of (await readdir(dir)).filter((name) => !name.startsWith('.'))) {
-    const record = await readRecord(join(dir, attempt), 'attempt');
-    if (record) gpusOf(record.remote).hold(attempt, record.gpus);
-  }
-  const together = openSharedCgroup({
-    facts: presence.found,
+  const localGpus = options.gpus ?? (await openGpuLedger());
+  const remoteGpus = await openGpuLedger(options.remoteGpus ?? {});
+  await restoreGpus(dir, localGpus, remoteGpus);
+  const sharedCgroup = openSharedCgroup({
+    facts: health.getFacts,
     name: `loam-${worker}`,
     memoryBytes: options.limits?.allJobsMemoryBytes ?? thisMachine().memoryBytes,
     log,
   });
-  cleanup.defer(() => together.remove());
-  const cpuShares = new CpuShares();
-  const disks = new Map<string, number>();
-  const remade = new Map<string, number>();
-  /** Wakes who sees an attempt through: it was told to end. */
-  const told = new EventTarget();
-
-  const placeOf = (handle: Handle) => join(dir, String(handle.attempt));
-  const overseen = (handle: Handle): Overseen => ({
-    attempt: String(handle.attempt),
-    engine,
-    container: containerName(String(handle.attempt)),
-    place: placeOf(handle),
-    graceMs,
-    patienceMs: options.patienceMs ?? PATIENCE_MS,
-    recordings,
-    isLocal: () => presence.facts?.local ?? false,
+  cleanup.defer(() => sharedCgroup.remove());
+  return new DockerRunner(options, {
+    ...{ engine, health, images, users, network, sharedCgroup, recordings, removal, accounts },
+    ...{ localGpus, remoteGpus, worker, reader, log },
+    createContainer: openContainerCreator(engine, health.getFacts),
+    gpuUtilization: openGpuUtilization(engine),
+    owned: cleanup.move(),
   });
-
-  /** An engine that has not answered yet is taken for one of this machine when its socket is here. */
-  function machines(): Machine[] {
-    const { facts, missing } = presence;
-    if (options.engine !== undefined && missing !== undefined) return [];
-    if (!facts && !options.docker.host.startsWith('unix:')) return [];
-    const { cpus, memoryBytes } = facts ?? thisMachine();
-    const remote = facts?.local === false;
-    const gpus = gpusOf(remote).models;
-    return [{ id: remote ? engine.id : LOCAL, cpus, memoryBytes, gpus }];
-  }
-
-  async function gpuPercentOf(attempt: string, { remote, gpus }: AttemptRecord): Promise<number> {
-    if (!remote) return here.percentOf(attempt);
-    return gpus.length > 0 ? gpuUse.percentOf(containerName(attempt)) : 0;
-  }
-
-  async function remove(handle: Handle): Promise<void> {
-    const attempt = String(handle.attempt);
-    const place = placeOf(handle);
-    // It goes last, so there is nothing else either; the engine need not be asked about processes of this machine.
-    if (existsSync(place)) await removeAll(attempt, place);
-  }
-
-  async function removeAll(attempt: string, place: string): Promise<void> {
-    const hasBegun = (await opening(place)) !== null;
-    await (hasBegun ? removeContainer : removeUnbegun)(engine, containerName(attempt));
-    await recordings.end(attempt);
-    await accounts?.release(place);
-    for (const gpus of [here, elsewhere]) gpus.release(attempt);
-    gpuUse.forget(containerName(attempt));
-    cpuShares.forget(attempt);
-    disks.delete(attempt);
-    await removal.discard(place);
-  }
-
-  const owned = cleanup.move();
-  return {
-    name: 'docker',
-    engine: presence,
-    get machines() {
-      return machines();
-    },
-    get engineAway() {
-      return presence.missing !== undefined;
-    },
-    ...(network.warning && { warning: network.warning }),
-
-    async prepare(spec, abort) {
-      const { id } = spec;
-      const handle: Handle = { runner: 'docker', attempt: id };
-      const place = join(dir, id);
-      if (existsSync(place)) await remove(handle);
-      const image = await images.ensure(spec.image, spec.report, abort);
-      const facts = await presence.found();
-      const remote = !facts.local;
-      const limits = { ...limitsOf(spec.hardware, facts), ...options.limits };
-      await makePlace(place);
-      if (!remote) await makeRecord(place);
-      const taken = gpusOf(remote).take(id, spec.hardware);
-      const account = await accounts?.reserve(place);
-      const owner = await users.ownerOf(
-        image,
-        account ? { uid: account.uid, gid: account.uid } : null,
-        abort,
-      );
-      await writeRecord(place, 'attempt', {
-        machine: spec.machine,
-        remote,
-        owner,
-        timeoutMs: spec.timeoutMs,
-        log: spec.log,
-        cpus: limits.cpus,
-        memoryBytes: limits.memoryBytes,
-        diskBytes: limits.diskBytes,
-        files: limits.files,
-        gpus: taken.map(({ index }) => index),
-      });
-      const work = join(place, 'work');
-      if (spec.checkout) await spec.checkout(work, abort);
-      else await mkdir(work);
-      abort.throwIfAborted();
-      await giveFoldersTo(place, owner);
-      const created = containerOptions({
-        attempt: id,
-        worker,
-        place: remote ? null : place,
-        image,
-        owner,
-        command: spec.command,
-        env: spec.env,
-        gpus: taken.map(({ uuid }) => uuid),
-        timeoutMs: spec.timeoutMs,
-        graceMs,
-        limits,
-        parentGroup: await together.parent(),
-        log: spec.log,
-        network: await network.options(),
-        runtime: options.network?.runtime,
-      });
-      await create(created, image, limits.diskBytes);
-      if (remote) {
-        const target = { engine, container: containerName(id) };
-        await makeFoldersIn(target, owner);
-        if (spec.checkout) await sendCheckout(target, place, abort);
-        await removal.discard(work);
-      }
-      abort.throwIfAborted();
-      return handle;
-    },
-
-    async start(handle, mayBegin = async () => true) {
-      const attempt = String(handle.attempt);
-      const mayRemake = () => {
-        const times = (remade.get(attempt) ?? 0) + 1;
-        remade.set(attempt, times);
-        return times <= MOST_REMADE;
-      };
-      return begin({ ...overseen(handle), network, hold: together.hold, mayRemake, mayBegin });
-    },
-
-    async attach(handle) {
-      const { container, place } = overseen(handle);
-      if (!existsSync(place)) return 'gone';
-      if (await readRecord(place, 'unstartable')) return 'started';
-      const state = await stateOf(engine, container);
-      const opened = await opening(place);
-      if (!state) return opened ? 'gone' : 'unprepared';
-      // On another machine there is no gate: it is noted as open before the start.
-      if (state.status === 'created') return 'prepared';
-      if (!opened) return state.status === 'ended' ? 'unprepared' : 'prepared';
-      return 'started';
-    },
-
-    async *logs(handle, cursor, abort) {
-      const { container, place } = overseen(handle);
-      const record = await readRecord(place, 'attempt');
-      if (!record) return;
-      const hasEnded = async () => {
-        const state = await stateOf(engine, container);
-        if (state?.status === 'created') return Boolean(await readRecord(place, 'unstartable'));
-        return state?.status !== 'running';
-      };
-      if ((await opening(place))?.recorded) {
-        const attempt = String(handle.attempt);
-        // An engine that is away is asked again.
-        const isOver = () => hasEnded().catch(unlessAway);
-        yield* recordings.logs(attempt, cursor, isOver, abort);
-        // Else the engine has what such an image prints, once it has ended.
-        if (abort.aborted || !recordings.isUnused(attempt)) return;
-      }
-      yield* followLog({ engine, container, caps: record.log, hasEnded }, cursor, abort);
-    },
-
-    async signal(handle, how) {
-      if (!existsSync(placeOf(handle))) return;
-      await end(overseen(handle), { how, why: 'asked', at: Date.now() });
-      told.dispatchEvent(new Event(String(handle.attempt)));
-    },
-
-    async wait(handle, abort) {
-      const watching = new AbortController();
-      const record = await readRecord(placeOf(handle), 'attempt');
-      if (!record) return { kind: 'lost' };
-      const { container, place, isLocal } = overseen(handle);
-      const disk = watchDiskOf(
-        {
-          engine,
-          container,
-          place,
-          remote: record.remote ?? false,
-          isLocal,
-          limits: record,
-          floorBytes: options.diskFloor ?? 0,
-          measured: (bytes) => void disks.set(String(handle.attempt), bytes),
-        },
-        AbortSignal.any([abort, watching.signal]),
-      )
-        .then(async (note) => {
-          if (note === null) return;
-          await end(overseen(handle), { how: 'KILL', why: 'disk', at: Date.now(), note });
-          told.dispatchEvent(new Event(String(handle.attempt)));
-        })
-        // Written down by then: it is sent when the engine answers.
-        .catch((error) =>
-          log.error({ err: error, attempt: handle.attempt }, 'a job was not ended'),
-        );
-      const changed = (signal: AbortSignal) => {
-        const { promise, resolve } = Promise.withResolvers<void>();
-        const options = { once: true, signal };
-        told.addEventListener(String(handle.attempt), () => resolve(), options);
-        signal.addEventListener('abort', () => resolve(), { once: true });
-        return promise;
-      };
-      try {
-        return await untilEnded(overseen(handle), changed, abort);
-      } finally {
-        watching.abort();
-        await disk;
-      }
-    },
-
-    async stats(handle) {
-      const attempt = String(handle.attempt);
-      const record = await readRecord(placeOf(handle), 'attempt');
-      const sample = record && (await sampleOf(engine, containerName(attempt)));
-      if (!sample) return null;
-      const startedAt = (await opening(placeOf(handle)))?.at ?? sample.at - 1_000;
-      return {
-        cpuPercent: cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
-        gpuPercent: await gpuPercentOf(attempt, record),
-        memoryBytes: sample.memoryBytes,
-        diskBytes: disks.get(attempt) ?? 0,
-      } satisfies Usage;
-    },
-
-    async artifacts(handle, path) {
-      const { container, place } = overseen(handle);
-      const record = await readRecord(place, 'attempt');
-      if (!record) return null;
-      const { owner, remote = false } = record;
-      const { firstUid } = await presence.found();
-      return artifactsOf({ engine, container, place, owner, remote, firstUid }, path);
-    },
-
-    async remove(handle) {
-      await remove(handle);
-      remade.delete(String(handle.attempt));
-    },
-
-    async sweep(keep) {
-      const left = await findRemains(engine, { dir, worker, reader, keep });
-      const ends = await Promise.allSettled([
-        ...left.attempts.map((attempt) => removeAll(attempt, join(dir, attempt))),
-        ...left.readers.map((id) => removeContainer(engine, id)),
-        ...left.volumes.map((name) => engine.call((docker) => docker.getVolume(name).remove())),
-      ]);
-      const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
-      if (errors.length > 0)
-        throw new AggregateError(
-          errors,
-          `${errors.length} containers or volumes cannot be removed`,
-        );
-    },
-
-    [Symbol.asyncDispose]: () => owned.disposeAsync(),
-  };
 }
 
-/** Null where ids cannot be had. */
-async function accountsOf(dir: string, uids: UidRange): Promise<Accounts | null> {
+async function openUsableAccounts(dir: string, uids: UidRange): Promise<Accounts | null> {
   const accounts = await openAccounts(uids, dir);
   return accounts && !('missing' in accounts) ? accounts : null;
 }
 
-function unlessAway(error: unknown): false {
+/** Reserves the GPUs of attempts that an earlier process of this server started. */
+async function restoreGpus(
+  dir: string,
+  localGpus: GpuLedger,
+  remoteGpus: GpuLedger,
+): Promise<void> {
+  for (const attempt of (await readdir(dir)).filter((name) => !name.startsWith('.'))) {
+    const record = await readRecord(join(dir, attempt), 'attempt');
+    if (record) (record.remote ? remoteGpus : localGpus).hold(attempt, record.gpus);
+  }
+}
+
+/** Disposing it leaves jobs running, and unfinished removals to the next start. */
+export class DockerRunner implements Runner, AsyncDisposable {
+  readonly name = 'docker';
+  readonly warning?: string;
+  readonly #options: DockerRunnerOptions;
+  readonly #parts: Parts;
+  readonly #graceMs: number;
+  readonly #cpuShares = new CpuShares();
+  /** Bytes on disk at the last measurement, by attempt. */
+  readonly #diskUse = new Map<string, number>();
+  /** How often the container of an attempt was recreated. */
+  readonly #recreations = new Map<string, number>();
+  /** Dispatches an event named after the attempt when a stop was requested. */
+  readonly #stopEvents = new EventTarget();
+
+  constructor(options: DockerRunnerOptions, parts: Parts) {
+    this.#options = options;
+    this.#parts = parts;
+    this.#graceMs = options.graceMs ?? GRACE_MS;
+    if (parts.network.warning) this.warning = parts.network.warning;
+  }
+
+  get engine(): EngineStatus {
+    return this.#parts.health;
+  }
+
+  get engineAway(): boolean {
+    return this.#parts.health.unavailableReason !== undefined;
+  }
+
+  /** Until an engine has first answered, it counts as local if it is reached by a socket. */
+  get machines(): readonly Machine[] {
+    const { engine, health } = this.#parts;
+    const { facts } = health;
+    if (this.#options.engine !== undefined && this.engineAway) return [];
+    if (!facts && !this.#options.docker.host.startsWith('unix:')) return [];
+    const { cpus, memoryBytes } = facts ?? thisMachine();
+    const isRemote = facts?.isLocal === false;
+    const gpus = this.#gpuLedger(isRemote).models;
+    return [{ id: isRemote ? engine.id : LOCAL, cpus, memoryBytes, gpus }];
+  }
+
+  async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
+    const { images, health } = this.#parts;
+    const { id } = spec;
+    const attemptDir = this.#attemptDirOf(id);
+    if (existsSync(attemptDir)) await this.#removeAttempt(id);
+    const image = await images.ensure(spec.image, spec.report, abort);
+    const facts = await health.getFacts();
+    const isRemote = !facts.isLocal;
+    const limits = { ...limitsOf(spec.hardware, facts), ...this.#options.limits };
+    await createAttemptDir(attemptDir);
+    if (!isRemote) await createRecordDir(attemptDir);
+    const gpus = this.#gpuLedger(isRemote).take(id, spec.hardware);
+    const owner = await this.#resolveOwner(image, attemptDir, abort);
+    await writeRecord(attemptDir, 'attempt', {
+      machine: spec.machine,
+      remote: isRemote,
+      owner,
+      timeoutMs: spec.timeoutMs,
+      log: spec.log,
+      cpus: limits.cpus,
+      memoryBytes: limits.memoryBytes,
+      diskBytes: limits.diskBytes,
+      files: limits.files,
+      gpus: gpus.map(({ index }) => index),
+    });
+    const work = join(attemptDir, 'work');
+    if (spec.checkout) await spec.checkout(work, abort);
+    else await mkdir(work);
+    abort.throwIfAborted();
+    await setFolderOwner(attemptDir, owner);
+    const gpuUuids = gpus.map(({ uuid }) => uuid);
+    await this.#createContainer(spec, { image, owner, limits, isRemote, gpuUuids });
+    if (isRemote) await this.#sendFolders(spec, owner, abort);
+    abort.throwIfAborted();
+    return { runner: 'docker', attempt: id };
+  }
+
+  async #resolveOwner(image: Image, attemptDir: string, abort: AbortSignal): Promise<Owner> {
+    const { accounts, users } = this.#parts;
+    const account = await accounts?.reserve(attemptDir);
+    const owner = account ? { uid: account.uid, gid: account.uid } : null;
+    return users.resolveOwner(image, owner, abort);
+  }
+
+  async #createContainer(
+    spec: AttemptSpec,
+    {
+      image,
+      owner,
+      limits,
+      isRemote,
+      gpuUuids,
+    }: { image: Image; owner: Owner; limits: Limits; isRemote: boolean; gpuUuids: string[] },
+  ): Promise<void> {
+    const { worker, sharedCgroup, network, createContainer } = this.#parts;
+    const options = buildContainerOptions({
+      attempt: spec.id,
+      worker,
+      attemptDir: isRemote ? null : this.#attemptDirOf(spec.id),
+      image,
+      owner,
+      command: spec.command,
+      env: spec.env,
+      gpus: gpuUuids,
+      timeoutMs: spec.timeoutMs,
+      graceMs: this.#graceMs,
+      limits,
+      parentGroup: await sharedCgroup.cgroupParent(),
+      log: spec.log,
+      network: await network.options(),
+      runtime: this.#options.network?.runtime,
+    });
+    await createContainer(options, image, limits.diskBytes);
+  }
+
+  /** Puts the job's folders into the container on a remote engine. The copy of the checkout here is not needed then. */
+  async #sendFolders(spec: AttemptSpec, owner: Owner, abort: AbortSignal): Promise<void> {
+    const { engine, removal } = this.#parts;
+    const attemptDir = this.#attemptDirOf(spec.id);
+    const target = { engine, container: containerName(spec.id) };
+    await createRemoteFolders(target, owner);
+    if (spec.checkout) await sendCheckout(target, attemptDir, abort);
+    await removal.discard(join(attemptDir, 'work'));
+  }
+
+  async start(handle: Handle, mayBegin = async () => true): Promise<boolean> {
+    const { network, sharedCgroup } = this.#parts;
+    const attempt = String(handle.attempt);
+    const mayRecreate = () => {
+      const count = (this.#recreations.get(attempt) ?? 0) + 1;
+      this.#recreations.set(attempt, count);
+      return count <= MAX_RECREATIONS;
+    };
+    return startContainer({
+      ...this.#supervised(handle),
+      ...{ network, mayRecreate, mayBegin },
+      applySharedLimits: sharedCgroup.applyLimits,
+    });
+  }
+
+  async attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'> {
+    const { engine, container, attemptDir } = this.#supervised(handle);
+    if (!existsSync(attemptDir)) return 'gone';
+    if (await readRecord(attemptDir, 'unstartable')) return 'started';
+    const state = await readContainerState(engine, container);
+    const opening = await readOpening(attemptDir);
+    if (!state) return opening ? 'gone' : 'unprepared';
+    // A remote container has no barrier: its opening is recorded before the start, and proves nothing.
+    if (state.status === 'created') return 'prepared';
+    if (!opening) return state.status === 'ended' ? 'unprepared' : 'prepared';
+    return 'started';
+  }
+
+  async *logs(
+    handle: Handle,
+    cursor: LogCursor | null,
+    abort: AbortSignal,
+  ): AsyncGenerator<LogBatch> {
+    const { attempt, engine, container, attemptDir, recordings } = this.#supervised(handle);
+    const record = await readRecord(attemptDir, 'attempt');
+    if (!record) return;
+    const hasEnded = async () => {
+      const state = await readContainerState(engine, container);
+      if (state?.status === 'created') return Boolean(await readRecord(attemptDir, 'unstartable'));
+      return state?.status !== 'running';
+    };
+    if ((await readOpening(attemptDir))?.recorded) {
+      // An unavailable engine is asked again later.
+      const hasSurelyEnded = () => hasEnded().catch(falseIfAway);
+      yield* recordings.readLog(attempt, cursor, hasSurelyEnded, abort);
+      // An image whose `/bin/sh` is not a shell prints nothing into the FIFOs; its output is in the engine's log.
+      if (abort.aborted || !recordings.isUnused(attempt)) return;
+    }
+    yield* followLog({ engine, container, caps: record.log, hasEnded }, cursor, abort);
+  }
+
+  async signal(handle: Handle, how: 'TERM' | 'KILL'): Promise<void> {
+    if (!existsSync(this.#attemptDirOf(handle.attempt))) return;
+    await this.#requestStop(handle, { how, why: 'asked', at: Date.now() });
+  }
+
+  async #requestStop(handle: Handle, stop: StopRequest): Promise<void> {
+    await requestStop(this.#supervised(handle), stop);
+    this.#stopEvents.dispatchEvent(new Event(String(handle.attempt)));
+  }
+
+  async wait(handle: Handle, abort: AbortSignal): Promise<Outcome> {
+    const record = await readRecord(this.#attemptDirOf(handle.attempt), 'attempt');
+    if (!record) return { kind: 'lost' };
+    const watching = new AbortController();
+    const watch = this.#watchDisk(handle, record, AbortSignal.any([abort, watching.signal]));
+    try {
+      return await superviseContainer(
+        this.#supervised(handle),
+        (signal) => this.#nextStopRequest(handle, signal),
+        abort,
+      );
+    } finally {
+      watching.abort();
+      await watch;
+    }
+  }
+
+  /** Ends the job when it exceeds its disk limit. */
+  async #watchDisk(handle: Handle, record: AttemptRecord, signal: AbortSignal): Promise<void> {
+    const { engine, container, attemptDir, isLocal } = this.#supervised(handle);
+    try {
+      const note = await watchContainerDisk(
+        {
+          ...{ engine, container, attemptDir, isLocal },
+          remote: record.remote ?? false,
+          limits: record,
+          floorBytes: this.#options.diskFloor ?? 0,
+          measured: (bytes) => void this.#diskUse.set(String(handle.attempt), bytes),
+        },
+        signal,
+      );
+      if (note === null) return;
+      await this.#requestStop(handle, { how: 'KILL', why: 'disk', at: Date.now(), note });
+    } catch (error) {
+      // The request is stored before the signal is sent, so `superviseContainer` sends it when the engine answers again.
+      const { log } = this.#parts;
+      log.error(
+        { err: error, attempt: handle.attempt },
+        'A job that exceeded its disk limit could not be ended',
+      );
+    }
+  }
+
+  /** Settles when a stop of the attempt was requested, or when `signal` aborts. */
+  #nextStopRequest(handle: Handle, signal: AbortSignal): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const options = { once: true, signal };
+    this.#stopEvents.addEventListener(String(handle.attempt), () => resolve(), options);
+    signal.addEventListener('abort', () => resolve(), { once: true });
+    return promise;
+  }
+
+  async stats(handle: Handle): Promise<Usage | null> {
+    const { attempt, engine, container, attemptDir } = this.#supervised(handle);
+    const record = await readRecord(attemptDir, 'attempt');
+    const sample = record && (await readUsageSample(engine, container));
+    if (!sample) return null;
+    const startedAt = (await readOpening(attemptDir))?.at ?? sample.at - 1_000;
+    return {
+      cpuPercent: this.#cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
+      gpuPercent: await this.#gpuPercentOf(attempt, record),
+      memoryBytes: sample.memoryBytes,
+      diskBytes: this.#diskUse.get(attempt) ?? 0,
+    };
+  }
+
+  async #gpuPercentOf(attempt: string, { remote, gpus }: AttemptRecord): Promise<number> {
+    const { localGpus, gpuUtilization } = this.#parts;
+    if (!remote) return localGpus.percentOf(attempt);
+    return gpus.length > 0 ? gpuUtilization.percentOf(containerName(attempt)) : 0;
+  }
+
+  async artifacts(handle: Handle, path: string): Promise<Readable | null> {
+    const { engine, container, attemptDir } = this.#supervised(handle);
+    const record = await readRecord(attemptDir, 'attempt');
+    if (!record) return null;
+    const { owner, remote = false } = record;
+    const { uidOffset } = await this.#parts.health.getFacts();
+    return readArtifacts({ engine, container, attemptDir, owner, remote, uidOffset }, path);
+  }
+
+  async remove(handle: Handle): Promise<void> {
+    const attempt = String(handle.attempt);
+    await this.#removeAttempt(attempt);
+    this.#recreations.delete(attempt);
+  }
+
+  async #removeAttempt(attempt: string): Promise<void> {
+    // The folder is removed last. Without it nothing else exists, and an unavailable engine need not be asked.
+    if (existsSync(this.#attemptDirOf(attempt))) await this.#removeAll(attempt);
+  }
+
+  async #removeAll(attempt: string): Promise<void> {
+    const { engine, recordings, accounts, localGpus, remoteGpus, gpuUtilization, removal } =
+      this.#parts;
+    const attemptDir = this.#attemptDirOf(attempt);
+    const container = containerName(attempt);
+    const hasBegun = (await readOpening(attemptDir)) !== null;
+    await (hasBegun ? removeContainer : removeUnstarted)(engine, container);
+    await recordings.killRecorder(attempt);
+    await accounts?.release(attemptDir);
+    for (const ledger of [localGpus, remoteGpus]) ledger.release(attempt);
+    gpuUtilization.forget(container);
+    this.#cpuShares.forget(attempt);
+    this.#diskUse.delete(attempt);
+    await removal.discard(attemptDir);
+  }
+
+  async sweep(keep: ReadonlySet<string>): Promise<void> {
+    const { engine, worker, reader } = this.#parts;
+    const orphans = await findOrphans(engine, { dir: this.#options.dir, worker, reader, keep });
+    const removals = await Promise.allSettled([
+      ...orphans.attempts.map((attempt) => this.#removeAll(attempt)),
+      ...orphans.readers.map((id) => removeContainer(engine, id)),
+      ...orphans.volumes.map((name) => engine.call((docker) => docker.getVolume(name).remove())),
+    ]);
+    const errors = removals.flatMap((removal) =>
+      removal.status === 'rejected' ? [removal.reason] : [],
+    );
+    if (errors.length > 0)
+      throw new AggregateError(errors, `${errors.length} containers or volumes cannot be removed`);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#parts.owned[Symbol.asyncDispose]();
+  }
+
+  #attemptDirOf(attempt: string | number | undefined): string {
+    return join(this.#options.dir, String(attempt));
+  }
+
+  #gpuLedger(isRemote: boolean): GpuLedger {
+    return isRemote ? this.#parts.remoteGpus : this.#parts.localGpus;
+  }
+
+  #supervised(handle: Handle): SupervisedContainer {
+    const { engine, health, recordings } = this.#parts;
+    const attempt = String(handle.attempt);
+    return {
+      attempt,
+      engine,
+      container: containerName(attempt),
+      attemptDir: this.#attemptDirOf(attempt),
+      graceMs: this.#graceMs,
+      engineTimeoutMs: this.#options.engineTimeoutMs ?? ENGINE_TIMEOUT_MS,
+      recordings,
+      isLocal: () => health.facts?.isLocal ?? false,
+    };
+  }
+}
+
+function falseIfAway(error: unknown): false {
   if (error instanceof RunnerAway) return false;
   throw error;
 }

@@ -1,31 +1,28 @@
 /**
- * A control group that all containers of this server are in, with the memory that the machine has for jobs. Several
- * that asked for more than the machine has share it: each may use all of it, and together they would take the server's.
- * Of the processors they have half of the server's share together, as processes have (`../supervisor/priority.ts`).
- *
- * It is made where the engine makes its own groups, which takes an engine of this machine that manages them itself
- * (`cgroupfs`) and a server that is root. With systemd, slices are the operator's.
+ * A control group around all containers of this server, limited to the memory that the machine has for jobs: each job may
+ * use all of it, but together they cannot take the server's memory. Their CPU weight together is half of the server's, as
+ * for processes (`../supervisor/priority.ts`). The group needs a server that is root and a local engine that manages
+ * control groups itself (`cgroupfs`). With systemd, slices are left to the operator.
  */
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Logger } from '../../base/log.ts';
 import { mountPath } from '../supervisor/folder.ts';
 import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
-import type { EngineFacts } from './facts.ts';
+import type { EngineFacts } from './engine-facts.ts';
 
 export type SharedCgroup = {
-  /** `CgroupParent` of containers; undefined where it cannot be had. @throws RunnerAway */
-  parent(): Promise<string | undefined>;
-  /** Before each start: the group may have gone with the last container of an earlier server. @throws RunnerAway */
-  hold(): Promise<void>;
-  /** Removes it, unless containers are left. */
+  /** `CgroupParent` of containers; undefined where the group cannot be created. @throws RunnerAway */
+  cgroupParent(): Promise<string | undefined>;
+  /** Call it before each start: an earlier server may have removed the group with its last container. @throws RunnerAway */
+  applyLimits(): Promise<void>;
+  /** Removes the group, unless containers are left in it. */
   remove(): void;
 };
 
 type Options = {
-  /** Asks the engine what it is. */
   facts(): Promise<EngineFacts>;
-  /** Of this server alone. */
+  /** Unique to this server. */
   name: string;
   memoryBytes: number;
   log: Pick<Logger, 'warn'>;
@@ -33,53 +30,56 @@ type Options = {
 
 export function openSharedCgroup({ facts, name, memoryBytes, log }: Options): SharedCgroup {
   let group: Group | null | undefined;
-  async function find(): Promise<Group | null> {
+  async function getGroup(): Promise<Group | null> {
     if (group !== undefined) return group;
-    const { local, rootless, cgroupDriver } = await facts();
-    const can = local && !rootless && cgroupDriver === 'cgroupfs' && process.getuid?.() === 0;
-    const found = can ? groupOf(name) : null;
+    const { isLocal, isRootless, cgroupDriver } = await facts();
+    const isSupported =
+      isLocal && !isRootless && cgroupDriver === 'cgroupfs' && process.getuid?.() === 0;
+    const found = isSupported ? openGroup(name) : null;
     try {
-      found?.hold(memoryBytes);
+      found?.applyLimits(memoryBytes);
       group = found;
     } catch (error) {
-      log.warn(`Containers together have no limit of memory: ${(error as Error).message}`);
+      log.warn(
+        `The memory of all containers together is not limited, because their control group cannot be set up: ${(error as Error).message}`,
+      );
       group = null;
     }
     return group;
   }
   return {
-    parent: async () => ((await find()) ? `/${name}` : undefined),
-    hold: async () => (await find())?.hold(memoryBytes),
+    cgroupParent: async () => ((await getGroup()) ? `/${name}` : undefined),
+    applyLimits: async () => (await getGroup())?.applyLimits(memoryBytes),
     remove: () => group?.remove(),
   };
 }
 
-type Group = { hold(bytes: number): void; remove(): void };
+type Group = { applyLimits(bytes: number): void; remove(): void };
 
-/** Null where no hierarchy has memory. Where none shares processors out, containers have what the engine gives them. */
-function groupOf(name: string): Group | null {
-  const mounts = mountsOf(readFileSync('/proc/self/mountinfo', 'utf8'));
-  const having = (controller: string) =>
+/** @returns null where no hierarchy controls memory. Where none controls CPU, containers keep the engine's CPU weights. */
+function openGroup(name: string): Group | null {
+  const mounts = parseCgroupMounts(readFileSync('/proc/self/mountinfo', 'utf8'));
+  const mountWith = (controller: string) =>
     mounts.find(({ controllers }) => controllers.includes(controller))?.path;
-  const [memory, cpu] = [having('memory'), having('cpu')];
+  const [memory, cpu] = [mountWith('memory'), mountWith('cpu')];
   const unified = mounts.find(({ type }) => type === 'cgroup2')?.path;
   const root = memory ?? unified;
   if (root === undefined) return null;
-  const made = (path: string) => {
+  const createGroup = (path: string) => {
     const folder = join(path, name);
     mkdirSync(folder, { recursive: true });
     return folder;
   };
   return {
-    hold(bytes) {
-      const folder = made(root);
-      if (memory) setLimit(folder, bytes);
-      else setUnified(root, folder, 'memory.max', bytes);
+    applyLimits(bytes) {
+      const folder = createGroup(root);
+      if (memory) setMemoryLimitV1(folder, bytes);
+      else setLimitV2(root, folder, 'memory.max', bytes);
       try {
-        if (cpu) writeFileSync(join(made(cpu), 'cpu.shares'), String(GROUP_SHARES));
-        else setUnified(root, folder, 'cpu.weight', GROUP_WEIGHT);
+        if (cpu) writeFileSync(join(createGroup(cpu), 'cpu.shares'), String(GROUP_SHARES));
+        else setLimitV2(root, folder, 'cpu.weight', GROUP_WEIGHT);
       } catch {
-        // A kernel refuses to share processors out where a process of another has a real-time priority, for example.
+        // A kernel may refuse to enable the CPU controller, for example while a process has a real-time priority.
       }
     },
     remove() {
@@ -87,35 +87,35 @@ function groupOf(name: string): Group | null {
         try {
           rmdirSync(join(path, name));
         } catch {
-          // It is not there, or containers are in it: the next server on this data folder has it.
+          // The group does not exist, or has containers in it and is left to the next server on this data folder.
         }
       }
     },
   };
 }
 
-/** Version 2: what a group has to be given, its parent has to share out. */
-function setUnified(root: string, folder: string, file: string, value: number): void {
+/** In version 2 a controller must be enabled in the parent before its files exist in the group. */
+function setLimitV2(root: string, folder: string, file: string, value: number): void {
   const [controller] = file.split('.');
   writeFileSync(join(root, 'cgroup.subtree_control'), `+${controller}`);
   writeFileSync(join(folder, file), String(value));
 }
 
-/** Version 1: memory first, and memory with swap beside it, which not every kernel counts. */
-function setLimit(folder: string, bytes: number): void {
+/** Version 1 has one limit for memory and, in kernels that count swap, one for memory with swap. */
+function setMemoryLimitV1(folder: string, bytes: number): void {
   const file = (name: string) => join(folder, name);
   const withSwap = 'memory.memsw.limit_in_bytes';
-  const counts = readdirSync(folder).includes(withSwap);
-  // Neither may be below the other while they are changed.
+  const countsSwap = readdirSync(folder).includes(withSwap);
   const set = (name: string) => writeFileSync(file(name), String(bytes));
-  const now = Number(readFileSync(file('memory.limit_in_bytes'), 'utf8'));
+  // The limit with swap must never be below the other, so the order depends on the direction of the change.
+  const current = Number(readFileSync(file('memory.limit_in_bytes'), 'utf8'));
   const order =
-    bytes > now ? [withSwap, 'memory.limit_in_bytes'] : ['memory.limit_in_bytes', withSwap];
-  for (const name of order) if (name !== withSwap || counts) set(name);
+    bytes > current ? [withSwap, 'memory.limit_in_bytes'] : ['memory.limit_in_bytes', withSwap];
+  for (const name of order) if (name !== withSwap || countsSwap) set(name);
 }
 
-/** Those of whole hierarchies: in a container there may be a part of one. */
-function mountsOf(mountinfo: string) {
+/** Only mounts of whole hierarchies: in a container, a part of one may be mounted. */
+function parseCgroupMounts(mountinfo: string) {
   return mountinfo.split('\n').flatMap((line) => {
     const [before = '', after = ''] = line.split(' - ');
     const [, , , root, path = ''] = before.split(' ').map(mountPath);

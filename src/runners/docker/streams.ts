@@ -1,29 +1,32 @@
 /**
- * What an engine sends without saying how long it takes. One that is frozen, or whose machine is cut off, keeps the
- * connection, and nothing comes of it any more: so somebody has to notice the silence.
+ * Reading responses of unlimited duration. An engine that hangs, or whose machine is cut off, keeps the connection open
+ * and sends nothing, so readers need a timeout on silence.
  */
 import { pipeline, type Readable } from 'node:stream';
 import { type Extract, extract } from 'tar-stream';
 import { RunnerAway } from '../runner.ts';
 
-/** Of an archive: its header, and its content as a stream. */
-export type Entry = Extract extends AsyncIterable<infer One> ? One : never;
+/** An entry of a tar archive: its header, and its content as a stream. */
+export type ArchiveEntry = Extract extends AsyncIterable<infer Item> ? Item : never;
 
-/** An engine that packs files sends some of them within this, however busy its disk is. */
-export const SILENT_MS = 120_000;
+/** An engine that packs files sends some of them within this, even with a busy disk. */
+const SILENCE_TIMEOUT_MS = 120_000;
 
-/** Each piece of a stream. `silent` is called when its reader has waited for one for `ms`, and after each further `ms`. */
-export async function* pieces(
+/**
+ * Yields the chunks of a stream.
+ * @param onSilence called after each `ms` that the reader has waited for the same chunk; the reader's own time does not count
+ */
+export async function* readChunks(
   source: Readable,
   ms: number,
-  silent: () => void,
+  onSilence: () => void,
 ): AsyncGenerator<Buffer> {
-  let timer = setInterval(silent, ms);
+  let timer = setInterval(onSilence, ms);
   try {
-    for await (const piece of source) {
+    for await (const chunk of source) {
       clearInterval(timer);
-      yield piece;
-      timer = setInterval(silent, ms);
+      yield chunk;
+      timer = setInterval(onSilence, ms);
     }
   } finally {
     clearInterval(timer);
@@ -31,26 +34,30 @@ export async function* pieces(
 }
 
 /**
- * The entries of an archive that an engine sends. Who stops reading them ends the stream.
- * @throws RunnerAway when it breaks off, or nothing comes for `ms`
+ * Yields the entries of a tar archive that an engine sends. Leaving the loop ends the request.
+ * @throws RunnerAway when the archive breaks off, or nothing arrives for `ms`
  */
-export function entriesOf(archive: Readable, ms = SILENT_MS): AsyncIterable<Entry> {
-  // It may break off before anybody reads.
+export function readArchive(
+  archive: Readable,
+  ms = SILENCE_TIMEOUT_MS,
+): AsyncIterable<ArchiveEntry> {
+  // An error before the first read must not crash the process.
   archive.on('error', () => {});
-  return unpacked(archive, ms);
+  return unpackArchive(archive, ms);
 }
 
-async function* unpacked(archive: Readable, ms: number): AsyncGenerator<Entry> {
+async function* unpackArchive(archive: Readable, ms: number): AsyncGenerator<ArchiveEntry> {
   const entries = extract();
   entries.once('close', () => archive.destroy());
-  // Whoever reads the entries hears of it by them.
-  pipeline(whole(archive, ms), entries, () => {});
+  // The reader of the entries receives the error, so the callback ignores it.
+  pipeline(withRunnerAway(archive, ms), entries, () => {});
   yield* entries;
 }
 
-async function* whole(archive: Readable, ms: number): AsyncGenerator<Buffer> {
+/** Turns silence and connection errors into RunnerAway. */
+async function* withRunnerAway(archive: Readable, ms: number): AsyncGenerator<Buffer> {
   try {
-    yield* pieces(archive, ms, () =>
+    yield* readChunks(archive, ms, () =>
       archive.destroy(new RunnerAway(`the engine sent nothing for ${ms / 1000} s`)),
     );
   } catch (error) {

@@ -9,7 +9,7 @@ import { chmodSync, chownSync, mkdirSync, readFileSync, readlinkSync, statSync }
 import { chmod, mkdir, readdir, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { ConfigError } from '../../base/config/config.ts';
-import { exposedSecrets } from '../../base/config/environment.ts';
+import { findExposedSecrets } from '../../base/config/environment.ts';
 import { run } from '../../platform/processes/starter.ts';
 import { MOUNTS, type NetworkMode } from '../runner.ts';
 import {
@@ -323,7 +323,7 @@ async function prepareUnconfined(
         'with the rights of this server: a job can read and change its keys, repositories and database, ' +
           'other jobs, and all else that its user can. Take none from people you would not give a shell.',
       ),
-      ...exposedSecrets().map(
+      ...findExposedSecrets().map(
         ({ name, pid, program }) =>
           `A job can read ${name} in the environment of process ${pid} (${program}): start the server by ` +
           '`node src/main.ts` with it, from a shell that does not have it.',

@@ -165,9 +165,9 @@ export async function openShims(
   }
 
   const tell = (shim: Shim, order: ShimOrder, last = false) =>
-    shim.process.say(`${JSON.stringify(order)}\n`, last);
+    shim.process.write(`${JSON.stringify(order)}\n`, last);
   /** One with an attempt ends after that, and nobody waits for it. */
-  const hangUp = (shim: Shim) => shim.process.say('', true);
+  const hangUp = (shim: Shim) => shim.process.write('', true);
   /** One without: it may still write what it has compiled, so it is gone before we say that we are. */
   function end(shim: Shim): void {
     hangUp(shim);

@@ -1,6 +1,6 @@
 /** What an attempt may use: what was asked for, and no more than this machine has. */
 import { availableParallelism, totalmem } from 'node:os';
-import { diskRoom, type Hardware } from '../../base/hardware.ts';
+import { diskLimits, type Hardware } from '../../base/hardware.ts';
 import { memoizeTtl } from './memoize-ttl.ts';
 
 export type Limits = {
@@ -26,7 +26,7 @@ export function limitsOf(
   { cpu, memoryGb, diskGb }: Hardware,
   { cpus, memoryBytes: allJobsMemoryBytes } = thisMachine(),
 ): Limits {
-  const { maxBytes, maxFiles } = diskRoom(diskGb);
+  const { maxBytes, maxFiles } = diskLimits(diskGb);
   return {
     memoryBytes: Math.min(memoryGb * GIB, allJobsMemoryBytes),
     allJobsMemoryBytes,

@@ -7,12 +7,12 @@ import { builder } from '../../platform/schema/builder.ts';
 import { pageCost } from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import { Repository } from '../../repositories/graphql/repositories.ts';
-import { type Found, find, type Kind } from '../find.ts';
+import { type ResultKind, type SearchHit, search } from '../search.ts';
 
 const SearchResult = builder.unionType('SearchResult', {
   description: 'What one can go to.',
   types: [Namespace, Repository, Job],
-  resolveType: (found) => (found as unknown as Found).__typename,
+  resolveType: (found) => (found as unknown as SearchHit).__typename,
 });
 
 builder.queryField('search', (t) =>
@@ -35,10 +35,10 @@ builder.queryField('search', (t) =>
       }),
     },
     resolve: async (_root, args, context, info) => {
-      const select = (typeName: Kind) =>
+      const select = (typeName: ResultKind) =>
         selectOf<object>(queryFromInfo({ context, info, typeName }));
       const { services, viewer } = context;
-      return (await find(services, viewer, args, {
+      return (await search(services, viewer, args, {
         Namespace: select('Namespace'),
         Repository: select('Repository'),
         Job: select('Job'),

@@ -1,22 +1,27 @@
-/** One attempt to tell an endpoint: POST, and what it answers, within 15 seconds in all. */
+/** One attempt of a delivery: a POST to the endpoint and its response, within 15 seconds in total. */
 
 import { createHmac } from 'node:crypto';
 import type { Dispatcher } from 'undici';
 import { inTrace } from '../../platform/tracing/spans.ts';
 import type { Connector } from './connector.ts';
-import { type Outcome, outcomeOf, reasonOf, type Try, Unanswered } from './outcomes.ts';
+import {
+  type AttemptRecord,
+  classifyError,
+  NoAnswerError,
+  type Outcome,
+  readTlsReason,
+} from './outcomes.ts';
 import { readRetryAfter } from './schedule.ts';
 
-/** Of the answer's body, to show to who looks for what went wrong. */
-const KEPT_BYTES = 1_024;
-/** Read to its end so that the connection can be used again; when there is more it is closed. */
-const MAX_BYTES = 64 * 1_024;
+/** Kept of the response body, for debugging. */
+const KEPT_ANSWER_BYTES = 1_024;
+/** A response body is read to its end so that the connection can be reused; above this the connection is closed. */
+const MAX_BODY_BYTES = 64 * 1_024;
 
-/** How attempts are made. */
-export type Means = {
+export type AttemptDeps = {
   connector: Connector;
   userAgent: string;
-  /** For all of an attempt, lookup and answer included; unset: 15 seconds (decisions, section 5). */
+  /** For the whole attempt, including DNS lookup and response; unset: 15 seconds. */
   timeoutMs?: number;
 };
 const TIMEOUT_MS = 15_000;
@@ -24,34 +29,38 @@ const TIMEOUT_MS = 15_000;
 export type Message = {
   webhookId: string;
   url: string;
-  /** The present one, then the one before while it still signs. */
+  /** The current secret, then the previous one while it still signs. */
   secrets: readonly string[];
-  /** The event's: sent as `webhook-id`. */
+  /** The id of the event, sent as `webhook-id`. */
   id: string;
   body: string;
 };
 
-export type Attempt = Try & {
-  /** For how long, in milliseconds, the endpoint asked to be left alone. */
+export type Attempt = AttemptRecord & {
+  /** Milliseconds of the response's `Retry-After`. */
   retryAfter: number | null;
 };
 
 /**
- * Sends the message. That an endpoint fails is a result, not an error. Redirects are not followed: they would lead to
- * an endpoint that nobody chose.
- * @throws Error when this machine is short of something, and `signal.reason` when it aborts: nothing is to be recorded
+ * Sends the message. A failure of the endpoint is a result, not an error. Redirects are not followed: they would lead to an
+ * endpoint that nobody chose.
+ * @throws Error when this machine is out of a resource, `signal.reason` when it aborts; then nothing must be recorded
  */
-export function attempt(means: Means, message: Message, signal: AbortSignal): Promise<Attempt> {
+export function attemptDelivery(
+  deps: AttemptDeps,
+  message: Message,
+  signal: AbortSignal,
+): Promise<Attempt> {
   const { webhookId, id, url } = message;
   const attributes = {
     'loam.webhook.id': webhookId,
     'loam.event.id': id,
     'http.request.method': 'POST',
-    // Of the URL this alone: what follows may be the credential of a receiver.
+    // Only the host name: the rest of the URL may be a credential of the receiver.
     'server.address': new URL(url).hostname,
   };
   return inTrace('webhook attempt', attributes, async (span) => {
-    const tried = await send(means, message, signal);
+    const tried = await send(deps, message, signal);
     span.setAttributes({
       'loam.webhook.outcome': tried.outcome,
       ...(tried.status !== null && { 'http.response.status_code': tried.status }),
@@ -61,7 +70,7 @@ export function attempt(means: Means, message: Message, signal: AbortSignal): Pr
 }
 
 async function send(
-  { connector, userAgent, timeoutMs = TIMEOUT_MS }: Means,
+  { connector, userAgent, timeoutMs = TIMEOUT_MS }: AttemptDeps,
   { webhookId, url, secrets, id, body: text }: Message,
   signal: AbortSignal,
 ): Promise<Attempt> {
@@ -79,21 +88,21 @@ async function send(
     },
     body,
   };
-  const { status, answer, retryAfter, error } = await answerTo(
+  const { status, answer, retryAfter, error } = await readAnswer(
     dispatcher,
     request,
     timeoutMs,
     signal,
   );
   signal.throwIfAborted();
-  const outcome: Outcome = status === null ? outcomeOf(error) : `status_${status}`;
-  const reason = status === null ? reasonOf(error) : undefined;
+  const outcome: Outcome = status === null ? classifyError(error) : `status_${status}`;
+  const reason = status === null ? readTlsReason(error) : undefined;
   return {
     at: new Date(started).toISOString(),
     took: Date.now() - started,
     outcome,
     status,
-    // PostgreSQL keeps no NUL in a text.
+    // PostgreSQL text cannot contain NUL.
     answer: status === null ? null : answer.replaceAll('\0', '\ufffd'),
     ...(reason !== undefined && { reason }),
     retryAfter,
@@ -101,7 +110,7 @@ async function send(
 }
 
 type Answer = {
-  /** Null without an answer; then there is an error. */
+  /** Null without a response; then `error` is set. */
   status: number | null;
   answer: string;
   retryAfter: number | null;
@@ -109,10 +118,10 @@ type Answer = {
 };
 
 /**
- * Settles when the answer is read, as far as it is, and never later than an attempt may take. What follows the status
- * may be cut off without harm: by its status the endpoint has said what became of the message.
+ * Settles when the response is read up to the limit, and never later than the timeout. The body may be cut off without
+ * harm, because the status decides the result.
  */
-function answerTo(
+function readAnswer(
   dispatcher: Dispatcher,
   request: Omit<Dispatcher.DispatchOptions, 'origin'>,
   timeoutMs: number,
@@ -131,17 +140,17 @@ function answerTo(
     isOver = true;
     clearTimeout(timer);
     signal.removeEventListener('abort', onAbort);
-    const answer = Buffer.concat(kept).subarray(0, KEPT_BYTES).toString();
+    const answer = Buffer.concat(kept).subarray(0, KEPT_ANSWER_BYTES).toString();
     resolve({ status, answer, retryAfter, error });
   };
   const cut = (why: Error) => {
     end(why);
-    // Before there is a connection there is nothing to cut; the request is dropped when there is one.
+    // Without a connection yet, `onRequestStart` aborts the request.
     connection?.abort(why);
   };
-  const onAbort = () => cut(new Unanswered('timeout', 'the server stops'));
+  const onAbort = () => cut(new NoAnswerError('timeout', 'the server stops'));
   const timer = setTimeout(
-    () => cut(new Unanswered('timeout', 'the endpoint took too long')),
+    () => cut(new NoAnswerError('timeout', 'the endpoint took too long')),
     timeoutMs,
   );
   signal.addEventListener('abort', onAbort);
@@ -150,18 +159,19 @@ function answerTo(
   dispatcher.dispatch(request, {
     onRequestStart(controller) {
       connection = controller;
-      if (isOver) controller.abort(new Unanswered('timeout', 'the attempt has ended'));
+      if (isOver) controller.abort(new NoAnswerError('timeout', 'the attempt has ended'));
     },
     onResponseStart(_controller, code, headers) {
-      // 1xx come before the answer.
+      // Interim responses (1xx) come before the response.
       if (code < 200) return;
       status = code;
       retryAfter = readRetryAfter(headers['retry-after']);
     },
     onResponseData(_controller, chunk) {
-      if (bytes < KEPT_BYTES) kept.push(Buffer.from(chunk.subarray(0, KEPT_BYTES - bytes)));
+      if (bytes < KEPT_ANSWER_BYTES)
+        kept.push(Buffer.from(chunk.subarray(0, KEPT_ANSWER_BYTES - bytes)));
       bytes += chunk.length;
-      if (bytes > MAX_BYTES) cut(new Unanswered('bad_answer', 'the answer is too long'));
+      if (bytes > MAX_BODY_BYTES) cut(new NoAnswerError('bad_answer', 'the answer is too long'));
     },
     onResponseEnd: () => end(),
     onResponseError: (_controller, error) => end(error),
@@ -170,22 +180,21 @@ function answerTo(
 }
 
 /*
- * The headers by which a receiver knows that a message is ours and unchanged: those of Standard Webhooks
- * (https://www.standardwebhooks.com), which libraries of many languages verify, and those of the specification
- * (section 6), an HMAC of the body alone.
+ * Signature headers. Standard Webhooks (https://www.standardwebhooks.com) has libraries in many languages. The REST
+ * specification requires `X-Service-Signature`, an HMAC of the body alone.
  */
 
-/** 24 to 64 bytes are what Standard Webhooks recommends; we take any. */
-const ENCODED = /^whsec_((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)$/;
+/** Standard Webhooks recommends 24 to 64 bytes; any number is accepted. */
+const WHSEC = /^whsec_((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)$/;
 
-/** The bytes that Standard Webhooks signs with: those that `whsec_…` encodes, else those of the secret's text. */
-function keyOf(secret: string): Buffer {
-  const [, encoded] = ENCODED.exec(secret) ?? [];
+/** The key for Standard Webhooks: the bytes that `whsec_…` encodes, otherwise the bytes of the text. */
+function signingKey(secret: string): Buffer {
+  const [, encoded] = WHSEC.exec(secret) ?? [];
   return encoded ? Buffer.from(encoded, 'base64') : Buffer.from(secret);
 }
 
 /**
- * @param secrets the present one first, then the one before while it still signs; none: nothing is signed
+ * @param secrets the current secret, then the previous one while it still signs; empty: no signature
  * @param at seconds since 1970
  */
 function signatureHeaders(
@@ -195,17 +204,22 @@ function signatureHeaders(
   const headers: Record<string, string> = { 'webhook-id': id, 'webhook-timestamp': `${at}` };
   const [secret, former] = secrets;
   if (secret === undefined) return headers;
-  headers['webhook-signature'] = secrets.map((one) => standard(one, { id, body, at })).join(' ');
-  headers['X-Service-Signature'] = ofBody(secret, body);
-  if (former !== undefined) headers['X-Service-Signature-Former'] = ofBody(former, body);
+  headers['webhook-signature'] = secrets
+    .map((one) => signStandardWebhooks(one, { id, body, at }))
+    .join(' ');
+  headers['X-Service-Signature'] = signBody(secret, body);
+  if (former !== undefined) headers['X-Service-Signature-Former'] = signBody(former, body);
   return headers;
 }
 
-function standard(secret: string, { id, body, at }: { id: string; body: Buffer; at: number }) {
-  const hmac = createHmac('sha256', keyOf(secret)).update(`${id}.${at}.`).update(body);
+function signStandardWebhooks(
+  secret: string,
+  { id, body, at }: { id: string; body: Buffer; at: number },
+) {
+  const hmac = createHmac('sha256', signingKey(secret)).update(`${id}.${at}.`).update(body);
   return `v1,${hmac.digest('base64')}`;
 }
 
-function ofBody(secret: string, body: Buffer): string {
+function signBody(secret: string, body: Buffer): string {
   return `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;
 }

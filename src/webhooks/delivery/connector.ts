@@ -1,13 +1,12 @@
 /**
- * Connections to the endpoints of webhooks, to addresses that were checked and to no others.
+ * Connections to webhook endpoints, only to checked addresses.
  *
- * A name is looked up once for a connection, every address that it has is checked, and it is these addresses that
- * are dialled. So a name that leads elsewhere a moment later (DNS rebinding) leads us nowhere. The address that is
- * reached is checked once more, before a byte is sent. undici's own `lookup` option would not do: it is not called
- * for a URL that names an address.
+ * A host name is resolved once per connection. All its addresses are checked, and the connection uses exactly these
+ * addresses, so a name that resolves differently a moment later (DNS rebinding) has no effect. The connected address is
+ * checked again before a byte is sent. undici's `lookup` option is not enough: it is not called for IP addresses in URLs.
  *
- * HTTP/1.1 alone: every receiver has it, and a connection carries one request at a time, so what becomes of one says
- * nothing about another.
+ * Only HTTP/1.1: every receiver supports it, and a connection carries one request at a time, so a broken connection
+ * affects one attempt only.
  */
 
 import { X509Certificate } from 'node:crypto';
@@ -25,45 +24,45 @@ import type { buildConnector, Dispatcher, Pool } from 'undici';
 import { ConfigError } from '../../base/config/config.ts';
 import { isResourceExhausted } from '../../platform/database/outage.ts';
 import type { AddressGuard, Lookup } from './guard.ts';
-import { Unanswered } from './outcomes.ts';
+import { NoAnswerError } from './outcomes.ts';
 
-/** No attempt waits for longer. */
+/** As long as the timeout of an attempt. */
 const CONNECT_MS = 15_000;
 /**
- * Until the next address is tried. Node's 250 ms are too few for another continent: such an endpoint with an address of
- * IPv6 too would never be reached from a network that has none.
+ * Time per address before the next one is tried. Node's 250 ms are too short for another continent: from a network
+ * without IPv6, an endpoint there that also has an IPv6 address would never be reached.
  */
 const NEXT_ADDRESS_MS = 3_000;
-/** Connections to the endpoint of a webhook: as many as there are attempts of it at once. */
+/** Per webhook: as many as its concurrent attempts. */
 export const MAX_CONNECTIONS = 8;
 /**
- * Webhooks whose connections are kept: so at most 4,096 sockets are open, besides those of pools that have been
- * dropped and still work, which last as long as one attempt.
+ * Webhooks with kept connections: at most 4,096 open sockets, plus those of evicted pools, which last as long as their
+ * running attempts.
  */
 const MAX_POOLS = 512;
-/** Less than the 5 s after which Node's servers close idle connections; they are the most impatient. */
-const IDLE_MS = 4_000;
-/** Then it is looked up again, so that an endpoint which moved is followed. */
-const MAX_REQUESTS = 1_000;
+/** Less than the 5 s after which Node's HTTP servers close idle connections, the shortest common limit. */
+const IDLE_CONNECTION_MS = 4_000;
+/** A new connection resolves the name again, so that a moved endpoint is found. */
+const MAX_REQUESTS_PER_CONNECTION = 1_000;
 const MAX_HEADER_BYTES = 16 * 1_024;
 /**
- * Of all that comes as an answer to one message. It is more than an attempt reads of headers and body; what it bounds
- * is what undici reads and counts as neither: interim answers, extensions of chunks, trailers. An endpoint that sends
- * those as fast as it can would keep the process busy for 15 seconds.
+ * Limit of all bytes of one response. It is above the limits of headers and body together; it bounds data that undici reads
+ * but does not count: interim responses, chunk extensions and trailers. An endpoint that sends those at full speed would
+ * keep the process busy for 15 seconds.
  */
 const MAX_ANSWER_BYTES = 256 * 1_024;
 
 export type Connector = AsyncDisposable & {
-  /** Where requests for `origin` go, of this webhook alone: webhooks share no connections, so none waits for another's. */
+  /** The dispatcher of this webhook for `origin`. Webhooks share no connections, so none waits for another's. */
   to(webhookId: string, origin: string): Promise<Dispatcher>;
 };
 
 export type ConnectorOptions = {
   guard: AddressGuard;
   lookup: Lookup;
-  /** In PEM, besides those that Node knows. */
+  /** CA certificates in PEM, in addition to Node's. */
   authorities: readonly string[];
-  /** Until a connection is there, lookup and TLS included; unset: as long as an attempt may take. */
+  /** For establishing a connection, including DNS lookup and TLS; unset: 15 seconds. */
   timeoutMs?: number;
 };
 
@@ -74,44 +73,44 @@ export function createConnector({
   timeoutMs = CONNECT_MS,
 }: ConnectorOptions): Connector {
   let context: SecureContext | undefined;
-  // Not at the start, which it would make 50 ms longer.
-  const trusting = () => {
+  // Created on first use, because it takes 50 ms.
+  const getSecureContext = () => {
     context ??= createSecureContext({ ca: [...getCACertificates('default'), ...authorities] });
     return context;
   };
   const pools = new LRUCache<string, Pool>({
     max: MAX_POOLS,
-    // What it has begun ends by itself.
+    // `close` waits for running requests.
     dispose: (pool) => void pool.close().catch(() => {}),
   });
 
   async function dial({ hostname, port }: buildConnector.Options): Promise<TLSSocket> {
     const signal = AbortSignal.timeout(timeoutMs);
-    const addresses = await checkedAddresses(hostname, signal);
-    const socket = await reach(hostname, Number(port || 443), addresses, signal);
-    return secure(socket, hostname, signal);
+    const addresses = await resolveAllowed(hostname, signal);
+    const socket = await openTcp(hostname, Number(port || 443), addresses, signal);
+    return startTls(socket, hostname, signal);
   }
 
-  /** @throws Unanswered */
-  async function checkedAddresses(host: string, signal: AbortSignal): Promise<string[]> {
+  /** @throws NoAnswerError */
+  async function resolveAllowed(host: string, signal: AbortSignal): Promise<string[]> {
     let addresses = [host];
     if (!isIP(host))
       addresses = await lookup(host, signal).catch((error) => {
-        if (signal.aborted) throw new Unanswered('timeout', 'the lookup took too long', error);
-        throw new Unanswered('dns_failed', `${host} could not be looked up`, error);
+        if (signal.aborted) throw new NoAnswerError('timeout', 'the lookup took too long', error);
+        throw new NoAnswerError('dns_failed', `${host} could not be looked up`, error);
       });
-    for (const address of addresses) demandPublic(address);
+    for (const address of addresses) demandAllowed(address);
     return addresses;
   }
 
-  /** @throws Unanswered */
-  function demandPublic(address: string | undefined): void {
+  /** @throws NoAnswerError */
+  function demandAllowed(address: string | undefined): void {
     const why = guard.whyNot(address ?? '');
-    if (why) throw new Unanswered('refused_address', `the address of the endpoint ${why}`);
+    if (why) throw new NoAnswerError('refused_address', `the address of the endpoint ${why}`);
   }
 
-  /** Connects to the first of the addresses that answers. @throws Unanswered; Error about this machine */
-  async function reach(
+  /** Connects to the first address that answers. @throws NoAnswerError; Error when this machine is out of a resource */
+  async function openTcp(
     host: string,
     port: number,
     addresses: readonly string[],
@@ -124,15 +123,15 @@ export function createConnector({
       port,
       noDelay: true,
       keepAlive: true,
-      // Node tries one after the other, by itself; it gets them from here and asks nobody else.
+      // Node tries the addresses in turn. The lookup below returns the checked addresses, so Node resolves nothing.
       autoSelectFamily: true,
       autoSelectFamilyAttemptTimeout: NEXT_ADDRESS_MS,
       lookup: (_host, options, done) =>
         options.all ? done(null, all) : done(null, first.address, first.family),
     });
-    await settled(socket, 'connect', signal, 'connect_failed');
+    await waitForSocket(socket, 'connect', signal, 'connect_failed');
     try {
-      demandPublic(socket.remoteAddress);
+      demandAllowed(socket.remoteAddress);
     } catch (error) {
       socket.destroy();
       throw error;
@@ -140,19 +139,19 @@ export function createConnector({
     return socket;
   }
 
-  /** @throws Unanswered */
-  async function secure(socket: Socket, host: string, signal: AbortSignal): Promise<TLSSocket> {
-    // The dot of the root at the end of a name stands in no certificate.
+  /** @throws NoAnswerError */
+  async function startTls(socket: Socket, host: string, signal: AbortSignal): Promise<TLSSocket> {
+    // Certificates do not contain the trailing dot of an absolute name.
     const name = host.replace(/\.$/, '');
     const secured = connectTls({
       socket,
-      secureContext: trusting(),
+      secureContext: getSecureContext(),
       host: name,
       ...(!isIP(name) && { servername: name }),
       ALPNProtocols: ['http/1.1'],
     });
-    await settled(secured, 'secureConnect', signal, 'tls_failed');
-    boundAnswers(secured);
+    await waitForSocket(secured, 'secureConnect', signal, 'tls_failed');
+    limitAnswers(secured);
     return secured;
   }
 
@@ -165,7 +164,7 @@ export function createConnector({
 
   return {
     async to(webhookId, origin) {
-      // Its hundred modules take memory that a server without webhooks has no use for.
+      // Imported on first use: its hundred modules take memory that a server without webhooks does not need.
       const { Pool } = await import('undici');
       const key = `${webhookId} ${origin}`;
       const known = pools.get(key);
@@ -175,11 +174,11 @@ export function createConnector({
         connections: MAX_CONNECTIONS,
         pipelining: 1,
         allowH2: false,
-        keepAliveTimeout: IDLE_MS,
-        keepAliveMaxTimeout: IDLE_MS,
-        maxRequestsPerClient: MAX_REQUESTS,
+        keepAliveTimeout: IDLE_CONNECTION_MS,
+        keepAliveMaxTimeout: IDLE_CONNECTION_MS,
+        maxRequestsPerClient: MAX_REQUESTS_PER_CONNECTION,
         maxHeaderSize: MAX_HEADER_BYTES,
-        // An attempt has a time for all of it.
+        // The timeout of the attempt covers these.
         headersTimeout: 0,
         bodyTimeout: 0,
       });
@@ -193,8 +192,8 @@ export function createConnector({
   };
 }
 
-/** Ends the connection where an answer is too long. Answers begin where something was written since what came before. */
-function boundAnswers(socket: TLSSocket): void {
+/** Destroys the connection when a response is too long. A response starts with the first read after a write. */
+function limitAnswers(socket: TLSSocket): void {
   let written = socket.bytesWritten;
   let before = socket.bytesRead;
   let read = before;
@@ -205,28 +204,28 @@ function boundAnswers(socket: TLSSocket): void {
     }
     read = socket.bytesRead;
     if (read - before > MAX_ANSWER_BYTES)
-      socket.destroy(new Unanswered('bad_answer', 'the answer is too long'));
+      socket.destroy(new NoAnswerError('bad_answer', 'the answer is too long'));
   });
 }
 
-/** Waits for the event, and destroys the socket when it does not come. @throws Unanswered; Error about this machine */
-async function settled(
+/** Waits for the event, and destroys the socket on failure. @throws NoAnswerError; Error when a resource is exhausted */
+async function waitForSocket(
   socket: Socket,
   event: 'connect' | 'secureConnect',
   signal: AbortSignal,
   outcome: 'connect_failed' | 'tls_failed',
 ): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const onAbort = () => reject(new Unanswered('timeout', 'the connection took too long'));
-  const onClose = () => reject(new Unanswered(outcome, 'the connection was closed'));
+  const onAbort = () => reject(new NoAnswerError('timeout', 'the connection took too long'));
+  const onClose = () => reject(new NoAnswerError(outcome, 'the connection was closed'));
   const onError = (error: Error) =>
-    reject(isResourceExhausted(error) ? error : new Unanswered(outcome, error.message, error));
+    reject(isResourceExhausted(error) ? error : new NoAnswerError(outcome, error.message, error));
   socket.once(event, resolve).once('close', onClose).on('error', onError);
   signal.addEventListener('abort', onAbort);
   try {
     await promise;
   } catch (error) {
-    // Its own listener stays, because a socket may have an error after it was destroyed.
+    // The error listener stays, because a socket may emit an error after it was destroyed.
     socket.destroy();
     throw error;
   } finally {
@@ -236,22 +235,24 @@ async function settled(
 }
 
 /**
- * Certificates in a file of PEM.
- * @throws ConfigError when it cannot be read or holds none
+ * Reads the certificates in a PEM file.
+ * @throws ConfigError when the file cannot be read or contains no certificate
  */
-export async function readAuthorities(file: string | undefined): Promise<string[]> {
+export async function readCaCertificates(file: string | undefined): Promise<string[]> {
   if (file === undefined) return [];
   const text = await readFile(file, 'utf8').catch((error) => {
     throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} cannot be read: ${error.code}`);
   });
   const all = text.match(/-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g) ?? [];
   if (all.length === 0)
-    throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} holds no certificate in PEM`);
+    throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} contains no PEM certificate`);
   for (const one of all)
     try {
       new X509Certificate(one);
     } catch {
-      throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} holds a certificate that cannot be read`);
+      throw new ConfigError(
+        `LOAM_WEBHOOK_CA: ${file} contains a certificate that cannot be parsed`,
+      );
     }
   return all;
 }

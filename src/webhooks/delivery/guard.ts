@@ -1,10 +1,9 @@
 /**
- * Which addresses webhooks are sent to: those of the public internet. A user chooses the URL, and the server stands in
- * its operator's network, so without this rule a webhook could ask what no outsider reaches: the database, the metadata
- * of a cloud, our own ports.
+ * Restricts webhooks to public addresses (protection against SSRF). A user chooses the URL, and the server is inside the
+ * operator's network, so a webhook could otherwise reach the database, the metadata service of a cloud, or local ports.
  *
- * Addresses are compared as numbers, each against the ranges of its own family. One of IPv6 that holds one of IPv4 is
- * refused whatever that is, because who translates it, and into what, is decided elsewhere.
+ * Addresses are compared as numbers with the ranges of their own family. An IPv6 address that embeds an IPv4 address is
+ * always refused, because the network decides how it is translated.
  */
 
 import { promises as dns } from 'node:dns';
@@ -12,14 +11,13 @@ import { readFile } from 'node:fs/promises';
 import { BlockList, isIP } from 'node:net';
 
 export type AddressGuard = {
-  /** null when it may be contacted, else why not: "is a loopback address (RFC 1122)". */
+  /** Null when the address may be contacted, otherwise the reason: "is a loopback address (RFC 1122)". */
   whyNot(address: string): string | null;
 };
 
 /**
- * Where each range is defined. All are in the registries of special-purpose addresses of IANA (RFC 6890), except the
- * last ones of each family. Of those registries only ranges that are part of the public internet are left out: AS112
- * (RFC 7534, RFC 7535) and AMT (RFC 7450).
+ * Refused ranges, with their sources. They are IANA's special-purpose address registries (RFC 6890) without the ranges
+ * that are part of the public internet, AS112 (RFC 7534, RFC 7535) and AMT (RFC 7450), plus the last ranges of each family.
  */
 const RANGES: readonly (readonly [range: string, kind: string, source: string])[] = [
   ['0.0.0.0/8', 'an address of this host', 'RFC 791'],
@@ -38,7 +36,7 @@ const RANGES: readonly (readonly [range: string, kind: string, source: string])[
   ['224.0.0.0/4', 'a multicast address', 'RFC 5771'],
   ['255.255.255.255/32', 'the broadcast address', 'RFC 919'],
   ['240.0.0.0/4', 'a reserved address', 'RFC 1112'],
-  // A public number that is answered by the host of every virtual machine there.
+  // A public address that the host of every virtual machine on Azure answers.
   ['168.63.129.16/32', 'an address of the platform', 'Azure'],
 
   ['::/128', 'the unspecified address', 'RFC 4291'],
@@ -63,7 +61,7 @@ const RANGES: readonly (readonly [range: string, kind: string, source: string])[
   ['fe80::/10', 'a link-local address', 'RFC 4291'],
   ['fec0::/10', 'a site-local address', 'RFC 3879'],
   ['ff00::/8', 'a multicast address', 'RFC 4291'],
-  // All that is outside 2000::/3.
+  // Everything outside 2000::/3.
   ['::/3', 'an address that is not assigned', 'RFC 4291'],
   ['4000::/2', 'an address that is not assigned', 'RFC 4291'],
   ['8000::/1', 'an address that is not assigned', 'RFC 4291'],
@@ -72,32 +70,32 @@ const RANGES: readonly (readonly [range: string, kind: string, source: string])[
 const FAMILIES = { 4: 'ipv4', 6: 'ipv6' } as const;
 type Family = keyof typeof FAMILIES;
 
-/** Of one range; the first that holds an address says what it is. */
-type Refused = { family: Family; list: BlockList; why: string };
+/** The first range that contains an address gives the reason. */
+type RefusedRange = { family: Family; list: BlockList; why: string };
 
-const refused: readonly Refused[] = RANGES.map(([range, kind, source]) => {
+const REFUSED_RANGES: readonly RefusedRange[] = RANGES.map(([range, kind, source]) => {
   const family = familyOf(range.split('/')[0] ?? '');
-  return { family, list: listOf([range], family), why: `is ${kind} (${source})` };
+  return { family, list: toBlockList([range], family), why: `is ${kind} (${source})` };
 });
 
-/** @param allow CIDRs and addresses that may be contacted all the same */
+/** @param allow CIDRs and addresses that are allowed in spite of the ranges */
 export function createGuard(allow: readonly string[]): AddressGuard {
   const allowed = {
-    4: listOf(allow, 4),
-    6: listOf(allow, 6),
+    4: toBlockList(allow, 4),
+    6: toBlockList(allow, 6),
   };
   return {
     whyNot(address) {
-      // What follows a % is the interface to leave by, of addresses that hold for one link alone.
+      // The part after % is the zone, the network interface of a link-local address.
       const [bare = '', zone] = address.split('%');
-      if (isIP(bare) === 0) return 'is no address';
+      if (isIP(bare) === 0) return 'is not an IP address';
       const family = familyOf(bare);
       if (allowed[family].check(bare, FAMILIES[family])) return null;
-      const range = refused.find(
+      const range = REFUSED_RANGES.find(
         (one) => one.family === family && one.list.check(bare, FAMILIES[family]),
       );
       if (range) return range.why;
-      return zone === undefined ? null : 'has a zone, so it is of one link alone (RFC 4007)';
+      return zone === undefined ? null : 'has a zone, so it is valid on one link only (RFC 4007)';
     },
   };
 }
@@ -106,8 +104,8 @@ function familyOf(address: string): Family {
   return isIP(address) === 4 ? 4 : 6;
 }
 
-/** A list for each family, because Node takes an IPv4-mapped address for the one of IPv4 in it. */
-function listOf(ranges: readonly string[], family: Family): BlockList {
+/** One list per family, because Node's BlockList matches an IPv4-mapped IPv6 address against IPv4 ranges. */
+function toBlockList(ranges: readonly string[], family: Family): BlockList {
   const list = new BlockList();
   for (const range of ranges) {
     const [address = '', bits] = range.split('/');
@@ -118,93 +116,91 @@ function listOf(ranges: readonly string[], family: Family): BlockList {
   return list;
 }
 
-/** For how long the creation of a webhook waits for the lookup of its host. */
+/** How long the creation of a webhook waits for the DNS lookup. */
 const LOOKUP_MS = 2_000;
 const MAX_URL = 2_048;
-const NOT_SENT_TO = 'leads to an address that webhooks are not sent to';
+const REFUSED_ADDRESS = 'resolves to an address that webhooks must not be sent to';
 const HOW_TO_ALLOW = 'the operator of this server can allow it with LOAM_WEBHOOK_ALLOW';
 
 /**
- * For creation: null, or why the url is refused: it is too long, not of https, has a user name, a password or a
- * fragment, or leads to an address that is refused. Of several addresses one that is refused is enough. A name that
- * cannot be looked up within 2 seconds is accepted, because every attempt checks again. The reason completes "url: …".
- * Of a name it says neither which address it has nor of which kind, so that little is learnt of the operator's network.
+ * Checks the URL of a webhook. One refused address among several is enough to refuse it. A name that does not resolve
+ * within 2 seconds is accepted, because every attempt checks again. For a name, the reason gives neither the address nor
+ * its kind, so that it reveals little of the operator's network.
+ * @returns null when allowed, otherwise a reason that completes "url: …"
  */
 export async function whyNotUrl(
   text: string,
   guard: AddressGuard,
-  lookup: Lookup = lookUp,
+  lookup: Lookup = resolveHost,
 ): Promise<string | null> {
   if (text.length > MAX_URL) return `must be at most ${MAX_URL} characters long`;
   if (!URL.canParse(text)) return 'must be a URL';
   const url = new URL(text);
   if (url.protocol !== 'https:') return 'must use https';
-  // The URL standard takes https:host, https:///host and backslashes for slashes too. Other readers of the same text
-  // take another part of it for the host.
+  // The URL standard also accepts https:host, https:///host and backslashes, in which other parsers see another host.
   const [, authority] = /^https:\/\/([^/?#\\]+)(?:[/?#]|$)/i.exec(text) ?? [];
-  if (authority === undefined) return 'must begin with https:// and a host, and use / alone';
-  // Also empty ones, which the parts of a URL do not tell.
-  if (authority.includes('@')) return 'must not hold a user name or a password';
+  if (authority === undefined) return 'must begin with https:// and a host, without backslashes';
+  // Also finds an empty user name, which `URL.username` does not show.
+  if (authority.includes('@')) return 'must not contain a user name or a password';
   if (url.port === '0') return 'must name a port from 1 to 65535, or none';
-  // Also an empty one, which `hash` does not tell.
-  if (url.href.includes('#')) return 'must have no fragment, which is never sent';
+  // Also finds an empty fragment, which `URL.hash` does not show.
+  if (url.href.includes('#')) return 'must not have a fragment, because it is never sent';
   const host = hostOf(url);
   if (isIP(host)) {
     const why = guard.whyNot(host);
-    return why && `${NOT_SENT_TO}: it ${why}; ${HOW_TO_ALLOW}`;
+    return why && `${REFUSED_ADDRESS}: it ${why}; ${HOW_TO_ALLOW}`;
   }
   const addresses = await lookup(host, AbortSignal.timeout(LOOKUP_MS)).catch(() => []);
   return addresses.some((address) => guard.whyNot(address))
-    ? `${NOT_SENT_TO}; ${HOW_TO_ALLOW}`
+    ? `${REFUSED_ADDRESS}; ${HOW_TO_ALLOW}`
     : null;
 }
 
-/** The name or address that a URL names, the latter without brackets. */
+/** The host of a URL; an IPv6 address without brackets. */
 export function hostOf(url: URL): string {
   return url.hostname.replace(/^\[(.*)\]$/, '$1');
 }
 
 /*
- * The addresses of a host's name: of the file of hosts if it has the name, else of the name servers of this machine.
+ * Resolves host names: from the hosts file, otherwise from the name servers of this machine.
  *
- * Not by `dns.lookup`, which occupies a thread of the pool that file system calls use, cannot be given up, and of which
- * two run at once: two names whose servers are silent would hold up every other lookup of the process. The resolver
- * asks over sockets of its own, so any number of names may be silent. The price: what else the machine is configured
- * to look up by (search domains, mDNS) is not used, so names are looked up as they stand.
+ * `dns.lookup` is not used: it occupies a thread of the pool for file system calls, cannot be cancelled, and runs at most
+ * twice at a time, so two names with silent servers would block all lookups of the process. The resolver uses its own
+ * sockets. The price: search domains and mDNS of the machine are not used, so names are resolved as they are.
  */
 
-/** @throws Error when there is no address; what `signal` was aborted with */
+/** @throws Error when there is no address; `signal.reason` when it aborts */
 export type Lookup = (host: string, signal: AbortSignal) => Promise<string[]>;
 
-const HOSTS = '/etc/hosts';
-/** Of one question to one server; each is asked twice at most. */
+const HOSTS_FILE = '/etc/hosts';
+/** Timeout of one query to one server. */
 const QUERY_MS = 3_000;
 const TRIES = 2;
 
-export const lookUp: Lookup = async (host, signal) => {
+export const resolveHost: Lookup = async (host, signal) => {
   signal.throwIfAborted();
-  // The root's dot at the end changes nothing about an absolute name.
+  // The trailing dot of an absolute name has no effect here.
   const name = host.toLowerCase().replace(/\.$/, '');
-  const known = addressesIn(await readFile(HOSTS, 'utf8').catch(() => ''), name);
+  const known = addressesIn(await readFile(HOSTS_FILE, 'utf8').catch(() => ''), name);
   if (known.length > 0) return known;
-  // All names under it are of this machine (RFC 6761, 6.3), and many resolvers do not know that.
+  // All names under localhost mean this machine (RFC 6761, 6.3), which many resolvers do not implement.
   if (/(?:^|\.)localhost$/.test(name)) return ['127.0.0.1'];
-  // One for each lookup, so that giving up one ends no other, and a changed resolv.conf is seen; it costs 0.1 ms.
+  // One resolver per lookup, so that cancelling affects only this lookup, and a changed resolv.conf is read; costs 0.1 ms.
   const resolver = new dns.Resolver({ timeout: QUERY_MS, tries: TRIES });
-  const giveUp = () => resolver.cancel();
-  signal.addEventListener('abort', giveUp);
+  const cancel = () => resolver.cancel();
+  signal.addEventListener('abort', cancel);
   try {
     const answers = await Promise.allSettled([resolver.resolve4(name), resolver.resolve6(name)]);
     signal.throwIfAborted();
     const found = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []));
     if (found.length > 0) return found;
-    throw answers.find((answer) => answer.status === 'rejected')?.reason ?? noAddress(name);
+    throw answers.find((answer) => answer.status === 'rejected')?.reason ?? noAddressError(name);
   } finally {
-    signal.removeEventListener('abort', giveUp);
+    signal.removeEventListener('abort', cancel);
   }
 };
 
-/** Those of a name in the text of a file of hosts: lines of an address and its names. */
+/** The addresses of a name in the text of a hosts file. */
 export function addressesIn(hosts: string, name: string): string[] {
   return hosts.split('\n').flatMap((line) => {
     const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/);
@@ -212,6 +208,6 @@ export function addressesIn(hosts: string, name: string): string[] {
   });
 }
 
-function noAddress(name: string): Error {
+function noAddressError(name: string): Error {
   return new Error(`${name} has no address`);
 }

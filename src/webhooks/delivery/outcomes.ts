@@ -1,38 +1,38 @@
-/** What came of an attempt, as a fact that is recorded and shown. */
+/** Outcomes of attempts, which are recorded and shown. */
 import { isResourceExhausted } from '../../platform/database/outage.ts';
 
 export type Outcome =
   | `status_${number}`
-  /** The name of the host has no address, or its servers do not answer. */
+  /** The host name has no address, or its name servers do not answer. */
   | 'dns_failed'
-  /** The host has an address that webhooks are not sent to. Nothing was contacted. */
+  /** The host has a refused address (`guard.ts`). Nothing was contacted. */
   | 'refused_address'
   | 'connect_failed'
-  /** No agreement on TLS, or a certificate that does not prove the host. */
+  /** The TLS handshake failed, or the certificate is not valid for the host. */
   | 'tls_failed'
-  /** The attempt took longer than an attempt may. */
+  /** The attempt took longer than its timeout. */
   | 'timeout'
-  /** The connection broke before there was an answer. */
+  /** The connection broke before a response. */
   | 'reset'
-  /** The answer was not HTTP. */
+  /** The response was not valid HTTP. */
   | 'bad_answer';
 
-/** An attempt, as `Delivery.tries` keeps it. */
-export type Try = {
+/** An attempt as stored in `Delivery.tries`. */
+export type AttemptRecord = {
   /** When it began, in ISO 8601. */
   at: string;
   /** Milliseconds. */
   took: number;
   outcome: Outcome;
   status: number | null;
-  /** The first kilobyte of the answer's body. */
+  /** The first kilobyte of the response body. */
   answer: string | null;
-  /** What was wrong with TLS, as the library says it; absent for every other outcome. */
+  /** The TLS library's message for `tls_failed`; otherwise absent. */
   reason?: string;
 };
 
-/** An attempt that ended without an answer, for a reason that is known where it is thrown. */
-export class Unanswered extends Error {
+/** An attempt ended without a response, with a known outcome. */
+export class NoAnswerError extends Error {
   readonly outcome: Outcome;
   constructor(outcome: Outcome, message: string, cause?: unknown) {
     super(message, { cause });
@@ -44,31 +44,30 @@ export function isSuccess(status: number | null): boolean {
   return status !== null && status >= 200 && status < 300;
 }
 
-/** Of a certificate a message may list all its names. */
+/** A message about a certificate may list all its names. */
 const MAX_REASON = 300;
 
 /**
- * Of TLS alone: of other outcomes it could tell what the operator's network looks like. As PostgreSQL can keep it: names
- * in a certificate are a stranger's.
+ * Only for TLS errors: messages of other outcomes could reveal the operator's network. Names in a certificate are untrusted,
+ * so characters that PostgreSQL cannot store are replaced.
  */
-export function reasonOf(error: unknown): string | undefined {
-  if (!(error instanceof Unanswered) || error.outcome !== 'tls_failed') return undefined;
+export function readTlsReason(error: unknown): string | undefined {
+  if (!(error instanceof NoAnswerError) || error.outcome !== 'tls_failed') return undefined;
   return error.message.replaceAll('\0', '\ufffd').slice(0, MAX_REASON).toWellFormed();
 }
 
-/** By the codes that Node and undici give to errors of a connection that was there. */
-const RESET = /^(?:ECONNRESET|EPIPE|ECONNABORTED|UND_ERR_SOCKET|ERR_SSL_\w+|ERR_STREAM_\w+)$/;
+/** Codes of Node and undici for errors of an established connection. */
+const RESET_CODE = /^(?:ECONNRESET|EPIPE|ECONNABORTED|UND_ERR_SOCKET|ERR_SSL_\w+|ERR_STREAM_\w+)$/;
 
 /**
- * What an error means that an attempt ended with before it had a status.
- * @throws the error when it is about this machine, which has no file descriptors or no memory left: the endpoint
- *   has failed nothing then
+ * Classifies the error of an attempt without a status.
+ * @throws the error itself when this machine is out of file descriptors or memory, because the endpoint did not fail
  */
-export function outcomeOf(error: unknown): Outcome {
-  if (error instanceof Unanswered) return error.outcome;
+export function classifyError(error: unknown): Outcome {
+  if (error instanceof NoAnswerError) return error.outcome;
   if (isResourceExhausted(error)) throw error;
   const { code, message } = error as { code?: unknown; message?: unknown };
-  // undici has one code for a connection that was closed, and for an answer that makes no sense, such as 100 and 101.
-  const isNonsense = /^bad (?:upgrade|response)$/.test(String(message));
-  return RESET.test(String(code)) && !isNonsense ? 'reset' : 'bad_answer';
+  // undici uses one code both for a closed connection and for an invalid response, such as an unexpected 100 or 101.
+  const isInvalid = /^bad (?:upgrade|response)$/.test(String(message));
+  return RESET_CODE.test(String(code)) && !isInvalid ? 'reset' : 'bad_answer';
 }

@@ -1,10 +1,10 @@
-/** When a delivery is tried again. */
+/** Retry schedule of deliveries. */
 
 const SECOND = 1_000;
 const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 
-/** Between the attempt before and this one, in milliseconds (decisions, section 5): ten attempts in three days. */
+/** Milliseconds before each attempt, after the previous one: ten attempts in about three days. */
 export const DELAYS: readonly number[] = [
   0,
   5 * SECOND,
@@ -18,16 +18,16 @@ export const DELAYS: readonly number[] = [
   24 * HOUR,
 ];
 
-/** Up to so much of a delay is added at random, so that what failed together does not come back together. */
+/** Random part added to a delay, so that deliveries that failed together are not retried together. */
 const JITTER = 0.2;
-/** What an endpoint can ask for at most, so that none keeps its deliveries for ever. */
+/** Upper limit of `Retry-After`, so that no endpoint postpones its deliveries forever. */
 const MAX_RETRY_AFTER = 24 * HOUR;
 
 /**
- * Milliseconds until the next attempt; null when there is none.
- * @param attempts how many there were
- * @param retryAfter milliseconds for which the endpoint asked to be left alone; it makes a delay longer, never shorter
- * @param random from 0 up to 1
+ * Milliseconds until the next attempt; null after the last one.
+ * @param attempts number of attempts so far
+ * @param retryAfter milliseconds of the response's `Retry-After`; it makes a delay longer, never shorter
+ * @param random returns a number from 0 up to 1
  */
 export function nextDelay(
   attempts: number,
@@ -41,8 +41,7 @@ export function nextDelay(
 }
 
 /**
- * The header `Retry-After`, which is a number of seconds or a date (RFC 9110, 10.2.3), in milliseconds from `now`;
- * null for anything else.
+ * Parses `Retry-After`, a number of seconds or a date (RFC 9110, 10.2.3), into milliseconds from `now`; null when invalid.
  */
 export function readRetryAfter(
   header: string | string[] | undefined,
@@ -50,7 +49,7 @@ export function readRetryAfter(
 ): number | null {
   const text = [header].flat()[0]?.trim() ?? '';
   if (/^\d{1,15}$/.test(text)) return Number(text) * SECOND;
-  // The one form that is sent today, and the two of before; nothing else that Date.parse would take.
+  // Only the three date formats of HTTP; Date.parse would accept more.
   if (!/^(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\w*,? /.test(text)) return null;
   const at = Date.parse(text);
   return Number.isNaN(at) ? null : Math.max(0, at - now);

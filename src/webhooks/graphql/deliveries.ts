@@ -1,15 +1,15 @@
 /** Deliveries in GraphQL. */
 import { builder } from '../../platform/schema/builder.ts';
-import { connectionType, pageType } from '../../platform/schema/paging.ts';
+import { defineConnectionType, definePageType } from '../../platform/schema/paging.ts';
 import * as deliveries from '../deliveries.ts';
-import type { Try } from '../delivery/outcomes.ts';
+import type { AttemptRecord } from '../delivery/outcomes.ts';
 import type { DeliveryType } from '../event-types.ts';
 import type { OffReason } from '../webhooks.ts';
 
 /** What it costs, in fields, to read what may take 10 or 20 kB for each. */
 const LARGE = 25;
 
-const DeliveryTry = builder.objectRef<Try>('DeliveryTry').implement({
+const DeliveryTry = builder.objectRef<AttemptRecord>('DeliveryTry').implement({
   description: 'An attempt of a delivery.',
   fields: (t) => ({
     startedAt: t.field({
@@ -77,7 +77,7 @@ export const Delivery = builder.node(DeliveryRef, {
       nullable: true,
       description: 'Its attempts, the first one first.',
       complexity: { field: LARGE, multiplier: 1 },
-      resolve: (delivery, _args, { services }) => deliveries.triesOf(services, delivery),
+      resolve: (delivery, _args, { services }) => deliveries.listAttempts(services, delivery),
     }),
     payload: t.field({
       type: 'JSON',
@@ -86,13 +86,13 @@ export const Delivery = builder.node(DeliveryRef, {
         'The body that is sent. Links to artifacts are signed anew each time. Null once it is removed.',
       complexity: LARGE,
       resolve: (delivery, _args, { services, allowance }, info) =>
-        deliveries.payloadOf(services, delivery, allowance(info)),
+        deliveries.getDeliveryPayload(services, delivery, allowance(info)),
     }),
   }),
 });
 
-export const DeliveryConnection = connectionType('Delivery', Delivery);
-export const DeliveryPage = pageType<deliveries.Delivery>('DeliveryPage', Delivery);
+export const DeliveryConnection = defineConnectionType('Delivery', Delivery);
+export const DeliveryPage = definePageType<deliveries.Delivery>('DeliveryPage', Delivery);
 
 /** The enums of webhooks in GraphQL. */
 const TYPES: Record<DeliveryType, string> = {

@@ -2,15 +2,15 @@
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
-  connectionType,
+  cursorPageArgs,
+  defineConnectionType,
+  definePageType,
   numberedPageCost,
-  pageArgs,
+  offsetPageArgs,
   pageCost,
-  pageType,
-  sliceArgs,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import { endedByReader, orThrow } from '../../platform/schema/subscription.ts';
+import { abortWithReader, orThrow } from '../../platform/schema/subscription.ts';
 import { listDeliveries, sliceDeliveries } from '../deliveries.ts';
 import { followDeliveries } from '../following.ts';
 import * as webhooks from '../webhooks.ts';
@@ -75,7 +75,7 @@ export const Webhook = builder.node(WebhookRef, {
         'What it was and is sent, newest first: of the namespaces that the viewer administers, and tests.',
       complexity: pageCost(),
       args: {
-        ...sliceArgs,
+        ...cursorPageArgs,
         status: t.arg({ type: DeliveryStatus, description: 'Only those with this status.' }),
         type: t.arg({ type: WebhookEventType, description: 'Only those of this type.' }),
       },
@@ -88,7 +88,7 @@ export const Webhook = builder.node(WebhookRef, {
       description: 'The same as a page by number: only for REST.',
       complexity: numberedPageCost(),
       args: {
-        ...pageArgs,
+        ...offsetPageArgs,
         status: t.arg({ type: DeliveryStatus, description: 'Only those with this status.' }),
         type: t.arg({ type: WebhookEventType, description: 'Only those of this type.' }),
       },
@@ -98,8 +98,8 @@ export const Webhook = builder.node(WebhookRef, {
   }),
 });
 
-const WebhookConnection = connectionType('Webhook', Webhook);
-const WebhookPage = pageType<webhooks.Webhook>('WebhookPage', Webhook);
+const WebhookConnection = defineConnectionType('Webhook', Webhook);
+const WebhookPage = definePageType<webhooks.Webhook>('WebhookPage', Webhook);
 
 builder.prismaObjectField(User, 'webhooks', (t) =>
   t.field({
@@ -108,7 +108,7 @@ builder.prismaObjectField(User, 'webhooks', (t) =>
     description:
       'The webhooks of all namespaces that the user administers, newest first. Only the user sees them here.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await webhooks.sliceWebhooks(services, viewer, id, args), args),
@@ -122,10 +122,10 @@ builder.prismaObjectField(Namespace, 'webhooks', (t) =>
     description:
       'The webhooks that are told of its events, newest first. Only its admins see them.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await webhooks.sliceWebhooksOf(services, viewer, id, args), args),
+      toConnection(await webhooks.sliceNamespaceWebhooks(services, viewer, id, args), args),
   }),
 );
 
@@ -143,7 +143,7 @@ builder.queryFields((t) => ({
     description:
       'The webhooks of all namespaces that the caller administers, newest first: only for REST. In GraphQL ask for `viewer { webhooks }`.',
     complexity: numberedPageCost(),
-    args: pageArgs,
+    args: offsetPageArgs,
     resolve: (_root, args, { services, viewer }) => webhooks.listWebhooks(services, viewer, args),
   }),
 }));
@@ -155,7 +155,7 @@ builder.subscriptionFields((t) => ({
       'The deliveries of a webhook, each when it is made and again whenever it has changed, from now on. It ends, with an error, when the viewer may not see one of its namespaces any more.',
     args: { id: t.arg.id({ required: true, description: 'The id of the webhook.' }) },
     subscribe: async (_root, { id }, { services, viewer }) =>
-      endedByReader(await followDeliveries(services, viewer, id)),
+      abortWithReader(await followDeliveries(services, viewer, id)),
     resolve: orThrow,
   }),
 }));

@@ -196,7 +196,7 @@ test('a job is cancelled and deleted: the timeline ends, and the focus goes to t
   await page.keyboard.press('Enter');
   await tabTo(page, 'Cancel job');
   await page.keyboard.press('Enter');
-  await page.getByText(/^Cancelled\. Its processes get SIGTERM/).waitFor();
+  await page.getByText(/^Cancelled\. The processes of the job get SIGTERM/).waitFor();
   await page.locator('main [data-status=CANCELLED]').first().waitFor();
   await expectFocus(page, 'main');
   await expect

@@ -47,7 +47,7 @@ test('a repository is created, browsed and searched', async () => {
   await expectUsable(page);
   await page.getByRole('link', { name: 'New repository' }).first().click();
   await page.getByLabel('Name', { exact: true }).fill('no name');
-  await page.getByText('must be 1 to 100 of letters').waitFor();
+  await page.getByText('must be 1 to 100 letters').waitFor();
   await page.getByLabel('Name', { exact: true }).fill('clicked');
   await page.getByRole('button', { name: 'Create repository' }).click();
   await page.waitForURL('**/ada/clicked');

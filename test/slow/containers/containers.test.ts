@@ -1,4 +1,4 @@
-/** Jobs in containers through the whole server: of an image, of a repository, of a repository in an image. */
+/** Jobs in containers through the whole server: with an image, with a repository, and with both. */
 
 import { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
@@ -39,13 +39,13 @@ beforeAll(async () => {
 });
 afterAll(() => app?.[Symbol.asyncDispose]());
 
-/** In a container, unless `image` says otherwise. */
+/** Runs in a container unless `image` is undefined. */
 const run = (name: string, command: string, more: Partial<JobInput> = {}) =>
   submit(ada, { namespace: 'ada', image: BUSYBOX, name, command, ...more });
 const said = (name: string) => lines(ada, 'ada', name);
 const ends = (name: string, status: string) => until(ada, 'ada', name, status);
 
-test('a job runs in its image, with its environment, and with no more rights than it needs', async () => {
+test('a job runs in its image, with its environment, and with minimal privileges', async () => {
   const created = await ada.post('/auth/v1/seed/ada/jobs', {
     name: 'look',
     image: BUSYBOX,
@@ -86,7 +86,7 @@ test('a job runs in its image, with its environment, and with no more rights tha
   ]);
 });
 
-test('neither environment nor secrets stand in the name or the labels of a container', async () => {
+test('the name and labels of a container contain neither environment nor secrets', async () => {
   await run('labelled', 'echo up; sleep 600', {
     cpu: 2,
     memoryGb: 1,
@@ -115,7 +115,7 @@ test('neither environment nor secrets stand in the name or the labels of a conta
   await eventually(async () => expect((await job(ada, 'ada', 'labelled')).exitCode).toBe(143));
 });
 
-test('a repository is cloned into the image; what the job leaves is kept', async () => {
+test('the repository is cloned into the container, and artifacts are stored', async () => {
   await run(
     'build',
     'cat src/main.txt; mkdir out; echo made > out/file; ln -s file out/link; cat .git/HEAD; rm -r src',
@@ -133,11 +133,11 @@ test('a repository is cloned into the image; what the job leaves is kept', async
     .pipe(createGunzip())
     .pipe(extract());
   for await (const entry of archive) files[entry.header.name] = await text(entry);
-  // The link is there as a link, without contents.
+  // The link is stored as a link, without content.
   expect(files).toEqual({ file: 'made\n', link: '' });
 });
 
-test('jobs without an image run as processes, or in the default image where there is one', async () => {
+test('jobs without an image run as processes, or in the default image if one is configured', async () => {
   const where = 'test -e /.loam && echo container || echo process';
   await run('bare', where, { image: undefined, repo: 'ada/code' });
   await ends('bare', 'SUCCEEDED');
@@ -152,13 +152,13 @@ test('jobs without an image run as processes, or in the default image where ther
   expect(await lines(other.admin, 'admin', 'bare')).toEqual(['container']);
 });
 
-test('an image that cannot be had fails the job with the reason', async () => {
+test('a job whose image is not available fails with the reason', async () => {
   await run('missing', 'true', { image: 'localhost:1/nothing:here' });
   expect(await ends('missing', 'FAILED')).toMatchObject({ exitCode: 125 });
   expect((await said('missing')).at(-1)).toMatch(/is not on the internet/);
 });
 
-test('a job is followed while it runs, measured, and tried again', async () => {
+test('a job streams its log while it runs, and is retried when it fails', async () => {
   await run('live', 'for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done; exit 9', { retries: 1 });
   await eventually(async () => expect(await said('live')).toContain('1'));
   const events = await followStream(ada, '/ada/job/live/logs?stream=true').all();
@@ -171,7 +171,7 @@ test('a job is followed while it runs, measured, and tried again', async () => {
   });
 });
 
-test('analytics show what a container uses', async () => {
+test('analytics show the usage of a container', async () => {
   await run('busy', 'head -c 700m /dev/zero | tail -c 600m | sleep 600 & while :; do :; done');
   await eventually(async () => {
     const { body } = await ada.get('/ada/job/busy/analytics');
@@ -180,16 +180,16 @@ test('analytics show what a container uses', async () => {
   await cancel(ada, 'ada', 'busy');
 });
 
-test('what a job prints at its end is kept when it is cancelled', async () => {
+test('the last output of a cancelled job is stored', async () => {
   await run('polite', "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.1; done");
   await eventually(async () => expect(await said('polite')).toEqual(['up']));
   await cancel(ada, 'ada', 'polite');
   await eventually(async () => expect((await job(ada, 'ada', 'polite')).exitCode).toBe(4));
-  // Shells announce the death of their children too.
+  // Shells also print a message when a child is killed.
   expect((await said('polite')).filter((l) => l !== 'Terminated')).toEqual(['up', 'bye']);
 });
 
-test('a server that is stopped leaves its containers running, and the next one goes on', async () => {
+test('containers keep running while the server is stopped, and the next server resumes them', async () => {
   const count = 40;
   await run('long', `for i in $(seq ${count}); do echo line $i; sleep 0.1; done`);
   await eventually(async () => expect((await said('long')).length).toBeGreaterThan(3));
@@ -199,7 +199,7 @@ test('a server that is stopped leaves its containers running, and the next one g
   expect(await said('long')).toEqual(Array.from({ length: count }, (_, i) => `line ${i + 1}`));
 });
 
-test('nothing is left of jobs that are over', async () => {
+test('ended jobs leave no containers', async () => {
   await eventually(async () => {
     const left = await docker('ps', '--all', '--quiet', '--filter', 'label=loam.worker');
     const ours = await app.pool.query('select id from job_attempts');

@@ -1,4 +1,4 @@
-/** The contract of runners with containers, and what only containers do. */
+/** The runner contract with containers, and behaviour that only containers have. */
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
@@ -17,7 +17,7 @@ describe('docker', () => {
   runnerContract(() => dockerRunner(), 'docker');
 });
 
-test('lines of a container that come while others are stored come together', async (ctx) => {
+test('lines that arrive while earlier ones are stored form one batch', async (ctx) => {
   needs(ctx, 'docker');
   await using made = await dockerRunner();
   const { runner } = made;
@@ -28,14 +28,14 @@ test('lines of a container that come while others are stored come together', asy
   for await (const batch of runner.logs(handle, null, never)) {
     lines += batch.lines.length;
     batches++;
-    // A transaction each.
+    // Stands for the transaction that stores a batch.
     await delay(5);
   }
   expect(lines).toBe(5_000);
   expect(batches).toBeLessThan(1_000);
 });
 
-test('the timeout of a container holds while no server is there', async (ctx) => {
+test('the timeout of a container holds while no server runs', async (ctx) => {
   needs(ctx, 'docker');
   await using made = await dockerRunner();
   const { runner } = made;
@@ -52,7 +52,7 @@ test('the timeout of a container holds while no server is there', async (ctx) =>
   const pathless = await start('exec /bin/sleep 60', elsewhere);
   const running = () => docker('ps', '--quiet', '--filter', `name=loam-att_${process.pid}`);
   await eventually(async () => expect(await running()).toBe(''));
-  // Without the watchdog they would run on; with it they end 3 s after their timeout, or 1 s of grace later.
+  // The watchdog ends them 3 s after their timeout, or after 1 s of grace more.
   for (const [handle, exitCode, said] of [
     [polite, 9, ['told']],
     [stubborn, 137, []],
@@ -69,9 +69,9 @@ test('the timeout of a container holds while no server is there', async (ctx) =>
 });
 
 test.for([
-  ['whose programs are elsewhere than the job says', 'true'],
+  ['whose programs are not in the PATH of the job', 'true'],
   ['without sleep', 'rm /usr/bin/sleep'],
-] as const)('a command has its own PATH in an image %s', async ([, change], ctx) => {
+] as const)('a command runs with its own PATH in an image %s', async ([, change], ctx) => {
   needs(ctx, 'docker');
   await using image = await changedImage('loam-test/debian', '/bin/sh', '-c', change);
   await using made = await dockerRunner();
@@ -89,23 +89,23 @@ test.for([
   expect((await run('echo "$PATH"')).lines).toEqual([usual]);
 });
 
-test('an image whose shell ends before the command has not run it, and says so', async (ctx) => {
+test('a job is unstartable when /bin/sh of its image exits before running the command', async (ctx) => {
   needs(ctx, 'docker');
   const shell = `printf '#!/bin/busybox ash\\necho none; exit 3\\n' >/sh; chmod 755 /sh; mv /sh /bin/sh`;
   await using image = await changedImage(BUSYBOX, '/bin/busybox', 'ash', '-c', shell);
   await using made = await dockerRunner();
-  // It may just have been running when it was looked at.
+  // Repeated: the container may still have been running when it was checked.
   await eventually(async () => {
     const spec = attemptSpec('true', { image: image.name });
     const { lines, outcome } = await runToEnd(made.runner, spec);
     expect(lines).toEqual(['none']);
     const reason =
-      'The command could not begin: /bin/sh of the image ended before it, with exit code 3';
+      'The command could not begin: /bin/sh of the image exited before running it, with exit code 3';
     expect(outcome).toEqual({ kind: 'unstartable', reason });
   });
 });
 
-test('the watchdog of a container leaves one alone that the server has told to end', async (ctx) => {
+test('the watchdog sends no second SIGTERM after that of the server', async (ctx) => {
   needs(ctx, 'docker');
   await using made = await dockerRunner({ graceMs: 30_000 });
   const { runner } = made;
@@ -115,7 +115,7 @@ test('the watchdog of a container leaves one alone that the server has told to e
   expect(lines.filter((line) => line !== 'Terminated')).toEqual(['told 1']);
 });
 
-test('a container that was made to read a file of an image is removed by the next start', async (ctx) => {
+test('containers in which an earlier server process read a file of an image are removed', async (ctx) => {
   needs(ctx, 'docker');
   await using made = await dockerRunner();
   const image = `loam-test/named-${process.pid}`;
@@ -124,7 +124,7 @@ test('a container that was made to read a file of an image is removed by the nex
   const base = await docker('create', BUSYBOX, 'true');
   await docker('commit', '--change', 'USER somebody', base, image);
   try {
-    // No such user stands in the image, where it is looked for.
+    // The user is looked up in the image, which does not have it.
     await expect(made.runner.prepare(attemptSpec('true', { image }), never)).rejects.toThrow(
       'The image names a user that it does not have: "somebody"',
     );
@@ -149,14 +149,14 @@ test('a container that was made to read a file of an image is removed by the nex
   }
 });
 
-test('volumes that an image names go with the container, or after it when the engine was killed', async (ctx) => {
+test('volumes of an image are removed with the container, or later if the engine was killed', async (ctx) => {
   needs(ctx, 'docker');
   await using made = await dockerRunner();
   const { runner } = made;
   const image = `loam-test/volumes-${process.pid}`;
   const worker = createHash('sha256').update(made.dir).digest('hex').slice(0, 16);
   const base = await docker('create', BUSYBOX, 'true');
-  // One is where a folder of the job is.
+  // /work is a folder of the job, and gets no volume.
   const volumes = ['/data', '/data/', '/work'].flatMap((path) => ['--change', `VOLUME ${path}`]);
   await docker('commit', ...volumes, base, image);
   const label = `label=loam.worker=${worker}`;
@@ -169,7 +169,7 @@ test('volumes that an image names go with the container, or after it when the en
     const handle = await runner.prepare(spec, never);
     expect(await left()).toHaveLength(1);
     const [one, other] = [await create('att_over'), await create('att_kept')];
-    // That of the container stays.
+    // The volume of the existing container stays.
     await runner.sweep(new Set(['att_kept', spec.id]));
     expect(await left()).not.toContain(one);
     await runner.start(handle);
@@ -185,7 +185,7 @@ test('volumes that an image names go with the container, or after it when the en
   }
 });
 
-test('containers together have no more memory than the machine has for jobs, and give way to the server', async (ctx) => {
+test('all containers share the memory for jobs, and have a lower CPU weight than the server', async (ctx) => {
   needs(ctx, 'docker', 'root');
   const group = (dir: string, controller = 'memory') =>
     `/sys/fs/cgroup/${controller}/loam-${createHash('sha256').update(dir).digest('hex').slice(0, 16)}`;
@@ -193,11 +193,11 @@ test('containers together have no more memory than the machine has for jobs, and
   {
     await using made = await dockerRunner({ limits: { allJobsMemoryBytes: 64 * 2 ** 20 } });
     ({ dir } = made);
-    // Far below what each may use alone.
+    // Far below the limit of each container alone.
     const command = 'head -c 200m /dev/zero | tail -c 200m | wc -c';
     const { lines } = await runToEnd(made.runner, attemptSpec(`${command}; echo after`));
     expect(lines).not.toContain(String(200 * 2 ** 20));
-    // The engine says of each container that was there that a process of it was killed.
+    // The engine reports the kill for every container that was running.
     const besides = await made.runner.prepare(
       attemptSpec('until [ -e go ]; do sleep 0.1; done'),
       never,

@@ -1,11 +1,11 @@
 /**
- * The log that an engine keeps of a container, where there is no recorder: an engine on another machine, or a runtime
- * with a kernel of its own. Over the engine of this machine, whose log is the same.
+ * Reading the engine's own log of a container, as is done without a recorder: for a remote engine, or a runtime with a
+ * kernel of its own. The tests use the local engine, whose log has the same format.
  */
 import { beforeEach, expect, test } from 'vitest';
 import { connect } from '../../../src/runners/docker/engine.ts';
 import { followLog } from '../../../src/runners/docker/logs.ts';
-import { stateOf } from '../../../src/runners/docker/outcome.ts';
+import { readContainerState } from '../../../src/runners/docker/outcome.ts';
 import { type LogCursor, logFull, type RunnerLine } from '../../../src/runners/runner.ts';
 import { BUSYBOX, DOCKER, docker } from '../../support/docker.ts';
 import { needs } from '../../support/needs.ts';
@@ -16,12 +16,12 @@ const KiB = 1024;
 const NO_CAPS = { bytes: 2 ** 40, lines: 2 ** 40 };
 type Stream = RunnerLine['stream'];
 
-/** A container that prints, as one without a recorder does. It is gone when it is disposed. */
+/** Starts a container without a recorder. Disposing it removes the container. */
 async function printing(script: string) {
   const options = ['--detach', '--network', 'none', '--log-driver', 'json-file'];
   const container = await docker('run', ...options, BUSYBOX, '/bin/sh', '-c', script);
   const engine = connect(DOCKER);
-  const hasEnded = async () => (await stateOf(engine, container))?.status !== 'running';
+  const hasEnded = async () => (await readContainerState(engine, container))?.status !== 'running';
   return {
     ended: () => docker('wait', container),
     follow: (cursor: LogCursor | null, caps = NO_CAPS) =>
@@ -47,11 +47,11 @@ async function allOf({ follow }: Printing, caps = NO_CAPS, cursor: LogCursor | n
 const messagesOf = (lines: readonly RunnerLine[], stream: Stream) =>
   lines.filter((line) => line.stream === stream).map(({ message }) => message);
 
-/** What the script prints for `n` bytes of a letter. */
+/** Shell command that prints `n` times a letter. */
 const letters = (n: number, letter: string) => `head -c ${n} /dev/zero | tr '\\0' ${letter}`;
 
-test('lines that the engine divides are whole, up to 64 KiB, and the last needs no newline', async () => {
-  // Around the 16 KiB of a piece of a line, several of them, and around what is kept of one.
+test('lines that the engine splits are joined, up to 64 KiB, and the last one needs no newline', async () => {
+  // Sizes around the 16 KiB of a frame, around multiples of it, and around the limit of 64 KiB.
   const sizes = [1, 16, 32, 64].flatMap((k) => [-1, 0, 1].map((n) => k * KiB + n));
   sizes.push(40_000, 100_000, 300_000);
   const script = sizes.map((n) => `${letters(n, 'o')}; echo; ${letters(n, 'e')} >&2; echo >&2`);
@@ -64,7 +64,7 @@ test('lines that the engine divides are whole, up to 64 KiB, and the last needs 
   expect(messagesOf(found, 'stdout')).toEqual([...expected('o'), 'z'.repeat(20_000)]);
 });
 
-test('lines of both streams that are divided at the same time stay apart', async () => {
+test('lines of both streams that are split at the same time are not mixed', async () => {
   const many = (letter: string, to: string) =>
     `i=0; while [ $i -lt 200 ]; do i=$((i+1)); printf "$i "; ${letters(40_000, letter)}; echo; done ${to}`;
   await using made = await printing(`(${many('o', '')}) & (${many('e', '>&2')}); wait`);
@@ -75,7 +75,7 @@ test('lines of both streams that are divided at the same time stay apart', async
   expect(messagesOf(found, 'stderr')).toEqual(expected('e'));
 });
 
-/** Lines of both streams in turns, `o 1`, `e 1`, `o 2` …, of which every 500th is longer than a piece, or is cut. */
+/** Alternating lines of both streams, `o 1`, `e 1`, `o 2` …; every 500th is longer than a frame, every 1000th is cut. */
 const LONG = { 500: 17_000, 1000: 70_000 };
 const bothStreams = (count: number) => `
 l=$(${letters(LONG[500], 'x')}); c=$(${letters(LONG[1_000], 'x')}); i=0
@@ -96,20 +96,20 @@ function linesOf(letter: string, count: number): string[] {
   return letter === 'o' ? [...lines, 'o end'] : lines;
 }
 
-test('a follower that is broken off goes on where it was, again and again', async () => {
+test('a follower that is interrupted many times resumes at its cursor', async () => {
   const count = 15_000;
   await using made = await printing(bothStreams(count));
   const found: RunnerLine[] = [];
   let cursor: LogCursor | null = null;
   let times = 0;
-  // At first it follows what is printed meanwhile, at last it reads what an ended container has left.
+  // The first rounds follow a running container, the last ones read the log of an ended one.
   for (let isOver = false; !isOver; times++) {
     isOver = true;
     let taken = 0;
     for await (const batch of made.follow(cursor)) {
       for (const line of batch.lines) found.push(line);
       taken += batch.lines.length;
-      // As it is stored, with the lines.
+      // The cursor is stored as JSON with the lines.
       cursor = JSON.parse(JSON.stringify(batch.cursor));
       isOver = taken <= 1_000 + ((times * 397) % 2_000);
       if (!isOver) break;
@@ -121,14 +121,14 @@ test('a follower that is broken off goes on where it was, again and again', asyn
   expect(await made.ended()).toBe('3');
 });
 
-test('a log ends at its cap of lines or bytes with a line that says so, and the container goes on', async () => {
+test('a log ends at its cap of lines or bytes with a line that says so', async () => {
   await using made = await printing(bothStreams(2_000));
   await made.ended();
   const whole = (await allOf(made)).found;
   const sizeOf = (lines: readonly RunnerLine[]) =>
-    // What was cut counts as what is kept of it.
+    // A cut line counts with the size that is kept.
     lines.reduce((sum, { message }) => sum + message.replace(/ \[cut: .*$/, '').length + 1, 0);
-  // The first that has no room, in the order in which the engine has them.
+  // The number of lines that fit, in the engine's order.
   for (const [caps, count] of [
     [{ bytes: 2 ** 40, lines: 700 }, 700],
     [{ bytes: sizeOf(whole.slice(0, 900)), lines: 2 ** 40 }, 900],
@@ -137,10 +137,10 @@ test('a log ends at its cap of lines or bytes with a line that says so, and the 
     const { found, last } = await allOf(made, caps);
     expect(found.slice(0, -1)).toEqual(whole.slice(0, count));
     expect(found.at(-1)).toMatchObject({ stream: 'stderr', message: logFull(caps) });
-    // Who comes back to a log that is full finds no more of it.
+    // Resuming a full log yields nothing.
     expect((await allOf(made, caps, last)).found).toEqual([]);
   }
-  // Also when it was broken off before: what was counted is in the cursor.
+  // The caps also hold over an interruption, because the cursor contains the counts.
   const caps = { bytes: 2 ** 40, lines: 1_500 };
   const found: RunnerLine[] = [];
   let cursor: LogCursor | null = null;

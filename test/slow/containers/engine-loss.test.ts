@@ -1,4 +1,4 @@
-/** An engine that is killed and started again: with its containers kept running, and without. */
+/** An engine that is killed and restarted, with and without `live-restore`, which keeps containers running. */
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
@@ -25,7 +25,7 @@ const never = new AbortController().signal;
 
 beforeEach((ctx) => needs(ctx, 'docker', 'root'));
 
-test('no line and no exit code is lost with an engine that keeps its containers running', async () => {
+test('no line and no exit code is lost when an engine with live-restore is killed', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config });
   const { runner } = made;
@@ -43,7 +43,7 @@ test('no line and no exit code is lost with an engine that keeps its containers 
   await engine.start();
   await eventually(() => expect(seen.length).toBeGreaterThan(40));
   await engine.kill('SIGKILL');
-  // It ends while the engine is away, and its lines come all the same.
+  // The container ends while the engine is down, and its lines arrive all the same.
   await eventually(() => expect(seen).toHaveLength(120));
   await engine.start();
   expect(await ended).toMatchObject({ kind: 'exited', exitCode: 5 });
@@ -54,18 +54,18 @@ test('no line and no exit code is lost with an engine that keeps its containers 
   expect((await allLines(runner, handle)).sort()).toEqual(seen.sort());
 });
 
-test('an engine that has forgotten what it did makes no command run twice, and no exit code unknown', async () => {
+test('an engine that was killed before saving its state causes no second run and no unknown exit code', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
   const { runner, dir } = made;
-  /** Kills the engine, which knows of the container afterwards what it knew when it was `remembered`. */
+  /** Restarts the engine with an earlier state of the container. */
   async function forget(remembered: () => Promise<void>): Promise<void> {
     await engine.kill('SIGKILL');
     await remembered();
     await engine.start();
   }
 
-  // Killed between the start of the container and its note of that.
+  // The engine was killed after it started the container, and before it saved that.
   const spec = attemptSpec('echo $PPID once; sleep 1; exit 7');
   const first = await runner.prepare(spec, never);
   const container = `loam-${spec.id}`;
@@ -79,7 +79,7 @@ test('an engine that has forgotten what it did makes no command run twice, and n
   expect(await runner.attach(first)).toBe('unprepared');
   expect(statOf(pid)?.state ?? 'Z').toBe('Z');
 
-  // Killed between the end of the container and its note of that.
+  // The engine was killed after the container ended, and before it saved that.
   const handle = await runner.prepare(spec, never);
   await runner.start(handle);
   const asRunning = await engine.remember(container);
@@ -91,7 +91,7 @@ test('an engine that has forgotten what it did makes no command run twice, and n
   const again = await made.again();
   const outcome = await again.wait(handle, never);
   expect(outcome).toMatchObject({ kind: 'exited', exitCode: 7 });
-  // Seen by the recorder, and not when the engine was back.
+  // The end time is that of the recorder, not that of the engine's restart.
   const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
   expect(endedAt.getTime() - startedAt.getTime()).toBeGreaterThan(990);
   expect(endedAt.getTime()).toBeLessThan(over + 1_000);
@@ -100,7 +100,7 @@ test('an engine that has forgotten what it did makes no command run twice, and n
   expect(readdirSync(dir).filter((name) => !name.startsWith('.'))).toEqual([]);
 });
 
-test('nothing of a container stays that is removed after its engine was killed while it started it', async () => {
+test('removing a container whose engine was killed during its start leaves no process', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
   const { runner } = made;
@@ -113,13 +113,13 @@ test('nothing of a container stays that is removed after its engine was killed w
   await asCreated();
   await engine.start();
   expect(statOf(pid)?.state ?? 'Z').not.toBe('Z');
-  // Its job was cancelled meanwhile.
+  // The job was cancelled meanwhile.
   await runner.remove(handle);
   expect(statOf(pid)?.state ?? 'Z').toBe('Z');
 });
 
-test.for(['taken from it', 'given to it'] as const)(
-  'a container is made anew when its engine was killed as a network was %s',
+test.for(['disconnected', 'connected'] as const)(
+  'a container is recreated when its engine was killed while its network was %s',
   async (done) => {
     await using engine = await startOwnEngine({ liveRestore: true, sharesNetwork: true });
     await using made = await dockerRunner({ docker: engine.config });
@@ -130,10 +130,10 @@ test.for(['taken from it', 'given to it'] as const)(
     const container = `loam-${spec.id}`;
     const network = (...args: string[]) => engine.docker('network', ...args, container);
     await engine.docker('start', container);
-    // It has done this, and not noted it of the container.
-    if (done === 'given to it') await network('disconnect', 'none');
+    // The engine makes this change without saving it for the container.
+    if (done === 'connected') await network('disconnect', 'none');
     const before = await engine.remember(container);
-    if (done === 'taken from it') await network('disconnect', 'none');
+    if (done === 'disconnected') await network('disconnect', 'none');
     else await network('connect', 'bridge');
     await engine.kill('SIGKILL');
     await before();
@@ -151,7 +151,7 @@ test.for(['taken from it', 'given to it'] as const)(
   },
 );
 
-test('a recorder that is killed is replaced by another, which goes on', async () => {
+test('a recorder that is killed is replaced by another, which continues the log', async () => {
   await using made = await dockerRunner({ network: { mode: 'none' } });
   const { runner, dir } = made;
   const spec = attemptSpec('for i in $(seq 30); do echo $i; sleep 0.05; done; exit 3');
@@ -169,12 +169,12 @@ test('a recorder that is killed is replaced by another, which goes on', async ()
   expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
 });
 
-test('a gate is not opened before a recorder has made what is printed into', async () => {
+test('the start barrier opens only after a recorder has created the FIFOs', async () => {
   await using made = await dockerRunner({ network: { mode: 'none' } });
   const { runner, dir } = made;
   const spec = attemptSpec('echo ran; exit 3');
   const handle = await runner.prepare(spec, never);
-  // As one that has just begun, and is killed then.
+  // Stands for a recorder that is killed right after its claim.
   const recorder = spawn('sleep', ['600']);
   const pid = recorder.pid as number;
   const claim = JSON.stringify({ pid, ...identityOf(pid) });
@@ -188,7 +188,7 @@ test('a gate is not opened before a recorder has made what is printed into', asy
   expect(await allLines(runner, handle)).toEqual(['ran']);
 });
 
-test('what ends while neither its recorder nor a server is there has the exit code that its engine saw', async () => {
+test('a job that ends while neither recorder nor server runs has the exit code that its engine saw', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
   const { runner, dir } = made;
@@ -218,13 +218,13 @@ test('what ends while neither its recorder nor a server is there has the exit co
   const [one, other] = handles as [Handle, Handle];
   const outcome = await again.wait(one, never);
   expect(outcome).toMatchObject({ kind: 'exited', exitCode: 0, note: /may be missing/ });
-  // Whether it ended well, nobody can say.
+  // The engine has forgotten the exit code too, so nobody knows whether the job succeeded.
   expect(await again.wait(other, never)).toEqual({ kind: 'lost' });
 });
 
-test('a job is not waited for on an engine that is away when nobody wants it, or its time is over', async () => {
+test('a job on an unavailable engine is given up if it was cancelled or is past its timeout', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
-  const options = { patienceMs: 1_000, graceMs: 500, network: { mode: 'none' } } as const;
+  const options = { engineTimeoutMs: 1_000, graceMs: 500, network: { mode: 'none' } } as const;
   await using made = await dockerRunner({ ...options, docker: engine.config });
   const { runner } = made;
   const begun = async (timeoutMs: number) => {
@@ -259,7 +259,7 @@ test('a job is not waited for on an engine that is away when nobody wants it, or
 });
 
 test.for(['cat /dev/zero', 'yes begun', 'yes exit 0'])(
-  'a recorder stays small and quiet, whatever a job writes where its end is told: %s',
+  'a recorder uses little memory and CPU, whatever a job writes into the FIFO for reports: %s',
   async (writes) => {
     await using made = await dockerRunner({ network: { mode: 'none' } });
     const { runner, dir } = made;
@@ -283,13 +283,13 @@ test.for(['cat /dev/zero', 'yes begun', 'yes exit 0'])(
   },
 );
 
-/** Of a processor, at 100 ticks a second. */
+/** CPU seconds of a process; the kernel counts 100 ticks per second. */
 function secondsOf(pid: number): number {
   const fields = statOf(pid)?.fields ?? [];
   return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
-test('an image that ends at the gate is not made anew for ever', async () => {
+test('a container whose shell ends at the start barrier is not recreated forever', async () => {
   const image = `loam-test/ends:${process.pid}`;
   const shell = "printf '#!/bin/busybox ash\\nexit 255\\n' > /sh && rm /bin/sh && mv /sh /bin/sh";
   execFileSync('docker', ['build', '--quiet', '--network=none', `--tag=${image}`, '-'], {
@@ -310,8 +310,8 @@ test('an image that ends at the gate is not made anew for ever', async () => {
         expect(outcome).toEqual({ kind: 'unstartable', reason });
         break;
       }
-      // It may just have been running when it was looked at. Then its recorder, to which such a shell tells nothing,
-      // takes it as killed.
+      // The container may still have been running when it was checked. Then the recorder, which gets no report from such
+      // a shell, counts it as killed.
       expect([255, 137]).toContain(outcome.exitCode);
       break;
     }
@@ -321,7 +321,7 @@ test('an image that ends at the gate is not made anew for ever', async () => {
   expect(again).toBeLessThanOrEqual(3);
 });
 
-test('a job whose container ended with its engine was lost, and runs again; others wait for it', async () => {
+test('a job whose container ended with its engine runs again, and queued jobs wait for the engine', async () => {
   await using engine = await startOwnEngine({ liveRestore: false });
   await using app = await startApp({ config: { runner: 'auto', docker: engine.config } });
   const { admin } = app;
@@ -344,13 +344,13 @@ test('a job whose container ended with its engine was lost, and runs again; othe
   });
   expect(await lines(admin, 'admin', 'again')).toEqual(['attempt 1', 'attempt 2']);
   expect(await until(admin, 'admin', 'later', 'SUCCEEDED')).toMatchObject({ retryCount: 0 });
-  // What ended by itself, while the engine was there, has failed.
+  // A job that ended by itself while the engine was running has failed.
   expect(await job(admin, 'admin', 'own')).toMatchObject({
     exitCode: 143,
     attempts: { nodes: [{ outcome: 'EXITED', exitCode: 143 }] },
   });
 
-  // Asked for while no server was there: only the engine can tell what happened.
+  // The engine restarts while no server runs, so only the engine can report what happened.
   await run('unseen', '[ $JOB_ATTEMPT = 2 ] || sleep 600');
   await until(admin, 'admin', 'unseen', 'RUNNING');
   await app.app[Symbol.asyncDispose]();
@@ -362,7 +362,7 @@ test('a job whose container ended with its engine was lost, and runs again; othe
   });
 });
 
-test('an engine with quotas holds a container to its disk at once, and others do without', async (ctx) => {
+test('an engine with quotas limits the disk of a container at once, and other engines work without', async (ctx) => {
   needs(ctx, 'btrfs');
   await using engine = await startOwnEngine({ liveRestore: false, quotas: true });
   const options = { network: { mode: 'none' }, limits: { diskBytes: 32 * 2 ** 20 } } as const;

@@ -1,4 +1,4 @@
-/** Requests to a container engine: when they end, and what of the environment they depend on. */
+/** Requests to a container engine: their time limit, and their independence of the environment. */
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import type Docker from 'dockerode';
@@ -21,7 +21,7 @@ const REQUESTS: Record<string, (docker: Docker) => Promise<unknown>> = {
   'all networks': (docker) => docker.listNetworks(),
 };
 
-test('what an engine that is frozen was asked is given up in time, with its connection', async () => {
+test('requests to a frozen engine are aborted at their time limit, with their connections', async () => {
   const open = new Set<Socket>();
   const frozen = createServer((socket) => {
     open.add(socket);
@@ -46,14 +46,14 @@ test('what an engine that is frozen was asked is given up in time, with its conn
   await eventually(() => expect(open.size).toBe(0));
 });
 
-test("Docker's own variables reach no engine past the configuration", async (ctx) => {
+test("Docker's environment variables affect a connection only through the configuration", async (ctx) => {
   needs(ctx, 'docker');
   await using proxy = await engineProxy(DOCKER.host);
   vi.stubEnv('DOCKER_HOST', 'tcp://192.0.2.1:2375');
   vi.stubEnv('DOCKER_TLS_VERIFY', '1');
   vi.stubEnv('DOCKER_CERT_PATH', '/nonexistent');
   vi.stubEnv('DOCKER_PATH_PREFIX', '/elsewhere');
-  // Milliseconds, as dockerode takes it.
+  // dockerode reads it in milliseconds.
   vi.stubEnv('DOCKER_CLIENT_TIMEOUT', '1');
   onTestFinished(() => void vi.unstubAllEnvs());
   for (const host of [proxy.host, DOCKER.host]) {

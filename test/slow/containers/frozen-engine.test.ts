@@ -1,13 +1,13 @@
-/** An engine that stops in the middle of an answer: frozen, cut off or killed. */
+/** An engine that stops in the middle of a response: frozen, cut off or killed. */
 import { PassThrough } from 'node:stream';
 import { buffer, text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { beforeEach, expect, onTestFinished, test } from 'vitest';
-import { artifactsOf } from '../../../src/runners/docker/artifacts.ts';
+import { readArtifacts } from '../../../src/runners/docker/artifacts.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
+import { openImageUsers } from '../../../src/runners/docker/image-users.ts';
 import { followLog } from '../../../src/runners/docker/logs.ts';
-import { pieces } from '../../../src/runners/docker/streams.ts';
-import { openUsers } from '../../../src/runners/docker/users.ts';
+import { readChunks } from '../../../src/runners/docker/streams.ts';
 import { RunnerAway } from '../../../src/runners/runner.ts';
 import { DEFAULT_UIDS } from '../../../src/runners/supervisor/accounts.ts';
 import { BUSYBOX, DOCKER, docker, dockerRunner } from '../../support/docker.ts';
@@ -21,7 +21,7 @@ const reach = ({ host }: EngineProxy) => connect({ ...DOCKER, host });
 
 beforeEach((ctx) => needs(ctx, 'docker', 'root'));
 
-/** Of a user who has a name, so that the engine is asked for the image's file of users. */
+/** An image with a user name, so that the image's /etc/passwd must be read through the engine. */
 async function imageOfUser(): Promise<string> {
   const container = await ended('echo app:x:4321:4322::/:/bin/sh >> /etc/passwd');
   const name = `loam-test/of-user-${container.slice(0, 12)}`;
@@ -30,7 +30,7 @@ async function imageOfUser(): Promise<string> {
   return name;
 }
 
-/** An ended container, until the test is over. */
+/** Creates an ended container that is removed after the test. */
 async function ended(command: string): Promise<string> {
   const container = await docker('create', '--label', 'loam-test', BUSYBOX, 'sh', '-c', command);
   onTestFinished(async () => void (await docker('rm', '--force', container)));
@@ -38,7 +38,7 @@ async function ended(command: string): Promise<string> {
   return container;
 }
 
-test('a job is cancelled while the users of its image are read, and nothing of that stays', async () => {
+test('cancelling a job while the users of its image are read leaves no container', async () => {
   const image = await imageOfUser();
   await using proxy = await engineProxy(DOCKER.host);
   await using made = await dockerRunner({ docker: { ...DOCKER, host: proxy.host } });
@@ -56,43 +56,43 @@ test('a job is cancelled while the users of its image are read, and nothing of t
 });
 
 test.for(['frozen', 'killed'] as const)(
-  'an engine that is %s while the users of an image are read is away',
+  'an engine that is %s while the users of an image are read counts as unavailable',
   async (how) => {
     const { Id, Config } = JSON.parse(await docker('inspect', await imageOfUser()))[0];
     const image = { id: Id, user: Config.User, volumes: [], bytes: 0 };
     await using proxy = await engineProxy(DOCKER.host);
     const labels = { 'loam-test': '' };
     const silentMs = how === 'frozen' ? 200 : 60_000;
-    const users = openUsers(reach(proxy), {
+    const users = openImageUsers(reach(proxy), {
       root: false,
       reserved: DEFAULT_UIDS,
       labels,
       silentMs,
     });
     proxy.held = /\/archive\?/;
-    const owner = users.ownerOf(image, null, never);
+    const owner = users.resolveOwner(image, null, never);
     owner.catch(() => {});
     await eventually(() => expect(proxy.holding).toBe(1));
     if (how === 'killed') proxy.breakOff();
     await expect(owner).rejects.toThrow(RunnerAway);
     proxy.held = undefined;
-    expect(await users.ownerOf(image, null, never)).toEqual({ uid: 4321, gid: 4322 });
+    expect(await users.resolveOwner(image, null, never)).toEqual({ uid: 4321, gid: 4322 });
     expect(await docker('ps', '--all', '--quiet', '--filter', `ancestor=${Id}`)).toBe('');
   },
 );
 
 test.for(['frozen', 'killed'] as const)(
-  'an engine that is %s while it sends artifacts is away',
+  'an engine that is %s while it sends artifacts counts as unavailable',
   async (how) => {
     const container = await ended('echo made > /made');
     await using proxy = await engineProxy(DOCKER.host);
     const source = {
-      ...{ engine: reach(proxy), container, place: '', owner: { uid: 0, gid: 0 } },
+      ...{ engine: reach(proxy), container, attemptDir: '', owner: { uid: 0, gid: 0 } },
       remote: true,
     };
     proxy.held = /\/archive\?/;
     const silentMs = how === 'frozen' ? 200 : 60_000;
-    const artifacts = await artifactsOf(source, '/made', { silentMs });
+    const artifacts = await readArtifacts(source, '/made', { silentMs });
     const read = artifacts && buffer(artifacts);
     read?.catch(() => {});
     await eventually(() => expect(proxy.holding).toBe(1));
@@ -100,18 +100,18 @@ test.for(['frozen', 'killed'] as const)(
     await expect(read).rejects.toThrow(RunnerAway);
     await eventually(() => expect(proxy.holding).toBe(0));
     proxy.held = undefined;
-    const again = await artifactsOf(source, '/made', { silentMs });
+    const again = await readArtifacts(source, '/made', { silentMs });
     expect(again && (await text(again))).toContain('made\n');
   },
 );
 
-test('who reads slowly is not taken for an engine that is silent', async () => {
+test('a slow reader is not mistaken for a silent engine', async () => {
   const source = new PassThrough();
   let silent = 0;
-  const found = pieces(source, 20, () => silent++);
+  const found = readChunks(source, 20, () => silent++);
   source.write('one');
   await found.next();
-  // Longer than a silence, in which it is the reader's turn.
+  // Longer than the silence timeout, but the time of the reader does not count.
   await delay(100);
   expect(silent).toBe(0);
   const next = found.next();
@@ -121,15 +121,17 @@ test('who reads slowly is not taken for an engine that is silent', async () => {
   expect((await found.next()).done).toBe(true);
 });
 
-test.for(['frozen while its container ended', 'away in between'] as const)(
-  'the log of an engine that was %s is asked for anew, and whole',
+test.for(['frozen while its container ended', 'unavailable between two checks'] as const)(
+  'the log of an engine that was %s is requested again and is complete',
   async (how) => {
     const container = await ended('seq 3');
     await using proxy = await engineProxy(DOCKER.host);
     proxy.held = /\/logs\?/;
     const answers = [
       async () => false,
-      how === 'away in between' ? () => Promise.reject(new RunnerAway('away')) : async () => true,
+      how === 'unavailable between two checks'
+        ? () => Promise.reject(new RunnerAway('away'))
+        : async () => true,
     ];
     const hasEnded = async () => (await (answers.shift() ?? (async () => true))()) as boolean;
     const lines: string[] = [];

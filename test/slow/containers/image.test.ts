@@ -1,6 +1,6 @@
 /**
- * The image as its users run it: built from the Dockerfile, with read-only files and an ordinary user. On the official
- * base images, or on those of test/support/base-images.sh where it has made them.
+ * Loam's own image as users run it: built from the Dockerfile, with a read-only file system and an ordinary user. It is
+ * built on the official base images, or on those of test/support/base-images.sh if that script has created them.
  */
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
@@ -21,11 +21,11 @@ import { lines, submit, until } from '../../support/submit.ts';
 const ROOT = join(import.meta.dirname, '../../..');
 const IMAGE = `loam-test/loam-${process.pid}`;
 const TOKEN = 'loam_pat_a1b2c3d4e5f6g7h8i9j0k1l2m3n4o5p6q7r8s9t0u';
-/** Most of it downloads packages. */
+/** Most of the time is for downloading packages. */
 const BUILD_MS = 1_800_000;
 const MIB = 2 ** 20;
 
-/** What docs/operations.md gives to servers that run no jobs, and to the others beside it. */
+/** Options that docs/operations.md recommends: LOCKED for all servers, SANDBOX in addition for servers that run jobs. */
 const LOCKED = [
   '--read-only',
   '--tmpfs=/tmp',
@@ -49,18 +49,18 @@ beforeAll(async () => {
 }, BUILD_MS);
 
 afterAll(async () => {
-  // A build that failed has left none.
+  // After a failed build there is no image.
   if (has('docker')) await docker('rmi', '--force', IMAGE).catch(() => {});
 });
 
 type Container = AsyncDisposable & {
   name: string;
-  /** Speaks as the first user; found anew after each start, because the port may be another. */
+  /** A client of the administrator. It looks up the port, which may change with each start. */
   admin(): Promise<Client>;
   inspect(format: string): Promise<string>;
 };
 
-/** What a container is, runs and has said. */
+/** State, processes and last output of a container, for error messages. */
 async function story(name: string): Promise<string> {
   const ask = async (...args: string[]) => {
     const { stdout, stderr } = await run('docker', args).catch((error) => error);
@@ -76,7 +76,7 @@ async function story(name: string): Promise<string> {
   return (await Promise.all(parts)).join('\n');
 }
 
-/** Starts a server on a port of its own, and removes it with its volume. */
+/** Starts a server on a free port. Disposing it removes the container and its volume. */
 async function start(options: string[]): Promise<Container> {
   const name = `loam-test-${crypto.randomUUID().slice(0, 8)}`;
   const volume = `--volume=${name}:/data`;
@@ -106,7 +106,7 @@ async function start(options: string[]): Promise<Container> {
   };
 }
 
-test('holds what a server needs, and neither npm nor what npm knew', async () => {
+test('the image contains neither npm, development tools nor files of npm', async () => {
   const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   const config = JSON.parse(await docker('inspect', '--format', '{{json .Config}}', IMAGE));
   expect(config).toMatchObject({
@@ -125,7 +125,7 @@ test('holds what a server needs, and neither npm nor what npm knew', async () =>
   expect(more).toEqual([]);
 });
 
-test('serves, runs jobs in their sandbox and stops in order, with read-only files', async () => {
+test('with a read-only file system, the server runs sandboxed jobs and stops cleanly', async () => {
   await using server = await start([...LOCKED, ...SANDBOX]);
   const admin = await server.admin();
   await using workspace = await Workspace.open();
@@ -142,7 +142,7 @@ test('serves, runs jobs in their sandbox and stops in order, with read-only file
     expect(await server.inspect('.State.Health.Status')).toBe('healthy'),
   );
 
-  // Ten seconds later Docker would kill it, with exit code 137.
+  // After ten seconds Docker would kill it, with exit code 137.
   await docker('stop', server.name);
   expect(await server.inspect('.State.ExitCode')).toBe('0');
   await docker('start', server.name);
@@ -153,7 +153,7 @@ test('serves, runs jobs in their sandbox and stops in order, with read-only file
   expect(await lines(again, 'admin', 'look')).toContain('confined');
 });
 
-test('runs as any user id, on a PostgreSQL elsewhere', async () => {
+test('runs under any user id, with an external PostgreSQL', async () => {
   await using cleanup = new AsyncDisposableStack();
   const database = await cloneDatabase();
   cleanup.defer(() => database.drop());
@@ -174,7 +174,7 @@ test('runs as any user id, on a PostgreSQL elsewhere', async () => {
   expect(await server.inspect('.State.ExitCode')).toBe('0');
 });
 
-/** A folder whose socket leads to that of PostgreSQL, which only one user may open. */
+/** A folder with a socket that everyone may open, and that forwards to PostgreSQL's socket, which only one user may open. */
 async function openSocket(target: string): Promise<AsyncDisposable & { path: string }> {
   const path = await mkdtemp(join(tmpdir(), 'loam-socket-'));
   const relay = createServer((near) => {

@@ -1,9 +1,13 @@
-/** Images of jobs: their names, the list of those allowed, and pulls of a real engine from a registry made here. */
+/** Images of jobs: their names, the list of allowed images, and pulls of a real engine from a registry in this process. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, type TestContext, test } from 'vitest';
-import { allowedImages, parseReference, written } from '../../../src/base/image-reference.ts';
+import {
+  formatImageReference,
+  parseAllowedImages,
+  parseImageReference,
+} from '../../../src/base/image-reference.ts';
 import { createLog } from '../../../src/base/log.ts';
 import { credentialsFor } from '../../../src/runners/docker/credentials.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
@@ -19,8 +23,8 @@ import { cancel, job, lines, submit, until } from '../../support/submit.ts';
 const never = new AbortController().signal;
 const DIGEST = `sha256:${'a'.repeat(64)}`;
 const full = (name = '') => {
-  const reference = parseReference(name);
-  return reference && written(reference);
+  const reference = parseImageReference(name);
+  return reference && formatImageReference(reference);
 };
 
 test.for([
@@ -35,7 +39,7 @@ test.for([
   ['GHCR.io/team/app', 'ghcr.io/team/app:latest'],
   ['[::1]:5000/app', '[::1]:5000/app:latest'],
   ['abcdef012345', 'docker.io/library/abcdef012345:latest'],
-  // The engine does not look at the tag then.
+  // With a digest the engine ignores the tag.
   [`debian:12@${DIGEST}`, `docker.io/library/debian@${DIGEST}`],
 ])('%s is %s', ([name, expected]) => {
   expect(full(name)).toBe(expected);
@@ -59,14 +63,14 @@ test.for([
   'ghcr.io/app?x=1',
   'ghcr.io/%61pp',
   `a/${'b'.repeat(255)}`,
-])('%j is the name of no image', (name) => {
+])('%j is not a valid image name', (name) => {
   expect(full(name)).toBe(null);
 });
 
-test('a list of allowed images knows every spelling', () => {
+test('a list of allowed images matches every spelling of a name', () => {
   const allows = (list: string, name: string) => {
-    const allowed = allowedImages(list.split(','));
-    const reference = parseReference(name);
+    const allowed = parseAllowedImages(list.split(','));
+    const reference = parseImageReference(name);
     if (!reference || 'wrong' in allowed) throw new Error(`${list}, ${name}`);
     return allowed(reference);
   };
@@ -98,7 +102,7 @@ test('a list of allowed images knows every spelling', () => {
     for (const name of yes) expect(allows(list, name), `${list} allows ${name}`).toBe(true);
     for (const name of no) expect(allows(list, name), `${list} refuses ${name}`).toBe(false);
   }
-  expect(allowedImages(['debian', 'a b'])).toEqual({ wrong: 'a b' });
+  expect(parseAllowedImages(['debian', 'a b'])).toEqual({ wrong: 'a b' });
 });
 
 async function configFolder(config?: object | string): Promise<string> {
@@ -109,7 +113,7 @@ async function configFolder(config?: object | string): Promise<string> {
   return folder;
 }
 
-test('credentials are those of the configuration of Docker, whatever the form of a host there', async () => {
+test('credentials are read from the configuration of Docker, with hosts in any form', async () => {
   const auth = Buffer.from('me:pass:word').toString('base64');
   const password = { username: 'me', password: 'pass:word' };
   const folder = await configFolder({
@@ -137,7 +141,7 @@ test('credentials are those of the configuration of Docker, whatever the form of
   );
 });
 
-test('helpers of the configuration are asked, for one registry or for all', async () => {
+test('credential helpers are run, for one registry or for all', async () => {
   const folder = await configFolder({
     credHelpers: { 'one.example.com': 'one', 'broken.example.com': 'broken' },
     credsStore: 'all',
@@ -181,7 +185,7 @@ describe('pulls', () => {
 
   type Setup = Partial<Omit<ImagesOptions, 'configFolder'>>;
 
-  /** Registry and images, and the means to make images that the engine has not seen. */
+  /** A registry, an `Images` object, and a function that adds images which the engine does not have. */
   async function setUp(ctx: TestContext, options: Setup = {}) {
     needs(ctx, 'docker');
     const registry = await imageRegistry();
@@ -217,7 +221,7 @@ describe('pulls', () => {
   const manifests = ({ requests }: ImageRegistry) =>
     requests.filter((one) => one.startsWith('GET') && one.includes('/manifests/')).length;
 
-  test('an image is pulled once, with progress, for all jobs that wait, and not again', async (ctx) => {
+  test('an image is pulled once for all waiting jobs, with progress, and not again later', async (ctx) => {
     const { registry, images, add } = await setUp(ctx);
     const { name, digest } = await add('team/app', '1', {
       config: { User: 'app', Volumes: { '/data': {} } },
@@ -248,7 +252,7 @@ describe('pulls', () => {
     expect(byDigest).toEqual(all[0]);
   });
 
-  test('a job that is cancelled waits no more; when it was the last, the pull ends', async (ctx) => {
+  test('a cancelled job stops waiting, and the pull ends with the last waiting job', async (ctx) => {
     const { registry, images, add } = await setUp(ctx);
     const { name } = await add('team/app');
     registry.layers = 'hold';
@@ -261,13 +265,13 @@ describe('pulls', () => {
     await expect(pulls[0]).rejects.toThrow('cancelled');
     second.abort(new Error('cancelled too'));
     await expect(pulls[1]).rejects.toThrow('cancelled too');
-    // The engine has let go of it: another pull begins anew, and gets through.
+    // The engine has ended the pull: another one starts from the beginning, and succeeds.
     registry.layers = undefined;
     expect(await images.ensure(name, () => {}, never)).toMatchObject({ user: '' });
   });
 
   test.for(['Basic', 'Bearer'] as const)(
-    'a registry that wants a login, by %s',
+    'a registry that requires a login by %s',
     async (scheme, ctx) => {
       const login = { scheme, username: 'me', password: 'päss' };
       const { registry, images, add } = await setUp(ctx);
@@ -275,12 +279,12 @@ describe('pulls', () => {
       const { name } = await add('team/app');
       await expect(images.ensure(name, () => {}, never)).rejects.toThrow(
         new Unstartable(
-          `The image "${name}" cannot be pulled: its registry has no such image, or does not give it to this server`,
+          `The image "${name}" cannot be pulled: the registry has no such image, or this server may not read it`,
         ),
       );
       const auth = Buffer.from(`${login.username}:${login.password}`).toString('base64');
       const known = openImages(engine, {
-        // A login is the operator's word for a registry that is not on the internet.
+        // By logging in, the operator allows a registry that is not on the internet.
         allowed: null,
         fallback: 'debian',
         configFolder: await configFolder({ auths: { [registry.host]: { auth } } }),
@@ -290,7 +294,7 @@ describe('pulls', () => {
     },
   );
 
-  test('what the job named wrongly is said at once, what passes is tried again', async (ctx) => {
+  test('a wrong name fails at once, and temporary failures are retried', async (ctx) => {
     const { registry, images, add } = await setUp(ctx, { times: { silenceMs: 300, tries: 3 } });
     const { name } = await add('team/app');
     const why = async (image: string) => {
@@ -298,28 +302,30 @@ describe('pulls', () => {
       expect(error).toBeInstanceOf(Unstartable);
       return String(error.message).replace(`The image "${image}" cannot be pulled: `, '');
     };
-    expect(await why(`${registry.host}/team/none:1`)).toBe('its registry has no such image');
+    expect(await why(`${registry.host}/team/none:1`)).toBe('the registry has no such image');
     expect(manifests(registry)).toBe(1);
-    expect(await why('Not a name')).toBe('"Not a name" is not the name of a container image');
+    expect(await why('Not a name')).toBe('"Not a name" is not a valid name of a container image');
 
     registry.mute = true;
     const begun = Date.now();
-    expect(await why(name)).toBe('its registry does not answer');
-    // Three tries of 300 ms, and the pauses between them. By default a registry may be silent for 120 seconds.
+    expect(await why(name)).toBe('the registry does not answer');
+    // Three tries of 300 ms and the pauses between them. By default the limit of silence is 120 seconds.
     expect(Date.now() - begun).toBeLessThan(30_000);
     registry.mute = false;
     registry.failing = 503;
-    expect(await why(name)).toBe('its registry cannot be reached, or breaks off');
+    expect(await why(name)).toBe('the registry cannot be reached, or breaks off the transfer');
     registry.failing = 429;
-    expect(await why(name)).toBe('its registry takes no more requests of this server for now');
+    expect(await why(name)).toBe(
+      'the registry accepts no more requests from this server for now (rate limit)',
+    );
     registry.failing = undefined;
     registry.layers = 'hold';
-    expect(await why(name)).toBe('its registry does not answer');
+    expect(await why(name)).toBe('the registry does not answer');
     registry.layers = undefined;
     expect(await images.ensure(name, () => {}, never)).toMatchObject({ user: '' });
   });
 
-  test('a registry that is back goes on with the pull', async (ctx) => {
+  test('a pull continues when the registry is available again', async (ctx) => {
     const { registry, images, add } = await setUp(ctx, { times: { tries: 30, pauseMs: 50 } });
     const { name } = await add('team/app');
     registry.failing = 503;
@@ -330,11 +336,11 @@ describe('pulls', () => {
     expect(await pull).toMatchObject({ user: '' });
   });
 
-  test('the progress of a job says how far its pull is, which ends when the job is cancelled', async (ctx) => {
+  test('the progress of a job shows that of its pull, which ends when the job is cancelled', async (ctx) => {
     const { registry, add } = await setUp(ctx);
     const { name } = await add('team/app', '1');
     registry.layers = { bytesPerSecond: 100_000 };
-    const allowed = allowedImages([`${registry.host}/**`]);
+    const allowed = parseAllowedImages([`${registry.host}/**`]);
     if ('wrong' in allowed) throw new Error(allowed.wrong);
     await using app = await startApp({
       config: { runner: 'auto', docker: DOCKER, images: allowed },
@@ -353,12 +359,12 @@ describe('pulls', () => {
     });
     expect(await until(app.admin, 'admin', 'other', 'FAILED')).toMatchObject({ exitCode: 125 });
     expect(await lines(app.admin, 'admin', 'other')).toEqual([
-      'The image "debian" is not one that this server runs (LOAM_IMAGES)',
+      'The image "debian" is not among the images that this server allows (LOAM_IMAGES)',
     ]);
   });
 
-  test('the list of images binds jobs by every spelling, and no registry of ours is asked without it', async (ctx) => {
-    const allowed = allowedImages(['**/team/app:1']);
+  test('the list of images applies to every spelling, and without a list private registries are refused', async (ctx) => {
+    const allowed = parseAllowedImages(['**/team/app:1']);
     if ('wrong' in allowed) throw new Error(allowed.wrong);
     const { registry, images, add } = await setUp(ctx, { allowed });
     const { name, digest } = await add('team/app', '1');
@@ -376,7 +382,7 @@ describe('pulls', () => {
       ).rejects.toThrow(/LOAM_IMAGES/);
     expect(registry.requests).toEqual([]);
     const { id } = await images.ensure(name, () => {}, never);
-    // The engine itself would take each of these for the image that it has by now.
+    // The engine itself would resolve each of these to the image that it has by now.
     for (const other of [id, id.slice(7), id.slice(7, 19)])
       await expect(
         images.ensure(other, () => {}, never),
@@ -392,7 +398,7 @@ describe('pulls', () => {
     expect(open.registry.requests).toEqual([]);
   });
 
-  test('jobs that name no image run in the one that the operator chose, wherever its registry is', async (ctx) => {
+  test('the default image may come from a private registry', async (ctx) => {
     const { registry, add } = await setUp(ctx);
     const { name } = await add('team/app');
     const chosen = openImages(engine, {

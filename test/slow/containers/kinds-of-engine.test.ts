@@ -1,4 +1,4 @@
-/** Engines that are set up in another way than usual: users that are mapped, other programs that run containers. */
+/** Engines with unusual configurations: user namespaces, other runtimes. */
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
@@ -13,7 +13,7 @@ const never = new AbortController().signal;
 
 beforeEach((ctx) => needs(ctx, 'docker', 'root'));
 
-test('an engine that maps the users of its containers runs jobs, as one of another machine', async () => {
+test('an engine with user namespaces runs jobs like a remote engine', async () => {
   await using engine = await startOwnEngine({ liveRestore: true, remapped: true });
   await using made = await dockerRunner({ docker: engine.config });
   const { runner } = made;
@@ -40,8 +40,8 @@ test('an engine that maps the users of its containers runs jobs, as one of anoth
   }
 });
 
-test('containers run with the runtime that was asked for, and the own one of the engine is known', async () => {
-  // What stands behind the names is the usual one.
+test('containers run with the configured runtime, or with the default of the engine', async () => {
+  // Both names refer to runc.
   const runtimes = ['runsc', 'other'].flatMap((name) => ['--add-runtime', `${name}=runc`]);
   const args = [...runtimes, '--default-runtime', 'runsc'];
   await using engine = await startOwnEngine({ liveRestore: true, args });
@@ -57,7 +57,7 @@ test('containers run with the runtime that was asked for, and the own one of the
   };
   expect(await ran('other')).toBe('other');
   expect(await ran()).toBe('runsc');
-  // It would have a network of its own making, past the rules.
+  // A real runsc has a network stack of its own, which bypasses firewall rules.
   await using made = await dockerRunner({ docker: engine.config });
   expect(made.runner.warning).toMatch(/have no network: the runtime runsc/);
 });

@@ -1,4 +1,4 @@
-/** What runs the jobs of a server, by its configuration and by which engines answer, and what it says of that at its start. */
+/** Which runners a server opens, by its configuration and the engines that answer, and the messages at its start. */
 import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -19,13 +19,13 @@ async function folder(): Promise<string> {
   return path;
 }
 
-/** An engine that nobody has named and that does not answer, where the socket may come later. */
+/** An engine that is not configured and does not answer; its socket may be created later. */
 async function silent() {
   const socket = join(await folder(), 'engine.sock');
   return { socket, docker: { ...DOCKER, host: `unix://${socket}`, named: false } };
 }
 
-/** @returns the runner, and what was said of who runs the jobs */
+/** @returns the runner, and the log messages about it */
 async function opened(changes: Partial<Config>) {
   const said: string[] = [];
   const config = { ...readConfig({ LOAM_DATA_DIR: await folder() }), ...changes };
@@ -43,7 +43,7 @@ const here = (withImage: boolean, withoutImage: boolean) => [
 ];
 const answers = expect.stringMatching(/^Docker .* answers at .*, on this machine$/);
 
-test('without an engine, jobs are processes and images are refused', async () => {
+test('without an engine, jobs run as processes and jobs with an image are refused', async () => {
   const { docker } = await silent();
   await using made = await opened({ runner: 'auto', docker });
   const { runner, said } = made;
@@ -55,7 +55,7 @@ test('without an engine, jobs are processes and images are refused', async () =>
   expect(runner.engineAway ?? false).toBe(false);
 });
 
-test('without an engine that the operator has named, images wait for it', async () => {
+test('while a configured engine does not answer, jobs with an image wait', async () => {
   const { docker } = await silent();
   await using made = await opened({ runner: 'auto', docker: { ...docker, named: true } });
   const { runner, said } = made;
@@ -69,7 +69,7 @@ test('without an engine that the operator has named, images wait for it', async 
   expect(runner.engineAway).toBe(true);
 });
 
-test('with an engine, jobs with an image are containers and the others processes', async (ctx) => {
+test('with an engine, jobs with an image run in containers and others as processes', async (ctx) => {
   needs(ctx, 'docker');
   await using made = await opened({ runner: 'auto', docker: DOCKER });
   const { runner, said } = made;
@@ -81,14 +81,14 @@ test('with an engine, jobs with an image are containers and the others processes
   expect(runner.engineAway).toBe(false);
 });
 
-test('with an engine and a default image, all are containers', async (ctx) => {
+test('with an engine and a default image, all jobs run in containers', async (ctx) => {
   needs(ctx, 'docker');
   await using made = await opened({ runner: 'auto', docker: DOCKER, defaultImage: BUSYBOX });
   const others = `The others run in ${BUSYBOX} (LOAM_DEFAULT_IMAGE).`;
   expect(made.said).toEqual([answers, `Jobs with an image run in containers. ${others}`]);
 });
 
-test('all jobs are containers with LOAM_RUNNER=docker, which an engine must answer for', async (ctx) => {
+test('with LOAM_RUNNER=docker all jobs run in containers, and an engine must answer at the start', async (ctx) => {
   const { docker } = await silent();
   await expect(opened({ runner: 'docker', docker })).rejects.toMatchObject({
     name: 'ConfigError',
@@ -103,14 +103,14 @@ test('all jobs are containers with LOAM_RUNNER=docker, which an engine must answ
   expect(made.runner.machines).toEqual(here(true, true));
 });
 
-test('all jobs are processes with LOAM_RUNNER=process, and no engine is asked', async () => {
+test('with LOAM_RUNNER=process all jobs run as processes, and no engine is contacted', async () => {
   const { docker } = await silent();
   await using made = await opened({ runner: 'process', docker, defaultImage: BUSYBOX });
   expect(made.said).toEqual([]);
   expect(kindsOf(made.runner)).toEqual(['process']);
 });
 
-test('with a default image and no engine, jobs wait for one, and none is a process of the host', async (ctx) => {
+test('with a default image and no engine, jobs wait, and none runs as a process', async (ctx) => {
   needs(ctx, 'docker');
   const { docker, socket } = await silent();
   const config = { runner: 'auto', docker, defaultImage: BUSYBOX } as const;
@@ -134,7 +134,7 @@ test('with a default image and no engine, jobs wait for one, and none is a proce
   expect(await lines(admin, 'admin', 'bare')).toEqual(['container']);
 });
 
-test('what runs as processes is seen through under LOAM_RUNNER=docker, with its slot, and nothing else begins so', async (ctx) => {
+test('with LOAM_RUNNER=docker running processes finish in their slots, and no new ones start', async (ctx) => {
   needs(ctx, 'docker');
   await using app = await startApp({ config: { runner: 'auto', docker: DOCKER, jobSlots: 1 } });
   const { admin } = app;

@@ -1,11 +1,11 @@
-/** A checkout on its way to an engine that stops reading, as one does that hangs or whose line is cut. */
+/** Sending a checkout to an engine that stops reading, because it hangs or its connection is cut. */
 import { mkdir, mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { connect, type Engine } from '../../../src/runners/docker/engine.ts';
-import { sendCheckout } from '../../../src/runners/docker/remote.ts';
+import { sendCheckout } from '../../../src/runners/docker/remote-folders.ts';
 import { eventually } from '../../support/eventually.ts';
 import { processesNaming } from '../../support/processes.ts';
 
@@ -20,7 +20,7 @@ const deaf = createServer((req) => {
 beforeAll(async () => {
   dir = await mkdtemp(join(tmpdir(), 'loam-remote-'));
   await mkdir(join(dir, 'work'));
-  // More than is held between `tar` and the engine.
+  // More than fits into the buffers between `tar` and the engine.
   await writeFile(join(dir, 'work/large'), '');
   await truncate(join(dir, 'work/large'), 2 ** 30);
   const socket = join(dir, 'engine.sock');
@@ -33,7 +33,7 @@ afterAll(async () => {
   await rm(dir, { recursive: true });
 });
 
-test('it is given up when its job is cancelled, and leaves no process', async () => {
+test('cancelling the job stops sending, and leaves no process', async () => {
   const abort = new AbortController();
   const sent = sendCheckout({ engine, container: 'far' }, dir, abort.signal);
   await eventually(() => expect(asked).toBe(1));
@@ -42,7 +42,7 @@ test('it is given up when its job is cancelled, and leaves no process', async ()
   await eventually(() => expect(processesNaming(dir)).toEqual([]));
 });
 
-test('it is given up when the connection is cut', async () => {
+test('a cut connection stops sending', async () => {
   const sent = sendCheckout({ engine, container: 'far' }, dir, new AbortController().signal);
   await eventually(() => expect(asked).toBe(2));
   deaf.closeAllConnections();
@@ -50,7 +50,7 @@ test('it is given up when the connection is cut', async () => {
   await eventually(() => expect(processesNaming(dir)).toEqual([]));
 });
 
-test('what cannot be read is said', async () => {
+test('an unreadable checkout fails with the reason', async () => {
   const nowhere = join(dir, 'nowhere');
   const sent = sendCheckout({ engine, container: 'far' }, nowhere, new AbortController().signal);
   await expect(sent).rejects.toThrow(/tar ended with 2: .*nowhere/);

@@ -1,4 +1,4 @@
-/** Jobs on an engine of another machine: one that is reached by TLS, and sees none of our files. */
+/** Jobs on an engine of another machine, which is reached by TLS and sees none of our files. */
 
 import { hash, randomBytes } from 'node:crypto';
 import { mkdir, symlink, truncate, writeFile } from 'node:fs/promises';
@@ -41,20 +41,20 @@ describe('the contract', () => {
   runnerContract(open, 'docker', 'root');
 });
 
-test('whether an engine is of this machine is found out, and not read from its address', async () => {
+test('whether an engine is local is probed, and not derived from its address', async () => {
   await using far = await open();
   expect(far.runner.machines).toMatchObject([{ id: 'far' }]);
   await using near = await dockerRunner({ docker: DOCKER, engine: 'near' });
   expect(near.runner.machines).toMatchObject([{ id: 'local' }]);
 });
 
-test("Docker's own variables lead to an engine that is reached by TLS, and only with its certificates", async () => {
+test("Docker's environment variables configure TLS, and the certificates are required", async () => {
   const { host, certPath = '' } = engine.config;
   const ask = (env: Record<string, string>) =>
     connect(readConfig({ DOCKER_HOST: host, ...env }).docker).call((docker) => docker.ping());
   const verify = { DOCKER_TLS_VERIFY: '1' };
   expect(String(await ask({ ...verify, DOCKER_CERT_PATH: certPath }))).toBe('OK');
-  // Where Docker's own programs look without the variable.
+  // Docker's own programs use this folder when DOCKER_CERT_PATH is unset.
   expect(String(await ask({ ...verify, DOCKER_CONFIG: certPath }))).toBe('OK');
   await expect(ask({ DOCKER_CERT_PATH: certPath })).rejects.toThrow(/HTTPS server/);
   const none = { ...verify, DOCKER_CONFIG: '/nonexistent' };
@@ -63,7 +63,7 @@ test("Docker's own variables lead to an engine that is reached by TLS, and only 
   );
 });
 
-test('a checkout is sent into the container, and artifacts come out of it', async () => {
+test('a checkout is sent into the container, and artifacts are read from it', async () => {
   await using made = await open();
   const { runner } = made;
   const spec = attemptSpec(
@@ -108,7 +108,7 @@ test('a checkout is sent into the container, and artifacts come out of it', asyn
   });
 });
 
-test('a checkout that is sent has the large files in the place of their pointers', async () => {
+test('a checkout contains LFS files in place of their pointers', async () => {
   const engines = [{ ...engine.config, name: 'far' }];
   await using app = await startApp({ config: { runner: 'auto', engines } });
   await using workspace = await Workspace.open();
@@ -136,14 +136,14 @@ test('a checkout that is sent has the large files in the place of their pointers
   expect(rows).toEqual([{ machine: 'far', runner: 'docker:far' }]);
 });
 
-test('a checkout that breaks off fails the step, and what was begun is removed', async () => {
+test('a cancelled checkout fails the step, and its container is removed', async () => {
   await using made = await open();
   const { runner } = made;
   const abort = new AbortController();
   const spec = attemptSpec('true', {
     async checkout(dir) {
       await mkdir(dir);
-      // So much takes seconds to send.
+      // This takes seconds to send.
       await writeFile(join(dir, 'large'), '');
       await truncate(join(dir, 'large'), 4 * 2 ** 30);
       setTimeout(() => abort.abort(new Error('cancelled')), 500);
@@ -154,7 +154,7 @@ test('a checkout that breaks off fails the step, and what was begun is removed',
   expect(await engine.docker('ps', '--all', '--quiet')).toBe('');
 });
 
-test('a job that fills the disk of another machine is ended', async () => {
+test('a job that exceeds its disk limit on another machine is ended', async () => {
   await using made = await dockerRunner({
     docker: engine.config,
     engine: 'far',
@@ -170,11 +170,11 @@ test('a job that fills the disk of another machine is ended', async () => {
   });
 });
 
-describe('how busy the GPUs of another machine are', () => {
-  /** As nvidia-smi 535 answers in a container with two of them, on a terminal. */
+describe('GPU utilization on another machine', () => {
+  /** The output of nvidia-smi 535 on a terminal, in a container with two GPUs. */
   const ANSWER = 'printf "37\\r\\n90\\r\\n"';
 
-  /** One whose `nvidia-smi` does this, as NVIDIA's runtime puts one into containers. */
+  /** An image with its own `nvidia-smi`, in place of the one that NVIDIA's runtime puts into containers. */
   async function imageWith(answer: string): Promise<string> {
     const name = 'loam-test/gpus';
     const script = `printf '#!/bin/sh\\n%s\\n' '${answer}' > /bin/nvidia-smi && chmod 755 /bin/nvidia-smi`;
@@ -186,23 +186,29 @@ describe('how busy the GPUs of another machine are', () => {
   }
 
   test.for([
-    ['is asked in the container, where the job names another program of that name', ANSWER, 63.5],
-    ['is 0 where that program is no such one', 'yes 100', 0],
+    [
+      'is read in the container, not with a program of that name in the PATH of the job',
+      ANSWER,
+      63.5,
+    ],
+    ['is 0 if the program does not behave like nvidia-smi', 'yes 100', 0],
   ] as const)('%s', async ([, answer, percent]) => {
     const image = await imageWith(answer);
     await using proxy = await engineProxy(engine.socket, { hasGpus: true });
     const { certPath: _, ...plain } = engine.config;
     const docker = { ...plain, host: proxy.host, tlsVerify: false };
     await using made = await dockerRunner({
-      ...{ docker, engine: 'far', gpusElsewhere: { T4: 2 } },
-      ...{ network: { mode: 'none' } },
+      docker,
+      engine: 'far',
+      remoteGpus: { T4: 2 },
+      network: { mode: 'none' },
     });
     const { runner } = made;
     const spec = attemptSpec('until [ -e go ]; do sleep 0.1; done', {
       ...{ image, env: { PATH: '/work' } },
     });
-    const wish = { ...spec, hardware: { ...spec.hardware, gpu: 'T4', gpuCount: 2 } };
-    const handle = await runner.prepare(wish, never);
+    const requested = { ...spec, hardware: { ...spec.hardware, gpu: 'T4', gpuCount: 2 } };
+    const handle = await runner.prepare(requested, never);
     await runner.start(handle);
     expect(await runner.stats(handle)).toMatchObject({ gpuPercent: percent });
     await runner.signal(handle, 'KILL');
@@ -212,7 +218,7 @@ describe('how busy the GPUs of another machine are', () => {
   });
 });
 
-test('a worker drives several engines: one that goes away keeps its own jobs and gets no others', async () => {
+test('a worker drives several engines: an unavailable one keeps its jobs and gets no new ones', async () => {
   const engines = [
     { ...DOCKER, name: 'near' },
     { ...engine.config, name: 'far' },
@@ -228,7 +234,7 @@ test('a worker drives several engines: one that goes away keeps its own jobs and
     );
     return rows.map(({ machine, runner }) => `${machine} ${runner}`);
   };
-  // The one that has most room is next.
+  // The machine with most free capacity gets the next job.
   const names = ['first', 'second'] as const;
   for (const name of names) {
     await run(name, "trap 'exit 4' TERM; i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done");
@@ -255,19 +261,19 @@ test('a worker drives several engines: one that goes away keeps its own jobs and
     );
     await cancel(admin, 'admin', name);
     await eventually(async () => expect((await job(admin, 'admin', name)).exitCode).toBe(4));
-    // Shells announce the death of their children too.
+    // Shells also print a message when a child is killed.
     const said = (await lines(admin, 'admin', name)).filter((line) => line !== 'Terminated');
     expect(said).toEqual(said.map((_, i) => String(i + 1)));
     expect(await machineOf(name)).toHaveLength(1);
   }
-  // What is back is given jobs again, soon.
+  // The engine that is available again is soon offered again.
   await eventually(async () => {
     const { rows } = await app.pool.query('select machines from workers');
     expect(rows[0].machines.map(({ id }: { id: string }) => id).sort()).toEqual(['far', 'local']);
   });
 });
 
-test('a worker with processes only leaves jobs with an image to one with an engine, also while that is away', async () => {
+test('a worker without an engine leaves jobs with an image to one with an engine, even if that is unavailable', async () => {
   await using servers = await startServers(1, { config: { runner: 'process' } });
   const engines = [{ ...engine.config, name: 'far' }];
   await servers.work('containers', { config: { runner: 'auto', engines, jobSlots: 2 } });
@@ -287,7 +293,7 @@ test('a worker with processes only leaves jobs with an image to one with an engi
   };
   await eventually(() => isAway(true));
   await put('waits');
-  // This one came later, so the first was left by both.
+  // This job was queued later and runs first, so both workers have skipped the other.
   await admin.post('/auth/v1/repository/admin', { name: 'code', auto_init: true });
   const plain = { namespace: 'admin', repo: 'admin/code', name: 'plain', command: 'true' };
   await submit(admin, plain);

@@ -14,7 +14,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { expect, inject, test } from 'vitest';
 import { createLog } from '../../../src/base/log.ts';
-import { startPostgres, targetIn } from '../../../src/platform/database/embedded.ts';
+import { socketTarget, startPostgres } from '../../../src/platform/database/embedded.ts';
 import { openSession } from '../../../src/platform/database/session.ts';
 import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import { descendants } from '../../../src/runners/supervisor/proc.ts';
@@ -316,7 +316,7 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
 
   // To the last byte: what PostgreSQL must write next ends it.
   await leave(0);
-  await exhaust(targetIn(join(folder.path, 'postgres')));
+  await exhaust(socketTarget(join(folder.path, 'postgres')));
   expect((await client.get('/livez')).status).toBe(200);
   await rm(filler);
 
@@ -372,7 +372,7 @@ test('a database of its own goes away and comes back; the folder stays ours mean
     await client.post('/auth/v1/repository/admin', { name: 'before' });
     const { pid } = await onlyRow(postgres.target, HOLDER, [await lockOf(folder.path)]);
     // As an administrator stops it: sessions are cut off.
-    postgres.own(createLog('silent'));
+    postgres.takeOwnership(createLog('silent'));
     await postgres.stop();
     const away = await client.get('/auth/v1/repository/admin');
     expect(away).toMatchObject({ status: 503, body: { error: { code: 'internal_error' } } });
@@ -391,7 +391,7 @@ test('a database of its own goes away and comes back; the folder stays ours mean
     expect(again.pid).not.toBe(pid);
     await expect(serve(folder.path, env)).rejects.toThrow(/^LOAM_DATA_DIR: another Loam server/m);
   } finally {
-    postgres.own(createLog('silent'));
+    postgres.takeOwnership(createLog('silent'));
     await postgres.stop();
   }
 });
@@ -431,7 +431,7 @@ test('a former session of our own, whose end the database has not noticed, is no
     dataDir: folder.path,
     log: createLog('silent'),
     notify: (text) => heard.push(text),
-    onLost: (error) => lost.push(error),
+    onFolderLost: (error) => lost.push(error),
   });
   const lock = await lockOf(folder.path);
   const first = await onlyRow({ connectionString: database.url }, HOLDER, [lock]);
@@ -455,7 +455,7 @@ test('a session that breaks while it takes the lock is an error, not the end of 
     dataDir: folder.path,
     log: createLog('silent'),
     notify: () => {},
-    onLost: () => {},
+    onFolderLost: () => {},
   });
   await expect(opening).rejects.toThrow(/terminated/);
 });

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
-import type { BegunPush } from '../../../src/repositories/pushes/rows.ts';
+import type { PushNote } from '../../../src/repositories/pushes/rows.ts';
 import { recoverRepositories } from '../../../src/repositories/recovery.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
@@ -46,7 +46,7 @@ async function world(name: string): Promise<World> {
 
 /** The note of a push that a server has let pass. */
 const note = (id: string, before: string, after: string) =>
-  app.app.services.git.disk.begin<BegunPush>(id, {
+  app.app.services.git.disk.begin<PushNote>(id, {
     kind: 'push',
     event: newId('evt'),
     pusher: 'ada',

@@ -19,7 +19,7 @@ import { has, needs } from '../../support/needs.ts';
 import { attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
 const run = promisify(execFile);
-const here = async () => ({ local: true, remapped: false, runtime: 'runc' });
+const here = async () => ({ isLocal: true, isRemapped: false, runtime: 'runc' });
 const log = createLog('silent');
 const dockerOf = ({ host }: OwnEngine) => ({ ...DOCKER, host });
 

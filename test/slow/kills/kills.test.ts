@@ -7,7 +7,7 @@
  */
 import { expect, test } from 'vitest';
 import type { EventType } from '../../../src/platform/events/outbox.ts';
-import { TOLD_AS } from '../../../src/webhooks/event-types.ts';
+import { WEBHOOK_TYPE_OF_EVENT } from '../../../src/webhooks/event-types.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
 import { killAtRandom } from '../../support/kills/killer.ts';
@@ -107,7 +107,7 @@ async function checkEvents({ pool }: Servers, { heard }: Load): Promise<string[]
     'select id, type from events order by xid, seq',
   );
   expect(heard.map(({ id }) => id)).toEqual(rows.map(({ id }) => id));
-  return rows.flatMap(({ id, type }) => (TOLD_AS[type] ? [id] : []));
+  return rows.flatMap(({ id, type }) => (WEBHOOK_TYPE_OF_EVENT[type] ? [id] : []));
 }
 
 async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {

@@ -171,7 +171,7 @@ test(`large files by HTTP and SSH through ${KILLS} kills`, {
   // What was being written when a server was killed is removed a day later.
   const unfinished = join(folder, 'storage/.unfinished');
   for (const name of await readdir(unfinished)) await utimes(join(unfinished, name), 0, 0);
-  await storage.tidy();
+  await storage.removeAbandoned();
   expect(await readdir(unfinished)).toEqual([]);
 });
 

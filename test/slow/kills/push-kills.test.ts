@@ -24,7 +24,7 @@ import { startServer } from '../../support/process.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 3);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** One takes them together (`src/git/disk/refs-on-disk.ts`), one each by itself. */
+/** One takes them together (`src/git/disk/ref-files.ts`), one each by itself. */
 const REFS = { many: 400, few: 20 };
 /** A push of them takes this long here, more or less. */
 const PUSH_MS = 1_200;

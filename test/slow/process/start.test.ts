@@ -215,7 +215,7 @@ test('a start waits for a database that is away, also when it goes away in the m
 
 test('a database that stays away ends the start with one line', async () => {
   const said: string[] = [];
-  const options = { say: (line: string) => void said.push(line), patienceMs: 1_500 };
+  const options = { say: (line: string) => void said.push(line), timeoutMs: 1_500 };
   const away = Object.assign(new Error('\nInvalid `x` invocation:\n\ntoo many clients'), {
     code: '53300',
   });

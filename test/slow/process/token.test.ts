@@ -30,7 +30,7 @@ test('a new token is made on the spot, while the server runs and while it does n
   expect(await makeToken(folder, 'admin')).toEqual({
     code: 1,
     stdout: '',
-    stderr: `LOAM_DATA_DIR: ${folder} holds no database of Loam; the first start makes one\n`,
+    stderr: `LOAM_DATA_DIR: ${folder} has no Loam database; start the server once to create it\n`,
   });
   expect(existsSync(join(folder, 'postgres'))).toBe(false);
   const postmaster = join(folder, 'postgres/cluster/postmaster.pid');

@@ -10,7 +10,7 @@ import { expect, test } from 'vitest';
 import type { App } from '../../../src/app.ts';
 import { newId } from '../../../src/base/ids.ts';
 import type { Cluster } from '../../../src/cluster/cluster.ts';
-import { placeOf } from '../../../src/cluster/placement.ts';
+import { chooseOwner } from '../../../src/cluster/placement.ts';
 import { isSigned, sign } from '../../../src/cluster/signature.ts';
 import { openTunnel } from '../../../src/cluster/tunnels.ts';
 import { FLUSH, pktLine } from '../../../src/git/transport/pkt-line.ts';
@@ -79,7 +79,7 @@ test('what is pushed through one server is read through every other', async () =
   // Each has some, and all agree on which. Asked of more than were made: of four it happens that one server has all.
   const many = Array.from({ length: 64 }, () => newId('repo'));
   const places = [...ids, ...many].map((id) =>
-    apps.map(({ services }) => placeOf(id, services.cluster.members.serving).id),
+    apps.map(({ services }) => chooseOwner(id, services.cluster.members.serving).id),
   );
   for (const seen of places) expect(new Set(seen).size).toBe(1);
   expect(new Set(places.flat()).size).toBe(3);
@@ -107,7 +107,7 @@ test('a server that has gone is followed by another, and its work is finished', 
   const [first, second] = clients as [Client, Client];
   const leaving = apps[2] as App;
   const { id, serving } = leaving.services.cluster.members;
-  const isIts = (one: string) => placeOf(one, serving).id === id;
+  const isIts = (one: string) => chooseOwner(one, serving).id === id;
   const ids: string[] = [];
   // Ids are random: of eight repositories the server that leaves has none in one run of 26.
   for (let i = 0; i < 8 || !ids.some(isIts); i++) {
@@ -161,7 +161,7 @@ test('what is left of a push is removed by the server that has the repository, a
   await using servers = await startServers(2);
   const [client] = servers.clients as [Client];
   const { id } = (await client.post('/auth/v1/repository/admin', { name: 'left' })).body;
-  const isElsewhere = ({ services }: App) => services.cluster.elsewhere(id) !== null;
+  const isElsewhere = ({ services }: App) => services.cluster.remoteOwner(id) !== null;
   const owner = servers.apps.find((app) => !isElsewhere(app)) as App;
   const other = servers.apps.find(isElsewhere) as App;
   const { disk, quarantines } = owner.services.git;
@@ -186,7 +186,7 @@ test('a fetch waits for the end of a server that does not answer, with all that 
   for (let i = 0; ; i++) {
     const input = { name: `r${i}`, auto_init: true };
     const { body } = await client.post('/auth/v1/repository/admin', input);
-    if (placeOf(body.id, [...serving, { id: 'dead' }]).id !== 'dead') continue;
+    if (chooseOwner(body.id, [...serving, { id: 'dead' }]).id !== 'dead') continue;
     // Nobody listens there. It is taken for alive until its heartbeat is old.
     await pool.query(
       `insert into servers (id, role, url, storage, heartbeat_at)
@@ -300,9 +300,9 @@ test('few repositories move when a server comes or goes', () => {
   const counts = new Map<string, number>();
   let moved = 0;
   for (const id of ids) {
-    const before = placeOf(id, servers);
+    const before = chooseOwner(id, servers);
     counts.set(before.id, (counts.get(before.id) ?? 0) + 1);
-    const after = placeOf(id, servers.slice(0, 3));
+    const after = chooseOwner(id, servers.slice(0, 3));
     if (before.id !== 'd') expect(after.id).toBe(before.id);
     else moved++;
   }

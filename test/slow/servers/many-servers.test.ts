@@ -6,7 +6,7 @@ import { request } from 'node:http';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { placeOf } from '../../../src/cluster/placement.ts';
+import { chooseOwner } from '../../../src/cluster/placement.ts';
 import { eventually } from '../../support/eventually.ts';
 import { fuzzRest } from '../../support/fuzz/rest.ts';
 import { remote, Workspace } from '../../support/git.ts';
@@ -177,7 +177,7 @@ describe('many servers', () => {
       const { rows } = await loam.pool.query<{ id: string; url: string }>(
         `select id, url from servers where url is not null`,
       );
-      const owner = loam.serving.find(({ base }) => base === placeOf(id, rows).url);
+      const owner = loam.serving.find(({ base }) => base === chooseOwner(id, rows).url);
       const forwarder = loam.serving.find((server) => server !== owner);
       if (!owner || !forwarder) throw new Error(`nobody has ${id}`);
       return { owner, forwarder };

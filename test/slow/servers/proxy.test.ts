@@ -9,7 +9,7 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { planLimits } from '../../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../../src/base/config/plans.ts';
 import { type Certificate, makeCertificate } from '../../support/certificate.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
@@ -75,7 +75,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
   cleanup.defer(() => rmSync(dir, { recursive: true, force: true }));
   const port = await freePort();
   const base = `https://localhost:${port}`;
-  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 3 } };
+  const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 3 } };
   const app = cleanup.use(
     await startApp({
       config: { baseUrl: base, trustedProxies: ['127.0.0.1'], rateLimits: limits },

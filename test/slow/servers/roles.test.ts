@@ -9,9 +9,9 @@ import { join } from 'node:path';
 import { deserialize, serialize } from 'node:v8';
 import { expect, test } from 'vitest';
 import type { App } from '../../../src/app.ts';
-import { planLimits } from '../../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../../src/base/config/plans.ts';
 import { busy } from '../../../src/base/errors.ts';
-import { placeOf } from '../../../src/cluster/placement.ts';
+import { chooseOwner } from '../../../src/cluster/placement.ts';
 import { sign } from '../../../src/cluster/signature.ts';
 import { type Checkout, openRemoteCheckouts } from '../../../src/jobs/checkouts.ts';
 import { claimJobs } from '../../../src/jobs/worker/claim.ts';
@@ -44,8 +44,8 @@ test('a worker without repositories runs the jobs of a server without a worker',
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   const [first] = servers.apps as [App];
-  const unlimited = { ...planLimits.unlimited, logLines: 20 };
-  const rateLimits = { ...planLimits, unlimited };
+  const unlimited = { ...PLAN_LIMITS.unlimited, logLines: 20 };
+  const rateLimits = { ...PLAN_LIMITS, unlimited };
   const worker = await servers.work('worker', { config: { diskFloor: 0, rateLimits } });
   const { commitSha } = await withCode(client, 'code', {
     'a.txt': 'first\n',
@@ -122,7 +122,7 @@ test('a server runs jobs of repositories that another one has', async () => {
   const ran = new Set<string>();
   for (let i = 0; i < 20 && ran.size < 2; i++) {
     const { id } = await withCode(client, i === 0 ? 'code' : `code${i}`, { 'a.txt': `in ${i}\n` });
-    const place = placeOf(id, second.services.cluster.members.serving).id;
+    const place = chooseOwner(id, second.services.cluster.members.serving).id;
     if (ran.has(place)) continue;
     ran.add(place);
     const repo = i === 0 ? 'admin/code' : `admin/code${i}`;
@@ -227,7 +227,7 @@ test('a checkout that breaks off is asked for again, of whoever has the reposito
   });
   const [own] = services.cluster.members.serving;
   const candidates = Array.from({ length: 100 }, (_, i) => ({ id: `dying-${i}` }));
-  const dead = candidates.find((one) => placeOf(id, [one, { id: String(own?.id) }]) === one);
+  const dead = candidates.find((one) => chooseOwner(id, [one, { id: String(own?.id) }]) === one);
   const far = new Date(Date.now() + 3_600_000);
   const row = {
     role: 'serve',

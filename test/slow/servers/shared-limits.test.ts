@@ -6,7 +6,7 @@ import { getCACertificates, setDefaultCACertificates } from 'node:tls';
 import { pino } from 'pino';
 import { expect, test } from 'vitest';
 import { type Config, readConfig } from '../../../src/base/config/config.ts';
-import { planLimits } from '../../../src/base/config/plans.ts';
+import { PLAN_LIMITS } from '../../../src/base/config/plans.ts';
 import { makeCertificate } from '../../support/certificate.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp, type TestApp } from '../../support/harness.ts';
@@ -17,7 +17,10 @@ import { startRedis } from '../../support/redis.ts';
 const PASSWORD = 'p@ss%word';
 
 /** Twenty a minute for whoever has no credential. */
-const rateLimits = { ...planLimits, free: { ...planLimits.free, perMinute: 20, perSecond: 1_000 } };
+const rateLimits = {
+  ...PLAN_LIMITS,
+  free: { ...PLAN_LIMITS.free, perMinute: 20, perSecond: 1_000 },
+};
 
 async function startWith(url: string, changes: Partial<Config> = {}) {
   const said: string[] = [];

@@ -9,7 +9,7 @@ export type Found = { lost: string[]; doubled: string[] };
 
 /**
  * What a recorder that is killed loses at most, in bytes: what it was about to write, and what is in the FIFOs of a job
- * that ends before the next one (docs/jobs.md).
+ * that ends before the next one (docs/containers.md).
  */
 const BY_RECORDER = (16 + 64) * 1024;
 

@@ -1,6 +1,6 @@
 /** What the document says of answers: headers, errors, and the parts of them that routes share. */
 import { STATUS_CODES } from 'node:http';
-import { STATUS } from '../../../base/errors.ts';
+import { HTTP_STATUS } from '../../../base/errors.ts';
 import type { Operation } from '../operations.ts';
 import { type ErrorStatus, errorsOf, type Route } from '../routes.ts';
 import { answerExample } from './examples.ts';
@@ -91,7 +91,7 @@ export const ERROR_SCHEMAS: Record<string, JsonSchema> = {
 
 function errorSchema(extra: Record<string, JsonSchema>): JsonSchema {
   const properties = {
-    code: { type: 'string', enum: Object.keys(STATUS) },
+    code: { type: 'string', enum: Object.keys(HTTP_STATUS) },
     message: { type: 'string', description: 'For people; begins with the field at fault.' },
     ...extra,
   };
@@ -109,7 +109,7 @@ function errorSchema(extra: Record<string, JsonSchema>): JsonSchema {
   };
 }
 
-type Code = keyof typeof STATUS;
+type Code = keyof typeof HTTP_STATUS;
 type Example = readonly [code: Code, message: string];
 type Described = {
   meaning: string;

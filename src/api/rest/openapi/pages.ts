@@ -6,7 +6,7 @@ import express, { type RequestHandler, type Router } from 'express';
 import { lazyAsync } from '../../../base/lazy-async.ts';
 import type { Urls } from '../../../base/urls.ts';
 import { apiHeader } from '../../../platform/web/api-header.ts';
-import { otherMethod } from '../../../platform/web/methods.ts';
+import { refuseOtherMethods } from '../../../platform/web/methods.ts';
 import type { Endpoint } from '../facade.ts';
 import { openApiDocument } from './document.ts';
 
@@ -71,7 +71,7 @@ export function createReference({ urls }: Deps, endpoints: readonly Endpoint[]):
     router
       .route(path)
       .get(handler)
-      .all(otherMethod(['GET']));
+      .all(refuseOtherMethods(['GET']));
   const text =
     (type: string, body: () => string | Promise<string>): RequestHandler =>
     async (_req, res) =>

@@ -2,7 +2,7 @@
 
 export function nameProblem(name: string): string | null {
   if (!/^[A-Za-z0-9._-]{1,100}$/.test(name))
-    return 'must be 1 to 100 of letters, digits, hyphen, underscore and dot';
+    return 'must be 1 to 100 letters, digits, hyphens, underscores and dots';
   if (name === '.' || name === '..' || /\.(git|lock)$/i.test(name))
     return 'must not be "." or "..", nor end in ".git" or ".lock"';
   return null;

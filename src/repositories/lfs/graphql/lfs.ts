@@ -1,9 +1,9 @@
 /** Large files and locks in GraphQL. */
 import { builder, INPUT } from '../../../platform/schema/builder.ts';
 import {
-  connectionType,
+  cursorPageArgs,
+  defineConnectionType,
   pageCost,
-  sliceArgs,
   toConnection,
 } from '../../../platform/schema/paging.ts';
 import { accessColumns } from '../../repositories.ts';
@@ -32,8 +32,8 @@ const LfsObject = builder.objectRef<objects.ListedObject>('LfsObject').implement
   }),
 });
 
-const LfsLockConnection = connectionType('LfsLock', LfsLock);
-const LfsObjectConnection = connectionType('LfsObject', LfsObject);
+const LfsLockConnection = defineConnectionType('LfsLock', LfsLock);
+const LfsObjectConnection = defineConnectionType('LfsObject', LfsObject);
 
 builder.prismaObjectField('Repository', 'lfsLocks', (t) =>
   t.field({
@@ -42,7 +42,7 @@ builder.prismaObjectField('Repository', 'lfsLocks', (t) =>
     description: 'The locks of its files, oldest first.',
     complexity: pageCost(),
     args: {
-      ...sliceArgs,
+      ...cursorPageArgs,
       path: t.arg.string({ description: 'Only the lock of this path; left out: all.' }),
     },
     select: accessColumns,
@@ -57,7 +57,7 @@ builder.prismaObjectField('Repository', 'lfsObjects', (t) =>
     nullable: true,
     description: 'Its large files, the newest first, also those that no commit names any more.',
     complexity: pageCost(),
-    args: sliceArgs,
+    args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
       toConnection(await objects.objectsOf(services, viewer, row, args), args),

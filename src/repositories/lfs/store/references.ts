@@ -11,7 +11,7 @@ import type { Config } from '../../../base/config/config.ts';
 import { type AppError, busy, notFound } from '../../../base/errors.ts';
 import { newId } from '../../../base/ids.ts';
 import { inPoolTransaction, violatesReference } from '../../../platform/database/client.ts';
-import { demandStorage, RESERVED_BYTES } from '../../../platform/limits/quotas.ts';
+import { RESERVED_BYTES, requireStorage } from '../../../platform/limits/quotas.ts';
 import { reserveStorage } from '../../../platform/limits/storage.ts';
 import type { Recipe, RecipePage } from './recipes.ts';
 
@@ -155,7 +155,7 @@ export function give(
       [repository.namespaceId],
     );
     for (const owner of owners)
-      demandStorage(deps, { ...owner, storageBytes: BigInt(owner.storageBytes) }, size);
+      requireStorage(deps, { ...owner, storageBytes: BigInt(owner.storageBytes) }, size);
     await countBytes(client, repositoryId, size);
   });
 }

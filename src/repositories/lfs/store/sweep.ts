@@ -9,9 +9,10 @@
  * Each step takes a bounded number of rows through an index that has only what is to be done.
  */
 import type pg from 'pg';
+import { LARGE_FILE_SWEEP_LOCK } from '../../../base/advisory-locks.ts';
 import type { Config } from '../../../base/config/config.ts';
 import type { Logger } from '../../../base/log.ts';
-import { inPoolTransaction, onConnection } from '../../../platform/database/client.ts';
+import { inPoolTransaction, withConnection } from '../../../platform/database/client.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
 import { entriesOf, Hashes } from './recipes.ts';
 import { takeRows } from './references.ts';
@@ -40,8 +41,8 @@ export function sweepLargeFiles(
   services: SweepDeps & { config: Config },
   graces: Graces = gracesOf(services.config),
 ): Promise<boolean> {
-  return onConnection(services.pool, async (client) => {
-    const lock = `hashtextextended('sweep of large files', 0)`;
+  return withConnection(services.pool, async (client) => {
+    const lock = `hashtextextended('${LARGE_FILE_SWEEP_LOCK}', 0)`;
     const { rows } = await client.query(`select pg_try_advisory_lock(${lock}) as taken`);
     if (!rows[0].taken) return false;
     try {

@@ -1,60 +1,61 @@
 /**
- * The forms of credentials that give themselves away: by a prefix that their issuer made for scanners, or by the name
- * that they are assigned to. What is random in them must look random, so that a finding is hardly ever wrong.
+ * Patterns of credentials that can be recognized by a prefix, which their issuer chose for scanners, or by the name
+ * they are assigned to. The random part must look random, so false positives are rare.
  *
- * What is scanned is a stranger's, so no form may take long over a text made for it. No repetition is without a bound, and
- * what is repeated can be read in one way only: a text that one repetition can divide in two ways has two to the power of
- * its length, whatever the bounds.
+ * The scanned text is untrusted, so no pattern may be slow on any input. Every repetition is bounded, and a repeated
+ * part can match in only one way: if a text could be divided in two ways, the time would grow exponentially in spite of
+ * the bounds.
  */
 
 export type Kind = {
-  /** As in "adds a Stripe live key". */
+  /** Completes the sentence "adds …", for example "a Stripe live key". */
   name: string;
   /**
-   * How it begins, as an expression. What is random of such a kind holds `RUN` characters of a token in a row, so it is
-   * looked for only near those.
+   * Pattern of the prefix. The random part of such a kind has `RUN` token characters in a row, so prefixes are searched
+   * only near such runs.
    */
   hint?: string;
-  /** Texts of which one is in it or just before it: for kinds without a `hint`. */
+  /** Substrings, one of which is in the secret or just before it. For kinds without a `hint`. */
   anchors?: readonly string[];
-  /** The group, where there is one, is what is random in it. */
+  /** The full pattern. Its first group, if any, is the random part. */
   form: string;
-  /** Whether what fits the form is one; unset: `looksRandom` of the group. */
+  /** Decides whether a match is a real secret; unset: `looksRandom` of the group. */
   isLive?: (match: RegExpExecArray) => boolean;
 };
 
-/** Fewer different characters than this are a placeholder, such as `ghp_xxxxxxxx`. */
+/** Text with fewer distinct characters is a placeholder, such as `ghp_xxxxxxxx`. */
 const MIN_DISTINCT = 7;
 
 export function looksRandom([whole, random = whole]: RegExpExecArray): boolean {
   return new Set(random).size >= MIN_DISTINCT && !/EXAMPLE/i.test(random);
 }
 
-/** A key of 40 characters of base64, which a path or a hash in hexadecimal could be, too. */
+/** For base64 keys of 40 characters or more, which could also be a path or a hexadecimal hash. */
 function looksLikeBase64([, random = '']: RegExpExecArray): boolean {
   const mixed = /[A-Z]/.test(random) && /[a-z]/.test(random) && /\d/.test(random);
   return mixed && new Set(random).size >= 16 && !/EXAMPLE/i.test(random);
 }
 
-/** Passwords of examples and of containers for tests, and what stands for one that is put in later. */
-const NO_PASSWORD =
+/** Passwords used in examples and test containers. */
+const EXAMPLE_PASSWORD =
   /p(?:ass)?w(?:or)?d|^(?:(?:my|your|the|some)[-_]?)?(?:secret|token|key|test|guest|admin|root|user(?:name)?|postgres(?:ql)?|mysql|mongo(?:db)?|redis|rabbit(?:mq)?|change[-_]?me|default|dummy|fake|foo|bar|abc|qwerty|letmein|hunter2|hidden|removed|masked)[-_\d!]*$/i;
-const PUT_IN_LATER = /[${}<>[\]()%*`\\]|\.\.\.|…|x{4}|example|placeholder|redacted|your[-_]/i;
-/** Hosts that nobody else reaches, and those that the standards keep for examples. */
-const NO_HOST =
+const TEMPLATE_PLACEHOLDER =
+  /[${}<>[\]()%*`\\]|\.\.\.|…|x{4}|example|placeholder|redacted|your[-_]/i;
+/** Hosts that are not publicly reachable, and hosts reserved for examples. */
+const EXAMPLE_HOST =
   /^(?:[^.:]*|\d+\.\d+\.\d+\.\d+|.*\.(?:local|localhost|internal|test|invalid|example|lan)|(?:.*\.)?example\.(?:com|org|net)|(?:.*\.)?(?:host|server|domain|hostname|mydomain|yourdomain)\.(?:com|org|net|tld))$/i;
 
-/** User, password and host of an address. */
+/** Checks user, password and host of a URL. */
 function isLiveAddress([, user = '', password = '', host = '']: RegExpExecArray): boolean {
   const classes = [/[a-z]/, /[A-Z]/, /\d/, /[^0-9A-Za-z]/].filter((one) => one.test(password));
   return (
     classes.length > 1 &&
     new Set(password).size >= 6 &&
-    !NO_PASSWORD.test(password) &&
-    !PUT_IN_LATER.test(password) &&
+    !EXAMPLE_PASSWORD.test(password) &&
+    !TEMPLATE_PLACEHOLDER.test(password) &&
     password.toLowerCase() !== user.toLowerCase() &&
-    !NO_HOST.test(host) &&
-    !PUT_IN_LATER.test(host)
+    !EXAMPLE_HOST.test(host) &&
+    !TEMPLATE_PLACEHOLDER.test(host)
   );
 }
 
@@ -63,7 +64,7 @@ const hex = (length: number | string) => `([0-9a-f]{${length}})(?![0-9A-Za-z])`;
 const word = (length: number | string) => `([0-9A-Za-z]{${length}})(?![0-9A-Za-z])`;
 const dashed = (length: number | string) => `([0-9A-Za-z_-]{${length}})(?![0-9A-Za-z_-])`;
 
-/** The forms are those that the issuers document. */
+/** The patterns follow the documentation of the issuers. */
 export const KINDS: readonly Kind[] = [
   { name: 'a Loam access token', hint: 'loam_pat_', form: `loam_pat_${word(46)}` },
   {
@@ -209,7 +210,8 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'a private key',
     anchors: ['PRIVATE KEY'],
-    // Programs that read keys have its first line, too. What follows may stand in quotes, or have lines like DEK-Info.
+    // Programs that read keys contain the first line as well, so some key data is required. It may be quoted or
+    // preceded by headers such as DEK-Info.
     form: '-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED |PGP )?PRIVATE KEY(?: BLOCK)?-----(?:\\\\[nr]|["\'+,;\\s\\\\]|(?:Proc-Type|DEK-Info|Version|Comment): [^\\n\\\\]{0,80}(?:\\n|\\\\[nr])){1,64}([0-9A-Za-z+/]{24})',
   },
   {

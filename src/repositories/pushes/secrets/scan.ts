@@ -1,79 +1,88 @@
 /**
- * The secrets that a push adds.
+ * Finds the secrets that a push adds.
  *
- *   new text files → what looks like a secret in them → the patch of those files alone → the lines that add it
- *   all else that is new and that people read → what looks like a secret in it
+ *   new text files → candidates in them → the patch of those files only → the lines that add a candidate
+ *   other new objects that people read → candidates in them
  *
- * Most pushes have no secret, so only their new objects are read, once each and without a comparison: 10,000 commits take
- * half the time of a walk over all their patches. A text file that is new may hold what was there before; only lines that
- * the push adds count. A file with a NUL, the names in a directory, a commit, a tag, and a file that no commit of the push
- * has at a path (a tag can name one, and a later commit would then bring nothing new) are each judged as a whole.
+ * Most pushes contain no secret, so at first only the new objects are read, once each and without a comparison: 10,000
+ * commits take half the time of a walk over all their patches. A new version of a text file may contain old lines; only
+ * lines that the push adds count. These are checked as a whole: files with a NUL, the names in a directory, commits,
+ * tags, and files that no commit of the push has at a path. (A tag can point to such a file, and a later commit would
+ * then add nothing new.)
  */
 import type { ObjectType } from '../../../git/objects/cat-file-answers.ts';
 import { pathsOf } from '../../../git/objects/file-changes.ts';
 import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
 import { patchOf, type Quarantined } from '../../../git/objects/walk.ts';
-import { takeTurns } from '../brought.ts';
-import { secretsIn } from './find.ts';
+import { createYielder } from '../incoming-push.ts';
+import { findSecrets } from './find.ts';
 
 export type Finding = {
-  /** The same for the same secret in the same repository. */
+  /** The same secret has the same id in the same repository. */
   id: string;
-  /** As in "adds a Stripe live key". */
+  /** Completes the sentence "adds …", for example "a Stripe live key". */
   kind: string;
-  /** What adds it: `<path>:<line>`, or another part of the push in words. */
-  place: string;
-  /** The commit whose patch adds it; null where the place says enough. */
+  /** Where it was added: `<path>:<line>`, or a description of the object. */
+  location: string;
+  /** The commit whose patch adds it; null if the location identifies the object. */
   commit: string | null;
 };
 
-export type ScanOptions = {
-  /** Of a secret. */
+type ScanOptions = {
+  /** Computes the id of a finding. */
   idOf(kind: string, text: string): string;
-  /** Which of these candidates are let pass. */
+  /** Returns the ids of the candidates that are allowed. */
   allowed(candidates: readonly Candidate[]): Promise<ReadonlySet<string>>;
-  /** Which of these objects the repository had before the push: they come as bases of deltas. */
+  /** Returns the objects that the repository had before the push: a pack includes them as delta bases. */
   known(oids: readonly string[]): Promise<ReadonlySet<string>>;
-  /** Of findings; each secret is told once. */
+  /** Maximum of findings; each secret is reported once. */
   limit: number;
 };
 
-/** What looks like a secret in something that is new, whether or not the push adds it. `path`: of the file, or its place in words. */
+/**
+ * A possible secret in a new object, whether or not the push adds it. `path` is the path of the file or a description
+ * of the object.
+ */
 export type Candidate = Suspect & { path: string };
 type Suspect = Pick<Finding, 'id' | 'kind'> & { firstLine: string };
 
-/** An object with suspects. `isOpaque`: git may make no patch of it. */
-type Suspected = { type: ObjectType; isOpaque: boolean; suspects: Suspect[] };
+/** An object with possible secrets. `isOpaque`: git may produce no patch for it. */
+type SuspectObject = { type: ObjectType; isOpaque: boolean; suspects: Suspect[] };
 
-/** Objects that are looked for at once. */
+/** Objects that are located in one batch. */
 const MAX_OBJECTS = 200;
-/** Of one file, in all its versions, because each is looked for in each line: one of nothing but keys needs no more. */
-const MAX_OF_FILE = 200;
-/** Of an id that is shown. */
-const SHORT = 10;
+/**
+ * Candidates per file over all its versions, because each added line is searched for each. A file full of keys needs no
+ * more.
+ */
+const MAX_CANDIDATES_PER_FILE = 200;
+/** Digits of an object id in messages. */
+const SHORT_ID = 10;
 
-/** Looks for the secrets that commits reachable from `tips`, and from no ref yet, add. */
+/** Finds the secrets added by the commits that are reachable from `tips` and from no existing ref. */
 export class SecretScan {
-  readonly #place: Quarantined;
+  readonly #quarantined: Quarantined;
   readonly #tips: readonly string[];
   readonly #options: ScanOptions;
-  readonly #turn: () => Promise<void> | undefined;
-  /** By id. */
+  readonly #yieldIfDue: () => Promise<void> | undefined;
+  /** Finding id → finding. */
   readonly #findings = new Map<string, Finding>();
-  /** By the ids of the objects. */
-  #suspected = new Map<string, Suspected>();
+  /** Object id → object. */
+  #suspected = new Map<string, SuspectObject>();
 
-  constructor(place: Quarantined, tips: readonly string[], options: ScanOptions) {
-    this.#place = place;
+  constructor(quarantined: Quarantined, tips: readonly string[], options: ScanOptions) {
+    this.#quarantined = quarantined;
     this.#tips = tips;
     this.#options = options;
-    this.#turn = takeTurns(place.signal);
+    this.#yieldIfDue = createYielder(quarantined.signal);
   }
 
-  /** An object that is new. True when there are as many findings as are wanted. @throws GitError; the reason of the signal */
-  async see({ type, oid, data }: NewObject): Promise<boolean> {
-    const text = type === 'tree' ? namesIn(data) : data;
+  /**
+   * Inspects a new object. @returns whether the limit of findings is reached @throws GitError; the reason of the signal
+   */
+  async inspect({ type, oid, data }: NewObject): Promise<boolean> {
+    const text = type === 'tree' ? fileNamesIn(data) : data;
     const suspects = await this.#suspectsIn(text);
     if (suspects.length > 0)
       this.#suspected.set(oid, { type, isOpaque: text.includes(0), suspects });
@@ -81,8 +90,8 @@ export class SecretScan {
     return this.#isFull;
   }
 
-  /** Names of refs that the push makes. @throws the reason of the signal */
-  async seeRefs(names: readonly string[]): Promise<void> {
+  /** Inspects the names of refs that the push creates. @throws the reason of the signal */
+  async inspectRefs(names: readonly string[]): Promise<void> {
     const suspects = await this.#suspectsIn(Buffer.from(names.join('\n')));
     await this.#add(suspects.map((one) => ({ ...one, path: 'the name of a ref' })));
   }
@@ -97,19 +106,19 @@ export class SecretScan {
     return this.#findings.size >= this.#options.limit;
   }
 
-  /** Bytes with a NUL are read without those, too: UTF-16 has one beside each of the characters that secrets are made of. */
+  /** Data with a NUL is also searched without the NULs, because UTF-16 has one next to every ASCII character. */
   async #suspectsIn(data: Buffer): Promise<Suspect[]> {
     const found = new Map<string, Suspect>();
     for (const bytes of data.includes(0) ? [data, withoutNuls(data)] : [data]) {
-      for (const secret of secretsIn(bytes, bytes.toString('latin1'))) {
-        await this.#turn();
+      for (const secret of findSecrets(bytes, bytes.toString('latin1'))) {
+        await this.#yieldIfDue();
         if (!secret) continue;
         const { kind, text } = secret;
         const id = this.#options.idOf(kind, text);
         found.set(id, { id, kind, firstLine: text.split(/\r?\n/, 1)[0] ?? '' });
-        if (found.size >= MAX_OF_FILE) break;
+        if (found.size >= MAX_CANDIDATES_PER_FILE) break;
       }
-      await this.#turn();
+      await this.#yieldIfDue();
     }
     return [...found.values()];
   }
@@ -119,22 +128,24 @@ export class SecretScan {
     this.#suspected = new Map();
     if (suspected.size === 0) return;
     const blobs = suspected.entries().filter(([, { type }]) => type === 'blob');
-    const paths = await pathsOf(this.#place, this.#tips, new Set(blobs.map(([oid]) => oid)));
-    const isInPatch = ([oid, { isOpaque }]: [string, Suspected]) => !isOpaque && paths.has(oid);
-    const [inPatch, others] = [
-      [...suspected].filter((one) => isInPatch(one)),
-      [...suspected].filter((one) => !isInPatch(one)),
+    const paths = await pathsOf(this.#quarantined, this.#tips, new Set(blobs.map(([oid]) => oid)));
+    const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) =>
+      !isOpaque && paths.has(oid);
+    const [patchable, wholeObjects] = [
+      [...suspected].filter((one) => isPatchable(one)),
+      [...suspected].filter((one) => !isPatchable(one)),
     ];
-    await this.#addWhole(others, paths);
-    if (inPatch.length > 0 && !this.#isFull) await this.#addLines(placed(inPatch, paths));
+    await this.#addWhole(wholeObjects, paths);
+    if (patchable.length > 0 && !this.#isFull)
+      await this.#addLines(candidatesByPath(patchable, paths));
   }
 
-  async #addWhole(objects: readonly [string, Suspected][], paths: Paths): Promise<void> {
+  async #addWhole(objects: readonly [string, SuspectObject][], paths: Paths): Promise<void> {
     if (objects.length === 0) return;
     const known = await this.#options.known(objects.map(([oid]) => oid));
     const candidates = objects.flatMap(([oid, { type, suspects }]) => {
       if (known.has(oid)) return [];
-      const path = placeOf(oid, type, paths);
+      const path = describeLocation(oid, type, paths);
       return suspects.map((suspect) => ({ ...suspect, path }));
     });
     await this.#add(candidates);
@@ -144,18 +155,18 @@ export class SecretScan {
     if (candidates.length === 0) return;
     const allowed = await this.#options.allowed(candidates);
     for (const { id, kind, path } of candidates)
-      if (!allowed.has(id)) this.#note({ id, kind, place: path, commit: null });
+      if (!allowed.has(id)) this.#report({ id, kind, location: path, commit: null });
   }
 
   async #addLines(candidates: ReadonlyMap<string, Candidate[]>): Promise<void> {
     const allowed = await this.#options.allowed([...candidates.values()].flat());
-    for await (const finding of added(this.#place, this.#tips, candidates)) {
-      if (!allowed.has(finding.id)) this.#note(finding);
+    for await (const finding of findAddedLines(this.#quarantined, this.#tips, candidates)) {
+      if (!allowed.has(finding.id)) this.#report(finding);
       if (this.#isFull) break;
     }
   }
 
-  #note(finding: Finding): void {
+  #report(finding: Finding): void {
     if (!this.#isFull && !this.#findings.has(finding.id)) this.#findings.set(finding.id, finding);
   }
 }
@@ -167,8 +178,8 @@ function withoutNuls(data: Buffer): Buffer {
   return kept.subarray(0, length);
 }
 
-/** The names in a directory, a line each. */
-function namesIn(tree: Buffer): Buffer {
+/** The names in a directory, one per line. */
+function fileNamesIn(tree: Buffer): Buffer {
   return Buffer.from(
     parseTree(tree)
       .map(({ name }) => name)
@@ -176,12 +187,12 @@ function namesIn(tree: Buffer): Buffer {
   );
 }
 
-/** By the ids of blobs: the paths at which the commits of a push have them, as Latin-1. */
+/** Blob id → the paths at which commits of the push have it, as Latin-1. */
 type Paths = ReadonlyMap<string, ReadonlySet<string>>;
 
-/** Without the secret itself, which a name may be. */
-function placeOf(oid: string, type: ObjectType, paths: Paths): string {
-  const short = oid.slice(0, SHORT);
+/** Describes the location without names that may themselves be secrets. */
+function describeLocation(oid: string, type: ObjectType, paths: Paths): string {
+  const short = oid.slice(0, SHORT_ID);
   switch (type) {
     case 'blob': {
       const [path] = paths.get(oid) ?? [];
@@ -197,9 +208,9 @@ function placeOf(oid: string, type: ObjectType, paths: Paths): string {
   }
 }
 
-/** The suspects of text files, by path as Latin-1. */
-function placed(
-  files: readonly [string, Suspected][],
+/** Groups the candidates of text files by path, as Latin-1. */
+function candidatesByPath(
+  files: readonly [string, SuspectObject][],
   paths: Paths,
 ): ReadonlyMap<string, Candidate[]> {
   const candidates = new Map<string, Candidate[]>();
@@ -210,65 +221,64 @@ function placed(
       const ids = new Set(known.map(({ id }) => id));
       const fresh = suspects.filter(({ id }) => !ids.has(id));
       const all = [...known, ...fresh.map((one) => ({ ...one, path }))];
-      candidates.set(bytes, all.slice(0, MAX_OF_FILE));
+      candidates.set(bytes, all.slice(0, MAX_CANDIDATES_PER_FILE));
     }
   }
   return candidates;
 }
 
-/** The lines of a patch of these files that add one of their candidates. */
-async function* added(
-  place: Quarantined,
+/** Yields the lines in the patch of these files that add a candidate. */
+async function* findAddedLines(
+  quarantined: Quarantined,
   tips: readonly string[],
   candidates: ReadonlyMap<string, Candidate[]>,
 ): AsyncGenerator<Finding> {
   const paths = [...candidates.keys()];
-  // One regular expression per file matches all its candidates. Searching 300,000 lines for 200 candidates one by one took 5 s.
-  const anyOf = new Map(paths.map((path) => [path, matcherOf(candidates.get(path) ?? [])]));
-  const turn = takeTurns(place.signal);
-  for await (const { text, path, line, commit } of addedLines(patchOf(place, tips, paths))) {
-    const wait = turn();
+  // One regular expression per file matches all its candidates. Searching 300,000 lines for 200 candidates one by one
+  // took 5 s.
+  const matchers = new Map(paths.map((path) => [path, createMatcher(candidates.get(path) ?? [])]));
+  const yieldIfDue = createYielder(quarantined.signal);
+  for await (const { text, path, line, commit } of addedLines(patchOf(quarantined, tips, paths))) {
+    const wait = yieldIfDue();
     if (wait) await wait;
-    if (!anyOf.get(path)?.test(text)) continue;
+    if (!matchers.get(path)?.test(text)) continue;
     for (const { firstLine, id, kind, path: shown } of candidates.get(path) ?? [])
-      if (text.includes(firstLine)) yield { id, kind, place: `${shown}:${line}`, commit };
+      if (text.includes(firstLine)) yield { id, kind, location: `${shown}:${line}`, commit };
   }
 }
 
-/** Matches a line that contains any of the candidates. */
-function matcherOf(candidates: readonly Candidate[]): RegExp {
+/** A pattern for lines that contain any of the candidates. */
+function createMatcher(candidates: readonly Candidate[]): RegExp {
   return new RegExp(candidates.map(({ firstLine }) => RegExp.escape(firstLine)).join('|'));
 }
 
-/* The lines that a patch adds. */
-
-/** `path` and `text` as Latin-1, which keeps every byte. */
+/** `path` and `text` are Latin-1, which preserves every byte. */
 type AddedLine = { commit: string; path: string; line: number; text: string };
 
 /**
- * The added lines of a patch without context (`git log --patch --cc --unified=0`). Lines within a hunk are
- * counted off by its header, so a file's content cannot pass for a header.
+ * Parses the added lines of a patch without context (`git log --patch --cc --unified=0`). Lines of a hunk are counted
+ * by its header, so file contents cannot be mistaken for a header.
  */
 export async function* addedLines(patch: AsyncIterable<string>): AsyncGenerator<AddedLine> {
   let commit = '';
   let path = '';
   let line = 0;
-  /** Lines of the new file that the hunk still holds, and the number of parents it is compared with. */
-  let left = 0;
-  let removed: number[] = [];
+  /** Remaining lines of the hunk: those of the new file, and those of each parent that it is compared with. */
+  let remainingAdded = 0;
+  let remainingRemoved: number[] = [];
   let parents = 1;
   for await (const text of patch) {
-    const inHunk = left > 0 || removed.some((count) => count > 0);
+    const inHunk = remainingAdded > 0 || remainingRemoved.some((count) => count > 0);
     if (inHunk && !text.startsWith('\\')) {
       const marks = text.slice(0, parents);
       if (marks.includes('-')) {
-        removed = removed.map((count, i) => count - (marks[i] === '-' ? 1 : 0));
+        remainingRemoved = remainingRemoved.map((count, i) => count - (marks[i] === '-' ? 1 : 0));
         continue;
       }
-      left--;
-      // A line that one parent has is that parent's, and was looked at there.
+      remainingAdded--;
+      // A line that one parent has was checked in that parent.
       if (!marks.includes(' ')) yield { commit, path, line, text: text.slice(parents) };
-      removed = removed.map((count, i) => count - (marks[i] === ' ' ? 1 : 0));
+      remainingRemoved = remainingRemoved.map((count, i) => count - (marks[i] === ' ' ? 1 : 0));
       line++;
       continue;
     }
@@ -276,22 +286,25 @@ export async function* addedLines(patch: AsyncIterable<string>): AsyncGenerator<
     if (hunk) {
       const [, marks = '', olds = '', start, count] = hunk;
       parents = marks.length - 1;
-      removed = olds
+      remainingRemoved = olds
         .trim()
         .split(' ')
         .map((old) => Number(old.split(',')[1] ?? 1));
       line = Number(start);
-      left = Number(count ?? 1);
+      remainingAdded = Number(count ?? 1);
     } else if (text.startsWith('commit ')) {
       commit = text.slice('commit '.length);
     } else if (text.startsWith('+++ ')) {
-      path = unquoted(text.slice('+++ '.length));
+      path = unquotePath(text.slice('+++ '.length));
     }
   }
 }
 
-/** A path as git shows it: with a tab after it when it holds spaces, in quotes when it holds special characters. */
-function unquoted(shown: string): string {
+/**
+ * Decodes a path as git prints it: followed by a tab if it contains spaces, in quotes if it contains special
+ * characters.
+ */
+function unquotePath(shown: string): string {
   const path = shown.replace(/\t$/, '');
   if (!path.startsWith('"')) return path;
   return path.slice(1, -1).replace(/\\([0-7]{3}|.)/g, (_, escaped: string) => {

@@ -1,2 +1,0 @@
--- DropForeignKey
-ALTER TABLE "journal" DROP CONSTRAINT "journal_job_id_fkey";

@@ -1,2 +1,0 @@
--- CreateIndex
-CREATE INDEX "large_packs_store_id_idx" ON "large_packs"("store_id");

@@ -1,0 +1,301 @@
+-- Functions and triggers: SQL that keeps a fact true whoever changes the rows. Above each stands what it keeps true and
+-- who relies on it.
+--
+-- Trigger functions are in PL/pgSQL, which prepares a plan once for each connection; a function in SQL, and the WHEN condition of
+-- a trigger, are prepared again for each statement, which took 12 % of PostgreSQL's time for a claim and an end. So
+-- conditions are in the functions.
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The outbox: (xid, seq) orders events so that a reader that has read up to a cursor misses none, because an event of a
+-- transaction that commits late has a higher xid than the horizon. `src/platform/events/cursor.ts` relies on it.
+-- `event_clock.ahead` keeps xids growing after a restore into a cluster whose own counter is behind.
+
+-- The xid of an event that this transaction writes.
+CREATE FUNCTION event_xid()
+RETURNS xid8
+LANGUAGE sql
+AS $$
+    SELECT (pg_current_xact_id()::text::bigint + ahead)::text::xid8 FROM event_clock
+$$;
+
+ALTER TABLE "events" ALTER COLUMN "xid" SET DEFAULT event_xid();
+
+-- Events below it are of transactions that have ended: a reader may pass them.
+CREATE FUNCTION event_horizon()
+RETURNS xid8
+LANGUAGE sql
+STABLE
+AS $$
+    SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint + ahead)::text::xid8 FROM event_clock
+$$;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- namespaces.storage_bytes is the sum of what the namespace keeps: repositories with their large files, artifacts of jobs,
+-- kept artifacts, and logs. Quotas read this one row (`src/platform/limits/quotas.ts`).
+
+CREATE FUNCTION count_storage(namespace text, bytes bigint)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF bytes <> 0 THEN
+        UPDATE namespaces SET storage_bytes = storage_bytes + bytes WHERE id = namespace;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION count_repository_storage()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' AND OLD.namespace_id = NEW.namespace_id THEN
+        PERFORM count_storage(NEW.namespace_id, NEW.size_bytes - OLD.size_bytes);
+        RETURN NULL;
+    END IF;
+    IF TG_OP <> 'INSERT' THEN PERFORM count_storage(OLD.namespace_id, -OLD.size_bytes); END IF;
+    IF TG_OP <> 'DELETE' THEN PERFORM count_storage(NEW.namespace_id, NEW.size_bytes); END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF size_bytes, namespace_id ON repositories
+FOR EACH ROW EXECUTE FUNCTION count_repository_storage();
+
+CREATE FUNCTION count_artifact_storage()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        PERFORM count_storage(OLD.namespace_id, -COALESCE(OLD.artifact_bytes, 0));
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        PERFORM count_storage(NEW.namespace_id, COALESCE(NEW.artifact_bytes, 0));
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF artifact_bytes ON jobs
+FOR EACH ROW EXECUTE FUNCTION count_artifact_storage();
+
+CREATE FUNCTION count_kept_storage()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN PERFORM count_storage(OLD.namespace_id, -OLD.size_bytes);
+    ELSE PERFORM count_storage(NEW.namespace_id, NEW.size_bytes); END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER count_storage AFTER INSERT OR DELETE ON kept_artifacts
+FOR EACH ROW EXECUTE FUNCTION count_kept_storage();
+
+-- While a job runs, its log counts in whole steps of 64 KiB, so that jobs that print do not wait for each other at the row of
+-- their namespace with every line.
+CREATE FUNCTION stored_log(bytes bigint, completed_at timestamptz)
+RETURNS bigint
+LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT CASE WHEN completed_at IS NULL THEN bytes - bytes % 65536 ELSE bytes END
+$$;
+
+CREATE FUNCTION count_log_storage()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM count_storage(OLD.namespace_id,
+        CASE WHEN TG_OP = 'DELETE' THEN 0 ELSE stored_log(NEW.log_bytes, NEW.completed_at) END
+        - stored_log(OLD.log_bytes, OLD.completed_at));
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER count_log_storage AFTER DELETE OR UPDATE OF log_bytes, completed_at ON jobs
+FOR EACH ROW EXECUTE FUNCTION count_log_storage();
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The sum of the rows of list_counts for a list and its filters is the exact length of the list in every snapshot. Each
+-- change adds rows and updates none, so that no transaction waits for another; about each fortieth change replaces the
+-- rows by their sums. `src/platform/database/offset-page.ts` reads them.
+
+-- Replaces the rows of one list by their sums. It skips rows that another transaction has locked, so it never waits.
+CREATE FUNCTION fold_list_counts(of_namespace text, of_list text)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    WITH gone AS (
+        DELETE FROM list_counts WHERE id = ANY(ARRAY(
+            SELECT id FROM list_counts WHERE namespace_id = of_namespace AND list = of_list
+            FOR UPDATE SKIP LOCKED))
+        RETURNING value, started, completed, n)
+    INSERT INTO list_counts (namespace_id, list, value, started, completed, n)
+    SELECT of_namespace, of_list, value, started, completed, sum(n) FROM gone
+    GROUP BY value, started, completed HAVING sum(n) <> 0;
+END
+$$;
+
+CREATE FUNCTION count_jobs()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    namespace TEXT;
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        namespace := NEW.namespace_id;
+        INSERT INTO list_counts (namespace_id, list, value, started, completed, n) VALUES
+            (namespace, 'jobs', NEW.status, NEW.started_at IS NOT NULL, NEW.completed_at IS NOT NULL, 1);
+    ELSIF TG_OP = 'DELETE' THEN
+        namespace := OLD.namespace_id;
+        INSERT INTO list_counts (namespace_id, list, value, started, completed, n) VALUES
+            (namespace, 'jobs', OLD.status, OLD.started_at IS NOT NULL, OLD.completed_at IS NOT NULL, -1);
+    ELSE
+        namespace := NEW.namespace_id;
+        IF OLD.namespace_id = namespace AND OLD.status = NEW.status
+            AND (OLD.started_at IS NULL) = (NEW.started_at IS NULL)
+            AND (OLD.completed_at IS NULL) = (NEW.completed_at IS NULL)
+        THEN RETURN NULL; END IF;
+        INSERT INTO list_counts (namespace_id, list, value, started, completed, n) VALUES
+            (OLD.namespace_id, 'jobs', OLD.status, OLD.started_at IS NOT NULL, OLD.completed_at IS NOT NULL, -1),
+            (namespace, 'jobs', NEW.status, NEW.started_at IS NOT NULL, NEW.completed_at IS NOT NULL, 1);
+    END IF;
+    IF random() < 0.025 THEN PERFORM fold_list_counts(namespace, 'jobs'); END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER count_jobs AFTER INSERT OR DELETE OR UPDATE OF namespace_id, status, started_at, completed_at ON jobs
+FOR EACH ROW EXECUTE FUNCTION count_jobs();
+
+CREATE FUNCTION count_repositories()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO list_counts (namespace_id, list, value, started, completed, n)
+        VALUES (OLD.namespace_id, 'repositories', OLD.visibility, false, false, -1);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        INSERT INTO list_counts (namespace_id, list, value, started, completed, n)
+        VALUES (NEW.namespace_id, 'repositories', NEW.visibility, false, false, 1);
+    END IF;
+    IF random() < 0.025 THEN
+        PERFORM fold_list_counts(
+            CASE TG_OP WHEN 'DELETE' THEN OLD.namespace_id ELSE NEW.namespace_id END, 'repositories');
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER count_repositories AFTER INSERT OR DELETE ON repositories
+FOR EACH ROW EXECUTE FUNCTION count_repositories();
+
+CREATE TRIGGER count_changed_repositories AFTER UPDATE OF namespace_id, visibility ON repositories
+FOR EACH ROW WHEN (OLD.namespace_id <> NEW.namespace_id OR OLD.visibility <> NEW.visibility)
+EXECUTE FUNCTION count_repositories();
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- queue_shares.held is the number of attempts of a namespace; queue_lines has, for each namespace, GPU and region, how many jobs
+-- wait, the first of them, and a copy of held, so that the next job in fair order is the first entry of an index
+-- (`src/jobs/worker/claim.ts`). One change is left out here: that a queued job gets an attempt. The claim counts it, once for
+-- many jobs.
+--
+-- Locks: whoever changes the counts of a namespace locks its row of queue_shares first. The trigger is deferred to the end of the
+-- transaction, so the holder of this lock waits for no other lock, and others wait for one commit at most.
+-- enable_seqscan is off because while these tables are small, dead versions that an open transaction keeps would be read
+-- by each scan.
+CREATE FUNCTION count_queue()
+RETURNS trigger
+LANGUAGE plpgsql
+SET enable_seqscan = off
+AS $$
+DECLARE
+    namespace TEXT;
+    waited BOOLEAN := false;
+    waits BOOLEAN := false;
+    change INTEGER := 0;
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        namespace := OLD.namespace_id;
+        waited := OLD.status = 'queued' AND OLD.attempt_id IS NULL;
+        change := change - (OLD.attempt_id IS NOT NULL)::int;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        namespace := NEW.namespace_id;
+        waits := NEW.status = 'queued' AND NEW.attempt_id IS NULL;
+        change := change + (NEW.attempt_id IS NOT NULL)::int;
+    END IF;
+    IF (waited = waits AND change = 0) OR (waited AND change = 1) THEN RETURN NULL; END IF;
+
+    LOOP
+        IF change <> 0 THEN
+            UPDATE queue_shares SET held = held + change WHERE namespace_id = namespace;
+        ELSE
+            PERFORM FROM queue_shares WHERE namespace_id = namespace FOR UPDATE;
+        END IF;
+        EXIT WHEN FOUND;
+        -- The namespace may have been deleted with the job.
+        IF TG_OP = 'DELETE' THEN RETURN NULL; END IF;
+        INSERT INTO queue_shares (namespace_id) VALUES (namespace) ON CONFLICT DO NOTHING;
+    END LOOP;
+    IF change <> 0 THEN
+        UPDATE queue_lines SET held = held + change WHERE namespace_id = namespace AND open;
+    END IF;
+    IF waits AND NOT waited THEN
+        INSERT INTO queue_lines AS l (namespace_id, gpu, region, waiting, open, head, held, served_at)
+        SELECT s.namespace_id, NEW.gpu, NEW.region, 1, true, NEW.id, s.held, s.served_at
+        FROM queue_shares s WHERE s.namespace_id = namespace
+        ON CONFLICT (namespace_id, gpu, region) DO UPDATE SET
+            waiting = l.waiting + 1, open = true,
+            head = CASE WHEN l.open THEN LEAST(l.head, excluded.head) ELSE excluded.head END,
+            held = excluded.held, served_at = excluded.served_at;
+    ELSIF waited AND NOT waits THEN
+        UPDATE queue_lines SET waiting = waiting - 1, open = waiting > 1
+        WHERE namespace_id = namespace AND gpu = OLD.gpu AND region = OLD.region;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE CONSTRAINT TRIGGER count_queue AFTER INSERT OR DELETE OR UPDATE OF status, attempt_id ON jobs
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_queue();
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Whatever deletes a job or a repository, cascades included, leaves a note, by which the maintenance tasks find the log pages
+-- (`src/jobs/logs/removal.ts`) and the large files (`src/repositories/lfs/store/sweep.ts`) to remove.
+
+CREATE FUNCTION note_deleted_journal()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO deleted_journals (job_id)
+    SELECT OLD.id WHERE EXISTS (SELECT FROM journal_pages WHERE job_id = OLD.id);
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER note_deleted_journal AFTER DELETE ON jobs
+FOR EACH ROW EXECUTE FUNCTION note_deleted_journal();
+
+CREATE FUNCTION note_deleted_large_files()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO deleted_large_files (repository_id)
+    SELECT OLD.id WHERE EXISTS (SELECT FROM large_files WHERE repository_id = OLD.id);
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER note_deleted_large_files AFTER DELETE ON repositories
+FOR EACH ROW EXECUTE FUNCTION note_deleted_large_files();

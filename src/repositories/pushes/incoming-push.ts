@@ -1,0 +1,54 @@
+/** Types and helpers that the pre-receive checks share. */
+
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
+import type { NewObject, Wanted } from '../../git/objects/new-objects.ts';
+import type { Quarantined } from '../../git/objects/walk.ts';
+import type { Command, Verdict } from '../../git/transport/hooks.ts';
+import type { Actor } from '../../identity/audit.ts';
+
+/** A push before its refs are updated. */
+export type IncomingPush = {
+  repository: { id: string; name: string; namespaceId: string };
+  by: Actor;
+  commands: readonly Command[];
+  /** The commits and tags that the refs will point to. Objects reachable from them and from no existing ref are new. */
+  tips: readonly string[];
+  /** The `git push -o` options. */
+  options: readonly string[];
+  /** The signal bounds the duration of the checks. */
+  quarantined: Quarantined;
+};
+
+/** Inspects the new objects of a push. The objects are read once for all scanners. */
+export type ObjectScanner = {
+  /** The objects to inspect. */
+  wanted: Wanted;
+  /** @returns whether it has seen enough to reject the push */
+  inspect(object: NewObject): Promise<boolean>;
+  /** Called after all objects, or after `inspect` returned true. */
+  verdict(): Promise<Verdict>;
+};
+
+/** The reasons are shown to the pusher, one per line. */
+export function reject(...reasons: string[]): Verdict {
+  return { accepted: false, reasons };
+}
+
+/** Maximum time without yielding to the event loop. An attacker can craft a push that takes long to check. */
+const SLICE_MS = 10;
+
+/**
+ * For loops over untrusted input. The returned function is called in each iteration: every 10 ms it yields to the event
+ * loop and checks the signal.
+ * @throws the reason of the signal
+ */
+export function createYielder(signal: AbortSignal): () => Promise<void> | undefined {
+  let sliceStart = performance.now();
+  return () => {
+    if (performance.now() - sliceStart < SLICE_MS) return undefined;
+    return yieldToEventLoop().then(() => {
+      signal.throwIfAborted();
+      sliceStart = performance.now();
+    });
+  };
+}

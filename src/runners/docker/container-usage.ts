@@ -1,0 +1,119 @@
+/**
+ * Resource usage of a container: CPU and memory from the engine, GPU utilization on a remote machine from `nvidia-smi` in
+ * the container.
+ *
+ * NVIDIA's runtime puts `nvidia-smi` into each container with GPUs, and there it lists only the container's own. On this
+ * machine one call of the server's `nvidia-smi` reports all GPUs (`../gpu-ledger.ts`).
+ */
+import { text } from 'node:stream/consumers';
+import type { CpuSample } from '../cpu-share.ts';
+import { type Engine, EngineError, isStatus } from './engine.ts';
+import { DEFAULT_PATH } from './start-barrier.ts';
+
+const QUERY = ['nvidia-smi', '--query-gpu=utilization.gpu', '--format=csv,noheader,nounits'];
+const ANSWER_TIMEOUT_MS = 5_000;
+/** Enough for one line for each of a few GPUs. */
+const MAX_ANSWER_BYTES = 4_096;
+
+export type GpuUtilization = {
+  /** Average percent of the container's GPUs; 0 where `nvidia-smi` is missing or fails. @throws RunnerAway */
+  percentOf(container: string): Promise<number>;
+  forget(container: string): void;
+};
+
+/**
+ * The program belongs to the job's image, so its time and output are limited. A container whose program once exceeded a
+ * limit is not asked again: each call would leave one more process in it.
+ */
+export function openGpuUtilization(engine: Engine): GpuUtilization {
+  const excluded = new Set<string>();
+  return {
+    async percentOf(container) {
+      if (excluded.has(container)) return 0;
+      try {
+        const answer = await runNvidiaSmi(engine, container);
+        if (answer === null) excluded.add(container);
+        return averageOf(answer ?? '');
+      } catch (error) {
+        // The container has ended, or has no such program.
+        if (error instanceof EngineError) return 0;
+        throw error;
+      }
+    },
+    forget: (container) => void excluded.delete(container),
+  };
+}
+
+/** @returns null when the output is too long or too late */
+async function runNvidiaSmi(engine: Engine, container: string): Promise<string | null> {
+  const { id } = await engine.call((docker) =>
+    docker.getContainer(container).exec({
+      Cmd: QUERY,
+      // The folder that NVIDIA's runtime uses, whatever the job's own PATH is.
+      Env: [`PATH=${DEFAULT_PATH}`],
+      AttachStdout: true,
+      // Without a terminal the output would be divided into frames.
+      Tty: true,
+    }),
+  );
+  const answer = await engine.stream((docker) => docker.getExec(id).start({ Tty: true }));
+  const timer = setTimeout(() => answer.destroy(new Error('too late')), ANSWER_TIMEOUT_MS);
+  let bytes = 0;
+  answer.on('data', (chunk: Buffer) => {
+    bytes += chunk.length;
+    if (bytes > MAX_ANSWER_BYTES) answer.destroy(new Error('too long'));
+  });
+  try {
+    return await text(answer);
+  } catch {
+    return null;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function averageOf(answer: string): number {
+  const percents = answer.split('\n').flatMap((line) => /^\s*(\d{1,3})\s*$/.exec(line)?.[1] ?? []);
+  const sum = percents.reduce((total, percent) => total + Math.min(100, Number(percent)), 0);
+  return sum / Math.max(1, percents.length);
+}
+
+type UsageSample = CpuSample & { memoryBytes: number };
+
+type StatsResponse = {
+  read?: string;
+  cpu_stats?: { cpu_usage?: { total_usage?: number } };
+  memory_stats?: { usage?: number; stats?: Record<string, number> };
+};
+
+/**
+ * Reads one sample with `one-shot`: a stream would send one sample per second, and a single sample that includes the
+ * previous one takes the engine two seconds.
+ * @returns null when the container does not run
+ */
+export async function readUsageSample(
+  engine: Engine,
+  container: string,
+): Promise<UsageSample | null> {
+  let response: StatsResponse;
+  try {
+    response = (await engine.call((docker) =>
+      docker
+        .getContainer(container)
+        .stats({ stream: false, 'one-shot': true } as unknown as { stream: false }),
+    )) as StatsResponse;
+  } catch (error) {
+    if (isStatus(error, 404, 409)) return null;
+    throw error;
+  }
+  const usage = response.memory_stats?.usage;
+  if (usage === undefined) return null;
+  const stats = response.memory_stats?.stats ?? {};
+  // Cached files that the kernel would free at once; named differently in versions 1 and 2 of control groups.
+  const cache = stats.total_inactive_file ?? stats.inactive_file ?? 0;
+  return {
+    at: Date.parse(response.read ?? '') || Date.now(),
+    cpuSeconds: (response.cpu_stats?.cpu_usage?.total_usage ?? 0) / 1e9,
+    memoryBytes: Math.max(0, usage - cache),
+  };
+}

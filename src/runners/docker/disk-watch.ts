@@ -1,0 +1,104 @@
+/**
+ * Watches the disk use of a container. Folders that are mounted from this machine are measured as for a process; for the
+ * image's own folders, and for all of a remote container, the engine reports the size.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import type Docker from 'dockerode';
+import { type DiskLimits, diskUse, gigabytes, watchDisk } from '../supervisor/disk.ts';
+import { listJobFolders } from './attempt-dir.ts';
+import { listContainerProcesses } from './container-processes.ts';
+import type { Engine } from './engine.ts';
+
+type DiskWatchOptions = {
+  engine: Engine;
+  container: string;
+  attemptDir: string;
+  /** The container runs on another machine. */
+  remote: boolean;
+  /** Whether the container's processes run on this machine; false until that is known. */
+  isLocal(): boolean;
+  limits: DiskLimits;
+  /** Free space on our disk below which the server stops writing. */
+  floorBytes: number;
+  measured(bytes: number): void;
+};
+
+/** A remote engine is asked at this interval … */
+const REMOTE_INTERVAL_MS = 2_000;
+/** … or less often: the pause is nine times as long as the last answer took, so that asking takes a tenth of the time. */
+const PAUSE_FACTOR = 9;
+
+/**
+ * Watches until the container exceeds its limit, or until `signal` aborts.
+ * @returns the line for the job's log that says why the job is ended; null when aborted
+ */
+export async function watchContainerDisk(
+  options: DiskWatchOptions,
+  signal: AbortSignal,
+): Promise<string | null> {
+  if (options.remote) return watchRemoteDisk(options, signal);
+  const { engine, container, attemptDir, isLocal, limits, floorBytes, measured } = options;
+  let initPid = 0;
+  const verdict = await watchDisk(
+    {
+      dirs: listJobFolders(attemptDir).map(({ from }) => from),
+      diskBytes: limits.diskBytes,
+      files: limits.files,
+      floorBytes,
+      pids: () => (isLocal() ? listContainerProcesses(initPid) : []),
+      async beside() {
+        const info = await inspectWithSize(engine, container);
+        initPid = info.State.Pid;
+        // `inspect` reports no size of volumes, so those that the image asks for are measured here.
+        const volumes = isLocal() ? volumesOf(info).map(({ Source }) => Source) : [];
+        const inVolumes = await diskUse(volumes);
+        return (info.SizeRw ?? 0) + inVolumes.bytes;
+      },
+      measured: ({ bytes }) => measured(bytes),
+    },
+    signal,
+  );
+  return verdict?.reason ?? null;
+}
+
+async function watchRemoteDisk(
+  { engine, container, limits: { diskBytes }, measured }: DiskWatchOptions,
+  signal: AbortSignal,
+): Promise<string | null> {
+  for (let pause = REMOTE_INTERVAL_MS / 4; !signal.aborted; ) {
+    await delay(pause, undefined, { signal }).catch(() => {});
+    if (signal.aborted) break;
+    const startedAt = Date.now();
+    try {
+      const info = await inspectWithSize(engine, container);
+      const bytes = (info.SizeRw ?? 0) + (await sizeOfVolumes(engine, info));
+      measured(bytes);
+      if (bytes > diskBytes)
+        return `The job was ended: it keeps ${gigabytes(bytes)} on disk, and disk_gb allows ${gigabytes(diskBytes)}.`;
+    } catch {
+      // The engine is unavailable or the container is gone. `superviseContainer` handles both.
+    }
+    pause = Math.max(REMOTE_INTERVAL_MS, PAUSE_FACTOR * (Date.now() - startedAt));
+  }
+  return null;
+}
+
+type Volume = { Name: string; UsageData?: { Size?: number } };
+type SizedContainer = Docker.ContainerInspectInfo & { SizeRw?: number };
+
+function inspectWithSize(engine: Engine, container: string): Promise<SizedContainer> {
+  return engine.call((docker) => docker.getContainer(container).inspect({ size: true } as object));
+}
+
+function volumesOf({ Mounts }: SizedContainer) {
+  return Mounts.filter(({ Type }) => Type === 'volume');
+}
+
+/** Called only for containers with volumes: to answer `df` the engine walks the files of all containers and images. */
+async function sizeOfVolumes(engine: Engine, info: SizedContainer): Promise<number> {
+  const names = volumesOf(info).map(({ Name }) => Name);
+  if (names.length === 0) return 0;
+  const { Volumes } = await engine.call((docker) => docker.df());
+  const own = ((Volumes ?? []) as Volume[]).filter(({ Name }) => names.includes(Name));
+  return own.reduce((sum, { UsageData }) => sum + Math.max(0, UsageData?.Size ?? 0), 0);
+}

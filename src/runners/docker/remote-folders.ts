@@ -1,0 +1,91 @@
+/**
+ * The job's folders in a container on another machine, where no folder of this machine can be mounted: they are sent into
+ * the container as tar archives before it is started.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { PassThrough } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { pack } from 'tar-stream';
+import { MOUNTS } from '../runner.ts';
+import type { Owner } from './attempt-dir.ts';
+import type { Engine } from './engine.ts';
+
+/** Enough for the largest checkout over a slow connection. */
+const SEND_TIMEOUT_MS = 3_600_000;
+/** Characters of the errors of `tar` that are kept. */
+const MAX_ERROR_LENGTH = 500;
+
+type Target = { engine: Engine; container: string };
+
+/** Creates the job's folders, empty and accessible to its user alone, in a container that was not started. */
+export async function createRemoteFolders(target: Target, { uid, gid }: Owner): Promise<void> {
+  const archive = pack();
+  for (const path of Object.values(MOUNTS))
+    archive.entry({ name: `${path.slice(1)}/`, type: 'directory', mode: 0o700, uid, gid });
+  archive.finalize();
+  await send(target, archive.pipe(new PassThrough()), new AbortController().signal);
+}
+
+/**
+ * Sends the checkout in the folder `work` of the attempt, which belongs to the job's user already. It is streamed, so its
+ * size does not matter.
+ */
+export async function sendCheckout(
+  target: Target,
+  attemptDir: string,
+  abort: AbortSignal,
+): Promise<void> {
+  const failed = new AbortController();
+  const tar = spawn('tar', ['-c', '-f', '-', '-C', attemptDir, 'work'], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    signal: AbortSignal.any([abort, failed.signal]),
+  });
+  const archive = new PassThrough();
+  archive.on('error', () => {});
+  const copied = copyOutput(tar, archive);
+  // A failure of `tar` also fails the request, with the same reason.
+  copied.catch((error) => archive.destroy(error));
+  try {
+    await send(target, archive, abort);
+  } catch (error) {
+    abort.throwIfAborted();
+    throw error;
+  } finally {
+    // Nobody reads the rest of the archive now, and the copy would wait for a reader.
+    archive.destroy();
+    failed.abort();
+    await copied.catch(() => {});
+  }
+}
+
+/** Ends the archive only after `tar` has succeeded, so that the engine never takes a part for the whole. */
+async function copyOutput(tar: ChildProcess, archive: PassThrough): Promise<void> {
+  const closed = once(tar, 'close');
+  closed.catch(() => {});
+  let errors = '';
+  tar.stderr?.setEncoding('utf8').on('data', (text: string) => {
+    errors += text.slice(0, MAX_ERROR_LENGTH - errors.length);
+  });
+  // Without a free file descriptor `tar` has no output; `closed` then rejects with the reason.
+  if (tar.stdout) await pipeline(tar.stdout, archive, { end: false });
+  const [code] = await closed;
+  if (code !== 0) throw new Error(`tar ended with ${code}: ${errors.trim()}`);
+  archive.end();
+}
+
+/** The engine unpacks the archive inside the container's root, so links of the image cannot lead out of it. */
+async function send(
+  { engine, container }: Target,
+  archive: NodeJS.ReadableStream,
+  abort: AbortSignal,
+) {
+  await engine.call(
+    (docker) =>
+      docker.getContainer(container).putArchive(archive, {
+        path: '/',
+        abortSignal: abort,
+      }),
+    SEND_TIMEOUT_MS,
+  );
+}

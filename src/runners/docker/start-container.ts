@@ -1,0 +1,160 @@
+/**
+ * Starts and removes containers.
+ *
+ * Only the start barrier lets the command begin. If a start fails before that, for example because the engine dies in the
+ * middle, the container is removed and created anew: nothing of the job has run.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { RunnerAway } from '../runner.ts';
+import { readRecord, writeRecord } from './attempt-dir.ts';
+import { killContainerProcesses } from './container-processes.ts';
+import { type Engine, EngineError, isStatus } from './engine.ts';
+import { type ContainerNetwork, HalfConnected } from './network.ts';
+import { exitedOnItsOwn, explainStartFailure, readContainerState } from './outcome.ts';
+import { runsOnHostKernel } from './recordings.ts';
+import { openBarrier, readOpening } from './start-barrier.ts';
+import type { SupervisedContainer } from './supervision.ts';
+
+/** How long the engine may take to remove a container whose processes have all received SIGKILL. */
+const REMOVAL_TIMEOUT_MS = 10_000;
+
+type StartOptions = SupervisedContainer & {
+  network: ContainerNetwork;
+  /** Applies the limits that all containers of this server share. */
+  applySharedLimits(): Promise<void>;
+  /** Counts one more recreation of the container. @returns false when there were too many */
+  mayRecreate(): boolean;
+  /** Called before the barrier opens, or before the start of a remote container, which has no barrier. */
+  mayBegin(): Promise<boolean>;
+};
+
+/**
+ * Can be called again after a failure, and then resumes.
+ * @returns whether the attempt may begin @throws RunnerAway also when the container must be recreated
+ */
+export async function startContainer(options: StartOptions): Promise<boolean> {
+  const { attempt, engine, container, attemptDir, recordings, mayBegin } = options;
+  const isRemote = (await readRecord(attemptDir, 'attempt'))?.remote ?? false;
+  if (!isRemote && (await readOpening(attemptDir))) return true;
+  // In parallel with the engine, which takes longer.
+  const recorder = recordings.isPrepared(attempt) ? recordings.ensureRecorder(attempt) : null;
+  recorder?.catch(() => {});
+  const created = await requireState(engine, container);
+  const isFirstStart = created.status === 'created';
+  if (isFirstStart) {
+    // Recorded before the start: without a barrier the job may be over before the engine's answer arrives.
+    if (isRemote && !(await openBarrier(attemptDir, { recorded: false }, mayBegin))) return false;
+    if (!(await sendStart(options, created.id, isRemote))) return true;
+  }
+  if (isRemote) return true;
+  await connectNetwork(options, created.id);
+  const state = await requireState(engine, container);
+  if (state.status === 'ended' && (await isUnstartable(options, state.exitCode, isFirstStart)))
+    return true;
+  const recorded = recorder !== null && runsOnHostKernel(state);
+  if (recorded) {
+    await recorder;
+    recordings.storeInitProcess(attempt, state.pid);
+  } else await recordings.killRecorder(attempt);
+  return openBarrier(attemptDir, { recorded }, mayBegin);
+}
+
+async function requireState(engine: Engine, container: string) {
+  const state = await readContainerState(engine, container);
+  if (!state) throw new RunnerAway('the container is gone');
+  return state;
+}
+
+/** @returns false when the container can never start, which is then recorded */
+async function sendStart(
+  { engine, container, attemptDir, applySharedLimits }: StartOptions,
+  id: string,
+  isRemote: boolean,
+): Promise<boolean> {
+  await applySharedLimits();
+  try {
+    await engine.call((docker) => docker.getContainer(container).start());
+    return true;
+  } catch (error) {
+    const reason = explainStartFailure(error);
+    if (reason !== null) {
+      await writeRecord(attemptDir, 'unstartable', { reason });
+      return false;
+    }
+    // Without a barrier the command may have begun, so the container must stay.
+    if (isRemote || !(error instanceof EngineError)) throw error;
+    await killAndRemove(engine, container, id);
+    throw isHalfStarted(error) ? recreationError(error.message) : error;
+  }
+}
+
+async function connectNetwork(
+  { engine, container, network, mayRecreate }: StartOptions,
+  id: string,
+): Promise<void> {
+  try {
+    await network.connect(container);
+  } catch (error) {
+    if (!(error instanceof HalfConnected && mayRecreate())) throw error;
+    await killAndRemove(engine, container, id);
+    throw recreationError(error.message);
+  }
+}
+
+/**
+ * For a container that ended before the barrier opened, so that nothing of the command has run. Either it ended with its
+ * engine and is recreated, or its `/bin/sh` is not a shell that waits. @returns whether the latter was recorded
+ */
+async function isUnstartable(
+  { attemptDir, mayRecreate }: StartOptions,
+  exitCode: number,
+  isFirstStart: boolean,
+): Promise<boolean> {
+  if (!exitedOnItsOwn(exitCode, isFirstStart) && mayRecreate())
+    throw recreationError('it ended together with its engine');
+  // A container that was told to end needs no other reason.
+  if (await readRecord(attemptDir, 'stop')) return false;
+  const reason = `The command could not begin: /bin/sh of the image exited before running it, with exit code ${exitCode}`;
+  await writeRecord(attemptDir, 'unstartable', { reason });
+  return true;
+}
+
+function recreationError(why: string): RunnerAway {
+  return new RunnerAway(`the container must be recreated: ${why}`);
+}
+
+/**
+ * An engine that was killed during a start may have lost track of processes that it started. They would wait forever at a
+ * barrier that never opens, so they are killed first.
+ */
+async function killAndRemove(engine: Engine, container: string, id: string): Promise<void> {
+  if (process.getuid?.() === 0) await killContainerProcesses(id);
+  await removeContainer(engine, container);
+}
+
+/** Removes the container of an attempt that never began. Processes may run even if the engine reports it as `created`. */
+export async function removeUnstarted(engine: Engine, container: string): Promise<void> {
+  const state = await readContainerState(engine, container);
+  if (state?.status === 'created') await killAndRemove(engine, container, state.id);
+  else await removeContainer(engine, container);
+}
+
+/** @param container name or id; it need not exist */
+export async function removeContainer(engine: Engine, container: string): Promise<void> {
+  for (const deadline = Date.now() + REMOVAL_TIMEOUT_MS; ; await delay(50)) {
+    try {
+      await engine.call((docker) =>
+        docker.getContainer(container).remove({ force: true, v: true }),
+      );
+    } catch (error) {
+      if (isStatus(error, 404)) return;
+      // 409: a removal is in progress; wait for it.
+      if (!isStatus(error, 409) || Date.now() > deadline) throw error;
+    }
+  }
+}
+
+/** The remains of a start during which the engine was killed block the next start of this container, but no other. */
+function isHalfStarted(error: EngineError): boolean {
+  return /already exists|already in use/.test(error.message);
+}
