@@ -254,7 +254,7 @@ test('a path below /graphql that is no route is answered like any unknown route'
     for (const method of ['GET', 'POST', 'PUT'])
       for (const headers of [undefined, { 'Idempotency-Key': 'k' }]) {
         const answer = await app.admin.request(method, path, { headers });
-        const message = `There is no route ${method} ${path}; /docs lists all there are`;
+        const message = `There is no route ${method} ${path}. See /docs for all routes.`;
         expect([answer.status, answer.body]).toEqual([
           404,
           {

@@ -155,7 +155,7 @@ test.each(['[::', 'a b', 'a:99999', 'a/b', 'a@b', '%', 'ä'])(
       await raw.closed;
       const answer = parse(raw.text());
       expect(answer.status, path).toBe(400);
-      expect(answer.body, path).toMatch(/The header Host names no host|not valid HTTP/);
+      expect(answer.body, path).toMatch(/The header Host is not a valid host|not valid HTTP/);
     }
   },
 );

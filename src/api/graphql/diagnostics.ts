@@ -1,3 +1,4 @@
+/** The queries `health` and `version`. */
 import { builder } from '../../platform/schema/builder.ts';
 import { health, type Version, version } from '../http/diagnostics.ts';
 
@@ -8,7 +9,7 @@ const VersionType = builder.objectRef<Version>('Version').implement({
     build: t.exposeString('build', { description: 'The version of this server, as semver.' }),
     commit: t.exposeString('commit', {
       nullable: true,
-      description: 'The commit that it was built from; null where that is not known.',
+      description: 'The commit that it was built from; null if unknown.',
     }),
   }),
 });

@@ -1,4 +1,4 @@
-/** `npm run schema:print`: writes schema.graphql, which a test compares with the schema. */
+/** `npm run schema:print`: writes schema.graphql. A test checks that it is up to date. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { lexicographicSortSchema, printSchema } from 'graphql';

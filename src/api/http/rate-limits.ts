@@ -15,7 +15,7 @@ import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { needsCredentials } from '../../identity/http/viewer.ts';
 import { addressNetwork, clientAddress } from '../../platform/web/client-address.ts';
-import { type Counter, openSharedCounts, ownCounter } from './shared-counts.ts';
+import { type Counter, openSharedCounts, localCounter } from './shared-counts.ts';
 
 const WINDOW_SECONDS = 60;
 
@@ -42,7 +42,7 @@ export async function openRateLimits(
   const table = rateLimits === 'off' ? undefined : rateLimits;
   const shared = table && redis && (await openSharedCounts(redis, log));
   const counter = (name: string, seconds: number) =>
-    shared ? shared.counter(name, seconds) : ownCounter(seconds);
+    shared ? shared.counter(name, seconds) : localCounter(seconds);
   const buckets = new Map<Plan, Buckets>();
   const refusals = new Map<Plan, number>();
   for (const plan of Object.keys(table ?? {}) as Plan[])
