@@ -1,5 +1,7 @@
-/** Takes a request apart into the values of a route's parameters, each from its one place. */
-
+/**
+ * Reads the parameters of a route from a request, each from its one location. Checks are strict, because a client finds a
+ * silently converted value only later. Path and query (text) and body (JSON) have their own rules.
+ */
 import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import type { Request, RequestHandler } from 'express';
@@ -11,29 +13,29 @@ import { missing, type Reader, reader } from './wire.ts';
 
 export type ParameterLocation = 'path' | 'query' | 'body';
 
-/** In the path where the path names it, else in the body, or in the query where the method has no body. */
+/** In the path if the path names it; otherwise in the body, or in the query if the method has no body. */
 export function placeOf({ method, paths }: Route, name: string): ParameterLocation {
   if (new RegExp(`\\{${name}\\*?\\}`).test(paths[0])) return 'path';
   return method === 'GET' || method === 'DELETE' ? 'query' : 'body';
 }
 
-/** @returns a function from a request to the operation's variables; it throws AppError 400 naming the field. */
+/** @returns a function from a request to the variables of the operation. It throws AppError 400 that names the field. */
 export function parameterReader(route: Route, { parameters }: Operation) {
-  const slots = parameters.map((parameter) => slot(route, parameter));
+  const slots = parameters.map((parameter) => toSlot(route, parameter));
   const bodyFields = new Set(slots.filter((s) => s.place === 'body').map((s) => s.name));
   const queryNames = new Set(slots.filter((s) => s.place === 'query').map((s) => s.name));
 
   return (req: Request): Record<string, unknown> => {
     const body: JsonObject = req.json ?? {};
     const unknown = Object.keys(body).filter((name) => !bodyFields.has(name));
-    if (unknown.length > 0) throw invalid(null, `Unknown body fields: ${shown(unknown)}`);
+    if (unknown.length > 0) throw invalid(null, `Unknown body fields: ${toShortList(unknown)}`);
     const query = queryNames.size > 0 ? parseQuery(req.url, queryNames) : undefined;
-    // No prototype: a parameter is there only when the request brought it.
+    // No prototype, so that it has only parameters of the request.
     const values: Record<string, unknown> = Object.create(null);
     for (const { name, place, required, read } of slots) {
       const value =
         place === 'path'
-          ? segment(req.params[name])
+          ? toPath(req.params[name])
           : place === 'query'
             ? query?.get(name)
             : Object.hasOwn(body, name)
@@ -48,20 +50,20 @@ export function parameterReader(route: Route, { parameters }: Operation) {
 
 type Slot = { name: string; place: ParameterLocation; required: boolean; read: Reader };
 
-function slot(route: Route, parameter: Parameter): Slot {
+function toSlot(route: Route, parameter: Parameter): Slot {
   const { name, required } = parameter;
   const place = placeOf(route, name);
   return { name, place, required, read: reader(parameter, place === 'body' ? 'json' : 'text') };
 }
 
-/** Express gives the rest of a path as its decoded segments; none at all is a parameter left out. */
-function segment(value: string | string[] | undefined): string | undefined {
+/** Express passes the rest of a path as decoded segments, and omits the parameter if there are none. */
+function toPath(value: string | string[] | undefined): string | undefined {
   return Array.isArray(value) ? value.join('/') : value;
 }
 
 /**
- * The values of the parameters called `names`; others are ignored.
- * @throws AppError 400 for bad percent-encoding, and for a name given twice: which value counts would be a guess.
+ * Reads the query parameters in `names` and ignores all others.
+ * @throws AppError 400 for bad percent-encoding, and for a repeated name, because no rule says which value counts
  */
 function parseQuery(url: string, names: ReadonlySet<string>): Map<string, string> {
   const values = new Map<string, string>();
@@ -87,35 +89,31 @@ function decode(text: string): string {
   }
 }
 
-/** Names from a client, short enough for a message. */
-function shown(names: string[]): string {
+/** Shortens names that came from a client, for a message. */
+function toShortList(names: string[]): string {
   const short = names.slice(0, 10).map((name) => JSON.stringify(name.slice(0, 60)).slice(1, -1));
   return short.join(', ') + (names.length > short.length ? ', …' : '');
 }
 
-/**
- * Reads a REST request's body once, strictly, and keeps it on the request: the bytes to compare
- * requests (`Idempotency-Key`), the parsed object for the operation.
- */
 type JsonObject = Record<string, unknown>;
 
 declare global {
   namespace Express {
     interface Request {
-      /** The body's bytes; undefined when there was none. */
+      /** The bytes of the body, which `Idempotency-Key` compares; undefined without a body. */
       rawBody?: Buffer;
-      /** The parsed body; undefined when there was none. */
+      /** The parsed body; undefined without a body. */
       json?: JsonObject;
     }
   }
 }
 
-/** @throws AppError 400, passed on to the error edge. */
+/** Reads and parses the body. @throws AppError 400 */
 export const readBody: RequestHandler = async (req, _res, next) => {
   if (!mayHaveBody(req)) return next();
   const bytes = await readBodyBytes(req);
   if (bytes.length > 0) {
-    demandJsonType(req.headers);
+    requireJsonType(req.headers);
     req.rawBody = bytes;
     req.json = parse(bytes);
   }
@@ -126,7 +124,7 @@ function mayHaveBody({ headers }: IncomingMessage): boolean {
   return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0;
 }
 
-function demandJsonType(headers: IncomingMessage['headers']): void {
+function requireJsonType(headers: IncomingMessage['headers']): void {
   const [type = '', ...parameters] = (headers['content-type'] ?? '').toLowerCase().split(';');
   if (type.trim() !== 'application/json')
     throw invalid(null, 'A request with a body needs the header Content-Type: application/json');

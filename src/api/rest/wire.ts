@@ -1,7 +1,3 @@
-/**
- * Parameters as they come over the wire: strict, because a value that is silently converted is a mistake
- * that its sender finds later. Text (path and query) and JSON (body) have their own rules.
- */
 import {
   type GraphQLInputType,
   type GraphQLList,
@@ -15,7 +11,7 @@ import type { Parameter } from './operations.ts';
 
 export type Reader = (value: unknown) => unknown;
 
-/** @returns a function from a value that is there to the operation's; it throws AppError 400 naming the field. */
+/** @returns a function from a present value to a variable of the operation. It throws AppError 400 that names the field. */
 export function reader(parameter: Parameter, from: 'text' | 'json'): Reader {
   const { name, type, nullable } = parameter;
   const read = from === 'text' ? textReader(type) : jsonReader(type, parameter);
@@ -29,7 +25,6 @@ export function reader(parameter: Parameter, from: 'text' | 'json'): Reader {
   };
 }
 
-/** 400 for a parameter that is not there. */
 export function missing(name: string): AppError {
   return invalid(name, 'is required');
 }
@@ -52,10 +47,10 @@ function textReader(type: GraphQLInputType): Reader {
   }
 }
 
-/** What else than its type says how a value is read. */
-type Kind = Partial<Pick<Parameter, 'stringMap' | 'among'>>;
+/** What beside its type determines how a value is read. */
+type Conversion = Partial<Pick<Parameter, 'stringMap' | 'among'>>;
 
-function jsonReader(type: GraphQLInputType, { stringMap, among }: Kind = {}): Reader {
+function jsonReader(type: GraphQLInputType, { stringMap, among }: Conversion = {}): Reader {
   const nullable = getNullableType(type);
   if (stringMap) return readStringMap;
   if (isListType(nullable))
@@ -80,20 +75,20 @@ function jsonReader(type: GraphQLInputType, { stringMap, among }: Kind = {}): Re
     default:
       return (value) => {
         const text = readString(value);
-        // The operation parses it again: this is for an error that names the field.
+        // The operation parses it again. Parsed here as well, so that an error names the field.
         scalar.parseValue(text);
         return text;
       };
   }
 }
 
-function listReader(type: GraphQLInputType, kind: Kind): Reader {
-  const each = jsonReader(type, kind);
+function listReader(type: GraphQLInputType, conversion: Conversion): Reader {
+  const readItem = jsonReader(type, conversion);
   return (value) => {
     if (!Array.isArray(value)) throw new Error('must be an array');
     return value.map((item) => {
       try {
-        return each(item);
+        return readItem(item);
       } catch (problem) {
         throw new Error(`each item ${(problem as Error).message}`);
       }
@@ -111,12 +106,12 @@ function enumReader(known: readonly string[]): Reader {
 
 const readString: Reader = (value) => {
   if (typeof value !== 'string') throw new Error('must be a string');
-  // PostgreSQL cannot hold it, and no name or text means it.
+  // PostgreSQL cannot store it.
   if (value.includes('\0')) throw new Error('must not contain the character NUL');
   return value;
 };
 
-/** An object as the list of its names and values. */
+/** Converts an object to the list of its names and values. */
 const readStringMap: Reader = (value) => {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw new Error('must be an object');

@@ -1,4 +1,4 @@
-/** What the document says of answers: headers, errors, and the parts of them that routes share. */
+/** The responses in the OpenAPI document: headers, errors, and the components that routes share. */
 import { STATUS_CODES } from 'node:http';
 import { HTTP_STATUS } from '../../../base/errors.ts';
 import type { Operation } from '../operations.ts';
@@ -14,37 +14,40 @@ const whole: JsonSchema = { type: 'integer' };
 
 /** `#/components/headers`. */
 export const HEADERS = {
-  'X-Request-Id': header('Of this request; also in the error body and in our log.', text),
-  'X-RateLimit-Limit': header('Requests a minute.', whole),
-  'X-RateLimit-Remaining': header('Of those, left in this minute.', whole),
+  'X-Request-Id': header(
+    'The id of the request, as in error bodies and in the log of the server.',
+    text,
+  ),
+  'X-RateLimit-Limit': header('The limit of requests per minute.', whole),
+  'X-RateLimit-Remaining': header('The requests left in this minute.', whole),
   'X-RateLimit-Reset': header('When the minute ends, in epoch seconds.', whole),
-  ETag: header('Of this answer, for `If-None-Match`.', text),
-  Link: header('`first`, `prev`, `next` and `last` page (RFC 8288).', text),
-  'Idempotency-Replayed': header('The first answer under this `Idempotency-Key`, again.', {
+  ETag: header('The version of this response, for `If-None-Match`.', text),
+  Link: header('Links to the `first`, `prev`, `next` and `last` page (RFC 8288).', text),
+  'Idempotency-Replayed': header('A replay of the first response for this `Idempotency-Key`.', {
     type: 'string',
     enum: ['true'],
   }),
-  'WWW-Authenticate': header('The schemes we take.', text),
-  'Retry-After': header('Seconds.', whole),
+  'WWW-Authenticate': header('Accepted authentication schemes.', text),
+  'Retry-After': header('Retry after this many seconds.', whole),
   'Content-Disposition': header('`attachment`, with the name of the file.', text),
-  'Content-Range': header('Which bytes of how many these are.', text),
+  'Content-Range': header('The range of bytes, and the size of the file.', text),
 };
 
 const RATE = ['X-RateLimit-Limit', 'X-RateLimit-Remaining', 'X-RateLimit-Reset'] as const;
 type Header = keyof typeof HEADERS;
 
-/** Of an answer that counts as a request. */
+/** The headers of a response that counts for the rate limit. */
 export function headersOf(...more: Header[]): Json {
   return uncounted(...RATE, ...more);
 }
 
-/** Of a download, which does not count. */
+/** The headers of a download, which does not count for the rate limit. */
 export function uncounted(...more: Header[]): Json {
   const names: Header[] = ['X-Request-Id', ...more];
   return Object.fromEntries(names.map((name) => [name, { $ref: `#/components/headers/${name}` }]));
 }
 
-/** The answer of a route that has done its work, and what else is no error. */
+/** The responses of a route that are not errors. */
 export function success(
   route: Route,
   operation: Operation,
@@ -67,7 +70,7 @@ export function success(
     ...(method === 'GET' && { 304: notModified(headersOf(...own)) }),
     ...(trouble && {
       [trouble.status]: {
-        description: 'A part of it fails.',
+        description: 'Part of the service is unavailable.',
         headers: headersOf(),
         content: { 'application/json': { schema: json.schema, example: { status: 'degraded' } } },
       },
@@ -76,23 +79,23 @@ export function success(
 }
 
 export function notModified(headers: Json): Json {
-  return { description: 'What `If-None-Match` names is still current.', headers };
+  return { description: 'The version in `If-None-Match` is still current.', headers };
 }
 
 /** `#/components/schemas` of errors. */
 export const ERROR_SCHEMAS: Record<string, JsonSchema> = {
   Error: errorSchema({
-    request_id: { type: 'string', description: 'Quote it when you ask for help.' },
+    request_id: { type: 'string', description: 'Give this id when you ask for help.' },
   }),
   RateLimitError: errorSchema({
-    retry_after: { type: 'integer', minimum: 1, description: 'Seconds until a request will pass.' },
+    retry_after: { type: 'integer', minimum: 1, description: 'Seconds until the next request can succeed.' },
   }),
 };
 
 function errorSchema(extra: Record<string, JsonSchema>): JsonSchema {
   const properties = {
     code: { type: 'string', enum: Object.keys(HTTP_STATUS) },
-    message: { type: 'string', description: 'For people; begins with the field at fault.' },
+    message: { type: 'string', description: 'For people. Starts with the name of the invalid field.' },
     ...extra,
   };
   const error = {
@@ -117,14 +120,14 @@ type Described = {
   headers?: Header[];
 };
 
-/** The description of every error, whatever the route; that of 409 depends on the route. */
+/** Errors that are the same on every route. That of 409 depends on the route. */
 const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
   400: {
-    meaning: 'A parameter or the body is wrong.',
+    meaning: 'A parameter or the body is invalid.',
     examples: { parameter: ['invalid_request', 'per_page: must be from 1 to 100'] },
   },
   401: {
-    meaning: 'No credentials, or wrong ones.',
+    meaning: 'The credentials are missing or invalid.',
     examples: {
       none: [
         'authentication_failed',
@@ -134,7 +137,7 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     headers: ['WWW-Authenticate'],
   },
   403: {
-    meaning: 'You may not do this, or a quota is reached.',
+    meaning: 'You do not have the permission, or a quota is exhausted.',
     examples: {
       role: [
         'permission_denied',
@@ -144,12 +147,12 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     },
   },
   404: {
-    meaning: 'There is no such thing.',
+    meaning: 'The resource does not exist.',
     examples: { missing: ['not_found', 'Repository not found'] },
   },
   422: {
     meaning:
-      'Each value is allowed, their combination is not; or the key was already used for another request.',
+      'The combination of values is not allowed, or the `Idempotency-Key` was already used for another request.',
     examples: {
       combination: ['invalid_request', 'memory_gb: must be from 1 to 32 with 2 vCPUs (got 64)'],
       key: [
@@ -164,7 +167,7 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     headers: ['Retry-After'],
   },
   500: {
-    meaning: 'Something went wrong on our side.',
+    meaning: 'The server failed.',
     examples: {
       ours: [
         'internal_error',
@@ -173,7 +176,7 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     },
   },
   503: {
-    meaning: 'Nothing is wrong with the request, and the same one may pass in a moment.',
+    meaning: 'The service is temporarily unavailable. Retry the same request.',
     examples: {
       database: ['internal_error', 'The database does not answer at the moment; try again in 1 s'],
     },
@@ -201,11 +204,11 @@ export function sharedErrors(routes: readonly Route[]): Json {
   );
 }
 
-/** What a 409 says differs from route to route; a POST has one more reason for it. */
+/** The 409 of a route. A POST can also get one because of its `Idempotency-Key`. */
 function conflict({ conflict: own, method }: Route): Json {
   const isPost = method === 'POST';
   const meanings = [
-    ...(own ? [own[0] === 'already_exists' ? 'The name is taken' : 'The state forbids it'] : []),
+    ...(own ? [own[0] === 'already_exists' ? 'The name is taken' : 'The current state does not allow it'] : []),
     ...(isPost ? ['the first request with the same `Idempotency-Key` is still running'] : []),
   ];
   const examples: Record<string, Example> = {};
@@ -227,12 +230,12 @@ function errorAnswer(status: keyof typeof ERRORS): Json {
 }
 
 const OUT_OF_RANGE: Described = {
-  meaning: 'The range lies beyond the file.',
+  meaning: 'The range is outside the file.',
   examples: { range: ['invalid_request', 'The range lies beyond the file'] },
   headers: ['Content-Range'],
 };
 
-/** An error of a download, which shows no rate, as it does not count. */
+/** An error of a download. It has no rate limit headers, because downloads do not count. */
 export function downloadError(status: keyof typeof ERRORS | 416): Json {
   const { meaning, examples, headers = [] } = status === 416 ? OUT_OF_RANGE : ERRORS[status];
   return {
