@@ -155,7 +155,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   await prepareDataFolder(config.dataDir);
   const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   const limits = cleanup.use(await openRateLimits(config, log));
-  metrics.read({ refusals: () => limits.refusals });
+  metrics.read({ refusals: () => limits.refusalsByPlan });
   const headersFor = async (address: string) => ({
     ...CORS_HEADERS,
     ...(await limits.headersFor(address)),

@@ -70,7 +70,7 @@ test('every route is in it, with every error, and nothing else is', () => {
       route.status,
       ...(route.method === 'GET' ? [304] : []),
       ...errorsOf(route),
-      ...(route.trouble ? [route.trouble.status] : []),
+      ...(route.degraded ? [route.degraded.status] : []),
     ],
     public: route.public === true,
   }));

@@ -1,7 +1,7 @@
 import { GraphQLError } from 'graphql';
 import { createHandler } from 'graphql-sse';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { EventStream, type Result } from '../../src/api/graphql/event-streams.ts';
+import { EventStream, type OperationResult } from '../../src/api/graphql/event-streams.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -260,13 +260,13 @@ test('what a client does not accept is 406 with a reason, and nothing is done', 
 });
 
 /** A stream that is reserved, with its operations by their ids. */
-async function streamOf(operations: Record<string, Result>) {
+async function streamOf(operations: Record<string, OperationResult>) {
   const stream = new EventStream();
   const handle = createHandler({
     authenticate: () => stream.token,
     onSubscribe: (_request, { extensions }) =>
       stream.start(
-        operations[String(extensions?.operationId)] as Result,
+        operations[String(extensions?.operationId)] as OperationResult,
         (error) => new GraphQLError((error as Error).message),
       ),
     onComplete: () => stream.operationEnded(),

@@ -16,7 +16,7 @@ const MAX_OPERATIONS = 100;
 /** Clients connect to a reserved stream within a fraction of this time. */
 const UNCLAIMED_MS = 60_000;
 
-export type Result = ExecutionResult | AsyncIterable<ExecutionResult>;
+export type OperationResult = ExecutionResult | AsyncIterable<ExecutionResult>;
 type Messages = AsyncGenerator<string, void>;
 type Show = (error: unknown) => GraphQLError;
 
@@ -51,7 +51,7 @@ export class EventStream {
   }
 
   /** Delivers the results at the pace of the client. `show` converts an error that ends them. */
-  start(result: Result, show: Show): AsyncIterable<ExecutionResult> {
+  start(result: OperationResult, show: Show): AsyncIterable<ExecutionResult> {
     const results = Symbol.asyncIterator in result ? result[Symbol.asyncIterator]() : once(result);
     const operation = new Operation(this, results, show);
     this.#operations.add(operation);

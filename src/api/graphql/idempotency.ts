@@ -11,7 +11,7 @@ import type { Plugin } from 'graphql-yoga';
 import type pg from 'pg';
 import { AppError, invalid, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { type Claim, claimKey, IDEMPOTENCY_KEY } from '../http/idempotency.ts';
+import { type Claim, claimKey, IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
 import { acceptsJson } from './accept.ts';
 import { answerError } from './body.ts';
 

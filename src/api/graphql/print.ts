@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { lexicographicSortSchema, printSchema } from 'graphql';
 import { schema } from './schema.ts';
 
-export function printed(): string {
+export function printSdl(): string {
   return `${printSchema(lexicographicSortSchema(schema))}\n`;
 }
 
 if (import.meta.main)
-  writeFileSync(join(import.meta.dirname, '../../../schema.graphql'), printed());
+  writeFileSync(join(import.meta.dirname, '../../../schema.graphql'), printSdl());

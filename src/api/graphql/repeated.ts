@@ -18,7 +18,7 @@ import type { Metrics } from '../../platform/metrics/metrics.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
 import { MAX_BODY_BYTES, parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
-import { IDEMPOTENCY_KEY } from '../http/idempotency.ts';
+import { IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
 import { contextOf } from './context.ts';
 import type { Documents, Prepared } from './documents.ts';
 import { showError, withCodes } from './errors.ts';

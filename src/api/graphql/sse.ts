@@ -19,7 +19,7 @@ import type { Bus } from '../../platform/events/bus.ts';
 import { notAcceptable } from './accept.ts';
 import { answerError } from './body.ts';
 import { withCodes } from './errors.ts';
-import { EventStream, ReservedStreams, type Result } from './event-streams.ts';
+import { EventStream, ReservedStreams, type OperationResult } from './event-streams.ts';
 
 type Deps = { show(error: unknown): GraphQLError; bus: Bus };
 type Yoga = Parameters<NonNullable<Plugin<object, ServerContext>['onYogaInit']>>[0]['yoga'];
@@ -81,7 +81,7 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
   async function perform(
     { request, server }: Call,
     { query, operationName, variables }: RequestParams,
-  ): Promise<Result> {
+  ): Promise<OperationResult> {
     try {
       const params = {
         query,
@@ -115,7 +115,7 @@ async function executeRequest(
   { parse, validate, schema, contextFactory, execute, subscribe }: Enveloped,
   method: string,
   { query, operationName, variables }: Pick<RequestParams, 'query' | 'operationName' | 'variables'>,
-): Promise<Result> {
+): Promise<OperationResult> {
   const document = parse(query);
   const errors = validate(schema, document);
   if (errors.length > 0) return { errors };

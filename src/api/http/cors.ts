@@ -39,7 +39,7 @@ export const cors: RequestHandler = (_req, res, next) => {
 };
 
 /** Answers preflights for every path; `counted` sets the rate limit headers. */
-export function preflights(counted: RequestHandler): RequestHandler {
+export function answerPreflights(counted: RequestHandler): RequestHandler {
   return async (req, res, next) => {
     if (req.method !== 'OPTIONS' || !req.headers['access-control-request-method']) return next();
     await counted(req, res, () => {});

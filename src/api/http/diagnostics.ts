@@ -9,7 +9,7 @@ const ROOT = join(import.meta.dirname, '../../..');
 export type Version = { version: 'v1'; build: string; commit: string | null };
 
 /** `degraded` when the database does not answer or the disk is nearly full; REST then responds with 503. */
-export async function health({
+export async function checkHealth({
   db,
   space,
 }: {

@@ -26,11 +26,11 @@ type Buckets = { perMinute: Counter; perSecond: Counter };
 
 export type RateLimits = AsyncDisposable & {
   /** For every route: ends requests with invalid credentials, with 401, or with 429 above the rate. */
-  refused: RequestHandler;
+  refuseInvalidCredentials: RequestHandler;
   /** For the API: counts the request, sets the rate limit headers, and responds with 429 above the rate. */
-  counted: RequestHandler;
+  countRequest: RequestHandler;
   /** The number of requests that got a 429, by plan. */
-  readonly refusals: ReadonlyMap<Plan, number>;
+  readonly refusalsByPlan: ReadonlyMap<Plan, number>;
   /** The rate limit headers for an address whose data was no valid HTTP request; counted like a preflight. */
   headersFor(address: string): Promise<Record<string, number>>;
 };
@@ -73,14 +73,14 @@ export async function openRateLimits(
   }
 
   return {
-    refusals,
-    async refused(req, res, next) {
+    refusalsByPlan: refusals,
+    async refuseInvalidCredentials(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account' || !viewer.failure) return next();
       await admit(res, `refused ${clientAddress(req)}`, 'team');
       throw viewer.failure;
     },
-    async counted(req, res, next) {
+    async countRequest(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account') await admit(res, viewer.credential.id, viewer.plan);
       else if (needsCredentials(req) && req.method !== 'OPTIONS')

@@ -20,17 +20,17 @@ import { schema } from '../graphql/schema.ts';
 import type { Deps as GraphQLDeps } from '../graphql/server.ts';
 import { createGraphQLServer } from '../graphql/server.ts';
 import { createRest } from '../rest/adapter.ts';
-import { createEndpoints } from '../rest/facade.ts';
+import { createEndpoints } from '../rest/endpoints.ts';
 import { createReference } from '../rest/openapi/pages.ts';
 import { routes } from '../rest/routes.ts';
-import { cors, preflights } from './cors.ts';
+import { cors, answerPreflights } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
 import { databaseAnswers } from './diagnostics.ts';
 import { createHome } from './home.ts';
-import { idempotency } from './idempotency.ts';
+import { idempotency } from './kept-answers.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { requestId, requestLog } from './request-log.ts';
-import { measured, traced } from './telemetry.ts';
+import { measureRequests, traceRequests } from './telemetry.ts';
 
 /** The dependencies of all routers. */
 export type Deps = ContextServices &
@@ -53,25 +53,25 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
   app.set('trust proxy', services.config.trustedProxies);
 
   app.use(requestId);
-  app.use(measured(services.metrics));
-  if (services.config.tracing) app.use(traced);
+  app.use(measureRequests(services.metrics));
+  if (services.config.tracing) app.use(traceRequests);
   app.use(requestLog(services.log));
   app.use(createCallsRouter(services));
   app.use(acceptForwarded(services));
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get(
     '/readyz',
-    readiness(() => databaseAnswers(services.db)),
+    readinessHandler(() => databaseAnswers(services.db)),
   );
   app.use(cors);
   app.use(identify(services));
-  app.use(preflights(limits.counted));
-  const validHost = requireHost(limits.counted);
+  app.use(answerPreflights(limits.countRequest));
+  const validHost = requireHost(limits.countRequest);
   const git = express.Router();
-  git.use(gitRouter(services, [limits.refused, validHost]));
-  git.use(lfsRouter(services, [limits.refused, validHost]));
+  git.use(gitRouter(services, [limits.refuseInvalidCredentials, validHost]));
+  git.use(lfsRouter(services, [limits.refuseInvalidCredentials, validHost]));
   app.use(unlessApi(git));
-  app.use(limits.refused);
+  app.use(limits.refuseInvalidCredentials);
   app.use(validHost);
   const files = express.Router();
   files.use(createReference(services, endpoints));
@@ -84,7 +84,7 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
   files.use(createHome());
   app.use(unlessApi(files));
   // Routes above this line are not rate limited: git, large-file objects, downloads, static files.
-  app.use(limits.counted);
+  app.use(limits.countRequest);
   const graphql = createGraphQLServer(services);
   app.use(graphql.repeated);
   app.use(signInRouter(services));
@@ -144,7 +144,7 @@ function isHost(host: string): boolean {
 }
 
 /** Responds with 200 or 503. */
-export function readiness(isReady: () => Promise<boolean>): RequestHandler {
+export function readinessHandler(isReady: () => Promise<boolean>): RequestHandler {
   return async (_req, res) => {
     const ready = await isReady();
     res

@@ -7,10 +7,10 @@ import express from 'express';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { sendPage, wantsPage } from '../../platform/web/page.ts';
-import { cors, preflights } from './cors.ts';
+import { cors, answerPreflights } from './cors.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { requestId } from './request-log.ts';
-import { errorEdge, readiness } from './server.ts';
+import { errorEdge, readinessHandler } from './server.ts';
 
 const RETRY_SECONDS = '1';
 
@@ -30,7 +30,7 @@ export function createStarting(limits: RateLimits, log: Logger): Express {
     res.set(asText(await limits.headersFor(req.socket.remoteAddress ?? 'gone')));
     next();
   };
-  app.use(preflights(showRates), showRates);
+  app.use(answerPreflights(showRates), showRates);
   app.use((_req, res, next) => {
     res.setHeader('Retry-After', RETRY_SECONDS);
     next();
@@ -75,7 +75,7 @@ export function createWorking({
   app.disable('x-powered-by');
   app.use(requestId);
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
-  app.get('/readyz', readiness(isReady));
+  app.get('/readyz', readinessHandler(isReady));
   app.use(() => {
     throw new AppError('not_found', 'This process only runs jobs. Send requests to an API server.');
   });

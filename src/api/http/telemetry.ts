@@ -16,7 +16,7 @@ declare global {
 }
 
 /** Continues the trace that the client names. Omits the query string, because it holds the signatures of signed links. */
-export const traced: RequestHandler = (req, res, next) => {
+export const traceRequests: RequestHandler = (req, res, next) => {
   const attributes = {
     'http.request.method': req.method,
     'url.path': req.originalUrl.split('?')[0],
@@ -60,7 +60,7 @@ const MAX_LISTENERS = 20;
  * Counts requests by the pattern of their route, which bounds the number of series. Must be the first middleware, so
  * that it measures the whole duration.
  */
-export function measured(metrics: Metrics): RequestHandler {
+export function measureRequests(metrics: Metrics): RequestHandler {
   return (req, res, next) => {
     const startedAt = performance.now();
     metrics.requestBegan();

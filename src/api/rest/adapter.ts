@@ -7,8 +7,8 @@ import { inSpan } from '../../platform/tracing/spans.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { etagMatches } from '../../platform/web/send-object.ts';
 import { contextOf } from '../graphql/context.ts';
-import type { Endpoint } from './facade.ts';
-import { parameterReader, readBody } from './parameters.ts';
+import type { Endpoint } from './endpoints.ts';
+import { createParameterReader, readBody } from './parameters.ts';
 import type { Route } from './routes.ts';
 
 /** Responds to a request for an event stream, also to HEAD. The parameters are already checked. */
@@ -78,7 +78,7 @@ function respond(
   { route, operation, call }: Endpoint,
   stream: StreamHandler | undefined,
 ): RequestHandler {
-  const read = parameterReader(route, operation);
+  const read = createParameterReader(route, operation);
   return async (req, res) => {
     const values = read(req);
     if (route.streamedBy && values[route.streamedBy]) {
@@ -93,7 +93,7 @@ function respond(
       return sendJson(res, route.status, JSON.stringify(body));
     }
     const text = JSON.stringify(body);
-    if (route.trouble?.when(body as object)) return sendJson(res, route.trouble.status, text);
+    if (route.degraded?.when(body as object)) return sendJson(res, route.degraded.status, text);
     res.setHeader('Cache-Control', 'private, no-cache');
     const etag = `W/"${hash('sha1', text, 'base64url')}"`;
     res.setHeader('ETag', etag);

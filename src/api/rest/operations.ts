@@ -23,8 +23,8 @@ import {
   visit,
   visitWithTypeInfo,
 } from 'graphql';
-import { type Answer, answerReader, directive, directives } from './answer.ts';
-import { enumValues } from './executable.ts';
+import { type ResponseShape, createShapeReader, directiveArguments, directives } from './response-shape.ts';
+import { enumValues } from './rest-schema.ts';
 
 const FOLDER = join(import.meta.dirname, 'operations');
 
@@ -54,7 +54,7 @@ export type Operation = {
   summary: string;
   description: string;
   parameters: readonly Parameter[];
-  answer: Answer;
+  response: ResponseShape;
 };
 
 /** @throws Error when an operation does not match the schema, so that the server does not start */
@@ -67,7 +67,7 @@ export function readOperations(schema: GraphQLSchema): Map<string, Operation> {
   if (problems.length > 0)
     throw new Error(`The stored operations do not match the schema:\n${problems.join('\n\n')}`);
 
-  const answerOf = answerReader(schema);
+  const answerOf = createShapeReader(schema);
   const operations = new Map<string, Operation>();
   for (const [name, document] of Object.entries(separateOperations(all))) {
     const definition = document.definitions.find((d) => d.kind === Kind.OPERATION_DEFINITION);
@@ -81,7 +81,7 @@ export function readOperations(schema: GraphQLSchema): Map<string, Operation> {
       summary,
       description: description.join('\n').trim(),
       parameters: readParameters(schema, document, definition),
-      answer: answerOf(document, definition),
+      response: answerOf(document, definition),
     });
   }
   return operations;
@@ -104,12 +104,12 @@ function readParameters(
       required: isNonNullType(type),
       description: definition.description?.value ?? use?.description ?? undefined,
       fallback: defaultValue && 'value' in defaultValue ? defaultValue.value : use?.defaultValue,
-      range: directive('range', definition),
-      length: directive('length', definition),
-      choices: directive('choices', definition)?.values,
-      among: checkAmong(name, type, directive('among', definition)?.values),
-      nullable: directive('nullable', definition) !== undefined,
-      stringMap: directive('stringMap', definition) !== undefined,
+      range: directiveArguments('range', definition),
+      length: directiveArguments('length', definition),
+      choices: directiveArguments('choices', definition)?.values,
+      among: checkAmong(name, type, directiveArguments('among', definition)?.values),
+      nullable: directiveArguments('nullable', definition) !== undefined,
+      stringMap: directiveArguments('stringMap', definition) !== undefined,
     };
   });
 }

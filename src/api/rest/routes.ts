@@ -22,7 +22,7 @@ export type Route = {
   /** Needs no credentials. */
   public?: true;
   /** The status of a response that reports an unavailable part of the service. */
-  trouble?: { status: 503; when: (body: { status?: string }) => boolean };
+  degraded?: { status: 503; when: (body: { status?: string }) => boolean };
   /** The boolean parameter that requests an event stream, which does not go through GraphQL. */
   streamedBy?: 'stream';
 };
@@ -280,7 +280,7 @@ export const routes: readonly Route[] = [
     status: 200,
     tag: 'Diagnostics',
     public: true,
-    trouble: { status: 503, when: ({ status }) => status !== 'ok' },
+    degraded: { status: 503, when: ({ status }) => status !== 'ok' },
   },
   {
     operation: 'getVersion',

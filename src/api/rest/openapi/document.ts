@@ -1,23 +1,23 @@
 /** Builds the OpenAPI document from the table of routes and their operations. */
 import type { Urls } from '../../../base/urls.ts';
 import { version } from '../../http/diagnostics.ts';
-import type { Endpoint } from '../facade.ts';
+import type { Endpoint } from '../endpoints.ts';
 import type { Operation, Parameter } from '../operations.ts';
-import { placeOf } from '../parameters.ts';
+import { locationOf } from '../parameters.ts';
 import type { Route } from '../routes.ts';
 import {
   ERROR_SCHEMAS,
-  errorAnswers,
+  errorResponses,
   HEADERS,
   type Json,
-  sharedErrors,
-  success,
-} from './answers.ts';
-import { downloads } from './downloads.ts';
+  sharedErrorResponses,
+  successResponses,
+} from './responses.ts';
+import { downloadPaths } from './downloads.ts';
 import { exampleFor } from './examples.ts';
 import { type JsonSchema, parameterSchema } from './schemas.ts';
-import { STREAM_SCHEMAS, streamed } from './streams.ts';
-import { webhooks } from './webhooks.ts';
+import { STREAM_SCHEMAS, streamOperation } from './streams.ts';
+import { webhookOperations } from './webhooks.ts';
 
 const DESCRIPTION = `Git repositories, batch compute jobs, webhooks, and the credentials to use them.
 
@@ -42,7 +42,7 @@ export function openApiDocument(endpoints: readonly Endpoint[], urls: Urls): Jso
     const [path, alternative] = route.paths.map(templateOf) as [string, string?];
     const described = describe(route, operation, schemas);
     paths[path] = { ...paths[path], [route.method.toLowerCase()]: described };
-    if (route.streamedBy && alternative) paths[alternative] = { get: streamed(route, described) };
+    if (route.streamedBy && alternative) paths[alternative] = { get: streamOperation(route, described) };
   }
   return {
     openapi: '3.1.0',
@@ -50,11 +50,11 @@ export function openApiDocument(endpoints: readonly Endpoint[], urls: Urls): Jso
     servers: [{ url: urls.base }],
     tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
     security: [{ token: [] }, { apiKey: [] }],
-    paths: { ...paths, ...downloads(urls) },
-    webhooks: webhooks(endpoints, schemas),
+    paths: { ...paths, ...downloadPaths(urls) },
+    webhooks: webhookOperations(endpoints, schemas),
     components: {
       schemas: Object.fromEntries(schemas),
-      responses: sharedErrors(endpoints.map(({ route }) => route)),
+      responses: sharedErrorResponses(endpoints.map(({ route }) => route)),
       headers: HEADERS,
       parameters: REQUEST_HEADERS,
       securitySchemes: {
@@ -80,7 +80,7 @@ export function templateOf(path: string): string {
 }
 
 function describe(route: Route, operation: Operation, schemas: Map<string, JsonSchema>): Json {
-  const body = operation.parameters.filter(({ name }) => placeOf(route, name) === 'body');
+  const body = operation.parameters.filter(({ name }) => locationOf(route, name) === 'body');
   const also = route.paths.slice(1).map((path) => `\`${templateOf(path)}\``);
   const description = [
     operation.description,
@@ -97,16 +97,16 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
         .filter((p) => !body.includes(p))
         .map((parameter) => ({
           name: parameter.name,
-          in: placeOf(route, parameter.name),
-          required: placeOf(route, parameter.name) === 'path' || parameter.required,
-          description: descriptionOf(parameter, placeOf(route, parameter.name)),
+          in: locationOf(route, parameter.name),
+          required: locationOf(route, parameter.name) === 'path' || parameter.required,
+          description: descriptionOf(parameter, locationOf(route, parameter.name)),
           schema: parameterSchema(parameter, schemas),
           // The value true is a separate operation, so that each response has one type.
           ...(parameter.name === route.streamedBy && {
             description: 'Must be false. With true, this is the operation `streamJobLogs`.',
             schema: { type: 'boolean', enum: [false], default: false },
           }),
-          ...(placeOf(route, parameter.name) === 'path' && {
+          ...(locationOf(route, parameter.name) === 'path' && {
             example: exampleFor(operation.name, parameter.name),
           }),
         })),
@@ -121,8 +121,8 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
       },
     }),
     responses: {
-      ...success(route, operation, schemas),
-      ...errorAnswers(route),
+      ...successResponses(route, operation, schemas),
+      ...errorResponses(route),
     },
   };
 

@@ -1,10 +1,10 @@
 /** Downloads: artifacts, and files by signed link. They are not JSON, so the table of routes does not have them. */
 import type { Urls } from '../../../base/urls.ts';
-import { downloadError, type Json, notModified, uncounted } from './answers.ts';
+import { downloadErrorResponse, type Json, notModified, uncountedHeaders } from './responses.ts';
 import { exampleFor } from './examples.ts';
 
 /** The paths of downloads. Artifacts may be served from another origin than the API. */
-export function downloads(urls: Urls): Record<string, Json> {
+export function downloadPaths(urls: Urls): Record<string, Json> {
   const isOurs = urls.artifacts === `${urls.base}/artifacts`;
   const prefix = isOurs ? '/artifacts' : '';
   const elsewhere = isOurs ? {} : { servers: [{ url: urls.artifacts }] };
@@ -30,7 +30,7 @@ export function downloads(urls: Urls): Record<string, Json> {
         responses: {
           200: file('application/gzip', 'The archive.', 'ETag'),
           206: file('application/gzip', 'The requested range.', 'ETag', 'Content-Range'),
-          304: notModified(uncounted('ETag')),
+          304: notModified(uncountedHeaders('ETag')),
           ...errors(400, 401, 403, 404, 416, 429, 500, 503),
         },
       },
@@ -83,7 +83,7 @@ it does not change when the branch moves.`,
       responses: {
         200: file('application/octet-stream', 'The file.', 'ETag'),
         206: file('application/octet-stream', 'The requested range.', 'ETag', 'Content-Range'),
-        304: notModified(uncounted('ETag')),
+        304: notModified(uncountedHeaders('ETag')),
         ...errors(400, 401, 403, 404, 416, 429, 500, 503),
       },
     },
@@ -123,11 +123,11 @@ function signatureParameters(required: boolean): Json[] {
 function file(type: string, description: string, ...more: ('ETag' | 'Content-Range')[]): Json {
   return {
     description,
-    headers: uncounted('Content-Disposition', ...more),
+    headers: uncountedHeaders('Content-Disposition', ...more),
     content: { [type]: { schema: { type: 'string', format: 'binary' } } },
   };
 }
 
-function errors(...statuses: Parameters<typeof downloadError>[0][]): Json {
-  return Object.fromEntries(statuses.map((status) => [String(status), downloadError(status)]));
+function errors(...statuses: Parameters<typeof downloadErrorResponse>[0][]): Json {
+  return Object.fromEntries(statuses.map((status) => [String(status), downloadErrorResponse(status)]));
 }

@@ -3,7 +3,7 @@
  * a key `Type.field` or `operation.parameter` takes precedence.
  */
 import { type GraphQLOutputType, getNullableType, isListType, isObjectType } from 'graphql';
-import { enumValues } from '../executable.ts';
+import { enumValues } from '../rest-schema.ts';
 
 const SHA = '9f86d081884c7d659a2feaa0c55ad015a3bf4f1b';
 const REPOSITORY = 'repo_01jd8m9x2hfa3v0k6n5q7r8s9t';
@@ -186,7 +186,7 @@ const RESPONSES: Record<string, object> = {
 };
 
 /** The example response of an operation. */
-export function answerExample(operation: string, type: GraphQLOutputType): unknown {
+export function responseExample(operation: string, type: GraphQLOutputType): unknown {
   return { ...(exampleOf(type) as object), ...RESPONSES[operation] };
 }
 

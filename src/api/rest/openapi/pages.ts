@@ -6,7 +6,7 @@ import { lazyAsync } from '../../../base/lazy-async.ts';
 import type { Urls } from '../../../base/urls.ts';
 import { apiHeader } from '../../../platform/web/api-header.ts';
 import { refuseOtherMethods } from '../../../platform/web/methods.ts';
-import type { Endpoint } from '../facade.ts';
+import type { Endpoint } from '../endpoints.ts';
 import { openApiDocument } from './document.ts';
 
 export type Deps = { urls: Urls };

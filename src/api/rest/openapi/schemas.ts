@@ -8,8 +8,8 @@ import {
   isNonNullType,
   isObjectType,
 } from 'graphql';
-import type { AnswerField } from '../answer.ts';
-import { enumValues } from '../executable.ts';
+import type { FieldExtensions } from '../response-shape.ts';
+import { enumValues } from '../rest-schema.ts';
 import type { Parameter } from '../operations.ts';
 
 export type JsonSchema = { [keyword: string]: unknown };
@@ -83,7 +83,7 @@ function objectSchema(type: GraphQLObjectType, components: Map<string, JsonSchem
   const properties: Record<string, JsonSchema> = {};
   const required: string[] = [];
   for (const field of Object.values(type.getFields())) {
-    const { absentWhenNull, stringMap } = field.extensions as AnswerField;
+    const { absentWhenNull, stringMap } = field.extensions as FieldExtensions;
     const schema = stringMap
       ? STRING_MAP
       : absentWhenNull

@@ -3,7 +3,7 @@
  * per operation, so the document describes the stream as a separate operation, at the alternative path of the route.
  */
 import type { Route } from '../routes.ts';
-import { headersOf, type Json } from './answers.ts';
+import { countedHeaders, type Json } from './responses.ts';
 import type { JsonSchema } from './schemas.ts';
 
 const time: JsonSchema = { type: 'string', format: 'date-time' };
@@ -45,7 +45,7 @@ data: {"status":"succeeded","exit_code":0}
 `;
 
 /** The stream operation of a route whose JSON operation is `described`. */
-export function streamed({ streamedBy }: Route, described: Json): Json {
+export function streamOperation({ streamedBy }: Route, described: Json): Json {
   const { parameters, responses, ...rest } = described as {
     parameters: { name?: string }[];
     responses: Record<string, unknown>;
@@ -74,12 +74,12 @@ This is the alternative path of \`getJobLogs\`. Both paths accept the same reque
     responses: {
       200: {
         description: 'The stream of events.',
-        headers: headersOf(),
+        headers: countedHeaders(),
         content: { 'text/event-stream': { schema: { type: 'string' }, example: EXAMPLE } },
       },
       204: {
         description: 'The client has read the whole stream; do not reconnect.',
-        headers: headersOf(),
+        headers: countedHeaders(),
       },
       ...errors,
     },

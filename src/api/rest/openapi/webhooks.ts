@@ -1,8 +1,8 @@
 /** The `webhooks` of the document: the requests that endpoints get, one per event type of REST, and the test event. */
 import { PING, SPECIFIED_TYPES } from '../../../webhooks/event-types.ts';
-import type { Endpoint } from '../facade.ts';
-import type { Json } from './answers.ts';
-import { answerExample, exampleFor } from './examples.ts';
+import type { Endpoint } from '../endpoints.ts';
+import type { Json } from './responses.ts';
+import { responseExample, exampleFor } from './examples.ts';
 import type { JsonSchema } from './schemas.ts';
 
 type Type = (typeof SPECIFIED_TYPES)[number] | typeof PING;
@@ -65,7 +65,7 @@ const HEADERS = [
 ];
 
 /** @param schemas the schemas of the document, which must include `Job` */
-export function webhooks(
+export function webhookOperations(
   endpoints: readonly Endpoint[],
   schemas: ReadonlyMap<string, JsonSchema>,
 ): Json {
@@ -140,7 +140,7 @@ function dataOf(
   // The response of `getJob`.
   const endpoint = endpoints.find(({ route }) => route.operation === 'getJob');
   if (!endpoint || !schemas.has('Job')) throw new Error('The document lacks getJob or the schema Job');
-  const job = answerExample('getJob', endpoint.operation.answer.type) as object;
+  const job = responseExample('getJob', endpoint.operation.response.type) as object;
   return {
     schema: { $ref: '#/components/schemas/Job', description: 'The job at the time of the event.' },
     example: type === 'job.failed' ? { ...job, status: 'failed', exit_code: 1 } : job,

@@ -11,7 +11,7 @@ import {
 } from 'graphql';
 import { rowAccessOf } from '../../platform/schema/loaded-rows.ts';
 
-export function executable(core: GraphQLSchema): GraphQLSchema {
+export function toRestSchema(core: GraphQLSchema): GraphQLSchema {
   return mapSchema(core, {
     // TYPE, because a mapper for ENUM_TYPE may only return an enum.
     [MapperKind.TYPE]: (type) => ('getValues' in type ? wireEnum(type) : undefined),

@@ -68,12 +68,12 @@ export async function removeOldAnswers({ pool }: { pool: pg.Pool }): Promise<boo
   return rowCount === PURGE_ROWS;
 }
 
-export type Answer = { status: number; headers: Record<string, string>; body: Uint8Array };
+export type StoredResponse = { status: number; headers: Record<string, string>; body: Uint8Array };
 
 /** The claim of a request on its key. The request must call one of the methods, once. */
 export type Claim = {
   /** Stores the response for replays. */
-  store(answer: Answer): Promise<void>;
+  store(answer: StoredResponse): Promise<void>;
   /** Frees the key, as if it had never been used. */
   release(): Promise<void>;
 };
@@ -86,7 +86,7 @@ export type Claim = {
 export async function claimKey(
   { pool }: { pool: pg.Pool },
   req: Request,
-): Promise<Claim | { replayed: Answer }> {
+): Promise<Claim | { replayed: StoredResponse }> {
   const key = req.get(IDEMPOTENCY_KEY) ?? '';
   if (!/^[\x20-\x7e]*[\x21-\x7e]$/.test(key) || key.length > MAX_KEY_LENGTH)
     throw invalid('Idempotency-Key', `must be 1 to ${MAX_KEY_LENGTH} printable ASCII characters`);
@@ -134,7 +134,7 @@ function renewRegularly(renew: () => Promise<unknown>): () => Promise<unknown> {
 }
 
 /** @throws AppError 409 while the first request runs; 422 when the first request differs */
-function toReplay(row: Row | undefined, fingerprint: Buffer, secret: Buffer): Answer {
+function toReplay(row: Row | undefined, fingerprint: Buffer, secret: Buffer): StoredResponse {
   if (row && !row.fingerprint.equals(fingerprint))
     throw new AppError(
       'invalid_request',

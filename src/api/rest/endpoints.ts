@@ -15,7 +15,7 @@ import { compileQuery, isCompiledQuery } from 'graphql-jit';
 import { useSofa } from 'sofa-api';
 import { invalid } from '../../base/errors.ts';
 import type { Context } from '../../platform/schema/context.ts';
-import { executable } from './executable.ts';
+import { toRestSchema } from './rest-schema.ts';
 import { type Operation, readOperations } from './operations.ts';
 import type { Route } from './routes.ts';
 
@@ -41,7 +41,7 @@ type Run = (
 
 /** @throws Error when routes, operations and schema do not match */
 export function createEndpoints(core: GraphQLSchema, routes: readonly Route[]): Endpoint[] {
-  const schema = executable(core);
+  const schema = toRestSchema(core);
   const operations = readOperations(schema);
   const stored = new Map<string, Stored>();
   for (const { operation: name } of routes) {
@@ -90,7 +90,7 @@ function openSofa(stored: ReadonlyMap<string, Stored>, routes: readonly Route[])
   const root = (name: 'Query' | 'Mutation') => {
     const fields = [...stored.values()]
       .filter(({ operation }) => rootOf(operation) === name)
-      .map(({ operation }) => [operation.name, { type: operation.answer.type }] as const);
+      .map(({ operation }) => [operation.name, { type: operation.response.type }] as const);
     return fields.length > 0
       ? new GraphQLObjectType({ name, fields: Object.fromEntries(fields) })
       : undefined;
@@ -109,7 +109,7 @@ function openSofa(stored: ReadonlyMap<string, Stored>, routes: readonly Route[])
       try {
         const { data, errors } = await call.run(call.context, { ...call.values });
         if (errors) throw errors[0];
-        call.body = call.operation.answer.bodyOf(data);
+        call.body = call.operation.response.extractBody(data);
       } catch (error) {
         call.failure = { error: originalCause(error) };
       }

@@ -26,25 +26,25 @@ import {
   type VariableDefinitionNode,
 } from 'graphql';
 
-export type Answer = {
+export type ResponseShape = {
   type: GraphQLOutputType;
   /** Extracts the body from the data of the operation, without the fields that REST omits when they are null. */
-  bodyOf(data: unknown): unknown;
+  extractBody(data: unknown): unknown;
 };
 
 /** The directives of a response field, in the `extensions` of the field. */
-export type AnswerField = { absentWhenNull?: boolean; stringMap?: boolean };
+export type FieldExtensions = { absentWhenNull?: boolean; stringMap?: boolean };
 /** The keys whose fields move up into the object itself, in the `extensions` of its type. */
-type AnswerType = { inlined?: string[] };
+type TypeExtensions = { inlined?: string[] };
 
 /** The field of an operation that is the body. Without this field, the whole data is the body. */
 const BODY = 'answer';
 
-export function answerReader(schema: GraphQLSchema) {
+export function createShapeReader(schema: GraphQLSchema) {
   /** Shared by all operations, because a schema may have only one type of a name. */
   const types = new Map<string, GraphQLObjectType>();
 
-  return (document: DocumentNode, operation: OperationDefinitionNode): Answer => {
+  return (document: DocumentNode, operation: OperationDefinitionNode): ResponseShape => {
     const fragments = new Map<string, FragmentDefinitionNode>();
     for (const node of document.definitions)
       if (node.kind === Kind.FRAGMENT_DEFINITION) fragments.set(node.name.value, node);
@@ -59,7 +59,7 @@ export function answerReader(schema: GraphQLSchema) {
     const reshape = reshaper(type);
     return {
       type,
-      bodyOf(data) {
+      extractBody(data) {
         const body = (path ?? []).reduce<unknown>((at, key) => (at as Tree)[key], data);
         reshape?.(body);
         return body;
@@ -89,7 +89,7 @@ export function answerReader(schema: GraphQLSchema) {
       const type = new GraphQLObjectType({
         name: typeName,
         fields: fieldsOf(parent, set, typeName, inlined),
-        extensions: { inlined } satisfies AnswerType,
+        extensions: { inlined } satisfies TypeExtensions,
       });
       types.set(typeName, type);
       return type;
@@ -109,21 +109,21 @@ export function answerReader(schema: GraphQLSchema) {
         } else if (node.kind === Kind.FIELD) {
           const { type, description } = fieldOf(parent, node);
           const key = keyOf(node);
-          if (directive('inline', node)) {
+          if (directiveArguments('inline', node)) {
             inlined.push(key);
             const inner = getNamedType(type) as GraphQLObjectType;
             Object.assign(fields, fieldsOf(inner, selectionsOf(node), typeName, inlined));
             continue;
           }
           const inner = named(type, node, `${typeName}${upperFirst(key)}`);
-          const always = directive('alwaysPresent', node) && !isNonNullType(type);
+          const always = directiveArguments('alwaysPresent', node) && !isNonNullType(type);
           fields[key] = {
             type: always ? new GraphQLNonNull(wrap(type, inner) as never) : wrap(type, inner),
             description,
             extensions: {
-              absentWhenNull: directive('absentWhenNull', node) !== undefined,
-              stringMap: directive('stringMap', node) !== undefined,
-            } satisfies AnswerField,
+              absentWhenNull: directiveArguments('absentWhenNull', node) !== undefined,
+              stringMap: directiveArguments('stringMap', node) !== undefined,
+            } satisfies FieldExtensions,
           };
         }
       }
@@ -180,7 +180,7 @@ function reshaper(type: GraphQLOutputType): Reshape | undefined {
   }
   if (!isObjectType(nullable)) return undefined;
   const steps: Reshape[] = [];
-  for (const key of (nullable.extensions as AnswerType).inlined ?? [])
+  for (const key of (nullable.extensions as TypeExtensions).inlined ?? [])
     steps.push((value) => {
       const tree = value as Tree;
       Object.assign(tree, tree[key]);
@@ -188,7 +188,7 @@ function reshaper(type: GraphQLOutputType): Reshape | undefined {
     });
   for (const field of Object.values(nullable.getFields())) {
     const { name } = field;
-    const { absentWhenNull, stringMap } = field.extensions as AnswerField;
+    const { absentWhenNull, stringMap } = field.extensions as FieldExtensions;
     if (stringMap) {
       steps.push((value) => {
         const tree = value as Tree;
@@ -259,7 +259,7 @@ type Arguments = {
 const directiveSchema = buildASTSchema(directives, { assumeValid: true });
 
 /** @returns the arguments of a directive on a node; undefined if the node does not have it */
-export function directive<Name extends keyof Arguments>(
+export function directiveArguments<Name extends keyof Arguments>(
   name: Name,
   node: FieldNode | VariableDefinitionNode,
 ): Arguments[Name] | undefined {

@@ -3,14 +3,14 @@ import { STATUS_CODES } from 'node:http';
 import { HTTP_STATUS } from '../../../base/errors.ts';
 import type { Operation } from '../operations.ts';
 import { type ErrorStatus, errorsOf, type Route } from '../routes.ts';
-import { answerExample } from './examples.ts';
+import { responseExample } from './examples.ts';
 import { type JsonSchema, schemaOf } from './schemas.ts';
 
 export type Json = { [key: string]: unknown };
 
 const header = (description: string, schema: JsonSchema) => ({ description, schema });
 const text: JsonSchema = { type: 'string' };
-const whole: JsonSchema = { type: 'integer' };
+const integer: JsonSchema = { type: 'integer' };
 
 /** `#/components/headers`. */
 export const HEADERS = {
@@ -18,9 +18,9 @@ export const HEADERS = {
     'The id of the request, as in error bodies and in the log of the server.',
     text,
   ),
-  'X-RateLimit-Limit': header('The limit of requests per minute.', whole),
-  'X-RateLimit-Remaining': header('The requests left in this minute.', whole),
-  'X-RateLimit-Reset': header('When the minute ends, in epoch seconds.', whole),
+  'X-RateLimit-Limit': header('The limit of requests per minute.', integer),
+  'X-RateLimit-Remaining': header('The requests left in this minute.', integer),
+  'X-RateLimit-Reset': header('When the minute ends, in epoch seconds.', integer),
   ETag: header('The version of this response, for `If-None-Match`.', text),
   Link: header('Links to the `first`, `prev`, `next` and `last` page (RFC 8288).', text),
   'Idempotency-Replayed': header('A replay of the first response for this `Idempotency-Key`.', {
@@ -28,7 +28,7 @@ export const HEADERS = {
     enum: ['true'],
   }),
   'WWW-Authenticate': header('Accepted authentication schemes.', text),
-  'Retry-After': header('Retry after this many seconds.', whole),
+  'Retry-After': header('Retry after this many seconds.', integer),
   'Content-Disposition': header('`attachment`, with the name of the file.', text),
   'Content-Range': header('The range of bytes, and the size of the file.', text),
 };
@@ -37,26 +37,26 @@ const RATE = ['X-RateLimit-Limit', 'X-RateLimit-Remaining', 'X-RateLimit-Reset']
 type Header = keyof typeof HEADERS;
 
 /** The headers of a response that counts for the rate limit. */
-export function headersOf(...more: Header[]): Json {
-  return uncounted(...RATE, ...more);
+export function countedHeaders(...more: Header[]): Json {
+  return uncountedHeaders(...RATE, ...more);
 }
 
 /** The headers of a download, which does not count for the rate limit. */
-export function uncounted(...more: Header[]): Json {
+export function uncountedHeaders(...more: Header[]): Json {
   const names: Header[] = ['X-Request-Id', ...more];
   return Object.fromEntries(names.map((name) => [name, { $ref: `#/components/headers/${name}` }]));
 }
 
 /** The responses of a route that are not errors. */
-export function success(
+export function successResponses(
   route: Route,
   operation: Operation,
   schemas: Map<string, JsonSchema>,
 ): Json {
-  const { status, method, trouble } = route;
-  if (status === 204) return { 204: { description: 'Done; no body.', headers: headersOf() } };
-  const type = operation.answer.type;
-  const json = { schema: schemaOf(type, schemas), example: answerExample(operation.name, type) };
+  const { status, method, degraded: trouble } = route;
+  if (status === 204) return { 204: { description: 'Done; no body.', headers: countedHeaders() } };
+  const type = operation.response.type;
+  const json = { schema: schemaOf(type, schemas), example: responseExample(operation.name, type) };
   const isPage = operation.parameters.some(({ name }) => name === 'page');
   const paged: Header[] = isPage ? ['Link'] : [];
   const own: Header[] = method === 'GET' ? ['ETag', ...paged] : [];
@@ -64,14 +64,14 @@ export function success(
   return {
     [status]: {
       description: STATUS_CODES[status],
-      headers: headersOf(...own, ...replayed),
+      headers: countedHeaders(...own, ...replayed),
       content: { 'application/json': json },
     },
-    ...(method === 'GET' && { 304: notModified(headersOf(...own)) }),
+    ...(method === 'GET' && { 304: notModified(countedHeaders(...own)) }),
     ...(trouble && {
       [trouble.status]: {
         description: 'Part of the service is unavailable.',
-        headers: headersOf(),
+        headers: countedHeaders(),
         content: { 'application/json': { schema: json.schema, example: { status: 'degraded' } } },
       },
     }),
@@ -114,14 +114,14 @@ function errorSchema(extra: Record<string, JsonSchema>): JsonSchema {
 
 type Code = keyof typeof HTTP_STATUS;
 type Example = readonly [code: Code, message: string];
-type Described = {
+type ErrorDescription = {
   meaning: string;
   examples: Record<string, Example>;
   headers?: Header[];
 };
 
 /** Errors that are the same on every route. That of 409 depends on the route. */
-const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
+const ERRORS: Record<Exclude<ErrorStatus, 409>, ErrorDescription> = {
   400: {
     meaning: 'A parameter or the body is invalid.',
     examples: { parameter: ['invalid_request', 'per_page: must be from 1 to 100'] },
@@ -185,27 +185,27 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
 };
 
 /** The errors of a route, by status. */
-export function errorAnswers(route: Route): Json {
+export function errorResponses(route: Route): Json {
   return Object.fromEntries(
     errorsOf(route).map((status) => [
       String(status),
-      status === 409 ? conflict(route) : { $ref: `#/components/responses/${nameOf(status)}` },
+      status === 409 ? conflictResponse(route) : { $ref: `#/components/responses/${nameOf(status)}` },
     ]),
   );
 }
 
 /** `#/components/responses`. */
-export function sharedErrors(routes: readonly Route[]): Json {
+export function sharedErrorResponses(routes: readonly Route[]): Json {
   const used = new Set(routes.flatMap(errorsOf));
   return Object.fromEntries(
     [...used].flatMap((status) =>
-      status === 409 ? [] : [[nameOf(status), errorAnswer(status)] as const],
+      status === 409 ? [] : [[nameOf(status), sharedErrorResponse(status)] as const],
     ),
   );
 }
 
 /** The 409 of a route. A POST can also get one because of its `Idempotency-Key`. */
-function conflict({ conflict: own, method }: Route): Json {
+function conflictResponse({ conflict: own, method }: Route): Json {
   const isPost = method === 'POST';
   const meanings = [
     ...(own ? [own[0] === 'already_exists' ? 'The name is taken' : 'The current state does not allow it'] : []),
@@ -218,37 +218,37 @@ function conflict({ conflict: own, method }: Route): Json {
       'conflict',
       'The first request with this Idempotency-Key is still running',
     ];
-  return described(409, {
+  return toResponse(409, {
     meaning: `${meanings.join(', or ')}.`,
     examples,
     headers: isPost ? ['Retry-After'] : [],
   });
 }
 
-function errorAnswer(status: keyof typeof ERRORS): Json {
-  return described(status, ERRORS[status]);
+function sharedErrorResponse(status: keyof typeof ERRORS): Json {
+  return toResponse(status, ERRORS[status]);
 }
 
-const OUT_OF_RANGE: Described = {
+const OUT_OF_RANGE: ErrorDescription = {
   meaning: 'The range is outside the file.',
   examples: { range: ['invalid_request', 'The range lies beyond the file'] },
   headers: ['Content-Range'],
 };
 
 /** An error of a download. It has no rate limit headers, because downloads do not count. */
-export function downloadError(status: keyof typeof ERRORS | 416): Json {
+export function downloadErrorResponse(status: keyof typeof ERRORS | 416): Json {
   const { meaning, examples, headers = [] } = status === 416 ? OUT_OF_RANGE : ERRORS[status];
   return {
     description: meaning,
-    headers: uncounted(...headers),
+    headers: uncountedHeaders(...headers),
     content: errorContent(examples, status === 429),
   };
 }
 
-function described(status: ErrorStatus, { meaning, examples, headers = [] }: Described): Json {
+function toResponse(status: ErrorStatus, { meaning, examples, headers = [] }: ErrorDescription): Json {
   return {
     description: meaning,
-    headers: headersOf(...headers),
+    headers: countedHeaders(...headers),
     content: errorContent(examples, status === 429),
   };
 }
