@@ -38,11 +38,11 @@ export const cors: RequestHandler = (_req, res, next) => {
   next();
 };
 
-/** Answers preflights for every path; `counted` sets the rate limit headers. */
-export function answerPreflights(counted: RequestHandler): RequestHandler {
+/** Answers preflights for every path; `countRequest` sets the rate limit headers. */
+export function answerPreflights(countRequest: RequestHandler): RequestHandler {
   return async (req, res, next) => {
     if (req.method !== 'OPTIONS' || !req.headers['access-control-request-method']) return next();
-    await counted(req, res, () => {});
+    await countRequest(req, res, () => {});
     res.setHeader('Access-Control-Allow-Methods', METHODS);
     res.setHeader('Access-Control-Allow-Headers', REQUEST_HEADERS);
     res.setHeader('Access-Control-Max-Age', PREFLIGHT_SECONDS);

@@ -24,13 +24,13 @@ export async function checkHealth({
  * full disk does not count, because reads still work.
  */
 export async function databaseAnswers(db: Db): Promise<boolean> {
-  const { promise: late, resolve } = Promise.withResolvers<boolean>();
+  const { promise: timeout, resolve } = Promise.withResolvers<boolean>();
   const timer = setTimeout(resolve, 2_000, false);
-  const answer = db.$queryRaw`select 1`.then(
+  const reply = db.$queryRaw`select 1`.then(
     () => true,
     () => false,
   );
-  return Promise.race([answer, late]).finally(() => clearTimeout(timer));
+  return Promise.race([reply, timeout]).finally(() => clearTimeout(timer));
 }
 
 /** Read once: the files do not change while the process runs. */

@@ -73,7 +73,7 @@ export type StoredResponse = { status: number; headers: Record<string, string>; 
 /** The claim of a request on its key. The request must call one of the methods, once. */
 export type Claim = {
   /** Stores the response for replays. */
-  store(answer: StoredResponse): Promise<void>;
+  store(response: StoredResponse): Promise<void>;
   /** Frees the key, as if it had never been used. */
   release(): Promise<void>;
 };

@@ -21,11 +21,11 @@ const LOG_FAILURE_MS = 10_000;
 export type ListenAddress = { host: string; port: number; names?: { host: string; port: string } };
 
 /** @returns the address, without a trailing slash. @throws ConfigError when it cannot listen on the port. */
-export async function listen(server: Server, place: ListenAddress, log: Logger): Promise<string> {
+export async function listen(server: Server, at: ListenAddress, log: Logger): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const fail = (error: Error) => reject(toConfigError(error, place));
+  const fail = (error: Error) => reject(toConfigError(error, at));
   server.once('error', fail);
-  server.listen(place.port, place.host, resolve);
+  server.listen(at.port, at.host, resolve);
   await promise;
   // The server emits `error` when it has no file descriptor or memory to accept a connection. Without a listener, that
   // would end the process.
@@ -36,7 +36,7 @@ export async function listen(server: Server, place: ListenAddress, log: Logger):
     log.error({ err: error }, 'cannot accept connections');
   });
   const { port } = server.address() as AddressInfo;
-  const host = place.host.includes(':') ? `[${place.host}]` : place.host;
+  const host = at.host.includes(':') ? `[${at.host}]` : at.host;
   return `http://${host}:${port}`;
 }
 

@@ -16,11 +16,11 @@ const MAX_CONNECTIONS = 50;
  * @throws ConfigError when it cannot listen there
  */
 export async function openMetricsPort(
-  { metrics: place }: Config,
+  { metrics: config }: Config,
   metrics: Metrics,
   log: Logger,
 ): Promise<AsyncDisposable & { address?: string }> {
-  if (!place) return { async [Symbol.asyncDispose]() {} };
+  if (!config) return { async [Symbol.asyncDispose]() {} };
   const server = createServer({
     headersTimeout: TIMEOUT_MS,
     requestTimeout: TIMEOUT_MS,
@@ -28,9 +28,9 @@ export async function openMetricsPort(
   });
   server.timeout = 120_000;
   server.maxConnections = MAX_CONNECTIONS;
-  answer(server, metrics, log);
+  serveMetrics(server, metrics, log);
   const names = { host: 'LOAM_METRICS_HOST', port: 'LOAM_METRICS_PORT' };
-  const address = await listen(server, { ...place, names }, log);
+  const address = await listen(server, { ...config, names }, log);
   metrics.watchNode();
   log.info({ address: `${address}/metrics` }, 'serving metrics');
   return {
@@ -43,7 +43,7 @@ export async function openMetricsPort(
   };
 }
 
-function answer(server: Server, metrics: Metrics, log: Logger): void {
+function serveMetrics(server: Server, metrics: Metrics, log: Logger): void {
   server.on('request', async (req, res) => {
     req.resume();
     res.on('error', () => {});

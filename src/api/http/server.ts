@@ -125,11 +125,11 @@ function unlessApi(router: RequestHandler): RequestHandler {
  * Checks the Host header (RFC 9112 section 3.2). Node's own check is off, because its 400 has no body. The value must be
  * a valid host, because Yoga builds a URL from it, and responds to a failure by itself, with a stack trace.
  */
-function requireHost(counted: RequestHandler): RequestHandler {
+function requireHost(countRequest: RequestHandler): RequestHandler {
   return async (req, res, next) => {
     const { host } = req.headers;
     if (host === undefined ? req.httpVersion === '1.0' : isHost(host)) return next();
-    await counted(req, res, () => {});
+    await countRequest(req, res, () => {});
     throw invalid(
       null,
       host === undefined ? 'The header Host is required' : 'The header Host is not a valid host',

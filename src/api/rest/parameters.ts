@@ -23,8 +23,8 @@ export function locationOf({ method, paths }: Route, name: string): ParameterLoc
 /** @returns a function from a request to the variables of the operation. It throws AppError 400 that names the field. */
 export function createParameterReader(route: Route, { parameters }: Operation) {
   const slots = parameters.map((parameter) => toSlot(route, parameter));
-  const bodyFields = new Set(slots.filter((s) => s.place === 'body').map((s) => s.name));
-  const queryNames = new Set(slots.filter((s) => s.place === 'query').map((s) => s.name));
+  const bodyFields = new Set(slots.filter((s) => s.location === 'body').map((s) => s.name));
+  const queryNames = new Set(slots.filter((s) => s.location === 'query').map((s) => s.name));
 
   return (req: Request): Record<string, unknown> => {
     const body: JsonObject = req.json ?? {};
@@ -33,7 +33,7 @@ export function createParameterReader(route: Route, { parameters }: Operation) {
     const query = queryNames.size > 0 ? parseQuery(req.url, queryNames) : undefined;
     // No prototype, so that it has only parameters of the request.
     const values: Record<string, unknown> = Object.create(null);
-    for (const { name, place: location, required, read } of slots) {
+    for (const { name, location, required, read } of slots) {
       const value =
         location === 'path'
           ? toPath(req.params[name])
@@ -49,12 +49,13 @@ export function createParameterReader(route: Route, { parameters }: Operation) {
   };
 }
 
-type Slot = { name: string; place: ParameterLocation; required: boolean; read: Reader };
+type Slot = { name: string; location: ParameterLocation; required: boolean; read: Reader };
 
 function toSlot(route: Route, parameter: Parameter): Slot {
   const { name, required } = parameter;
-  const place = locationOf(route, name);
-  return { name, place, required, read: createValueReader(parameter, place === 'body' ? 'json' : 'text') };
+  const location = locationOf(route, name);
+  const read = createValueReader(parameter, location === 'body' ? 'json' : 'text');
+  return { name, location, required, read };
 }
 
 /** Express passes the rest of a path as decoded segments, and omits the parameter if there are none. */
