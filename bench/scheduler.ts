@@ -252,8 +252,8 @@ async function graphile(total: number, queued: number): Promise<number> {
 }
 
 /**
- * Creates jobs in turn in all namespaces, as unrelated users do. Without the triggers, which count the jobs one by one: they are
- * the main cost of creating a job.
+ * Creates jobs in turn in all namespaces, as unrelated users do. Without the triggers, which count the jobs one by one: their
+ * cost belongs to the creation of jobs.
  * @param analyzed whether the planner has statistics of the jobs
  */
 async function enqueue(count: number, analyzed = true, gpu = 'none'): Promise<void> {
