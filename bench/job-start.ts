@@ -15,7 +15,7 @@ import { availableParallelism } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import Docker from 'dockerode';
 import { DOCKER } from '../test/support/docker.ts';
-import { createJob, firstLine, IMAGE, type Place } from './jobs.ts';
+import { createJob, firstLine, IMAGE, type JobSource } from './jobs.ts';
 import { median, openBench, time } from './repository.ts';
 
 const PAIRS = Number(process.argv[2] ?? 40);
@@ -64,7 +64,7 @@ type Samples = { job: number[]; bare: number[]; moments: number[][] };
 /** `bare` alternates with jobs, so that other load of the machine affects both. */
 async function pairs(
   prefix: keyof typeof WARM_UP,
-  place: Place,
+  source: JobSource,
   bare: () => Promise<void>,
 ): Promise<Samples> {
   const samples: Samples = { job: [], bare: [], moments: [] };
@@ -74,7 +74,7 @@ async function pairs(
     const moments = [Date.now()];
     let ended: Promise<void> | undefined;
     const job = await time(async () => {
-      await createJob(bench.server.base, { ...place, name, command: COMMAND });
+      await createJob(bench.server.base, { ...source, name, command: COMMAND });
       moments.push(Date.now());
       const line = await firstLine(bench.server.base, name);
       moments.push(line.running, line.printed, line.arrived);

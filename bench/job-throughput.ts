@@ -14,7 +14,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { DOCKER } from '../test/support/docker.ts';
-import { createJob, IMAGE, type Place } from './jobs.ts';
+import { createJob, IMAGE, type JobSource } from './jobs.ts';
 import { median, openBench, time } from './repository.ts';
 import { openSlurm } from './slurm.ts';
 
@@ -106,7 +106,7 @@ async function measured(
 /** Queues all jobs at once. The worker has one slot for each job in flight. */
 async function runJobs(
   { server, folder }: Awaited<ReturnType<typeof openBench>>,
-  place: Place,
+  source: JobSource,
   jobs: number,
 ): Promise<void> {
   const pool = new pg.Pool({
@@ -117,7 +117,7 @@ async function runJobs(
   });
   try {
     for (let i = 0; i < jobs; i++)
-      await createJob(server.base, { ...place, name: `job${names++}`, command: COMMAND });
+      await createJob(server.base, { ...source, name: `job${names++}`, command: COMMAND });
     for (;;) {
       // Reads the database, because a request to the server would add to the load.
       const { rows } = await pool.query(

@@ -10,14 +10,14 @@ const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application
 export const IMAGE = 'loam-test/busybox';
 
 /** A job runs in a checkout of a repository, or in an image. */
-export type Place = { repo: string } | { image: string };
+export type JobSource = { repo: string } | { image: string };
 
 /** One connection. Not `fetch`, which adds a millisecond to the measured CPU time. */
 const agent = new Agent({ keepAlive: true, maxSockets: 1 });
 
 export async function createJob(
   base: string,
-  job: Place & { name: string; command: string },
+  job: JobSource & { name: string; command: string },
 ): Promise<void> {
   const sent = request(`${base}/auth/v1/seed/admin/jobs`, { method: 'POST', headers, agent });
   sent.end(JSON.stringify({ gpu: 'none', ...job }));

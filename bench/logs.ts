@@ -11,7 +11,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { DOCKER } from '../test/support/docker.ts';
-import { createJob, IMAGE, type Place } from './jobs.ts';
+import { createJob, IMAGE, type JobSource } from './jobs.ts';
 import { cpuSecondsOf } from './process.ts';
 import { median, openBench, TOKEN } from './repository.ts';
 
@@ -157,9 +157,9 @@ async function followByDocker(): Promise<number> {
 }
 
 /** @returns seconds */
-async function follow(name: string, place: Place): Promise<number> {
+async function follow(name: string, source: JobSource): Promise<number> {
   const seconds = await timed(async () => {
-    await createJob(server.base, { ...place, name, command: PRINT });
+    await createJob(server.base, { ...source, name, command: PRINT });
     const response = await fetch(`${server.base}/admin/job/${name}/logs?stream=true`, {
       headers: { authorization: `Bearer ${TOKEN}`, 'last-event-id': '0' },
     });
