@@ -19,7 +19,7 @@ import { useMeasure, useTrace } from './telemetry.ts';
 
 export type Deps = ContextServices & { metrics: Metrics; config: Config };
 
-export type GraphQLServer = {
+type GraphQLServer = {
   /** Answers queries that it has compiled, and passes on all others. */
   repeated: RequestHandler;
   /** Answers every request; used after `repeated`. */

@@ -36,7 +36,7 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
     // The token of a reserved stream, or of a new stream for one operation or a reservation.
     authenticate: ({ raw }) => raw.stream.token,
     // Returns results: given execution arguments instead, the handler would check them by its own rules.
-    onSubscribe: async ({ raw }, params) => raw.stream.start(await perform(raw, params), show),
+    onSubscribe: async ({ raw }, params) => raw.stream.start(await runOperation(raw, params), show),
     onComplete: (_context, { raw }) => raw.stream.operationEnded(),
   });
 
@@ -78,7 +78,7 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
     stream.close();
   }
 
-  async function perform(
+  async function runOperation(
     { request, server }: Call,
     { query, operationName, variables }: RequestParams,
   ): Promise<OperationResult> {

@@ -18,7 +18,7 @@ const CLOSE_IDLE_MS = 50;
 const LOG_FAILURE_MS = 10_000;
 
 /** Where a server listens, and the variables that set it. */
-export type ListenAddress = { host: string; port: number; names?: { host: string; port: string } };
+type ListenAddress = { host: string; port: number; names?: { host: string; port: string } };
 
 /** @returns the address, without a trailing slash. @throws ConfigError when it cannot listen on the port. */
 export async function listen(server: Server, at: ListenAddress, log: Logger): Promise<string> {

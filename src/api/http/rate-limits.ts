@@ -1,10 +1,10 @@
 /**
  * Rate limits: two buckets per caller, one per minute, which the headers show, and one per second. A caller is a
- * credential, with the limits of its plan. Without a credential it is an address, with the limits of the free plan.
- * Refused credentials count per address as well, in buckets of their own with the limits of the team plan.
+ * credential with the limits of its plan, or an address with those of the free plan. Invalid credentials count per
+ * address, in separate buckets with the limits of the team plan.
  *
- * With Redis, all servers share the counts (shared-counts.ts). Without it each process counts for itself: with n servers
- * a caller may get up to n times its rate. That was preferred to a database write for each request.
+ * With Redis, all servers share the counts (shared-counts.ts). Without it each process counts alone: with n servers a
+ * caller may get up to n times its rate. That was preferred to a database write for each request.
  */
 
 import type { RequestHandler } from 'express';

@@ -39,7 +39,7 @@ return {count, left}`;
 /** Counts by key. The count of a key expires a fixed time after its first request. */
 export type Counter = Pick<RateLimiterMemory, 'consume' | 'get'>;
 
-export type SharedCounts = AsyncDisposable & {
+type SharedCounts = AsyncDisposable & {
   counter(name: string, seconds: number): Counter;
 };
 

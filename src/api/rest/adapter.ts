@@ -53,7 +53,7 @@ export function createRest(
   return router;
 }
 
-/** Each path with its endpoints, in the order of the table. */
+/** Maps each path to its endpoints, in the order of the table. */
 function groupByPath(endpoints: readonly Endpoint[]): Map<string, Endpoint[]> {
   const paths = new Map<string, Endpoint[]>();
   for (const endpoint of endpoints)

@@ -12,7 +12,7 @@ import type { Route } from './routes.ts';
 import { type GraphQLInputType, type GraphQLList, type GraphQLScalarType, getNullableType, isListType } from 'graphql';
 import { enumValues } from './rest-schema.ts';
 
-export type ParameterLocation = 'path' | 'query' | 'body';
+type ParameterLocation = 'path' | 'query' | 'body';
 
 /** In the path if the path names it; otherwise in the body, or in the query if the method has no body. */
 export function locationOf({ method, paths }: Route, name: string): ParameterLocation {

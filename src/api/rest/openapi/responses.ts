@@ -53,7 +53,7 @@ export function successResponses(
   operation: Operation,
   schemas: Map<string, JsonSchema>,
 ): Json {
-  const { status, method, degraded: trouble } = route;
+  const { status, method, degraded } = route;
   if (status === 204) return { 204: { description: 'Done; no body.', headers: countedHeaders() } };
   const type = operation.response.type;
   const json = { schema: schemaOf(type, schemas), example: responseExample(operation.name, type) };
@@ -68,8 +68,8 @@ export function successResponses(
       content: { 'application/json': json },
     },
     ...(method === 'GET' && { 304: notModified(countedHeaders(...own)) }),
-    ...(trouble && {
-      [trouble.status]: {
+    ...(degraded && {
+      [degraded.status]: {
         description: 'Part of the service is unavailable.',
         headers: countedHeaders(),
         content: { 'application/json': { schema: json.schema, example: { status: 'degraded' } } },
