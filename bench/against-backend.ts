@@ -1,7 +1,7 @@
 /**
  * `npm run bench:clone -- backend`: clones and pushes over HTTP against `git http-backend` behind nginx and fcgiwrap, the
- * usual way to serve git by hand: in alternating rounds, with the CPU of all processes on both sides. Theirs has no
- * accounts, no rules, no record and syncs what git syncs by itself.
+ * usual way to serve git without a product. Rounds alternate, and the CPU time of all processes is measured on both sides.
+ * The peer has no accounts, branch rules or push records, and no syncs beside git's own.
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -41,7 +41,7 @@ export async function compareWithBackend(
   await workspace.git('work', 'config', 'user.name', 'Ada');
   await workspace.git('work', 'config', 'user.email', 'ada@example.com');
   const pushed = sidesOf('few');
-  // Both get the same commit in a round.
+  // In a round, both get the same commit.
   let made = Number.NaN;
   await alternate(pushed, { rounds: 40 }, async (url, round) => {
     if (made !== round) await workspace.commit('work', { 'a.txt': `${round}` });

@@ -1,9 +1,9 @@
 /**
- * `npm run bench [part of a name]`: all benchmarks, one after the other, and what they found as one page with charts,
- * `bench/report.html`. That takes an hour or two, and wants the machine for itself.
+ * `npm run bench [part of a name]`: runs all benchmarks one after the other, and writes the results with charts to
+ * `bench/report.html`. It takes one to two hours, and nothing else should run on the machine.
  *
- * `npm run bench quick`: three rows of `rest.ts` in a minute, for CI. It fails where a ratio to the peer in the same run is
- * out of all proportion to the recorded one; a busy machine moves it by a third.
+ * `npm run bench quick`: runs three rows of `rest.ts` in a minute, for CI. It fails if a ratio to the peer of the same run is
+ * more than three times the recorded one. On a busy machine the ratio varies by a third.
  */
 import { spawn } from 'node:child_process';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -11,11 +11,11 @@ import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { type Ran, reportOf } from './report.ts';
 
-/** How far a ratio may be from the recorded one. */
-const OUT_OF_PROPORTION = 3;
+/** The largest allowed factor between a ratio and the recorded one. */
+const MAX_DEVIATION = 3;
 const ROOT = join(import.meta.dirname, '..');
-/** What a benchmark is asked for, one after the other, where that is not everything that README.md has of it. */
-const ASKED: Record<string, readonly string[]> = {
+/** The arguments of benchmarks that must run several times for all figures in README.md. */
+const ARGUMENTS: Record<string, readonly string[]> = {
   'bench:clone': ['', 'backend'],
   'bench:job-start': ['', '20 none'],
   'bench:large': ['object', 'lfs', 'many', 'refs'],
@@ -30,7 +30,7 @@ async function runAll(part: string): Promise<void> {
   const { scripts } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8'));
   const runs = Object.keys(scripts)
     .filter((name) => name.startsWith('bench:') && name.includes(part))
-    .flatMap((script) => (ASKED[script] ?? ['']).map((args) => ({ script, args })));
+    .flatMap((script) => (ARGUMENTS[script] ?? ['']).map((args) => ({ script, args })));
   const ran: Ran[] = [];
   const page = join(import.meta.dirname, 'report.html');
   for (const { script, args } of runs) {
@@ -40,7 +40,7 @@ async function runAll(part: string): Promise<void> {
     const command = `${scripts[script]} ${args}`.replace(/^node /, '').trim();
     const { output, code } = await run(command.split(' '));
     ran.push({ name, output, code, seconds: (performance.now() - begun) / 1_000 });
-    // After each, so that one that never ends takes nothing of the others with it.
+    // After each benchmark, so that one that never ends does not lose the results of the others.
     const machine = `${cpus().length} × ${cpus()[0]?.model}, Node ${process.version}`;
     await writeFile(page, reportOf(ran, { machine, at: new Date() }));
   }
@@ -60,7 +60,7 @@ async function runQuick(): Promise<void> {
   for (const [title, expected] of Object.entries(recorded)) {
     const line = output.split('\n').find((one) => one.startsWith(`${title}: `));
     const ratio = Number(/, CPU ([\d.]+)× .*? peer's/.exec(line ?? '')?.[1]);
-    if (!(ratio <= expected * OUT_OF_PROPORTION))
+    if (!(ratio <= expected * MAX_DEVIATION))
       throw new Error(
         `${title}: ${ratio} times the CPU of the peer, where ${expected} is recorded (bench/recorded.json)`,
       );

@@ -1,7 +1,6 @@
 /**
- * The floor of `bench/events.ts`: event streams by `node:http` alone. `POST /` writes its body to all that are open,
- * and `GET` answers at once.
- * No authentication, no GraphQL, no database: what a server of event streams on Node cannot be faster than.
+ * The lower bound for `bench/events.ts`: event streams with `node:http` only. `POST /` writes its body to all open streams,
+ * and `GET` responds at once. No authentication, GraphQL or database: no event stream server on Node can be faster.
  *
  *   node bench/bare-events.ts     prints its port
  */

@@ -1,6 +1,6 @@
 /**
- * The floor of `bench/rest.ts`: the same two answers from `node:http` and `pg` alone. No routing, no
- * authentication, no validation: what a REST server on Node cannot be faster than.
+ * The lower bound for `bench/rest.ts`: the same two responses from `node:http` and `pg` only. No routing, authentication or
+ * validation: no REST server on Node can be faster.
  *
  *   node bench/bare-http.ts <socket folder>     prints its port
  */

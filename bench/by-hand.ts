@@ -1,10 +1,10 @@
-/** The statements of `bare-http.ts` and `express-pg.ts`: what one would write by hand for the answers of `rest.ts`. */
+/** The statements of `bare-http.ts` and `express-pg.ts`: hand-written SQL for the responses of `rest.ts`. */
 import type pg from 'pg';
 
 const COLUMNS = `r.id, r.name, n.name as namespace, n.name || '/' || r.name as full_name, r.description, r.visibility,
   r.default_branch, r.size_bytes::int as size_bytes, r.language`;
 const TIMES = 'r.created_at, r.updated_at, r.pushed_at';
-/** Prepared once for a connection. */
+/** Prepared once per connection. */
 const ONE = {
   name: 'one',
   text: `select ${COLUMNS}, r.content_addressed, r.branch_protection, r.secret_scanning,

@@ -1,9 +1,10 @@
 /**
- * `npm run bench:cgit`: a tree, a file and a page of commits of a repository of 150,000 objects, over REST with authentication and
- * rights, against the pages of cgit behind nginx and fcgiwrap, which has neither: one after the other on a connection that is
- * kept, in alternating rounds, with the CPU of all processes on both sides. Ours are JSON with more in it (sizes, totals),
- * theirs are HTML, and of a file the text alone. The page of commits is one that the server remembers after the first; cgit has no
- * cache unless it is told to.
+ * `npm run bench:cgit`: a tree, a file and a page of commits of a repository of 150,000 objects. Loam serves them over REST with
+ * authentication and permissions; the peer is cgit behind nginx and fcgiwrap, which has neither. Requests are sequential on one
+ * connection, rounds alternate, and the CPU time of all processes is measured on both sides.
+ *
+ * Our responses are JSON with more data (sizes, totals). Those of cgit are HTML, and the plain text of the file. Our server
+ * caches the page of commits after the first request; cgit has no cache by default.
  */
 import { join } from 'node:path';
 import { openCgit } from './nginx.ts';

@@ -34,7 +34,7 @@ for (const [name, shape] of isAgainstFile
     for (const [how, url] of Object.entries(sources)) {
       const args = ['-c', 'protocol.version=2', 'clone', '-q', '--bare', url, 'clone'];
       const ms = await time(() => workspace.git('.', ...args));
-      // The first of each fills the caches.
+      // The first clone of each fills the caches.
       if (round > 0) samples[how as keyof typeof samples].push(ms);
       await rm(join(folder, 'clone'), { recursive: true });
     }

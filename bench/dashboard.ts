@@ -1,10 +1,10 @@
 /**
- * `npm run bench:dashboard [tabs] [seconds] [parts]`: what the pages cost who looks at them, in Debian's Chromium.
+ * `npm run bench:dashboard [tabs] [seconds] [parts]`: the costs of the pages in Debian's Chromium.
  *
- * - The bytes of a first load and its first paint, against `/login`, a page without a script.
- * - A log of a million lines: how long from the address to its last line on screen, and the memory of the page.
- * - The same page while a job prints 5,000 lines a second: frames a second, the longest frame, and the memory after it.
- * - Many tabs of one browser that follow a job: how long from the printing of a line until it is on screen, in the one in sight.
+ * - The bytes and the first paint of a first load, against `/login`, a page without a script.
+ * - A log of a million lines: the time from navigation to the last line on screen, and the memory of the page.
+ * - The same page while a job prints 5,000 lines/s: frames per second, the longest frame, and the memory afterwards.
+ * - Many tabs of a browser that follow a job: the time from printing a line until it is on screen in the visible tab.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { type BrowserContext, chromium, type Page } from 'playwright-core';
@@ -17,7 +17,7 @@ const LOADS = 5;
 const LINES = 1_000_000;
 const FAST = 5_000;
 const PATIENCE_MS = 180_000;
-/** A tab behind others draws no lines; its log is there all the same. */
+/** A hidden tab draws no lines, but its log is complete. */
 const HAS_LOG = "document.querySelector('[role=log]') !== null";
 
 await using bench = await openBench();
@@ -50,7 +50,7 @@ async function newContext(): Promise<BrowserContext> {
   return context;
 }
 
-/** Each in a browser that knows nothing but who is signed in; the pages alternate. */
+/** Each page loads in a new browser with only the session cookie. The pages alternate. */
 async function firstLoads(): Promise<void> {
   const paints: Record<string, number[]> = { '/': [], '/login': [] };
   const bytes: Record<string, number> = {};
@@ -61,7 +61,7 @@ async function firstLoads(): Promise<void> {
       const page = await context.newPage();
       await page.goto(path);
       await page.getByRole('heading', { level: 1 }).waitFor();
-      // It is entered a frame after the heading is there.
+      // The entry is added one frame after the heading.
       await page.waitForFunction(() => performance.getEntriesByName('first-contentful-paint')[0]);
       const measured = await page.evaluate(() => ({
         paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? Number.NaN,
@@ -114,7 +114,7 @@ async function growing(): Promise<void> {
     const { bottom } = log.getBoundingClientRect();
     while (performance.now() < end) {
       times.push(await new Promise<number>((resolve) => requestAnimationFrame(resolve)));
-      // A task after the frame: its lines are laid out.
+      // In a task after the frame, its lines are laid out.
       await new Promise((resolve) => setTimeout(resolve));
       const rows = [...log.querySelectorAll('[data-seq]')].map((row) =>
         row.getBoundingClientRect(),
@@ -133,7 +133,7 @@ async function growing(): Promise<void> {
   await page.close();
 }
 
-/** In one window: one tab is in sight, as much as a person sees. */
+/** In one window with one visible tab, as for a person. */
 async function manyTabs(): Promise<void> {
   await run('followed', printer(10));
   await using window = await openWindow(cookies, base);
@@ -153,7 +153,7 @@ async function manyTabs(): Promise<void> {
   );
 }
 
-/** The server's share: how late lines come to a program that follows the job beside the pages. */
+/** The share of the server: the delay of lines at a program that follows the job beside the pages. */
 async function arrivals(seconds: number): Promise<number[]> {
   const late: number[] = [];
   const begun = Date.now();
@@ -172,7 +172,7 @@ async function arrivals(seconds: number): Promise<number[]> {
   return late;
 }
 
-/** In the page: a line says when it was printed, by the clock of the same machine; it counts once it is painted. */
+/** Runs in the page. Each line has the time when it was printed, by the clock of the same machine; it counts once painted. */
 function watchLines(): void {
   const late: number[] = [];
   Object.assign(window, { late });
@@ -184,7 +184,7 @@ function watchLines(): void {
       if (at > newest) found.push(at);
     }
     newest = Math.max(newest, ...found);
-    // A task that is asked for in a frame runs after the frame was painted.
+    // A task that is scheduled in a frame runs after the frame was painted.
     requestAnimationFrame(() =>
       setTimeout(() => {
         const now = Date.now();
@@ -194,7 +194,7 @@ function watchLines(): void {
   }).observe(document.body, { childList: true, subtree: true, characterData: true });
 }
 
-/** Looks more often than lines are due, so that the pace is even. */
+/** Checks more often than lines are due, so that the rate is even. */
 function printer(rate: number): string {
   return `exec node -e '
     const begun = Date.now();
@@ -228,7 +228,7 @@ function cancel(name: string): Promise<unknown> {
   );
 }
 
-/** After what is not needed any more was thrown away. */
+/** After a garbage collection. */
 async function heapOf(page: Page): Promise<number> {
   const session = await page.context().newCDPSession(page);
   await session.send('HeapProfiler.collectGarbage');

@@ -1,9 +1,9 @@
 /**
- * `npm run bench:events [subscribers] [events]`: 5,000 clients follow the events of a namespace, each on a connection
- * of its own. How long it takes from the commit of an event until they have it, and what each takes of the server's
- * memory, against the same bytes written to as many open responses by hand.
+ * `npm run bench:events [subscribers] [events]`: 5,000 clients follow the events of a namespace, each on its own connection.
+ * Measures the time from the commit of an event until all clients have it, and the server's memory per client, against a
+ * server that only writes the same bytes to as many open responses.
  *
- * The clients are in this process, so their own time is in both figures.
+ * The clients run in this process, so both figures include their time.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,10 +16,10 @@ import { openBench, TOKEN } from './repository.ts';
 
 const SUBSCRIBERS = Number(process.argv[2] ?? 5_000);
 const EVENTS = Number(process.argv[3] ?? 40);
-/** Connections that are being opened at once. */
+/** Connections that are opened concurrently. */
 const OPENING = 50;
 const WARMING = 5;
-/** Between two events: each is measured by itself. */
+/** Between two events, so that each is measured alone. */
 const PAUSE_MS = 200;
 const KB = 1_000;
 
@@ -28,7 +28,7 @@ const BODY = JSON.stringify({
     'subscription { events(namespaces: ["admin"]) { id cursor type timestamp namespace subject payload } }',
 });
 
-/** `others`: how long a request takes that is sent while events are. */
+/** `others`: the duration of a request that is sent at the same time as events. */
 type Figures = {
   ms: number[];
   others: number[];
@@ -96,7 +96,7 @@ console.log(
   `  ratio    p99 ${(at(loam.ms, 0.99) / at(bare.ms, 0.99)).toFixed(1)} ×, ${(loam.bytesEach / bare.bytesEach).toFixed(1)} × the memory, ${(loam.cpuMs / bare.cpuMs).toFixed(1)} × the CPU`,
 );
 
-/** Opens the streams, and publishes one event after the other, each when all have the one before. */
+/** Opens the streams, and publishes each event after all clients have the previous one. */
 async function measure(target: {
   pid: number;
   idle: string;
@@ -122,7 +122,7 @@ async function measure(target: {
     while (asked++ < SUBSCRIBERS) clients.push(await open(target.url, agent, came));
   });
   await Promise.all(opening);
-  // They have asked for their place, and what opening them took is cleared away.
+  // The streams have read their cursors, and the memory used for opening them is freed.
   await delay(3_000);
   const bytesEach = ((await residentOf(target.pid)) - before) / clients.length;
   const one = async () => {
@@ -149,7 +149,7 @@ async function measure(target: {
   return { ms, others, bytesEach, cpuMs, message };
 }
 
-/** One stream; settles when its headers are there. `came` gets each event. */
+/** Opens a stream; resolves when its headers have arrived. Calls `came` for each event. */
 async function open(
   url: string,
   agent: Agent,
@@ -175,7 +175,7 @@ async function open(
     for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
       const message = text.slice(0, end + 2);
       text = text.slice(end + 2);
-      // The rest are comments, as signs of life.
+      // All other chunks are heartbeat comments.
       if (message.startsWith('event: next')) came(message);
     }
   });

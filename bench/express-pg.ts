@@ -1,7 +1,7 @@
 /**
- * A peer of `bench/rest.ts`: what one would write by hand with Express and `pg`, for speed. The same credentials are read at each
- * request in one prepared statement with the user and the roles (Loam's share it where several come at once), and each answer in
- * another; everything else is left out that Loam does beside it: validation, scopes of tokens, a request log, rate limits.
+ * A peer of `bench/rest.ts`: a hand-written server with Express and `pg`, made for speed. Each request reads the same credentials
+ * with user and roles in one prepared statement (Loam coalesces concurrent reads), and its response in another. It has none of
+ * Loam's validation, token scopes, request log and rate limits.
  *
  *   node bench/express-pg.ts <socket folder>     prints its port
  */
@@ -43,7 +43,7 @@ app.use(async (req, res, next) => {
   next();
 });
 
-/** What is not there and what is not the user's look alike. */
+/** Missing and hidden objects give the same response. */
 function answer(res: Response, namespace: string, row: unknown): void {
   const { operator, own, roles }: Credential = res.locals.credential;
   if (row && (operator || own === namespace || roles[namespace])) return void res.json(row);

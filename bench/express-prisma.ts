@@ -1,7 +1,7 @@
 /**
- * The peer of `bench/rest.ts`: what one would write by hand with Express and Prisma. The same database, the same
- * credentials read at each request in one query with the user and the roles, the same permissions, the same answers;
- * no GraphQL, no validation, no request log, no rate limits.
+ * The peer of `bench/rest.ts`: a hand-written server with Express and Prisma. It has the same database, the same credentials
+ * (read at each request in one query with the user and the roles), the same permissions and the same responses, but no
+ * GraphQL, validation, request log or rate limits.
  *
  *   node bench/express-prisma.ts <socket folder>     prints its port
  */
@@ -15,7 +15,7 @@ import { type Prisma, PrismaClient } from '../prisma/generated/client.ts';
 const [, , host] = process.argv;
 const pool = new pg.Pool({ host, user: 'loam', database: 'loam', max: 20 });
 const names = new Map<string, string>();
-/** Prepared statements, as Loam has them: without, each answer costs PostgreSQL a plan. */
+/** Prepared statements, as in Loam. Without them, PostgreSQL makes a plan for each response. */
 function statementNameGenerator({ sql }: { sql: string }): string {
   const name = names.get(sql) ?? `peer${names.size}`;
   names.set(sql, name);

@@ -1,10 +1,10 @@
 /**
- * `npm run bench:git-reads`: a tree, a file and a page of commits of a repository of 150,000 objects, read
- * as the server reads them, against `git cat-file --batch-command` driven as plainly as can be. The same
- * questions, one after the other, in alternating rounds; over REST, too, for what the rest of the way costs.
+ * `npm run bench:git-reads`: a tree, a file and a page of commits of a repository of 150,000 objects, read with the server's
+ * reader, against the simplest possible use of `git cat-file --batch-command`. The same sequential reads in alternating rounds,
+ * and also over REST, to show the cost of the other layers.
  *
- * Both begin with a branch name. The plain reader has neither the pool nor totals: for a page of commits
- * it follows parents, where ours walks with the commit-graph once and keeps what never changes.
+ * Both start from a branch name. The simple reader has no pool and no totals: for a page of commits it follows parents, while
+ * ours walks the commit-graph once and caches data that never changes.
  */
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
@@ -106,7 +106,7 @@ for (const { name, ours, theirs, rest } of cases) {
 }
 plain.end();
 
-/** Milliseconds a read, of many one after the other. */
+/** The average milliseconds of sequential reads. */
 async function repeat(read: (i: number) => Promise<unknown>): Promise<number> {
   const total = await time(async () => {
     for (let i = 0; i < READS; i++) await read(i);
@@ -116,7 +116,7 @@ async function repeat(read: (i: number) => Promise<unknown>): Promise<number> {
 
 type Answer = { oid: string; data?: Buffer };
 
-/** The least that can drive `cat-file`: no limits, no misses, one question after the other. */
+/** The simplest client of `cat-file`: no limits, no missing objects, sequential requests. */
 function openPlain(dir: string) {
   const child = spawn('git', ['-C', dir, 'cat-file', '--batch-command', '--buffer']);
   let buffer: Buffer = Buffer.alloc(0);

@@ -1,9 +1,9 @@
 /**
- * `npm run bench:graphql`: a repository, a list of 20 with its total and a job in GraphQL, against servers that make an API of the
- * same tables by themselves: PostGraphile, without authentication or rights, and Directus, with a token of its administrator and
- * its cache off, as it comes. Rounds alternate (`rivals.ts`). Hasura is a program that no registry of packages has.
+ * `npm run bench:graphql`: a repository, a list of 20 with its total, and a job in GraphQL, against servers that generate an API
+ * from the same tables: PostGraphile without authentication or permissions, and Directus with a token of its administrator and,
+ * as by default, without its cache. Rounds alternate (`rivals.ts`). Not Hasura: no package registry has it.
  *
- * The peers are installed by hand, and left out where they are not. Directus runs on the Node that has installed it.
+ * Peers that are not installed are skipped. Directus runs on the Node that installed it.
  *
  *   npm ci --prefix bench/peers/postgraphile
  *   npm install --prefix bench/peers/directus
@@ -60,7 +60,7 @@ async function openPostGraphile(): Promise<Peer | null> {
     createdAt updatedAt pushedAt`;
   const job = `rowId name status command repo branch image gpu gpuCount cpu memoryGb diskGb region progress exitCode costPerHour
     timeoutMinutes retries retryCount outputPath createdAt startedAt completedAt`;
-  // By its name nothing is found at once: it has a unique index, and PostGraphile looks for constraints.
+  // PostGraphile offers a lookup for unique constraints only, and the name has a unique index.
   const ofAdmin = (fields: string) =>
     JSON.stringify({
       query: `{ allNamespaces(condition: { name: "admin" }, first: 1) { nodes { name ${fields} } } }`,
@@ -83,7 +83,7 @@ async function openPostGraphile(): Promise<Peer | null> {
   };
 }
 
-/** It keeps what it knows in tables beside ours. */
+/** Directus stores its own data in tables beside ours. */
 async function openDirectus(): Promise<Peer | null> {
   const folder = join(PEERS, 'directus');
   if (!(await isInstalled('Directus', folder))) return null;
@@ -162,7 +162,7 @@ async function isInstalled(name: string, folder: string): Promise<boolean> {
   return isThere;
 }
 
-/** The Node of the machine, not that of this project, for which Directus' compiled parts cannot be made. */
+/** The Node of the machine. The native modules of Directus cannot be built for the Node of this project. */
 async function nodeOfMachine(): Promise<string> {
   for (const folder of (process.env.PATH ?? '').split(delimiter)) {
     const node = join(folder, 'node');

@@ -1,4 +1,4 @@
-/** git's own server over HTTP, `git http-backend`, behind `node:http`: no authentication, no rules, no record. */
+/** Serves `git http-backend` with `node:http`, without authentication, branch rules or push records. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 
 export type Backend = AsyncDisposable & { base: string };
 
-/** Serves the bare repositories in `root`, which take pushes. */
+/** Serves the bare repositories in `root`, which accept pushes. */
 export async function openBackend(root: string): Promise<Backend> {
   const server = createServer((req, res) => {
     const { pathname, search } = new URL(req.url ?? '/', 'http://localhost');

@@ -1,11 +1,11 @@
 /**
- * `npm run bench:job-start [pairs] [network]`: from the request that creates a job to the first line of its log at a
- * client that follows it. A process against a bare `spawn` of the same command by this process; a container against
- * dockerode's own create, start and first line of the same image on the same kind of network. In turns, one after the
- * other, each when the one before has ended and is removed, after some that do not count.
+ * `npm run bench:job-start [pairs] [network]`: the time from the request that creates a job to the first log line at a client
+ * that follows it. A process job is compared with a `spawn` of the same command in this process; a container job with create,
+ * start and first line of the same image by dockerode, on the same kind of network. Both sides alternate. Each run starts after
+ * the previous one has ended and was removed, and the first runs do not count.
  *
- * A job's way: authentication, validation, the commit, one transaction, NOTIFY, the claim, a checkout or a container, the
- * sandbox, the shell; and back through the log, the journal, NOTIFY and the stream.
+ * The path of a job: authentication, validation, resolving the commit, one transaction, NOTIFY, the claim, a checkout or
+ * container, the sandbox, the shell; then back through the log, the journal, NOTIFY and the stream.
  *
  * `network`: `internet`, `none` or `host`, as LOAM_JOB_NETWORK. For `internet` dockerode's containers are on a bridge.
  */
@@ -15,17 +15,17 @@ import { availableParallelism } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import Docker from 'dockerode';
 import { DOCKER } from '../test/support/docker.ts';
-import { createJob, firstLine, IMAGE, type Place } from './jobs.ts';
+import { createJob, firstLine, IMAGE, type JobSource } from './jobs.ts';
 import { median, openBench, time } from './repository.ts';
 
 const PAIRS = Number(process.argv[2] ?? 40);
 const NETWORK = process.argv[3] ?? 'internet';
-/** The compiled code of a server settles after some hundred jobs; of the engine's containers a few do. */
+/** The JIT-compiled code of the server settles after about a hundred jobs. A few are enough for the container engine. */
 const WARM_UP = { process: 100, container: 10 };
-/** Between an end and the next start. */
+/** Pause between an end and the next start. */
 const REST_MS = 250;
 const COMMAND = 'echo first line';
-/** What passes until each. */
+/** The moments that are measured, in order. */
 const PHASES = ['created', 'running', 'printed', 'arrived'];
 
 const socketPath = new URL(DOCKER.host).pathname;
@@ -58,13 +58,13 @@ else {
   report('a container', containers, "dockerode's own");
 }
 
-/** Of each pair; `moments` of the job, the request's and those of `PHASES`. */
+/** The figures of each pair. `moments` are those of the job: the request, and those in `PHASES`. */
 type Samples = { job: number[]; bare: number[]; moments: number[][] };
 
-/** `bare` alternates with jobs, so that whatever else the machine does meets both. */
+/** `bare` alternates with jobs, so that other load of the machine affects both. */
 async function pairs(
   prefix: keyof typeof WARM_UP,
-  place: Place,
+  source: JobSource,
   bare: () => Promise<void>,
 ): Promise<Samples> {
   const samples: Samples = { job: [], bare: [], moments: [] };
@@ -74,13 +74,13 @@ async function pairs(
     const moments = [Date.now()];
     let ended: Promise<void> | undefined;
     const job = await time(async () => {
-      await createJob(bench.server.base, { ...place, name, command: COMMAND });
+      await createJob(bench.server.base, { ...source, name, command: COMMAND });
       moments.push(Date.now());
       const line = await firstLine(bench.server.base, name);
       moments.push(line.running, line.printed, line.arrived);
       ended = line.ended;
     });
-    // Its end and its removal are no part of the next start.
+    // So that the next start does not include the end and the removal of this job.
     await ended;
     await delay(REST_MS);
     const floor = await time(bare);

@@ -1,11 +1,10 @@
 /**
- * `npm run bench:job-throughput [jobs]`: trivial jobs a second with 1, 4 and 8 in flight, as processes and as containers,
- * against as many loops of bubblewrap and of `docker run`, and against an array of Slurm on one node; 40 jobs in turn for
- * each that is in flight. With the CPU time of the whole machine for each, so nothing that works for a job is left out;
- * nothing else may run beside it.
+ * `npm run bench:job-throughput [jobs]`: trivial jobs per second with 1, 4 and 8 in flight, as processes and as containers,
+ * against as many loops of bubblewrap and of `docker run`, and against a Slurm array on one node; 40 sequential jobs for each
+ * in flight. The CPU time is that of the whole machine, so it includes all work for a job; nothing else may run meanwhile.
  *
- * Ours are counted from the first request that creates one until the last is over. All have a checkout, a log and
- * events, which the others do not have. Those of Slurm count as over when their command has run.
+ * Ours are measured from the first request that creates a job until the last job has ended. Each has a checkout, a log and
+ * events, which the peers do not have. A Slurm job counts as ended when its command has run.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -15,22 +14,22 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { DOCKER } from '../test/support/docker.ts';
-import { createJob, IMAGE, type Place } from './jobs.ts';
+import { createJob, IMAGE, type JobSource } from './jobs.ts';
 import { median, openBench, time } from './repository.ts';
 import { openSlurm } from './slurm.ts';
 
-/** One after the other, for each that is in flight; of containers in all, which take a tenth of a second and more. */
+/** Sequential jobs for each in flight. For containers, which take 0.1 s or more, the total. */
 const JOBS = Number(process.argv[2] ?? 40);
 const IN_FLIGHT = [1, 4, 8];
 const WARM_UP = 4;
-/** Of ours: what a job takes of the CPUs falls by a fifth until the server has had some 1,000, as its code is compiled. */
+/** The CPU time of our jobs falls by a fifth during the first 1,000, while the server's code is JIT-compiled. */
 const WARM_UP_OURS = 1_200;
-/** In each turn of ours: the shims have ended meanwhile, and the code of new ones is compiled once more. */
+/** In each round of ours: the shims have ended since the last one, and the code of new shims is compiled again. */
 const WARM_UP_SHIMS = 400;
-/** What this machine gives wanders by a fifth within minutes: so ours and Slurm's take turns. */
+/** The speed of the machine varies by a fifth within minutes, so rounds of Loam and Slurm alternate. */
 const ROUNDS = 3;
 const COMMAND = 'true';
-/** Of the sandbox that a job has, without its limits and its network. */
+/** The sandbox of a job, without its limits and its network. */
 const BUBBLEWRAP = [
   ...['--ro-bind', '/usr', '/usr', '--symlink', 'usr/bin', '/bin', '--symlink', 'usr/lib', '/lib'],
   ...['--symlink', 'usr/lib64', '/lib64', '--proc', '/proc', '--dev', '/dev', '--tmpfs', '/tmp'],
@@ -60,7 +59,7 @@ for (const inFlight of IN_FLIGHT) {
   const ratios: number[] = [];
   for (let round = 0; round < ROUNDS; round++) {
     const ours = await measured('processes', jobs, processes, WARM_UP_SHIMS);
-    // It runs only in its turn, because it looks at its node while nothing is to be done.
+    // Slurm runs only during its rounds, because it polls its node even when idle.
     const slurm = await openSlurm(join(bench.folder, `slurm-${round}`));
     if (typeof slurm === 'string') {
       console.log(`  NOT MEASURED: Slurm. ${slurm}`);
@@ -86,7 +85,7 @@ for (const inFlight of IN_FLIGHT) {
   await measured('docker run', JOBS, (count) => loops(inFlight, count, 'docker', run));
 }
 
-/** Prints and gives how many a second. */
+/** Prints and returns jobs per second. */
 async function measured(
   what: string,
   jobs: number,
@@ -104,10 +103,10 @@ async function measured(
   return rate;
 }
 
-/** All are queued at once; the worker has as many slots as are to be in flight. */
+/** Queues all jobs at once. The worker has one slot for each job in flight. */
 async function runJobs(
   { server, folder }: Awaited<ReturnType<typeof openBench>>,
-  place: Place,
+  source: JobSource,
   jobs: number,
 ): Promise<void> {
   const pool = new pg.Pool({
@@ -118,9 +117,9 @@ async function runJobs(
   });
   try {
     for (let i = 0; i < jobs; i++)
-      await createJob(server.base, { ...place, name: `job${names++}`, command: COMMAND });
+      await createJob(server.base, { ...source, name: `job${names++}`, command: COMMAND });
     for (;;) {
-      // Asked of the database, because asking the server would be part of the load.
+      // Reads the database, because a request to the server would add to the load.
       const { rows } = await pool.query(
         `select count(*) filter (where completed_at is null)::int as open,
            count(*) filter (where status not in ('queued', 'running', 'succeeded'))::int as failed
@@ -135,7 +134,7 @@ async function runJobs(
   }
 }
 
-/** So many loops, which share the runs among themselves. */
+/** Runs `count` loops, which share the runs. */
 async function loops(count: number, runs: number, program: string, args: string[]): Promise<void> {
   let left = runs;
   const loop = async () => {
@@ -150,7 +149,7 @@ async function ends(program: string, args: string[]): Promise<boolean> {
   return code === 0;
 }
 
-/** Of all processes of the machine, with what the kernel did for them. */
+/** The CPU time of all processes of the machine, including kernel time. */
 async function busyMs(): Promise<number> {
   const [all = ''] = (await readFile('/proc/stat', 'utf8')).split('\n');
   const [user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0] = all

@@ -9,15 +9,15 @@ const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application
 /** The image of `test/support/base-images.sh`. */
 export const IMAGE = 'loam-test/busybox';
 
-/** What a job runs in: a repository's checkout, or an image. */
-export type Place = { repo: string } | { image: string };
+/** A job runs in a checkout of a repository, or in an image. */
+export type JobSource = { repo: string } | { image: string };
 
-/** One connection, and not `fetch`, which takes a millisecond of the CPU time that is measured. */
+/** One connection. Not `fetch`, which adds a millisecond to the measured CPU time. */
 const agent = new Agent({ keepAlive: true, maxSockets: 1 });
 
 export async function createJob(
   base: string,
-  job: Place & { name: string; command: string },
+  job: JobSource & { name: string; command: string },
 ): Promise<void> {
   const sent = request(`${base}/auth/v1/seed/admin/jobs`, { method: 'POST', headers, agent });
   sent.end(JSON.stringify({ gpu: 'none', ...job }));
@@ -27,12 +27,12 @@ export async function createJob(
     throw new Error(`${job.name} was not created: ${response.statusCode} ${answer}`);
 }
 
-/** Milliseconds, by the clock of this machine. `ended` settles with the log. */
+/** Times in milliseconds, by the clock of this machine. `ended` settles when the log ends. */
 export type Arrival = { running: number; printed: number; arrived: number; ended: Promise<void> };
 
 /**
- * Follows the job's log until its first line has come.
- * @returns when the job was recorded to run, when the line was printed, and when it came here
+ * Follows the log of a job until its first line arrives.
+ * @returns when the job was recorded as running, when the line was printed, and when it arrived here
  */
 export async function firstLine(base: string, name: string): Promise<Arrival> {
   const response = await fetch(`${base}/admin/job/${name}/logs?stream=true`, {

@@ -1,10 +1,10 @@
 /**
- * `npm run bench:large -- object|lfs|many|refs`: repositories of a size that few have, over HTTP from the stock git, against
- * `file://`, once each.
+ * `npm run bench:large -- object|lfs|many|refs`: very large repositories over HTTP with stock git, against `file://`, once
+ * each.
  *
  *   object   one file of 1.2 GB in git
  *   lfs      the same as a large file
- *   many     400,000 objects of some 300 MB
+ *   many     400,000 objects, about 300 MB in total
  *   refs     10,000 branches
  */
 import { randomFillSync } from 'node:crypto';
@@ -30,7 +30,7 @@ await using bench = await openBench({ LOAM_SSH_PORT: `${port}` });
 const { workspace, folder, server, graphql, remote } = bench;
 const pid = server.child.pid as number;
 
-/** Seconds, and what the server alone takes. */
+/** Seconds, and the CPU and memory of the server alone. */
 async function measured(what: string, work: () => Promise<unknown>): Promise<number> {
   const { seconds, cpuSeconds, before, peak } = await watch(pid, work);
   const moved = (peak - before) / MB;
@@ -40,7 +40,7 @@ async function measured(what: string, work: () => Promise<unknown>): Promise<num
   return seconds;
 }
 
-/** Against the same over `file://`, to and from a bare repository. */
+/** The same over `file://`, to and from a bare repository. */
 async function compared(
   what: string,
   ours: () => Promise<unknown>,
@@ -51,7 +51,7 @@ async function compared(
   console.log(`  over file:// ${floor.toFixed(2)} s: ${(seconds / floor).toFixed(2)}×`);
 }
 
-/** Pushes `refs` of the repository at `from`, and clones it again. */
+/** Pushes `refs` of the repository at `from`, and clones the result. */
 async function pushAndClone(name: string, from: string, ...refs: string[]): Promise<void> {
   await bench.create(name);
   await workspace.git('.', 'init', '-q', '--bare', '-b', 'main', 'floor.git');
@@ -77,7 +77,7 @@ async function makeFile(path: string): Promise<void> {
 
 async function object(): Promise<void> {
   await workspace.git('.', 'init', '-q', '-b', 'main', 'source');
-  // Noise; the client's time for packing it is not ours.
+  // No compression of the random bytes, because the time of the client is not of interest.
   await workspace.git('source', 'config', 'core.compression', '0');
   await makeFile(join(folder, 'source/file.bin'));
   await workspace.git('source', 'add', '.');
@@ -121,7 +121,7 @@ async function many(): Promise<void> {
     ['the commit of each line of it', `blame(path: "${path}") { line count }`],
     ['the last commit of each entry', 'tree(path: "src") { entries { name lastCommit { sha } } }'],
   ] as const) {
-    // The code of the answer is not what is measured.
+    // The status of the response does not matter.
     await read(fields, 'warm')().catch(() => {});
     await measured(what, read(fields));
     await measured('  again', read(fields));

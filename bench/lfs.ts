@@ -1,9 +1,9 @@
 /**
- * `npm run bench:lfs`: large files put and got over HTTP, against nginx that takes and serves the same files, in
- * alternating rounds; then what a second version of a file takes in the store. curl is the client of both. nginx is
- * not asked to sync what it takes, and checks nothing; Loam syncs, and hashes every byte in both directions.
+ * `npm run bench:lfs`: uploads and downloads of large files over HTTP, against nginx with the same files, in alternating rounds;
+ * then the storage that a second version of a file takes. Both sides use curl. nginx does not sync uploads and checks nothing;
+ * Loam syncs, and hashes every byte in both directions.
  *
- * `npm run bench:lfs -- 5120` puts and gets one object of 5,120 MiB, and shows the memory of the server.
+ * `npm run bench:lfs -- 5120` uploads and downloads one object of 5,120 MiB, and shows the memory of the server.
  */
 import { execFile, spawn } from 'node:child_process';
 import { createHash, hash, randomFillSync } from 'node:crypto';
@@ -36,7 +36,7 @@ async function repository(name: string): Promise<string> {
   return `${server.base}/admin/${name}.git/info/lfs/objects`;
 }
 
-/** Megabytes a second. */
+/** Megabytes per second. */
 async function transfer(...args: string[]): Promise<number> {
   const asked = ['-sS', '--fail', '-o', '/dev/null', '-u', `admin:${TOKEN}`, '-w', '%{time_total}'];
   const { stdout } = await run('curl', [...asked, ...args]);
@@ -49,7 +49,7 @@ async function oidOf(path: string): Promise<string> {
   return whole.digest('hex');
 }
 
-/** Noise that no other file has. */
+/** Random bytes, different in each file. */
 async function makeFile(): Promise<string> {
   const noise = function* () {
     for (let left = BYTES; left > 0; left -= MIB) yield randomFillSync(Buffer.alloc(MIB));
@@ -58,7 +58,7 @@ async function makeFile(): Promise<string> {
   return oidOf(file);
 }
 
-/** How long a request of another takes, in ms, until `work` is over. */
+/** The duration in ms of other requests while `work` runs. */
 async function delaysDuring<T>(work: Promise<T>): Promise<{ result: T; delays: number[] }> {
   const delays: number[] = [];
   let isOver = false;
@@ -153,7 +153,7 @@ async function measureTransfers(): Promise<void> {
       );
 }
 
-/** Bytes of all packs. */
+/** The size of all packs in bytes. */
 async function stored(): Promise<number> {
   const names = await readdir(join(folder, 'data/storage/lfs'), {
     recursive: true,
@@ -188,7 +188,7 @@ function rows(): Buffer[] {
   });
 }
 
-/** Of the packages here, up to 100 MB. */
+/** Files of the installed packages, up to 100 MB. */
 async function archive(names: readonly string[]): Promise<Buffer> {
   const path = join(folder, 'tar');
   await run('tar', ['-cf', path, '--sort=name', '--mtime=@0', '-C', folder, ...names]);

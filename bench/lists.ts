@@ -1,7 +1,7 @@
 /**
- * `npm run bench:lists [rows] [part of a title]`: pages of lists of a million jobs and a million repositories in one namespace, in each order,
- * with each filter, at the beginning, in the middle and at the end: by number over REST with the exact total, and after a
- * cursor in GraphQL with `totalCount`. Milliseconds of a request, the median of three.
+ * `npm run bench:lists [rows] [part of a title]`: pages of lists of a million jobs and a million repositories in one namespace, in
+ * each order, with each filter, at the beginning, in the middle and at the end: by number over REST with the exact total, and
+ * after a cursor in GraphQL with `totalCount`. Prints milliseconds per request, the median of three.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -14,7 +14,7 @@ const ROWS = Number(process.argv[2] ?? 1_000_000);
 const PART = process.argv[3] ?? '';
 const REQUESTS = 3;
 const GOAL_MS = 50;
-/** Of the middle page by number, for which half of an index is scanned. */
+/** For the middle page by number, which scans half of an index. */
 const MIDDLE_GOAL_MS = 150;
 const TOKEN = 'loam_pat_benchmark_of_lists';
 
@@ -48,7 +48,7 @@ const LISTS: List[] = [
     table: 'jobs',
     path: '/auth/v1/admin/jobs',
     filter: 'status',
-    // Of a hundred jobs 98, 1, and of ten thousand one.
+    // The shares are 98 of 100 jobs, 1 of 100, and 1 of 10,000.
     values: [null, 'succeeded', 'failed', 'running'],
     sorts: {
       created_at: 'created_at',
@@ -131,7 +131,7 @@ async function sliced(list: List, asked: Asked): Promise<number[]> {
   return times;
 }
 
-/** A cursor as the server makes them, of the row after that part of the list. */
+/** A cursor in the server's format, for the row at that fraction of the list. */
 async function cursorAt(
   part: number,
   { table, filter }: List,
@@ -165,7 +165,7 @@ async function ask(url: string, init: RequestInit = {}): Promise<unknown> {
   return body;
 }
 
-/** Without triggers, and with the indexes made behind the rows: that takes a tenth of the time. */
+/** Without triggers, and with indexes created after the rows, which takes a tenth of the time. */
 async function fill(): Promise<void> {
   const client = await pool.connect();
   await client.query('set session_replication_role = replica');

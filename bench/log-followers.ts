@@ -1,11 +1,11 @@
 /**
- * `npm run bench:log-followers [followers] [lines a second] [seconds]`: a job prints lines at an even pace, each with
- * the time at which it was printed, while many clients follow its log, each on a connection of its own. How long it
- * takes from the printing of a line until each of them has it, against the same bytes, ten times a second, written to
- * as many open responses by hand; what it takes of the server, and how long other requests take meanwhile.
+ * `npm run bench:log-followers [followers] [lines/s] [seconds]`: a job prints lines at an even rate, each with the time when it
+ * was printed, while many clients follow its log, each on its own connection. Measures the time from printing a line until each
+ * client has it, against a server that only writes the same bytes to as many open responses ten times per second; also the CPU
+ * and memory of the server, and the duration of other requests meanwhile.
  *
- * The clients are in this process, so their own time is in both figures. Of what comes at once, the line that was
- * printed first is counted.
+ * The clients run in this process, so both figures include their time. Of lines that arrive together, the first printed one
+ * counts.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -18,14 +18,14 @@ import { openBench, TOKEN } from './repository.ts';
 const FOLLOWERS = Number(process.argv[2] ?? 1_000);
 const RATE = Number(process.argv[3] ?? 100);
 const SECONDS = Number(process.argv[4] ?? 20);
-/** Connections that are being opened at once. */
+/** Connections that are opened concurrently. */
 const OPENING = 50;
 const WARMING_MS = 5_000;
 const MB = 1_000_000;
-/** What lines begin with, in a job as in the floor. */
+/** The beginning of each line, in the job and in the peer. */
 const STAMP = /"message":"at (\d+) /;
 
-/** Looks more often than lines are due, so that the pace is even. */
+/** Checks more often than lines are due, so that the rate is even. */
 const PRINT = `exec node -e '
   const begun = Date.now();
   let i = 0;
@@ -34,7 +34,7 @@ const PRINT = `exec node -e '
       process.stdout.write("at " + Date.now() + " step " + i + " of the training: loss 0.4173, tokens/s 41873\\n");
   }, 5)'`;
 
-/** `others`: how long a request takes that is sent meanwhile. */
+/** `others`: the duration of a request that is sent meanwhile. */
 type Figures = { ms: number[]; others: number[]; lines: number; cpu: number; bytes: number };
 
 await using bench = await openBench();
@@ -119,7 +119,7 @@ async function measure(pid: number, idle: string, path: string): Promise<Figures
   }
   const seconds = (performance.now() - begun) / 1_000;
   figures.cpu = ((await cpuSecondsOf(pid)) - cpu) / seconds;
-  // Lines come, and are counted, until the clients are gone.
+  // Lines arrive and count until the clients disconnect.
   const lines = figures.lines / (FOLLOWERS * seconds);
   const ms = [...figures.ms];
   figures.bytes = await residentOf(pid);

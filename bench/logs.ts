@@ -1,9 +1,8 @@
 /**
- * `npm run bench:logs [lines]`: a job prints a million lines of some 100 bytes. How fast they are in the
- * database, what they take there, and how fast they are read back, against the same lines as rows of a table in
- * the same database (a key and an index, batches of 2,000) and as a file that is synced. Then, from the request that creates
- * a job until a client that follows it from the start has all of them, as a process and as a container, against
- * `docker run -d` and `docker logs -f` of the same, in turns.
+ * `npm run bench:logs [lines]`: a job prints a million lines of about 100 bytes. Measures how fast they are stored, the storage
+ * that they take, and how fast they are read, against the same lines as rows of a table in the same database (a key and an
+ * index, batches of 2,000) and as a synced file. Then the time from the request that creates a job until a client that follows
+ * it from the start has all lines, as a process and as a container, against `docker run -d` and `docker logs -f`, alternating.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -12,15 +11,15 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { DOCKER } from '../test/support/docker.ts';
-import { createJob, IMAGE, type Place } from './jobs.ts';
+import { createJob, IMAGE, type JobSource } from './jobs.ts';
 import { cpuSecondsOf } from './process.ts';
 import { median, openBench, TOKEN } from './repository.ts';
 
 const LINES = Number(process.argv[2] ?? 1_000_000);
 const MB = 1_000_000;
-/** Each in turns with the others: a machine wanders within minutes. */
+/** Rounds of all sides alternate, because the speed of a machine varies within minutes. */
 const TURNS = 3;
-/** What a training run prints: a counter, a few numbers that change, words that do not. */
+/** Lines as of a training run: a counter, a few changing numbers, and constant words. */
 const PRINT = `awk 'BEGIN { srand(7); for (i = 0; i < ${LINES}; i++) printf "[worker %d] epoch 3 step %d/${LINES} loss=%.6f grad_norm=%.4f lr=3.0e-04 tokens/s=%d\\n", i % 8, i, rand() * 3, rand(), 40000 + rand() * 9000 }'`;
 
 const engine = { ...process.env, DOCKER_HOST: DOCKER.host };
@@ -158,9 +157,9 @@ async function followByDocker(): Promise<number> {
 }
 
 /** @returns seconds */
-async function follow(name: string, place: Place): Promise<number> {
+async function follow(name: string, source: JobSource): Promise<number> {
   const seconds = await timed(async () => {
-    await createJob(server.base, { ...place, name, command: PRINT });
+    await createJob(server.base, { ...source, name, command: PRINT });
     const response = await fetch(`${server.base}/admin/job/${name}/logs?stream=true`, {
       headers: { authorization: `Bearer ${TOKEN}`, 'last-event-id': '0' },
     });
@@ -168,12 +167,12 @@ async function follow(name: string, place: Place): Promise<number> {
     const lines = await countLines(response.body, 'event: log');
     if (lines !== LINES) throw new Error(`${name} had ${lines} lines`);
   });
-  // The next one does not wait for its removal.
+  // The next run does not wait for the removal of this container.
   await graphql(`mutation { deleteJob(input: {namespace: "admin", name: "${name}"}) { id } }`);
   return seconds;
 }
 
-/** Those that begin with `start`. */
+/** The names that begin with `start`. */
 async function countLines(chunks: AsyncIterable<Uint8Array>, start = ''): Promise<number> {
   let [count, begun] = [0, ''];
   for await (const chunk of chunks) {

@@ -1,8 +1,8 @@
 /**
- * `npm run bench:memory`: what a server that nobody asks has, and how far its resident memory moves while 200 MB are pushed, cloned and
- * downloaded, and while a directory of a 236 MB repository is read. Fails past 100 MB.
+ * `npm run bench:memory`: the resident memory of an idle server, and its growth while 200 MB are pushed, cloned and downloaded, and
+ * while a directory of a 236 MB repository is read. Fails above 100 MB.
  *
- * Only the server's own process counts, as /proc shows it every 20 ms; git runs in others.
+ * Measures only the process of the server, from /proc every 20 ms; git runs in processes of its own.
  */
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
@@ -13,7 +13,7 @@ import { LARGE, makeRepository, openBench } from './repository.ts';
 const LIMIT_MB = 100;
 const MB = 1_000_000;
 const PAYLOAD = 200 * MB;
-/** What the start took is given back by then. */
+/** By then, the memory used for the start is freed. */
 const IDLE_MS = 12_000;
 
 await using bench = await openBench();
@@ -26,7 +26,7 @@ console.log(
   `idle, ${IDLE_MS / 1_000} s after the start: ${((await residentOf(pid)) / MB).toFixed(0)} MB`,
 );
 
-// Once small, so that what is loaded on first use is not counted.
+// Small runs first, so that code that is loaded on first use does not count.
 await bench.create('warm');
 await workspace.git('.', 'init', '-q', '-b', 'main', 'warm');
 await workspace.commit('warm', { 'a.txt': 'a'.repeat(2_000_000) });

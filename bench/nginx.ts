@@ -1,4 +1,4 @@
-/** Programs of git as they are served by hand: nginx in front, fcgiwrap for the programs. No authentication, no rules. */
+/** Serves programs of git with nginx and fcgiwrap, without authentication or branch rules. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmod, mkdir, stat, writeFile } from 'node:fs/promises';
@@ -8,11 +8,11 @@ import { freePort } from '../test/support/ports.ts';
 
 export type Nginx = AsyncDisposable & {
   base: string;
-  /** Of the process that all others come from. */
+  /** The process id of the parent of all processes. */
   pid: number;
 };
 
-/** Serves the bare repositories in `root`, which take pushes. Needs the packages nginx-light and fcgiwrap. */
+/** Serves the bare repositories in `root`, which accept pushes. Needs the packages nginx-light and fcgiwrap. */
 export function openHttpBackend(root: string): Promise<Nginx> {
   return openNginx(root, '/usr/lib/git-core/git-http-backend', {
     GIT_PROJECT_ROOT: root,
@@ -84,7 +84,7 @@ wait
 `,
   );
   await chmod(script, 0o755);
-  // A group of its own: fcgiwrap leaves its workers behind when it is ended alone.
+  // In its own process group, because fcgiwrap does not stop its workers when it ends.
   const child: ChildProcess = spawn(script, { stdio: 'inherit', detached: true });
   const isThere = (path: string) =>
     stat(path).then(

@@ -1,16 +1,16 @@
-/** The stock git over SSH against a server of a benchmark, which listens on `port` for it. */
+/** Stock git over SSH against the server of a benchmark, which listens on `port`. */
 import { execFileSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Bench } from './repository.ts';
 
 export type OverSsh = {
-  /** For `git -c`. */
+  /** The settings for `git -c`. */
   config: string;
   remote(name: string): string;
 };
 
-/** Makes a key that the operator has. */
+/** Creates a key and registers it for the operator. */
 export async function openSsh({ folder, graphql }: Bench, port: number): Promise<OverSsh> {
   const key = join(folder, 'key');
   execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', key]);

@@ -1,4 +1,4 @@
-/** What a process of a benchmark takes of the machine. */
+/** Measures the CPU time and the memory of processes. */
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -9,14 +9,14 @@ export async function residentOf(pid: number): Promise<number> {
   return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1]) * 1024;
 }
 
-/** Since its start, with what the kernel did for it. */
+/** The CPU time since the start of the process, including kernel time. */
 export async function cpuSecondsOf(pid: number): Promise<number> {
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8');
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
   return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
-/** As `cpuSecondsOf`, of the process, of those that it started and of those that have ended among them. */
+/** As `cpuSecondsOf`, for the process and its children, including those that have ended. */
 export async function cpuSecondsOfAll(pid: number): Promise<number> {
   let seconds = 0;
   for (const name of await readdir('/proc')) {
@@ -34,14 +34,14 @@ export async function cpuSecondsOfAll(pid: number): Promise<number> {
 
 export type Watched = {
   seconds: number;
-  /** Of the process alone, without those that it starts. */
+  /** The CPU time of the process without its children. */
   cpuSeconds: number;
-  /** Resident before the work, and at most during it, in bytes. */
+  /** Resident memory before the work, and its maximum during the work, in bytes. */
   before: number;
   peak: number;
 };
 
-/** What `work` takes of a process, whose memory is read every 20 ms. */
+/** The CPU time and the memory that `work` takes in a process. Memory is read every 20 ms. */
 export async function watch(pid: number, work: () => Promise<unknown>): Promise<Watched> {
   const before = await residentOf(pid);
   const cpu = await cpuSecondsOf(pid);
@@ -62,10 +62,10 @@ export async function watch(pid: number, work: () => Promise<unknown>): Promise<
   return { seconds, cpuSeconds: (await cpuSecondsOf(pid)) - cpu, before, peak };
 }
 
-/** CPU that is accounted to processes and all that they start, to the microsecond. */
+/** The CPU time of processes and all their descendants, with microsecond precision. */
 export type Account = AsyncDisposable & { seconds(): Promise<number> };
 
-/** Of a process with all that it has started. Needs root, and control groups of either version. */
+/** Accounts a process with all its descendants. Needs root, and control groups v1 or v2. */
 export async function openAccount(name: string, root: number): Promise<Account> {
   const isFirst = (await readdir('/sys/fs/cgroup')).includes('cpuacct');
   const folder = join('/sys/fs/cgroup', isFirst ? 'cpuacct' : '', `loam-${name}-${process.pid}`);
@@ -78,13 +78,13 @@ export async function openAccount(name: string, root: number): Promise<Account> 
       return Number(/^usage_usec (\d+)$/m.exec(text)?.[1]) / 1e6;
     },
     async [Symbol.asyncDispose]() {
-      // Not while something is in it, such as the server, which is ended last.
+      // Fails while a process is in the group, such as the server, which ends last.
       await rmdir(folder).catch(() => {});
     },
   };
 }
 
-/** A process, those that it has started, and theirs. */
+/** A process and all its descendants. */
 async function treeOf(root: number): Promise<number[]> {
   const parents = new Map<number, number>();
   for (const name of await readdir('/proc')) {

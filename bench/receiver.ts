@@ -1,13 +1,12 @@
 /**
- * Endpoints of webhooks for `bench/webhooks.ts`, in a process of its own: `node bench/receiver.ts CERT KEY`. It
- * answers 204 over TLS and tells its parent when each message arrived; a path that begins with /hang never gets an
- * answer.
+ * Webhook endpoints for `bench/webhooks.ts`, as a separate process: `node bench/receiver.ts CERT KEY`. It responds with 204 over
+ * TLS and reports to its parent when each message arrived. Requests to paths that begin with /hang never get a response.
  */
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 
-/** `at`: as `Date.now()`; `event`: that of the body's `timestamp`. */
+/** `at`: the arrival, as from `Date.now()`; `event`: the `timestamp` of the body. */
 export type Arrival = { id: string; path: string; at: number; event: number };
 
 const [cert = '', key = ''] = process.argv.slice(2);
@@ -33,7 +32,7 @@ const server = createServer(
 );
 server.on('tlsClientError', () => {});
 server.listen(0, '127.0.0.1', () => process.send?.((server.address() as AddressInfo).port));
-// In batches, so that telling takes little of what is measured.
+// In batches, so that the reports have little influence on the measurement.
 setInterval(() => {
   if (arrivals.length > 0) process.send?.(arrivals);
   arrivals = [];

@@ -1,9 +1,9 @@
-/** What benchmarks printed, as a page by itself: each line, and a bar for each ratio in it. */
+/** Renders the output of benchmarks as a self-contained page: each line, with a bar for each ratio in it. */
 
 export type Ran = { name: string; output: string; code: number | null; seconds: number };
 type Run = { machine: string; at: Date };
 
-/** Bars begin at 1× and go to either side, as far as this, each side by the logarithm. */
+/** Bars start at 1× and extend to both sides on a logarithmic scale, up to this ratio. */
 const FARTHEST = 16;
 const WIDTH = 320;
 const HEIGHT = 14;

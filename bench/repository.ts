@@ -1,4 +1,4 @@
-/** A repository of a chosen size, made by `git fast-import`, and a place for it on a server. */
+/** Creates a repository of a given size with `git fast-import`, and starts a server for it. */
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
@@ -12,12 +12,12 @@ export const TOKEN = 'loam_pat_benchmark_of_git_reads';
 
 export type Shape = { commits: number; folders: number; files: number; fileBytes: number };
 
-/** 150,000 objects in 236 MB: the size on which the ways of reading were compared. */
+/** 150,000 objects in 236 MB: the repository for comparing ways of reading. */
 export const LARGE: Shape = { commits: 30_000, folders: 40, files: 27, fileBytes: 9_800 };
 
 /**
- * A bare repository at `dir` of commits in one line on `main`, each changing one file of incompressible text
- * in `src/<folder>/<file>`; so each adds a blob, three trees and a commit.
+ * Creates a bare repository at `dir` with a linear history on `main`. Each commit changes one file of incompressible text in
+ * `src/<folder>/<file>`, so it adds a blob, three trees and a commit.
  */
 export async function makeRepository(dir: string, shape: Shape): Promise<void> {
   await run(['init', '-q', '--bare', '-b', 'main', dir], '/');
@@ -39,7 +39,7 @@ export async function makeRepository(dir: string, shape: Shape): Promise<void> {
   if (code !== 0) throw new Error(`git fast-import ended with ${code}`);
 }
 
-/** Text that does not compress to less than three quarters, the same for the same seed. */
+/** Text that compresses to three quarters at best. The same seed gives the same text. */
 export function noise(seed: number, bytes: number): string {
   let text = '';
   for (let i = 0; text.length < bytes; i++)
@@ -48,16 +48,16 @@ export function noise(seed: number, bytes: number): string {
 }
 
 export type Bench = AsyncDisposable & {
-  /** A folder that goes with the benchmark. */
+  /** A folder that is removed with the benchmark. */
   folder: string;
   workspace: Workspace;
   server: ServerProcess;
-  /** Makes `admin/<name>` without a commit and gives its id. */
+  /** Creates `admin/<name>` without a commit. @returns its id */
   create(name: string): Promise<string>;
   /** The data of a GraphQL operation. */
-  // biome-ignore lint/suspicious/noExplicitAny: the caller gives the type of what it asked for.
+  // biome-ignore lint/suspicious/noExplicitAny: the caller knows the type of its query.
   graphql(query: string): Promise<any>;
-  /** With the token in it. */
+  /** The URL, with the token in it. */
   remote(name: string): string;
 };
 
@@ -104,7 +104,7 @@ export async function openBench(env: Record<string, string> = {}): Promise<Bench
   };
 }
 
-/** Milliseconds that `work` takes. */
+/** @returns the milliseconds that `work` takes */
 export async function time(work: () => Promise<unknown>): Promise<number> {
   const start = performance.now();
   await work();

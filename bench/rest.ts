@@ -1,18 +1,18 @@
 /**
  * `npm run bench:rest [--quick] [rows]`: a repository, a list of 20 and a job, over REST and GraphQL, against peers on the same
- * database in one run: Express and Prisma by hand with the same authentication (`express-prisma.ts`), Express and `pg` with the
- * same (`express-pg.ts`), and `node:http` and `pg` alone without any (`bare-http.ts`). Rounds alternate, so that whatever else the
- * machine does meets all; they begin when the CPU of a request has stopped falling. `rows`: parts of the names of those to be
- * measured.
+ * database in one run: hand-written Express with Prisma and the same authentication (`express-prisma.ts`), Express with `pg` and
+ * the same authentication (`express-pg.ts`), and `node:http` with `pg` and no authentication (`bare-http.ts`). Rounds alternate, so
+ * that other load of the machine affects all servers; they start when the CPU time per request has stopped falling. `rows`
+ * selects rows by parts of their names.
  *
- * The CPU is that of the server's process, and in brackets with PostgreSQL's, whose processes serve all in turns.
+ * The CPU time is that of the server's process and, in brackets, with that of PostgreSQL, which all servers share.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { answerOf, compare, type Rival } from './rivals.ts';
 import { start } from './script.ts';
 import { openSeeded, queriesOf } from './seeded.ts';
 
-/** For CI: fewer and shorter rounds, which say the ratio to a third. */
+/** For CI: fewer and shorter rounds, which give the ratio to within a third. */
 const [, , ...given] = process.argv;
 const IS_QUICK = given.includes('--quick');
 /** Parts of the names of rows. */
@@ -26,7 +26,7 @@ const effort = {
   maxWarming: IS_QUICK ? 3 : 8,
   postmaster,
 };
-/** Express and others do less then. */
+/** As in production: Express and other libraries then do less work. */
 const PRODUCTION = { NODE_ENV: 'production' };
 const peer = await start(cleanup, 'bench/express-prisma.ts', [sockets], PRODUCTION);
 const withPg = await start(cleanup, 'bench/express-pg.ts', [sockets], PRODUCTION);
@@ -38,7 +38,7 @@ const [one, list, job] = [
   '/auth/v1/repository/admin',
   '/auth/v1/admin/job/one',
 ];
-/** `alike`: all answer the same to the letter, and the floor too. */
+/** `alike`: all servers return identical bodies, including the lower bound. */
 const ROWS: { title: string; path: string; body?: string; alike?: boolean }[] = [
   { title: 'REST, a repository', path: one, alike: true },
   { title: 'REST, a list of 20', path: list, alike: true },

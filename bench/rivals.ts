@@ -1,11 +1,11 @@
-/** Servers that answer the same question over HTTP, asked in turns: how many a second, and the CPU of a request. */
+/** Compares servers on the same HTTP request in alternating rounds: requests per second, and CPU time per request. */
 import autocannon from 'autocannon';
 import { cpuSecondsOf, cpuSecondsOfAll } from './process.ts';
 
 const CONNECTIONS = 8;
 /**
- * Rounds of warming up: until two, one after the other, take no less than this part of the one before, for each of them. After one
- * the first row of a run was measured while the server's code was still being compiled, at 1.4 times its later CPU.
+ * Warm-up rounds run until two in a row take at least this fraction of the round before, for each server. After a single warm-up
+ * round, the first row was measured while the server's code was still being JIT-compiled, at 1.4 times its later CPU time.
  */
 const PLATEAU = 0.95;
 
@@ -17,19 +17,19 @@ export type Rival = {
   body?: string;
   headers: Record<string, string>;
 };
-/** CPU in milliseconds a request, of the process and with PostgreSQL's. */
+/** CPU milliseconds per request, of the process alone and with PostgreSQL. */
 type Sample = { perSecond: number; cpuMs: number; allMs: number };
 
 export type Effort = {
   rounds: number;
-  /** Of a round of one of them. */
+  /** The duration of a round of one server. */
   seconds: number;
   maxWarming: number;
-  /** The first process of PostgreSQL, whose others serve all of them in turns. */
+  /** The main process of PostgreSQL, whose backends serve all servers in turn. */
   postmaster: number;
 };
 
-/** Measures them in alternating rounds, and prints the first against each of the others. */
+/** Measures the servers in alternating rounds, and prints the first against each of the others. */
 export async function compare(
   title: string,
   rivals: readonly Rival[],
@@ -47,7 +47,7 @@ export async function compare(
   );
 }
 
-/** @throws Error for an answer that is none, or that has errors of GraphQL. */
+/** @throws Error for a failed response, or one with GraphQL errors */
 export async function answerOf({ url, headers, method, body }: Rival): Promise<unknown> {
   const response = await fetch(url, { headers, method, body });
   const answer = (await response.json()) as { errors?: unknown };
@@ -98,7 +98,7 @@ async function load(
   };
 }
 
-/** By CPU, which wanders less than the throughput. */
+/** By CPU time, which varies less than throughput. */
 function median(samples: Sample[]): Sample {
   const sorted = samples.toSorted((a, b) => a.cpuMs - b.cpuMs);
   return sorted[Math.floor(sorted.length / 2)] as Sample;

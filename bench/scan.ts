@@ -1,6 +1,6 @@
 /**
- * `npm run bench:scan`: what secret scanning adds to a push of 10,000 commits, against the same push with it switched off,
- * in alternating rounds; and how fast texts are read, against reading them for their lines alone.
+ * `npm run bench:scan`: the time that secret scanning adds to a push of 10,000 commits, in alternating rounds with a push without
+ * it; and the throughput of scanning, against only splitting the same texts into lines.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,7 +26,7 @@ const ROUNDS = 5;
       const ms = await time(() =>
         workspace.git('source.git', 'push', '-q', bench.remote(name), 'main'),
       );
-      // The first of each fills the caches.
+      // The first push of each fills the caches.
       if (round > 0) samples[how].push(ms);
     }
   const [off, on] = [median(samples.off), median(samples.on)];
@@ -35,7 +35,7 @@ const ROUNDS = 5;
   );
 }
 
-/** What people push: sources, declarations, documents, lists of packages. */
+/** Typical content of pushes: sources, declarations, documents, lists of packages. */
 const texts = readdirSync('node_modules', { recursive: true, withFileTypes: true })
   .filter((entry) => entry.isFile() && /\.([cm]?[jt]s|json|md|map)$/.test(entry.name))
   .slice(0, 4_000)

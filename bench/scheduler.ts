@@ -1,13 +1,13 @@
 /**
- * `npm run bench:scheduler [claims] [finished]`: jobs claimed and ended a second, ten at once, against graphile-worker
- * (without its local queue) on the same PostgreSQL in the same run, its task doing nothing; with 1,000 and 100,000 jobs
- * queued in 100 namespaces, beside finished ones, while another transaction stays open, and how long one claim takes
- * with 10,000 namespaces waiting. And in each of these states, of a whole server with a runner that does nothing, the
- * time from the commit of a small job to the runner being asked for it, while as many jobs as are queued wait for GPUs that
- * the server does not have.
+ * `npm run bench:scheduler [claims] [finished]`: jobs claimed and ended per second, ten at once, against graphile-worker with an
+ * empty task (without its local queue) on the same PostgreSQL in the same run. The states: 1,000 and 100,000 jobs queued in 100
+ * namespaces, beside finished jobs, and beside an open transaction; also the duration of a claim with 10,000 waiting namespaces.
  *
- * Ours is what the worker does: turns, admission by CPU and memory, an attempt for each job. A job is locked and ended by
- * one statement, where graphile-worker deletes it by one; what else the end of a job takes is not the queue's.
+ * In each state, a whole server with a runner that does nothing shows the time from the commit of a small job until the runner
+ * gets it, while as many jobs as are queued wait for GPUs that the server does not have.
+ *
+ * Our side does what the worker does: fair turns, admission by CPU and memory, and an attempt for each job. One statement locks
+ * and ends a job, as one statement of graphile-worker deletes it. Other work at the end of a job is not part of the queue.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -21,7 +21,11 @@ import { createLog } from '../src/base/log.ts';
 import { MAX_BATCHED_MOVES } from '../src/jobs/state.ts';
 import { admit, findClaimablePools, type HeldCapacity } from '../src/jobs/worker/admission.ts';
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
-import { inPoolTransaction, withConnection, openDatabase } from '../src/platform/database/client.ts';
+import {
+  inPoolTransaction,
+  openDatabase,
+  withConnection,
+} from '../src/platform/database/client.ts';
 import { beginPipeline, pipeline } from '../src/platform/database/statement.ts';
 import { batchTransactions } from '../src/platform/database/transaction-batcher.ts';
 import { fakeRunner } from '../test/support/fake-runner.ts';
@@ -35,7 +39,7 @@ const NAMESPACES = 100;
 const MANY_NAMESPACES = 10_000;
 const SINGLE_CLAIMS = 300;
 const COMMITS = 300;
-/** Of jobs that this machine cannot run. */
+/** A GPU that this machine does not have. */
 const ELSEWHERE = 'A100-80GB';
 const END = `
   with ended as (
@@ -43,10 +47,10 @@ const END = `
     where id = $1 returning id
   ) update job_attempts set ended_at = now(), outcome = 'exited', exit_code = 0
     where id = $2 and job_id in (select id from ended)`;
-/** Room for all of them, so that slots are what is waited for. */
+/** Large enough for all jobs, so that slots are the limit. */
 const MACHINES = [{ id: 'local', cpus: 1_000, memoryBytes: 2 ** 43, gpus: {} }];
 
-/** Small jobs that were committed one by one: their ids. */
+/** The number of small jobs that were committed one by one, for their ids. */
 let committed = 0;
 
 await using cleanup = new AsyncDisposableStack();
@@ -54,7 +58,7 @@ const dir = await mkdtemp(join(tmpdir(), 'loam-bench-'));
 cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
 const database = await openDatabase({ kind: 'embedded' }, join(dir, 'postgres'));
 cleanup.defer(() => database.close());
-// As many connections for each.
+// Both sides have the same number of connections.
 const pool = new pg.Pool({ ...database.target, max: SLOTS + 1, pipeline: true });
 cleanup.defer(() => pool.end());
 const end = batchTransactions(
@@ -83,7 +87,7 @@ await tellLatency(1_000);
   const other = await pool.connect();
   await other.query('begin isolation level repeatable read; select count(*) from queue_lines');
   await compare('1000 queued, another transaction open', 1_000);
-  // After what those have left behind: nothing of it can be removed yet.
+  // Beside the dead rows of the runs above, which cannot be vacuumed while the transaction is open.
   await tellLatency(1_000);
   await other.query('rollback');
   other.release();
@@ -103,7 +107,7 @@ async function tellLatency(waiting: number): Promise<void> {
   console.log(`  commit → the runner is asked, ${waiting} waiting  ${await commitToRunner()}`);
 }
 
-/** Ours and theirs in turns, each over as many jobs with as many queued behind them. */
+/** Alternating rounds of both sides, each with the same numbers of claimed and queued jobs. */
 async function compare(what: string, queued: number, analyzed = true): Promise<void> {
   const [ours, theirs]: [number[], number[]] = [[], []];
   for (let round = 0; round < 2; round++) {
@@ -127,7 +131,7 @@ function mean(values: number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-/** Whenever slots are free they are filled, and whatever was claimed is ended at once. @returns jobs a second */
+/** Fills slots whenever they are free, and ends claimed jobs at once. @returns jobs per second */
 async function claimAndEnd(total: number): Promise<number> {
   const held = new Map<string, HeldCapacity>();
   let [claimed, ended] = [0, 0];
@@ -176,7 +180,7 @@ function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Prom
   );
 }
 
-/** Those that end in the same turn share a transaction, with a statement for each, as the moves of jobs do (`jobs/state.ts`). */
+/** Jobs that end in the same tick share a transaction, with a statement for each, as state changes do (`jobs/state.ts`). */
 async function endAll(ended: readonly Claimed[]): Promise<(Claimed | undefined)[]> {
   await withConnection(pool, async (client) => {
     const lock = 'select from jobs where id = any ($1) order by id for update skip locked';
@@ -190,7 +194,7 @@ async function endAll(ended: readonly Claimed[]): Promise<(Claimed | undefined)[
   return [...ended];
 }
 
-/** Milliseconds of claims of one job each, every one of them given back before the next. */
+/** Milliseconds of claims of one job each. Each job is released before the next claim. */
 async function single(): Promise<string> {
   const taken: number[] = [];
   for (let i = 0; i < SINGLE_CLAIMS; i++) {
@@ -202,10 +206,10 @@ async function single(): Promise<string> {
   return shown(taken);
 }
 
-/** @returns jobs a second of graphile-worker, ten at once, each taken and completed by a statement of its own */
+/** @returns jobs per second of graphile-worker, ten at once, each with one statement to claim and one to complete */
 async function graphile(total: number, queued: number): Promise<number> {
   const theirs = new pg.Pool({ ...database.target, max: SLOTS + 1 });
-  // It asks for these.
+  // Required by graphile-worker.
   theirs.on('error', () => {});
   theirs.on('connect', (client) => client.on('error', () => {}));
   let done = 0;
@@ -216,7 +220,7 @@ async function graphile(total: number, queued: number): Promise<number> {
     noHandleSignals: true,
     logger: new GraphileLogger(() => () => {}),
   };
-  // Makes its tables.
+  // Creates its tables.
   const first = await runGraphile({ ...options, concurrency: 1, taskList: { nothing() {} } });
   await first.stop();
   await theirs.query('truncate graphile_worker._private_jobs');
@@ -248,9 +252,9 @@ async function graphile(total: number, queued: number): Promise<number> {
 }
 
 /**
- * In turns to all namespaces, as strangers do. Without the triggers, which count one job after the other: they are what
- * the creation of a job costs.
- * @param analyzed whether the planner knows of them
+ * Creates jobs in turn in all namespaces, as unrelated users do. Without the triggers, which count the jobs one by one: their
+ * cost belongs to the creation of jobs.
+ * @param analyzed whether the planner has statistics of the jobs
  */
 async function enqueue(count: number, analyzed = true, gpu = 'none'): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
@@ -288,7 +292,7 @@ async function addNamespaces(count: number): Promise<void> {
   );
 }
 
-/** Those of a year: nothing of them is counted in the queue. */
+/** Finished jobs of a year, which the queue does not count. */
 async function addFinished(count: number): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     await client.query('set local session_replication_role = replica');
@@ -308,7 +312,7 @@ async function addFinished(count: number): Promise<void> {
   await pool.query('vacuum analyze');
 }
 
-/** Without the triggers, which would change the row of a line once for each of its jobs. */
+/** Without the triggers, which would update the row of a queue line once for each of its jobs. */
 async function empty(): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     await client.query('set local session_replication_role = replica');
@@ -349,10 +353,10 @@ async function commitToRunner(): Promise<string> {
     const since = performance.now();
     while (!asked.has(id)) await delay(0.5);
     taken.push((asked.get(id) ?? since) - since);
-    // The end of the one before is no part of it.
+    // The end of the previous job must not be part of the figure.
     await delay(20);
   }
-  // The first connections, plans and compilations are not measured.
+  // The first connections, query plans and JIT compilation do not count.
   return shown(taken.slice(COMMITS / 10));
 }
 

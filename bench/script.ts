@@ -1,8 +1,8 @@
-/** A script in a process of its own, such as the server that is measured. */
+/** Runs a script in a separate process, such as the measured server. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 
-/** Waits for its first line; it is ended with `cleanup`. */
+/** Waits for its first line. `cleanup` ends the process. */
 export async function start(
   cleanup: AsyncDisposableStack,
   script: string,

@@ -1,4 +1,4 @@
-/** A server with 25 repositories and a job that is over, and what is asked of it in GraphQL. */
+/** A server with 25 repositories and a finished job, and the GraphQL queries for it. */
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,16 +10,16 @@ const TOKEN = 'loam_pat_benchmark_of_rest';
 export type Seeded = {
   base: string;
   pid: number;
-  /** With the token of an operator. */
+  /** The header with the token of an operator. */
   headers: Record<string, string>;
-  /** Of one of the repositories. */
+  /** The id of one of the repositories. */
   id: string;
   /** The folder of PostgreSQL's sockets. */
   sockets: string;
   postmaster: number;
 };
 
-/** The server ends with `cleanup`, and what it wrote is removed. */
+/** `cleanup` stops the server and removes its data. */
 export async function openSeeded(cleanup: AsyncDisposableStack): Promise<Seeded> {
   const dataDir = await mkdtemp(join(tmpdir(), 'loam-bench-'));
   cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
@@ -71,7 +71,7 @@ const FULL = `${ITEM} contentAddressed branchProtection secretScanning collabora
 const JOB = `id name namespace status command repo branch image gpu gpuCount cpu memoryGb diskGb region progress exitCode
   costPerHour timeoutMinutes retries retryCount outputPath createdAt startedAt completedAt`;
 
-/** Bodies of requests. */
+/** Request bodies. */
 export function queriesOf(id: string) {
   return {
     one: JSON.stringify({

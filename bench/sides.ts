@@ -1,4 +1,4 @@
-/** The same done to two servers in turns, with the CPU of all processes of each. */
+/** Runs the same work against two servers in turns, and measures the CPU time of all processes of each. */
 import type { Account } from './process.ts';
 import { median, time } from './repository.ts';
 
@@ -6,7 +6,7 @@ const WARM_UP = 20;
 
 export type Sample = { ms: number; cpu: number };
 
-/** Prints the medians of both, the CPU on the average, and their ratios. */
+/** Prints the median times, the average CPU times, and their ratios. */
 export function show(what: string, ours: readonly Sample[], theirs: readonly Sample[]): void {
   const of = (samples: readonly Sample[], key: keyof Sample) =>
     median(samples.map((one) => one[key]));
@@ -22,7 +22,7 @@ export function show(what: string, ours: readonly Sample[], theirs: readonly Sam
 
 export type Side = { account: Account; url: string; samples: Sample[] };
 
-/** `rounds` of both, one after the other, after a warm-up that is not counted. */
+/** Runs alternating rounds of both, after a warm-up that does not count. */
 export async function alternate(
   sides: readonly [Side, Side],
   { rounds, warmUp = WARM_UP }: { rounds: number; warmUp?: number },
@@ -32,7 +32,7 @@ export async function alternate(
     for (const { account, url, samples } of sides) {
       const before = await account.seconds();
       const ms = await time(() => work(url, round));
-      // What goes on behind the answer is paid for, too.
+      // Waits, so that work after the response counts too.
       await new Promise((resolve) => setTimeout(resolve, round < 0 ? 0 : 150));
       if (round >= 0) samples.push({ ms, cpu: (await account.seconds()) - before });
     }

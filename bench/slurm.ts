@@ -1,4 +1,4 @@
-/** Slurm with one node on this machine, in a folder of its own, listening on loopback. */
+/** Starts Slurm with one node on this machine, in its own folder, listening on loopback. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -11,11 +11,11 @@ const PROGRAMS = ['munged', 'slurmctld', 'slurmd', 'sbatch', 'sinfo', 'squeue'];
 const START_MS = 30_000;
 
 export type Slurm = AsyncDisposable & {
-  /** Runs an array of jobs, so many at once, and waits until each has run its command. */
+  /** Runs an array of jobs with a limit on concurrency, and waits until each has run its command. */
   run(command: string, jobs: number, atOnce: number): Promise<void>;
 };
 
-/** @returns why it cannot be started here, or Slurm */
+/** @returns Slurm, or the reason why it cannot be started here */
 export async function openSlurm(folder: string): Promise<Slurm | string> {
   const missing = [];
   for (const name of PROGRAMS) if (!(await succeeds('which', [name], {}))) missing.push(name);
@@ -57,7 +57,7 @@ export async function openSlurm(folder: string): Promise<Slurm | string> {
     }
     await delay(200);
   }
-  // What runs a job ends a moment after its command, and would outlive slurmd.
+  // The step daemon of a job ends a moment after its command, and would outlive slurmd.
   cleanup.defer(async () => {
     for (let round = 0; round < 50 && (await output('squeue', ['-h'], env)) !== ''; round++)
       await delay(100);
@@ -78,7 +78,7 @@ export async function openSlurm(folder: string): Promise<Slurm | string> {
   };
 }
 
-/** Its own pauses between two looks at the queue are as short as they may be. */
+/** The intervals of the scheduler are set to their minimum. */
 async function settings(at: (name: string) => string): Promise<string> {
   return `ClusterName=bench
 SlurmctldHost=localhost(127.0.0.1)

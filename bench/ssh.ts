@@ -1,6 +1,6 @@
 /**
- * `npm run bench:ssh`: cloning over SSH against HTTP and against `git clone` over `file://`, one after the other and eight at once,
- * and what CPU the server and its process for SSH take for it, without git's own.
+ * `npm run bench:ssh`: cloning over SSH, against HTTP and against `file://`, sequentially and eight at once; and the CPU time of
+ * the server and its SSH process, without that of git.
  */
 import { randomBytes } from 'node:crypto';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
@@ -31,7 +31,7 @@ const clone = (url: string, to: string) =>
     ...['clone', '-q', '--bare', url, to],
   );
 
-/** Of the server and the processes that it has started and that still run. */
+/** The CPU time of the server and of its running child processes. */
 async function cpuSeconds(): Promise<number> {
   const children = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8');
   let sum = await cpuSecondsOf(pid);
@@ -68,7 +68,7 @@ for (const [name, source, rounds] of [
       const before = await cpuSeconds();
       const ms = await time(() => clone(sources[how], 'clone'));
       await rm(join(folder, 'clone'), { recursive: true });
-      // The first of each fills the caches.
+      // The first clone of each fills the caches.
       if (round === 0) continue;
       samples[how].push(ms);
       cpu[how].push((await cpuSeconds()) - before);

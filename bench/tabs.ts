@@ -1,7 +1,6 @@
 /**
- * Tabs as a person has them: in one window of Debian's Chromium, where one is in sight and the others are behind it.
- * Playwright would say of every page that it is in sight, and each would then be drawn; so this speaks to the browser
- * without it.
+ * Tabs in one window of Debian's Chromium, of which only one is visible. Playwright makes every page visible, so that each
+ * would be drawn; therefore this module talks to the browser directly.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -12,9 +11,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Cookie } from 'playwright-core';
 
 export type Tab = {
-  /** What the page answers to an expression; a promise is waited for. */
+  /** Evaluates an expression in the page, and waits if its value is a promise. */
   evaluate(expression: string): Promise<unknown>;
-  /** Until an expression is true, also while the page is still being loaded. */
+  /** Waits until an expression is true, also while the page is loading. */
   until(expression: string): Promise<void>;
 };
 
@@ -76,7 +75,7 @@ export async function openWindow(cookies: readonly Cookie[], base: string): Prom
       return {
         evaluate,
         async until(expression) {
-          // What is asked of a document that another one takes the place of is refused.
+          // Evaluation fails while a new document replaces the old one.
           while (!(await evaluate(expression).catch(() => false))) await delay(25);
         },
       };

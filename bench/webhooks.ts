@@ -1,8 +1,8 @@
 /**
- * `npm run bench:webhooks [events]`: events of 100 namespaces with a webhook each, from their commit to a receiver
- * behind TLS on this machine. Deliveries a second while there is always more to send; milliseconds from commit to
- * first attempt at 200 events a second, of 80 endpoints beside 20 that are well, and in turns with that beside 20 that
- * are dead or hang. Against undici alone, which posts the same bodies to the same receiver, 10 at once.
+ * `npm run bench:webhooks [events]`: events of 100 namespaces with one webhook each, from their commit to a receiver behind TLS
+ * on this machine. Measures deliveries per second under a backlog; and, at 200 events/s, the milliseconds from commit to first
+ * attempt at 80 endpoints, in turns beside 20 healthy endpoints and beside 20 that refuse connections or hang. The peer is
+ * undici alone, which posts the same bodies to the same receiver, 10 at once.
  */
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -18,15 +18,15 @@ import { makeAuthority } from '../test/support/webhook-receiver.ts';
 import type { Arrival } from './receiver.ts';
 import { TOKEN } from './repository.ts';
 
-/** Enough that the compilation of what is hot is a small part of it. */
+/** Enough events that JIT compilation is a small part of the time. */
 const EVENTS = Number(process.argv[2] ?? 60_000);
 const WEBHOOKS = 100;
-/** Besides, in the place of as many of those. */
+/** Additional broken endpoints, which replace as many healthy ones in some runs. */
 const DEAD = 20;
 const PER_SECOND = 200;
 const SECONDS = 10;
 const ROUNDS = 3;
-/** A job as its events have it. */
+/** A job as in its events. */
 const JOB = {
   ...{
     id: 'job_01jqwertyuiopasdfghjklzxcv',
@@ -72,7 +72,7 @@ const database = { host: join(folder, 'data/postgres/run'), user: 'loam', databa
 const pool = new pg.Pool({ ...database, max: 4 });
 cleanup.defer(() => pool.end());
 
-/** Each in a namespace of its own, as webhooks of strangers are. */
+/** Each in its own namespace, as webhooks of unrelated users. */
 const namespaces: string[] = [];
 for (let i = 0; i < WEBHOOKS + DEAD; i++) {
   const query = `mutation { createOrganization(input: { name: "org-${i}", plan: UNLIMITED }) { namespace { id } } }`;
@@ -91,7 +91,7 @@ for (let i = 0; i < WEBHOOKS + DEAD; i++) {
   namespaces.push(rows[0].id);
 }
 
-// The first connections, plans and compilations are not measured.
+// Warm-up: the first connections, query plans and JIT compilation do not count.
 await burst(2_000);
 
 const bare = await posts(EVENTS / 2);
@@ -114,7 +114,7 @@ console.log(
 );
 
 const observed = namespaces.slice(0, WEBHOOKS - DEAD);
-// Once more than is looked at, because the burst leaves the database with work.
+// One extra run that does not count, because the burst leaves background work in the database.
 await moderate(observed);
 const beside = {
   well: namespaces.slice(0, WEBHOOKS),
@@ -129,12 +129,12 @@ console.log(`${PER_SECOND} events a second for ${SECONDS} s, ${ROUNDS} times in 
   beside ${DEAD} dead or hanging   ${shown(taken.dead)}
   ratio of p99             ${(percentile(taken.dead, 99) / percentile(taken.well, 99)).toFixed(2)}`);
 
-/** Every other one refuses connections, the rest take the request and never answer. */
+/** Every second one refuses connections; the others accept the request and never respond. */
 function deadEnd(i: number): string {
   return i % 2 ? 'https://127.0.0.1:9/' : `https://127.0.0.1:${port}/hang`;
 }
 
-/** Commits events as fast as it can, and waits until all have arrived. @returns seconds */
+/** Commits events as fast as possible, and waits until all have arrived. @returns seconds */
 async function burst(total: number): Promise<number> {
   arrivals = [];
   const start = performance.now();
@@ -147,7 +147,7 @@ async function burst(total: number): Promise<number> {
   return seconds;
 }
 
-/** @returns the milliseconds from commit to arrival, of the endpoints that are observed */
+/** @returns the milliseconds from commit to arrival at the observed endpoints */
 async function moderate(among: readonly string[]): Promise<number[]> {
   arrivals = [];
   const start = performance.now();
@@ -162,7 +162,7 @@ async function moderate(among: readonly string[]): Promise<number[]> {
   return arrivals.flatMap(({ path, at, event }) => (isObserved(path) ? [at - event] : []));
 }
 
-/** In one transaction, with what a job leaves in an event. */
+/** Inserts events in one transaction, with the data of a job. */
 async function publish(namespaceIds: readonly string[]): Promise<void> {
   await pool.query({
     name: 'publish',
@@ -176,7 +176,7 @@ async function publish(namespaceIds: readonly string[]): Promise<void> {
   });
 }
 
-/** Until everything that was sent is recorded. */
+/** Waits until all deliveries are recorded. */
 async function settled(): Promise<void> {
   for (;;) {
     const { rows } = await pool.query(
@@ -187,7 +187,7 @@ async function settled(): Promise<void> {
   }
 }
 
-/** undici alone, with the same bodies. @returns posts a second */
+/** undici alone, with the same bodies. @returns requests per second */
 async function posts(total: number): Promise<number> {
   const client = new Pool(`https://127.0.0.1:${port}`, {
     connections: 10,
@@ -213,7 +213,7 @@ async function posts(total: number): Promise<number> {
   return total / seconds;
 }
 
-/** Of the server, of the receiver, and of all processes of PostgreSQL. */
+/** The CPU time of the server, of the receiver, and of all PostgreSQL processes. */
 async function cpuSeconds(): Promise<number[]> {
   const [postmaster = ''] = (
     await readFile(join(folder, 'data/postgres/cluster/postmaster.pid'), 'utf8')
@@ -232,7 +232,7 @@ async function cpuSeconds(): Promise<number[]> {
   return [of(server.child.pid), of(receiver.pid), database];
 }
 
-/** Of the server, in MB. `VmHWM`: the most since it was last set back, which writing 5 to `clear_refs` does. */
+/** The memory of the server in MB. `VmHWM` is the maximum since the last reset, which writing 5 to `clear_refs` does. */
 async function residentMb(field: 'VmRSS' | 'VmHWM' = 'VmRSS'): Promise<number> {
   const status = await readFile(`/proc/${server.child.pid}/status`, 'utf8');
   return Math.round(Number(new RegExp(`${field}:\\s+(\\d+)`).exec(status)?.[1]) / 1_024);

@@ -155,10 +155,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   await prepareDataFolder(config.dataDir);
   const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   const limits = cleanup.use(await openRateLimits(config, log));
-  metrics.read({ refusals: () => limits.refusals });
+  metrics.read({ refusals: () => limits.refusalsByPlan });
   const headersFor = async (address: string) => ({
     ...CORS_HEADERS,
-    ...(await limits.of(address)),
+    ...(await limits.headersFor(address)),
   });
   const starting = createStarting(limits, log);
   const first = { log, headersFor, handler: starting, limits: overrides.connections };
@@ -250,7 +250,7 @@ async function startAnswering(
   port: Awaited<ReturnType<typeof takePort>>,
 ): Promise<AsyncDisposable> {
   const { config, cluster, bus } = services;
-  port.answer(createHttp(services, limits));
+  port.setHandler(createHttp(services, limits));
   await cluster.members.join(config.internalUrl ?? toReachableUrl(port.address));
   return {
     async [Symbol.asyncDispose]() {

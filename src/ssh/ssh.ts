@@ -41,7 +41,7 @@ export type Ssh = AsyncDisposable & {
 
 /** What takes sockets of other servers. */
 type Port = {
-  converse(
+  onUpgrade(
     isOurs: (req: IncomingMessage) => boolean,
     serve: (req: IncomingMessage, socket: Duplex) => void,
   ): void;
@@ -60,7 +60,7 @@ export async function serveSsh(
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
   await chmod(dirname(path), 0o700);
   const gateway = await openGateway(services, path);
-  port.converse(
+  port.onUpgrade(
     (req) => isTunnelRequest(services, req),
     (req, socket) => {
       const begun = acceptTunnel(req, socket);

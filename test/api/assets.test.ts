@@ -9,7 +9,7 @@ import { serveAssets } from '../../src/api/http/dashboard.ts';
 
 const LONG = 'console.log("a line of a script");\n'.repeat(100);
 
-test('files are sent as they are packed, and still when another build has taken their place', async () => {
+test('assets are sent in the encoding of the client, also after another build has replaced them on disk', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'loam-assets-'));
   await writeFile(join(folder, 'small-1.css'), 'a{}');
   await writeFile(join(folder, 'long-1.js'), LONG);

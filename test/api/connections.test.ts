@@ -1,4 +1,4 @@
-/** Every list that is a connection, walked page by page against the whole of it. */
+/** Every connection: its pages, read one by one, are compared with the whole list. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -18,7 +18,7 @@ beforeAll(async () => {
       { name },
     );
   for (const name of ['b', 'A', 'c', 'D', 'e']) await create(name);
-  // Rows of the same time, which only the id distinguishes.
+  // Rows with the same time, which differ only in their id.
   const { pool } = app.app.services;
   await pool.query(
     `update repositories set updated_at = '2026-01-01' where name in ('b', 'c', 'e')`,
@@ -59,7 +59,7 @@ beforeAll(async () => {
     retries: 2,
   });
   for (const name of ['j1', 'j2']) await submit(ada, { ...job, name, command: 'exit 0' });
-  // Nobody has one of these to run it on.
+  // No machine can run it, so it stays queued.
   for (const name of ['w1', 'w2', 'w3'])
     await submit(ada, { ...job, name, command: 'exit 0', gpu: 'T4' });
   for (const [name, status] of [
@@ -86,7 +86,7 @@ type Page = {
   nodes: Record<string, unknown>[];
 };
 
-/** The page of a list: where it is, what it takes besides, what is asked of each. */
+/** Reads a page. A list is an outer query with `HERE` for the list, its field, the selection of a node, and arguments. */
 async function page([place, field, selection, args = '']: List, more: string): Promise<Page> {
   const query = `{ at: ${place.replace(
     'HERE',
@@ -126,7 +126,7 @@ const LISTS: [name: string, List][] = [
   ['attempts', [JOB, 'attempts', 'id number']],
 ];
 
-test.each(LISTS)('%s: pages meet without a gap or a double', async (_, list) => {
+test.each(LISTS)('%s: pages have no gaps and no duplicates', async (_, list) => {
   const whole = await page(list, 'first: 100');
   expect(whole.nodes.length).toBeGreaterThan(2);
   expect(whole).toMatchObject({
@@ -151,7 +151,7 @@ test.each(LISTS)('%s: pages meet without a gap or a double', async (_, list) => 
   expect(seen).toEqual(whole.nodes);
 });
 
-test.each(LISTS)('%s: a page that is too large, or after nothing, is refused', async (_, list) => {
+test.each(LISTS)('%s: a page that is too large, and an invalid cursor, are refused', async (_, list) => {
   for (const [args, field] of [
     ['first: 0', 'first'],
     ['first: 101', 'first'],
@@ -187,7 +187,7 @@ test('a cursor with a time that the database cannot hold is refused', async () =
   }
 });
 
-test('orders are what they say, and what has no value comes last in both', async () => {
+test('each order sorts by its field, with null values last in both directions', async () => {
   const names = async (list: List) =>
     (await page(list, 'first: 100')).nodes.map(({ name }) => name);
   const repositories = (args: string): List => [NAMESPACE, 'repositories', 'name', args];
@@ -212,7 +212,7 @@ test('orders are what they say, and what has no value comes last in both', async
   ]);
 });
 
-test('a list goes on where it was, though the row of its cursor was deleted and others were added', async () => {
+test('a list continues after its cursor, even if the row of the cursor was deleted and rows were added', async () => {
   const key: List = ['viewer { HERE }', 'apiKeys', 'name'];
   const first = await page(key, 'first: 1');
   expect(first.nodes).toEqual([{ name: 'k3' }]);
@@ -244,7 +244,7 @@ test('a list goes on where it was, though the row of its cursor was deleted and 
   expect(older.nodes).toEqual([{ message: 'change 2' }, { message: 'change 1' }]);
 });
 
-test('a commit by its name, and a history where nothing was committed yet', async () => {
+test('a commit by its id, and the history of a repository without commits', async () => {
   await ada.gql(
     'mutation { createRepository(input: {namespace: "ada", name: "empty", autoInit: false}) { repository { id } } }',
   );
@@ -286,7 +286,7 @@ test("another user's credentials and organizations are not shown", async () => {
   });
 });
 
-test("a job's repository is hidden from who may not see it, and read with the job", async () => {
+test("a job's repository is hidden from viewers without access, and read together with the job", async () => {
   const bob = await app.user('frank');
   const { rows } = await app.app.services.pool.query(
     `select id from namespaces where name = 'frank'`,

@@ -1,4 +1,4 @@
-/** What holds for every request of REST, whatever the route (decisions section 2). */
+/** The rules that hold for every REST request, whatever the route. */
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -23,7 +23,7 @@ function postBody(body: BodyInit, headers: Record<string, string> = {}) {
   return alice.request('POST', REPOSITORIES, { body, headers });
 }
 
-test('a body is JSON, says so, and is no larger than 1 MiB', async () => {
+test('a body must be JSON of at most 1 MiB, with the content type of JSON', async () => {
   const json = { 'Content-Type': 'application/json' };
   const needsType = 'A request with a body needs the header Content-Type: application/json';
   const cases: [BodyInit, Record<string, string>, string][] = [
@@ -55,7 +55,7 @@ test('a body is JSON, says so, and is no larger than 1 MiB', async () => {
   expect((await postBody(padded, json)).status).toBe(201);
 });
 
-test('a body of no given length is refused as soon as it is too large', async () => {
+test('a body without Content-Length is refused as soon as it is too large', async () => {
   const { hostname, port } = new URL(app.base);
   const socket = connect(Number(port), hostname);
   socket.write(
@@ -76,7 +76,7 @@ test('a body of no given length is refused as soon as it is too large', async ()
   expect(sent).toBeGreaterThan(2 ** 20);
 });
 
-test('a body that ends early leaves nothing behind', async () => {
+test('a body that ends early has no effect', async () => {
   const { hostname, port } = new URL(app.base);
   const socket = connect(Number(port), hostname);
   socket.write(
@@ -87,7 +87,7 @@ test('a body that ends early leaves nothing behind', async () => {
   expect((await alice.get('/auth/v1/whoami')).status).toBe(200);
 });
 
-test('parameters are read from one place each', async () => {
+test('each parameter is read from one location only', async () => {
   const created = await alice.post(`${REPOSITORIES}?name=query&visibility=public`, {
     name: 'body',
   });
@@ -110,7 +110,7 @@ test('parameters are read from one place each', async () => {
   expect(refused(await alice.get(`${REPOSITORIES}?page=%zz`))[2]).toContain('percent-encoded');
 });
 
-test('half of a surrogate pair is refused wherever a text is given', async () => {
+test('half of a surrogate pair is refused in every text', async () => {
   const half = '\ud800';
   const message = (field: string) => `${field}: must not contain half of a surrogate pair`;
   const post = async (path: string, json: object) => {
@@ -132,7 +132,7 @@ test('half of a surrogate pair is refused wherever a text is given', async () =>
   expect(graphql.errors).toMatchObject([
     { message: message('variables.input.description'), extensions: { code: 'INVALID_REQUEST' } },
   ]);
-  // A query that the server knows takes another way.
+  // A compiled query takes another path through the server.
   const known = 'query ($name: String!) { repository(namespace: "alice", name: $name) { id } }';
   for (let n = 0; n < 3; n++)
     await alice.post('/graphql', { query: known, variables: { name: 'none' } });
@@ -142,14 +142,14 @@ test('half of a surrogate pair is refused wherever a text is given', async () =>
     `/graphql?query=${encodeURIComponent(known)}&variables=${encodeURIComponent(JSON.stringify(variables))}`;
   expect((await alice.get(address({ name: half }))).status).toBe(400);
 
-  // Both halves are a character, however they are written.
+  // Both halves together are one character, with or without escapes.
   const whole = await postBody('{"name": "whole", "description": "\\ud83d\\ude00"}', {
     'Content-Type': 'application/json',
   });
   expect(whole.body).toMatchObject({ description: '😀' });
 });
 
-test('what stands after tree/, file/ and commits/ is one parameter, slashes and all', async () => {
+test('everything after tree/, file/ and commits/ is one parameter, including slashes', async () => {
   const { body } = await alice.post(REPOSITORIES, { name: 'deep', gitignore_template: 'Node' });
   const base = `${REPOSITORIES}/${body.id}`;
   for (const root of ['tree', 'tree/', 'tree//', 'tree/%2F'])
@@ -168,7 +168,7 @@ test('what stands after tree/, file/ and commits/ is one parameter, slashes and 
     expect((await raw(path)).status, path).toBe(400);
 });
 
-test('an unknown path is 404, and another method of a known one 405 with those it takes', async () => {
+test('an unknown path gives 404, and an unsupported method 405 with the allowed methods', async () => {
   for (const path of ['/', '/nowhere', '/auth/v1', '/AUTH/v1/health', '/auth/v1/health/']) {
     const { status, body, headers } = await app.anonymous.get(path);
     const request_id = headers.get('x-request-id');
@@ -190,7 +190,7 @@ test('an unknown path is 404, and another method of a known one 405 with those i
   expect([options.status, options.headers.get('allow')]).toEqual([204, 'HEAD, GET, POST, OPTIONS']);
 });
 
-test('so do the paths of git and of downloads', async () => {
+test('paths of git and of downloads give 404 and 405 as well', async () => {
   const cases = [
     ['PUT', '/alice/hello.git/info/refs', 'HEAD, GET, OPTIONS'],
     ['GET', '/alice/hello.git/git-upload-pack', 'POST, OPTIONS'],
@@ -208,7 +208,7 @@ test('so do the paths of git and of downloads', async () => {
     }
 });
 
-test('pages from anywhere may call', async () => {
+test('pages of any origin may call the API', async () => {
   const preflight = await app.anonymous.request('OPTIONS', REPOSITORIES, {
     headers: {
       Origin: 'https://example.com',
@@ -228,7 +228,7 @@ test('pages from anywhere may call', async () => {
   }
 });
 
-test('an ETag is of the body, and only a read that differs is sent', async () => {
+test('the ETag depends on the body, and an unchanged read gives 304', async () => {
   const first = await alice.get(REPOSITORIES);
   const etag = first.headers.get('etag') as string;
   expect(first.headers.get('cache-control')).toBe('private, no-cache');
@@ -256,7 +256,7 @@ test('HEAD of a stream ends at once', async () => {
   ]);
 });
 
-test('a page links to the others', async () => {
+test('a page of a list links to the other pages', async () => {
   const carol = await app.user('carol');
   const path = '/auth/v1/repository/carol';
   expect((await carol.get(path)).headers.get('link')).toBeNull();
@@ -283,7 +283,7 @@ test('a page links to the others', async () => {
   expect(await links('?per_page=1&sort=name&page=9')).toMatchObject({ prev: page(3) });
 });
 
-test('refused credentials are 401 even where none are needed of others', async () => {
+test('invalid credentials give 401 even on public routes', async () => {
   for (const authorization of ['Bearer loam_pat_none', 'API-Key a$b', 'Negotiate x'])
     for (const path of [REPOSITORIES, '/auth/v1/whoami']) {
       const answer = await app.client(authorization).get(path);
@@ -292,7 +292,7 @@ test('refused credentials are 401 even where none are needed of others', async (
     }
 });
 
-test('a malformed Authorization says how it is malformed, without repeating it', async () => {
+test('a malformed Authorization header gets an explanation that does not repeat its value', async () => {
   const token = alice.token;
   const bearer = 'send "Bearer <token>"; the word Bearer is missing';
   const key = '<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"';
@@ -315,7 +315,7 @@ test('a malformed Authorization says how it is malformed, without repeating it',
     expect((await app.client(authorization).get('/auth/v1/whoami')).status).toBe(200);
 });
 
-test('a fault of the server is answered without its details', async () => {
+test('the response to a server error has no details', async () => {
   await using broken = await startApp();
   const { pool } = broken.app.services;
   await pool.query('alter table repositories rename to elsewhere');
@@ -328,11 +328,11 @@ test('a fault of the server is answered without its details', async () => {
   });
 });
 
-test('without its database the service says that it is degraded', async () => {
+test('without its database the service reports that it is degraded', async () => {
   await using broken = await startApp();
   expect((await broken.anonymous.get('/auth/v1/health')).status).toBe(200);
   const { pool } = broken.app.services;
-  // Who holds one and wants another would wait for us, as we for it.
+  // Waits until no connection is in use: a user of one that needs another would deadlock with this test.
   await eventually(async () => expect(pool.idleCount).toBe(pool.totalCount));
   const held = await Promise.all(Array.from({ length: pool.options.max }, () => pool.connect()));
   const { status, body } = await broken.anonymous.get('/auth/v1/health');

@@ -1,6 +1,6 @@
 /**
- * Each document of the dashboard is one that the schema takes. Types do not tell: a field that there is none of has the
- * type `unknown`, and shows as nothing.
+ * Each GraphQL document of the dashboard is valid for the schema. TypeScript does not check it: a field that does not
+ * exist has the type `unknown`, and renders as nothing.
  */
 import { globSync, readFileSync } from 'node:fs';
 import { type DocumentNode, Kind, parse, validate, visit } from 'graphql';
@@ -22,7 +22,7 @@ const fragments = new Map(
   ),
 );
 
-/** With the fragments of other files that it spreads, and those that these spread. */
+/** Adds the fragments of other files that a document uses, directly or indirectly. */
 function whole(document: DocumentNode): DocumentNode {
   const definitions = [...document.definitions];
   const names = new Set(definitions.map((each) => 'name' in each && each.name?.value));
@@ -49,7 +49,7 @@ test('every document of the dashboard is valid', () => {
   expect(faults).toEqual([]);
 });
 
-test('a fragment has one name', () => {
+test('the name of each fragment is unique', () => {
   const names = texts.flatMap(({ document }) =>
     document.definitions.map((each) => ('name' in each ? each.name?.value : null)),
   );

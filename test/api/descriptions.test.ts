@@ -12,7 +12,7 @@ import { schema } from '../../src/api/graphql/schema.ts';
 
 type Described = { name: string; description?: string | null };
 
-/** What a type is made of, each by its place in the schema. */
+/** The parts of a type, by their path in the schema. */
 function parts(type: GraphQLNamedType): [string, Described][] {
   const own: [string, Described][] = [[type.name, type]];
   if (isEnumType(type))
@@ -31,7 +31,7 @@ const types = Object.values(schema.getTypeMap()).filter(
   (type) => !isIntrospectionType(type) && !isSpecifiedScalarType(type),
 );
 
-test('every type, field, argument and value says what it is', () => {
+test('every type, field, argument and enum value has a description', () => {
   const missing = types
     .flatMap(parts)
     .filter(([, { description }]) => !description?.trim())
@@ -39,7 +39,7 @@ test('every type, field, argument and value says what it is', () => {
   expect(missing).toEqual([]);
 });
 
-test('what is there for REST alone says so', () => {
+test('the description of a field for REST only says so', () => {
   const forRest = /\.(whoami|accessTokens|apiKeys|\w*Page)$/;
   const fields = parts(schema.getQueryType() as never)
     .concat(parts(schema.getType('Repository') as never))
@@ -59,8 +59,8 @@ test('what is there for REST alone says so', () => {
     expect(description, place).toMatch(/only for REST/i);
 });
 
-test('every list that may be long is a connection, with its nodes and its length beside the edges', () => {
-  // The length of the feed would be counted through all events that are kept.
+test('every list that may be long is a connection, with nodes and a total count beside the edges', () => {
+  // Not the feed: counting it would read all stored events.
   const connections = types.filter(({ name }) => /(?<!^Event)Connection$/.test(name));
   expect(connections.length).toBeGreaterThan(8);
   for (const type of connections)

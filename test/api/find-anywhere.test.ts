@@ -1,4 +1,4 @@
-/** Going anywhere: what is found by its name, by whom, and in what order. */
+/** Search by name: what each viewer finds, and in which order. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -59,7 +59,7 @@ async function found(client: Client, text: string, first = 100): Promise<string[
   );
 }
 
-test('the best comes first, of each kind, and nothing that may not be seen', async () => {
+test('the best match of each kind comes first, and hidden objects are not found', async () => {
   expect(await found(ada, 'vision')).toEqual([
     'R ada/Vision',
     'N vision-lab',
@@ -80,26 +80,26 @@ test('the best comes first, of each kind, and nothing that may not be seen', asy
   ]);
 });
 
-test('words of a name are found in any order, and parts of a namespace by its members', async () => {
+test('words of a name match in any order, and members find parts of the namespace', async () => {
   expect(await found(ada, 'tools old')).toEqual(['R vision-lab/old-vision_tools']);
   expect(await found(ada, 'super tr')).toEqual(['J vision-lab/retrain-supervision']);
   expect(await found(ada, 'lab')).toEqual(['N vision-lab']);
   expect(await found(eve, 'lab')).toEqual([]);
-  // The beginning of a name as it is written.
+  // The beginning of a name, with its case.
   expect(await found(ada, 'Train')).toEqual([
     'J ada/Train_vision',
     'J vision-lab/retrain-supervision',
   ]);
 });
 
-test('a path looks in one namespace alone', async () => {
+test('a path is searched in its namespace only', async () => {
   expect(await found(ada, 'vision-lab/')).toEqual([
     'R vision-lab/old-vision_tools',
     'J vision-lab/retrain-supervision',
   ]);
   expect(await found(ada, 'Vision-Lab/old')).toEqual(['R vision-lab/old-vision_tools']);
   expect(await found(ada, 'eve/')).toEqual(['R eve/vision-inner', 'R eve/vision-open']);
-  // The operator sees all there is, where they look for it.
+  // The operator finds everything in the namespace of the path.
   expect(await found(app.admin, 'eve/vision-')).toEqual([
     'R eve/vision-inner',
     'R eve/vision-open',
@@ -110,15 +110,15 @@ test('a path looks in one namespace alone', async () => {
   expect(await found(ada, 'a/b/c')).toEqual([]);
 });
 
-test('what stands for other characters elsewhere stands for itself', async () => {
+test('wildcards of SQL match only themselves', async () => {
   for (const text of ['%', '_', 'old_vision', '\\', 'visio%', "'", '\0', 'ü'])
     expect(await found(ada, text), text).toEqual(
-      // An underscore is in these names.
+      // These names contain an underscore.
       text === '_' ? ['R vision-lab/old-vision_tools', 'J ada/Train_vision'] : [],
     );
 });
 
-test('a limited credential finds only what it may see', async () => {
+test('a limited credential finds only objects that it may see', async () => {
   const token = async (name: string, input: object) => {
     const { createAccessToken } = await ada.gql(
       'mutation ($input: CreateAccessTokenInput!) { createAccessToken(input: $input) { token } }',
@@ -138,7 +138,7 @@ test('a limited credential finds only what it may see', async () => {
   ]);
 });
 
-test('wrong arguments and strangers are refused', async () => {
+test('invalid arguments and anonymous requests are refused', async () => {
   const refused = async (client: Client, text: string, first: number) => {
     const { data, errors } = await client.graphql(SEARCH, { text, first });
     expect(data.search).toBeNull();
@@ -151,7 +151,7 @@ test('wrong arguments and strangers are refused', async () => {
   expect(await found(ada, '  ')).toEqual([]);
 });
 
-test('among many, of late or not, by the beginning of the name', async () => {
+test('the beginning of a name is found among many rows, recent and old', async () => {
   await app.pool.query(`
     insert into jobs (id, namespace_id, name, status, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
         timeout_minutes, retries, cost_per_hour, created_at)

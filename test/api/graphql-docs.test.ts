@@ -1,4 +1,4 @@
-/** The examples of docs/graphql.md work as they are printed. */
+/** Runs the examples of docs/graphql.md. */
 import { execFile } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -22,7 +22,7 @@ async function examples(): Promise<Example[]> {
   return [...found].map(([, mark, language = '', text = '']) => ({ mark, language, text }));
 }
 
-test('the examples of docs/graphql.md work as they are printed', async () => {
+test('the examples of docs/graphql.md work as printed', async () => {
   await using app = await startApp();
   await using workspace = await Workspace.open();
   const { admin } = app;
@@ -45,7 +45,7 @@ test('the examples of docs/graphql.md work as they are printed', async () => {
   const all = await examples();
   const ran = { graphql: 0, sh: 0, js: 0 };
   const env = { PATH: process.env.PATH, LOAM: app.base, LOAM_TOKEN: admin.token };
-  // Where the packages that an example imports are found.
+  // So that an example finds the packages that it imports.
   const folder = await mkdtemp(join(ROOT, 'node_modules/.docs-'));
   try {
     for (const [at, { mark, language, text }] of all.entries()) {
@@ -80,7 +80,7 @@ test('the examples of docs/graphql.md work as they are printed', async () => {
   expect(ran).toEqual({ graphql: 11, sh: 2, js: 1 });
 });
 
-test('the limits are those of the page', async () => {
+test('the page states the limits of the code', async () => {
   const page = await readFile(join(ROOT, 'docs/graphql.md'), 'utf8');
   const shown = (n: number) => n.toLocaleString('en');
   expect(page).toContain(`| size of the document | ${shown(MAX_TOKENS)} tokens | \`tokens\` |`);

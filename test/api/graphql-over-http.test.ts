@@ -1,9 +1,9 @@
-/** The audits of graphql-http, package of the working group that writes "GraphQL over HTTP". */
+/** The audits of the package graphql-http, from the working group of the specification "GraphQL over HTTP". */
 import { serverAudits } from 'graphql-http';
 import { expect, test } from 'vitest';
 import { startApp } from '../support/harness.ts';
 
-test('the server does what "GraphQL over HTTP" says it must, should and may', async () => {
+test('the server passes all audits of "GraphQL over HTTP": must, should and may', async () => {
   await using app = await startApp();
   const audits = serverAudits({ url: `${app.base}/graphql` });
   const results = await Promise.all(audits.map((audit) => audit.fn()));

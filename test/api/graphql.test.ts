@@ -5,7 +5,7 @@ import { schema } from '../../src/api/graphql/schema.ts';
 import { type Client, startApp } from '../support/harness.ts';
 import { createWorld } from '../support/matrix/world.ts';
 
-test('every error carries a code, and its field where there is one', async () => {
+test('every error has a code, and the invalid field if there is one', async () => {
   await using app = await startApp();
   const code = async (query: string, variables?: object) => {
     const { errors } = await app.admin.graphql(query, variables);
@@ -28,7 +28,7 @@ test('every error carries a code, and its field where there is one', async () =>
   });
 });
 
-test('what is not there is null with the error beside it, and spoils nothing else', async () => {
+test('a missing object is null with an error, and the other fields are returned', async () => {
   await using app = await startApp();
   const { data: made } = await app.admin.graphql(
     `mutation {
@@ -91,7 +91,7 @@ test('what is not there is null with the error beside it, and spoils nothing els
   });
 });
 
-test('several fields of one query may ask for the same node, for every type of node', async () => {
+test('several fields of a query may select the same node, for every type of node', async () => {
   await using app = await startApp({ config: { webhooks: { allow: ['127.0.0.1'] } } });
   const { callers, ids } = await createWorld(app);
   const types = schema.getPossibleTypes(schema.getType('Node') as GraphQLInterfaceType);
@@ -102,13 +102,13 @@ test('several fields of one query may ask for the same node, for every type of n
       c: nodes(ids: [$id, $id]) { __typename id } d: nodes(ids: [$id]) { __typename id } }`;
     const node = { __typename: type, id };
     const expected = { data: { a: node, b: node, c: [node, node], d: [node] } };
-    // The interpreter executes the first request, compiled code the second.
+    // The interpreter runs the first request, compiled code the second.
     for (let times = 0; times < 2; times++)
       expect(await client.graphql(`# ${type}\n${query}`, { id }), type).toMatchObject(expected);
   }
 });
 
-test('names of private things cannot be guessed: what is hidden is answered like what is not there', async () => {
+test('private names cannot be guessed: hidden and missing objects give the same response', async () => {
   await using app = await startApp();
   const ada = await app.user('ada');
   const eve = await app.user('eve');
@@ -139,14 +139,14 @@ test('names of private things cannot be guessed: what is hidden is answered like
     namespace: { repositories: { totalCount: 0 }, jobs: { totalCount: 0 }, members: null },
   });
   expect(told.map(([path, code]: string[]) => `${path} ${code}`)).toEqual([
-    // Of every name in a namespace whose jobs one may not see.
+    // The same for every name in a namespace whose jobs the viewer may not see.
     'job PERMISSION_DENIED',
     'namespace.members PERMISSION_DENIED',
     'repository NOT_FOUND',
   ]);
 });
 
-test('an operation may be large enough for introspection, and not larger than is sane', async () => {
+test('introspection is within the limits, and larger operations are refused', async () => {
   await using app = await startApp();
   expect((await app.admin.graphql(getIntrospectionQuery())).errors).toBeUndefined();
   const aliases = Array.from({ length: 800 }, (_, i) => `a${i}: __typename`).join(' ');
@@ -172,12 +172,12 @@ type Refusal = {
   extensions: { code: string; limit: string; maximum: number; requested: number };
 };
 
-/** Namespaces by hundred, each with a page of something. */
+/** A hundred namespaces, each with a page of a list. */
 const many = (organizations: number, list: string, first: number, selection: string) =>
   `{ viewer { organizations(first: ${organizations}) { nodes {
     ${list}(first: ${first}) { nodes { ${selection} } } } } } }`;
 
-test('what front ends ask for passes the limits, and the answer has its cost', async () => {
+test('queries of front ends are within the limits, and their responses have the cost', async () => {
   await using app = await startApp();
   const screen = (list: string) =>
     `query ${list.includes('$tail') ? '($tail: Int = 5)' : ''} { namespace(name: "admin") { ${list} } }`;
@@ -205,7 +205,7 @@ test('what front ends ask for passes the limits, and the answer has its cost', a
     expect(errors).toBeUndefined();
     expect(extensions.cost).toEqual({ requested: expect.any(Number), maximum: 50_000 });
   }
-  // What a variable asks for counts, and so does what a subscription would read for each event.
+  // Sizes in variables count, and so do the reads of a subscription for each event.
   const [query, variables] = [
     screen('jobs(first: 100) { nodes { logs(tail: $tail) { lines { message } } } }'),
     { tail: 10_000 },
@@ -225,7 +225,7 @@ test('what front ends ask for passes the limits, and the answer has its cost', a
   expect(followed.text).toContain('LIMIT_EXCEEDED');
 });
 
-test('a body that is no JSON is answered with the place of the fault, and is not quoted', async () => {
+test('the error for invalid JSON has the position, and does not quote the body', async () => {
   await using app = await startApp();
   for (const path of ['/graphql', '/graphql/stream']) {
     const { status, text } = await app.anonymous.request('POST', path, {
@@ -248,13 +248,13 @@ test('a body that is no JSON is answered with the place of the fault, and is not
   }
 });
 
-test('a path below /graphql that is no route is answered like any unknown route', async () => {
+test('an unknown path below /graphql gives the same response as any unknown route', async () => {
   await using app = await startApp();
   for (const path of ['/graphql/nowhere', '/graphql/stream/', '/graphql/health'])
     for (const method of ['GET', 'POST', 'PUT'])
       for (const headers of [undefined, { 'Idempotency-Key': 'k' }]) {
         const answer = await app.admin.request(method, path, { headers });
-        const message = `There is no route ${method} ${path}; /docs lists all there are`;
+        const message = `There is no route ${method} ${path}. See /docs for all routes.`;
         expect([answer.status, answer.body]).toEqual([
           404,
           {
@@ -265,7 +265,7 @@ test('a path below /graphql that is no route is answered like any unknown route'
       }
 });
 
-test('a browser gets GraphiQL without anything from elsewhere', async () => {
+test('a browser gets GraphiQL, which loads nothing from other hosts', async () => {
   await using app = await startApp();
   const page = await app.anonymous.get('/graphql', { accept: 'text/html' });
   expect(page.headers.get('content-type')).toMatch(/html/);

@@ -4,7 +4,7 @@ import { type Client, startApp } from '../support/harness.ts';
 
 const PATH = '/auth/v1/pat';
 
-test('the same request under the same key is done once and answered alike', async () => {
+test('the same request with the same key runs once, and its response is replayed', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const key = { 'Idempotency-Key': 'a key of mine' };
@@ -23,13 +23,13 @@ test('the same request under the same key is done once and answered alike', asyn
   const elsewhere = await alice.post('/auth/v1/api_keys', { name: 'ci' }, key);
   expect(elsewhere.status).toBe(422);
 
-  // Another credential's keys are its own; an answer that refuses is an answer too.
+  // Each credential has its own keys. Errors of the client are stored too.
   const bob = await app.user('bob');
   expect((await bob.post(PATH, { name: 'ci' }, key)).status).toBe(201);
   const taken = await alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': '2' });
   const replayed = await alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': '2' });
   expect([taken.status, replayed.status, replayed.text]).toEqual([409, 409, taken.text]);
-  // Of an error the id stands in the body, too.
+  // The body of an error contains the request id too.
   for (const { headers, body } of [taken, replayed])
     expect(headers.get('x-request-id')).toBe(body.error.request_id);
 
@@ -40,7 +40,7 @@ test('the same request under the same key is done once and answered alike', asyn
     expect((await alice.post(PATH, { name: 'x' }, { 'Idempotency-Key': bad })).status).toBe(400);
 });
 
-test('while the first request runs the second gets 409, and one whose server died is taken over', async () => {
+test('while the first request runs the second gets 409, and takes over if the server of the first died', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { db, pool } = app.app.services;
@@ -48,7 +48,7 @@ test('while the first request runs the second gets 409, and one whose server die
   const age = (interval: string) =>
     pool.query(`update idempotent_requests set created_at = now() - $1::interval`, [interval]);
 
-  // Holds the first one where it writes.
+  // Blocks the first request at its write.
   const blocker = await pool.connect();
   await blocker.query('begin; lock table access_tokens in exclusive mode');
   const first = post('ci');
@@ -59,11 +59,11 @@ test('while the first request runs the second gets 409, and one whose server die
   expect(second.headers.get('retry-after')).toBe('1');
   expect((await post('other')).status).toBe(422);
 
-  // It renews its claim for as long as it runs.
+  // The request renews its claim while it runs.
   const begun = await claimed();
   await eventually(async () => expect(await claimed()).not.toEqual(begun));
 
-  // As if its server had died half a minute ago.
+  // As if the server had died half a minute ago.
   await age('31 seconds');
   expect((await post('other')).status).toBe(422);
   const old = (await claimed()).createdAt;
@@ -73,14 +73,14 @@ test('while the first request runs the second gets 409, and one whose server die
   blocker.release();
   const answers = await Promise.all([first, heir]);
   expect(answers.map(({ status }) => status).sort()).toEqual([201, 409]);
-  // The answer that is kept is the one of who took over.
+  // The stored response is that of the request that took over.
   expect((await post('ci')).text).toBe(answers[1].text);
 
   await age('24 hours');
   expect((await post('anew')).status).toBe(201);
 });
 
-test('an answer is kept although nobody heard that the claim had been renewed', async () => {
+test('a response is stored even if the reply to a renewal of the claim was lost', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { db, pool } = app.app.services;
@@ -89,7 +89,7 @@ test('an answer is kept although nobody heard that the claim had been renewed', 
   await blocker.query('begin; lock table access_tokens in exclusive mode');
   const first = post();
   await eventually(() => db.idempotentRequest.findFirstOrThrow());
-  // As a renewal leaves it whose connection broke before it was answered.
+  // The state after a renewal whose connection broke before the reply.
   await pool.query(`update idempotent_requests set created_at = now() + interval '1 ms'`);
   await blocker.query('commit');
   blocker.release();
@@ -98,7 +98,7 @@ test('an answer is kept although nobody heard that the claim had been renewed', 
   expect([again.status, again.headers.get('idempotency-replayed')]).toEqual([201, 'true']);
 });
 
-test('an answer of 5xx is not kept', async () => {
+test('a 5xx response is not stored', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { db, pool } = app.app.services;
@@ -113,7 +113,7 @@ test('an answer of 5xx is not kept', async () => {
 const CREATE = `mutation ($input: CreateAccessTokenInput!) {
   createAccessToken(input: $input) { token accessToken { name } } }`;
 
-/** Posts to GraphQL under a key. */
+/** Posts to GraphQL with a key. */
 function post(
   client: Client,
   key: string,
@@ -128,7 +128,7 @@ function post(
 const codeOf = (answer: Awaited<ReturnType<typeof post>>) =>
   answer.body.errors?.map((error: { extensions: { code: string } }) => error.extensions.code);
 
-test('GraphQL does a mutation once under a key, and answers it alike', async () => {
+test('GraphQL runs a mutation once per key, and replays its response', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const input = { name: 'ci' };
@@ -147,13 +147,13 @@ test('GraphQL does a mutation once under a key, and answers it alike', async () 
     ['INVALID_REQUEST'],
     'Idempotency-Key',
   ]);
-  // Keys are those of the credential, for REST and GraphQL together.
+  // REST and GraphQL share the keys of a credential.
   const rest = await alice.post(PATH, input, { 'Idempotency-Key': 'k' });
   expect(rest.status).toBe(422);
   const bob = await app.user('bob');
   expect((await post(bob, 'k', CREATE, { input })).body.errors).toBeUndefined();
 
-  // An answer that refuses is an answer too, also of what never ran.
+  // Errors are stored too, also those of operations that never ran.
   for (const query of [CREATE, '{ no such field }', 'nonsense']) {
     const refused = await post(alice, query.slice(0, 5), query, { input });
     const replayed = await post(alice, query.slice(0, 5), query, { input });
@@ -162,7 +162,7 @@ test('GraphQL does a mutation once under a key, and answers it alike', async () 
     expect(replayed.headers.get('idempotency-replayed')).toBe('true');
   }
 
-  // A query is answered anew, and its key is free.
+  // A query runs again, and its key stays free.
   const count = `{ viewer { accessTokens { totalCount } } }`;
   const before = await post(alice, 'q', count);
   await alice.post(PATH, { name: 'one more' });
@@ -171,7 +171,7 @@ test('GraphQL does a mutation once under a key, and answers it alike', async () 
   expect((await post(alice, 'q', CREATE, { input: { name: 'q' } })).body.errors).toBeUndefined();
 });
 
-test('GraphQL refuses keys that it cannot honour, in its own form', async () => {
+test('GraphQL refuses keys that it cannot honour, with a GraphQL error', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const input = { name: 'ci' };
@@ -197,18 +197,18 @@ test('GraphQL refuses keys that it cannot honour, in its own form', async () => 
   const packed = await post(alice, 'k', CREATE, { input, 'content-encoding': 'gzip' });
   expect([packed.status, codeOf(packed)]).toEqual([400, ['INVALID_REQUEST']]);
 
-  // None of these did anything, or kept the key.
+  // None of these requests had an effect or kept the key.
   const done = await post(alice, 'k', CREATE, { input, accept: all });
   expect([done.status, done.body.errors]).toEqual([200, undefined]);
 
-  // Only /graphql/stream is refused for its path.
+  // /graphql/stream is the only path that is refused as such.
   const slash = await post(alice, 'slash', CREATE, { input: { name: 'slash' } }, '/graphql/');
   expect([slash.status, slash.body.errors]).toEqual([200, undefined]);
   const elsewhere = await post(alice, 'k', CREATE, { input }, '/graphql/nowhere');
   expect([elsewhere.status, elsewhere.body?.error.code]).toEqual([404, 'not_found']);
 });
 
-test('GraphQL keeps what a mutation did although another failed on our side or the client was gone', async () => {
+test('GraphQL stores the response of a mutation even if another field failed or the client disconnected', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { db, pool } = app.app.services;
@@ -225,7 +225,7 @@ test('GraphQL keeps what a mutation did although another failed on our side or t
   expect((await post(alice, 'half', `mutation { ${tokens} ${keys} }`)).text).toBe(half.text);
   expect((await post(alice, 'k', `mutation { ${keys} }`)).body.errors).toBeUndefined();
 
-  // Holds one where it writes, until its client has gone.
+  // Blocks a request at its write until the client has disconnected.
   const blocker = await pool.connect();
   await blocker.query('begin; lock table access_tokens in exclusive mode');
   const abort = new AbortController();
@@ -260,7 +260,7 @@ test('GraphQL keeps what a mutation did although another failed on our side or t
   expect(replayed.body.data.createAccessToken.token).toMatch(/^loam_pat_/);
 });
 
-test('GraphQL says of an answer too large to be kept that its request was done', async () => {
+test('for a response that is too large to store, a replay says that the request is done', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   await alice.post('/auth/v1/repository/alice', { name: 'hello' });

@@ -23,7 +23,7 @@ test.each([
   expect(() => parseJson(text)).toThrow(new JsonSyntaxError(message));
 });
 
-test('it takes and refuses what JSON.parse does, and finds a fault in all that is refused', () => {
+test('it accepts the same texts as JSON.parse, and finds the error in all others', () => {
   const piece = fc.constantFrom(
     ...'{}[],:"\\ \n\t0123456789.eE+-truefalsn\u0000é',
     '\\u00e9',
@@ -59,13 +59,13 @@ test('it takes and refuses what JSON.parse does, and finds a fault in all that i
   );
 });
 
-test('it finds the fault in a body of the largest size in a moment, however deep', () => {
+test('it finds the error in a body of the maximum size quickly, however deep the body is', () => {
   for (const text of [
     '['.repeat(2 ** 20),
     `{"a": "${'x'.repeat(2 ** 20)}`,
     '"\\n'.repeat(2 ** 18),
   ]) {
-    // The time of this process, which does not grow with what else runs on the machine.
+    // CPU time of this process, because it does not depend on other load of the machine.
     const begun = process.cpuUsage();
     expect(() => parseJson(text)).toThrow(JsonSyntaxError);
     expect(process.cpuUsage(begun).user).toBeLessThan(1_000_000);

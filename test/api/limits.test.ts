@@ -9,7 +9,7 @@ const rates = ({ headers }: Answer) => ({
   reset: Number(headers.get('x-ratelimit-reset')),
 });
 
-test('every answer of the API shows the rate, whatever its status', async () => {
+test('every response of the API has the rate limit headers, whatever its status', async () => {
   await using app = await startApp();
   const wrong = app.client('Bearer wrong');
   const answers = await Promise.all([
@@ -37,7 +37,7 @@ test('every answer of the API shows the rate, whatever its status', async () => 
   ]);
 });
 
-test('a credential has the rate of its plan, and no other pays for it', async () => {
+test('a credential has the rate of its plan, and does not use up the rate of others', async () => {
   const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 8, perSecond: 4 } };
   await using app = await startApp({ config: { rateLimits: limits } });
   const alice = await app.user('alice', 'free');
@@ -50,7 +50,7 @@ test('a credential has the rate of its plan, and no other pays for it', async ()
     );
     return all.map(({ status }) => status).sort();
   };
-  // Whoever is refused by the second has used up nothing of the minute.
+  // A request refused by the limit per second does not count for the minute.
   expect(await statuses(6)).toEqual([200, 200, 200, 200, 429, 429]);
   await eventually(async () => expect((await alice.get('/auth/v1/whoami')).status).toBe(200));
   await eventually(async () => {
@@ -72,19 +72,19 @@ test('a credential has the rate of its plan, and no other pays for it', async ()
 });
 const minute = Array.from({ length: 60 }, (_, i) => i + 2);
 
-test('retry_after is the time until a request passes both the second and the minute', async () => {
+test('retry_after is the time until a request passes both limits, per second and per minute', async () => {
   const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 3, perSecond: 3 } };
   await using app = await startApp({ config: { rateLimits: limits } });
   const alice = await app.user('alice', 'free');
   const answers = await Promise.all(Array.from({ length: 4 }, () => alice.get('/auth/v1/whoami')));
   const refused = answers.find(({ status }) => status === 429) as Answer;
-  // Both are used up, and only the minute will still be so in a second.
+  // Both limits are used up. In a second, only that of the minute still is.
   expect(refused.body.error.retry_after).toBeOneOf(minute);
   expect(refused.headers.get('retry-after')).toBe(String(refused.body.error.retry_after));
   expect(refused.body.error.message).toContain(`${refused.body.error.retry_after} s`);
 });
 
-test('a preflight shows the rate, on every path, and uses up nothing', async () => {
+test('a preflight has the rate limit headers on every path, and does not count', async () => {
   const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 2, perSecond: 2 } };
   await using app = await startApp({ config: { rateLimits: limits } });
   const headers = { Origin: 'https://example.com', 'Access-Control-Request-Method': 'GET' };
@@ -96,7 +96,7 @@ test('a preflight shows the rate, on every path, and uses up nothing', async () 
   expect((await app.anonymous.get('/auth/v1/whoami')).status).toBe(401);
 });
 
-test('an address without credentials is limited, but health and version always answer', async () => {
+test('requests without credentials are limited per address, except health and version', async () => {
   const limits = {
     ...PLAN_LIMITS,
     free: { ...PLAN_LIMITS.free, perMinute: 3, perSecond: 3 },
@@ -120,11 +120,11 @@ test('an address without credentials is limited, but health and version always a
     limit: 3,
     remaining: 0,
   });
-  // Whoever has a credential is not held up by others at the same address.
+  // A caller with a credential is not limited by others at the same address.
   expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
 });
 
-test('behind proxies that are trusted, an address is whom the last of them names', async () => {
+test('behind trusted proxies, the client address is the one that the last proxy names', async () => {
   const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 1 } };
   const config = { rateLimits: limits, trustedProxies: ['loopback', '10.0.0.0/8'] };
   await using app = await startApp({ config });
@@ -133,7 +133,7 @@ test('behind proxies that are trusted, an address is whom the last of them names
   expect(await statusOf('192.0.2.1')).toBe(401);
   expect(await statusOf('192.0.2.2, 10.1.2.3')).toBe(401);
   expect(await statusOf('192.0.2.2')).toBe(429);
-  // What stands before it, anyone can have written.
+  // The client can have written the addresses before it.
   expect(await statusOf('203.0.113.9, 192.0.2.1')).toBe(429);
   expect(await statusOf('2001:db8:0:1::1')).toBe(401);
   expect(await statusOf('2001:db8:0:1:ffff::2')).toBe(429);

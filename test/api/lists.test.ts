@@ -1,4 +1,4 @@
-/** Lists in every order, with every filter, at every place: the pages are those of a plain sort, the totals those of a count. */
+/** Lists in every order, with every filter, at every position: pages equal a plain sort, totals equal a count. */
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { withConnection } from '../../src/platform/database/client.ts';
@@ -9,7 +9,7 @@ let app: TestApp;
 let member: Client;
 let stranger: Client;
 
-/** So many that a page in the middle of a filtered list is far from its ends. */
+/** Enough rows that a page in the middle of a filtered list is far from both ends. */
 const JOBS = 4_800;
 const ADD_JOBS = `
   insert into jobs (id, namespace_id, name, status, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
@@ -75,7 +75,7 @@ test.for(CASES)('$table by $sort, $order, $filter $value', async (asked) => {
   expect(await sliced(asked)).toEqual([expected, expected.length]);
 });
 
-/** By number. @returns the ids of the whole list */
+/** Reads all pages by number. @returns the ids of the whole list */
 async function checkPages(asked: Asked): Promise<string[]> {
   const { table, path, sort, order, filter, value } = asked;
   const expected = await idsOf(asked, 'true');
@@ -122,7 +122,7 @@ async function idsOf({ table, column, order, filter, value }: Asked, where: stri
   return rows.map(({ id }) => id as string);
 }
 
-/** All of it as GraphQL has it, page after page, and its total. */
+/** Reads the whole list with GraphQL, page by page, and its total. */
 async function sliced({ table, sort, order, filter, value }: Asked) {
   const where = value ? `, ${filter}: ${value.toUpperCase()}` : '';
   const query = `query ($after: String) { namespace(name: "member") { list: ${table}(first: 100, after: $after,
@@ -139,7 +139,7 @@ async function sliced({ table, sort, order, filter, value }: Asked) {
   }
 }
 
-test('totals are exact after changes that are made at once, and those that are undone', async () => {
+test('totals are exact after concurrent changes, and after rollbacks', async () => {
   const spaces = ['a', 'b'];
   for (const name of spaces) await app.user(name);
   const { rows } = await app.pool.query('select id from namespaces where name = any($1)', [spaces]);
@@ -171,16 +171,16 @@ test('totals are exact after changes that are made at once, and those that are u
       await client.query(add, [pick(ids), next]);
       return;
     }
-    // Those that another has under way are left to it: what they meet in are the counts.
+    // Skips rows that another transaction changes, so that transactions contend only for the counts.
     const found = await client.query(
       `select id from ${table} where namespace_id = any($1) order by random() limit 3 for update skip locked`,
       [ids],
     );
     await client.query(pick(changes[table]), [found.rows.map(({ id }) => id)]);
   };
-  // What is counted of two namespaces may be taken crosswise, at the commit too, which PostgreSQL ends. It is one more that is
-  // undone; that two wait for each other for what is counted of lists is what must not be.
-  const isCrosswise = (error: { code?: string; where?: string }) =>
+  // Two transactions may lock the counters of two namespaces in opposite order, also at commit. PostgreSQL ends one of them,
+  // which is one more rollback. The counts of lists themselves must never deadlock.
+  const isAllowedDeadlock = (error: { code?: string; where?: string }) =>
     error.code === '40P01' && !/list_counts/.test(`${error.where}`);
   const work = async () => {
     for (let round = 0; round < 60; round++)
@@ -189,7 +189,7 @@ test('totals are exact after changes that are made at once, and those that are u
         await change(client);
         await client.query(Math.random() < 0.8 ? 'commit' : 'rollback');
       }).catch((error) => {
-        if (!isCrosswise(error)) throw error;
+        if (!isAllowedDeadlock(error)) throw error;
       });
   };
   await Promise.all([work(), work(), work(), work(), work(), work()]);
@@ -204,7 +204,7 @@ test('totals are exact after changes that are made at once, and those that are u
         from repositories group by 1, 2, 3, 4, 5 order by 1, 2, 3, 4, 5`);
   expect(counted.rows).toEqual(real.rows);
   expect(real.rows.length).toBeGreaterThan(10);
-  // They were added up now and then.
+  // The rows of counts were compacted now and then.
   const { rows: kept } = await app.pool.query('select count(*)::int as n from list_counts');
   expect(kept[0].n).toBeLessThan(1_500);
 });

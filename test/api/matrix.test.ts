@@ -1,4 +1,4 @@
-/** Every operation by every kind of caller, on one server. */
+/** Runs every operation as every kind of caller, on one server. */
 import { afterAll } from 'vitest';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp } from '../support/harness.ts';

@@ -1,4 +1,4 @@
-/** What Prometheus is told, after real traffic. */
+/** The metrics for Prometheus, after real traffic. */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -27,7 +27,7 @@ async function scrape(app: { metricsAddress?: string }): Promise<Map<string, Fam
   return readExposition(await response.text());
 }
 
-/** The sum of the samples whose labels are these; undefined when there are none. */
+/** The sum of the samples with these labels; undefined if there are none. */
 function value(families: Map<string, Family>, name: string, labels: Record<string, string> = {}) {
   const family = families.get(name.replace(/_(count|sum)$/, '')) ?? families.get(name);
   const found = family?.samples.filter(
@@ -61,7 +61,7 @@ async function makeTraffic(app: TestApp): Promise<void> {
   await until(ada, 'ada', 'bad', 'FAILED');
 }
 
-test('what a scrape says after traffic is what happened, and what docs/monitoring.md lists', async () => {
+test('a scrape after traffic has the right values, and the metrics that docs/monitoring.md lists', async () => {
   const runner = fakeRunner();
   const webhooks = { allow: ['127.0.0.1'] };
   await using app = await startApp({ config: { metrics, webhooks }, overrides: { runner } });
@@ -105,7 +105,7 @@ test('what a scrape says after traffic is what happened, and what docs/monitorin
   const found = await eventually(async () => {
     const now = await scrape(app.app);
     expect(value(now, 'loam_streams_open', { kind: 'subscription' })).toBe(1);
-    // A job that is over keeps its slot until it is removed.
+    // A job that ended keeps its slot until the runner has removed it.
     expect(value(now, 'loam_job_slots_used')).toBe(1);
     const refused = { outcome: 'connect_failed' };
     expect(value(now, 'loam_webhook_attempts_total', refused)).toBeGreaterThanOrEqual(1);
@@ -115,7 +115,7 @@ test('what a scrape says after traffic is what happened, and what docs/monitorin
     expect(value(found, name, labels), `${name} ${JSON.stringify(labels)}`).toEqual(expected);
   const request = (method: string, route: string, status: string, count: unknown) =>
     is('loam_http_requests_total', { method, route, status }, count);
-  // Both forms of its path are one route.
+  // Both paths count as one route.
   request('POST', '/auth/v1/repository/{namespace}', '201', 1);
   request('GET', '/auth/v1/repository/{namespace}', '200', 1);
   request('GET', '/auth/v1/repository/{namespace}/{id}', '404', 1);
@@ -133,7 +133,7 @@ test('what a scrape says after traffic is what happened, and what docs/monitorin
   is('loam_job_log_lines_total', {}, 3);
   is('loam_job_queue_wait_seconds_count', { gpu: 'none', region: 'us-east-1' }, 3);
   is('loam_job_slots', {}, app.config.jobSlots);
-  // One for the push, and one for what it is offered, unless this process has cached that for an earlier push.
+  // One for the push, and one for the advertised refs, unless an earlier push has cached them.
   expect(pushes).toBeOneOf([1, 2]);
   is('loam_git_processes_started_total', { command: 'receive-pack' }, pushes);
   is('loam_git_processes_running', {}, expect.any(Number));
@@ -172,14 +172,14 @@ test('what a scrape says after traffic is what happened, and what docs/monitorin
     expect(value(now, 'loam_http_requests_in_progress')).toBe(0);
     const streamed = { route: '/{namespace}/job/{name}/logs', status: '200' };
     expect(value(now, 'loam_http_requests_total', streamed)).toBe(1);
-    // How long its client stayed is no duration of a request.
+    // The time that a client stays connected is not the duration of a request.
     expect(
       value(now, 'loam_http_request_duration_seconds_count', { route: streamed.route }),
     ).toBeUndefined();
   });
 });
 
-test('whatever paths and methods are asked for, the number of series is bounded', async () => {
+test('the number of series is bounded, whatever paths and methods clients request', async () => {
   await using app = await startApp({ config: { metrics } });
   const { admin, anonymous } = app;
   const paths = (n: number) => [
@@ -227,7 +227,7 @@ test('whatever paths and methods are asked for, the number of series is bounded'
   expect(JSON.stringify(labels(after))).not.toMatch(/name-|nothing|ARTIFACTS/);
 });
 
-test('10,000 jobs that wait are counted by reading each once, and the age of an event not passed is told', async () => {
+test('counting 10,000 waiting jobs reads each once, and the age of an unread event is reported', async () => {
   await using app = await startApp({ config: { metrics, jobSlots: 0 } });
   const { pool } = app;
   await pool.query(`
@@ -237,7 +237,7 @@ test('10,000 jobs that wait are counted by reading each once, and the age of an 
       case when n % 10 = 0 then 'eu-west-1' else 'us-east-1' end, 60, 0, 1, now() - make_interval(secs => n)
     from namespaces cross join generate_series(1, 10000) n where namespaces.name = 'admin'`);
   await pool.query('analyze jobs');
-  // One connection, because each reports its statistics by itself.
+  // One connection, because each connection reports its own statistics.
   const one = new pg.Pool({ ...pool.options, max: 1 });
   const entriesRead = async () => {
     await one.query('select pg_stat_force_next_flush()');
@@ -251,7 +251,7 @@ test('10,000 jobs that wait are counted by reading each once, and the age of an 
   await waitingJobs({ pool: one });
   const read = (await entriesRead()) - before;
   await one.end();
-  // Reading the whole table for each pool would be a multiple of that.
+  // Reading the whole table for each pool would be several times as much.
   expect(read).toBeGreaterThanOrEqual(10_000);
   expect(read).toBeLessThan(15_000);
 
@@ -274,7 +274,7 @@ test('10,000 jobs that wait are counted by reading each once, and the age of an 
   expect(value(found, 'loam_outbox_lag_seconds', { reader: 'done' })).toBe(0);
 });
 
-test('a scrape answers while the database is away, without what only the database knows', async () => {
+test('a scrape works while the database is unavailable, without the metrics from the database', async () => {
   await using cut = cuttable();
   await using app = await startApp({ config: { metrics }, via: (url) => cut.via(url) });
   await cut.cut();
@@ -286,7 +286,7 @@ test('a scrape answers while the database is away, without what only the databas
   await eventually(async () => expect(value(await scrape(app.app), 'loam_database_up')).toBe(1));
 });
 
-test('the port has /metrics alone, and the port of the service has none', async () => {
+test('the metrics port serves only /metrics, and the port of the service does not', async () => {
   await using app = await startApp({ config: { metrics } });
   const at = (path: string, method = 'GET') =>
     fetch(`${app.app.metricsAddress}${path}`, { method }).then(({ status }) => status);
@@ -302,7 +302,7 @@ test('the port has /metrics alone, and the port of the service has none', async 
   await expect(second).rejects.toThrow(`LOAM_METRICS_PORT: ${port} is in use on 127.0.0.1`);
 });
 
-test('without LOAM_METRICS_PORT nothing listens, and requests past a rate are counted all the same', async () => {
+test('without LOAM_METRICS_PORT no port is opened, and refused requests are still counted', async () => {
   await using app = await startApp({
     config: {
       rateLimits: {
@@ -317,7 +317,7 @@ test('without LOAM_METRICS_PORT nothing listens, and requests past a rate are co
   expect(value(readExposition(text), 'loam_rate_limit_refusals_total', { plan: 'free' })).toBe(3);
 });
 
-test('a process that runs jobs alone is scraped too, and leaves what all share to the others', async () => {
+test('a process that only runs jobs has metrics too, without those that all servers share', async () => {
   await using servers = await startServers(1);
   const worker = await servers.work('worker', {
     config: { metrics, jobSlots: 3 },

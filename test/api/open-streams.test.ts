@@ -1,4 +1,4 @@
-/** Who loses the right to see something stops seeing it within five seconds, whatever is open. */
+/** Open streams end within five seconds after the viewer loses access. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { eventually } from '../support/eventually.ts';
@@ -39,7 +39,7 @@ async function member(role: 'read' | null): Promise<void> {
   if (role) await db.member.create({ data: { namespaceId, userId, role } });
 }
 
-/** A credential of bob's, and what ends it. */
+/** Creates a credential of bob's, and a function that ends it. */
 const CREDENTIALS = {
   async token() {
     const { body } = await bob.post('/auth/v1/pat', { name: `t${Date.now()}` });
@@ -63,14 +63,14 @@ const CREDENTIALS = {
   },
 };
 
-/** Ends with what the client gets, and when. */
+/** Reads until the stream ends or has an error. @returns the code of the error, and when it came */
 async function refusal(answers: Answers): Promise<{ code: string; at: number }> {
   for await (const { errors } of answers)
     if (errors) return { code: errors[0].extensions.code, at: performance.now() };
   return { code: 'ended without a word', at: performance.now() };
 }
 
-test.each(Object.entries(CREDENTIALS))('what ends with %s', async (_, make) => {
+test.each(Object.entries(CREDENTIALS))('streams end with %s', async (_, make) => {
   await member('read');
   const { client, revoke, code } = await make();
   const { rechecks } = app.app.services;
@@ -87,7 +87,7 @@ test.each(Object.entries(CREDENTIALS))('what ends with %s', async (_, make) => {
   const revoked = performance.now();
   const { events, at } = await told;
   expect(events.at(-1)).toMatchObject({ event: 'error', data: { error: { code } } });
-  // Twice what is promised: the machine of a test may be busy with others.
+  // Twice the promised time, because the test machine may be busy.
   const limit = 10_000;
   expect(at - revoked).toBeLessThan(limit);
   for (const one of await Promise.all(refusals)) {
@@ -97,7 +97,7 @@ test.each(Object.entries(CREDENTIALS))('what ends with %s', async (_, make) => {
   await eventually(() => expect(rechecks.streams).toBe(0));
 });
 
-test('a thousand followers of one token cost a query a round', async () => {
+test('a thousand followers with one token cost one query per round', async () => {
   const { rechecks, pool } = app.app.services;
   const { rows } = await pool.query(
     `select t.id, t.name from access_tokens t join users u on u.id = t.user_id where username = 'bob' and t.name = 'test'`,
@@ -125,7 +125,7 @@ test('a thousand followers of one token cost a query a round', async () => {
   }
 });
 
-test('a token narrowed to a repository loses its jobs with the repository', async () => {
+test('a token limited to a repository loses access to its jobs with the repository', async () => {
   const repository = (await bob.post('/auth/v1/repository/bob', { name: 'mine' })).body;
   const input = { namespace: 'bob', repo: 'bob/mine', name: 'mine', command: 'echo a; sleep 600' };
   await submit(bob, input);
@@ -146,7 +146,7 @@ test('a token narrowed to a repository loses its jobs with the repository', asyn
   await cancel(bob, 'bob', 'mine');
 });
 
-test('the events of one job end with its deletion', async () => {
+test('the event stream of a job ends when the job is deleted', async () => {
   await run('brief', 'exit 0');
   await until(app.admin, 'team', 'brief', 'SUCCEEDED');
   const query = 'subscription { jobEvents(namespace: "team", name: "brief", after: 0) { type } }';
@@ -169,7 +169,7 @@ describe('a download', () => {
     const [archive] = (await Array.fromAsync(storage.list('artifacts/'))).filter(
       ({ key }) => key.includes(id) && key.endsWith('.tar.gz'),
     );
-    // More than the buffers of both ends hold.
+    // More than the buffers of client and server hold.
     await storage.put(archive?.key ?? '', Buffer.alloc(64 * 2 ** 20));
     await member('read');
     const { client, revoke } = await CREDENTIALS.token();

@@ -1,4 +1,4 @@
-/** The document itself. That answers are as it says is for `rest.test.ts` and `fuzz/rest.test.ts`. */
+/** The OpenAPI document. `rest.test.ts` and `fuzz/rest.test.ts` check that responses conform to it. */
 import { Validator } from '@seriousme/openapi-schema-validator';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import formats from 'ajv-formats';
@@ -24,7 +24,7 @@ type Described = {
 };
 
 let app: TestApp;
-// biome-ignore lint/suspicious/noExplicitAny: it is what is under test.
+// biome-ignore lint/suspicious/noExplicitAny: the document is under test.
 let document: any;
 let ajv: Ajv2020;
 
@@ -50,7 +50,7 @@ test('it is the same in YAML', async () => {
   expect(parse(text)).toEqual(document);
 });
 
-test('every route is in it, with every error, and nothing else is', () => {
+test('it has every route with all errors, and no others', () => {
   const described = Object.entries<Record<string, Described>>(document.paths).flatMap(
     ([path, item]) =>
       Object.entries(item).map(([method, { operationId, responses, security, summary }]) => {
@@ -70,7 +70,7 @@ test('every route is in it, with every error, and nothing else is', () => {
       route.status,
       ...(route.method === 'GET' ? [304] : []),
       ...errorsOf(route),
-      ...(route.trouble ? [route.trouble.status] : []),
+      ...(route.degraded ? [route.degraded.status] : []),
     ],
     public: route.public === true,
   }));
@@ -91,7 +91,7 @@ test('every route is in it, with every error, and nothing else is', () => {
 
 type Example = { where: string; schema: object; value: unknown };
 
-/** Every example in the document, with the schema it stands for. */
+/** Every example in the document, with its schema. */
 function examples(): Example[] {
   const found: Example[] = [];
   const media = (where: string, content: Record<string, Media> = {}) => {
@@ -136,14 +136,14 @@ function errorsIn(schema: object, value: unknown): unknown {
   return validate.errors;
 }
 
-test('its examples are valid, and there is one of every body', () => {
+test('its examples are valid, and every body has one', () => {
   for (const { where, schema, value } of examples()) {
     expect(value, where).toBeDefined();
     expect(errorsIn(schema, value), `${where}: ${JSON.stringify(value)}`).toBeNull();
   }
 });
 
-test('its examples of requests are accepted, and answered with its examples', async () => {
+test('its example requests are accepted, and get its example responses', async () => {
   const alice = await app.user('alice');
   await app.admin.gql(
     `mutation {
@@ -153,7 +153,7 @@ test('its examples of requests are accepted, and answered with its examples', as
   );
   const bodyOf = ({ requestBody }: Described) => requestBody?.content['application/json']?.example;
   const withBody = operations().filter(([, operation]) => bodyOf(operation));
-  // What is made first is there for the rest.
+  // These first, because the other requests use what they create.
   const order = [
     'createRepository',
     'createJob',
@@ -174,7 +174,7 @@ test('its examples of requests are accepted, and answered with its examples', as
   for (const [where, operation] of withBody) {
     const [method = '', template = ''] = where.split(' ');
     if (template.includes('repository/{namespace}/{id}')) {
-      // Each finds the repository as the examples have it.
+      // Each request starts with the repository of the examples.
       const base = '/auth/v1/repository/alice';
       await alice.delete(`${base}/${id}`);
       id = (await alice.post(base, bodyOf(createRepository))).body.id;
@@ -195,7 +195,7 @@ test('its examples of requests are accepted, and answered with its examples', as
     if (operation.operationId === 'createWebhook') webhook = answer.body.id;
   }
 
-  // What they made is found under the names of the examples.
+  // The created objects can be read by the names in the examples.
   for (const [where, { parameters, responses }] of operations()) {
     const ids = parameters.some(({ name }) => name === 'id' || name === 'job_id');
     if (!where.startsWith('GET ') || ids || responses[200]?.content?.['text/event-stream'])
@@ -209,7 +209,7 @@ test('its examples of requests are accepted, and answered with its examples', as
   }
 });
 
-/** An answer without what differs from call to call, and from address to address. */
+/** Replaces values that differ from call to call or depend on the address of the server. */
 function steady(answer: object): object {
   const changes = /^(id|sha|commit_sha|token|key|.*_at|.*_url)$/;
   return Object.fromEntries(
@@ -220,7 +220,7 @@ function steady(answer: object): object {
   );
 }
 
-test('it says what endpoints of webhooks are sent, for each type that REST takes and for a test', () => {
+test('it describes the requests to webhook endpoints, for each event type of REST and for a test', () => {
   type Properties = { properties: Record<string, { items: { enum: string[] } }> };
   const bodyOf = ({ requestBody }: Described) =>
     (requestBody as NonNullable<Described['requestBody']>).content['application/json']
@@ -240,7 +240,7 @@ test('it says what endpoints of webhooks are sent, for each type that REST takes
   }
 });
 
-test('no answer is of two types, so that generated clients have one', () => {
+test('no response has two content types, so that generated clients have one type each', () => {
   for (const [where, { responses }] of operations())
     for (const [status, { content = {} }] of Object.entries(responses))
       expect(Object.keys(content).length, `${where} ${status}`).toBeLessThanOrEqual(1);

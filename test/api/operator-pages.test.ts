@@ -1,4 +1,4 @@
-/** What the operator sees of everybody and of all servers; others see nothing of it. */
+/** Lists of all users, organizations and servers, which only the operator may see. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -34,7 +34,7 @@ const QUEUE = '{ queue { gpu region waiting oldestWait running gpusOffered } }';
 const SET_PLAN = `mutation ($namespace: String!, $plan: Plan!) {
   setPlan(input: { namespace: $namespace, plan: $plan }) { namespace { name plan } } }`;
 
-test('users by name, page by page, and by parts of name and address', async () => {
+test('users in order of name, page by page, and search by parts of name and email address', async () => {
   const { users } = await app.admin.gql(USERS, { first: 2 });
   expect(users).toMatchObject({
     totalCount: 3,
@@ -57,7 +57,7 @@ test('users by name, page by page, and by parts of name and address', async () =
   expect(await named('')).toHaveLength(3);
 });
 
-test('organizations by name', async () => {
+test('organizations in order of name', async () => {
   expect((await app.admin.gql(ORGANIZATIONS)).organizations).toEqual({
     totalCount: 2,
     nodes: [
@@ -68,7 +68,7 @@ test('organizations by name', async () => {
   expect((await app.admin.gql(ORGANIZATIONS, { text: 'Lab' })).organizations.totalCount).toBe(1);
 });
 
-test('a plan is set for an organization, and for a user with their namespace', async () => {
+test('the operator sets the plan of an organization, and of a user with their namespace', async () => {
   const { setPlan } = await app.admin.gql(SET_PLAN, { namespace: 'ACME', plan: 'ENTERPRISE' });
   expect(setPlan.namespace).toEqual({ name: 'acme', plan: 'ENTERPRISE' });
   await app.admin.gql(SET_PLAN, { namespace: 'ada', plan: 'ENTERPRISE' });
@@ -86,7 +86,7 @@ test('a plan is set for an organization, and for a user with their namespace', a
   expect(errors?.[0]?.extensions.code).toBe('NOT_FOUND');
 });
 
-test('the server with its machines and what they run, and what waits', async () => {
+test('the server with its machines, their running jobs, and the queue', async () => {
   await ada.gql(
     'mutation { createRepository(input: {namespace: "ada", name: "code"}) { repository { id } } }',
   );
@@ -127,7 +127,7 @@ test('the server with its machines and what they run, and what waits', async () 
     },
   ]);
   const oldest = expect.any(Number);
-  // One that a worker looks at does not wait for that moment.
+  // While a worker examines a job, the job does not count as waiting.
   await eventually(async () =>
     expect((await app.admin.gql(QUEUE)).queue).toEqual([
       {
@@ -151,7 +151,7 @@ test('the server with its machines and what they run, and what waits', async () 
   for (const name of ['on-gpus', 'waits', 'never']) await cancel(ada, 'ada', name);
 });
 
-test('servers that have gone are listed, and said to be gone', async () => {
+test('servers that have stopped are listed as gone', async () => {
   await app.pool.query(`
     insert into servers (id, role, url, storage, heartbeat_at)
       values ('srv_gone', 'serve', 'http://gone', 's', now() - interval '1 hour');
@@ -164,7 +164,7 @@ test('servers that have gone are listed, and said to be gone', async () => {
   ]);
 });
 
-test('all of it is refused to others, and to a limited credential of the operator', async () => {
+test('all of it is refused to other users, and to a limited credential of the operator', async () => {
   const { createAccessToken } = await app.admin.gql(
     'mutation { createAccessToken(input: {name: "limited", namespaces: ["acme"]}) { token } }',
   );

@@ -1,4 +1,4 @@
-/** The walk over the table of routes, on one server. */
+/** Runs the cases of every route in the table, on one server. */
 import { afterAll } from 'vitest';
 import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -9,7 +9,7 @@ const cleanup = new AsyncDisposableStack();
 afterAll(() => cleanup.disposeAsync());
 
 walkRoutes(async () => {
-  // Many jobs are left running.
+  // Many slots, because the cases leave many jobs running.
   const webhooks = { allow: ['127.0.0.1'] };
   const config = { jobSlots: 1_000, webhooks };
   const loam = cleanup.use(await startApp({ config, overrides: { runner: fakeRunner() } }));

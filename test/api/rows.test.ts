@@ -1,4 +1,4 @@
-/** Rows that are read by hand are those that Prisma reads, for all that is read so. */
+/** Rows read with our own SQL equal the rows that Prisma reads. */
 import { PrismaPg } from '@prisma/adapter-pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { PrismaClient } from '../../prisma/generated/client.ts';
@@ -39,7 +39,7 @@ const SCALARS = {
   pushedAt: true,
 } as const;
 
-test('a repository with its owner and the number of those who can write', async () => {
+test('a repository with its owner and the number of collaborators', async () => {
   const { namespace } = collaboratorColumns;
   const select = { ...SCALARS, namespace: { select: { name: true, ...namespace.select } } };
   const statement = repositoryRows.statement(select, {}, 'where r.name = $1');
@@ -49,7 +49,7 @@ test('a repository with its owner and the number of those who can write', async 
   expect(byPrisma).toMatchObject([{ sizeBytes: 9007199254740993n }]);
 });
 
-test('a job with its price, its owner and the attempt that goes on', async () => {
+test('a job with its price, its owner and the running attempt', async () => {
   const select = {
     id: true,
     costPerHour: true,
@@ -67,7 +67,7 @@ test('a job with its price, its owner and the attempt that goes on', async () =>
   expect(byPrisma.map(({ attempts }) => attempts.length)).toEqual([0, 1]);
 });
 
-test('what is not known is left to Prisma', () => {
+test('unknown selections are left to Prisma', () => {
   for (const select of [
     { namespace: true },
     { namespace: { select: { members: true } } },
@@ -80,7 +80,7 @@ test('what is not known is left to Prisma', () => {
   expect(jobRows.statement({ secrets: true }, {}, '')).toBeNull();
 });
 
-/** Without the mark that says how a row was read. */
+/** Removes the mark that says how a row was read. */
 function plain(rows: object[] | undefined): object[] | undefined {
   return rows?.map((row) => Object.fromEntries(Object.entries(row)));
 }

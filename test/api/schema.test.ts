@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { printed } from '../../src/api/graphql/print.ts';
+import { printSdl } from '../../src/api/graphql/print.ts';
 
 test('schema.graphql is the schema (npm run schema:print)', () => {
-  expect(readFileSync(join(import.meta.dirname, '../../schema.graphql'), 'utf8')).toBe(printed());
+  expect(readFileSync(join(import.meta.dirname, '../../schema.graphql'), 'utf8')).toBe(printSdl());
 });

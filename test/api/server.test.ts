@@ -3,7 +3,7 @@ import { constants } from 'node:os';
 import { expect, test } from 'vitest';
 import { startApp } from '../support/harness.ts';
 
-test('health, readiness and version are answered', async () => {
+test('health, readiness and version', async () => {
   await using app = await startApp();
   expect((await app.anonymous.get('/livez')).text).toBe('ok');
   expect((await app.anonymous.get('/readyz')).text).toBe('ok');
@@ -14,7 +14,7 @@ test('health, readiness and version are answered', async () => {
   });
 });
 
-test('a request id is kept when it is sane, and made when it is not', async () => {
+test('a valid request id is kept, and an invalid one is replaced', async () => {
   await using app = await startApp();
   const kept = await app.anonymous.get('/nowhere', { 'X-Request-Id': 'abc-1' });
   expect(kept.headers.get('x-request-id')).toBe('abc-1');
@@ -23,7 +23,7 @@ test('a request id is kept when it is sane, and made when it is not', async () =
   expect(made.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/);
 });
 
-test('a browser finds a page at /, and everyone else finds nothing, as JSON', async () => {
+test('a browser gets a page at /, and other clients get a 404 as JSON', async () => {
   await using app = await startApp();
   const accept = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8';
   const page = await app.anonymous.get('/', { Accept: accept });
@@ -31,13 +31,13 @@ test('a browser finds a page at /, and everyone else finds nothing, as JSON', as
     200,
     'text/html; charset=utf-8',
   ]);
-  // One thing to do for people, and no commands for operators.
+  // One primary action, and no commands for operators.
   for (const { text } of [page, await app.anonymous.get('/login', { Accept: accept })]) {
     expect(text.match(/class="(button )?primary"/g)).toHaveLength(1);
     expect(text).not.toMatch(/npm run|curl/);
   }
 
-  // Its own style alone is let through, and everything that it names is here.
+  // The policy allows only its own style, and all addresses in the page exist.
   const [, style = ''] = /<style>(.*?)<\/style>/s.exec(page.text) ?? [];
   const policy = page.headers.get('content-security-policy');
   expect(policy).toContain("default-src 'none'");
@@ -58,7 +58,7 @@ test('a browser finds a page at /, and everyone else finds nothing, as JSON', as
   }
 });
 
-test('an address is a page for who asks for HTML first, and JSON for everybody else', async () => {
+test('a path gives a page to clients that prefer HTML, and JSON to all others', async () => {
   await using app = await startApp();
   const navigates = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8';
   for (const path of ['/admin', '/admin/jobs', '/admin/job/none', '/settings/tokens', '/x/y/z']) {
@@ -71,7 +71,7 @@ test('an address is a page for who asks for HTML first, and JSON for everybody e
     for (const accept of ['*/*', 'application/json', 'application/json, text/html'])
       expect((await app.admin.get(path, { accept })).headers.get('content-type')).toMatch(/json/);
   }
-  // What is no page stays what it is, whoever asks.
+  // Paths that are not pages do not depend on the client.
   for (const [path, status] of [
     ['/auth/v1/whoami', 401],
     ['/openapi.json', 200],
@@ -95,7 +95,7 @@ test('an address is a page for who asks for HTML first, and JSON for everybody e
 test('a request with an Authorization header gets JSON, whatever it accepts', async () => {
   await using app = await startApp();
   const wrong = { authorization: 'Bearer wrong' };
-  // The second is what HTTP clients of Java send by themselves.
+  // HTTP clients of Java send the second one by default.
   for (const accept of ['text/html', 'text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2']) {
     for (const [path, status] of [
       ['/', 404],
@@ -125,7 +125,7 @@ test('a connection that cannot be accepted does not end the server', async () =>
   const { _handle: listening } = app.app.server as unknown as {
     _handle: { onconnection(error: number): void };
   };
-  // The error of libuv when no descriptor is free, and the one that it keeps in reserve is used too.
+  // The error of libuv when all file descriptors are in use, including the one that it keeps in reserve.
   for (let times = 0; times < 3; times++) listening.onconnection(-constants.errno.EMFILE);
   expect((await fetch(`${app.base}/livez`)).status).toBe(200);
 });

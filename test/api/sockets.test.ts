@@ -1,4 +1,4 @@
-/** What connections are held to, with sockets of our own: stock clients send nothing of this. */
+/** Limits and protocol errors of connections, tested with raw sockets because HTTP clients cannot send such data. */
 
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -17,7 +17,7 @@ import { Workspace } from '../support/git.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
-/** Lines of the server's log, of errors alone. */
+/** The errors in the log of the server. */
 const errors: string[] = [];
 
 beforeAll(async () => {
@@ -41,7 +41,7 @@ afterAll(() => app[Symbol.asyncDispose]());
 
 type Raw = Disposable & {
   socket: Socket;
-  /** All that has come so far. */
+  /** All data received so far. */
   text(): string;
   closed: Promise<unknown>;
 };
@@ -50,7 +50,7 @@ function open(sent: string): Raw {
   const { hostname, port } = new URL(app.base);
   const socket = connect(Number(port), hostname);
   const closed = once(socket, 'close');
-  // A reset is one way to be closed.
+  // A reset closes the connection too.
   socket.on('error', () => {});
   closed.catch(() => {});
   let text = '';
@@ -123,7 +123,7 @@ test.each([
     400,
   ],
   ['CONNECT', () => lines('CONNECT example.com:443 HTTP/1.1', 'Host: example.com'), 405],
-])('%s is refused in the form of every error', async (_what, text, status) => {
+])('%s is refused with the usual error body', async (_what, text, status) => {
   using raw = open(text());
   await raw.closed;
   const { headers } = expectRefusal(raw.text(), status, /./);
@@ -132,7 +132,7 @@ test.each([
   expect(Number(headers.get('x-ratelimit-reset'))).toBeGreaterThan(Date.now() / 1_000);
 });
 
-test('what Node would refuse without a body is a request like any other', async () => {
+test('requests that Node refuses without a body get the usual error body', async () => {
   using without = open(lines('GET /auth/v1/health HTTP/1.1'));
   await eventually(() => expect(without.text()).toContain('request_id'));
   const { status, body, headers } = parse(without.text());
@@ -155,7 +155,7 @@ test.each(['[::', 'a b', 'a:99999', 'a/b', 'a@b', '%', 'ä'])(
       await raw.closed;
       const answer = parse(raw.text());
       expect(answer.status, path).toBe(400);
-      expect(answer.body, path).toMatch(/The header Host names no host|not valid HTTP/);
+      expect(answer.body, path).toMatch(/The header Host is not a valid host|not valid HTTP/);
     }
   },
 );
@@ -175,7 +175,7 @@ test.each([
   expect(answer.headers.get('x-request-id')).toBeTruthy();
 });
 
-test('requests that end early are no errors of ours', async () => {
+test('requests that end early are not logged as server errors', async () => {
   errors.length = 0;
   const head = ['Host: x', authorization(), 'Content-Type: application/json'];
   for (const path of [
@@ -193,12 +193,12 @@ test('requests that end early are no errors of ours', async () => {
       await raw.closed;
       expect(parse(raw.text()).status, path).toBe(400);
     }
-  // Requests are handled in turn: when this one is answered, those before it are over.
+  // Requests are handled in order: after this response, the requests before it have ended.
   await app.admin.get('/auth/v1/whoami');
   expect(errors).toEqual([]);
 });
 
-test('what was asked properly before is answered first, each in its turn', async () => {
+test('valid requests before an invalid one are answered first, in order', async () => {
   const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
   using raw = open(`${whoami}${whoami}no http\r\n\r\n`);
   await raw.closed;
@@ -221,16 +221,16 @@ test.each([
   expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
 });
 
-test('a push is cut when its body hardly flows', async () => {
+test('a push whose body is too slow is cut off', async () => {
   const head = ['Host: x', authorization(), 'Content-Type: application/x-git-receive-pack-request'];
   const path = '/admin/work.git/git-receive-pack';
   using raw = open(lines(`POST ${path} HTTP/1.1`, ...head, 'Content-Length: 5000'));
-  // The length of a line that does not come.
+  // The length of a pkt-line that never arrives.
   await trickle(raw, '1');
   expectRefusal(raw.text(), 408, /^The body came too slowly/);
 });
 
-test('a push takes as long as it flows, and is cut when it hardly does', async () => {
+test('a push may take long while its data flows, and is cut off when the data is too slow', async () => {
   await using workspace = await Workspace.open();
   await workspace.git('.', 'init', '-qb', 'main', 'work');
   await workspace.commit('work', { 'random.bin': randomBytes(8_000) });
@@ -242,14 +242,14 @@ test('a push takes as long as it flows, and is cut when it hardly does', async (
     return { ...result, tookMs: performance.now() - begun };
   };
   await app.admin.post('/auth/v1/repository/admin', { name: 'pushed', auto_init: false });
-  // 200 bytes a second, and far more than a body that is no push may take.
+  // 200 bytes/s is too slow. The second push takes far longer than other bodies may.
   expect((await push(20, 100)).code).not.toBe(0);
   const flowing = await push(200, 50);
   expect([flowing.code, flowing.stderr]).toEqual([0, expect.stringContaining('main -> main')]);
   expect(flowing.tookMs).toBeGreaterThan(1_600);
 });
 
-test('a request that the server is slow to read is not cut', async () => {
+test('a request that the server reads slowly is not cut off', async () => {
   await using server = await bare({ slowMs: 200, bytesPerSecond: 1_000_000 }, async (req, res) => {
     allowLongBody(req);
     await delay(1_000);
@@ -261,7 +261,7 @@ test('a request that the server is slow to read is not cut', async () => {
   expect(await response.text()).toBe('300000 bytes');
 });
 
-test('what is written to an answer after its request was cut goes nowhere, and harms nobody', async () => {
+test('a write to a response after its request was cut off has no effect', async () => {
   await using server = await bare({ bodyMs: 200 }, (_req, res) => {
     res.once('prefinish', () => res.write('late'));
   });
@@ -278,7 +278,7 @@ test('what is written to an answer after its request was cut goes nowhere, and h
   expect(text).not.toContain('late');
 });
 
-test('what a handler writes after the end of its answer does not end the server', async () => {
+test('a write after the end of the response does not end the server', async () => {
   const late = Promise.withResolvers<void>();
   await using server = await bare({}, (_req, res) => {
     res.end('whole');
@@ -290,7 +290,7 @@ test('what a handler writes after the end of its answer does not end the server'
   expect(await (await fetch(server.base)).text()).toBe('whole');
 });
 
-test('whoever hardly takes an answer is cut', async () => {
+test('a client that reads a response too slowly is cut off', async () => {
   const ended = Promise.withResolvers<void>();
   await using server = await bare({ slowMs: 200, bytesPerSecond: 1_000_000 }, (_req, res) => {
     const more = () => {
@@ -306,11 +306,11 @@ test('whoever hardly takes an answer is cut', async () => {
   socket.destroy();
 });
 
-test('what is left of a refused body may come for a moment, and not for ever', async () => {
+test('the rest of a refused body may arrive for a limited time', async () => {
   const head = ['Host: x', authorization(), 'Content-Type: application/json'];
   const sized = (bytes: number) =>
     lines('POST /auth/v1/repository/admin HTTP/1.1', ...head, `Content-Length: ${bytes}`);
-  // All of it is sent before the answer is read, as most clients do; the connection goes on.
+  // Most clients send the whole body before they read the response. The connection stays open.
   using whole = open(sized(2 ** 21) + ' '.repeat(2 ** 21));
   whole.socket.write(lines('GET /auth/v1/health HTTP/1.1', 'Host: x'));
   await eventually(() => expect(whole.text()).toContain('{"status":"ok"}'));
@@ -335,7 +335,7 @@ test.each([
   if (status === 408) expectRefusal(raw.text(), 408, /^The headers came too slowly/);
 });
 
-test('an event stream stays, and so does a client that thinks between requests', async () => {
+test('an event stream stays open, and so does a connection with pauses between requests', async () => {
   const query = 'subscription { jobEvents(namespace: "admin") { type } }';
   const stream = await fetch(`${app.base}/graphql`, {
     method: 'POST',
@@ -354,7 +354,7 @@ test('an event stream stays, and so does a client that thinks between requests',
   })();
   const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
   using raw = open(whoami);
-  // Well below the second after which an idle connection is closed, and in all beyond it.
+  // Each pause is shorter than the idle timeout of a second; together they are longer.
   await delay(300);
   raw.socket.write(whoami);
   await eventually(() => expect(raw.text().match(/"username"/g)).toHaveLength(2));
@@ -364,7 +364,7 @@ test('an event stream stays, and so does a client that thinks between requests',
   await reading;
 });
 
-/** A server with these limits, of one handler. */
+/** A server with these limits and one handler. */
 async function bare(
   limits: Partial<ConnectionLimits>,
   handler: (req: IncomingMessage, res: ServerResponse) => void,
@@ -385,7 +385,7 @@ async function bare(
   };
 }
 
-/** A way to the server on which clients send `bytes` at most every `everyMs`. */
+/** A proxy to the server that passes on at most `bytes` every `everyMs`. */
 async function throttle(base: string, bytes: number, everyMs: number) {
   const { hostname, port: target } = new URL(base);
   const open = new Set<Socket>();

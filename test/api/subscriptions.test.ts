@@ -1,7 +1,7 @@
 import { GraphQLError } from 'graphql';
 import { createHandler } from 'graphql-sse';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { EventStream, type Result } from '../../src/api/graphql/event-streams.ts';
+import { EventStream, type OperationResult } from '../../src/api/graphql/event-streams.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -29,7 +29,7 @@ const LOG = (name: string, after?: number) =>
 const EVENTS = (args = '') =>
   `subscription { jobEvents(namespace: "ada"${args}) { cursor type status name job { status } } }`;
 
-test.each(Object.entries(MODES))('%s: a log to its end, and after an entry', async (_, open) => {
+test.each(Object.entries(MODES))('%s: a log to its end, and resumed after an entry', async (_, open) => {
   const name = `log${crypto.randomUUID().slice(0, 8)}`;
   await run(name, 'echo a; sleep 0.3; echo b; exit 2');
   const all = await take(open(ada, LOG(name)), 'jobLog');
@@ -40,7 +40,7 @@ test.each(Object.entries(MODES))('%s: a log to its end, and after an entry', asy
   expect(rest.map((e) => e.message ?? e.status)).toEqual(['b', 'FAILED', 'FAILED']);
 });
 
-test('a log in batches has every entry once, and ends like one in entries', async () => {
+test('a log in batches has every entry once, and ends like a log in single entries', async () => {
   const printed = Array.from({ length: 200 }, (_, index) => `line ${index}`);
   await run('batches', `${printed.map((line) => `echo ${line}`).join('; ')}; sleep 0.3; echo z`);
   const batches = await take(
@@ -69,7 +69,7 @@ test.each(Object.entries(MODES))(
       () => (followed = true),
       () => {},
     );
-    // What was made before the subscription stands is not told, and it does not say when it stands.
+    // Events before the subscription is active are not sent, and it does not report when it is active.
     await eventually(async () => {
       if (!followed) await run(`before${crypto.randomUUID().slice(0, 8)}`, 'exit 0');
       expect(followed).toBe(true);
@@ -117,7 +117,7 @@ async function eventsBefore(name: string): Promise<number> {
   return rows[0].n;
 }
 
-test('no event is passed over when transactions commit in another order than they began', async () => {
+test('no event is skipped when transactions commit in another order than they began', async () => {
   const { pool } = app.app.services;
   const { rows } = await pool.query(`select id from namespaces where name = 'ada'`);
   const insert = (id: string) => ({
@@ -136,12 +136,12 @@ test('no event is passed over when transactions commit in another order than the
   slow.release();
   const cursors = (await both).map((e) => e.cursor);
   expect(cursors).toHaveLength(2);
-  // And from the first of them on, the second follows.
+  // After the cursor of the first event, the second follows.
   const rest = await take(viaYoga(ada, EVENTS(`, after: ${cursors[0]}`)), 'jobEvents', 1);
   expect(rest[0].cursor).toBe(cursors[1]);
 });
 
-test('who may not see gets the reason, and nothing else', async () => {
+test('a viewer without access gets the reason, and no events', async () => {
   const bob = await app.user('bob');
   await run('secret', 'exit 0');
   for (const [client, code] of [
@@ -155,7 +155,7 @@ test('who may not see gets the reason, and nothing else', async () => {
   });
 });
 
-test.each(Object.entries(MODES))('%s: an operation that fails tells why', async (_, open) => {
+test.each(Object.entries(MODES))('%s: an operation that fails has an error', async (_, open) => {
   const heavy =
     'repositories(first: 100) { nodes { commits(first: 100) { nodes { sha author { name email } committer { name } } } } }';
   for (const [code, query] of [
@@ -174,7 +174,7 @@ test.each(Object.entries(MODES))('%s: an operation that fails tells why', async 
     await expect(take(open(ada, query), 'x'), query).rejects.toMatchObject({ code });
 });
 
-test('a mutation goes by POST, over a stream too', async () => {
+test('mutations require POST, also on a stream', async () => {
   const query =
     'mutation { createRepository(input: {namespace: "ada", name: "by-get"}) { repository { id } } }';
   for (const path of ['/graphql', '/graphql/stream'])
@@ -197,7 +197,7 @@ test.each(Object.entries(MODES))(
   },
 );
 
-test('errors on a stream hold nothing that is meant for the server', async () => {
+test('errors on a stream contain no internal extensions', async () => {
   for (const query of ['{ nothing }', '{', 'query A { a } query B { b }', 'mutation { x { y } }']) {
     const { text } = await ada.post('/graphql/stream', { query }, { accept: 'text/event-stream' });
     const [, data = ''] = /event: next\ndata: (.*)/.exec(text) ?? [];
@@ -210,7 +210,7 @@ test('errors on a stream hold nothing that is meant for the server', async () =>
   }
 });
 
-test('what a client does not accept is 406 with a reason, and nothing is done', async () => {
+test('an unacceptable response type gives 406 with a reason, before the operation runs', async () => {
   const subscription = { query: 'subscription { jobEvents(namespace: "ada") { id } }' };
   const mutation = {
     query:
@@ -259,14 +259,14 @@ test('what a client does not accept is 406 with a reason, and nothing is done', 
     ).toBe(200);
 });
 
-/** A stream that is reserved, with its operations by their ids. */
-async function streamOf(operations: Record<string, Result>) {
+/** Reserves a stream with these operations, by id. */
+async function streamOf(operations: Record<string, OperationResult>) {
   const stream = new EventStream();
   const handle = createHandler({
     authenticate: () => stream.token,
     onSubscribe: (_request, { extensions }) =>
       stream.start(
-        operations[String(extensions?.operationId)] as Result,
+        operations[String(extensions?.operationId)] as OperationResult,
         (error) => new GraphQLError((error as Error).message),
       ),
     onComplete: () => stream.operationEnded(),
@@ -293,7 +293,7 @@ async function streamOf(operations: Record<string, Result>) {
   };
 }
 
-test('two results are read ahead of a client that follows one operation', async () => {
+test('at most two results are read ahead of a client with one operation', async () => {
   let told = 0;
   async function* numbers() {
     for (;;) yield { data: { n: ++told } };
@@ -312,7 +312,7 @@ test('two results are read ahead of a client that follows one operation', async 
   stream.close();
 });
 
-test('an operation that fails sends its error, and others on its stream go on', async () => {
+test('an operation that fails sends its error, and the other operations of the stream continue', async () => {
   // biome-ignore lint/correctness/useYield: it fails before it yields.
   const failing = (async function* () {
     throw new Error('broken');
@@ -320,7 +320,7 @@ test('an operation that fails sends its error, and others on its stream go on', 
   const { stream, connect } = await streamOf({ bad: failing, good: { data: { n: 1 } } });
   const next = await connect();
   let all = '';
-  // The message that says that it is open, the two results and the two ends.
+  // The message that opens the stream, two results, and the ends of two operations.
   for (let n = 0; n < 5; n++) all += await next();
   stream.finish();
   expect(await next()).toBeUndefined();
@@ -329,7 +329,7 @@ test('an operation that fails sends its error, and others on its stream go on', 
   expect(all.match(/event: complete/g)).toHaveLength(2);
 });
 
-describe('an event stream that is reserved', () => {
+describe('a reserved event stream', () => {
   const path = '/graphql/stream';
   const reserve = async (client: Client) => {
     const { status, text, body } = await client.request('PUT', path);
@@ -338,7 +338,7 @@ describe('an event stream that is reserved', () => {
   };
   const as = (token: string) => ({ 'x-graphql-event-stream-token': token });
 
-  test("is its caller's alone, and connected to once", async () => {
+  test('belongs to its caller, and accepts one connection', async () => {
     const bob = await app.user('stream-bob');
     const token = await reserve(ada);
     const operation = { query: '{ version { build } }', extensions: { operationId: '1' } };
@@ -368,7 +368,7 @@ describe('an event stream that is reserved', () => {
     );
   });
 
-  test('carries so many operations, and a caller has so many', async () => {
+  test('has a limited number of operations, and a caller has a limited number of streams', async () => {
     const eve = await app.user('stream-eve');
     const token = await reserve(eve);
     const post = (id: number) =>
@@ -389,7 +389,7 @@ describe('an event stream that is reserved', () => {
   });
 });
 
-test('a body over 1 MiB, or with JSON that is none in its address, is refused', async () => {
+test('a body over 1 MiB, and invalid JSON in the query string, are refused', async () => {
   const query = `{ version { build } } # ${'x'.repeat(2 ** 20)}`;
   for (const path of ['/graphql', '/graphql/stream']) {
     const { status, body } = await ada.post(path, { query }, { accept: 'text/event-stream' });

@@ -1,4 +1,4 @@
-/** Spans, as a collector takes them. */
+/** Traces, as a collector receives them. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pino } from 'pino';
@@ -18,7 +18,7 @@ import { submit, until, variables } from '../support/submit.ts';
 
 const tracing = (env: Record<string, string>) => readConfig(env).tracing;
 
-test('requests, operations, git and attempts are spans of the right traces, and hold no secret', async () => {
+test('requests, operations, git and attempts have spans in the right traces, without secrets', async () => {
   await using collector = await startCollector();
   const settings = tracing({
     OTEL_EXPORTER_OTLP_ENDPOINT: `${collector.url}/`,
@@ -67,7 +67,7 @@ test('requests, operations, git and attempts are spans of the right traces, and 
     const sent = { webhookId: 'wh_1', url, secrets: ['sesame'], id: 'evt_1', body: 'sesame' };
     await attemptDelivery({ connector, userAgent: 'test' }, sent, new AbortController().signal);
   }
-  // The last are sent before the server has stopped.
+  // The server sends the last spans before it stops.
   const { spans } = collector;
   const one = (name: string, where: (span: TakenSpan) => boolean = () => true): TakenSpan => {
     const found = spans.find((span) => span.name === name && where(span));
@@ -104,7 +104,7 @@ test('requests, operations, git and attempts are spans of the right traces, and 
   one('POST /graphql', ({ spanId }) => spanId === query.parentId);
   const missing = one('GET /auth/v1/repository/{namespace}/{id}');
   expect(missing.attributes).toMatchObject({ 'http.response.status_code': 404 });
-  // A client's fault is none of the server's.
+  // An error of the client is not an error of the span.
   expect(missing.status).toBe(0);
 
   const push = one('POST /{namespace}/{name}/git-receive-pack');
@@ -129,7 +129,7 @@ test('requests, operations, git and attempts are spans of the right traces, and 
   for (const secret of secrets) expect(all).not.toContain(secret);
 });
 
-test('a collector that is away holds up neither requests nor the end, and is told of once', async () => {
+test('an unavailable collector delays neither requests nor the stop, and is logged once', async () => {
   const logged: string[] = [];
   const log = pino({ level: 'warn' }, { write: (line: string) => void logged.push(line) });
   const endpoint = `http://127.0.0.1:${await freePort()}`;
@@ -137,7 +137,7 @@ test('a collector that is away holds up neither requests nor the end, and is tol
     const begun = performance.now();
     await using cleanup = new AsyncDisposableStack();
     const app = cleanup.use(await startApp({ config, overrides: { log } }));
-    // More than a batch, so that one is sent before the end.
+    // More than a batch, so that one batch is sent before the server stops.
     for (let i = 0; i < 3; i++)
       await Promise.all(Array.from({ length: 200 }, () => app.anonymous.get('/livez')));
     expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
@@ -146,13 +146,13 @@ test('a collector that is away holds up neither requests nor the end, and is tol
   };
   const untraced = await timeOf({});
   const traced = await timeOf({ tracing: tracing({ OTEL_EXPORTER_OTLP_ENDPOINT: endpoint }) });
-  // The end waits 2 seconds for the last spans. An exporter that is waited for takes 10 seconds a batch.
+  // Stopping waits 2 seconds for the last spans. Waiting for the exporter would take 10 seconds per batch.
   expect(traced).toBeLessThan(3 * untraced + 5_000);
   const told = logged.filter((line) => line.includes('cannot export traces'));
   expect(told.length).toBeLessThanOrEqual(1);
 });
 
-test('the documented table is the table of the code', () => {
+test('the table in the docs equals the table in the code', () => {
   const page = readFileSync(join(import.meta.dirname, '../../docs/monitoring.md'), 'utf8');
   const rows = [...page.matchAll(/^\| `(OTEL_\w+)` \| (.*?) \| (.*?) \|$/gm)];
   const code = Object.entries(TRACING_VARIABLES).map(([name, [fallback, meaning]]) => [
@@ -163,7 +163,7 @@ test('the documented table is the table of the code', () => {
   expect(rows.map(([, ...cells]) => cells)).toEqual(code);
 });
 
-test('the usual variables say where, how much and under which name', () => {
+test('the standard variables set the endpoint, the sampling and the service name', () => {
   const OTEL_EXPORTER_OTLP_ENDPOINT = 'https://collector:4318';
   expect(tracing({})).toBeUndefined();
   expect(tracing({ OTEL_TRACES_SAMPLER: 'never' })).toBeUndefined();

@@ -1,4 +1,4 @@
-/** The lists of a user over all namespaces that they are a member of: what a home page shows. */
+/** Lists over all namespaces of a user, as on the home page. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -50,9 +50,9 @@ beforeAll(async () => {
   ours = made.repository.id;
   await createRepository(app.admin, 'beta', 'theirs');
   await createRepository(app.admin, 'other', 'secret');
-  // Of others, and of no concern although anybody may read it.
+  // A public repository of another user, which the lists do not contain.
   await createRepository(eve, 'eve', 'shown', { visibility: 'PUBLIC' });
-  // Times that are the same in several namespaces, and none.
+  // Jobs with the same times in several namespaces, and jobs without times.
   await app.pool.query(`
     update jobs set status = 'failed', started_at = '2026-01-01', completed_at = '2026-01-02'
       where name like '%0';
@@ -103,7 +103,7 @@ describe('jobs', () => {
       );
   });
 
-  test('by status, and by several, in order of creation', async () => {
+  test('by one status and by several, in order of creation', async () => {
     const failed = await pages(ada, { status: 'FAILED' }, 2);
     expect(failed.map(({ name }) => name)).toEqual(['b_0', 'a_0', 'own-0']);
     const over = await pages(ada, { filter: { statuses: ['FAILED', 'SUCCEEDED'] } }, 2);
@@ -133,7 +133,7 @@ describe('jobs', () => {
     expect(byName.map(({ name }) => name)).toEqual(['own-0', 'a_3']);
   });
 
-  test('wrong arguments are refused, with their names', async () => {
+  test('invalid arguments are refused by name', async () => {
     const refused = async (args: object) => {
       const all = { first: 5, sort: 'CREATED_AT', order: 'DESC', ...args };
       return (await ada.graphql(JOBS, all)).errors?.[0]?.extensions;
@@ -148,14 +148,14 @@ describe('jobs', () => {
     expect(await refused({ after: cursor })).toMatchObject({ field: 'after' });
   });
 
-  test('the operator is no member of all namespaces', async () => {
+  test('the operator is not a member of all namespaces', async () => {
     const found = await pages(app.admin, {}, 100);
     expect(new Set(found.map(({ namespace }) => namespace))).toEqual(
       new Set(['acme', 'beta', 'other']),
     );
   });
 
-  test('a limited credential shows only what it may see', async () => {
+  test('a limited credential lists only jobs that it may see', async () => {
     const token = async (input: object) => {
       const { createAccessToken } = await ada.gql(
         'mutation ($input: CreateAccessTokenInput!) { createAccessToken(input: $input) { token } }',
@@ -173,7 +173,7 @@ describe('jobs', () => {
 
 const LISTS = '{ jobs { nodes { name } } repositories { nodes { name } }';
 
-test("another user's are refused, also to the operator, and nobody has none", async () => {
+test("another user's jobs are refused, also to the operator, and anonymous requests have none", async () => {
   const { viewer } = await ada.gql('{ viewer { id } }');
   for (const client of [eve, app.admin]) {
     const { data, errors } = await client.graphql(
@@ -189,7 +189,7 @@ test("another user's are refused, also to the operator, and nobody has none", as
   expect(await app.anonymous.gql(`{ viewer ${LISTS} } }`)).toEqual({ viewer: null });
 });
 
-test('repositories: the last changed first, page by page, and of no other namespace', async () => {
+test('repositories: the last changed first, page by page, without those of other namespaces', async () => {
   await app.pool.query(
     `update repositories set updated_at = '2030-01-01' where name in ('ours', 'theirs')`,
   );

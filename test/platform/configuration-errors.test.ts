@@ -61,7 +61,7 @@ test.each<[string, () => Record<string, string>, RegExp]>([
   [
     'an address of another machine',
     () => ({ HOST: '192.0.2.1' }),
-    /^HOST: 192\.0\.2\.1 is no address of this machine$/,
+    /^HOST: 192\.0\.2\.1 is not an address of this machine$/,
   ],
   [
     'a port that is taken',
@@ -108,7 +108,7 @@ test('missing root permissions stop startup with one line', async (ctx) => {
   if (!has('privileged-ports')) return;
   const env = { LOAM_DATA_DIR: join(tmpdir()), PORT: '80' };
   await expect(failedStart(env, { user: 'nobody' })).resolves.toMatch(
-    /^PORT: no right to listen on 80; those from 1024 need none\n$/,
+    /^PORT: no permission to listen on 80; use a port from 1024\n$/,
   );
 });
 

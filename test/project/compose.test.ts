@@ -1,4 +1,4 @@
-/** The Compose files, as far as they can be read without Docker: every server would start with what they give it. */
+/** The Compose files, checked without Docker: every server starts with their settings. */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
@@ -25,11 +25,11 @@ type Service = {
 
 function servicesOf(file: string): Record<string, Service> {
   const text = readFileSync(join(ROOT, file), 'utf8');
-  // Without a .env, as Compose fills them in.
+  // Substitutes the defaults, as Compose does without a .env.
   return parse(text.replaceAll(/\$\{\w+:-(.*?)\}/g, '$1'), { merge: true }).services;
 }
 
-/** Those that are a server of Loam, with what it starts with. */
+/** The services that are Loam servers, with their environment. */
 function servers(file: string, secrets: Record<string, string | undefined> = {}) {
   return Object.entries(servicesOf(file))
     .filter(([, { image, restart }]) => image === 'loam' && restart === 'unless-stopped')
@@ -39,7 +39,7 @@ function servers(file: string, secrets: Record<string, string | undefined> = {})
     });
 }
 
-test('secrets are made once, for the group of the server alone, and each server starts with them', async () => {
+test('secrets are created once, and each server starts with them', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-secrets-'));
   try {
     const make = () => execFileSync('sh', [join(ROOT, 'deploy/secrets.sh'), dir]);
@@ -62,7 +62,7 @@ test('secrets are made once, for the group of the server alone, and each server 
   }
 });
 
-test('no server has capabilities or files to write, and only those that run jobs are unconfined', () => {
+test('servers have no capabilities and a read-only file system, and only those that run jobs are unconfined', () => {
   for (const { name, read_only, cap_drop, security_opt } of [
     ...servers('docker-compose.yml'),
     ...servers('compose.single.yml'),
@@ -74,7 +74,7 @@ test('no server has capabilities or files to write, and only those that run jobs
   }
 });
 
-test('the proxy takes its configuration, which names each server', (ctx) => {
+test('the proxy accepts its configuration, which names each server', (ctx) => {
   needs(ctx, 'haproxy');
   const file = join(ROOT, 'deploy/haproxy.cfg');
   execFileSync('haproxy', ['-c', '-f', file], { stdio: 'pipe' });

@@ -1,4 +1,4 @@
-/** The pages for newcomers, pasted into a shell as they are printed. */
+/** Runs the commands of the pages for beginners in a shell, as printed. */
 import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ async function blocksOf(page: string, language: string): Promise<string[]> {
   );
 }
 
-/** @returns what the shell printed */
+/** @returns the output of the shell */
 async function paste(app: TestApp, script: string): Promise<string> {
   const lines = script
     .replace('LOAM=http://127.0.0.1:3000', `LOAM=${app.base}`)
@@ -83,7 +83,7 @@ test('the first TLS', async () => {
     baseUrl: 'https://loam.example.com',
     trustedProxies: ['127.0.0.0/8', '::1'],
   });
-  // The one that a test runs (`test/slow/servers/proxy.test.ts`).
+  // `test/slow/servers/proxy.test.ts` runs the other copy.
   expect(await blocksOf('first-tls.md', 'caddyfile')).toEqual(
     await blocksOf('proxy.md', 'caddyfile'),
   );

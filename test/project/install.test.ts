@@ -1,4 +1,4 @@
-/** What npm and we print on the way to the first start. */
+/** The output of npm and of Loam before the first start. */
 import { execFile } from 'node:child_process';
 import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -8,7 +8,7 @@ import { expect, test } from 'vitest';
 
 const run = promisify(execFile);
 
-test("npm keeps quiet about the engines of packages, which are not the user's to mend, and not about errors", async () => {
+test('npm prints no warnings about the engines of packages, which users cannot fix, but prints errors', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-install-'));
   try {
     await mkdir(join(dir, 'newer'));
@@ -33,7 +33,7 @@ test("npm keeps quiet about the engines of packages, which are not the user's to
   }
 });
 
-test('a start before npm ci asks in one line to run it', async () => {
+test('a start before npm ci prints one line that says to run it', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-not-installed-'));
   try {
     const file = join(dir, 'src/installed.mjs');

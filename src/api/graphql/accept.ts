@@ -1,6 +1,6 @@
 /**
- * What a client accepts as an answer at `/graphql`. Yoga looks only when the operation has run, so that a mutation would take
- * effect and its client would learn nothing: it sends a 406 without a body.
+ * Checks the `Accept` header before the operation runs. Yoga checks it afterwards: a mutation would take effect, and its
+ * client would get a 406 without a body.
  */
 import type { Request as HttpRequest } from 'express';
 import type { GraphQLError } from 'graphql';
@@ -8,20 +8,20 @@ import type { Plugin } from 'graphql-yoga';
 import { AppError } from '../../base/errors.ts';
 import { answerError } from './body.ts';
 
-/** Yoga answers what is no stream so wherever JSON is among what is accepted. */
-export function takesJson(accept: string | null): boolean {
+/** Yoga responds with JSON to any operation but a subscription if the client accepts JSON at all. */
+export function acceptsJson(accept: string | null): boolean {
   return accepts(accept, /^(?:\*|application)\/(?:\*|json|graphql-response\+json)$/);
 }
 
-function takesEvents(accept: string | null): boolean {
+function acceptsEvents(accept: string | null): boolean {
   return accepts(accept, /^(?:\*|text)\/(?:\*|event-stream)$/);
 }
 
-/** By the rules of Yoga, which weighs nothing and knows UTF-8 alone. */
+/** Follows the rules of Yoga, which ignores quality values and supports UTF-8 only. */
 function accepts(accept: string | null, types: RegExp): boolean {
-  const asked = (accept || '*/*').toLowerCase().split(',');
-  return asked.some((each) => {
-    const [type = '', ...parameters] = each.split(';').map((part) => part.trim());
+  const ranges = (accept || '*/*').toLowerCase().split(',');
+  return ranges.some((range) => {
+    const [type = '', ...parameters] = range.split(';').map((part) => part.trim());
     const charset = parameters.find((parameter) => parameter.startsWith('charset='));
     return types.test(type) && (charset ?? 'charset=utf-8') === 'charset=utf-8';
   });
@@ -33,15 +33,15 @@ export function notAcceptable(message: string): AppError {
 
 type Server = { req: HttpRequest };
 
-/** Has rules of its own: results may go over another connection. */
+/** Has its own rules (`sse.ts`), because results may go over another connection. */
 const STREAM = '/graphql/stream';
 
-/** `show` decides what a client sees of an error. */
+/** `show` converts an error to the form that clients see. */
 export function useAccept(show: (error: unknown) => GraphQLError): Plugin<Server, Server> {
   return {
     onRequest({ request, url, fetchAPI, endResponse }) {
       const accept = request.headers.get('accept');
-      if (url.pathname === STREAM || takesJson(accept) || takesEvents(accept)) return;
+      if (url.pathname === STREAM || acceptsJson(accept) || acceptsEvents(accept)) return;
       const error = notAcceptable(
         'Accept: must allow application/json, application/graphql-response+json or text/event-stream',
       );
@@ -49,7 +49,7 @@ export function useAccept(show: (error: unknown) => GraphQLError): Plugin<Server
     },
     onSubscribe({ args: { contextValue }, setResultAndStopExecution }) {
       const { req } = contextValue;
-      if (req.path === STREAM || takesEvents(req.get('accept') ?? null)) return;
+      if (req.path === STREAM || acceptsEvents(req.get('accept') ?? null)) return;
       const error = show(notAcceptable('Accept: a subscription needs text/event-stream'));
       error.extensions.http = { status: 406 };
       setResultAndStopExecution({ errors: [error] });

@@ -1,6 +1,6 @@
 /**
- * What is done with a GraphQL request before Yoga reads it: its body is read, no larger than REST's may be, so that
- * nobody makes the server hold more; and the JSON in its address is JSON, of which Yoga would make a 500.
+ * Reads the body of a GraphQL request before Yoga does, with the size limit of REST, so that no client can fill the
+ * server's memory. Checks the JSON in the query string as well: Yoga responds to invalid JSON there with a 500.
  */
 import type { Request as HttpRequest } from 'express';
 import type { GraphQLError } from 'graphql';
@@ -15,25 +15,25 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
   return {
     async onRequest({ request, url, serverContext, fetchAPI, setRequest, endResponse }) {
       try {
-        demandJson(url.searchParams);
+        requireJson(url.searchParams);
         if (request.method === 'GET' || request.method === 'HEAD') return;
         const { method, headers, signal } = request;
         if ((headers.get('content-encoding') ?? 'identity') !== 'identity')
           throw invalid(null, 'The body must not be compressed');
         const { req } = serverContext;
-        // It was read where the query might have been one that is known (`repeated.ts`).
+        // `repeated.ts` may have read the body already.
         req.rawBody ??= await readBodyBytes(req);
         const body = req.rawBody as Buffer<ArrayBuffer>;
         const type = headers.get('content-type') ?? '';
-        const whole = new fetchAPI.Request(request.url, { method, headers, body, signal });
+        const buffered = new fetchAPI.Request(request.url, { method, headers, body, signal });
         if (/^application\/(graphql\+)?json/i.test(type)) {
-          // Here, because Yoga would answer with the engine's message, which quotes the body.
+          // Parsed here, because Yoga responds with the message of the JavaScript engine, which quotes the body.
           const parsed = parseBody(body.toString());
-          whole.json = async () => parsed;
+          buffered.json = async () => parsed;
         }
         if (type.startsWith('application/x-www-form-urlencoded'))
-          demandJson(new URLSearchParams(body.toString()));
-        setRequest(whole);
+          requireJson(new URLSearchParams(body.toString()));
+        setRequest(buffered);
       } catch (error) {
         endResponse(answerError(show(error), error, fetchAPI));
       }
@@ -42,7 +42,7 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
 }
 
 /** @throws AppError 400 */
-function demandJson(params: URLSearchParams): void {
+function requireJson(params: URLSearchParams): void {
   for (const name of ['variables', 'extensions']) {
     const given = params.get(name);
     if (!given) continue;
@@ -56,7 +56,7 @@ function demandJson(params: URLSearchParams): void {
   }
 }
 
-/** An error that no operation has, as an answer: `shown` to the client, with the status and headers of `error`. */
+/** A response for an error outside any operation: `shown` is its body, `error` gives its status and headers. */
 export function answerError(shown: GraphQLError, error: unknown, { Response }: FetchAPI): Response {
   const { status, headers } =
     error instanceof AppError ? toErrorResponse(error, '') : { status: 500, headers: {} };

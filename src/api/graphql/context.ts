@@ -1,3 +1,4 @@
+/** The context of resolvers: the caller, the request, and the limits of its response. */
 import type { Request, Response } from 'express';
 import type { Caller } from '../../platform/limits/fair-semaphore.ts';
 import type { Allowance, Answer, AnswerLimiter } from '../../platform/limits/reads.ts';
@@ -5,7 +6,6 @@ import type { Context, ContextServices } from '../../platform/schema/context.ts'
 import { clientAddress } from '../../platform/web/client-address.ts';
 import { closeSignal } from '../../platform/web/connections.ts';
 
-/** Of a request that is answered by `res`. */
 export function contextOf(services: ContextServices, req: Request, res: Response): Context {
   let signal: AbortSignal | undefined;
   return {
@@ -14,7 +14,7 @@ export function contextOf(services: ContextServices, req: Request, res: Response
     services,
     caller: callerOf(req),
     allowance: allowanceOf(services, req, res),
-    /** Few fields ask for it. Not Yoga's own, which Node does not take for an AbortSignal. */
+    /** Created on demand, because few fields use it. Node does not accept Yoga's own signal as an AbortSignal. */
     get signal() {
       signal ??= closeSignal(res);
       return signal;
@@ -23,8 +23,8 @@ export function contextOf(services: ContextServices, req: Request, res: Response
 }
 
 /**
- * One for all fields of an answer. An event stream has no end that would give a place back (`reads.ts`): there, a
- * field of an event has one of its own.
+ * All fields of a response share one allowance. An event stream would never give it back (`reads.ts`), so there each
+ * field of an event gets its own.
  */
 function allowanceOf(
   { reads }: { reads: AnswerLimiter },

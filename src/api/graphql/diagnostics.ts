@@ -1,5 +1,6 @@
+/** The queries `health` and `version`. */
 import { builder } from '../../platform/schema/builder.ts';
-import { health, type Version, version } from '../http/diagnostics.ts';
+import { checkHealth, type Version, version } from '../http/diagnostics.ts';
 
 const VersionType = builder.objectRef<Version>('Version').implement({
   description: 'The versions of this server.',
@@ -8,7 +9,7 @@ const VersionType = builder.objectRef<Version>('Version').implement({
     build: t.exposeString('build', { description: 'The version of this server, as semver.' }),
     commit: t.exposeString('commit', {
       nullable: true,
-      description: 'The commit that it was built from; null where that is not known.',
+      description: 'The commit that it was built from; null if unknown.',
     }),
   }),
 });
@@ -27,7 +28,7 @@ builder.queryFields((t) => ({
   health: t.field({
     type: HealthType,
     description: 'Whether the service is up. No credentials are needed.',
-    resolve: async (_root, _args, { services }) => ({ status: await health(services) }),
+    resolve: async (_root, _args, { services }) => ({ status: await checkHealth(services) }),
   }),
   version: t.field({
     type: VersionType,

@@ -1,10 +1,9 @@
-/** What an error looks like to a GraphQL client: it has a code, and shows no more than REST would. */
-
+/** Errors as GraphQL clients see them: with a code, and with no more details than REST shows. */
 import { type ExecutionResult, GraphQLError } from 'graphql';
 import type { Logger } from '../../base/log.ts';
 import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
 
-/** Deliberate errors and the client's own mistakes pass; all else is logged and hidden. */
+/** Shows expected errors and mistakes of the client. Logs all other errors, and hides their message. */
 export function showError(error: unknown, { log }: { log: Logger }): GraphQLError {
   const graphql = error instanceof GraphQLError ? error : undefined;
   const original = graphql?.originalError ?? error;
@@ -24,7 +23,7 @@ export function showError(error: unknown, { log }: { log: Logger }): GraphQLErro
   });
 }
 
-/** Errors that never reach a resolver (a wrong variable, say) carry a code too. */
+/** Adds a code to errors that GraphQL itself found, such as a variable of the wrong type. */
 export function withCodes<R extends ExecutionResult>(result: R): R {
   for (const error of result.errors ?? []) error.extensions.code ??= 'INVALID_REQUEST';
   return result;

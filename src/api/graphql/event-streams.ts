@@ -1,23 +1,22 @@
 /**
- * What Loam adds to the event streams of graphql-sse: results wait for their client, and streams belong to the caller who
- * reserved them and are limited in number.
+ * Adds to the event streams of graphql-sse: backpressure, an owner for each reserved stream, and limits on their number.
  *
- * The handler of graphql-sse puts every result into a queue without a limit, also for a stream that nobody connects to. So each
- * operation hands it its next result only when no other result is in the queue: one of each operation and one of the stream are
- * held, however slow the client is.
+ * The handler of graphql-sse puts every result into an unbounded queue, even if no client is connected. So each operation
+ * passes on its next result only while no result is in the queue. However slow the client is, memory holds one result per
+ * operation and one per stream.
  */
 import { randomUUID } from 'node:crypto';
 import type { ExecutionResult, GraphQLError } from 'graphql';
 import { AppError } from '../../base/errors.ts';
 
-/** Streams of a caller: a tab of a browser has one. */
+/** Per caller. A browser tab has one stream. */
 const MAX_STREAMS = 100;
-/** Operations of a stream that have not ended. */
+/** Running operations per stream. */
 const MAX_OPERATIONS = 100;
-/** Far more than a client takes from the reservation to its connection. */
+/** Clients connect to a reserved stream within a fraction of this time. */
 const UNCLAIMED_MS = 60_000;
 
-export type Result = ExecutionResult | AsyncIterable<ExecutionResult>;
+export type OperationResult = ExecutionResult | AsyncIterable<ExecutionResult>;
 type Messages = AsyncGenerator<string, void>;
 type Show = (error: unknown) => GraphQLError;
 
@@ -34,7 +33,7 @@ export class EventStream {
   #isFinishing = false;
   #messages: Messages | undefined;
 
-  /** Aborts when the stream is over. */
+  /** Aborts when the stream ends. */
   get closed(): AbortSignal {
     return this.#closed.signal;
   }
@@ -46,13 +45,13 @@ export class EventStream {
   /** Limits the operations of the stream while one is being prepared. @throws AppError 429 */
   admit(): Disposable {
     if (this.#starting + this.#operations.size >= MAX_OPERATIONS)
-      throw tooMany(`${MAX_OPERATIONS} operations are under way on this stream; end one`);
+      throw tooMany(`${MAX_OPERATIONS} operations are running on this stream. End one first.`);
     this.#starting++;
     return { [Symbol.dispose]: () => void this.#starting-- };
   }
 
-  /** The results in the form and at the pace of the client. `show` decides what it sees of an error that ends them. */
-  start(result: Result, show: Show): AsyncIterable<ExecutionResult> {
+  /** Delivers the results at the pace of the client. `show` converts an error that ends them. */
+  start(result: OperationResult, show: Show): AsyncIterable<ExecutionResult> {
     const results = Symbol.asyncIterator in result ? result[Symbol.asyncIterator]() : once(result);
     const operation = new Operation(this, results, show);
     this.#operations.add(operation);
@@ -60,10 +59,10 @@ export class EventStream {
     return operation;
   }
 
-  /** The messages of graphql-sse, as the body of a response. To be called once. */
+  /** Returns the messages of graphql-sse as a response body. Call it once. */
   connect(messages: Messages, client: AbortSignal): ReadableStream<Uint8Array> {
     this.#messages = messages;
-    this.#next();
+    this.#admitNext();
     client.addEventListener('abort', () => this.close());
     if (client.aborted) this.close();
     const encoder = new TextEncoder();
@@ -79,13 +78,13 @@ export class EventStream {
     return new ReadableStream({ pull, cancel: () => this.close() }, { highWaterMark: 0 });
   }
 
-  /** The stream is over when all its operations are. */
+  /** Ends the stream as soon as all its operations have ended. */
   finish(): void {
     this.#isFinishing = true;
     this.operationEnded();
   }
 
-  /** To be called when the end of an operation has been told. */
+  /** Must be called after the client has been told that an operation ended. */
   operationEnded(): void {
     if (this.#isFinishing && this.#operations.size === 0) void this.#messages?.return();
   }
@@ -97,26 +96,29 @@ export class EventStream {
     for (const operation of this.#operations) void operation.return();
   }
 
-  /** @returns false when the operation was ended meanwhile, else true, and its result must be queued or `resultTaken` called. */
-  turn(operation: Operation): Promise<boolean> {
+  /**
+   * Waits until the queue is empty.
+   * @returns true if the operation must now queue a result or call `resultTaken`; false if it was ended meanwhile
+   */
+  waitForTurn(operation: Operation): Promise<boolean> {
     const { promise, resolve } = Promise.withResolvers<boolean>();
     this.#waiting.set(operation, resolve);
-    this.#next();
+    this.#admitNext();
     return promise;
   }
 
   resultTaken(): void {
     this.#isResultQueued = false;
-    this.#next();
+    this.#admitNext();
   }
 
-  leave(operation: Operation): void {
+  remove(operation: Operation): void {
     this.#operations.delete(operation);
     this.#waiting.get(operation)?.(false);
     this.#waiting.delete(operation);
   }
 
-  #next(): void {
+  #admitNext(): void {
     const [first] = this.#waiting;
     if (!this.isConnected || this.#isResultQueued || !first) return;
     const [operation, proceed] = first;
@@ -126,7 +128,7 @@ export class EventStream {
   }
 }
 
-/** An object with these methods, and no generator: `return` of a generator waits until its `next` has settled. */
+/** Not a generator: `return` of a generator waits until its pending `next` settles. */
 class Operation implements AsyncIterableIterator<ExecutionResult> {
   readonly #stream: EventStream;
   readonly #results: AsyncIterator<ExecutionResult>;
@@ -145,12 +147,12 @@ class Operation implements AsyncIterableIterator<ExecutionResult> {
 
   async next(): Promise<IteratorResult<ExecutionResult>> {
     if (this.#isOver) return DONE;
-    // graphql-sse breaks off the whole stream for an operation that throws.
+    // If an operation throws, graphql-sse breaks off the whole stream.
     const next = await this.#results
       .next()
       .catch((error) => ({ done: false, value: { errors: [this.#show(error)] } }));
     if (next.done) return this.return();
-    const isTurn = await this.#stream.turn(this);
+    const isTurn = await this.#stream.waitForTurn(this);
     if (!this.#isOver) return { done: false, value: withoutHttp(next.value) };
     if (isTurn) this.#stream.resultTaken();
     return DONE;
@@ -159,12 +161,12 @@ class Operation implements AsyncIterableIterator<ExecutionResult> {
   async return(): Promise<IteratorReturnResult<undefined>> {
     if (this.#isOver) return DONE;
     this.#isOver = true;
-    this.#stream.leave(this);
+    this.#stream.remove(this);
     this.#results.return?.().catch(() => {});
     return DONE;
   }
 
-  /** graphql-sse takes only what has it for something that it can end. */
+  /** graphql-sse ends only iterators that have this method. */
   async throw(): Promise<IteratorReturnResult<undefined>> {
     return this.return();
   }
@@ -176,8 +178,8 @@ export class ReservedStreams {
   readonly #drop: (stream: EventStream) => void;
 
   /**
-   * When `stopping` aborts, streams end as soon as their operations have.
-   * @param drop makes graphql-sse forget a stream that nobody has connected to
+   * When `stopping` aborts, each stream ends as soon as its operations have ended.
+   * @param drop makes graphql-sse forget a stream that no client connected to
    */
   constructor(drop: (stream: EventStream) => void, stopping: AbortSignal) {
     this.#drop = drop;
@@ -188,10 +190,10 @@ export class ReservedStreams {
 
   /** @throws AppError 429 */
   reserve(caller: string): EventStream {
-    let own = 0;
-    for (const each of this.#streams.values()) if (each.caller === caller) own++;
-    if (own >= MAX_STREAMS)
-      throw tooMany(`${MAX_STREAMS} event streams are open or reserved; close one`);
+    let count = 0;
+    for (const reservation of this.#streams.values()) if (reservation.caller === caller) count++;
+    if (count >= MAX_STREAMS)
+      throw tooMany(`${MAX_STREAMS} event streams are open or reserved. Close one first.`);
     const stream = new EventStream();
     this.#streams.set(stream.token, { caller, stream });
     const unclaimed = setTimeout(() => {
@@ -204,7 +206,7 @@ export class ReservedStreams {
     return stream;
   }
 
-  /** The stream that `caller` has reserved under the token. */
+  /** Finds a stream by its token, if `caller` reserved it. */
   find(caller: string, token: string): EventStream | undefined {
     const found = this.#streams.get(token);
     return found?.caller === caller ? found.stream : undefined;
@@ -215,7 +217,7 @@ async function* once<T>(value: T): AsyncGenerator<T> {
   yield value;
 }
 
-/** Yoga keeps the status and headers of an answer in `extensions.http` of its errors. On a stream they mean nothing. */
+/** Removes `extensions.http`, where Yoga keeps the status and headers of a response: a stream has no use for them. */
 function withoutHttp(result: ExecutionResult): ExecutionResult {
   const { errors, ...rest } = result;
   if (!errors) return rest;
@@ -223,7 +225,7 @@ function withoutHttp(result: ExecutionResult): ExecutionResult {
     const { extensions: { http: _, ...extensions } = {}, ...formatted } = error.toJSON();
     return { ...formatted, ...(Object.keys(extensions).length > 0 && { extensions }) };
   });
-  // Their form in JSON, which is all that becomes of them.
+  // Plain objects instead of GraphQLErrors: graphql-sse only serializes them.
   return { errors: shown as never, ...rest };
 }
 

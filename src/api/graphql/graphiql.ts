@@ -1,4 +1,4 @@
-/** GraphiQL at `/graphql` for browsers: one page, served from our own packages, that loads nothing from elsewhere. */
+/** GraphiQL at `/graphql` for browsers: one page, served from an installed package, that loads nothing from other hosts. */
 import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
@@ -7,9 +7,9 @@ import { lazyAsync } from '../../base/lazy-async.ts';
 import { apiHeader } from '../../platform/web/api-header.ts';
 import { etagMatches } from '../../platform/web/send-object.ts';
 
-const FIRST_QUERY = `# Everything in Loam that you may see.
+const DEFAULT_QUERY = `# Everything in Loam that you may see.
 # If you are signed in here (/login), your session
-# is used. Else put a token under "Headers" below:
+# is used. Otherwise put a token under "Headers" below:
 #   {"Authorization": "Bearer loam_pat_…"}
 {
   viewer {
@@ -22,18 +22,18 @@ const FIRST_QUERY = `# Everything in Loam that you may see.
 }
 `;
 
-/** It is the same for everybody: 9 MB, of which most browsers take 2 as gzip. */
+/** The same for all users: 9 MB, or 2 MB with gzip. */
 type Page = {
   html: Buffer<ArrayBuffer>;
-  packed: Buffer<ArrayBuffer>;
+  gzipped: Buffer<ArrayBuffer>;
   headers: Record<string, string>;
 };
 
-/** Made when it is first asked for: few servers ever are, and the package alone holds 19 MB. */
+/** Built on the first request: few servers get one, and the package takes 19 MB of memory. */
 const readPage = lazyAsync(async (): Promise<Page> => {
   const { renderGraphiQL } = await import('@graphql-yoga/render-graphiql');
   const text = withHeader(
-    renderGraphiQL({ title: 'GraphQL · Loam', favicon: '/favicon.svg', defaultQuery: FIRST_QUERY }),
+    renderGraphiQL({ title: 'GraphQL · Loam', favicon: '/favicon.svg', defaultQuery: DEFAULT_QUERY }),
   );
   const start = text.indexOf('<script>', text.indexOf('<div id="root">')) + '<script>'.length;
   const script = text.slice(start, text.lastIndexOf('</script>'));
@@ -44,28 +44,28 @@ const readPage = lazyAsync(async (): Promise<Page> => {
     'x-frame-options': 'DENY',
     'x-content-type-options': 'nosniff',
     'referrer-policy': 'no-referrer',
-    // Of both forms, packed and not.
+    // Weak, because it stands for the plain and the compressed form.
     etag: `W/"${hash('sha1', html, 'base64url')}"`,
     'cache-control': 'no-cache',
     vary: 'Accept, Accept-Encoding',
   };
-  return { html, packed: await promisify(gzip)(html), headers };
+  return { html, gzipped: await promisify(gzip)(html), headers };
 });
 
 const ROOT = '<div id="root">';
 
 function withHeader(page: string): string {
   const { style, html } = apiHeader('GraphQL');
-  const rest =
+  const layout =
     '#root .graphiql-container { height: calc(100vh - 3.5rem); } #root .graphiql-logo { display: none; }';
   const parts = page.split(ROOT);
-  if (parts.length !== 2) throw new Error('GraphiQL has no place for the header');
-  return parts.join(`<style>${style}${rest}</style>${html}${ROOT}`);
+  if (parts.length !== 2) throw new Error('The page of GraphiQL lacks its root element');
+  return parts.join(`<style>${style}${layout}</style>${html}${ROOT}`);
 }
 
 /**
- * The one script, by its hash, and the editor's workers, which it makes itself. Styles cannot be allowed by
- * hashes, because the editor makes them while it runs.
+ * Allows the script by its hash, and the workers that the editor creates. Styles cannot be allowed by hash, because the
+ * editor creates them at run time.
  */
 function policyFor(script: string): string {
   return [
@@ -82,20 +82,20 @@ function policyFor(script: string): string {
   ].join('; ');
 }
 
-/** In place of Yoga's own, which sends the whole page each time. */
+/** Replaces Yoga's own page, which has no ETag and is sent whole each time. */
 export const usePage: Plugin = {
   async onRequest({ request, url, fetchAPI, endResponse }) {
-    const asked = (name: string) => request.headers.get(name) ?? '';
-    const isForPage = request.method === 'GET' && asked('accept').includes('text/html');
-    // Credentials in the header are a program's, also where its HTTP client accepts HTML by default.
+    const header = (name: string) => request.headers.get(name) ?? '';
+    const isForPage = request.method === 'GET' && header('accept').includes('text/html');
+    // Only programs send this header. Some HTTP clients accept HTML by default.
     const isProgram = request.headers.has('authorization');
     if (!isForPage || isProgram || url.pathname !== '/graphql') return;
-    const { html, packed, headers } = await readPage();
-    if (etagMatches(asked('if-none-match'), headers.etag as string))
+    const { html, gzipped, headers } = await readPage();
+    if (etagMatches(header('if-none-match'), headers.etag as string))
       return endResponse(new fetchAPI.Response(null, { status: 304, headers }));
-    const isPacked = /\bgzip\b(?!;\s*q=0(\.0*)?(,|$))/i.test(asked('accept-encoding'));
-    const encoding: Record<string, string> = isPacked ? { 'content-encoding': 'gzip' } : {};
-    const response = new fetchAPI.Response(isPacked ? packed : html, {
+    const acceptsGzip = /\bgzip\b(?!;\s*q=0(\.0*)?(,|$))/i.test(header('accept-encoding'));
+    const encoding: Record<string, string> = acceptsGzip ? { 'content-encoding': 'gzip' } : {};
+    const response = new fetchAPI.Response(acceptsGzip ? gzipped : html, {
       headers: { ...headers, ...encoding },
     });
     endResponse(response);

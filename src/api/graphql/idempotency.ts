@@ -1,11 +1,10 @@
 /**
  * `Idempotency-Key` on GraphQL POSTs, after `useBody` has read them.
  *
- * Only what may have changed something is kept. A query is answered anew each time: it does no harm, and its answer
- * may be large. Of a mutation that met a fault of the server the key is released where no field of it took effect;
- * else a retry would do again what was done.
+ * Stores responses to mutations only. A query runs again each time: it changes nothing, and its response may be large.
+ * If a mutation failed with a server error, the key is released only if none of its fields took effect; otherwise a
+ * retry would repeat those fields.
  */
-
 import type { Request as HttpRequest } from 'express';
 import { type ExecutionResult, type GraphQLError, getOperationAST } from 'graphql';
 import type { Plugin } from 'graphql-yoga';
@@ -13,17 +12,17 @@ import type pg from 'pg';
 import { AppError, invalid, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { type Claim, claimKey, IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
-import { takesJson } from './accept.ts';
+import { acceptsJson } from './accept.ts';
 import { answerError } from './body.ts';
 
-/** An answer that selects files or logs may hold 16 MiB; of more than this a replay says only that it was done. */
-const MAX_KEPT_BYTES = 1024 * 1024;
+/** Responses with files or logs may have 16 MiB. For a larger one than this, a replay only says that the request was done. */
+const MAX_STORED_BYTES = 1024 * 1024;
 
 type Server = { req: HttpRequest };
 type Deps = { show(error: unknown): GraphQLError } & { pool: pg.Pool; log: Logger };
 type Pending = { claim: Claim; released: boolean };
 
-/** `show` decides what a client sees of an error. */
+/** `show` converts an error to the form that clients see. */
 export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Server> {
   const claims = new WeakMap<HttpRequest, Pending>();
   const releaseLater = (req: HttpRequest) => {
@@ -35,10 +34,10 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
       if (request.method !== 'POST' || req.get(IDEMPOTENCY_KEY) === undefined) return;
       try {
         const isStream = url.pathname === '/graphql/stream';
-        if (isStream || !takesJson(request.headers.get('accept'))) throw noReplay();
+        if (isStream || !acceptsJson(request.headers.get('accept'))) throw noReplay();
         if (req.viewer.kind === 'anonymous' && !req.viewer.failure)
           throw unauthenticated(
-            'Idempotency-Key: send credentials with it, because answers are kept for a credential',
+            'Idempotency-Key: requires credentials, because responses are stored for a credential',
           );
         const claim = await claimKey(services, req);
         if (!('replayed' in claim)) return void claims.set(req, { claim, released: false });
@@ -59,7 +58,7 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
       setResultAndStopExecution({ errors: [error] });
     },
     onResultProcess({ result, serverContext: { req } }) {
-      if (isFault(result as ExecutionResult)) releaseLater(req);
+      if (failedWithoutEffect(result as ExecutionResult)) releaseLater(req);
     },
     async onResponse({ response, serverContext: { req }, fetchAPI, setResponse }) {
       const pending = claims.get(req);
@@ -71,22 +70,22 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
       setResponse(new fetchAPI.Response(body, { status, headers }));
       try {
         if (released || status >= 500) return await claim.release();
-        const kept =
-          body.length > MAX_KEPT_BYTES ? answerError(show(tooLong), tooLong, fetchAPI) : null;
-        await claim.keep({
-          status: kept?.status ?? status,
-          headers: lowerCased(kept?.headers ?? headers),
-          body: kept ? Buffer.from(await kept.arrayBuffer()) : body,
+        const replacement =
+          body.length > MAX_STORED_BYTES ? answerError(show(tooLarge), tooLarge, fetchAPI) : null;
+        await claim.store({
+          status: replacement?.status ?? status,
+          headers: lowerCased(replacement?.headers ?? headers),
+          body: replacement ? Buffer.from(await replacement.arrayBuffer()) : body,
         });
       } catch (error) {
-        // The work is done: better an answer that cannot be replayed than none.
-        services.log.error({ err: error }, 'an answer was not kept for its Idempotency-Key');
+        // The work is done: a response that cannot be replayed is better than none.
+        services.log.error({ err: error }, 'could not store the response for its Idempotency-Key');
       }
     },
   };
 }
 
-/** Yoga's own implementation of Headers gives names as they were set. */
+/** Yoga's implementation of Headers does not lower-case names. */
 function lowerCased(headers: Headers): Record<string, string> {
   return Object.fromEntries([...headers].map(([name, value]) => [name.toLowerCase(), value]));
 }
@@ -98,13 +97,13 @@ function noReplay(): AppError {
   );
 }
 
-const tooLong = new AppError(
+const tooLarge = new AppError(
   'conflict',
-  'The request under this Idempotency-Key was done; its answer was larger than 1 MiB and is not kept',
+  'The request with this Idempotency-Key is done. Its response was larger than 1 MiB and was not stored.',
 );
 
-/** A fault of the server that left nothing done: what a field of a mutation did shows in its payload. */
-function isFault({ data, errors = [] }: ExecutionResult): boolean {
+/** Whether the server failed before any field took effect. A mutation field that took effect has a payload. */
+function failedWithoutEffect({ data, errors = [] }: ExecutionResult): boolean {
   const isDone = Object.values(data ?? {}).some((value) => value && typeof value === 'object');
   return !isDone && errors.some(({ extensions }) => extensions.code === 'INTERNAL_ERROR');
 }

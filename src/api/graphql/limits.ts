@@ -1,10 +1,9 @@
 /**
- * How large an operation may be: in tokens before it is parsed; in depth and cost before it is executed, where
- * its variables are known and with them the sizes of the lists it asks for (docs/graphql.md).
+ * Limits on the size of an operation (docs/graphql.md): tokens before it is parsed, depth and cost before it is executed,
+ * when its variables and therefore the sizes of its lists are known.
  *
- * An operation costs 1 for each field, times the sizes of the lists the field stands in, and more for fields
- * that start a process; fields say it themselves (`complexity` in the schema). REST's stored operations do not
- * pass here: we wrote them, and their lists are bounded.
+ * Each field costs 1, times the sizes of the lists around it. Fields that start a process cost more (`complexity` in the
+ * schema). The stored operations of REST are not measured: their lists are bounded.
  */
 import { complexityFromQuery } from '@pothos/plugin-complexity';
 import {
@@ -21,24 +20,27 @@ import {
 } from 'graphql';
 import type { Plugin } from 'graphql-yoga';
 
-/** Introspection takes 250 tokens, and a screen of a front end some hundred. Validation takes time by their square. */
+/** Introspection has 250 tokens, a page of a front end about a hundred. Validation time grows with their square. */
 export const MAX_TOKENS = 2_000;
-/** Fields within each other. How deep an introspection goes is limited by GraphQL's own rules. */
+/** Nested fields. GraphQL's own rules limit the depth of introspection. */
 export const MAX_DEPTH = 15;
-/** A hundred jobs with attempts, five lines and repository take 18,000; fifty repositories with branches, commits and tree 30,000. */
+/**
+ * A hundred jobs with attempts, five log lines and repository cost 18,000; fifty repositories with branches, commits and
+ * tree cost 30,000.
+ */
 export const MAX_COST = 50_000;
 
 type Limit = 'tokens' | 'depth' | 'cost';
 
-/** A refusal with a code of its own. `requested` is left out where counting stopped at the limit. */
+/** `requested` is omitted if counting stopped at the limit. */
 function tooLarge(limit: Limit, maximum: number, requested?: number): GraphQLError {
-  const found = requested === undefined ? '' : `, and this operation has ${requested}`;
-  return new GraphQLError(`The limit of ${limit} is ${maximum}${found}`, {
+  const actual = requested === undefined ? '' : `, and this operation has ${requested}`;
+  return new GraphQLError(`The limit of ${limit} is ${maximum}${actual}`, {
     extensions: { code: 'LIMIT_EXCEEDED', limit, maximum, ...(requested && { requested }) },
   });
 }
 
-/** Refuses an operation that is too large, and answers in `extensions.cost` what it cost. */
+/** Refuses operations that are too large, and reports the cost of the others in `extensions.cost`. */
 export const useLimits: Plugin = {
   onParse({ setParseFn }) {
     setParseFn((source: string | Source, options?: object) => {
@@ -63,7 +65,7 @@ export const useLimits: Plugin = {
   },
 };
 
-/** @throws GraphQLError past the limit. Text that is no GraphQL is refused by the parser. */
+/** @throws GraphQLError above the limit. Invalid syntax is left to the parser. */
 function countTokens(source: Source): void {
   const lexer = new Lexer(source);
   for (let count = 0; ; count++) {
@@ -80,19 +82,21 @@ export type Measured =
   | { errors: readonly GraphQLError[]; cost?: undefined }
   | { errors?: undefined; cost?: { requested: number; maximum: number } };
 
-type Asked = Pick<ExecutionArgs, 'schema' | 'document' | 'operationName' | 'variableValues'>;
+type MeasureArgs = Pick<ExecutionArgs, 'schema' | 'document' | 'operationName' | 'variableValues'>;
 
 /**
- * What the operation that is about to run costs. A wrong value of a variable ends it here: executed, it would
- * fail in its one place, and the rest would have been let pass unmeasured.
+ * Computes the cost of an operation. An invalid variable is an error here: during execution it would fail only one field,
+ * and the rest would run without having been measured.
  */
-export function measure({ schema, document, operationName, variableValues }: Asked): Measured {
+export function measure({ schema, document, operationName, variableValues }: MeasureArgs): Measured {
   const operation = getOperationAST(document, operationName);
   if (!operation) return {};
   const variables = { ...variableValues };
   try {
-    const found = complexityFromQuery(only(document, operation), { schema, variables });
-    const { complexity: requested, depth } = found;
+    const { complexity: requested, depth } = complexityFromQuery(
+      withSingleOperation(document, operation),
+      { schema, variables },
+    );
     if (depth > MAX_DEPTH) return { errors: [tooLarge('depth', MAX_DEPTH, depth)] };
     if (requested > MAX_COST) return { errors: [tooLarge('cost', MAX_COST, requested)] };
     return { cost: { requested, maximum: MAX_COST } };
@@ -102,8 +106,8 @@ export function measure({ schema, document, operationName, variableValues }: Ask
   }
 }
 
-/** The document with this operation alone, for a measure that takes the first one it finds. */
-function only(document: DocumentNode, operation: OperationDefinitionNode): DocumentNode {
+/** Removes the other operations, because `complexityFromQuery` measures the first one. */
+function withSingleOperation(document: DocumentNode, operation: OperationDefinitionNode): DocumentNode {
   const definitions = document.definitions.filter(
     (node) => node.kind !== Kind.OPERATION_DEFINITION || node === operation,
   );

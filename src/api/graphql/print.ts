@@ -1,12 +1,12 @@
-/** `npm run schema:print`: writes schema.graphql, which a test compares with the schema. */
+/** `npm run schema:print`: writes schema.graphql. A test checks that it is up to date. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { lexicographicSortSchema, printSchema } from 'graphql';
 import { schema } from './schema.ts';
 
-export function printed(): string {
+export function printSdl(): string {
   return `${printSchema(lexicographicSortSchema(schema))}\n`;
 }
 
 if (import.meta.main)
-  writeFileSync(join(import.meta.dirname, '../../../schema.graphql'), printed());
+  writeFileSync(join(import.meta.dirname, '../../../schema.graphql'), printSdl());

@@ -1,5 +1,4 @@
-/** The whole schema: each import adds its feature's types and fields to the builder. */
-
+/** The whole schema. Each import adds the types and fields of its feature to the builder. */
 import type { GraphQLSchema } from 'graphql';
 import { builder } from '../../platform/schema/builder.ts';
 import type { Context } from '../../platform/schema/context.ts';
@@ -35,16 +34,14 @@ import '../../webhooks/graphql/webhooks.ts';
 import '../../webhooks/graphql/mutations.ts';
 import './diagnostics.ts';
 
-/* What the floor of free disk means for GraphQL, and so for REST, whose writes are mutations. */
+/** These mutations free space, and may be how the operator solves the problem. */
+const FREES_SPACE = /^(cancel|delete|remove|revoke)[A-Z]/;
 
-/** What ends or removes something frees space, and may be how the operator mends it. */
-const FREES = /^(cancel|delete|remove|revoke)[A-Z]/;
-
-/** Makes every other mutation ask first whether there is space. Changes the schema that it is given. */
-function demandDiskSpace(schema: GraphQLSchema): GraphQLSchema {
+/** Makes all other mutations, and so all other writes of REST, fail while the disk is nearly full. Changes `schema`. */
+function requireDiskSpace(schema: GraphQLSchema): GraphQLSchema {
   for (const field of Object.values(schema.getMutationType()?.getFields() ?? {})) {
     const { name, resolve } = field;
-    if (FREES.test(name) || !resolve) continue;
+    if (FREES_SPACE.test(name) || !resolve) continue;
     field.resolve = (source, args, context: Context, info) => {
       context.services.space.demand();
       return resolve(source, args, context, info);
@@ -53,4 +50,4 @@ function demandDiskSpace(schema: GraphQLSchema): GraphQLSchema {
   return schema;
 }
 
-export const schema = readRowsDirectly(demandDiskSpace(builder.toSchema()));
+export const schema = readRowsDirectly(requireDiskSpace(builder.toSchema()));

@@ -1,5 +1,4 @@
-/** GraphQL at `/graphql`: queries that are known, and Yoga for the rest, with its plugins in order. */
-
+/** GraphQL at `/graphql`: compiled queries first, then Yoga with its plugins in order. */
 import type { Request, RequestHandler, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Config } from '../../base/config/config.ts';
@@ -20,10 +19,10 @@ import { useMeasure, useTrace } from './telemetry.ts';
 
 export type Deps = ContextServices & { metrics: Metrics; config: Config };
 
-export type GraphQLServer = {
-  /** Passes on what it does not answer. */
+type GraphQLServer = {
+  /** Answers queries that it has compiled, and passes on all others. */
   repeated: RequestHandler;
-  /** To be asked after it. */
+  /** Answers every request; used after `repeated`. */
   any(req: Request, res: Response): unknown;
 };
 
@@ -33,16 +32,16 @@ export function createGraphQLServer(services: Deps): GraphQLServer {
   const any = createYoga<{ req: Request; res: Response }, Context>({
     schema,
     graphqlEndpoint: '/graphql',
-    // `usePage` has it.
+    // `usePage` serves it.
     graphiql: false,
     landingPage: false,
-    // Express answers CORS, and pino logs requests.
+    // Express does both.
     cors: false,
     logging: false,
     batching: false,
-    // No field takes a file.
+    // No field accepts a file.
     multipart: false,
-    // `useBody` bounds it.
+    // `useBody` limits it.
     maxRequestBodySize: false,
     context: ({ req, res }) => contextOf(services, req, res),
     maskedErrors: { maskError: show },

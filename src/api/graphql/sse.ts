@@ -1,9 +1,8 @@
 /**
- * The protocol of graphql-sse at `/graphql/stream`, by its own handler over the same parsing, limits and execution as `/graphql`:
- * an event stream for each operation, or one that is reserved first and then given its operations.
+ * The graphql-sse protocol at `/graphql/stream`, served by the library's handler: one event stream per operation, or a
+ * reserved stream for several operations. Parsing, limits, execution and errors are those of `/graphql`.
  *
- * The handler is called within Yoga, whose plugins have read and bounded the body before. What it refuses is answered with the
- * errors of `/graphql`.
+ * The handler runs inside Yoga, whose plugins have already read the body and checked its size.
  */
 import { GraphQLError, getOperationAST } from 'graphql';
 import {
@@ -20,7 +19,7 @@ import type { Bus } from '../../platform/events/bus.ts';
 import { notAcceptable } from './accept.ts';
 import { answerError } from './body.ts';
 import { withCodes } from './errors.ts';
-import { EventStream, ReservedStreams, type Result } from './event-streams.ts';
+import { EventStream, ReservedStreams, type OperationResult } from './event-streams.ts';
 
 type Deps = { show(error: unknown): GraphQLError; bus: Bus };
 type Yoga = Parameters<NonNullable<Plugin<object, ServerContext>['onYogaInit']>>[0]['yoga'];
@@ -29,49 +28,49 @@ type Call = { request: Request; server: ServerContext; stream: EventStream };
 
 const EVENTS = 'text/event-stream';
 
-/** `show` decides what a client sees of an error. */
+/** `show` converts an error to the form that clients see. */
 export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
   let yoga: Yoga;
   const reserved = new ReservedStreams(drop, bus.closing);
   const handle = createHandler<Call>({
-    // A token that is no reserved stream's is that of a stream for one operation, or of a reservation.
+    // The token of a reserved stream, or of a new stream for one operation or a reservation.
     authenticate: ({ raw }) => raw.stream.token,
-    // The results only: of arguments, the handler would check in its own way what is checked here as at `/graphql`.
-    onSubscribe: async ({ raw }, params) => raw.stream.start(await perform(raw, params), show),
+    // Returns results: given execution arguments instead, the handler would check them by its own rules.
+    onSubscribe: async ({ raw }, params) => raw.stream.start(await runOperation(raw, params), show),
     onComplete: (_context, { raw }) => raw.stream.operationEnded(),
   });
 
-  async function answer(request: Request, url: URL, server: ServerContext): Promise<Response> {
+  async function respond(request: Request, url: URL, server: ServerContext): Promise<Response> {
     const { method } = request;
-    const takesEvents = request.headers.get('accept')?.includes(EVENTS) === true;
+    const acceptsEvents = request.headers.get('accept')?.includes(EVENTS) === true;
     const token = request.headers.get(TOKEN_HEADER_KEY) ?? url.searchParams.get(TOKEN_QUERY_KEY);
     const caller = callerOf(server);
     const found = token ? reserved.find(caller, token) : undefined;
-    const givesOperation = !takesEvents && (method === 'GET' || method === 'POST');
-    if (givesOperation && !token)
+    const isOperation = !acceptsEvents && (method === 'GET' || method === 'POST');
+    if (isOperation && !token)
       throw notAcceptable(
         `Accept: must allow text/event-stream, unless ${TOKEN_HEADER_KEY} names a reserved stream`,
       );
-    const reserves = !takesEvents && method === 'PUT' && !found;
-    const stream = found ?? (reserves ? reserved.reserve(caller) : new EventStream());
-    using _place = givesOperation && found ? stream.admit() : undefined;
-    const [body, init] = await call({ request, server, stream }, takesEvents);
-    if (init.status >= 400) throw refusal([body, init]);
+    const isReservation = !acceptsEvents && method === 'PUT' && !found;
+    const stream = found ?? (isReservation ? reserved.reserve(caller) : new EventStream());
+    using _admission = isOperation && found ? stream.admit() : undefined;
+    const [body, init] = await call({ request, server, stream }, acceptsEvents);
+    if (init.status >= 400) throw toAppError([body, init]);
     const { Response } = yoga.fetchAPI;
     if (typeof body === 'string' || body === null) return new Response(body, init);
     return new Response(stream.connect(body, request.signal), init);
   }
 
-  /** The handler compares `Accept` to the letter. */
-  function call(raw: Call, takesEvents: boolean): Promise<SseResponse> {
+  /** Sets `Accept` to the exact value that the handler compares with. */
+  function call(raw: Call, acceptsEvents: boolean): Promise<SseResponse> {
     const { method, url, headers } = raw.request;
     const get = (name: string) =>
-      name === 'accept' ? (takesEvents ? EVENTS : '*/*') : headers.get(name);
+      name === 'accept' ? (acceptsEvents ? EVENTS : '*/*') : headers.get(name);
     const body = () => raw.request.json();
     return handle({ method, url, headers: { get }, body, raw, context: undefined });
   }
 
-  /** The handler forgets a stream only when its client leaves, so this connects and leaves. */
+  /** Connects and disconnects, because the handler forgets a stream only when its client disconnects. */
   async function drop(stream: EventStream): Promise<void> {
     const request = new Request('http://localhost/graphql/stream');
     const [messages] = await call({ request, stream } as Call, true);
@@ -79,10 +78,10 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
     stream.close();
   }
 
-  async function perform(
+  async function runOperation(
     { request, server }: Call,
     { query, operationName, variables }: RequestParams,
-  ): Promise<Result> {
+  ): Promise<OperationResult> {
     try {
       const params = {
         query,
@@ -90,7 +89,7 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
         variables: variables ?? undefined,
       };
       const enveloped = yoga.getEnveloped({ ...server, request, params } as never);
-      const result = await run(enveloped, request.method, params);
+      const result = await executeRequest(enveloped, request.method, params);
       return Symbol.asyncIterator in result ? result : withCodes(result);
     } catch (error) {
       return withCodes({ errors: [show(error)] });
@@ -103,7 +102,7 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
     },
     onRequest({ request, url, serverContext, fetchAPI, endResponse }) {
       if (url.pathname !== '/graphql/stream') return;
-      return answer(request, url, serverContext)
+      return respond(request, url, serverContext)
         .catch((error) => answerError(show(error), error, fetchAPI))
         .then(endResponse);
     },
@@ -112,30 +111,30 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
 
 type Enveloped = ReturnType<Yoga['getEnveloped']>;
 
-async function run(
+async function executeRequest(
   { parse, validate, schema, contextFactory, execute, subscribe }: Enveloped,
   method: string,
   { query, operationName, variables }: Pick<RequestParams, 'query' | 'operationName' | 'variables'>,
-): Promise<Result> {
+): Promise<OperationResult> {
   const document = parse(query);
   const errors = validate(schema, document);
   if (errors.length > 0) return { errors };
   const kind = getOperationAST(document, operationName)?.operation;
   if (kind === 'mutation' && method === 'GET')
-    throw new GraphQLError('A mutation goes by POST', { extensions: { code: 'INVALID_REQUEST' } });
+    throw new GraphQLError('Send mutations with POST', { extensions: { code: 'INVALID_REQUEST' } });
   const contextValue = await contextFactory();
   const args = { schema, document, contextValue, variableValues: variables, operationName };
   return kind === 'subscription' ? subscribe(args) : execute(args);
 }
 
-/** Whose streams these are. */
+/** Identifies the owner of a stream. */
 function callerOf({ req }: ServerContext): string {
   const { viewer, ip } = req;
   return viewer.kind === 'account' ? viewer.credential.id : `address ${ip}`;
 }
 
-/** What the handler refused, as an error with its message. */
-function refusal([body, { status, statusText, headers }]: SseResponse): AppError {
+/** Converts an error response of the handler. */
+function toAppError([body, { status, statusText, headers }]: SseResponse): AppError {
   const message =
     typeof body === 'string' ? JSON.parse(body).errors[0].message : `${status} ${statusText}`;
   const code = status === 404 ? 'not_found' : status === 409 ? 'conflict' : 'invalid_request';

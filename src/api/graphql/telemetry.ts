@@ -1,9 +1,10 @@
-/** A span for each query and mutation. Of a subscription the span is that of its request. */
+/** Traces and metrics of operations: a span for each query and mutation, and counts and durations. */
 import { getOperationAST } from 'graphql';
 import type { Plugin } from 'graphql-yoga';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
 
+/** A subscription has no span of its own, only that of its request. */
 export const useTrace: Plugin = {
   onExecute({ args, executeFn, setExecuteFn }) {
     const operation = getOperationAST(args.document, args.operationName);
@@ -23,18 +24,16 @@ export const useTrace: Plugin = {
   },
 };
 
-/* Counts the operations that are run, and the subscriptions that go on. */
-
-/** To be the first of those that may refuse an operation, so that it counts what they refuse. */
+/** Counts operations and open subscriptions. Must be the first plugin that can refuse one, to count refusals too. */
 export function useMeasure(metrics: Metrics): Plugin {
   return {
     onExecute({ args: { document, operationName } }) {
       const kind = getOperationAST(document, operationName)?.operation ?? 'query';
-      const begun = performance.now();
+      const startedAt = performance.now();
       return {
         onExecuteDone({ result }) {
           const failed = 'errors' in result && result.errors !== undefined;
-          const seconds = (performance.now() - begun) / 1_000;
+          const seconds = (performance.now() - startedAt) / 1_000;
           metrics.operationEnded(kind, failed ? 'error' : 'ok', seconds);
         },
       };
@@ -44,9 +43,9 @@ export function useMeasure(metrics: Metrics): Plugin {
       const close = () => open?.[Symbol.dispose]();
       return {
         onSubscribeResult({ result }) {
-          const began = Symbol.asyncIterator in result;
-          metrics.operationEnded('subscription', began ? 'ok' : 'error', null);
-          if (!began) return undefined;
+          const isStream = Symbol.asyncIterator in result;
+          metrics.operationEnded('subscription', isStream ? 'ok' : 'error', null);
+          if (!isStream) return undefined;
           open = metrics.streamOpened('subscription');
           return { onEnd: close };
         },

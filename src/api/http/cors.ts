@@ -1,17 +1,16 @@
 /**
- * Cross-origin requests: pages anywhere may call us, because credentials come in headers that a page must
- * have been given. The cookie of a session, which a browser sends along, counts for our own pages alone
- * (`session-cookie.ts`), and browsers show no other page an answer to a request that carries it.
+ * Cross-origin requests. Any page may call the API, because it must send its credentials in a header. The session
+ * cookie, which browsers send by themselves, is accepted from our own pages only (`session-cookie.ts`).
  *
- * The package `cors` was tried: it answers every OPTIONS as a preflight, with a Content-Length that a 204 must not
- * have, and answers that Express never sees would need these headers a second time.
+ * Not the package `cors`: it answers every OPTIONS request as a preflight, with a Content-Length that a 204 must not
+ * have, and responses that bypass Express would need the headers a second time.
  */
 import type { RequestHandler } from 'express';
 
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
 const REQUEST_HEADERS =
   'Authorization, Content-Type, Accept, Idempotency-Key, If-None-Match, Last-Event-ID, Range, X-Request-Id';
-/** Browsers show a page no other header of an answer than these and the few safe ones. */
+/** Browsers let a page read only these response headers, beside the few that are always safe. */
 const EXPOSED = [
   'X-Request-Id',
   'X-RateLimit-Limit',
@@ -28,7 +27,7 @@ const EXPOSED = [
 ].join(', ');
 const PREFLIGHT_SECONDS = '86400';
 
-/** For every answer. */
+/** Set on every response. */
 export const CORS_HEADERS = {
   'Access-Control-Allow-Origin': '*',
   'Access-Control-Expose-Headers': EXPOSED,
@@ -39,11 +38,11 @@ export const cors: RequestHandler = (_req, res, next) => {
   next();
 };
 
-/** Answers preflights, whatever the path; `counted` puts the rate headers on them. */
-export function preflights(counted: RequestHandler): RequestHandler {
+/** Answers preflights for every path; `countRequest` sets the rate limit headers. */
+export function answerPreflights(countRequest: RequestHandler): RequestHandler {
   return async (req, res, next) => {
     if (req.method !== 'OPTIONS' || !req.headers['access-control-request-method']) return next();
-    await counted(req, res, () => {});
+    await countRequest(req, res, () => {});
     res.setHeader('Access-Control-Allow-Methods', METHODS);
     res.setHeader('Access-Control-Allow-Headers', REQUEST_HEADERS);
     res.setHeader('Access-Control-Max-Age', PREFLIGHT_SECONDS);

@@ -1,6 +1,6 @@
 /**
- * The pages of the dashboard: one document for all of them, whose script asks GraphQL for the rest, and the files that
- * Vite made (`src/dashboard`). `npm start` builds them; where nobody did, browsers find what `home.ts` has.
+ * Serves the dashboard (`src/dashboard`): one HTML document for all pages, and the assets that Vite builds. `npm start`
+ * runs the build. Without a build, browsers get the page of `home.ts`.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { extname, join } from 'node:path';
@@ -12,15 +12,15 @@ import { version } from './diagnostics.ts';
 
 const FOLDER = join(import.meta.dirname, '../../../dist/dashboard');
 
-/** Where the document has what its script must know before it can ask. */
-const START = /(<script id="start" type="application\/json">)null(?=<\/script>)/;
+/** The placeholder in the document for the data that its script needs before the first query. */
+const START_DATA = /(<script id="start" type="application\/json">)null(?=<\/script>)/;
 
-/** What somebody chose (`layout/theme.ts`), so that a dark page is never light for its first moment. */
+/** The theme that the user chose (`layout/theme.ts`). The document names it, so that a dark page does not flash white. */
 const THEME = /(?:^|; )loam-theme=(light|dark)(?:;|$)/;
 
 /**
- * No script or style but our own files, nothing from other hosts, and no frame around it. Styles that scripts set on an
- * element are no exception: browsers do not count them.
+ * Allows only our own scripts, styles and files, and no framing. Styles that a script sets on an element need no
+ * exception: the policy does not cover them.
  */
 const POLICY = [
   "default-src 'none'",
@@ -37,8 +37,8 @@ const POLICY = [
 ].join('; ');
 
 /**
- * Of the frame that draws a diagram which a user wrote (`src/dashboard/diagram.ts`). Mermaid writes styles into its
- * pictures, so they are allowed there; in return the document has no origin, and asks no server but for our scripts.
+ * For the frame that draws a diagram written by a user (`src/dashboard/diagram.ts`). Mermaid puts inline styles into its
+ * pictures. In return the document has no origin, and may load nothing but our scripts.
  */
 const DIAGRAM_POLICY = [
   'sandbox allow-scripts',
@@ -52,12 +52,13 @@ const DIAGRAM_POLICY = [
   "frame-ancestors 'self'",
 ].join('; ');
 
-/** Null where it is not built. */
+/** @returns null when the dashboard has not been built */
 export function createDashboard(): Router | null {
   const path = join(FOLDER, 'index.html');
   if (!existsSync(path)) return null;
   const document = readFileSync(path, 'utf8');
-  if (!START.test(document)) throw new Error(`${path} has no place for what its script must know`);
+  if (!START_DATA.test(document))
+    throw new Error(`${path} lacks the element #start. Build the dashboard again.`);
 
   const diagram = readFileSync(join(FOLDER, 'diagram.html'), 'utf8');
 
@@ -75,9 +76,9 @@ export function createDashboard(): Router | null {
   router.use((req, res, next) => {
     if (!wantsPage(req)) return next();
     const { viewer } = req;
-    // Who is not signed in begins with what this is, and with the address where one signs in.
+    // Visitors who are not signed in get the page of `home.ts`, with the link to sign in.
     if (req.path === '/' && viewer.kind !== 'account') return next();
-    const start = JSON.stringify(startOf(req)).replaceAll('<', '\\u003c');
+    const start = JSON.stringify(startDataFor(req)).replaceAll('<', '\\u003c');
     res.vary('Accept, Cookie');
     res.set({
       'Cache-Control': 'no-store',
@@ -86,14 +87,14 @@ export function createDashboard(): Router | null {
       'Referrer-Policy': 'same-origin',
     });
     const theme = THEME.exec(req.headers.cookie ?? '')?.[1];
-    const page = document.replace(START, (_all, tag: string) => tag + start);
+    const page = document.replace(START_DATA, (_all, tag: string) => tag + start);
     res.type('html').send(theme ? page.replace('<html', `<html data-theme="${theme}"`) : page);
   });
   return router;
 }
 
-/** `StartData` in `src/dashboard/start.ts`. */
-function startOf({ viewer }: Request) {
+/** The type `StartData` in `src/dashboard/start.ts`. */
+function startDataFor({ viewer }: Request) {
   return {
     viewer:
       viewer.kind === 'account' ? { username: viewer.username, operator: viewer.operator } : null,
@@ -102,42 +103,42 @@ function startOf({ viewer }: Request) {
 }
 
 /**
- * The files of the dashboard that Vite made, held in memory as browsers take them: some 3 MB. What one server hands out
- * is one build, the same as its document, also while `npm run build` puts another in its place on the disk.
+ * The assets are held in memory, compressed: about 3 MB. So one server always serves the same build as its document,
+ * also while `npm run build` replaces the files on disk.
  */
-const PACKINGS = { br: '.br', gzip: '.gz' } as const;
-type Packing = keyof typeof PACKINGS;
+const ENCODINGS = { br: '.br', gzip: '.gz' } as const;
+type Encoding = keyof typeof ENCODINGS;
 
-/** Either as it is, because it is small, or packed in every way. */
-type Asset = { plain: Buffer } | Record<Packing, Buffer>;
+/** The build compresses files in every encoding, except those that are too small. */
+type Asset = { plain: Buffer } | Record<Encoding, Buffer>;
 
-/** Their names change with their contents. */
-const KEPT = 'public,max-age=31536000,immutable';
+/** The name of an asset contains a hash of its content. */
+const CACHE_CONTROL = 'public,max-age=31536000,immutable';
 
-/** For a router at the folder's address; what is not there is for who comes next. */
+/** Mounted at the path of the folder; passes on requests for other files. */
 export function serveAssets(folder: string): RequestHandler {
   const assets = readAssets(folder);
   return (req, res, next) => {
     const name = req.path.slice(1);
     const asset = assets.get(name);
     if (!asset || (req.method !== 'GET' && req.method !== 'HEAD')) return next();
-    // Browsers name gzip first, and would take the tenth more.
-    const accepts = (packing: Packing) => (req.acceptsEncodings(packing) ? packing : false);
-    const packing = 'plain' in asset ? false : accepts('br') || accepts('gzip');
+    // Browsers list gzip first, but Brotli is a tenth smaller.
+    const ifAccepted = (encoding: Encoding) => (req.acceptsEncodings(encoding) ? encoding : false);
+    const encoding = 'plain' in asset ? false : ifAccepted('br') || ifAccepted('gzip');
     res.vary('Accept-Encoding');
     res.set({
-      'Cache-Control': KEPT,
+      'Cache-Control': CACHE_CONTROL,
       'X-Content-Type-Options': 'nosniff',
-      ETag: `"${name}.${packing || 'plain'}"`,
+      ETag: `"${name}.${encoding || 'plain'}"`,
     });
-    if (packing) res.set('Content-Encoding', packing);
-    res.type(extname(name)).send(bodyOf(asset, packing));
+    if (encoding) res.set('Content-Encoding', encoding);
+    res.type(extname(name)).send(encodedBody(asset, encoding));
   };
 }
 
-function bodyOf(asset: Asset, packing: Packing | false): Buffer {
+function encodedBody(asset: Asset, encoding: Encoding | false): Buffer {
   if ('plain' in asset) return asset.plain;
-  return packing ? asset[packing] : gunzipSync(asset.gzip);
+  return encoding ? asset[encoding] : gunzipSync(asset.gzip);
 }
 
 function readAssets(folder: string): Map<string, Asset> {
@@ -145,11 +146,11 @@ function readAssets(folder: string): Map<string, Asset> {
   const read = (name: string) => readFileSync(join(folder, name));
   const assets = new Map<string, Asset>();
   for (const name of names) {
-    if (Object.values(PACKINGS).some((end) => name.endsWith(end))) continue;
-    const isPacked = Object.values(PACKINGS).every((end) => names.has(name + end));
+    if (Object.values(ENCODINGS).some((suffix) => name.endsWith(suffix))) continue;
+    const isCompressed = Object.values(ENCODINGS).every((suffix) => names.has(name + suffix));
     assets.set(
       name,
-      isPacked ? { br: read(`${name}.br`), gzip: read(`${name}.gz`) } : { plain: read(name) },
+      isCompressed ? { br: read(`${name}.br`), gzip: read(`${name}.gz`) } : { plain: read(name) },
     );
   }
   return assets;

@@ -1,5 +1,4 @@
-/** Is it up, and which one is it. */
-
+/** Health and version of this server. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Db } from '../../platform/database/client.ts';
@@ -9,8 +8,8 @@ const ROOT = join(import.meta.dirname, '../../..');
 
 export type Version = { version: 'v1'; build: string; commit: string | null };
 
-/** `degraded` when the database does not answer or the disk is nearly full; that is a 503 over REST. */
-export async function health({
+/** `degraded` when the database does not answer or the disk is nearly full; REST then responds with 503. */
+export async function checkHealth({
   db,
   space,
 }: {
@@ -20,25 +19,28 @@ export async function health({
   return !space.low && (await databaseAnswers(db)) ? 'ok' : 'degraded';
 }
 
-/** Within two seconds. Whether requests should be sent here: on a disk that is nearly full reads go on. */
+/**
+ * Whether the database answers within two seconds. Load balancers should then send requests to this server: a nearly
+ * full disk does not count, because reads still work.
+ */
 export async function databaseAnswers(db: Db): Promise<boolean> {
-  const { promise: late, resolve } = Promise.withResolvers<boolean>();
+  const { promise: timeout, resolve } = Promise.withResolvers<boolean>();
   const timer = setTimeout(resolve, 2_000, false);
-  const answer = db.$queryRaw`select 1`.then(
+  const reply = db.$queryRaw`select 1`.then(
     () => true,
     () => false,
   );
-  return Promise.race([answer, late]).finally(() => clearTimeout(timer));
+  return Promise.race([reply, timeout]).finally(() => clearTimeout(timer));
 }
 
-/** Read once: neither changes while we run. */
+/** Read once: the files do not change while the process runs. */
 export const version: Version = {
   version: 'v1',
   build: JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')).version,
   commit: checkedOutCommit(),
 };
 
-/** The commit of the checkout we run from, without starting `git`; null outside one. */
+/** The commit of the checkout, read without starting `git`; null outside a checkout. */
 function checkedOutCommit(): string | null {
   try {
     const head = readFileSync(join(ROOT, '.git/HEAD'), 'utf8').trim();

@@ -1,4 +1,4 @@
-/** What a browser finds at `/`: what this is, and where to go on. Other clients find nothing there, as JSON. */
+/** The page at `/` for visitors who are not signed in. Clients that do not accept HTML get a 404 as JSON. */
 import express, { type RequestHandler, type Router } from 'express';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { escapeHtml, sendPage, wantsPage } from '../../platform/web/page.ts';
@@ -35,7 +35,7 @@ export function createHome(): Router {
     void res.set('Cache-Control', 'public, max-age=86400').type('image/svg+xml').send(ICON);
 
   const router = express.Router({ caseSensitive: true, strict: true });
-  // Older browsers ask for it unasked.
+  // Older browsers request /favicon.ico without being told to.
   for (const path of ['/favicon.svg', '/favicon.ico'])
     router
       .route(path)

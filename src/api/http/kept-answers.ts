@@ -1,15 +1,15 @@
 /**
- * Answers kept under an `Idempotency-Key` (decisions section 2): the same request under the same key is done
- * once, and its answer replayed for 24 hours. REST (`idempotency.ts`) and GraphQL (`graphql/idempotency.ts`) share
- * the keys of a credential.
+ * `Idempotency-Key`: the same request under the same key runs once, and its response is replayed for 24 hours. REST
+ * (below) and GraphQL (`graphql/idempotency.ts`) share the keys of a credential.
  *
- * A row claims the key before the work and takes the answer before the client does, so whoever has seen an
- * answer finds it again. A request that runs renews its claim, because one of GraphQL may have many mutations. A claim
- * that nobody has renewed for 30 seconds is that of a server that died, and is taken over. The work of the dead one may
- * have been committed; the second run then meets it (409 `already_exists`) rather than doubling it.
+ * The request claims the key in a row before it starts, and stores the response in it before the client gets it, so a
+ * client that has seen a response can always replay it. A running request renews its claim, because a GraphQL request
+ * may have many mutations. A claim that was not renewed for 30 seconds belongs to a server that died, and the next
+ * request takes it over. If the first one had committed its work, the second fails with 409 `already_exists` instead of
+ * doing it twice.
  *
- * Answers may hold a new token, of which only a hash may be kept. So they are stored under a key made from the
- * secret of the credential that asked, which is not kept either: nobody else could be given the answer anyway.
+ * A response may contain a new token, of which only a hash may be stored. So responses are encrypted with a key derived
+ * from the secret of the caller's credential, which is not stored either. No other caller may replay the response.
  */
 import { createHash, hkdfSync, randomUUID } from 'node:crypto';
 import type { Request, RequestHandler, Response } from 'express';
@@ -21,14 +21,14 @@ import { open, seal } from '../../platform/crypto/keys.ts';
 
 export const IDEMPOTENCY_KEY = 'idempotency-key';
 const IDEMPOTENCY_REPLAYED = 'Idempotency-Replayed';
-const MAX_KEY = 255;
-const KEPT = '24 hours';
-const ABANDONED = '30 seconds';
-const RENEWED_MS = 5_000;
+const MAX_KEY_LENGTH = 255;
+const RETENTION = '24 hours';
+const ABANDONED_AFTER = '30 seconds';
+const RENEW_MS = 5_000;
 const PURGE_ROWS = 1_000;
-/** The rest (rate, date) are of the request that gets the replay. */
-const KEPT_HEADERS = ['content-type', 'cache-control', 'location', 'allow'];
-/** Besides, of errors: it stands in their bodies too, and both must name the request that is in the log. */
+/** A replay gets the other headers, such as rate limits and date, of its own request. */
+const STORED_HEADERS = ['content-type', 'cache-control', 'location', 'allow'];
+/** Stored with errors only: their bodies contain the id as well, and both must name the request in the log. */
 const REQUEST_ID = 'x-request-id';
 
 type Row = {
@@ -39,19 +39,19 @@ type Row = {
 };
 
 /**
- * Claims a key that is free, expired, or abandoned by the same request; otherwise no row comes back. `claim` says whose
- * it is: one that was taken over is answered by the other request.
+ * Claims a key that is free, expired, or abandoned by the same request; otherwise returns no row. `claim` identifies the
+ * owner, so that a request whose claim was taken over does not store its response.
  */
 const CLAIM = `
   insert into idempotent_requests as r (owner, key, claim, fingerprint) values ($1, $2, $4, $3)
   on conflict (owner, key) do update
     set fingerprint = excluded.fingerprint, claim = excluded.claim, status = null, headers = null, body = null,
       created_at = now()
-    where r.created_at < now() - interval '${KEPT}'
-      or (r.status is null and r.fingerprint = $3 and r.created_at < now() - interval '${ABANDONED}')
+    where r.created_at < now() - interval '${RETENTION}'
+      or (r.status is null and r.fingerprint = $3 and r.created_at < now() - interval '${ABANDONED_AFTER}')
   returning claim`;
 const FIND = `select fingerprint, status, headers, body from idempotent_requests where owner = $1 and key = $2`;
-const ANSWER = `
+const STORE = `
   update idempotent_requests set status = $4, headers = $5, body = $6
   where owner = $1 and key = $2 and claim = $3`;
 const RELEASE = `delete from idempotent_requests where owner = $1 and key = $2 and claim = $3`;
@@ -60,36 +60,36 @@ const RENEW = `
   where owner = $1 and key = $2 and claim = $3 and status is null`;
 const PURGE = `
   delete from idempotent_requests where ctid = any (array(
-    select ctid from idempotent_requests where created_at < now() - interval '${KEPT}' limit ${PURGE_ROWS}))`;
+    select ctid from idempotent_requests where created_at < now() - interval '${RETENTION}' limit ${PURGE_ROWS}))`;
 
-/** Removes a batch of the answers that are past their time. @returns whether there may be more */
+/** Deletes one batch of expired responses. @returns whether there may be more */
 export async function removeOldAnswers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   const { rowCount } = await pool.query(PURGE);
   return rowCount === PURGE_ROWS;
 }
 
-export type Answer = { status: number; headers: Record<string, string>; body: Uint8Array };
+export type StoredResponse = { status: number; headers: Record<string, string>; body: Uint8Array };
 
-/** The key is this request's: it is to be kept or released, once. */
+/** The claim of a request on its key. The request must call one of the methods, once. */
 export type Claim = {
-  /** Of the answer's headers, those that belong to a replay are kept. */
-  keep(answer: Answer): Promise<void>;
-  /** As if the key had never been used. */
+  /** Stores the response for replays. */
+  store(response: StoredResponse): Promise<void>;
+  /** Frees the key, as if it had never been used. */
   release(): Promise<void>;
 };
 
 /**
- * Takes the key of a request that has one, and whose body is in `req.rawBody`.
- * @returns the claim, or the answer to replay
- * @throws AppError 400; 401 without an account; 409 while the first request runs, 422 when it was another
+ * Claims the key of a request that has one, and whose body is in `req.rawBody`.
+ * @returns the claim, or the response to replay
+ * @throws AppError 400; 401 without an account; 409 while the first request runs; 422 when the first request differs
  */
 export async function claimKey(
   { pool }: { pool: pg.Pool },
   req: Request,
-): Promise<Claim | { replayed: Answer }> {
+): Promise<Claim | { replayed: StoredResponse }> {
   const key = req.get(IDEMPOTENCY_KEY) ?? '';
-  if (!/^[\x20-\x7e]*[\x21-\x7e]$/.test(key) || key.length > MAX_KEY)
-    throw invalid('Idempotency-Key', `must be 1 to ${MAX_KEY} printable ASCII characters`);
+  if (!/^[\x20-\x7e]*[\x21-\x7e]$/.test(key) || key.length > MAX_KEY_LENGTH)
+    throw invalid('Idempotency-Key', `must be 1 to ${MAX_KEY_LENGTH} printable ASCII characters`);
   const owner = demandAccount(req.viewer).credential.id;
   const fingerprint = createHash('sha256')
     .update(`${req.method} ${req.originalUrl}\n`)
@@ -100,52 +100,52 @@ export async function claimKey(
   const secret = sealingKey(req, `${owner} ${key}`);
   if (rowCount === 0) {
     const { rows } = await pool.query<Row>(FIND, [owner, key]);
-    return { replayed: answerIn(rows[0], fingerprint, secret) };
+    return { replayed: toReplay(rows[0], fingerprint, secret) };
   }
-  const settled = renewing(() => pool.query(RENEW, id));
+  const stopRenewing = renewRegularly(() => pool.query(RENEW, id));
   return {
-    async keep({ status, headers, body }) {
-      await settled();
-      const names = status >= 400 ? [...KEPT_HEADERS, REQUEST_ID] : KEPT_HEADERS;
-      const kept = names.flatMap((name) => {
+    async store({ status, headers, body }) {
+      await stopRenewing();
+      const names = status >= 400 ? [...STORED_HEADERS, REQUEST_ID] : STORED_HEADERS;
+      const stored = names.flatMap((name) => {
         const value = headers[name];
         return value === undefined ? [] : [[name, value]];
       });
-      await pool.query(ANSWER, [...id, status, Object.fromEntries(kept), seal(secret, body)]);
+      await pool.query(STORE, [...id, status, Object.fromEntries(stored), seal(secret, body)]);
     },
     async release() {
-      await settled();
+      await stopRenewing();
       await pool.query(RELEASE, id);
     },
   };
 }
 
-/** Renews a claim until the returned function is called; that settles when the last renewal has. */
-function renewing(renew: () => Promise<unknown>): () => Promise<unknown> {
+/** Renews a claim until the returned function is called, which waits for the last renewal. */
+function renewRegularly(renew: () => Promise<unknown>): () => Promise<unknown> {
   let last: Promise<unknown> = Promise.resolve();
   const timer = setInterval(() => {
-    // While the database is away nobody can take it over either.
+    // A failure is harmless: while the database is unavailable, no request can take the claim over either.
     last = last.then(renew).catch(() => {});
-  }, RENEWED_MS).unref();
+  }, RENEW_MS).unref();
   return () => {
     clearInterval(timer);
     return last;
   };
 }
 
-/** @throws AppError 409 while the first request runs, 422 when it was another. */
-function answerIn(row: Row | undefined, fingerprint: Buffer, secret: Buffer): Answer {
+/** @throws AppError 409 while the first request runs; 422 when the first request differs */
+function toReplay(row: Row | undefined, fingerprint: Buffer, secret: Buffer): StoredResponse {
   if (row && !row.fingerprint.equals(fingerprint))
     throw new AppError(
       'invalid_request',
-      'Idempotency-Key: it was used for another request; take a new key for each',
+      'Idempotency-Key: already used for another request; use a new key for each request',
       { status: 422, field: 'Idempotency-Key' },
     );
-  // Gone since: the first request has just failed on our side.
+  // No row: the first request failed with a server error a moment ago, and released its claim.
   if (!row || row.status === null)
     throw new AppError(
       'conflict',
-      'The first request under this Idempotency-Key is still running',
+      'The first request with this Idempotency-Key is still running',
       {
         headers: { 'Retry-After': '1' },
       },
@@ -159,14 +159,12 @@ function answerIn(row: Row | undefined, fingerprint: Buffer, secret: Buffer): An
 }
 
 function sealingKey({ credential }: Request, context: string): Buffer {
-  if (!credential) throw new Error('An account without a credential');
+  if (!credential) throw new Error('The request has an account but no credential');
   const secret = 'token' in credential ? credential.token : credential.secret;
   return Buffer.from(hkdfSync('sha256', secret, 'loam idempotency', context, 32));
 }
 
-/* `Idempotency-Key` on the POSTs of REST. */
-
-/** For requests that are authenticated and whose body is in `req.rawBody`. */
+/** `Idempotency-Key` for POST requests of REST that are authenticated and whose body is in `req.rawBody`. */
 export function idempotency(services: { pool: pg.Pool; log: Logger }): RequestHandler {
   return async (req, res, next) => {
     if (req.get(IDEMPOTENCY_KEY) === undefined) return next();
@@ -176,16 +174,19 @@ export function idempotency(services: { pool: pg.Pool; log: Logger }): RequestHa
       for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
       return void res.status(status).end(body);
     }
-    answering(res, async (body) => {
+    storeBeforeEnd(res, async (body) => {
       if (res.statusCode >= 500) return claim.release();
-      const given = Object.entries(res.getHeaders()).map(([name, value]) => [name, String(value)]);
-      await claim.keep({ status: res.statusCode, headers: Object.fromEntries(given), body });
+      const headers = Object.entries(res.getHeaders()).map(([name, value]) => [
+        name,
+        String(value),
+      ]);
+      await claim.store({ status: res.statusCode, headers: Object.fromEntries(headers), body });
     });
     next();
   };
 
-  /** Runs `store` with the whole body before any of it is sent; REST answers in one piece. */
-  function answering(res: Response, store: (body: Buffer) => Promise<void>): void {
+  /** Runs `store` with the whole body before it is sent. REST sends each body with one call of `end`. */
+  function storeBeforeEnd(res: Response, store: (body: Buffer) => Promise<void>): void {
     const end = res.end.bind(res) as (...args: unknown[]) => Response;
     res.end = ((...args: unknown[]) => {
       res.end = end as typeof res.end;
@@ -195,9 +196,9 @@ export function idempotency(services: { pool: pg.Pool; log: Logger }): RequestHa
           ? Buffer.from(chunk, encoding as BufferEncoding)
           : Buffer.from((chunk as Uint8Array) ?? '');
       store(body)
-        // The work is done: better an answer that cannot be replayed than none.
+        // The work is done: a response that cannot be replayed is better than none.
         .catch((error) =>
-          services.log.error({ err: error }, 'an answer was not kept for its Idempotency-Key'),
+          services.log.error({ err: error }, 'could not store the response for its Idempotency-Key'),
         )
         .then(() => end(...args));
       return res;

@@ -1,4 +1,4 @@
-/** The port: taken at the start, given back at the end. */
+/** Listens on the ports of the service, and closes them without cutting off running requests. */
 import type { IncomingMessage, Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
@@ -11,36 +11,36 @@ import {
   type HeadersFor,
 } from '../../platform/web/connections.ts';
 
-/** Requests still running after this are cut off when the server stops. */
+/** When the server stops, it cuts off requests that are still running after this time. */
 const DRAIN_MS = 10_000;
 const CLOSE_IDLE_MS = 50;
-/** A fault that keeps connections from being accepted comes again with each round of the event loop: it is logged so often. */
-const TELL_FAULT_MS = 10_000;
+/** A failure to accept connections repeats with each round of the event loop: it is logged at this interval. */
+const LOG_FAILURE_MS = 10_000;
 
-/** Where a server listens, and the variables that say it. */
-export type ListenAddress = { host: string; port: number; names?: { host: string; port: string } };
+/** Where a server listens, and the variables that set it. */
+type ListenAddress = { host: string; port: number; names?: { host: string; port: string } };
 
-/** @returns the address, without a trailing slash. @throws ConfigError when it cannot listen there. */
-export async function listen(server: Server, place: ListenAddress, log: Logger): Promise<string> {
+/** @returns the address, without a trailing slash. @throws ConfigError when it cannot listen on the port. */
+export async function listen(server: Server, at: ListenAddress, log: Logger): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const refuse = (error: Error) => reject(listenFault(error, place));
-  server.once('error', refuse);
-  server.listen(place.port, place.host, resolve);
+  const fail = (error: Error) => reject(toConfigError(error, at));
+  server.once('error', fail);
+  server.listen(at.port, at.host, resolve);
   await promise;
-  // A connection that cannot be accepted, without a free descriptor or memory, is an `error` of the server; one
-  // without a listener would end it.
-  let toldAt = Number.NEGATIVE_INFINITY;
-  server.off('error', refuse).on('error', (error) => {
-    if (performance.now() - toldAt < TELL_FAULT_MS) return;
-    toldAt = performance.now();
-    log.error({ err: error }, 'connections cannot be accepted');
+  // The server emits `error` when it has no file descriptor or memory to accept a connection. Without a listener, that
+  // would end the process.
+  let loggedAt = Number.NEGATIVE_INFINITY;
+  server.off('error', fail).on('error', (error) => {
+    if (performance.now() - loggedAt < LOG_FAILURE_MS) return;
+    loggedAt = performance.now();
+    log.error({ err: error }, 'cannot accept connections');
   });
   const { port } = server.address() as AddressInfo;
-  const host = place.host.includes(':') ? `[${place.host}]` : place.host;
+  const host = at.host.includes(':') ? `[${at.host}]` : at.host;
   return `http://${host}:${port}`;
 }
 
-function listenFault(
+function toConfigError(
   { code, message }: NodeJS.ErrnoException,
   { host, port, names = { host: 'HOST', port: 'PORT' } }: ListenAddress,
 ): Error {
@@ -49,13 +49,13 @@ function listenFault(
       return new ConfigError(`${names.port}: ${port} is in use on ${host}`);
     case 'EACCES':
       return new ConfigError(
-        `${names.port}: no right to listen on ${port}; those from 1024 need none`,
+        `${names.port}: no permission to listen on ${port}; use a port from 1024`,
       );
     case 'ENOTFOUND':
     case 'EAI_AGAIN':
       return new ConfigError(`${names.host}: there is no host ${host}`);
     case 'EADDRNOTAVAIL':
-      return new ConfigError(`${names.host}: ${host} is no address of this machine`);
+      return new ConfigError(`${names.host}: ${host} is not an address of this machine`);
     default:
       return new ConfigError(
         `${names.host}, ${names.port}: cannot listen on ${host}, port ${port}: ${message}`,
@@ -63,32 +63,32 @@ function listenFault(
   }
 }
 
-/** Lets running requests finish; streams and idle connections are closed. */
+/** Waits until running requests end; closes streams and idle connections. */
 export async function drain(server: Server): Promise<void> {
   const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-  // A connection whose answer ends after `close` would stay open for the time that is given to idle ones.
-  const closing = setInterval(() => server.closeIdleConnections(), CLOSE_IDLE_MS);
-  const timer = setTimeout(() => server.closeAllConnections(), DRAIN_MS);
+  // A connection whose response ends after `close` would otherwise stay open for the whole keep-alive time.
+  const closeIdle = setInterval(() => server.closeIdleConnections(), CLOSE_IDLE_MS);
+  const cutOff = setTimeout(() => server.closeAllConnections(), DRAIN_MS);
   await closed;
-  clearInterval(closing);
-  clearTimeout(timer);
+  clearInterval(closeIdle);
+  clearTimeout(cutOff);
 }
 
-/** The port of the service, and who answers on it: one handler during the start, another after it. */
-type Serve = (req: IncomingMessage, socket: Duplex) => void;
+type UpgradeHandler = (req: IncomingMessage, socket: Duplex) => void;
 
+/** The port of the service. One handler answers during the start, another one after it. */
 type Port = Disposable & {
   server: Server;
   address: string;
-  /** From now on in place of the handler before. */
-  answer(handler: Express): void;
-  /** From now on `serve` gets the sockets of requests that `isOurs` takes, which ask for another protocol. */
-  converse(isOurs: (req: IncomingMessage) => boolean, serve: Serve): void;
+  /** Replaces the handler of requests. */
+  setHandler(handler: Express): void;
+  /** Hands the sockets of upgrade requests to `serve` when `isOurs` accepts the request. */
+  onUpgrade(isOurs: (req: IncomingMessage) => boolean, serve: UpgradeHandler): void;
 };
 
 /**
- * The first thing of all: whoever asks is answered from now on, and a port that is taken stops the start before
- * anything was begun.
+ * The first step of the start: clients get a response from now on, and a port that is in use ends the start before it
+ * has changed anything.
  */
 export async function takePort(
   config: Config,
@@ -112,12 +112,12 @@ export async function takePort(
   return {
     server,
     address,
-    answer(next) {
+    setHandler(next) {
       current = next;
     },
-    converse(isOurs, serve) {
-      server.on('upgrade', (req, socket, beginning) => {
-        if (beginning.length > 0) socket.unshift(beginning);
+    onUpgrade(isOurs, serve) {
+      server.on('upgrade', (req, socket, head) => {
+        if (head.length > 0) socket.unshift(head);
         serve(req, socket);
       });
       isUpgrade = isOurs;

@@ -1,4 +1,4 @@
-/** The port on which Prometheus asks: `GET /metrics`, and nothing else. */
+/** The port for Prometheus: `GET /metrics` and nothing else. */
 import { createServer, type Server } from 'node:http';
 import type { Config } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
@@ -6,22 +6,21 @@ import { CONTENT_TYPE, type Metrics } from '../../platform/metrics/metrics.ts';
 import { listen } from './listening.ts';
 
 const TIMEOUT_MS = 10_000;
-/** Prometheus keeps one or two open. */
+/** Prometheus keeps one or two connections open. */
 const MAX_CONNECTIONS = 50;
 
 /**
- * Takes the port, where one is configured. There is none by default: several processes on one machine would want the
- * same, and one that is taken could only be left out silently or stop a start that nobody had asked to have metrics.
- *
- * Who reaches the port may read all of it: it names no user, repository or job, and no address.
+ * Listens on the port if one is configured. There is no default: several processes on one machine would want the same
+ * port, and the second would have to skip it silently or fail to start without the operator having asked for metrics.
+ * Whoever reaches the port may read the metrics: they name no user, repository, job or address.
  * @throws ConfigError when it cannot listen there
  */
 export async function openMetricsPort(
-  { metrics: place }: Config,
+  { metrics: config }: Config,
   metrics: Metrics,
   log: Logger,
 ): Promise<AsyncDisposable & { address?: string }> {
-  if (!place) return { async [Symbol.asyncDispose]() {} };
+  if (!config) return { async [Symbol.asyncDispose]() {} };
   const server = createServer({
     headersTimeout: TIMEOUT_MS,
     requestTimeout: TIMEOUT_MS,
@@ -29,11 +28,11 @@ export async function openMetricsPort(
   });
   server.timeout = 120_000;
   server.maxConnections = MAX_CONNECTIONS;
-  answer(server, metrics, log);
+  serveMetrics(server, metrics, log);
   const names = { host: 'LOAM_METRICS_HOST', port: 'LOAM_METRICS_PORT' };
-  const address = await listen(server, { ...place, names }, log);
+  const address = await listen(server, { ...config, names }, log);
   metrics.watchNode();
-  log.info({ address: `${address}/metrics` }, 'metrics are served');
+  log.info({ address: `${address}/metrics` }, 'serving metrics');
   return {
     address,
     async [Symbol.asyncDispose]() {
@@ -44,22 +43,22 @@ export async function openMetricsPort(
   };
 }
 
-function answer(server: Server, metrics: Metrics, log: Logger): void {
+function serveMetrics(server: Server, metrics: Metrics, log: Logger): void {
   server.on('request', async (req, res) => {
     req.resume();
     res.on('error', () => {});
-    const say = (status: number, text: string, headers: Record<string, string> = {}) => {
+    const respond = (status: number, text: string, headers: Record<string, string> = {}) => {
       res.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', ...headers });
       res.end(req.method === 'HEAD' ? undefined : text);
     };
-    if (req.url?.split('?')[0] !== '/metrics') return say(404, 'Only /metrics is here\n');
+    if (req.url?.split('?')[0] !== '/metrics') return respond(404, 'This port serves only /metrics\n');
     if (req.method !== 'GET' && req.method !== 'HEAD')
-      return say(405, 'GET is allowed\n', { Allow: 'GET, HEAD' });
+      return respond(405, 'Use GET\n', { Allow: 'GET, HEAD' });
     try {
-      say(200, await metrics.text(), { 'Content-Type': CONTENT_TYPE });
+      respond(200, await metrics.text(), { 'Content-Type': CONTENT_TYPE });
     } catch (error) {
-      log.error({ err: error }, 'the metrics could not be read');
-      say(500, 'The log of the server says why\n');
+      log.error({ err: error }, 'could not collect the metrics');
+      respond(500, 'The metrics could not be collected. The log of the server has the error.\n');
     }
   });
 }

@@ -1,11 +1,10 @@
 /**
- * Rate limits (spec section 8, decisions section 2): two buckets a caller, one of a minute, which the headers
- * show, and one of a second. A caller is a credential, on its plan; without one it is an address, on the free
- * plan; and an address whose credentials are refused has buckets of the team plan for that.
+ * Rate limits: two buckets per caller, one per minute, which the headers show, and one per second. A caller is a
+ * credential with the limits of its plan, or an address with those of the free plan. Invalid credentials count per
+ * address, in separate buckets with the limits of the team plan.
  *
- * Counts are those of all servers where there is a Redis for them (shared-counts.ts). Else they are this process's
- * own: with n servers a caller may get up to n times its rate, which was judged better than a write to the database
- * per request.
+ * With Redis, all servers share the counts (shared-counts.ts). Without it each process counts alone: with n servers a
+ * caller may get up to n times its rate. That was preferred to a database write for each request.
  */
 
 import type { RequestHandler } from 'express';
@@ -16,24 +15,24 @@ import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { needsCredentials } from '../../identity/http/viewer.ts';
 import { addressNetwork, clientAddress } from '../../platform/web/client-address.ts';
-import { type Counter, openSharedCounts, ownCounter } from './shared-counts.ts';
+import { type Counter, openSharedCounts, localCounter } from './shared-counts.ts';
 
 const WINDOW_SECONDS = 60;
 
-/** What rates are shown on. */
-type Answer = { setHeader(name: string, value: number): unknown };
+/** Where the rate limit headers are set. */
+type HeaderTarget = { setHeader(name: string, value: number): unknown };
 
 type Buckets = { perMinute: Counter; perSecond: Counter };
 
 export type RateLimits = AsyncDisposable & {
-  /** For every route: credentials that were given and refused end here, with 401, or with 429 past the rate. */
-  refused: RequestHandler;
-  /** For the API: counts the request, shows the count in the headers, refuses past the rate. */
-  counted: RequestHandler;
-  /** Requests that were refused, by the plan whose rate they were past. */
-  readonly refusals: ReadonlyMap<Plan, number>;
-  /** The rate headers for an address that sent what is no request: counted like a preflight. */
-  of(address: string): Promise<Record<string, number>>;
+  /** For every route: ends requests with invalid credentials, with 401, or with 429 above the rate. */
+  refuseInvalidCredentials: RequestHandler;
+  /** For the API: counts the request, sets the rate limit headers, and responds with 429 above the rate. */
+  countRequest: RequestHandler;
+  /** The number of requests that got a 429, by plan. */
+  readonly refusalsByPlan: ReadonlyMap<Plan, number>;
+  /** The rate limit headers for an address whose data was no valid HTTP request; counted like a preflight. */
+  headersFor(address: string): Promise<Record<string, number>>;
 };
 
 export async function openRateLimits(
@@ -43,7 +42,7 @@ export async function openRateLimits(
   const table = rateLimits === 'off' ? undefined : rateLimits;
   const shared = table && redis && (await openSharedCounts(redis, log));
   const counter = (name: string, seconds: number) =>
-    shared ? shared.counter(name, seconds) : ownCounter(seconds);
+    shared ? shared.counter(name, seconds) : localCounter(seconds);
   const buckets = new Map<Plan, Buckets>();
   const refusals = new Map<Plan, number>();
   for (const plan of Object.keys(table ?? {}) as Plan[])
@@ -52,21 +51,21 @@ export async function openRateLimits(
       perSecond: counter(`${plan}:second`, 1),
     });
 
-  async function admit(res: Answer, key: string, plan: Plan, mayRefuse = true): Promise<void> {
+  async function admit(res: HeaderTarget, key: string, plan: Plan, mayRefuse = true): Promise<void> {
     const limits = table?.[plan];
     const own = buckets.get(plan);
     if (!limits || !own) return show(res, UNLIMITED, UNLIMITED, WINDOW_SECONDS * 1_000);
-    // The second first: what it refuses must not use up the minute.
-    const burst = await own.perSecond.consume(key);
-    const late = burst.consumedPoints > limits.perSecond;
-    const minute = await (late && mayRefuse ? own.perMinute.get(key) : own.perMinute.consume(key));
+    // Per second first: a request that this bucket refuses must not use up the minute.
+    const second = await own.perSecond.consume(key);
+    const isBurst = second.consumedPoints > limits.perSecond;
+    const minute = await (isBurst && mayRefuse ? own.perMinute.get(key) : own.perMinute.consume(key));
     const used = minute?.consumedPoints ?? 0;
     const resetMs = minute?.msBeforeNext ?? WINDOW_SECONDS * 1_000;
     show(res, limits.perMinute, Math.max(0, limits.perMinute - used), resetMs);
-    if (!mayRefuse || (!late && used <= limits.perMinute)) return;
-    // The next request must pass both, whichever of them has refused this one.
+    if (!mayRefuse || (!isBurst && used <= limits.perMinute)) return;
+    // The next request must pass both buckets, whichever of them refused this one.
     const waits = [
-      burst.consumedPoints >= limits.perSecond ? burst.msBeforeNext : 0,
+      second.consumedPoints >= limits.perSecond ? second.msBeforeNext : 0,
       used >= limits.perMinute ? resetMs : 0,
     ];
     refusals.set(plan, (refusals.get(plan) ?? 0) + 1);
@@ -74,24 +73,24 @@ export async function openRateLimits(
   }
 
   return {
-    refusals,
-    async refused(req, res, next) {
+    refusalsByPlan: refusals,
+    async refuseInvalidCredentials(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account' || !viewer.failure) return next();
       await admit(res, `refused ${clientAddress(req)}`, 'team');
       throw viewer.failure;
     },
-    async counted(req, res, next) {
+    async countRequest(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account') await admit(res, viewer.credential.id, viewer.plan);
       else if (needsCredentials(req) && req.method !== 'OPTIONS')
         await admit(res, clientAddress(req), 'free');
-      // With buckets of their own, so that a monitor or a browser's preflights, which carry no credentials,
-      // never use up what their address may ask. These are always answered.
+      // Monitors and preflights carry no credentials. They are never refused, and count in buckets of their own, so that
+      // they do not use up the rate of their address.
       else await admit(res, `open ${clientAddress(req)}`, 'free', false);
       next();
     },
-    async of(peer) {
+    async headersFor(peer) {
       const headers: Record<string, number> = {};
       const setHeader = (name: string, value: number) => {
         headers[name] = value;
@@ -105,7 +104,7 @@ export async function openRateLimits(
   };
 }
 
-function show(res: Answer, limit: number, remaining: number, resetMs: number): void {
+function show(res: HeaderTarget, limit: number, remaining: number, resetMs: number): void {
   res.setHeader('X-RateLimit-Limit', limit);
   res.setHeader('X-RateLimit-Remaining', remaining);
   res.setHeader('X-RateLimit-Reset', Math.ceil((Date.now() + resetMs) / 1_000));

@@ -1,7 +1,4 @@
-/**
- * Express: what happens to a request, in order, and the one edge where errors become answers.
- */
-
+/** The Express app: the middleware of a request in order, and the one place where errors become responses. */
 import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
 import { AppError, invalid } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
@@ -23,19 +20,19 @@ import { schema } from '../graphql/schema.ts';
 import type { Deps as GraphQLDeps } from '../graphql/server.ts';
 import { createGraphQLServer } from '../graphql/server.ts';
 import { createRest } from '../rest/adapter.ts';
-import { createEndpoints } from '../rest/facade.ts';
+import { createEndpoints } from '../rest/endpoints.ts';
 import { createReference } from '../rest/openapi/pages.ts';
 import { routes } from '../rest/routes.ts';
-import { cors, preflights } from './cors.ts';
+import { cors, answerPreflights } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
 import { databaseAnswers } from './diagnostics.ts';
 import { createHome } from './home.ts';
 import { idempotency } from './kept-answers.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { requestId, requestLog } from './request-log.ts';
-import { measured, traced } from './telemetry.ts';
+import { measureRequests, traceRequests } from './telemetry.ts';
 
-/** What all routers need together. */
+/** The dependencies of all routers. */
 export type Deps = ContextServices &
   CallsDeps &
   GraphQLDeps &
@@ -44,38 +41,38 @@ export type Deps = ContextServices &
   RepositoriesDeps &
   SignInDeps;
 
-/** Once per process: compiling the operations takes a moment, and they belong to no one app. */
+/** Once per process: compiling the operations takes a moment, and they do not depend on an app. */
 const endpoints = createEndpoints(schema, routes);
 
 export function createHttp(services: Deps, limits: RateLimits): Express {
   const app = express();
   app.disable('x-powered-by');
-  // Files get theirs from Express; REST makes its own, and hashing other answers would serve nobody.
+  // Express makes ETags for files, and REST makes its own. Hashing other responses would be of no use.
   app.set('etag', () => undefined);
   app.set('query parser', 'simple');
   app.set('trust proxy', services.config.trustedProxies);
 
   app.use(requestId);
-  app.use(measured(services.metrics));
-  if (services.config.tracing) app.use(traced);
+  app.use(measureRequests(services.metrics));
+  if (services.config.tracing) app.use(traceRequests);
   app.use(requestLog(services.log));
   app.use(createCallsRouter(services));
   app.use(acceptForwarded(services));
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get(
     '/readyz',
-    readiness(() => databaseAnswers(services.db)),
+    readinessHandler(() => databaseAnswers(services.db)),
   );
   app.use(cors);
   app.use(identify(services));
-  app.use(preflights(limits.counted));
-  const hostDemanded = demandHost(limits.counted);
+  app.use(answerPreflights(limits.countRequest));
+  const validHost = requireHost(limits.countRequest);
   const git = express.Router();
-  git.use(gitRouter(services, [limits.refused, hostDemanded]));
-  git.use(lfsRouter(services, [limits.refused, hostDemanded]));
+  git.use(gitRouter(services, [limits.refuseInvalidCredentials, validHost]));
+  git.use(lfsRouter(services, [limits.refuseInvalidCredentials, validHost]));
   app.use(unlessApi(git));
-  app.use(limits.refused);
-  app.use(hostDemanded);
+  app.use(limits.refuseInvalidCredentials);
+  app.use(validHost);
   const files = express.Router();
   files.use(createReference(services, endpoints));
   files.use(artifactsRouter(services));
@@ -86,8 +83,8 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
   if (dashboard) files.use(dashboard);
   files.use(createHome());
   app.use(unlessApi(files));
-  // What stands above this line does not count: git, large-file objects, downloads, static files.
-  app.use(limits.counted);
+  // Routes above this line are not rate limited: git, large-file objects, downloads, static files.
+  app.use(limits.countRequest);
   const graphql = createGraphQLServer(services);
   app.use(graphql.repeated);
   app.use(signInRouter(services));
@@ -100,7 +97,7 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
     }),
   );
 
-  // Yoga would answer any other path with an empty 404. Express answers it with the error envelope.
+  // Only these paths: Yoga responds to others with an empty 404, Express with the error envelope.
   app.all(/^\/graphql(?:\/|\/stream)?$/, (req, res) => {
     req.pattern = req.path === '/graphql/stream' ? '/graphql/stream' : '/graphql';
     return graphql.any(req, res);
@@ -109,14 +106,14 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
   app.use((req) => {
     throw new AppError(
       'not_found',
-      `There is no route ${req.method} ${req.path}; /docs lists all there are`,
+      `There is no route ${req.method} ${req.path}. See /docs for all routes.`,
     );
   });
   app.use(errorEdge(services.log));
   return app;
 }
 
-/** Looking through the routes of git and of files took a twentieth of a read, and the API has none of them. */
+/** Skips the routes of git and files for API requests: searching them took 5% of a read. */
 function unlessApi(router: RequestHandler): RequestHandler {
   return (req, res, next) => {
     if (/^\/(?:auth\/v1|graphql)(?:\/|$)/.test(req.path)) return next();
@@ -125,29 +122,29 @@ function unlessApi(router: RequestHandler): RequestHandler {
 }
 
 /**
- * RFC 9112 section 3.2. Node's own check is off, because it answers without a body. What stands in the header must
- * be a host: Yoga makes an address of it, and answers a fault there itself, with a stack.
+ * Checks the Host header (RFC 9112 section 3.2). Node's own check is off, because its 400 has no body. The value must be
+ * a valid host, because Yoga builds a URL from it, and responds to a failure by itself, with a stack trace.
  */
-function demandHost(counted: RequestHandler): RequestHandler {
+function requireHost(countRequest: RequestHandler): RequestHandler {
   return async (req, res, next) => {
     const { host } = req.headers;
     if (host === undefined ? req.httpVersion === '1.0' : isHost(host)) return next();
-    await counted(req, res, () => {});
+    await countRequest(req, res, () => {});
     throw invalid(
       null,
-      host === undefined ? 'The header Host is required' : 'The header Host names no host',
+      host === undefined ? 'The header Host is required' : 'The header Host is not a valid host',
     );
   };
 }
 
-/** An empty one is allowed, for addresses that have none. */
+/** An empty value is allowed: HTTP requires it for addresses without a host. */
 function isHost(host: string): boolean {
   if (host === '') return true;
   return /^(?:[\w.-]+|\[[\da-f:.]+\])(?::\d*)?$/i.test(host) && URL.canParse(`http://${host}/`);
 }
 
-/** Answers 200 or 503. */
-export function readiness(isReady: () => Promise<boolean>): RequestHandler {
+/** Responds with 200 or 503. */
+export function readinessHandler(isReady: () => Promise<boolean>): RequestHandler {
   return async (_req, res) => {
     const ready = await isReady();
     res
@@ -157,7 +154,7 @@ export function readiness(isReady: () => Promise<boolean>): RequestHandler {
   };
 }
 
-const OF_CONTENT = [
+const CONTENT_HEADERS = [
   'Content-Type',
   'Content-Disposition',
   'Cache-Control',
@@ -173,14 +170,14 @@ export function errorEdge(log: Logger): ErrorRequestHandler {
         { err: error, req: { id: req.id }, ...(req.traceId && { trace_id: req.traceId }) },
         'unexpected error',
       );
-    // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
+    // The response has begun. Breaking it off is the only way to tell the client that it is incomplete.
     if (res.headersSent) return void res.destroy();
-    // A download that was refused late had described its file already.
-    for (const name of OF_CONTENT) res.removeHeader(name);
+    // A download that fails late has already set the headers of its file.
+    for (const name of CONTENT_HEADERS) res.removeHeader(name);
     const { status, headers, body } = toErrorResponse(shown, req.id);
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     const { code, message } = body.error;
-    // Refused before GraphQL was reached (401, 429): its clients read `errors`.
+    // GraphQL clients read `errors`, also of requests refused before Yoga (401, 429).
     const errors = [{ message, extensions: { code: code.toUpperCase() } }];
     res.status(status).json(req.path.startsWith('/graphql') ? { ...body, errors } : body);
   };

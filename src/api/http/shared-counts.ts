@@ -1,27 +1,27 @@
 /**
- * Counts of requests that all servers share, kept in Redis or Valkey. Beside each count is one of this process. It is
- * used from the first fault until Redis has counted again, so that no request is refused because Redis is away.
+ * Request counters that all servers share, in Redis or Valkey. Each one has a local counter as a fallback, used from the
+ * first error until Redis works again, so that an outage of Redis never causes a refused request.
  */
 import type { Redis } from 'ioredis';
 import { RateLimiterMemory, RateLimiterRedis } from 'rate-limiter-flexible';
 import type { RedisConfig } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 
-/** A request waits so long for an answer, which usually takes 0.3 ms. One that is late is a fault. */
-const ANSWER_MS = 200;
+/** A later reply counts as an error. Redis usually replies in 0.3 ms. */
+const REPLY_TIMEOUT_MS = 200;
 const CONNECT_MS = 1_000;
-/** Between two attempts to reach Redis. */
-const PAUSE_MS = 500;
-/** For a Redis that hangs to take part in the closing of a connection. */
+/** Between two attempts to connect. */
+const RECONNECT_MS = 500;
+/** How long closing a connection waits for a Redis that hangs. */
 const CLOSE_MS = 100;
-/** Before all keys, because other programs may use the same Redis. */
+/** Prefix of all keys, because other programs may use the same Redis. */
 const PREFIX = 'loam:rates';
-/** The library rejects past a limit; whoever asks compares for himself, so that a rejection is always a fault. */
+/** The library rejects above its limit. Callers compare counts themselves, so that a rejection always means an error. */
 const NO_LIMIT = Number.MAX_SAFE_INTEGER;
 
 /**
- * In place of the library's: a value under one of our keys that is no number, which somebody else must have put
- * there, is replaced. It would be a fault of each request with that key until its end, which may never come.
+ * Replaces the library's script. If another program stored a value that is not a number under one of our keys, this
+ * script overwrites it; otherwise every request with that key would fail until the value expires, which may be never.
  */
 const SCRIPT = `
 local count = redis.pcall('incrby', KEYS[1], ARGV[1])
@@ -36,34 +36,34 @@ if left < 0 then
 end
 return {count, left}`;
 
-/** Counts by key; a key's count ends so many seconds after its first request. */
+/** Counts by key. The count of a key expires a fixed time after its first request. */
 export type Counter = Pick<RateLimiterMemory, 'consume' | 'get'>;
 
-export type SharedCounts = AsyncDisposable & {
+type SharedCounts = AsyncDisposable & {
   counter(name: string, seconds: number): Counter;
 };
 
-/** In the memory of this process. Its timers are a key's last second or minute, and do not keep the process. */
-export function ownCounter(seconds: number): Counter {
+/** A counter in the memory of this process. Its timers do not keep the process alive. */
+export function localCounter(seconds: number): Counter {
   return new RateLimiterMemory({ points: NO_LIMIT, duration: seconds });
 }
 
-/** Does not wait for Redis, which may be out of reach. */
+/** Does not wait for a connection, because Redis may be unreachable. */
 export async function openSharedCounts(redis: RedisConfig, log: Logger): Promise<SharedCounts> {
-  // Here, because it takes a tenth of a second to load.
+  // Loaded on demand, because it takes 0.1 s to load.
   const { Redis } = await import('ioredis');
   const client = new Redis({
     ...redis,
-    // Nothing is sent later than it was asked.
+    // A command is sent at once or fails.
     enableOfflineQueue: false,
     autoResendUnfulfilledCommands: false,
     maxRetriesPerRequest: 0,
-    retryStrategy: () => PAUSE_MS,
+    retryStrategy: () => RECONNECT_MS,
     connectTimeout: CONNECT_MS,
-    // From a command to an answer: without it a Redis that hangs would be waited for when a password is sent.
+    // From a command to its reply. Without it, AUTH would wait for a Redis that hangs.
     socketTimeout: CONNECT_MS,
     disconnectTimeout: CLOSE_MS,
-    // `attempt` says more: that Redis counts.
+    // `tryRedis` checks more: that Redis counts.
     enableReadyCheck: false,
     disableClientInfo: true,
     protocol: 2,
@@ -78,80 +78,80 @@ export async function openSharedCounts(redis: RedisConfig, log: Logger): Promise
     });
   const trial = stored('trial', 1);
 
-  let counts = false;
+  let isShared = false;
   let reported: boolean | undefined;
-  let closing = false;
-  /** Told once for each change. Of an error only the message is, because the command in it may be the password. */
-  function become(counting: boolean, reason?: string): void {
-    counts = counting;
-    if (reported === counting || closing) return;
-    reported = counting;
-    if (counting) log.info('Redis counts the requests of all servers');
+  let isClosing = false;
+  /** Logs each change once. Logs only the message of an error, because its command may contain the password. */
+  function setShared(shared: boolean, reason?: string): void {
+    isShared = shared;
+    if (reported === shared || isClosing) return;
+    reported = shared;
+    if (shared) log.info('Redis counts the requests of all servers');
     else log.warn({ reason }, 'Redis does not count: each server counts its own requests');
   }
-  function lose(error: Error): void {
-    become(false, error.message);
-    // It is made again after a pause, and what was asked on it is no longer waited for.
+  function reconnect(error: Error): void {
+    setShared(false, error.message);
+    // Fails the pending commands. The client connects again after a pause.
     if (client.status === 'ready') client.disconnect(true);
   }
-  async function attempt(): Promise<void> {
+  async function tryRedis(): Promise<void> {
     try {
-      // The client goes on in the first database when it may not use this one.
+      // When it may not use this database, ioredis silently uses database 0.
       if (redis.db > 0) await inTime(client.select(redis.db));
       await inTime(trial.consume(''));
-      become(true);
+      setShared(true);
     } catch (error) {
-      lose(error as Error);
+      reconnect(error as Error);
     }
   }
-  client.on('ready', attempt);
-  client.on('error', lose);
-  client.on('close', () => become(false, 'the connection was closed'));
+  client.on('ready', tryRedis);
+  client.on('error', reconnect);
+  client.on('close', () => setShared(false, 'the connection was closed'));
 
-  async function either<T>(shared: () => Promise<T>, own: () => Promise<T>): Promise<T> {
-    if (!counts) return own();
+  async function withFallback<T>(shared: () => Promise<T>, local: () => Promise<T>): Promise<T> {
+    if (!isShared) return local();
     try {
       return await inTime(shared());
     } catch (error) {
-      // The first of several that were waiting has said so.
-      if (counts) lose(error as Error);
-      return own();
+      // Of several requests that fail together, only the first reconnects.
+      if (isShared) reconnect(error as Error);
+      return local();
     }
   }
 
   return {
     counter(name, seconds) {
       const shared = stored(name, seconds);
-      const own = ownCounter(seconds);
+      const local = localCounter(seconds);
       return {
         consume: (key) =>
-          either(
+          withFallback(
             () => shared.consume(key),
-            () => own.consume(key),
+            () => local.consume(key),
           ),
-        // Of nothing, because the library's `get` takes four commands.
+        // Consumes 0 points, because the library's `get` takes four commands.
         get: (key) =>
-          either(
+          withFallback(
             () => shared.consume(key, 0),
-            () => own.get(key),
+            () => local.get(key),
           ),
       };
     },
     async [Symbol.asyncDispose]() {
-      closing = true;
-      counts = false;
+      isClosing = true;
+      isShared = false;
       await close(client);
     },
   };
 }
 
-/** @throws Error when there is no answer in time */
-function inTime<T>(answer: Promise<T>): Promise<T> {
+/** @throws Error when there is no reply in time */
+function inTime<T>(reply: Promise<T>): Promise<T> {
   const late = Promise.withResolvers<never>();
-  const fail = () => late.reject(new Error(`no answer within ${ANSWER_MS} ms`));
-  // An answer that has come while this process stood still is read before `setImmediate` calls.
-  const timer = setTimeout(() => setImmediate(fail), ANSWER_MS);
-  return Promise.race([answer, late.promise]).finally(() => clearTimeout(timer));
+  const fail = () => late.reject(new Error(`no answer within ${REPLY_TIMEOUT_MS} ms`));
+  // If this process was blocked, a reply that arrived meanwhile is read before `setImmediate` runs.
+  const timer = setTimeout(() => setImmediate(fail), REPLY_TIMEOUT_MS);
+  return Promise.race([reply, late.promise]).finally(() => clearTimeout(timer));
 }
 
 async function close(client: Redis): Promise<void> {
@@ -159,6 +159,6 @@ async function close(client: Redis): Promise<void> {
   client.once('end', resolve);
   const isOpen = ['connecting', 'connect', 'ready'].includes(client.status);
   client.disconnect();
-  // Between two attempts there is nothing to end, and no `end`.
+  // Between two attempts there is no connection, and `end` is not emitted.
   if (isOpen) await ended;
 }

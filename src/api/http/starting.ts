@@ -1,24 +1,23 @@
 /**
- * What is answered from the moment that the port is taken until the server is ready: PostgreSQL may have to
- * recover first, or a migration take its time, and a health check must not hang meanwhile.
+ * The handler of all requests until the server is ready, because PostgreSQL may have to recover, or a migration may take
+ * minutes, and health checks must not hang meanwhile. Also the handler of a process that only runs jobs.
  */
-
 import type { Express, Request, RequestHandler } from 'express';
 import express from 'express';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { sendPage, wantsPage } from '../../platform/web/page.ts';
-import { cors, preflights } from './cors.ts';
+import { cors, answerPreflights } from './cors.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { requestId } from './request-log.ts';
-import { errorEdge, readiness } from './server.ts';
+import { errorEdge, readinessHandler } from './server.ts';
 
 const RETRY_SECONDS = '1';
 
-/** Browsers do not follow `Retry-After`; this page loads its address again by itself. */
+/** Browsers ignore `Retry-After`, so the page reloads itself. */
 const PAGE = {
   title: 'Loam is starting',
-  body: '<p role="status">This page opens by itself as soon as the server is ready.</p>\n',
+  body: '<p role="status">This page reloads until the server is ready.</p>\n',
   reloadSeconds: 2,
 };
 
@@ -28,10 +27,10 @@ export function createStarting(limits: RateLimits, log: Logger): Express {
   app.use(requestId, cors);
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   const showRates: RequestHandler = async (req, res, next) => {
-    res.set(asText(await limits.of(req.socket.remoteAddress ?? 'gone')));
+    res.set(asText(await limits.headersFor(req.socket.remoteAddress ?? 'gone')));
     next();
   };
-  app.use(preflights(showRates), showRates);
+  app.use(answerPreflights(showRates), showRates);
   app.use((_req, res, next) => {
     res.setHeader('Retry-After', RETRY_SECONDS);
     next();
@@ -40,7 +39,7 @@ export function createStarting(limits: RateLimits, log: Logger): Express {
   app.get('/auth/v1/health', (_req, res) => void res.status(503).json({ status: 'degraded' }));
   app.use((req, res) => {
     if (wantsPage(req) || isSignIn(req)) return sendPage(res, PAGE, { status: 503 });
-    throw new AppError('internal_error', 'The server is starting: try again in a moment', {
+    throw new AppError('internal_error', 'The server is starting. Try again in a moment.', {
       status: 503,
     });
   });
@@ -48,7 +47,7 @@ export function createStarting(limits: RateLimits, log: Logger): Express {
   return app;
 }
 
-/** The only pages beside those of the dashboard that a person opens by address. */
+/** The sign-in pages: the only pages outside the dashboard that people open by address. */
 function isSignIn(req: Request): boolean {
   return (
     req.method === 'GET' &&
@@ -61,9 +60,10 @@ function asText(headers: Record<string, number>): Record<string, string> {
   return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, `${value}`]));
 }
 
-/* What is answered by a process that runs jobs and nothing else: whether it lives, and whether it can work. */
-
-/** `isReady`: whether jobs can be taken, which a start that is not done cannot. */
+/**
+ * The handler of a process that only runs jobs: liveness and readiness.
+ * @param isReady whether the process can take jobs; false until the start is done
+ */
 export function createWorking({
   isReady,
   log,
@@ -75,9 +75,9 @@ export function createWorking({
   app.disable('x-powered-by');
   app.use(requestId);
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
-  app.get('/readyz', readiness(isReady));
+  app.get('/readyz', readinessHandler(isReady));
   app.use(() => {
-    throw new AppError('not_found', 'This process runs jobs alone: ask one that answers requests');
+    throw new AppError('not_found', 'This process only runs jobs. Send requests to an API server.');
   });
   app.use(errorEdge(log));
   return app;

@@ -1,4 +1,4 @@
-/** A span for each request, which takes over the trace that its client names. Only where traces are wanted. */
+/** Traces and metrics of requests: a span for each request, and counts and durations by route. */
 import { type Span, SpanStatusCode } from '@opentelemetry/api';
 import type { Request, RequestHandler } from 'express';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
@@ -7,14 +7,16 @@ import { serveInSpan } from '../../platform/tracing/spans.ts';
 declare global {
   namespace Express {
     interface Request {
-      /** Of its trace. */
+      /** Set only when tracing is on. */
       traceId?: string;
+      /** The documented pattern of the route, if Express knows it by another one. */
+      pattern?: string;
     }
   }
 }
 
-/** What stands after a `?` is left out, because links are signed there. */
-export const traced: RequestHandler = (req, res, next) => {
+/** Continues the trace that the client names. Omits the query string, because it holds the signatures of signed links. */
+export const traceRequests: RequestHandler = (req, res, next) => {
   const attributes = {
     'http.request.method': req.method,
     'url.path': req.originalUrl.split('?')[0],
@@ -41,33 +43,26 @@ function end(span: Span, req: Request): void {
     span.setStatus({ code: SpanStatusCode.ERROR });
     span.setAttribute('error.type', String(statusCode));
   }
-  // Its client has left, or the answer was broken off.
+  // The client disconnected, or the server broke off the response.
   if (!writableFinished) span.addEvent('closed early');
   span.end();
 }
 
-/** Counts requests by the pattern of their route, which bounds how many series there can be. */
-declare global {
-  namespace Express {
-    interface Request {
-      /** Of its route, where Express's own is not the one that is documented. */
-      pattern?: string;
-    }
-  }
-}
-
-/** Requests that ended before a route was found: refused, redirected, or to a path where there is nothing. */
+/** Requests that ended before a route was found: refused, redirected, or to an unknown path. */
 const NO_ROUTE = 'none';
 /**
- * Of one answer. An answer that comes from another server has eleven that hear its end, most of them of `pipeline`;
- * Node would print a warning at the eleventh.
+ * A response that is forwarded from another server has eleven listeners for its end, most of them added by `pipeline`.
+ * Node prints a warning at the eleventh.
  */
 const MAX_LISTENERS = 20;
 
-/** To be the first that sees a request, so that its time is the whole. */
-export function measured(metrics: Metrics): RequestHandler {
+/**
+ * Counts requests by the pattern of their route, which bounds the number of series. Must be the first middleware, so
+ * that it measures the whole duration.
+ */
+export function measureRequests(metrics: Metrics): RequestHandler {
   return (req, res, next) => {
-    const begun = performance.now();
+    const startedAt = performance.now();
     metrics.requestBegan();
     res.setMaxListeners(MAX_LISTENERS);
     res.once('close', () => {
@@ -76,17 +71,17 @@ export function measured(metrics: Metrics): RequestHandler {
         method: req.method,
         route: routeOf(req) ?? NO_ROUTE,
         status: res.headersSent ? res.statusCode : null,
-        seconds: isStream ? null : (performance.now() - begun) / 1_000,
+        seconds: isStream ? null : (performance.now() - startedAt) / 1_000,
       });
     });
     next();
   };
 }
 
-/** By what Express was given, which is as many as there are routes. */
+/** By the path given to Express: one entry per route. */
 const patterns = new Map<unknown, string>();
 
-/** Undefined before a route was found. */
+/** @returns undefined before a route was found */
 function routeOf({ pattern, route }: Request): string | undefined {
   if (pattern !== undefined) return pattern;
   const path: unknown = route?.path;

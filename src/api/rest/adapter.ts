@@ -1,5 +1,4 @@
-/** REST in Express: matches the routes, reads the parameters, and writes the answers. */
-
+/** REST in Express: matches routes, reads parameters, and writes responses. */
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../../identity/permissions.ts';
@@ -8,11 +7,11 @@ import { inSpan } from '../../platform/tracing/spans.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { etagMatches } from '../../platform/web/send-object.ts';
 import { contextOf } from '../graphql/context.ts';
-import type { Endpoint } from './facade.ts';
-import { parameterReader, readBody } from './parameters.ts';
+import type { Endpoint } from './endpoints.ts';
+import { createParameterReader, readBody } from './parameters.ts';
 import type { Route } from './routes.ts';
 
-/** Answers a request for an event stream, HEAD too, with the parameters already checked. */
+/** Responds to a request for an event stream, also to HEAD. The parameters are already checked. */
 type StreamHandler = (
   req: Request,
   res: Response,
@@ -21,9 +20,9 @@ type StreamHandler = (
 
 type RestOptions = {
   endpoints: readonly Endpoint[];
-  /** By operation, for routes that stream. */
+  /** The handlers of routes that can stream, by operation. */
   streams: Record<string, StreamHandler>;
-  /** Runs on every POST once it is authenticated and its body read. */
+  /** Runs on every POST after authentication and after the body was read. */
   onPost?: RequestHandler;
 };
 
@@ -32,7 +31,7 @@ export function createRest(
   { endpoints, streams, onPost }: RestOptions,
 ): Router {
   const router = express.Router({ caseSensitive: true, strict: true });
-  for (const [path, atPath] of byPath(endpoints)) {
+  for (const [path, atPath] of groupByPath(endpoints)) {
     const registered = router.route(expressPaths(path) as never);
     const [first] = atPath;
     registered.all((req, _res, next) => {
@@ -43,10 +42,10 @@ export function createRest(
       const { route } = endpoint;
       const method = route.method.toLowerCase() as Lowercase<Route['method']>;
       registered[method](
-        ...(route.public ? [] : [authenticated]),
+        ...(route.public ? [] : [requireAccount]),
         readBody,
         ...(method === 'post' && onPost ? [onPost] : []),
-        answer(services, endpoint, streams[route.operation]),
+        respond(services, endpoint, streams[route.operation]),
       );
     }
     registered.all(refuseOtherMethods(atPath.map(({ route }) => route.method)));
@@ -54,8 +53,8 @@ export function createRest(
   return router;
 }
 
-/** Endpoints by each of their paths, in the order of the table. */
-function byPath(endpoints: readonly Endpoint[]): Map<string, Endpoint[]> {
+/** Maps each path to its endpoints, in the order of the table. */
+function groupByPath(endpoints: readonly Endpoint[]): Map<string, Endpoint[]> {
   const paths = new Map<string, Endpoint[]>();
   for (const endpoint of endpoints)
     for (const path of endpoint.route.paths)
@@ -63,27 +62,27 @@ function byPath(endpoints: readonly Endpoint[]): Map<string, Endpoint[]> {
   return paths;
 }
 
-/** `{x}` is `:x`. `/{x*}` may be left out, with its slash or without it. */
+/** `{x}` becomes `:x`. `/{x*}` is optional, with or without its slash. */
 function expressPaths(path: string): string[] {
   const express = path.replace(/\/\{(\w+)\*\}$/, '{/*$1}').replaceAll(/\{(\w+)\}/g, ':$1');
   return express.endsWith('}') ? [express, express.replace(/\{.*$/, '/')] : [express];
 }
 
-const authenticated: RequestHandler = (req, _res, next) => {
+const requireAccount: RequestHandler = (req, _res, next) => {
   demandAccount(req.viewer);
   next();
 };
 
-function answer(
+function respond(
   services: ContextServices,
   { route, operation, call }: Endpoint,
   stream: StreamHandler | undefined,
 ): RequestHandler {
-  const read = parameterReader(route, operation);
+  const read = createParameterReader(route, operation);
   return async (req, res) => {
     const values = read(req);
     if (route.streamedBy && values[route.streamedBy]) {
-      if (!stream) throw new Error(`Nothing streams ${route.operation}`);
+      if (!stream) throw new Error(`No stream handler for ${route.operation}`);
       return stream(req, res, values);
     }
     const context = contextOf(services, req, res);
@@ -94,8 +93,7 @@ function answer(
       return sendJson(res, route.status, JSON.stringify(body));
     }
     const text = JSON.stringify(body);
-    const inTrouble = route.trouble?.when(body as object);
-    if (route.trouble && inTrouble) return sendJson(res, route.trouble.status, text);
+    if (route.degraded?.when(body as object)) return sendJson(res, route.degraded.status, text);
     res.setHeader('Cache-Control', 'private, no-cache');
     const etag = `W/"${hash('sha1', text, 'base64url')}"`;
     res.setHeader('ETag', etag);
@@ -106,7 +104,7 @@ function answer(
   };
 }
 
-/** As Express does it, which looks up and takes apart the type again with each answer. */
+/** Not `res.json` of Express, which looks up and parses the content type for each response. */
 function sendJson(res: Response, status: number, text: string): void {
   res.statusCode = status;
   res.setHeader('Content-Type', 'application/json; charset=utf-8');
@@ -116,20 +114,20 @@ function sendJson(res: Response, status: number, text: string): void {
 
 type Paginated = { pagination?: { page: number; total_pages: number } };
 
-/** RFC 8288, for a body with a pagination object; undefined for any other, and for an empty list. */
-function linkHeader(address: string, body: unknown): string | undefined {
+/** RFC 8288. @returns undefined for a body without a pagination object, and for an empty list */
+function linkHeader(requestUrl: string, body: unknown): string | undefined {
   const { pagination } = body as Paginated;
   if (!pagination || pagination.total_pages === 0) return undefined;
   const { page, total_pages: last } = pagination;
-  const url = new URL(address);
-  const to = (rel: string, target: number) => {
+  const url = new URL(requestUrl);
+  const link = (rel: string, target: number) => {
     url.searchParams.set('page', String(target));
     return `<${url.href}>; rel="${rel}"`;
   };
   return [
-    to('first', 1),
-    ...(page > 1 ? [to('prev', Math.min(page - 1, last))] : []),
-    ...(page < last ? [to('next', page + 1)] : []),
-    to('last', last),
+    link('first', 1),
+    ...(page > 1 ? [link('prev', Math.min(page - 1, last))] : []),
+    ...(page < last ? [link('next', page + 1)] : []),
+    link('last', last),
   ].join(', ');
 }

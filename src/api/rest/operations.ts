@@ -1,7 +1,4 @@
-/**
- * The stored operations: read from `operations/`, checked against the schema they will run on, and taken
- * apart into what REST needs of each.
- */
+/** Reads the stored operations from `operations/`, checks them against the schema, and derives their REST interface. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
@@ -26,8 +23,8 @@ import {
   visit,
   visitWithTypeInfo,
 } from 'graphql';
-import { type Answer, answerReader, directive, directives } from './answer.ts';
-import { enumValues } from './executable.ts';
+import { type ResponseShape, createShapeReader, directiveArguments, directives } from './response-shape.ts';
+import { enumValues } from './rest-schema.ts';
 
 const FOLDER = join(import.meta.dirname, 'operations');
 
@@ -36,16 +33,16 @@ export type Parameter = {
   required: boolean;
   type: GraphQLInputType;
   description?: string;
-  /** What an omitted one stands for. */
+  /** The default value. */
   fallback?: unknown;
   range?: { min?: number; max?: number };
   length?: { min?: number; max?: number };
   choices?: number[];
-  /** Of an enum, the values that REST takes, when those are not all. */
+  /** The values of an enum that REST accepts, if not all. */
   among?: string[];
-  /** Null may be given, and says something else than leaving it out. */
+  /** Null is allowed, and differs from an omitted value. */
   nullable: boolean;
-  /** A list of names and values, which REST takes as an object whose values are strings. */
+  /** A list of names and values, which REST accepts as an object with string values. */
   stringMap: boolean;
 };
 
@@ -53,14 +50,14 @@ export type Operation = {
   name: string;
   kind: 'query' | 'mutation';
   document: DocumentNode;
-  /** The first line of its description. */
+  /** The first line of the description. */
   summary: string;
   description: string;
   parameters: readonly Parameter[];
-  answer: Answer;
+  response: ResponseShape;
 };
 
-/** @throws when an operation does not fit the schema: a mismatch of core and REST stops the start. */
+/** @throws Error when an operation does not match the schema, so that the server does not start */
 export function readOperations(schema: GraphQLSchema): Map<string, Operation> {
   const files = readdirSync(FOLDER).filter((name) => name.endsWith('.graphql'));
   const all = concatAST(
@@ -68,14 +65,14 @@ export function readOperations(schema: GraphQLSchema): Map<string, Operation> {
   );
   const problems = validate(extendSchema(schema, directives), all);
   if (problems.length > 0)
-    throw new Error(`The stored operations do not fit the schema:\n${problems.join('\n\n')}`);
+    throw new Error(`The stored operations do not match the schema:\n${problems.join('\n\n')}`);
 
-  const answerOf = answerReader(schema);
+  const answerOf = createShapeReader(schema);
   const operations = new Map<string, Operation>();
   for (const [name, document] of Object.entries(separateOperations(all))) {
     const definition = document.definitions.find((d) => d.kind === Kind.OPERATION_DEFINITION);
     if (!definition || definition.operation === 'subscription')
-      throw new Error(`${name}: REST serves queries and mutations`);
+      throw new Error(`${name}: REST serves only queries and mutations`);
     const [summary = '', ...description] = (definition.description?.value ?? '').split('\n');
     operations.set(name, {
       name,
@@ -84,7 +81,7 @@ export function readOperations(schema: GraphQLSchema): Map<string, Operation> {
       summary,
       description: description.join('\n').trim(),
       parameters: readParameters(schema, document, definition),
-      answer: answerOf(document, definition),
+      response: answerOf(document, definition),
     });
   }
   return operations;
@@ -95,7 +92,7 @@ function readParameters(
   document: DocumentNode,
   { variableDefinitions = [] }: OperationDefinitionNode,
 ): Parameter[] {
-  const uses = usesOfVariables(schema, document);
+  const uses = findVariableUses(schema, document);
   return variableDefinitions.map((definition) => {
     const name = definition.variable.name.value;
     const type = typeFromAST(schema, definition.type as never) as GraphQLInputType;
@@ -107,25 +104,25 @@ function readParameters(
       required: isNonNullType(type),
       description: definition.description?.value ?? use?.description ?? undefined,
       fallback: defaultValue && 'value' in defaultValue ? defaultValue.value : use?.defaultValue,
-      range: directive('range', definition),
-      length: directive('length', definition),
-      choices: directive('choices', definition)?.values,
-      among: among(name, type, directive('among', definition)?.values),
-      nullable: directive('nullable', definition) !== undefined,
-      stringMap: directive('stringMap', definition) !== undefined,
+      range: directiveArguments('range', definition),
+      length: directiveArguments('length', definition),
+      choices: directiveArguments('choices', definition)?.values,
+      among: checkAmong(name, type, directiveArguments('among', definition)?.values),
+      nullable: directiveArguments('nullable', definition) !== undefined,
+      stringMap: directiveArguments('stringMap', definition) !== undefined,
     };
   });
 }
 
-/** @throws Error for a value that the enum does not have. */
-function among(name: string, type: GraphQLInputType, values?: string[]): string[] | undefined {
+/** @throws Error for a value that the enum does not have */
+function checkAmong(name: string, type: GraphQLInputType, values?: string[]): string[] | undefined {
   const unknown = values?.filter((value) => !enumValues(type)?.includes(value)) ?? [];
   if (unknown.length > 0) throw new Error(`${name}: the enum has no ${unknown.join()}`);
   return values;
 }
 
-/** The argument or input field that each variable is given to; it has the default and the description. */
-function usesOfVariables(schema: GraphQLSchema, document: DocumentNode) {
+/** Maps each variable to the argument or input field that it is passed to, which has the default and the description. */
+function findVariableUses(schema: GraphQLSchema, document: DocumentNode) {
   const uses = new Map<string, GraphQLArgument | GraphQLInputField>();
   const info = new TypeInfo(schema);
   visit(

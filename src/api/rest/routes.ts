@@ -1,35 +1,35 @@
 /**
- * The REST contract: every route, its paths, and the stored GraphQL operation behind it.
+ * The REST contract: every route, its paths, and its stored GraphQL operation (`operations/*.graphql`).
  *
- * What a route takes and answers stands in its operation (`operations/*.graphql`): variables are its
- * parameters (in the path where the path names them, else in the query of GET and DELETE and in the body
- * of the rest), the field called `answer` is its body, aliases are its field names.
+ * The operation defines the request and the response. Its variables are the parameters: in the path if the path names
+ * them, otherwise in the query of GET and DELETE, and in the body of other methods. Its field `answer` is the response
+ * body, and its aliases are the field names.
  */
 
 export type Route = {
   /** The stored operation, and the operationId in the OpenAPI document. */
   operation: string;
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
-  /** The documented path, then alternatives. `{x}` is one segment, `{x*}` all the rest, which may be empty. */
+  /** The documented path, then alternatives. `{x}` is one segment; `{x*}` is the rest of the path, which may be empty. */
   paths: readonly [string, ...string[]];
-  /** Of success; 204 has no body. */
+  /** The status of success. 204 has no body. */
   status: 200 | 201 | 202 | 204;
   tag: 'Repositories' | 'Jobs' | 'Webhooks' | 'Tokens and keys' | 'Diagnostics';
-  /** Documented besides those that every route has (`errorsOf`). */
+  /** Documented errors, in addition to those of every route (`errorsOf`). */
   errors?: readonly ErrorStatus[];
-  /** What a 409 of the route's own says. */
+  /** The code and an example message of the route's own 409. */
   conflict?: readonly [code: 'already_exists' | 'conflict', example: string];
   /** Needs no credentials. */
   public?: true;
-  /** The status of an answer that says that a part of the service fails. */
-  trouble?: { status: 503; when: (body: { status?: string }) => boolean };
-  /** The boolean parameter that asks for an event stream, which is not GraphQL's to answer. */
+  /** The status of a response that reports an unavailable part of the service. */
+  degraded?: { status: 503; when: (body: { status?: string }) => boolean };
+  /** The boolean parameter that requests an event stream, which does not go through GraphQL. */
   streamedBy?: 'stream';
 };
 
 export type ErrorStatus = 400 | 401 | 403 | 404 | 409 | 422 | 429 | 500 | 503;
 
-/** Every documented error of a route, in order. */
+/** All documented errors of a route, in ascending order. */
 export function errorsOf({
   errors = [],
   conflict,
@@ -37,7 +37,7 @@ export function errorsOf({
   method,
 }: Route): ErrorStatus[] {
   const everywhere: ErrorStatus[] = isPublic ? [400, 500] : [400, 401, 429, 500, 503];
-  // The answers to `Idempotency-Key`: in use, or used for another request.
+  // Errors of `Idempotency-Key`: the first request is still running, or differs from this one.
   const idempotency: ErrorStatus[] = method === 'POST' ? [409, 422] : [];
   const own: ErrorStatus[] = conflict ? [409] : [];
   return [...new Set([...everywhere, ...errors, ...own, ...idempotency])].sort((a, b) => a - b);
@@ -53,7 +53,7 @@ const REPOSITORY_EXISTS = [
 
 const WEBHOOK_OFF = ['conflict', 'The webhook is off: switch it on first'] as const;
 
-/** Reads of jobs are documented without the prefix. */
+/** Routes that read jobs are documented without the prefix. */
 const jobs = (rest: string) => [`/{namespace}${rest}`, `/auth/v1/{namespace}${rest}`] as const;
 
 export const routes: readonly Route[] = [
@@ -280,7 +280,7 @@ export const routes: readonly Route[] = [
     status: 200,
     tag: 'Diagnostics',
     public: true,
-    trouble: { status: 503, when: ({ status }) => status !== 'ok' },
+    degraded: { status: 503, when: ({ status }) => status !== 'ok' },
   },
   {
     operation: 'getVersion',

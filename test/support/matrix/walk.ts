@@ -13,7 +13,7 @@ import {
 } from 'graphql';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { schema } from '../../../src/api/graphql/schema.ts';
-import { executable } from '../../../src/api/rest/executable.ts';
+import { toRestSchema } from '../../../src/api/rest/rest-schema.ts';
 import { type Operation, readOperations } from '../../../src/api/rest/operations.ts';
 import { type Route, routes } from '../../../src/api/rest/routes.ts';
 import type { Answer, Client, Loam } from '../harness.ts';
@@ -37,7 +37,7 @@ const ROOTS = [
   ['mutation', schema.getMutationType(), MUTATIONS],
   ['subscription', schema.getSubscriptionType(), SUBSCRIPTIONS],
 ] as const;
-const operations = readOperations(executable(schema));
+const operations = readOperations(toRestSchema(schema));
 
 let world: World;
 let targets: World;

@@ -1,40 +1,38 @@
-/** The OpenAPI document, written from the table of routes and their operations. */
-
+/** Builds the OpenAPI document from the table of routes and their operations. */
 import type { Urls } from '../../../base/urls.ts';
 import { version } from '../../http/diagnostics.ts';
-import type { Endpoint } from '../facade.ts';
+import type { Endpoint } from '../endpoints.ts';
 import type { Operation, Parameter } from '../operations.ts';
-import { placeOf } from '../parameters.ts';
+import { locationOf } from '../parameters.ts';
 import type { Route } from '../routes.ts';
 import {
   ERROR_SCHEMAS,
-  errorAnswers,
+  errorResponses,
   HEADERS,
   type Json,
-  sharedErrors,
-  success,
-} from './answers.ts';
-import { downloads } from './downloads.ts';
+  sharedErrorResponses,
+  successResponses,
+} from './responses.ts';
+import { downloadPaths } from './downloads.ts';
 import { exampleFor } from './examples.ts';
 import { type JsonSchema, parameterSchema } from './schemas.ts';
-import { STREAM_SCHEMAS, streamed } from './streams.ts';
-import { webhooks } from './webhooks.ts';
+import { STREAM_SCHEMAS, streamOperation } from './streams.ts';
+import { webhookOperations } from './webhooks.ts';
 
-const ABOUT = `Git repositories, batch compute jobs, webhooks, and the tokens and keys to reach them.
+const DESCRIPTION = `Git repositories, batch compute jobs, webhooks, and the credentials to use them.
 
-Everything here, and more, is in GraphQL at \`/graphql\` too. Bodies and answers are JSON; times are
-ISO 8601 in UTC. A parameter of another type than documented is refused with 400, and so is a body field that
-is not documented.
+GraphQL at \`/graphql\` offers all of this and more. Request and response bodies are JSON; times are ISO 8601 in UTC.
+A parameter of the wrong type and an undocumented body field give 400.
 
-Every path can also answer 405 (it does not have that method), 408 (the headers or the body came too slowly) and
-431 (the request line and headers are longer than 16 KiB), each with the same body as other errors.`;
+Every path can also respond with 405 (the path does not support the method), 408 (the headers or the body arrived too
+slowly) and 431 (the request line and headers are longer than 16 KiB), with the same body as other errors.`;
 
 const TAGS: Record<Route['tag'], string> = {
   Repositories: 'Create, read, rename, transfer and delete repositories.',
-  Jobs: 'Run a command to completion, follow its log, fetch what it made.',
-  Webhooks: 'Be told of events at an HTTPS endpoint, and see what was sent there.',
+  Jobs: 'Run a command to completion, follow its log, and download its artifacts.',
+  Webhooks: 'Send events to an HTTPS endpoint, and list the deliveries.',
   'Tokens and keys': 'Credentials for people and for programs.',
-  Diagnostics: 'Is it up, which one is it, and who am I?',
+  Diagnostics: 'Health, version, and the identity of the caller.',
 };
 
 export function openApiDocument(endpoints: readonly Endpoint[], urls: Urls): Json {
@@ -44,19 +42,19 @@ export function openApiDocument(endpoints: readonly Endpoint[], urls: Urls): Jso
     const [path, alternative] = route.paths.map(templateOf) as [string, string?];
     const described = describe(route, operation, schemas);
     paths[path] = { ...paths[path], [route.method.toLowerCase()]: described };
-    if (route.streamedBy && alternative) paths[alternative] = { get: streamed(route, described) };
+    if (route.streamedBy && alternative) paths[alternative] = { get: streamOperation(route, described) };
   }
   return {
     openapi: '3.1.0',
-    info: { title: 'Loam', version: version.build, description: ABOUT },
+    info: { title: 'Loam', version: version.build, description: DESCRIPTION },
     servers: [{ url: urls.base }],
     tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
     security: [{ token: [] }, { apiKey: [] }],
-    paths: { ...paths, ...downloads(urls) },
-    webhooks: webhooks(endpoints, schemas),
+    paths: { ...paths, ...downloadPaths(urls) },
+    webhooks: webhookOperations(endpoints, schemas),
     components: {
       schemas: Object.fromEntries(schemas),
-      responses: sharedErrors(endpoints.map(({ route }) => route)),
+      responses: sharedErrorResponses(endpoints.map(({ route }) => route)),
       headers: HEADERS,
       parameters: REQUEST_HEADERS,
       securitySchemes: {
@@ -76,13 +74,13 @@ export function openApiDocument(endpoints: readonly Endpoint[], urls: Urls): Jso
   };
 }
 
-/** `{path*}` is `{path}`: OpenAPI cannot describe a parameter with slashes in it. */
+/** `{path*}` becomes `{path}`: OpenAPI cannot describe a parameter that contains slashes. */
 export function templateOf(path: string): string {
   return path.replaceAll('*}', '}');
 }
 
 function describe(route: Route, operation: Operation, schemas: Map<string, JsonSchema>): Json {
-  const body = operation.parameters.filter(({ name }) => placeOf(route, name) === 'body');
+  const body = operation.parameters.filter(({ name }) => locationOf(route, name) === 'body');
   const also = route.paths.slice(1).map((path) => `\`${templateOf(path)}\``);
   const description = [
     operation.description,
@@ -99,20 +97,20 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
         .filter((p) => !body.includes(p))
         .map((parameter) => ({
           name: parameter.name,
-          in: placeOf(route, parameter.name),
-          required: placeOf(route, parameter.name) === 'path' || parameter.required,
-          description: wordsOf(parameter, placeOf(route, parameter.name)),
+          in: locationOf(route, parameter.name),
+          required: locationOf(route, parameter.name) === 'path' || parameter.required,
+          description: descriptionOf(parameter, locationOf(route, parameter.name)),
           schema: parameterSchema(parameter, schemas),
-          // Its other value is an operation of its own, so that no answer is of two types.
+          // The value true is a separate operation, so that each response has one type.
           ...(parameter.name === route.streamedBy && {
-            description: 'False, the default. With true this is `streamJobLogs`.',
+            description: 'Must be false. With true, this is the operation `streamJobLogs`.',
             schema: { type: 'boolean', enum: [false], default: false },
           }),
-          ...(placeOf(route, parameter.name) === 'path' && {
+          ...(locationOf(route, parameter.name) === 'path' && {
             example: exampleFor(operation.name, parameter.name),
           }),
         })),
-      ...headersTaken(route).map((name) => ({ $ref: `#/components/parameters/${name}` })),
+      ...requestHeadersOf(route).map((name) => ({ $ref: `#/components/parameters/${name}` })),
     ],
     ...(body.length > 0 && {
       requestBody: {
@@ -123,8 +121,8 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
       },
     }),
     responses: {
-      ...success(route, operation, schemas),
-      ...errorAnswers(route),
+      ...successResponses(route, operation, schemas),
+      ...errorResponses(route),
     },
   };
 
@@ -134,16 +132,16 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
   }
 }
 
-/** For parameters that in GraphQL may be left out, or stand beside others: not so in a path. */
-const PATH_WORDS: Record<string, string> = {
-  namespace: 'The name of the user or organization that owns it.',
+/** Descriptions of path parameters whose GraphQL description mentions a default or other arguments. */
+const PATH_DESCRIPTIONS: Record<string, string> = {
+  namespace: 'The name of the owning user or organization.',
   id: 'The id of the repository (`repo_…`), not its name.',
-  path: 'Where it is in the repository; may contain slashes.',
+  path: 'The path in the repository; may contain slashes.',
   revision: 'A branch, a tag or the id of a commit; may contain slashes.',
 };
 
-function wordsOf({ name, description }: Parameter, place: string): string | undefined {
-  return (place === 'path' && PATH_WORDS[name]) || description;
+function descriptionOf({ name, description }: Parameter, location: string): string | undefined {
+  return (location === 'path' && PATH_DESCRIPTIONS[name]) || description;
 }
 
 function bodySchema(body: Operation['parameters'], schemas: Map<string, JsonSchema>): JsonSchema {
@@ -161,12 +159,12 @@ function bodySchema(body: Operation['parameters'], schemas: Map<string, JsonSche
   };
 }
 
-function headersTaken({ method }: Route): string[] {
+function requestHeadersOf({ method }: Route): string[] {
   if (method === 'POST') return ['IdempotencyKey'];
   return method === 'GET' ? ['IfNoneMatch'] : [];
 }
 
-const taken = (name: string, description: string, schema: JsonSchema) => ({
+const requestHeader = (name: string, description: string, schema: JsonSchema) => ({
   name,
   in: 'header',
   required: false,
@@ -174,11 +172,15 @@ const taken = (name: string, description: string, schema: JsonSchema) => ({
   schema,
 });
 const REQUEST_HEADERS = {
-  IdempotencyKey: taken(
+  IdempotencyKey: requestHeader(
     'Idempotency-Key',
-    'Makes a repeat safe: for 24 hours the same key with the same body replays the first answer.',
+    'Makes retries safe: for 24 hours the same key with the same body replays the first response.',
     { type: 'string', minLength: 1, maxLength: 255 },
   ),
-  IfNoneMatch: taken('If-None-Match', 'An ETag: 304 when it is still current.', { type: 'string' }),
-  LastEventId: taken('Last-Event-ID', 'Resumes a stream after this event.', { type: 'string' }),
+  IfNoneMatch: requestHeader('If-None-Match', 'An ETag. Gives 304 if it is still current.', {
+    type: 'string',
+  }),
+  LastEventId: requestHeader('Last-Event-ID', 'Resumes a stream after this event.', {
+    type: 'string',
+  }),
 };

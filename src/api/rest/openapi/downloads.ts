@@ -1,10 +1,10 @@
-/** Downloads, which are no JSON and so in no table of routes: artifacts, and files by signed link. */
+/** Downloads: artifacts, and files by signed link. They are not JSON, so the table of routes does not have them. */
 import type { Urls } from '../../../base/urls.ts';
-import { downloadError, type Json, notModified, uncounted } from './answers.ts';
+import { downloadErrorResponse, type Json, notModified, uncountedHeaders } from './responses.ts';
 import { exampleFor } from './examples.ts';
 
-/** Paths of the document. Artifacts may be served elsewhere than the rest. */
-export function downloads(urls: Urls): Record<string, Json> {
+/** The paths of downloads. Artifacts may be served from another origin than the API. */
+export function downloadPaths(urls: Urls): Record<string, Json> {
   const isOurs = urls.artifacts === `${urls.base}/artifacts`;
   const prefix = isOurs ? '/artifacts' : '';
   const elsewhere = isOurs ? {} : { servers: [{ url: urls.artifacts }] };
@@ -19,18 +19,18 @@ export function downloads(urls: Urls): Record<string, Json> {
         operationId: 'downloadArtifacts',
         tags: ['Jobs'],
         summary: "Download a job's artifacts",
-        description: `A gzip tar. \`artifacts.download_url\` of the job is this address, signed.\n\n${ACCESS}`,
+        description: `A gzipped tar. \`artifacts.download_url\` of the job is the signed URL of this operation.\n\n${ACCESS}`,
         security: [...CREDENTIALS, {}],
         parameters: [
           ...job,
-          ...signed(false),
+          ...signatureParameters(false),
           RANGE,
           { $ref: '#/components/parameters/IfNoneMatch' },
         ],
         responses: {
           200: file('application/gzip', 'The archive.', 'ETag'),
-          206: file('application/gzip', 'The range of it.', 'ETag', 'Content-Range'),
-          304: notModified(uncounted('ETag')),
+          206: file('application/gzip', 'The requested range.', 'ETag', 'Content-Range'),
+          304: notModified(uncountedHeaders('ETag')),
           ...errors(400, 401, 403, 404, 416, 429, 500, 503),
         },
       },
@@ -41,9 +41,9 @@ export function downloads(urls: Urls): Record<string, Json> {
         operationId: 'downloadArtifactFile',
         tags: ['Jobs'],
         summary: "Download one file of a job's artifacts",
-        description: `GraphQL lists them with their signed addresses.\n\n${ACCESS}`,
+        description: `GraphQL lists the files with their signed URLs.\n\n${ACCESS}`,
         security: [...CREDENTIALS, {}],
-        parameters: [...job, path('path', 'May contain slashes.'), ...signed(false)],
+        parameters: [...job, path('path', 'May contain slashes.'), ...signatureParameters(false)],
         responses: {
           200: file('application/octet-stream', 'The file.'),
           ...errors(400, 401, 403, 404, 429, 500, 503),
@@ -53,12 +53,12 @@ export function downloads(urls: Urls): Record<string, Json> {
     '/repository/{id}/blobs/{oid}/{name}': fileByLink(
       'downloadFile',
       'Download a file of a repository',
-      "The id of git's object.",
+      'The id of the git object.',
     ),
     '/repository/{id}/large-files/{oid}/{name}': fileByLink(
       'downloadLargeFile',
       'Download a large file of a repository',
-      'The SHA-256 of its contents, as git-lfs has it.',
+      'The SHA-256 of the content, as in git-lfs.',
     ),
   };
 }
@@ -69,29 +69,29 @@ function fileByLink(operationId: string, summary: string, oid: string): Json {
       operationId,
       tags: ['Repositories'],
       summary,
-      description: `The \`download_url\` of a file, which is signed for 15 minutes. It names the content, so it stays
-right when the branch moves.`,
+      description: `The \`download_url\` of a file, which is signed and valid for 15 minutes. It identifies the content, so
+it does not change when the branch moves.`,
       security: [],
       parameters: [
         path('id', 'The id of the repository.'),
         path('oid', oid),
-        path('name', 'What the file is saved as.'),
-        ...signed(true),
+        path('name', 'The name for the saved file.'),
+        ...signatureParameters(true),
         RANGE,
         { $ref: '#/components/parameters/IfNoneMatch' },
       ],
       responses: {
         200: file('application/octet-stream', 'The file.', 'ETag'),
-        206: file('application/octet-stream', 'The range of it.', 'ETag', 'Content-Range'),
-        304: notModified(uncounted('ETag')),
+        206: file('application/octet-stream', 'The requested range.', 'ETag', 'Content-Range'),
+        304: notModified(uncountedHeaders('ETag')),
         ...errors(400, 401, 403, 404, 416, 429, 500, 503),
       },
     },
   };
 }
 
-const ACCESS = `Takes a credential that may read the job, or the signature of a link, which works without one for 15
-minutes. Downloads do not count against the rate.`;
+const ACCESS = `Requires a credential that may read the job, or the signature of a link, which works without a credential
+for 15 minutes. Downloads do not count for the rate limit.`;
 const CREDENTIALS = [{ token: [] }, { apiKey: [] }];
 
 const RANGE = {
@@ -107,10 +107,10 @@ function path(name: string, description: string): Json {
   return { name, in: 'path', required: true, description, schema: { type: 'string' }, example };
 }
 
-function signed(required: boolean): Json[] {
+function signatureParameters(required: boolean): Json[] {
   return [
-    ['expires', 'When the link ends, in epoch seconds.'],
-    ['signature', 'Of what the link is for.'],
+    ['expires', 'When the link expires, in epoch seconds.'],
+    ['signature', 'The signature of the link.'],
   ].map(([name, description]) => ({
     name,
     in: 'query',
@@ -123,11 +123,11 @@ function signed(required: boolean): Json[] {
 function file(type: string, description: string, ...more: ('ETag' | 'Content-Range')[]): Json {
   return {
     description,
-    headers: uncounted('Content-Disposition', ...more),
+    headers: uncountedHeaders('Content-Disposition', ...more),
     content: { [type]: { schema: { type: 'string', format: 'binary' } } },
   };
 }
 
-function errors(...statuses: Parameters<typeof downloadError>[0][]): Json {
-  return Object.fromEntries(statuses.map((status) => [String(status), downloadError(status)]));
+function errors(...statuses: Parameters<typeof downloadErrorResponse>[0][]): Json {
+  return Object.fromEntries(statuses.map((status) => [String(status), downloadErrorResponse(status)]));
 }

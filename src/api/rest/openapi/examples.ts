@@ -1,9 +1,9 @@
 /**
- * Examples for the reference, by the name of the field: the same word means the same thing everywhere.
- * Where it does not, `Type.field` comes first.
+ * Example values for the OpenAPI document, by field name, because a name means the same everywhere. For the exceptions,
+ * a key `Type.field` or `operation.parameter` takes precedence.
  */
 import { type GraphQLOutputType, getNullableType, isListType, isObjectType } from 'graphql';
-import { enumValues } from '../executable.ts';
+import { enumValues } from '../rest-schema.ts';
 
 const SHA = '9f86d081884c7d659a2feaa0c55ad015a3bf4f1b';
 const REPOSITORY = 'repo_01jd8m9x2hfa3v0k6n5q7r8s9t';
@@ -174,23 +174,23 @@ const EXAMPLES: Record<string, unknown> = {
   'Delivery.completed_at': null,
 };
 
-/** What is called `name` in these operations or types. */
+/** The example of the field `name` in these operations or types. */
 function named(name: string, owners: string[]): Record<string, unknown> {
   return Object.fromEntries(owners.map((owner) => [`${owner}.name`, name]));
 }
 
-/** Fields of an answer that follow from the example of its request. */
-const ANSWERS: Record<string, object> = {
+/** Response fields that depend on the example request. */
+const RESPONSES: Record<string, object> = {
   renameRepository: { name: 'hello-world', full_name: 'alice/hello-world' },
   transferRepository: { namespace: 'acme', full_name: 'acme/hello' },
 };
 
-/** The answer of an operation. */
-export function answerExample(operation: string, type: GraphQLOutputType): unknown {
-  return { ...(exampleOf(type) as object), ...ANSWERS[operation] };
+/** The example response of an operation. */
+export function responseExample(operation: string, type: GraphQLOutputType): unknown {
+  return { ...(exampleOf(type) as object), ...RESPONSES[operation] };
 }
 
-/** @returns undefined where there is no example: an optional field is then left out. */
+/** @returns undefined if there is no example; an optional field is then omitted */
 export function exampleFor(owner: string, field: string): unknown {
   const own = `${owner}.${field}`;
   return own in EXAMPLES ? EXAMPLES[own] : EXAMPLES[field];

@@ -1,5 +1,4 @@
-/** `/openapi.json`, `/openapi.yaml`, and `/docs`: Swagger UI out of npm, so that it works offline. */
-
+/** `/openapi.json`, `/openapi.yaml`, and `/docs`: Swagger UI from its npm package, so that it works offline. */
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { type RequestHandler, type Router } from 'express';
@@ -7,7 +6,7 @@ import { lazyAsync } from '../../../base/lazy-async.ts';
 import type { Urls } from '../../../base/urls.ts';
 import { apiHeader } from '../../../platform/web/api-header.ts';
 import { refuseOtherMethods } from '../../../platform/web/methods.ts';
-import type { Endpoint } from '../facade.ts';
+import type { Endpoint } from '../endpoints.ts';
 import { openApiDocument } from './document.ts';
 
 export type Deps = { urls: Urls };
@@ -37,9 +36,9 @@ const PAGE = `<!doctype html>
 </html>
 `;
 
-/** A file of its own, because the page's policy allows no script in the page. */
+/** A separate file, because the policy of the page allows no inline scripts. */
 const START = `
-// Its style sheet has both; which one is shown is left to the page.
+// The style sheet has a dark mode, which the page must switch on.
 const dark = matchMedia('(prefers-color-scheme: dark)');
 const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches);
 dark.addEventListener('change', follow);
@@ -60,10 +59,10 @@ export function createReference({ urls }: Deps, endpoints: readonly Endpoint[]):
   const json = JSON.stringify(document);
   const yaml = lazyAsync(async () => {
     const { stringify } = await import('yaml');
-    // Anchors in YAML, where two parts happen to be one object, help no reader.
+    // No YAML anchors for objects that happen to be shared: they do not help readers.
     return stringify(JSON.parse(json), { aliasDuplicateObjects: false });
   });
-  // Styles in attributes are Swagger UI's way; requests may go to the address the document names.
+  // Swagger UI sets style attributes, and sends requests to the server in the document.
   const policy = `default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self' ${urls.base}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`;
 
   const router = express.Router({ caseSensitive: true, strict: true });

@@ -1,4 +1,4 @@
-/** JSON Schema (2020-12, as OpenAPI 3.1 has it) of the facade's types and of parameters. */
+/** JSON Schema (2020-12, as in OpenAPI 3.1) of response types and parameters. */
 import {
   type GraphQLObjectType,
   type GraphQLType,
@@ -8,8 +8,8 @@ import {
   isNonNullType,
   isObjectType,
 } from 'graphql';
-import type { AnswerField } from '../answer.ts';
-import { enumValues } from '../executable.ts';
+import type { FieldExtensions } from '../response-shape.ts';
+import { enumValues } from '../rest-schema.ts';
 import type { Parameter } from '../operations.ts';
 
 export type JsonSchema = { [keyword: string]: unknown };
@@ -26,13 +26,13 @@ const SCALARS: Record<string, JsonSchema> = {
 };
 const STRING_MAP: JsonSchema = { type: 'object', additionalProperties: { type: 'string' } };
 
-/** The schema of an answer; `components` receives the named types it refers to. */
+/** The schema of a response type. Adds the named types that it refers to, to `components`. */
 export function schemaOf(type: GraphQLType, components: Map<string, JsonSchema>): JsonSchema {
   if (!isNonNullType(type)) return orNull(schemaOfNullable(type, components));
   return schemaOfNullable(type.ofType, components);
 }
 
-/** The schema of a value that a parameter may have. */
+/** The schema of the values of a parameter. */
 export function parameterSchema(
   { type, range, length, choices, among, stringMap, nullable, fallback }: Parameter,
   components: Map<string, JsonSchema>,
@@ -40,7 +40,7 @@ export function parameterSchema(
   const schema = stringMap
     ? STRING_MAP
     : among
-      ? someOf(getNullableType(type), among)
+      ? partialEnum(getNullableType(type), among)
       : schemaOfNullable(getNullableType(type), components);
   return {
     ...(nullable ? orNull(schema) : schema),
@@ -53,8 +53,8 @@ export function parameterSchema(
   };
 }
 
-/** Of an enum, or of a list of it, of which not all values are taken. */
-function someOf(type: GraphQLType, values: readonly string[]): JsonSchema {
+/** The schema of an enum, or of a list of enum values, of which only some are accepted. */
+function partialEnum(type: GraphQLType, values: readonly string[]): JsonSchema {
   const one: JsonSchema = { type: 'string', enum: [...values] };
   return isListType(type) ? { type: 'array', items: one } : one;
 }
@@ -65,7 +65,7 @@ function schemaOfNullable(type: GraphQLType, components: Map<string, JsonSchema>
   const values = enumValues(named);
   if (!values && !isObjectType(named)) return SCALARS[named.name] as JsonSchema;
   if (!components.has(named.name)) {
-    // Entered before it is complete, so that a type may contain itself.
+    // Added before it is complete, because a type may contain itself.
     const schema: JsonSchema = {};
     components.set(named.name, schema);
     Object.assign(
@@ -83,7 +83,7 @@ function objectSchema(type: GraphQLObjectType, components: Map<string, JsonSchem
   const properties: Record<string, JsonSchema> = {};
   const required: string[] = [];
   for (const field of Object.values(type.getFields())) {
-    const { absentWhenNull, stringMap } = field.extensions as AnswerField;
+    const { absentWhenNull, stringMap } = field.extensions as FieldExtensions;
     const schema = stringMap
       ? STRING_MAP
       : absentWhenNull

@@ -1,18 +1,17 @@
 /**
- * Routes that answer JSON or an event stream, as a parameter says. Generated clients have one type for the
- * answer of an operation, so the stream is an operation of its own, at the route's other path, which takes the
- * same requests.
+ * Routes whose response is JSON or an event stream, depending on a parameter. Generated clients have one response type
+ * per operation, so the document describes the stream as a separate operation, at the alternative path of the route.
  */
 import type { Route } from '../routes.ts';
-import { headersOf, type Json } from './answers.ts';
+import { countedHeaders, type Json } from './responses.ts';
 import type { JsonSchema } from './schemas.ts';
 
 const time: JsonSchema = { type: 'string', format: 'date-time' };
 const status: JsonSchema = { $ref: '#/components/schemas/JobStatus' };
 
-/** `#/components/schemas` of the `data` of events. */
+/** `#/components/schemas` for the `data` of events. */
 export const STREAM_SCHEMAS: Record<string, JsonSchema> = {
-  LogEvent: event('The `data` of an event `log`: a line.', {
+  LogEvent: event('The `data` of an event `log`: one line.', {
     timestamp: time,
     message: { type: 'string' },
   }),
@@ -45,8 +44,8 @@ data: {"status":"succeeded","exit_code":0}
 
 `;
 
-/** The stream of a route whose JSON is `described`. */
-export function streamed({ streamedBy }: Route, described: Json): Json {
+/** The stream operation of a route whose JSON operation is `described`. */
+export function streamOperation({ streamedBy }: Route, described: Json): Json {
   const { parameters, responses, ...rest } = described as {
     parameters: { name?: string }[];
     responses: Record<string, unknown>;
@@ -56,30 +55,32 @@ export function streamed({ streamedBy }: Route, described: Json): Json {
     ...rest,
     operationId: 'streamJobLogs',
     summary: "Follow a job's log",
-    description: `Server-sent events: first the lines that \`tail\` and \`since\` select, then live ones. The
-\`data\` of each is JSON: \`LogEvent\` in \`log\`, \`StatusEvent\` in \`status\`, \`EndEvent\` in \`end\`, after
-which the answer ends. Whoever may not see the job any more gets a last event \`error\`, with the \`Error\` that
-a request would get. \`Last-Event-ID\` resumes without losing or repeating a line, also when the job has
-ended meanwhile (0 is the beginning); without it a job that is not running gives 409. A comment comes every
-15 seconds.
+    description: `Server-sent events: first the lines that \`tail\` and \`since\` select, then live lines. Their \`data\` is
+JSON: \`LogEvent\` for \`log\`, \`StatusEvent\` for \`status\`, and \`EndEvent\` for \`end\`, which ends the response. If you
+lose access to the job, the last event is \`error\`, with the \`Error\` that a request would get. \`Last-Event-ID\`
+resumes without losing or repeating a line, even if the job has ended meanwhile (0 means the beginning). Without it, a
+job that is not running gives 409. The server sends a comment every 15 seconds.
 
-The path is the other one of \`getJobLogs\`: both take the same requests.`,
+This is the alternative path of \`getJobLogs\`. Both paths accept the same requests.`,
     parameters: [
       ...parameters.flatMap((parameter) => {
         if (!parameter.name) return [];
         return parameter.name === streamedBy
-          ? [{ ...parameter, required: true, description: 'True.', schema: TRUE }]
+          ? [{ ...parameter, required: true, description: 'Must be true.', schema: TRUE }]
           : [parameter];
       }),
       { $ref: '#/components/parameters/LastEventId' },
     ],
     responses: {
       200: {
-        description: 'The events, as they come.',
-        headers: headersOf(),
+        description: 'The stream of events.',
+        headers: countedHeaders(),
         content: { 'text/event-stream': { schema: { type: 'string' }, example: EXAMPLE } },
       },
-      204: { description: 'All of it was read: do not come again.', headers: headersOf() },
+      204: {
+        description: 'The client has read the whole stream; do not reconnect.',
+        headers: countedHeaders(),
+      },
       ...errors,
     },
   };

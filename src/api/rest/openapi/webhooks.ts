@@ -1,14 +1,14 @@
-/** What endpoints of webhooks are sent: the `webhooks` of the document, one for each type that REST takes, and a test. */
+/** The `webhooks` of the document: the requests that endpoints get, one per event type of REST, and the test event. */
 import { PING, SPECIFIED_TYPES } from '../../../webhooks/event-types.ts';
-import type { Endpoint } from '../facade.ts';
-import type { Json } from './answers.ts';
-import { answerExample, exampleFor } from './examples.ts';
+import type { Endpoint } from '../endpoints.ts';
+import type { Json } from './responses.ts';
+import { responseExample, exampleFor } from './examples.ts';
 import type { JsonSchema } from './schemas.ts';
 
 type Type = (typeof SPECIFIED_TYPES)[number] | typeof PING;
 const TYPES: readonly Type[] = [...SPECIFIED_TYPES, PING];
 
-const HAPPENED: Record<Type, string> = {
+const SUMMARIES: Record<Type, string> = {
   'service.created': 'A service was created',
   'service.deleted': 'A service was deleted',
   'service.scaled': 'A service was scaled',
@@ -18,12 +18,12 @@ const HAPPENED: Record<Type, string> = {
   'deployment.failed': 'A deployment failed',
   'dev.started': 'A development environment was started',
   'dev.stopped': 'A development environment was stopped',
-  ping: 'A test was asked for',
+  ping: 'A test event was requested',
 };
 
-const ABOUT = `An answer of 2xx within 15 seconds is success. Anything else is tried again, with the same \`webhook-id\`:
-ten attempts in all, over some three days. So an event may come more than once, and after later ones. An answer of 410
-switches the webhook off.`;
+const DELIVERY = `A 2xx response within 15 seconds is a success. Any other response is retried with the same \`webhook-id\`:
+ten attempts in all, over about three days. An event can therefore arrive more than once, or after later events. A 410
+response switches the webhook off.`;
 
 const text: JsonSchema = { type: 'string' };
 
@@ -47,7 +47,7 @@ const HEADERS = [
   header(
     'webhook-signature',
     false,
-    'With a secret: `v1,` and the base64 of HMAC-SHA256 over `{webhook-id}.{webhook-timestamp}.{body}` (Standard Webhooks). Several with spaces between, while a former secret signs too.',
+    'With a secret: `v1,` and the base64 of HMAC-SHA256 over `{webhook-id}.{webhook-timestamp}.{body}` (Standard Webhooks). While the previous secret signs as well, two signatures separated by a space.',
     'v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=',
   ),
   header(
@@ -59,20 +59,20 @@ const HEADERS = [
   header(
     'X-Service-Signature-Former',
     false,
-    'The same with the secret before, for 24 hours after it was changed.',
+    'The same signature with the previous secret, for 24 hours after a change.',
     'sha256=0fb1a6bd1f8d42e3cd86b3a1d02a36a6d3b1c0d92c1b7d7a0c5a3a7a2a8f3f10',
   ),
 ];
 
-/** `schemas`: those of the document, with that of a job. */
-export function webhooks(
+/** @param schemas the schemas of the document, which must include `Job` */
+export function webhookOperations(
   endpoints: readonly Endpoint[],
   schemas: ReadonlyMap<string, JsonSchema>,
 ): Json {
-  return Object.fromEntries(TYPES.map((type) => [type, { post: sent(endpoints, schemas, type) }]));
+  return Object.fromEntries(TYPES.map((type) => [type, { post: deliveryOperation(endpoints, schemas, type) }]));
 }
 
-function sent(
+function deliveryOperation(
   endpoints: readonly Endpoint[],
   schemas: ReadonlyMap<string, JsonSchema>,
   type: Type,
@@ -81,8 +81,8 @@ function sent(
   const properties = {
     id: { ...text, description: 'The id of the event.' },
     type: { ...text, enum: [type] },
-    timestamp: { ...text, format: 'date-time', description: 'When it happened.' },
-    namespace: { ...text, description: 'The name of its owner.' },
+    timestamp: { ...text, format: 'date-time', description: 'When the event happened.' },
+    namespace: { ...text, description: 'The namespace of the event.' },
     data: data.schema,
   };
   const example = {
@@ -95,8 +95,8 @@ function sent(
   return {
     operationId: type.replace(/\.(.)/, (_, letter: string) => letter.toUpperCase()),
     tags: ['Webhooks'],
-    summary: HAPPENED[type],
-    description: [...data.notes, ABOUT].join('\n\n'),
+    summary: SUMMARIES[type],
+    description: [...data.notes, DELIVERY].join('\n\n'),
     security: [],
     parameters: HEADERS,
     requestBody: {
@@ -109,8 +109,8 @@ function sent(
       },
     },
     responses: {
-      '2XX': { description: 'It was taken.' },
-      410: { description: 'Nothing more is to be sent: the webhook is switched off.' },
+      '2XX': { description: 'The event was accepted.' },
+      410: { description: 'Send no more events: Loam switches the webhook off.' },
     },
   };
 }
@@ -127,22 +127,22 @@ function dataOf(
       webhook_id: exampleFor('getWebhook', 'id'),
       name: exampleFor('createWebhook', 'name'),
     };
-    const properties = { webhook_id: text, name: { ...text, description: 'Of the webhook.' } };
+    const properties = { webhook_id: text, name: { ...text, description: 'The name of the webhook.' } };
     const schema = { type: 'object', required: Object.keys(properties), properties };
-    return { schema, example, notes: ['Every webhook gets it, whatever its types.'] };
+    return { schema, example, notes: ['Tests go to every webhook, whatever its event types.'] };
   }
   if (!type.startsWith('job.'))
     return {
-      schema: { type: 'object', description: 'What it happened to.' },
+      schema: { type: 'object', description: 'The object of the event.' },
       example: {},
       notes: ['Nothing emits this event yet.'],
     };
-  // What `getJob` answers.
+  // The response of `getJob`.
   const endpoint = endpoints.find(({ route }) => route.operation === 'getJob');
-  if (!endpoint || !schemas.has('Job')) throw new Error('The document has no job');
-  const job = answerExample('getJob', endpoint.operation.answer.type) as object;
+  if (!endpoint || !schemas.has('Job')) throw new Error('The document lacks getJob or the schema Job');
+  const job = responseExample('getJob', endpoint.operation.response.type) as object;
   return {
-    schema: { $ref: '#/components/schemas/Job', description: 'The job as it was then.' },
+    schema: { $ref: '#/components/schemas/Job', description: 'The job at the time of the event.' },
     example: type === 'job.failed' ? { ...job, status: 'failed', exit_code: 1 } : job,
     notes: [],
   };

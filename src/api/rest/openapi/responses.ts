@@ -1,59 +1,62 @@
-/** What the document says of answers: headers, errors, and the parts of them that routes share. */
+/** The responses in the OpenAPI document: headers, errors, and the components that routes share. */
 import { STATUS_CODES } from 'node:http';
 import { HTTP_STATUS } from '../../../base/errors.ts';
 import type { Operation } from '../operations.ts';
 import { type ErrorStatus, errorsOf, type Route } from '../routes.ts';
-import { answerExample } from './examples.ts';
+import { responseExample } from './examples.ts';
 import { type JsonSchema, schemaOf } from './schemas.ts';
 
 export type Json = { [key: string]: unknown };
 
 const header = (description: string, schema: JsonSchema) => ({ description, schema });
 const text: JsonSchema = { type: 'string' };
-const whole: JsonSchema = { type: 'integer' };
+const integer: JsonSchema = { type: 'integer' };
 
 /** `#/components/headers`. */
 export const HEADERS = {
-  'X-Request-Id': header('Of this request; also in the error body and in our log.', text),
-  'X-RateLimit-Limit': header('Requests a minute.', whole),
-  'X-RateLimit-Remaining': header('Of those, left in this minute.', whole),
-  'X-RateLimit-Reset': header('When the minute ends, in epoch seconds.', whole),
-  ETag: header('Of this answer, for `If-None-Match`.', text),
-  Link: header('`first`, `prev`, `next` and `last` page (RFC 8288).', text),
-  'Idempotency-Replayed': header('The first answer under this `Idempotency-Key`, again.', {
+  'X-Request-Id': header(
+    'The id of the request, as in error bodies and in the log of the server.',
+    text,
+  ),
+  'X-RateLimit-Limit': header('The limit of requests per minute.', integer),
+  'X-RateLimit-Remaining': header('The requests left in this minute.', integer),
+  'X-RateLimit-Reset': header('When the minute ends, in epoch seconds.', integer),
+  ETag: header('The version of this response, for `If-None-Match`.', text),
+  Link: header('Links to the `first`, `prev`, `next` and `last` page (RFC 8288).', text),
+  'Idempotency-Replayed': header('A replay of the first response for this `Idempotency-Key`.', {
     type: 'string',
     enum: ['true'],
   }),
-  'WWW-Authenticate': header('The schemes we take.', text),
-  'Retry-After': header('Seconds.', whole),
+  'WWW-Authenticate': header('Accepted authentication schemes.', text),
+  'Retry-After': header('Retry after this many seconds.', integer),
   'Content-Disposition': header('`attachment`, with the name of the file.', text),
-  'Content-Range': header('Which bytes of how many these are.', text),
+  'Content-Range': header('The range of bytes, and the size of the file.', text),
 };
 
 const RATE = ['X-RateLimit-Limit', 'X-RateLimit-Remaining', 'X-RateLimit-Reset'] as const;
 type Header = keyof typeof HEADERS;
 
-/** Of an answer that counts as a request. */
-export function headersOf(...more: Header[]): Json {
-  return uncounted(...RATE, ...more);
+/** The headers of a response that counts for the rate limit. */
+export function countedHeaders(...more: Header[]): Json {
+  return uncountedHeaders(...RATE, ...more);
 }
 
-/** Of a download, which does not count. */
-export function uncounted(...more: Header[]): Json {
+/** The headers of a download, which does not count for the rate limit. */
+export function uncountedHeaders(...more: Header[]): Json {
   const names: Header[] = ['X-Request-Id', ...more];
   return Object.fromEntries(names.map((name) => [name, { $ref: `#/components/headers/${name}` }]));
 }
 
-/** The answer of a route that has done its work, and what else is no error. */
-export function success(
+/** The responses of a route that are not errors. */
+export function successResponses(
   route: Route,
   operation: Operation,
   schemas: Map<string, JsonSchema>,
 ): Json {
-  const { status, method, trouble } = route;
-  if (status === 204) return { 204: { description: 'Done; no body.', headers: headersOf() } };
-  const type = operation.answer.type;
-  const json = { schema: schemaOf(type, schemas), example: answerExample(operation.name, type) };
+  const { status, method, degraded } = route;
+  if (status === 204) return { 204: { description: 'Done; no body.', headers: countedHeaders() } };
+  const type = operation.response.type;
+  const json = { schema: schemaOf(type, schemas), example: responseExample(operation.name, type) };
   const isPage = operation.parameters.some(({ name }) => name === 'page');
   const paged: Header[] = isPage ? ['Link'] : [];
   const own: Header[] = method === 'GET' ? ['ETag', ...paged] : [];
@@ -61,14 +64,14 @@ export function success(
   return {
     [status]: {
       description: STATUS_CODES[status],
-      headers: headersOf(...own, ...replayed),
+      headers: countedHeaders(...own, ...replayed),
       content: { 'application/json': json },
     },
-    ...(method === 'GET' && { 304: notModified(headersOf(...own)) }),
-    ...(trouble && {
-      [trouble.status]: {
-        description: 'A part of it fails.',
-        headers: headersOf(),
+    ...(method === 'GET' && { 304: notModified(countedHeaders(...own)) }),
+    ...(degraded && {
+      [degraded.status]: {
+        description: 'Part of the service is unavailable.',
+        headers: countedHeaders(),
         content: { 'application/json': { schema: json.schema, example: { status: 'degraded' } } },
       },
     }),
@@ -76,23 +79,23 @@ export function success(
 }
 
 export function notModified(headers: Json): Json {
-  return { description: 'What `If-None-Match` names is still current.', headers };
+  return { description: 'The version in `If-None-Match` is still current.', headers };
 }
 
 /** `#/components/schemas` of errors. */
 export const ERROR_SCHEMAS: Record<string, JsonSchema> = {
   Error: errorSchema({
-    request_id: { type: 'string', description: 'Quote it when you ask for help.' },
+    request_id: { type: 'string', description: 'Give this id when you ask for help.' },
   }),
   RateLimitError: errorSchema({
-    retry_after: { type: 'integer', minimum: 1, description: 'Seconds until a request will pass.' },
+    retry_after: { type: 'integer', minimum: 1, description: 'Seconds until the next request can succeed.' },
   }),
 };
 
 function errorSchema(extra: Record<string, JsonSchema>): JsonSchema {
   const properties = {
     code: { type: 'string', enum: Object.keys(HTTP_STATUS) },
-    message: { type: 'string', description: 'For people; begins with the field at fault.' },
+    message: { type: 'string', description: 'For people. Starts with the name of the invalid field.' },
     ...extra,
   };
   const error = {
@@ -111,20 +114,20 @@ function errorSchema(extra: Record<string, JsonSchema>): JsonSchema {
 
 type Code = keyof typeof HTTP_STATUS;
 type Example = readonly [code: Code, message: string];
-type Described = {
+type ErrorDescription = {
   meaning: string;
   examples: Record<string, Example>;
   headers?: Header[];
 };
 
-/** The description of every error, whatever the route; that of 409 depends on the route. */
-const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
+/** Errors that are the same on every route. That of 409 depends on the route. */
+const ERRORS: Record<Exclude<ErrorStatus, 409>, ErrorDescription> = {
   400: {
-    meaning: 'A parameter or the body is wrong.',
+    meaning: 'A parameter or the body is invalid.',
     examples: { parameter: ['invalid_request', 'per_page: must be from 1 to 100'] },
   },
   401: {
-    meaning: 'No credentials, or wrong ones.',
+    meaning: 'The credentials are missing or invalid.',
     examples: {
       none: [
         'authentication_failed',
@@ -134,7 +137,7 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     headers: ['WWW-Authenticate'],
   },
   403: {
-    meaning: 'You may not do this, or a quota is reached.',
+    meaning: 'You do not have the permission, or a quota is exhausted.',
     examples: {
       role: [
         'permission_denied',
@@ -144,17 +147,17 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     },
   },
   404: {
-    meaning: 'There is no such thing.',
+    meaning: 'The resource does not exist.',
     examples: { missing: ['not_found', 'Repository not found'] },
   },
   422: {
     meaning:
-      'Each value is allowed, their combination is not; or the key was used for another request.',
+      'The combination of values is not allowed, or the `Idempotency-Key` was already used for another request.',
     examples: {
       combination: ['invalid_request', 'memory_gb: must be from 1 to 32 with 2 vCPUs (got 64)'],
       key: [
         'invalid_request',
-        'Idempotency-Key: it was used for another request; take a new key for each',
+        'Idempotency-Key: already used for another request; use a new key for each request',
       ],
     },
   },
@@ -164,7 +167,7 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     headers: ['Retry-After'],
   },
   500: {
-    meaning: 'Something went wrong on our side.',
+    meaning: 'The server failed.',
     examples: {
       ours: [
         'internal_error',
@@ -173,7 +176,7 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     },
   },
   503: {
-    meaning: 'Nothing is wrong with the request, and the same one may pass in a moment.',
+    meaning: 'The service is temporarily unavailable. Retry the same request.',
     examples: {
       database: ['internal_error', 'The database does not answer at the moment; try again in 1 s'],
     },
@@ -182,70 +185,70 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
 };
 
 /** The errors of a route, by status. */
-export function errorAnswers(route: Route): Json {
+export function errorResponses(route: Route): Json {
   return Object.fromEntries(
     errorsOf(route).map((status) => [
       String(status),
-      status === 409 ? conflict(route) : { $ref: `#/components/responses/${nameOf(status)}` },
+      status === 409 ? conflictResponse(route) : { $ref: `#/components/responses/${nameOf(status)}` },
     ]),
   );
 }
 
 /** `#/components/responses`. */
-export function sharedErrors(routes: readonly Route[]): Json {
+export function sharedErrorResponses(routes: readonly Route[]): Json {
   const used = new Set(routes.flatMap(errorsOf));
   return Object.fromEntries(
     [...used].flatMap((status) =>
-      status === 409 ? [] : [[nameOf(status), errorAnswer(status)] as const],
+      status === 409 ? [] : [[nameOf(status), sharedErrorResponse(status)] as const],
     ),
   );
 }
 
-/** What a 409 says differs from route to route; a POST has one more reason for it. */
-function conflict({ conflict: own, method }: Route): Json {
+/** The 409 of a route. A POST can also get one because of its `Idempotency-Key`. */
+function conflictResponse({ conflict: own, method }: Route): Json {
   const isPost = method === 'POST';
   const meanings = [
-    ...(own ? [own[0] === 'already_exists' ? 'The name is taken' : 'The state forbids it'] : []),
-    ...(isPost ? ['the first request under the same `Idempotency-Key` is still running'] : []),
+    ...(own ? [own[0] === 'already_exists' ? 'The name is taken' : 'The current state does not allow it'] : []),
+    ...(isPost ? ['the first request with the same `Idempotency-Key` is still running'] : []),
   ];
   const examples: Record<string, Example> = {};
   if (own) examples.own = own;
   if (isPost)
     examples.running = [
       'conflict',
-      'The first request under this Idempotency-Key is still running',
+      'The first request with this Idempotency-Key is still running',
     ];
-  return described(409, {
+  return toResponse(409, {
     meaning: `${meanings.join(', or ')}.`,
     examples,
     headers: isPost ? ['Retry-After'] : [],
   });
 }
 
-function errorAnswer(status: keyof typeof ERRORS): Json {
-  return described(status, ERRORS[status]);
+function sharedErrorResponse(status: keyof typeof ERRORS): Json {
+  return toResponse(status, ERRORS[status]);
 }
 
-const OUT_OF_RANGE: Described = {
-  meaning: 'The range lies beyond the file.',
+const OUT_OF_RANGE: ErrorDescription = {
+  meaning: 'The range is outside the file.',
   examples: { range: ['invalid_request', 'The range lies beyond the file'] },
   headers: ['Content-Range'],
 };
 
-/** An error of a download, which shows no rate, as it does not count. */
-export function downloadError(status: keyof typeof ERRORS | 416): Json {
+/** An error of a download. It has no rate limit headers, because downloads do not count. */
+export function downloadErrorResponse(status: keyof typeof ERRORS | 416): Json {
   const { meaning, examples, headers = [] } = status === 416 ? OUT_OF_RANGE : ERRORS[status];
   return {
     description: meaning,
-    headers: uncounted(...headers),
+    headers: uncountedHeaders(...headers),
     content: errorContent(examples, status === 429),
   };
 }
 
-function described(status: ErrorStatus, { meaning, examples, headers = [] }: Described): Json {
+function toResponse(status: ErrorStatus, { meaning, examples, headers = [] }: ErrorDescription): Json {
   return {
     description: meaning,
-    headers: headersOf(...headers),
+    headers: countedHeaders(...headers),
     content: errorContent(examples, status === 429),
   };
 }

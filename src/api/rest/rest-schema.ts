@@ -1,4 +1,4 @@
-/** The core schema in the form REST runs it: the same types and resolvers, with enums in their wire form. */
+/** The schema on which REST operations run: the types and resolvers of the core schema, with enums in their wire form. */
 import { MapperKind, mapSchema } from '@graphql-tools/utils';
 import {
   type GraphQLEnumType,
@@ -11,23 +11,23 @@ import {
 } from 'graphql';
 import { rowAccessOf } from '../../platform/schema/loaded-rows.ts';
 
-export function executable(core: GraphQLSchema): GraphQLSchema {
+export function toRestSchema(core: GraphQLSchema): GraphQLSchema {
   return mapSchema(core, {
-    // TYPE rather than ENUM_TYPE: the latter may only answer another enum.
+    // TYPE, because a mapper for ENUM_TYPE may only return an enum.
     [MapperKind.TYPE]: (type) => ('getValues' in type ? wireEnum(type) : undefined),
-    [MapperKind.OBJECT_FIELD]: cheaper,
+    [MapperKind.OBJECT_FIELD]: withoutPropertyResolver,
   });
 }
 
-/** The wire forms of an enum, in the order of the schema; undefined for any other type. */
+/** @returns the values of an enum in their wire form, in the order of the schema; undefined for any other type */
 export function enumValues(type: GraphQLType): readonly string[] | undefined {
   return getNamedType(type).extensions.wireValues as readonly string[] | undefined;
 }
 
 /**
- * An enum's internal values are what REST shows (`A100-40GB` cannot be a GraphQL name), so here the type
- * is a scalar that passes them through. Parameters are checked against `enumValues` before they get here;
- * names are taken too, because that is how `mapSchema` passes the default values of the core schema.
+ * REST shows the internal values of an enum (`A100-40GB` cannot be a name in GraphQL), so the type becomes a scalar that
+ * passes them through. Parameters have been checked against `enumValues` before. Names are accepted as well, because
+ * `mapSchema` passes the default values of the core schema as names.
  */
 function wireEnum(type: GraphQLEnumType): GraphQLScalarType {
   const byName = new Map<unknown, string>(type.getValues().map((v) => [v.name, v.value]));
@@ -43,10 +43,10 @@ function wireEnum(type: GraphQLEnumType): GraphQLScalarType {
 type Field = GraphQLFieldConfig<unknown, unknown>;
 
 /**
- * Without a resolver compiled code reads the property itself. What is missing fails here: the rows of stored operations have
- * what these select, and where a null could hide it the resolver stays.
+ * Without a resolver, compiled code reads the property directly, which is faster. Only for non-null fields: the rows of
+ * stored operations contain all selected columns, and a missing one must fail rather than become null.
  */
-function cheaper(field: Field, name: string): Field {
+function withoutPropertyResolver(field: Field, name: string): Field {
   const isProperty = rowAccessOf(field).shownProperty === name && isNonNullType(field.type);
   return isProperty ? { ...field, resolve: undefined } : field;
 }

@@ -1,9 +1,8 @@
 /**
- * From stored operations to callable endpoints.
+ * Makes endpoints that can be called from stored operations.
  *
- * Sofa turns a schema's root fields into routes. It is given a *facade*: a schema without resolvers in
- * which each route is one root field, whose type is the operation's answer. When sofa executes such a field,
- * the stored operation runs on the core instead.
+ * Sofa turns the root fields of a schema into routes. It gets a facade: a schema without resolvers in which each route is
+ * a root field with the type of its response. To execute such a field, the stored operation runs on the core schema.
  */
 import {
   type ExecutionResult,
@@ -16,19 +15,19 @@ import { compileQuery, isCompiledQuery } from 'graphql-jit';
 import { useSofa } from 'sofa-api';
 import { invalid } from '../../base/errors.ts';
 import type { Context } from '../../platform/schema/context.ts';
-import { executable } from './executable.ts';
+import { toRestSchema } from './rest-schema.ts';
 import { type Operation, readOperations } from './operations.ts';
 import type { Route } from './routes.ts';
 
 export type Endpoint = {
   route: Route;
   operation: Operation;
-  /** Runs the operation and answers its body. Rejects with what it threw. */
+  /** Runs the operation and returns the response body. Rejects with the error of the resolver. */
   call(context: Context, values: Record<string, unknown>): Promise<unknown>;
 };
 
 type Stored = { operation: Operation; run: Run };
-/** A request on its way through sofa, which gives it to `execute` as the context. */
+/** A request on its way through sofa, which passes it to `execute` in the context. */
 type Call = Stored & {
   context: Context;
   values: Record<string, unknown>;
@@ -40,14 +39,14 @@ type Run = (
   variables: Record<string, unknown>,
 ) => Promise<ExecutionResult> | ExecutionResult;
 
-/** @throws when routes, operations and schema do not fit together. */
+/** @throws Error when routes, operations and schema do not match */
 export function createEndpoints(core: GraphQLSchema, routes: readonly Route[]): Endpoint[] {
-  const schema = executable(core);
+  const schema = toRestSchema(core);
   const operations = readOperations(schema);
   const stored = new Map<string, Stored>();
   for (const { operation: name } of routes) {
     const operation = operations.get(name);
-    if (!operation) throw new Error(`No stored operation is called ${name}`);
+    if (!operation) throw new Error(`There is no stored operation ${name}`);
     stored.set(name, { operation, run: compile(schema, operation) });
   }
   const sofa = openSofa(stored, routes);
@@ -69,8 +68,8 @@ export function createEndpoints(core: GraphQLSchema, routes: readonly Route[]): 
 }
 
 /**
- * Queries are compiled, which halves their cost. Mutations are not: compiled code turns an omitted
- * variable inside an input object into null, and so loses the default.
+ * Compiles queries, which halves their cost. Not mutations: compiled code turns an omitted variable inside an input
+ * object into null, and so loses the default.
  */
 function compile(schema: GraphQLSchema, { name, kind, document }: Operation): Run {
   if (kind === 'mutation')
@@ -83,15 +82,15 @@ function compile(schema: GraphQLSchema, { name, kind, document }: Operation): Ru
 }
 
 /**
- * Values and body pass by sofa in the context: its own parsing converts what it should refuse, and its answer has no headers.
- * Requests come from the adapter alone, so nobody reaches what else sofa routes (`POST /webhook` makes the server call any
- * address).
+ * Values and body bypass sofa in the context: its parser converts values that must be refused, and its responses have no
+ * headers. Only `call` sends requests to it, so no client reaches sofa's other routes (`POST /webhook` makes the server
+ * call any address).
  */
 function openSofa(stored: ReadonlyMap<string, Stored>, routes: readonly Route[]) {
   const root = (name: 'Query' | 'Mutation') => {
     const fields = [...stored.values()]
       .filter(({ operation }) => rootOf(operation) === name)
-      .map(({ operation }) => [operation.name, { type: operation.answer.type }] as const);
+      .map(({ operation }) => [operation.name, { type: operation.response.type }] as const);
     return fields.length > 0
       ? new GraphQLObjectType({ name, fields: Object.fromEntries(fields) })
       : undefined;
@@ -110,9 +109,9 @@ function openSofa(stored: ReadonlyMap<string, Stored>, routes: readonly Route[])
       try {
         const { data, errors } = await call.run(call.context, { ...call.values });
         if (errors) throw errors[0];
-        call.body = call.operation.answer.bodyOf(data);
+        call.body = call.operation.response.extractBody(data);
       } catch (error) {
-        call.failure = { error: cause(error) };
+        call.failure = { error: originalCause(error) };
       }
       return { data: { [call.operation.name]: null } };
     }) as typeof execute,
@@ -128,11 +127,11 @@ function pathOf({ operation }: Route): string {
 }
 
 /**
- * What a resolver threw. GraphQL's own errors come from a fault in the stored operation, except those about variables,
- * which have no path.
+ * The error that a resolver threw. An error of GraphQL itself means a bug in the stored operation, except for errors
+ * about variables, which have no path.
  */
-function cause(error: unknown): unknown {
+function originalCause(error: unknown): unknown {
   const { originalError, path, message } = error as GraphQLError;
-  if (originalError) return cause(originalError);
+  if (originalError) return originalCause(originalError);
   return error instanceof GraphQLError && !path ? invalid(null, message) : error;
 }

@@ -1,6 +1,6 @@
 /**
- * What an operation answers: where in GraphQL's data the body is, and the body's type, derived from the
- * selections under their aliases. A selection that is one fragment has that fragment's name as its type's.
+ * The response of an operation: where its body is in the data of GraphQL, and the type of the body. The type is derived
+ * from the selections, with aliases as field names. A selection of a single fragment gives the type its name.
  */
 import {
   buildASTSchema,
@@ -26,25 +26,25 @@ import {
   type VariableDefinitionNode,
 } from 'graphql';
 
-export type Answer = {
+export type ResponseShape = {
   type: GraphQLOutputType;
-  /** The body out of the operation's data, without what is absent rather than null. */
-  bodyOf(data: unknown): unknown;
+  /** Extracts the body from the data of the operation, without the fields that REST omits when they are null. */
+  extractBody(data: unknown): unknown;
 };
 
-/** What the directives say about a field of an answer, in the `extensions` of its type. */
-export type AnswerField = { absentWhenNull?: boolean; stringMap?: boolean };
-/** The keys of an answer's type whose fields stand in the object itself. */
-type AnswerType = { inlined?: string[] };
+/** The directives of a response field, in the `extensions` of the field. */
+export type FieldExtensions = { absentWhenNull?: boolean; stringMap?: boolean };
+/** The keys whose fields move up into the object itself, in the `extensions` of its type. */
+type TypeExtensions = { inlined?: string[] };
 
-/** The field of an operation that is the body; an operation without it answers its data as it is. */
+/** The field of an operation that is the body. Without this field, the whole data is the body. */
 const BODY = 'answer';
 
-export function answerReader(schema: GraphQLSchema) {
-  /** One type per name for all operations, as a schema demands. */
+export function createShapeReader(schema: GraphQLSchema) {
+  /** Shared by all operations, because a schema may have only one type of a name. */
   const types = new Map<string, GraphQLObjectType>();
 
-  return (document: DocumentNode, operation: OperationDefinitionNode): Answer => {
+  return (document: DocumentNode, operation: OperationDefinitionNode): ResponseShape => {
     const fragments = new Map<string, FragmentDefinitionNode>();
     for (const node of document.definitions)
       if (node.kind === Kind.FRAGMENT_DEFINITION) fragments.set(node.name.value, node);
@@ -53,13 +53,13 @@ export function answerReader(schema: GraphQLSchema) {
     const name = operation.name?.value ?? '';
     const path = pathToBody(operation.selectionSet);
     const type = path
-      ? // Without an error the body is there: what GraphQL leaves null has its error beside it.
+      ? // Non-null: the body is null only if there is an error, and then it is not sent.
         new GraphQLNonNull(getNullableType(typeAt(root, operation.selectionSet, path)))
       : new GraphQLNonNull(typeOf(root, operation.selectionSet, `${name}Answer`));
     const reshape = reshaper(type);
     return {
       type,
-      bodyOf(data) {
+      extractBody(data) {
         const body = (path ?? []).reduce<unknown>((at, key) => (at as Tree)[key], data);
         reshape?.(body);
         return body;
@@ -89,7 +89,7 @@ export function answerReader(schema: GraphQLSchema) {
       const type = new GraphQLObjectType({
         name: typeName,
         fields: fieldsOf(parent, set, typeName, inlined),
-        extensions: { inlined } satisfies AnswerType,
+        extensions: { inlined } satisfies TypeExtensions,
       });
       types.set(typeName, type);
       return type;
@@ -109,21 +109,21 @@ export function answerReader(schema: GraphQLSchema) {
         } else if (node.kind === Kind.FIELD) {
           const { type, description } = fieldOf(parent, node);
           const key = keyOf(node);
-          if (directive('inline', node)) {
+          if (directiveArguments('inline', node)) {
             inlined.push(key);
             const inner = getNamedType(type) as GraphQLObjectType;
             Object.assign(fields, fieldsOf(inner, selectionsOf(node), typeName, inlined));
             continue;
           }
           const inner = named(type, node, `${typeName}${upperFirst(key)}`);
-          const always = directive('alwaysPresent', node) && !isNonNullType(type);
+          const always = directiveArguments('alwaysPresent', node) && !isNonNullType(type);
           fields[key] = {
             type: always ? new GraphQLNonNull(wrap(type, inner) as never) : wrap(type, inner),
             description,
             extensions: {
-              absentWhenNull: directive('absentWhenNull', node) !== undefined,
-              stringMap: directive('stringMap', node) !== undefined,
-            } satisfies AnswerField,
+              absentWhenNull: directiveArguments('absentWhenNull', node) !== undefined,
+              stringMap: directiveArguments('stringMap', node) !== undefined,
+            } satisfies FieldExtensions,
           };
         }
       }
@@ -157,7 +157,7 @@ function selectionsOf(node: FieldNode): SelectionSetNode {
   return node.selectionSet ?? { kind: Kind.SELECTION_SET, selections: [] };
 }
 
-/** `inner` in the lists and non-nulls of `outer`. */
+/** Wraps `inner` in the lists and non-nulls of `outer`. */
 function wrap(outer: GraphQLOutputType, inner: GraphQLOutputType): GraphQLOutputType {
   if (isNonNullType(outer)) return new GraphQLNonNull(wrap(outer.ofType, inner) as never);
   if (isListType(outer)) return new GraphQLList(wrap(outer.ofType, inner));
@@ -168,9 +168,9 @@ type Tree = Record<string, unknown>;
 type Reshape = (value: unknown) => void;
 
 /**
- * Brings a value, in place, from GraphQL's form to REST's: what is inlined moves up, lists of names and
- * values become objects, and what is to be absent is unset (JSON leaves it out). Undefined when there is
- * nothing to do.
+ * Converts a value from the form of GraphQL to that of REST, in place: inlined fields move up, lists of names and values
+ * become objects, and fields to omit become undefined, which JSON leaves out.
+ * @returns undefined if values of the type need no conversion
  */
 function reshaper(type: GraphQLOutputType): Reshape | undefined {
   const nullable = getNullableType(type);
@@ -180,7 +180,7 @@ function reshaper(type: GraphQLOutputType): Reshape | undefined {
   }
   if (!isObjectType(nullable)) return undefined;
   const steps: Reshape[] = [];
-  for (const key of (nullable.extensions as AnswerType).inlined ?? [])
+  for (const key of (nullable.extensions as TypeExtensions).inlined ?? [])
     steps.push((value) => {
       const tree = value as Tree;
       Object.assign(tree, tree[key]);
@@ -188,7 +188,7 @@ function reshaper(type: GraphQLOutputType): Reshape | undefined {
     });
   for (const field of Object.values(nullable.getFields())) {
     const { name } = field;
-    const { absentWhenNull, stringMap } = field.extensions as AnswerField;
+    const { absentWhenNull, stringMap } = field.extensions as FieldExtensions;
     if (stringMap) {
       steps.push((value) => {
         const tree = value as Tree;
@@ -224,23 +224,23 @@ function upperFirst(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** Directives with which a stored operation says what only REST needs. They do not change how it is executed. */
+/** Directives for what only REST needs to know of a stored operation. They do not change its execution. */
 export const directives = parse(`
-  "Null is left out of the answer: what the specification has 'present only when …' is never null."
+  "REST omits the field when it is null: fields that are 'present only when …' are never null."
   directive @absentWhenNull on FIELD
   "Nullable in the schema, never null in this operation."
   directive @alwaysPresent on FIELD
-  "A list of names and values here, in REST an object whose values are strings."
+  "A list of names and values in GraphQL, an object with string values in REST."
   directive @stringMap on FIELD | VARIABLE_DEFINITION
-  "Its fields stand in the object around it: GraphQL names what a mutation made, REST answers it flat."
+  "Its fields move up into the enclosing object: GraphQL payloads name the created object, REST returns it flat."
   directive @inline on FIELD
-  "Limits for the OpenAPI document; the domain enforces them."
+  "Limits for the OpenAPI document only: domain code enforces them."
   directive @range(min: Int, max: Int) on VARIABLE_DEFINITION
   directive @length(min: Int, max: Int) on VARIABLE_DEFINITION
   directive @choices(values: [Int!]!) on VARIABLE_DEFINITION
-  "The values of an enum that REST takes, in their wire form, where GraphQL takes more."
+  "The values of an enum that REST accepts, in their wire form, if GraphQL accepts more."
   directive @among(values: [String!]!) on VARIABLE_DEFINITION
-  "Null is a value of its own, and not the same as leaving it out."
+  "Null is a value, and differs from an omitted parameter."
   directive @nullable on VARIABLE_DEFINITION
 `);
 
@@ -256,14 +256,14 @@ type Arguments = {
   nullable: object;
 };
 
-const defined = buildASTSchema(directives, { assumeValid: true });
+const directiveSchema = buildASTSchema(directives, { assumeValid: true });
 
-/** The arguments of a directive on a node; undefined where it is not. */
-export function directive<Name extends keyof Arguments>(
+/** @returns the arguments of a directive on a node; undefined if the node does not have it */
+export function directiveArguments<Name extends keyof Arguments>(
   name: Name,
   node: FieldNode | VariableDefinitionNode,
 ): Arguments[Name] | undefined {
-  const definition = defined.getDirective(name);
+  const definition = directiveSchema.getDirective(name);
   return definition
     ? (getDirectiveValues(definition, node as FieldNode) as Arguments[Name] | undefined)
     : undefined;
