@@ -33,7 +33,11 @@ type Page = {
 const readPage = lazyAsync(async (): Promise<Page> => {
   const { renderGraphiQL } = await import('@graphql-yoga/render-graphiql');
   const text = withHeader(
-    renderGraphiQL({ title: 'GraphQL · Loam', favicon: '/favicon.svg', defaultQuery: DEFAULT_QUERY }),
+    renderGraphiQL({
+      title: 'GraphQL · Loam',
+      favicon: '/favicon.svg',
+      defaultQuery: DEFAULT_QUERY,
+    }),
   );
   const start = text.indexOf('<script>', text.indexOf('<div id="root">')) + '<script>'.length;
   const script = text.slice(start, text.lastIndexOf('</script>'));
