@@ -1,4 +1,4 @@
-/** GraphiQL at `/graphql` for browsers: one page, served from an installed package, that loads nothing from other hosts. */
+/** GraphiQL at `/graphql` for browsers: one page from an installed package that loads nothing from other hosts. */
 import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';

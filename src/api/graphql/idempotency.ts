@@ -15,7 +15,7 @@ import { type Claim, claimKey, IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
 import { acceptsJson } from './accept.ts';
 import { answerError } from './body.ts';
 
-/** Responses with files or logs may have 16 MiB. For a larger one than this, a replay only says that the request was done. */
+/** Responses may have 16 MiB of files or logs. Above this size, a replay only says that the request was done. */
 const MAX_STORED_BYTES = 1024 * 1024;
 
 type Server = { req: HttpRequest };

@@ -1,4 +1,7 @@
-/** The page at `/` for visitors who are not signed in. Clients that do not accept HTML get a 404 as JSON. */
+/**
+ * The page at `/` for visitors who are not signed in, and for everyone if the dashboard has not been built. Clients that
+ * do not accept HTML get a 404 as JSON.
+ */
 import express, { type RequestHandler, type Router } from 'express';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { escapeHtml, sendPage, wantsPage } from '../../platform/web/page.ts';
