@@ -33,7 +33,7 @@ const body = (username: string | null) => `
   </small>
 `;
 
-export function createHome(): Router {
+export function createHomePage(): Router {
   const icon: RequestHandler = (_req, res) =>
     void res.set('Cache-Control', 'public, max-age=86400').type('image/svg+xml').send(ICON);
 
