@@ -151,23 +151,26 @@ test.each(LISTS)('%s: pages have no gaps and no duplicates', async (_, list) => 
   expect(seen).toEqual(whole.nodes);
 });
 
-test.each(LISTS)('%s: a page that is too large, and an invalid cursor, are refused', async (_, list) => {
-  for (const [args, field] of [
-    ['first: 0', 'first'],
-    ['first: 101', 'first'],
-    ['first: 1000', 'first'],
-    ['first: -1', 'first'],
-    ['after: "nonsense"', 'after'],
-    ['after: ""', 'after'],
-    [`after: "${Buffer.from('["x","y","z"]').toString('base64url')}"`, 'after'],
-  ]) {
-    const refused = await page(list, args as string).then(
-      () => 'not refused',
-      (error: Error) => error.message,
-    );
-    expect(refused, args).toContain(`${field}: `);
-  }
-});
+test.each(LISTS)(
+  '%s: a page that is too large, and an invalid cursor, are refused',
+  async (_, list) => {
+    for (const [args, field] of [
+      ['first: 0', 'first'],
+      ['first: 101', 'first'],
+      ['first: 1000', 'first'],
+      ['first: -1', 'first'],
+      ['after: "nonsense"', 'after'],
+      ['after: ""', 'after'],
+      [`after: "${Buffer.from('["x","y","z"]').toString('base64url')}"`, 'after'],
+    ]) {
+      const refused = await page(list, args as string).then(
+        () => 'not refused',
+        (error: Error) => error.message,
+      );
+      expect(refused, args).toContain(`${field}: `);
+    }
+  },
+);
 
 test('a cursor with a time that the database cannot hold is refused', async () => {
   const list = (after: string) =>

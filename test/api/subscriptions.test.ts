@@ -29,16 +29,19 @@ const LOG = (name: string, after?: number) =>
 const EVENTS = (args = '') =>
   `subscription { jobEvents(namespace: "ada"${args}) { cursor type status name job { status } } }`;
 
-test.each(Object.entries(MODES))('%s: a log to its end, and resumed after an entry', async (_, open) => {
-  const name = `log${crypto.randomUUID().slice(0, 8)}`;
-  await run(name, 'echo a; sleep 0.3; echo b; exit 2');
-  const all = await take(open(ada, LOG(name)), 'jobLog');
-  const told = all.map((e) => e.message ?? e.status);
-  expect(told).toEqual(['QUEUED', 'RUNNING', 'a', 'b', 'FAILED', 'FAILED']);
-  expect(all.at(-1)).toMatchObject({ __typename: 'JobLogEnd', exitCode: 2 });
-  const rest = await take(open(ada, LOG(name, all[2].seq)), 'jobLog');
-  expect(rest.map((e) => e.message ?? e.status)).toEqual(['b', 'FAILED', 'FAILED']);
-});
+test.each(Object.entries(MODES))(
+  '%s: a log to its end, and resumed after an entry',
+  async (_, open) => {
+    const name = `log${crypto.randomUUID().slice(0, 8)}`;
+    await run(name, 'echo a; sleep 0.3; echo b; exit 2');
+    const all = await take(open(ada, LOG(name)), 'jobLog');
+    const told = all.map((e) => e.message ?? e.status);
+    expect(told).toEqual(['QUEUED', 'RUNNING', 'a', 'b', 'FAILED', 'FAILED']);
+    expect(all.at(-1)).toMatchObject({ __typename: 'JobLogEnd', exitCode: 2 });
+    const rest = await take(open(ada, LOG(name, all[2].seq)), 'jobLog');
+    expect(rest.map((e) => e.message ?? e.status)).toEqual(['b', 'FAILED', 'FAILED']);
+  },
+);
 
 test('a log in batches has every entry once, and ends like a log in single entries', async () => {
   const printed = Array.from({ length: 200 }, (_, index) => `line ${index}`);

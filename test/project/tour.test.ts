@@ -8,10 +8,7 @@ const FINISHED = `until api $LOAM/admin/job/count | grep -q '"status":"succeeded
 
 test.for([
   ['all lines at once', LINES],
-  [
-    'slowly, after the job has finished',
-    LINES.replace(STREAM, (line) => `${FINISHED}\n${line}`),
-  ],
+  ['slowly, after the job has finished', LINES.replace(STREAM, (line) => `${FINISHED}\n${line}`)],
 ])(
   'the tour of the README works as printed, %s',
   { timeout: 2 * TIMEOUT_MS },

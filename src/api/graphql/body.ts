@@ -57,7 +57,11 @@ function requireJson(params: URLSearchParams): void {
 }
 
 /** A response for an error outside any operation: `shown` is its body, `error` gives its status and headers. */
-export function errorResponse(shown: GraphQLError, error: unknown, { Response }: FetchAPI): Response {
+export function errorResponse(
+  shown: GraphQLError,
+  error: unknown,
+  { Response }: FetchAPI,
+): Response {
   const { status, headers } =
     error instanceof AppError ? toErrorResponse(error, '') : { status: 500, headers: {} };
   return Response.json({ errors: [shown] }, { status, headers: headers as Record<string, string> });

@@ -33,7 +33,11 @@ type GraphiqlPage = {
 const readPage = lazyAsync(async (): Promise<GraphiqlPage> => {
   const { renderGraphiQL } = await import('@graphql-yoga/render-graphiql');
   const text = withHeader(
-    renderGraphiQL({ title: 'GraphQL · Loam', favicon: '/favicon.svg', defaultQuery: DEFAULT_QUERY }),
+    renderGraphiQL({
+      title: 'GraphQL · Loam',
+      favicon: '/favicon.svg',
+      defaultQuery: DEFAULT_QUERY,
+    }),
   );
   const start = text.indexOf('<script>', text.indexOf('<div id="root">')) + '<script>'.length;
   const script = text.slice(start, text.lastIndexOf('</script>'));

@@ -11,7 +11,11 @@ import type { Plugin } from 'graphql-yoga';
 import type pg from 'pg';
 import { AppError, invalid, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { type IdempotencyClaim, claimIdempotencyKey, IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
+import {
+  claimIdempotencyKey,
+  IDEMPOTENCY_KEY,
+  type IdempotencyClaim,
+} from '../http/kept-answers.ts';
 import { acceptsJson } from './accept.ts';
 import { errorResponse } from './body.ts';
 

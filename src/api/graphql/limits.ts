@@ -88,7 +88,12 @@ type MeasureArgs = Pick<ExecutionArgs, 'schema' | 'document' | 'operationName' |
  * Computes the cost of an operation. An invalid variable is an error here: during execution it would fail only one
  * field, and the rest would run without having been measured.
  */
-export function measure({ schema, document, operationName, variableValues }: MeasureArgs): Measured {
+export function measure({
+  schema,
+  document,
+  operationName,
+  variableValues,
+}: MeasureArgs): Measured {
   const operation = getOperationAST(document, operationName);
   if (!operation) return {};
   const variables = { ...variableValues };
@@ -107,7 +112,10 @@ export function measure({ schema, document, operationName, variableValues }: Mea
 }
 
 /** Removes the other operations, because `complexityFromQuery` measures the first one. */
-function withSingleOperation(document: DocumentNode, operation: OperationDefinitionNode): DocumentNode {
+function withSingleOperation(
+  document: DocumentNode,
+  operation: OperationDefinitionNode,
+): DocumentNode {
   const definitions = document.definitions.filter(
     (node) => node.kind !== Kind.OPERATION_DEFINITION || node === operation,
   );

@@ -19,7 +19,7 @@ import type { Bus } from '../../platform/events/bus.ts';
 import { notAcceptable } from './accept.ts';
 import { errorResponse } from './body.ts';
 import { withCodes } from './errors.ts';
-import { EventStream, ReservedStreams, type OperationResult } from './event-streams.ts';
+import { EventStream, type OperationResult, ReservedStreams } from './event-streams.ts';
 
 type Deps = { show(error: unknown): GraphQLError; bus: Bus };
 type Yoga = Parameters<NonNullable<Plugin<object, ServerContext>['onYogaInit']>>[0]['yoga'];

@@ -143,13 +143,9 @@ function toReplay(row: Row | undefined, fingerprint: Buffer, secret: Buffer): St
     );
   // No row: the first request failed with a server error a moment ago, and released its claim.
   if (!row || row.status === null)
-    throw new AppError(
-      'conflict',
-      'The first request with this Idempotency-Key is still running',
-      {
-        headers: { 'Retry-After': '1' },
-      },
-    );
+    throw new AppError('conflict', 'The first request with this Idempotency-Key is still running', {
+      headers: { 'Retry-After': '1' },
+    });
   const { status, headers, body } = row;
   return {
     status,
@@ -198,7 +194,10 @@ export function idempotency(services: { pool: pg.Pool; log: Logger }): RequestHa
       store(body)
         // The work is done: a response that cannot be replayed is better than none.
         .catch((error) =>
-          services.log.error({ err: error }, 'could not store the response for its Idempotency-Key'),
+          services.log.error(
+            { err: error },
+            'could not store the response for its Idempotency-Key',
+          ),
         )
         .then(() => end(...args));
       return res;

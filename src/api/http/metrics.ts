@@ -51,7 +51,8 @@ function serveMetrics(server: Server, metrics: Metrics, log: Logger): void {
       res.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', ...headers });
       res.end(req.method === 'HEAD' ? undefined : text);
     };
-    if (req.url?.split('?')[0] !== '/metrics') return respond(404, 'This port serves only /metrics\n');
+    if (req.url?.split('?')[0] !== '/metrics')
+      return respond(404, 'This port serves only /metrics\n');
     if (req.method !== 'GET' && req.method !== 'HEAD')
       return respond(405, 'Use GET\n', { Allow: 'GET, HEAD' });
     try {

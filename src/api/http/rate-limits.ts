@@ -15,7 +15,7 @@ import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { needsCredentials } from '../../identity/http/viewer.ts';
 import { addressNetwork, clientAddress } from '../../platform/web/client-address.ts';
-import { type Counter, openSharedCounts, localCounter } from './shared-counts.ts';
+import { type Counter, localCounter, openSharedCounts } from './shared-counts.ts';
 
 const WINDOW_SECONDS = 60;
 
@@ -51,14 +51,21 @@ export async function openRateLimits(
       perSecond: counter(`${plan}:second`, 1),
     });
 
-  async function admit(res: HeaderTarget, key: string, plan: Plan, mayRefuse = true): Promise<void> {
+  async function admit(
+    res: HeaderTarget,
+    key: string,
+    plan: Plan,
+    mayRefuse = true,
+  ): Promise<void> {
     const limits = table?.[plan];
     const own = buckets.get(plan);
     if (!limits || !own) return show(res, UNLIMITED, UNLIMITED, WINDOW_SECONDS * 1_000);
     // Per second first: a request that this bucket refuses must not use up the minute.
     const second = await own.perSecond.consume(key);
     const isBurst = second.consumedPoints > limits.perSecond;
-    const minute = await (isBurst && mayRefuse ? own.perMinute.get(key) : own.perMinute.consume(key));
+    const minute = await (isBurst && mayRefuse
+      ? own.perMinute.get(key)
+      : own.perMinute.consume(key));
     const used = minute?.consumedPoints ?? 0;
     const resetMs = minute?.msBeforeNext ?? WINDOW_SECONDS * 1_000;
     show(res, limits.perMinute, Math.max(0, limits.perMinute - used), resetMs);

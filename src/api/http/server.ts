@@ -23,7 +23,7 @@ import { createRest } from '../rest/adapter.ts';
 import { createEndpoints } from '../rest/endpoints.ts';
 import { createApiReference } from '../rest/openapi/pages.ts';
 import { routes } from '../rest/routes.ts';
-import { cors, answerPreflights } from './cors.ts';
+import { answerPreflights, cors } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
 import { databaseAnswers } from './diagnostics.ts';
 import { createHomePage } from './home.ts';

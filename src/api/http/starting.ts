@@ -7,7 +7,7 @@ import express from 'express';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { sendPage, wantsPage } from '../../platform/web/page.ts';
-import { cors, answerPreflights } from './cors.ts';
+import { answerPreflights, cors } from './cors.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { requestId } from './request-log.ts';
 import { errorEdge, readinessHandler } from './server.ts';

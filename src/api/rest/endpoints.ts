@@ -15,8 +15,8 @@ import { compileQuery, isCompiledQuery } from 'graphql-jit';
 import { useSofa } from 'sofa-api';
 import { invalid } from '../../base/errors.ts';
 import type { Context } from '../../platform/schema/context.ts';
-import { toRestSchema } from './rest-schema.ts';
 import { type Operation, readOperations } from './operations.ts';
+import { toRestSchema } from './rest-schema.ts';
 import type { Route } from './routes.ts';
 
 export type Endpoint = {

@@ -23,7 +23,12 @@ import {
   visit,
   visitWithTypeInfo,
 } from 'graphql';
-import { type ResponseShape, createShapeReader, directiveArguments, directives } from './response-shape.ts';
+import {
+  createShapeReader,
+  directiveArguments,
+  directives,
+  type ResponseShape,
+} from './response-shape.ts';
 import { enumValues } from './rest-schema.ts';
 
 const FOLDER = join(import.meta.dirname, 'operations');

@@ -5,12 +5,18 @@
 import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import type { Request, RequestHandler } from 'express';
-import { invalid, AppError } from '../../base/errors.ts';
+import {
+  type GraphQLInputType,
+  type GraphQLList,
+  type GraphQLScalarType,
+  getNullableType,
+  isListType,
+} from 'graphql';
+import { AppError, invalid } from '../../base/errors.ts';
 import { parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
 import type { Operation, Parameter } from './operations.ts';
-import type { Route } from './routes.ts';
-import { type GraphQLInputType, type GraphQLList, type GraphQLScalarType, getNullableType, isListType } from 'graphql';
 import { enumValues } from './rest-schema.ts';
+import type { Route } from './routes.ts';
 
 type ParameterLocation = 'path' | 'query' | 'body';
 

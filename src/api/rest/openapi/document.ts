@@ -5,6 +5,8 @@ import type { Endpoint } from '../endpoints.ts';
 import type { Operation, Parameter } from '../operations.ts';
 import { locationOf } from '../parameters.ts';
 import type { Route } from '../routes.ts';
+import { downloadPaths } from './downloads.ts';
+import { exampleFor } from './examples.ts';
 import {
   ERROR_SCHEMAS,
   errorResponses,
@@ -13,8 +15,6 @@ import {
   sharedErrorResponses,
   successResponses,
 } from './responses.ts';
-import { downloadPaths } from './downloads.ts';
-import { exampleFor } from './examples.ts';
 import { type JsonSchema, parameterSchema } from './schemas.ts';
 import { STREAM_SCHEMAS, streamOperation } from './streams.ts';
 import { webhookOperations } from './webhooks.ts';
@@ -42,7 +42,8 @@ export function openApiDocument(endpoints: readonly Endpoint[], urls: Urls): Jso
     const [path, alternative] = route.paths.map(templateOf) as [string, string?];
     const described = describe(route, operation, schemas);
     paths[path] = { ...paths[path], [route.method.toLowerCase()]: described };
-    if (route.streamedBy && alternative) paths[alternative] = { get: streamOperation(route, described) };
+    if (route.streamedBy && alternative)
+      paths[alternative] = { get: streamOperation(route, described) };
   }
   return {
     openapi: '3.1.0',

@@ -1,7 +1,7 @@
 /** Downloads: artifacts, and files by signed link. They are not JSON, so the table of routes does not have them. */
 import type { Urls } from '../../../base/urls.ts';
-import { downloadErrorResponse, type Json, notModified, uncountedHeaders } from './responses.ts';
 import { exampleFor } from './examples.ts';
+import { downloadErrorResponse, type Json, notModified, uncountedHeaders } from './responses.ts';
 
 /** The paths of downloads. Artifacts may be served from another origin than the API. */
 export function downloadPaths(urls: Urls): Record<string, Json> {
@@ -129,5 +129,7 @@ function file(type: string, description: string, ...more: ('ETag' | 'Content-Ran
 }
 
 function errors(...statuses: Parameters<typeof downloadErrorResponse>[0][]): Json {
-  return Object.fromEntries(statuses.map((status) => [String(status), downloadErrorResponse(status)]));
+  return Object.fromEntries(
+    statuses.map((status) => [String(status), downloadErrorResponse(status)]),
+  );
 }

@@ -88,14 +88,21 @@ export const ERROR_SCHEMAS: Record<string, JsonSchema> = {
     request_id: { type: 'string', description: 'Give this id when you ask for help.' },
   }),
   RateLimitError: errorSchema({
-    retry_after: { type: 'integer', minimum: 1, description: 'Seconds until the next request can succeed.' },
+    retry_after: {
+      type: 'integer',
+      minimum: 1,
+      description: 'Seconds until the next request can succeed.',
+    },
   }),
 };
 
 function errorSchema(extra: Record<string, JsonSchema>): JsonSchema {
   const properties = {
     code: { type: 'string', enum: Object.keys(HTTP_STATUS) },
-    message: { type: 'string', description: 'For people. Starts with the name of the invalid field.' },
+    message: {
+      type: 'string',
+      description: 'For people. Starts with the name of the invalid field.',
+    },
     ...extra,
   };
   const error = {
@@ -189,7 +196,9 @@ export function errorResponses(route: Route): Json {
   return Object.fromEntries(
     errorsOf(route).map((status) => [
       String(status),
-      status === 409 ? conflictResponse(route) : { $ref: `#/components/responses/${nameOf(status)}` },
+      status === 409
+        ? conflictResponse(route)
+        : { $ref: `#/components/responses/${nameOf(status)}` },
     ]),
   );
 }
@@ -208,16 +217,15 @@ export function sharedErrorResponses(routes: readonly Route[]): Json {
 function conflictResponse({ conflict: own, method }: Route): Json {
   const isPost = method === 'POST';
   const meanings = [
-    ...(own ? [own[0] === 'already_exists' ? 'The name is taken' : 'The current state does not allow it'] : []),
+    ...(own
+      ? [own[0] === 'already_exists' ? 'The name is taken' : 'The current state does not allow it']
+      : []),
     ...(isPost ? ['the first request with the same `Idempotency-Key` is still running'] : []),
   ];
   const examples: Record<string, Example> = {};
   if (own) examples.own = own;
   if (isPost)
-    examples.running = [
-      'conflict',
-      'The first request with this Idempotency-Key is still running',
-    ];
+    examples.running = ['conflict', 'The first request with this Idempotency-Key is still running'];
   return toResponse(409, {
     meaning: `${meanings.join(', or ')}.`,
     examples,
@@ -245,7 +253,10 @@ export function downloadErrorResponse(status: keyof typeof ERRORS | 416): Json {
   };
 }
 
-function toResponse(status: ErrorStatus, { meaning, examples, headers = [] }: ErrorDescription): Json {
+function toResponse(
+  status: ErrorStatus,
+  { meaning, examples, headers = [] }: ErrorDescription,
+): Json {
   return {
     description: meaning,
     headers: countedHeaders(...headers),

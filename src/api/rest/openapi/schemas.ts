@@ -8,9 +8,9 @@ import {
   isNonNullType,
   isObjectType,
 } from 'graphql';
+import type { Parameter } from '../operations.ts';
 import type { FieldExtensions } from '../response-shape.ts';
 import { enumValues } from '../rest-schema.ts';
-import type { Parameter } from '../operations.ts';
 
 export type JsonSchema = { [keyword: string]: unknown };
 

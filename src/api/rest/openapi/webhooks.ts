@@ -1,8 +1,8 @@
 /** The `webhooks` of the document: the requests that endpoints get, one per event type of REST, and the test event. */
 import { PING, SPECIFIED_TYPES } from '../../../webhooks/event-types.ts';
 import type { Endpoint } from '../endpoints.ts';
+import { exampleFor, responseExample } from './examples.ts';
 import type { Json } from './responses.ts';
-import { responseExample, exampleFor } from './examples.ts';
 import type { JsonSchema } from './schemas.ts';
 
 type Type = (typeof SPECIFIED_TYPES)[number] | typeof PING;
@@ -69,7 +69,9 @@ export function webhookOperations(
   endpoints: readonly Endpoint[],
   schemas: ReadonlyMap<string, JsonSchema>,
 ): Json {
-  return Object.fromEntries(TYPES.map((type) => [type, { post: deliveryOperation(endpoints, schemas, type) }]));
+  return Object.fromEntries(
+    TYPES.map((type) => [type, { post: deliveryOperation(endpoints, schemas, type) }]),
+  );
 }
 
 function deliveryOperation(
@@ -127,7 +129,10 @@ function dataOf(
       webhook_id: exampleFor('getWebhook', 'id'),
       name: exampleFor('createWebhook', 'name'),
     };
-    const properties = { webhook_id: text, name: { ...text, description: 'The name of the webhook.' } };
+    const properties = {
+      webhook_id: text,
+      name: { ...text, description: 'The name of the webhook.' },
+    };
     const schema = { type: 'object', required: Object.keys(properties), properties };
     return { schema, example, notes: ['Tests go to every webhook, whatever its event types.'] };
   }
@@ -139,7 +144,8 @@ function dataOf(
     };
   // The response of `getJob`.
   const endpoint = endpoints.find(({ route }) => route.operation === 'getJob');
-  if (!endpoint || !schemas.has('Job')) throw new Error('The document lacks getJob or the schema Job');
+  if (!endpoint || !schemas.has('Job'))
+    throw new Error('The document lacks getJob or the schema Job');
   const job = responseExample('getJob', endpoint.operation.response.type) as object;
   return {
     schema: { $ref: '#/components/schemas/Job', description: 'The job at the time of the event.' },
