@@ -103,7 +103,7 @@ function noReplay(): AppError {
 
 const tooLarge = new AppError(
   'conflict',
-  'The request with this Idempotency-Key is done. Its response was larger than 1 MiB and was not stored.',
+  'The request with this Idempotency-Key was done. Its response was larger than 1 MiB and was not stored.',
 );
 
 /** Whether the server failed before any field took effect. A mutation field that took effect has a payload. */

@@ -13,8 +13,8 @@ import {
 } from 'graphql';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { schema } from '../../../src/api/graphql/schema.ts';
-import { toRestSchema } from '../../../src/api/rest/rest-schema.ts';
 import { type Operation, readOperations } from '../../../src/api/rest/operations.ts';
+import { toRestSchema } from '../../../src/api/rest/rest-schema.ts';
 import { type Route, routes } from '../../../src/api/rest/routes.ts';
 import type { Answer, Client, Loam } from '../harness.ts';
 import { parseEvents } from '../sse.ts';
