@@ -1,4 +1,4 @@
-/** Queries that come again are answered by compiled code, and the same as by the interpreter before. */
+/** Repeated queries run as compiled code, with the same responses as from the interpreter. */
 import { parse } from 'graphql';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Documents } from '../../src/api/graphql/documents.ts';
@@ -118,7 +118,7 @@ test.for(Object.entries(QUERIES))('%s', async ([, asked]) => {
   const body = JSON.stringify(asked).replaceAll('"ID"', `"${repositoryId}"`);
   for (const authorization of [app.admin.authorization, null])
     for (const accept of ACCEPTED) {
-      // Its own text for each, so that it begins anew.
+      // A different text for each, so that each starts uncompiled.
       const text = body.replace('"query":"', `"query":"# ${authorization && 1} ${accept}\\n`);
       const answers = [];
       for (let i = 0; i < 4; i++) answers.push(await ask(text, authorization, accept));
@@ -140,7 +140,7 @@ async function ask(body: string, authorization: string | null, accept: string | 
   const headers = [...response.headers].filter(
     ([name]) => !/^(x-request-id|x-ratelimit-reset|date)$/.test(name),
   );
-  // The order of errors is that in which fields happen to end.
+  // The order of errors depends on which field ends first.
   const { errors = [], ...rest } = (await response.json()) as { errors?: { path?: string[] }[] };
   const sorted = errors.map((error) => JSON.stringify(error)).sort();
   return { status: response.status, headers: headers.sort(), sorted, text: JSON.stringify(rest) };
@@ -156,14 +156,14 @@ test('which documents are compiled', () => {
   expect(compiled).toEqual(['a variable in a filter', 'no operation', 'introspection']);
 });
 
-test('a mutation is done once for each time it is sent', async () => {
+test('a mutation runs each time that it is sent', async () => {
   const mutation = 'mutation { createAccessToken(input: {name: "t"}) { accessToken { id } } }';
   const answers = [];
   for (let i = 0; i < 3; i++) answers.push(await app.admin.graphql(mutation));
   expect(answers.map(({ errors }) => errors?.length ?? 0)).toEqual([0, 1, 1]);
 });
 
-test('the rights are those of whoever asks', async () => {
+test('the permissions are those of the caller', async () => {
   const alice = await app.user('alice');
   const query = '{ repository(namespace: "admin", name: "one") { id } }';
   for (let i = 0; i < 3; i++) expect((await app.admin.graphql(query)).data.repository).toBeTruthy();

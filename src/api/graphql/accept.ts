@@ -6,7 +6,7 @@ import type { Request as HttpRequest } from 'express';
 import type { GraphQLError } from 'graphql';
 import type { Plugin } from 'graphql-yoga';
 import { AppError } from '../../base/errors.ts';
-import { answerError } from './body.ts';
+import { errorResponse } from './body.ts';
 
 /** Yoga responds with JSON to any operation but a subscription if the client accepts JSON at all. */
 export function acceptsJson(accept: string | null): boolean {
@@ -37,7 +37,7 @@ type Server = { req: HttpRequest };
 const STREAM = '/graphql/stream';
 
 /** `show` converts an error to the form that clients see. */
-export function useAccept(show: (error: unknown) => GraphQLError): Plugin<Server, Server> {
+export function useAcceptCheck(show: (error: unknown) => GraphQLError): Plugin<Server, Server> {
   return {
     onRequest({ request, url, fetchAPI, endResponse }) {
       const accept = request.headers.get('accept');
@@ -45,7 +45,7 @@ export function useAccept(show: (error: unknown) => GraphQLError): Plugin<Server
       const error = notAcceptable(
         'Accept: must allow application/json, application/graphql-response+json or text/event-stream',
       );
-      endResponse(answerError(show(error), error, fetchAPI));
+      endResponse(errorResponse(show(error), error, fetchAPI));
     },
     onSubscribe({ args: { contextValue }, setResultAndStopExecution }) {
       const { req } = contextValue;

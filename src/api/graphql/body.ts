@@ -11,7 +11,7 @@ import { parseBody, readBodyBytes, requireWellFormed } from '../../platform/web/
 
 type Server = { req: HttpRequest };
 
-export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, Server> {
+export function useRequestBody(show: (error: unknown) => GraphQLError): Plugin<object, Server> {
   return {
     async onRequest({ request, url, serverContext, fetchAPI, setRequest, endResponse }) {
       try {
@@ -35,7 +35,7 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
           requireJson(new URLSearchParams(body.toString()));
         setRequest(buffered);
       } catch (error) {
-        endResponse(answerError(show(error), error, fetchAPI));
+        endResponse(errorResponse(show(error), error, fetchAPI));
       }
     },
   };
@@ -57,7 +57,11 @@ function requireJson(params: URLSearchParams): void {
 }
 
 /** A response for an error outside any operation: `shown` is its body, `error` gives its status and headers. */
-export function answerError(shown: GraphQLError, error: unknown, { Response }: FetchAPI): Response {
+export function errorResponse(
+  shown: GraphQLError,
+  error: unknown,
+  { Response }: FetchAPI,
+): Response {
   const { status, headers } =
     error instanceof AppError ? toErrorResponse(error, '') : { status: 500, headers: {} };
   return Response.json({ errors: [shown] }, { status, headers: headers as Record<string, string> });

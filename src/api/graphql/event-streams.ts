@@ -1,9 +1,9 @@
 /**
  * Adds to the event streams of graphql-sse: backpressure, an owner for each reserved stream, and limits on their number.
  *
- * The handler of graphql-sse puts every result into an unbounded queue, even if no client is connected. So each operation
- * passes on its next result only while no result is in the queue. However slow the client is, memory holds one result per
- * operation and one per stream.
+ * The handler of graphql-sse puts every result into an unbounded queue, even if no client is connected. So each
+ * operation passes on its next result only while no result is in the queue. However slow the client is, memory holds one
+ * result per operation and one per stream.
  */
 import { randomUUID } from 'node:crypto';
 import type { ExecutionResult, GraphQLError } from 'graphql';

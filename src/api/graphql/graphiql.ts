@@ -1,4 +1,4 @@
-/** GraphiQL at `/graphql` for browsers: one page, served from an installed package, that loads nothing from other hosts. */
+/** GraphiQL at `/graphql` for browsers: one page from an installed package that loads nothing from other hosts. */
 import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
@@ -23,14 +23,14 @@ const DEFAULT_QUERY = `# Everything in Loam that you may see.
 `;
 
 /** The same for all users: 9 MB, or 2 MB with gzip. */
-type Page = {
+type GraphiqlPage = {
   html: Buffer<ArrayBuffer>;
   gzipped: Buffer<ArrayBuffer>;
   headers: Record<string, string>;
 };
 
 /** Built on the first request: few servers get one, and the package takes 19 MB of memory. */
-const readPage = lazyAsync(async (): Promise<Page> => {
+const readPage = lazyAsync(async (): Promise<GraphiqlPage> => {
   const { renderGraphiQL } = await import('@graphql-yoga/render-graphiql');
   const text = withHeader(
     renderGraphiQL({
@@ -87,7 +87,7 @@ function policyFor(script: string): string {
 }
 
 /** Replaces Yoga's own page, which has no ETag and is sent whole each time. */
-export const usePage: Plugin = {
+export const useGraphiql: Plugin = {
   async onRequest({ request, url, fetchAPI, endResponse }) {
     const header = (name: string) => request.headers.get(name) ?? '';
     const isForPage = request.method === 'GET' && header('accept').includes('text/html');

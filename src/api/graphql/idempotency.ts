@@ -1,5 +1,5 @@
 /**
- * `Idempotency-Key` on GraphQL POSTs, after `useBody` has read them.
+ * `Idempotency-Key` on GraphQL POSTs, after `useRequestBody` has read them.
  *
  * Stores responses to mutations only. A query runs again each time: it changes nothing, and its response may be large.
  * If a mutation failed with a server error, the key is released only if none of its fields took effect; otherwise a
@@ -11,16 +11,20 @@ import type { Plugin } from 'graphql-yoga';
 import type pg from 'pg';
 import { AppError, invalid, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { type Claim, claimKey, IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
+import {
+  claimIdempotencyKey,
+  IDEMPOTENCY_KEY,
+  type IdempotencyClaim,
+} from '../http/kept-answers.ts';
 import { acceptsJson } from './accept.ts';
-import { answerError } from './body.ts';
+import { errorResponse } from './body.ts';
 
-/** Responses with files or logs may have 16 MiB. For a larger one than this, a replay only says that the request was done. */
+/** Responses may have 16 MiB of files or logs. Above this size, a replay only says that the request was done. */
 const MAX_STORED_BYTES = 1024 * 1024;
 
 type Server = { req: HttpRequest };
 type Deps = { show(error: unknown): GraphQLError } & { pool: pg.Pool; log: Logger };
-type Pending = { claim: Claim; released: boolean };
+type Pending = { claim: IdempotencyClaim; released: boolean };
 
 /** `show` converts an error to the form that clients see. */
 export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Server> {
@@ -39,12 +43,12 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
           throw unauthenticated(
             'Idempotency-Key: requires credentials, because responses are stored for a credential',
           );
-        const claim = await claimKey(services, req);
+        const claim = await claimIdempotencyKey(services, req);
         if (!('replayed' in claim)) return void claims.set(req, { claim, released: false });
         const { status, headers, body } = claim.replayed;
         endResponse(new fetchAPI.Response(body as BodyInit, { status, headers }));
       } catch (error) {
-        endResponse(answerError(show(error), error, fetchAPI));
+        endResponse(errorResponse(show(error), error, fetchAPI));
       }
     },
     onExecute({ args }) {
@@ -71,7 +75,7 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
       try {
         if (released || status >= 500) return await claim.release();
         const replacement =
-          body.length > MAX_STORED_BYTES ? answerError(show(tooLarge), tooLarge, fetchAPI) : null;
+          body.length > MAX_STORED_BYTES ? errorResponse(show(tooLarge), tooLarge, fetchAPI) : null;
         await claim.store({
           status: replacement?.status ?? status,
           headers: lowerCased(replacement?.headers ?? headers),
@@ -99,7 +103,7 @@ function noReplay(): AppError {
 
 const tooLarge = new AppError(
   'conflict',
-  'The request with this Idempotency-Key is done. Its response was larger than 1 MiB and was not stored.',
+  'The request with this Idempotency-Key was done. Its response was larger than 1 MiB and was not stored.',
 );
 
 /** Whether the server failed before any field took effect. A mutation field that took effect has a payload. */

@@ -1,6 +1,6 @@
 /**
- * Limits on the size of an operation (docs/graphql.md): tokens before it is parsed, depth and cost before it is executed,
- * when its variables and therefore the sizes of its lists are known.
+ * Limits on the size of an operation (docs/graphql.md): tokens before it is parsed; depth and cost before it is
+ * executed, when its variables and therefore the sizes of its lists are known.
  *
  * Each field costs 1, times the sizes of the lists around it. Fields that start a process cost more (`complexity` in the
  * schema). The stored operations of REST are not measured: their lists are bounded.
@@ -85,8 +85,8 @@ export type Measured =
 type MeasureArgs = Pick<ExecutionArgs, 'schema' | 'document' | 'operationName' | 'variableValues'>;
 
 /**
- * Computes the cost of an operation. An invalid variable is an error here: during execution it would fail only one field,
- * and the rest would run without having been measured.
+ * Computes the cost of an operation. An invalid variable is an error here: during execution it would fail only one
+ * field, and the rest would run without having been measured.
  */
 export function measure({
   schema,

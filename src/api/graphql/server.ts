@@ -4,18 +4,18 @@ import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Config } from '../../base/config/config.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
-import { useAccept } from './accept.ts';
-import { useBody } from './body.ts';
+import { useAcceptCheck } from './accept.ts';
+import { useRequestBody } from './body.ts';
 import { contextOf } from './context.ts';
 import { Documents } from './documents.ts';
 import { showError, withCodes } from './errors.ts';
-import { usePage } from './graphiql.ts';
+import { useGraphiql } from './graphiql.ts';
 import { useIdempotency } from './idempotency.ts';
 import { useLimits } from './limits.ts';
 import { repeatedQueries } from './repeated.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
-import { useMeasure, useTrace } from './telemetry.ts';
+import { useMetrics, useTracing } from './telemetry.ts';
 
 export type Deps = ContextServices & { metrics: Metrics; config: Config };
 
@@ -32,7 +32,7 @@ export function createGraphQLServer(services: Deps): GraphQLServer {
   const any = createYoga<{ req: Request; res: Response }, Context>({
     schema,
     graphqlEndpoint: '/graphql',
-    // `usePage` serves it.
+    // `useGraphiql` serves it.
     graphiql: false,
     landingPage: false,
     // Express does both.
@@ -41,18 +41,18 @@ export function createGraphQLServer(services: Deps): GraphQLServer {
     batching: false,
     // No field accepts a file.
     multipart: false,
-    // `useBody` limits it.
+    // `useRequestBody` limits it.
     maxRequestBodySize: false,
     context: ({ req, res }) => contextOf(services, req, res),
     maskedErrors: { maskError: show },
     plugins: [
-      usePage,
-      useAccept(show),
-      useBody(show),
+      useGraphiql,
+      useAcceptCheck(show),
+      useRequestBody(show),
       useIdempotency({ show, ...services }),
-      useMeasure(services.metrics),
+      useMetrics(services.metrics),
       useLimits,
-      ...(services.config.tracing ? [useTrace] : []),
+      ...(services.config.tracing ? [useTracing] : []),
       useErrorCodes,
       useSse({ show, ...services }),
       useDocuments(documents),

@@ -17,7 +17,7 @@ import { AppError } from '../../base/errors.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { notAcceptable } from './accept.ts';
-import { answerError } from './body.ts';
+import { errorResponse } from './body.ts';
 import { withCodes } from './errors.ts';
 import { EventStream, type OperationResult, ReservedStreams } from './event-streams.ts';
 
@@ -103,7 +103,7 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
     onRequest({ request, url, serverContext, fetchAPI, endResponse }) {
       if (url.pathname !== '/graphql/stream') return;
       return respond(request, url, serverContext)
-        .catch((error) => answerError(show(error), error, fetchAPI))
+        .catch((error) => errorResponse(show(error), error, fetchAPI))
         .then(endResponse);
     },
   };

@@ -5,7 +5,7 @@ import type { Metrics } from '../../platform/metrics/metrics.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
 
 /** A subscription has no span of its own, only that of its request. */
-export const useTrace: Plugin = {
+export const useTracing: Plugin = {
   onExecute({ args, executeFn, setExecuteFn }) {
     const operation = getOperationAST(args.document, args.operationName);
     const type = operation?.operation ?? 'query';
@@ -25,7 +25,7 @@ export const useTrace: Plugin = {
 };
 
 /** Counts operations and open subscriptions. Must be the first plugin that can refuse one, to count refusals too. */
-export function useMeasure(metrics: Metrics): Plugin {
+export function useMetrics(metrics: Metrics): Plugin {
   return {
     onExecute({ args: { document, operationName } }) {
       const kind = getOperationAST(document, operationName)?.operation ?? 'query';

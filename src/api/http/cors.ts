@@ -1,6 +1,7 @@
 /**
  * Cross-origin requests. Any page may call the API, because it must send its credentials in a header. The session
- * cookie, which browsers send by themselves, is accepted from our own pages only (`session-cookie.ts`).
+ * cookie, which browsers send by themselves, is accepted from our own pages only (`session-cookie.ts`), and browsers
+ * hide the response to a request with a cookie from other pages.
  *
  * Not the package `cors`: it answers every OPTIONS request as a preflight, with a Content-Length that a 204 must not
  * have, and responses that bypass Express would need the headers a second time.

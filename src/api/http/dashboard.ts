@@ -15,7 +15,7 @@ const FOLDER = join(import.meta.dirname, '../../../dist/dashboard');
 /** The placeholder in the document for the data that its script needs before the first query. */
 const START_DATA = /(<script id="start" type="application\/json">)null(?=<\/script>)/;
 
-/** The theme that the user chose (`layout/theme.ts`). The document names it, so that a dark page does not flash white. */
+/** The theme that the user chose (`layout/theme.ts`), set in the document so that a dark page does not flash white. */
 const THEME = /(?:^|; )loam-theme=(light|dark)(?:;|$)/;
 
 /**

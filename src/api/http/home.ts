@@ -1,4 +1,7 @@
-/** The page at `/` for visitors who are not signed in. Clients that do not accept HTML get a 404 as JSON. */
+/**
+ * The page at `/` for visitors who are not signed in, and for everyone if the dashboard has not been built. Clients that
+ * do not accept HTML get a 404 as JSON.
+ */
 import express, { type RequestHandler, type Router } from 'express';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { escapeHtml, sendPage, wantsPage } from '../../platform/web/page.ts';
@@ -30,7 +33,7 @@ const body = (username: string | null) => `
   </small>
 `;
 
-export function createHome(): Router {
+export function createHomePage(): Router {
   const icon: RequestHandler = (_req, res) =>
     void res.set('Cache-Control', 'public, max-age=86400').type('image/svg+xml').send(ICON);
 

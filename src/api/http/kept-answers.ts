@@ -71,7 +71,7 @@ export async function removeOldAnswers({ pool }: { pool: pg.Pool }): Promise<boo
 export type StoredResponse = { status: number; headers: Record<string, string>; body: Uint8Array };
 
 /** The claim of a request on its key. The request must call one of the methods, once. */
-export type Claim = {
+export type IdempotencyClaim = {
   /** Stores the response for replays. */
   store(response: StoredResponse): Promise<void>;
   /** Frees the key, as if it had never been used. */
@@ -83,10 +83,10 @@ export type Claim = {
  * @returns the claim, or the response to replay
  * @throws AppError 400; 401 without an account; 409 while the first request runs; 422 when the first request differs
  */
-export async function claimKey(
+export async function claimIdempotencyKey(
   { pool }: { pool: pg.Pool },
   req: Request,
-): Promise<Claim | { replayed: StoredResponse }> {
+): Promise<IdempotencyClaim | { replayed: StoredResponse }> {
   const key = req.get(IDEMPOTENCY_KEY) ?? '';
   if (!/^[\x20-\x7e]*[\x21-\x7e]$/.test(key) || key.length > MAX_KEY_LENGTH)
     throw invalid('Idempotency-Key', `must be 1 to ${MAX_KEY_LENGTH} printable ASCII characters`);
@@ -164,7 +164,7 @@ function sealingKey({ credential }: Request, context: string): Buffer {
 export function idempotency(services: { pool: pg.Pool; log: Logger }): RequestHandler {
   return async (req, res, next) => {
     if (req.get(IDEMPOTENCY_KEY) === undefined) return next();
-    const claim = await claimKey(services, req);
+    const claim = await claimIdempotencyKey(services, req);
     if ('replayed' in claim) {
       const { status, headers, body } = claim.replayed;
       for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);

@@ -21,12 +21,12 @@ import type { Deps as GraphQLDeps } from '../graphql/server.ts';
 import { createGraphQLServer } from '../graphql/server.ts';
 import { createRest } from '../rest/adapter.ts';
 import { createEndpoints } from '../rest/endpoints.ts';
-import { createReference } from '../rest/openapi/pages.ts';
+import { createApiReference } from '../rest/openapi/pages.ts';
 import { routes } from '../rest/routes.ts';
 import { answerPreflights, cors } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
 import { databaseAnswers } from './diagnostics.ts';
-import { createHome } from './home.ts';
+import { createHomePage } from './home.ts';
 import { idempotency } from './kept-answers.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { requestId, requestLog } from './request-log.ts';
@@ -70,19 +70,19 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
   const git = express.Router();
   git.use(gitRouter(services, [limits.refuseInvalidCredentials, validHost]));
   git.use(lfsRouter(services, [limits.refuseInvalidCredentials, validHost]));
-  app.use(unlessApi(git));
+  app.use(skipForApi(git));
   app.use(limits.refuseInvalidCredentials);
   app.use(validHost);
   const files = express.Router();
-  files.use(createReference(services, endpoints));
+  files.use(createApiReference(services, endpoints));
   files.use(artifactsRouter(services));
   files.use(logsRouter(services));
   files.use(downloadsRouter(services));
   files.use(largeDownloadsRouter(services));
   const dashboard = createDashboard();
   if (dashboard) files.use(dashboard);
-  files.use(createHome());
-  app.use(unlessApi(files));
+  files.use(createHomePage());
+  app.use(skipForApi(files));
   // Routes above this line are not rate limited: git, large-file objects, downloads, static files.
   app.use(limits.countRequest);
   const graphql = createGraphQLServer(services);
@@ -114,7 +114,7 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
 }
 
 /** Skips the routes of git and files for API requests: searching them took 5% of a read. */
-function unlessApi(router: RequestHandler): RequestHandler {
+function skipForApi(router: RequestHandler): RequestHandler {
   return (req, res, next) => {
     if (/^\/(?:auth\/v1|graphql)(?:\/|$)/.test(req.path)) return next();
     router(req, res, next);

@@ -1,6 +1,6 @@
 /**
- * The handler of all requests until the server is ready, because PostgreSQL may have to recover, or a migration may take
- * minutes, and health checks must not hang meanwhile. Also the handler of a process that only runs jobs.
+ * The handler of all requests until the server is ready: PostgreSQL may have to recover, or a migration may take long,
+ * and health checks must not hang meanwhile. Also the handler of a process that only runs jobs.
  */
 import type { Express, Request, RequestHandler } from 'express';
 import express from 'express';

@@ -15,7 +15,7 @@ declare global {
   }
 }
 
-/** Continues the trace that the client names. Omits the query string, because it holds the signatures of signed links. */
+/** Continues the trace of the client. Omits the query string, because it holds the signatures of signed links. */
 export const traceRequests: RequestHandler = (req, res, next) => {
   const attributes = {
     'http.request.method': req.method,

@@ -1,8 +1,8 @@
 /**
  * Makes endpoints that can be called from stored operations.
  *
- * Sofa turns the root fields of a schema into routes. It gets a facade: a schema without resolvers in which each route is
- * a root field with the type of its response. To execute such a field, the stored operation runs on the core schema.
+ * Sofa turns the root fields of a schema into routes. It gets a facade: a schema without resolvers in which each route
+ * is a root field with the type of its response. To execute such a field, the stored operation runs on the core schema.
  */
 import {
   type ExecutionResult,

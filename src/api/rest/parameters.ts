@@ -1,6 +1,6 @@
 /**
- * Reads the parameters of a route from a request, each from its one location. Checks are strict, because a client finds a
- * silently converted value only later. Path and query (text) and body (JSON) have their own rules.
+ * Reads the parameters of a route from a request, each from its one location. Checks are strict, because a client finds
+ * a silently converted value only later. Path and query (text) and body (JSON) have their own rules.
  */
 import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
@@ -153,7 +153,7 @@ function parse(bytes: Buffer): JsonObject {
 
 type Reader = (value: unknown) => unknown;
 
-/** @returns a function from a present value to a variable of the operation. It throws AppError 400 that names the field. */
+/** @returns a function from a present value to a variable. It throws AppError 400 that names the field. */
 function createValueReader(parameter: Parameter, from: 'text' | 'json'): Reader {
   const { name, type, nullable } = parameter;
   const read = from === 'text' ? textReader(type) : jsonReader(type, parameter);

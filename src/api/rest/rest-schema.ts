@@ -1,4 +1,4 @@
-/** The schema on which REST operations run: the types and resolvers of the core schema, with enums in their wire form. */
+/** The schema for REST operations: the types and resolvers of the core schema, with enums in their wire form. */
 import { MapperKind, mapSchema } from '@graphql-tools/utils';
 import {
   type GraphQLEnumType,

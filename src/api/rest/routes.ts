@@ -10,7 +10,7 @@ export type Route = {
   /** The stored operation, and the operationId in the OpenAPI document. */
   operation: string;
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
-  /** The documented path, then alternatives. `{x}` is one segment; `{x*}` is the rest of the path, which may be empty. */
+  /** The documented path, then alternatives. `{x}` is one segment; `{x*}` is the rest, which may be empty. */
   paths: readonly [string, ...string[]];
   /** The status of success. 204 has no body. */
   status: 200 | 201 | 202 | 204;

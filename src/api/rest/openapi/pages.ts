@@ -54,7 +54,7 @@ SwaggerUIBundle({
 });
 `;
 
-export function createReference({ urls }: Deps, endpoints: readonly Endpoint[]): Router {
+export function createApiReference({ urls }: Deps, endpoints: readonly Endpoint[]): Router {
   const document = openApiDocument(endpoints, urls);
   const json = JSON.stringify(document);
   const yaml = lazyAsync(async () => {

@@ -55,11 +55,11 @@ export function streamOperation({ streamedBy }: Route, described: Json): Json {
     ...rest,
     operationId: 'streamJobLogs',
     summary: "Follow a job's log",
-    description: `Server-sent events: first the lines that \`tail\` and \`since\` select, then live lines. Their \`data\` is
-JSON: \`LogEvent\` for \`log\`, \`StatusEvent\` for \`status\`, and \`EndEvent\` for \`end\`, which ends the response. If you
-lose access to the job, the last event is \`error\`, with the \`Error\` that a request would get. \`Last-Event-ID\`
-resumes without losing or repeating a line, even if the job has ended meanwhile (0 means the beginning). Without it, a
-job that is not running gives 409. The server sends a comment every 15 seconds.
+    description: `Server-sent events: first the lines that \`tail\` and \`since\` select, then live lines. Their
+\`data\` is JSON: \`LogEvent\` for \`log\`, \`StatusEvent\` for \`status\`, and \`EndEvent\` for \`end\`, which ends the
+response. If you lose access to the job, the last event is \`error\`, with the \`Error\` that a request would get.
+\`Last-Event-ID\` resumes without losing or repeating a line, even if the job has ended meanwhile (0 means the
+beginning). Without it, a job that is not running gives 409. The server sends a comment every 15 seconds.
 
 This is the alternative path of \`getJobLogs\`. Both paths accept the same requests.`,
     parameters: [
