@@ -10,12 +10,12 @@ import { join } from 'node:path';
 import type pg from 'pg';
 import type { PrismaClient } from '../prisma/generated/client.ts';
 import { CORS_HEADERS } from './api/http/cors.ts';
-import { databaseAnswers, version } from './api/http/diagnostics.ts';
+import { isDatabaseReachable, version } from './api/http/diagnostics.ts';
 import { drain, takePort } from './api/http/listening.ts';
 import { openMetricsPort } from './api/http/metrics.ts';
 import { openRateLimits, type RateLimits } from './api/http/rate-limits.ts';
-import { createHttp } from './api/http/server.ts';
-import { createStarting, createWorking } from './api/http/starting.ts';
+import { createHttpApp } from './api/http/server.ts';
+import { createStartingApp, createWorkerApp } from './api/http/starting.ts';
 import type { Config } from './base/config/config.ts';
 import { createLog, type Logger } from './base/log.ts';
 import type { Urls } from './base/urls.ts';
@@ -160,7 +160,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     ...CORS_HEADERS,
     ...(await limits.headersFor(address)),
   });
-  const starting = createStarting(limits, log);
+  const starting = createStartingApp(limits, log);
   const first = { log, headersFor, handler: starting, limits: overrides.connections };
   const port = cleanup.use(await takePort(config, first));
   await prepareDataFolder(config.repositoriesDir, 'LOAM_REPOSITORIES_DIR');
@@ -250,7 +250,7 @@ async function startAnswering(
   port: Awaited<ReturnType<typeof takePort>>,
 ): Promise<AsyncDisposable> {
   const { config, cluster, bus } = services;
-  port.setHandler(createHttp(services, limits));
+  port.setHandler(createHttpApp(services, limits));
   await cluster.members.join(config.internalUrl ?? toReachableUrl(port.address));
   return {
     async [Symbol.asyncDispose]() {
@@ -302,7 +302,7 @@ export async function createWorker(
   await prepareDataFolder(config.dataDir);
   const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   let isReady = async () => false;
-  const handler = createWorking({ isReady: () => isReady(), log });
+  const handler = createWorkerApp({ isReady: () => isReady(), log });
   const headersFor = async () => ({});
   const limits = overrides.connections;
   const port = cleanup.use(await takePort(config, { log, headersFor, handler, limits }));
@@ -314,7 +314,7 @@ export async function createWorker(
 
   await startAll(cleanup, [
     () => {
-      isReady = () => databaseAnswers(services.db);
+      isReady = () => isDatabaseReachable(services.db);
       return { [Symbol.asyncDispose]: () => drain(port.server) };
     },
     () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),
@@ -413,7 +413,7 @@ async function openProcess(
     }),
   );
   metrics.read({
-    databaseUp: () => databaseAnswers(db),
+    databaseUp: () => isDatabaseReachable(db),
     databasePool: () => ({
       total: pool.totalCount,
       idle: pool.idleCount,

@@ -4,7 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
-import { removeOldAnswers } from './api/http/kept-answers.ts';
+import { deleteExpiredResponses } from './api/http/kept-answers.ts';
 import type { Config } from './base/config/config.ts';
 import type { Logger } from './base/log.ts';
 import { removeGoneServers } from './cluster/members.ts';
@@ -39,7 +39,7 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
   return {
     'remove old events': () => removeOldEvents(services, config.eventDays),
     'remove old entries of the audit log': () => removeOldEntries(services, config.auditDays),
-    'remove old answers of idempotent requests': () => removeOldAnswers(services),
+    'remove old answers of idempotent requests': () => deleteExpiredResponses(services),
     'remove expired sessions': () => removeOldSessions(services),
     'remove old device requests': () => removeOldDeviceRequests(services),
     'remove dead workers': () => removeGoneWorkers(services),

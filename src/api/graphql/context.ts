@@ -6,7 +6,7 @@ import type { Context, ContextServices } from '../../platform/schema/context.ts'
 import { clientAddress } from '../../platform/web/client-address.ts';
 import { closeSignal } from '../../platform/web/connections.ts';
 
-export function contextOf(services: ContextServices, req: Request, res: Response): Context {
+export function createContext(services: ContextServices, req: Request, res: Response): Context {
   let signal: AbortSignal | undefined;
   return {
     viewer: req.viewer,

@@ -19,13 +19,13 @@ import {
 import { compileQuery, isCompiledQuery } from 'graphql-jit';
 import { LRUCache } from 'lru-cache';
 import type { Context } from '../../platform/schema/context.ts';
-import { type Measured, measure } from './limits.ts';
+import { measureOperation, type OperationCost } from './limits.ts';
 
 export type Prepared = {
   operation: OperationDefinitionNode;
   document: DocumentNode;
   /** Undefined where the values are wrong, or too much is asked for: who else executes it says so. */
-  costOf(variables: Record<string, unknown>): NonNullable<Measured['cost']> | undefined;
+  costOf(variables: Record<string, unknown>): NonNullable<OperationCost['cost']> | undefined;
   run(
     context: Context,
     variables: Record<string, unknown>,
@@ -86,7 +86,7 @@ function prepare(
   if (!isCompiledQuery(compiled)) return null;
   const hasVariables = (operation.variableDefinitions ?? []).length > 0;
   const measured = (variableValues: Record<string, unknown>) =>
-    measure({ schema, document, operationName, variableValues }).cost;
+    measureOperation({ schema, document, operationName, variableValues }).cost;
   const defaults = defaultsOf(operation);
   const known = decidedByVariables(schema, document) ? undefined : measured({});
   return {

@@ -24,7 +24,7 @@ export function showError(error: unknown, { log }: { log: Logger }): GraphQLErro
 }
 
 /** Adds a code to errors that GraphQL itself found, such as a variable of the wrong type. */
-export function withCodes<R extends ExecutionResult>(result: R): R {
+export function addErrorCodes<R extends ExecutionResult>(result: R): R {
   for (const error of result.errors ?? []) error.extensions.code ??= 'INVALID_REQUEST';
   return result;
 }

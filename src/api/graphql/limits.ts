@@ -50,7 +50,7 @@ export const useLimits: Plugin = {
     });
   },
   onExecute({ args, setResultAndStopExecution }) {
-    const measured = measure(args);
+    const measured = measureOperation(args);
     if (measured.errors) return setResultAndStopExecution({ errors: measured.errors });
     return {
       onExecuteDone({ result, setResult }) {
@@ -60,7 +60,7 @@ export const useLimits: Plugin = {
     };
   },
   onSubscribe({ args, setResultAndStopExecution }) {
-    const { errors } = measure(args);
+    const { errors } = measureOperation(args);
     if (errors) setResultAndStopExecution({ errors });
   },
 };
@@ -78,7 +78,7 @@ function countTokens(source: Source): void {
   }
 }
 
-export type Measured =
+export type OperationCost =
   | { errors: readonly GraphQLError[]; cost?: undefined }
   | { errors?: undefined; cost?: { requested: number; maximum: number } };
 
@@ -88,12 +88,12 @@ type MeasureArgs = Pick<ExecutionArgs, 'schema' | 'document' | 'operationName' |
  * Computes the cost of an operation. An invalid variable is an error here: during execution it would fail only one
  * field, and the rest would run without having been measured.
  */
-export function measure({
+export function measureOperation({
   schema,
   document,
   operationName,
   variableValues,
-}: MeasureArgs): Measured {
+}: MeasureArgs): OperationCost {
   const operation = getOperationAST(document, operationName);
   if (!operation) return {};
   const variables = { ...variableValues };

@@ -19,9 +19,9 @@ import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
 import { MAX_BODY_BYTES, parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
 import { IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
-import { contextOf } from './context.ts';
+import { createContext } from './context.ts';
 import type { Documents, Prepared } from './documents.ts';
-import { showError, withCodes } from './errors.ts';
+import { addErrorCodes, showError } from './errors.ts';
 
 export type Deps = ContextServices & { metrics: Metrics; config: Config };
 
@@ -37,7 +37,7 @@ export function repeatedQueries(services: Deps, documents: Documents): RequestHa
     if (!params || !prepared || !cost) return next();
     req.pattern = '/graphql';
     const begun = performance.now();
-    const context = contextOf(services, req, res);
+    const context = createContext(services, req, res);
     const run = async () => prepared.run(context, params.variables);
     const result = config.tracing ? await traced(prepared, run) : await run();
     // Its variables were wrong in a way that compiled code alone sees; nothing was executed.
@@ -46,7 +46,7 @@ export function repeatedQueries(services: Deps, documents: Documents): RequestHa
     metrics.operationEnded('query', failed ? 'error' : 'ok', (performance.now() - begun) / 1_000);
     const { data, errors = [] } = result;
     const shown = errors.map((error) => showError(located(error, prepared.document), services));
-    const answer = withCodes({ ...(failed && { errors: shown }), data, extensions: { cost } });
+    const answer = addErrorCodes({ ...(failed && { errors: shown }), data, extensions: { cost } });
     const text = JSON.stringify(answer satisfies ExecutionResult as FormattedExecutionResult);
     res.setHeader('Content-Type', `${type}; charset=utf-8`);
     res.setHeader('Content-Length', Buffer.byteLength(text));

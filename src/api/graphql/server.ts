@@ -6,9 +6,9 @@ import type { Metrics } from '../../platform/metrics/metrics.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
 import { useAcceptCheck } from './accept.ts';
 import { useRequestBody } from './body.ts';
-import { contextOf } from './context.ts';
+import { createContext } from './context.ts';
 import { Documents } from './documents.ts';
-import { showError, withCodes } from './errors.ts';
+import { addErrorCodes, showError } from './errors.ts';
 import { useGraphiql } from './graphiql.ts';
 import { useIdempotency } from './idempotency.ts';
 import { useLimits } from './limits.ts';
@@ -43,7 +43,7 @@ export function createGraphQLServer(services: Deps): GraphQLServer {
     multipart: false,
     // `useRequestBody` limits it.
     maxRequestBodySize: false,
-    context: ({ req, res }) => contextOf(services, req, res),
+    context: ({ req, res }) => createContext(services, req, res),
     maskedErrors: { maskError: show },
     plugins: [
       useGraphiql,
@@ -72,6 +72,6 @@ function useDocuments(documents: Documents): Plugin {
 const useErrorCodes: Plugin = {
   onResultProcess({ result }) {
     for (const one of Array.isArray(result) ? result : [result])
-      if ('errors' in one) withCodes(one);
+      if ('errors' in one) addErrorCodes(one);
   },
 };

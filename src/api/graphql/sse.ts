@@ -18,7 +18,7 @@ import type { Viewer } from '../../identity/permissions.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { notAcceptable } from './accept.ts';
 import { errorResponse } from './body.ts';
-import { withCodes } from './errors.ts';
+import { addErrorCodes } from './errors.ts';
 import { EventStream, type OperationResult, ReservedStreams } from './event-streams.ts';
 
 type Deps = { show(error: unknown): GraphQLError; bus: Bus };
@@ -90,9 +90,9 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
       };
       const enveloped = yoga.getEnveloped({ ...server, request, params } as never);
       const result = await executeRequest(enveloped, request.method, params);
-      return Symbol.asyncIterator in result ? result : withCodes(result);
+      return Symbol.asyncIterator in result ? result : addErrorCodes(result);
     } catch (error) {
-      return withCodes({ errors: [show(error)] });
+      return addErrorCodes({ errors: [show(error)] });
     }
   }
 

@@ -16,14 +16,14 @@ export async function checkHealth({
   db: Db;
   space: DiskSpace;
 }): Promise<'ok' | 'degraded'> {
-  return !space.low && (await databaseAnswers(db)) ? 'ok' : 'degraded';
+  return !space.low && (await isDatabaseReachable(db)) ? 'ok' : 'degraded';
 }
 
 /**
  * Whether the database answers within two seconds. Load balancers should then send requests to this server: a nearly
  * full disk does not count, because reads still work.
  */
-export async function databaseAnswers(db: Db): Promise<boolean> {
+export async function isDatabaseReachable(db: Db): Promise<boolean> {
   const { promise: timeout, resolve } = Promise.withResolvers<boolean>();
   const timer = setTimeout(resolve, 2_000, false);
   const reply = db.$queryRaw`select 1`.then(

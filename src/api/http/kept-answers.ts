@@ -63,7 +63,7 @@ const PURGE = `
     select ctid from idempotent_requests where created_at < now() - interval '${RETENTION}' limit ${PURGE_ROWS}))`;
 
 /** Deletes one batch of expired responses. @returns whether there may be more */
-export async function removeOldAnswers({ pool }: { pool: pg.Pool }): Promise<boolean> {
+export async function deleteExpiredResponses({ pool }: { pool: pg.Pool }): Promise<boolean> {
   const { rowCount } = await pool.query(PURGE);
   return rowCount === PURGE_ROWS;
 }

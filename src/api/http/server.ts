@@ -25,7 +25,7 @@ import { createApiReference } from '../rest/openapi/pages.ts';
 import { routes } from '../rest/routes.ts';
 import { answerPreflights, cors } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
-import { databaseAnswers } from './diagnostics.ts';
+import { isDatabaseReachable } from './diagnostics.ts';
 import { createHomePage } from './home.ts';
 import { idempotency } from './kept-answers.ts';
 import type { RateLimits } from './rate-limits.ts';
@@ -44,7 +44,7 @@ export type Deps = ContextServices &
 /** Once per process: compiling the operations takes a moment, and they do not depend on an app. */
 const endpoints = createEndpoints(schema, routes);
 
-export function createHttp(services: Deps, limits: RateLimits): Express {
+export function createHttpApp(services: Deps, limits: RateLimits): Express {
   const app = express();
   app.disable('x-powered-by');
   // Express makes ETags for files, and REST makes its own. Hashing other responses would be of no use.
@@ -61,7 +61,7 @@ export function createHttp(services: Deps, limits: RateLimits): Express {
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get(
     '/readyz',
-    readinessHandler(() => databaseAnswers(services.db)),
+    readinessHandler(() => isDatabaseReachable(services.db)),
   );
   app.use(cors);
   app.use(identify(services));

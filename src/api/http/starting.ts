@@ -21,7 +21,7 @@ const PAGE = {
   reloadSeconds: 2,
 };
 
-export function createStarting(limits: RateLimits, log: Logger): Express {
+export function createStartingApp(limits: RateLimits, log: Logger): Express {
   const app = express();
   app.disable('x-powered-by');
   app.use(requestId, cors);
@@ -64,7 +64,7 @@ function asText(headers: Record<string, number>): Record<string, string> {
  * The handler of a process that only runs jobs: liveness and readiness.
  * @param isReady whether the process can take jobs; false until the start is done
  */
-export function createWorking({
+export function createWorkerApp({
   isReady,
   log,
 }: {

@@ -6,7 +6,7 @@ import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { etagMatches } from '../../platform/web/send-object.ts';
-import { contextOf } from '../graphql/context.ts';
+import { createContext } from '../graphql/context.ts';
 import type { Endpoint } from './endpoints.ts';
 import { createParameterReader, readBody } from './parameters.ts';
 import type { Route } from './routes.ts';
@@ -85,7 +85,7 @@ function respond(
       if (!stream) throw new Error(`No stream handler for ${route.operation}`);
       return stream(req, res, values);
     }
-    const context = contextOf(services, req, res);
+    const context = createContext(services, req, res);
     const body = await inSpan(route.operation, {}, () => call(context, values));
     if (route.method !== 'GET') {
       res.setHeader('Cache-Control', 'no-store');
