@@ -18,7 +18,7 @@ const WITHOUT_SANDBOX = [
 ];
 
 test.for([
-  { who: 'root', user: 0, reads: [], says: /each under a user of its own/ },
+  { who: 'root', user: 0, reads: [], says: /each as a user of its own/ },
   {
     who: 'an ordinary user',
     user: NOBODY,
