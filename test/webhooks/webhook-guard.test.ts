@@ -88,10 +88,10 @@ test.each([
   ['https://public.example/#part', 'must not have a fragment'],
   ['https://public.example/#', 'must not have a fragment'],
   [`https://public.example/${'a'.repeat(2_048)}`, 'must be at most 2048 characters'],
-  ['https://localhost/', 'must not be sent to'],
-  ['https://LOCALHOST./', 'must not be sent to'],
-  ['https://foo.localhost/', 'must not be sent to'],
-  ['https://a.b.LOCALHOST.:8443/', 'must not be sent to'],
+  ['https://localhost/', 'not sent to'],
+  ['https://LOCALHOST./', 'not sent to'],
+  ['https://foo.localhost/', 'not sent to'],
+  ['https://a.b.LOCALHOST.:8443/', 'not sent to'],
   [
     'https://2130706433/',
     'is a loopback address (RFC 1122); the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
@@ -212,7 +212,7 @@ describe('nothing is contacted', () => {
       const url = `https://${host}:${listeners[0]?.port}/`;
       const { outcome } = await send(url, { lookup });
       expect([host, outcome]).toEqual([host, 'refused_address']);
-      expect(await whyNotUrl(url, guard, lookup), host).toContain('must not be sent to');
+      expect(await whyNotUrl(url, guard, lookup), host).toContain('not sent to');
     }
     expect(dialled.slice(before)).toEqual([]);
     expect(connections()).toBe(0);
