@@ -14,7 +14,7 @@ const ROWS = Number(process.argv[2] ?? 1_000_000);
 const PART = process.argv[3] ?? '';
 const REQUESTS = 3;
 const GOAL_MS = 50;
-/** Of the middle page by number, for which half of an index is scanned. */
+/** Goal for the middle page by number, which scans half of an index. */
 const MIDDLE_GOAL_MS = 150;
 const TOKEN = 'loam_pat_benchmark_of_lists';
 

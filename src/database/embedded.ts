@@ -47,7 +47,7 @@ const MAX_PAUSE_MS = 5_000;
 const LASTED_MS = 30_000;
 
 const STARTING_UP = '57P03';
-/** Tells connections of this process from those of another Loam: one that we have closed may be listed for a while. */
+/** Marks the connections of this process. PostgreSQL may still list one of them for a moment after it was closed. */
 const OWN_CONNECTION = `loam ${randomUUID()}`;
 
 /**

@@ -2,8 +2,8 @@
  * Pages by number of what a namespace has, with their total. By hand, because Prisma's form of it joins every row of the
  * namespace before it cuts the page.
  *
- * The first pages of a whole list are one statement. Any other page is found from the nearer end of the list, by an index-only
- * scan: so the last page of a million rows costs what the first does, and the middle one costs a scan of half the keys.
+ * One statement reads the first pages of an unfiltered list. An index-only scan from the nearer end of the list finds any other
+ * page. The last page of a million rows therefore costs as much as the first; the middle page scans half of the keys.
  */
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
@@ -174,7 +174,7 @@ type Part = {
   reversed: boolean;
 };
 
-/** The rows of the page that have a value in the column, and those that have none. */
+/** Splits the page into its rows with a value in the sort column and its rows with null. */
 function partsOf(
   { skip, take }: { skip: number; take: number },
   { total, present }: { total: number; present: number },
@@ -190,7 +190,7 @@ function partsOf(
     const [before, after] = [from - begin, end - from - limit];
     const reversed = after < before;
     const direction = reversed ? opposite : order;
-    // The planner matches the index only with its order of nulls, also where all rows or none have a value.
+    // The planner uses the index only if NULLS FIRST or LAST matches it, even if no null can occur in these rows.
     const nulls = nullable ? (direction === 'asc' ? ' nulls first' : ' nulls last') : '';
     const byValue = `${name} ${direction}${nulls}`;
     return [

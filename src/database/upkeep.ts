@@ -9,7 +9,7 @@ const EVERY_MS = 10 * 60_000;
 /** Between batches, so that a large backlog does not keep the database busy. */
 const BREATH_MS = 20;
 
-/** Does one batch. @returns whether there may be more */
+/** Runs one batch of periodic work. @returns whether more work may be left */
 export type Chore = () => Promise<boolean>;
 
 /** Owns the chores until it is disposed. One that fails does not keep the others from being done, and is done next time. */

@@ -64,7 +64,7 @@ export async function sendObject(
 
 /** Each piece when the one before it has left: their memory may be the same. */
 async function sendAll(contents: AsyncIterable<Uint8Array>, res: Response): Promise<void> {
-  // A write to a socket that is being destroyed calls nothing back: Node keeps it for a socket that never comes.
+  // Node never calls back for a write to a socket that is being destroyed, so the end of the response must fail the write.
   let fail = (_: Error) => {};
   res.once('close', () => fail(new Error('The client closed the connection')));
   for await (const piece of contents) {

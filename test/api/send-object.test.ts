@@ -1,4 +1,4 @@
-/** How objects are sent: a client that leaves, at any moment, frees what is open for it. */
+/** Sending an object to a client that disconnects closes the contents. */
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import express from 'express';
@@ -14,7 +14,7 @@ test('contents are closed when the connection ends between two of their pieces',
       async function* contents() {
         try {
           yield Buffer.alloc(10);
-          // Before the response is told, a write would wait for a socket that never comes.
+          // The response does not know yet that its socket is destroyed, so a write to it never calls back.
           req.socket.destroy();
           yield Buffer.alloc(10);
         } finally {

@@ -22,7 +22,7 @@ test('it ends beside connections of its own process, and stays for those of anot
   };
 
   const first = await startPostgres(folder);
-  // Still listed as a connection, as one is for a moment after it was closed.
+  // Stands for a connection that was closed but is still listed.
   await connected(first.target);
   const other = await connected({ ...first.target, application_name: 'another Loam' });
   await first.stop();

@@ -23,7 +23,7 @@ import { newId } from '../../ids.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, Line, Wish } from './admission.ts';
 
-/** Claims of all workers follow each other by this advisory lock. */
+/** Advisory lock under which workers claim jobs, one worker at a time. */
 const CLAIMING = 465825750385;
 
 /** What a worker must know of an attempt that it looks after. */

@@ -92,7 +92,7 @@ const CHECKS = {
 /** As it is submitted. */
 export function jobOf(kind: Kind, name: string, place: Place, { host, port }: Address) {
   const { image, repo, volume } = place;
-  // The network of a job ends with its process, and what it still holds with it: so each telling waits for its answer.
+  // The network of a job ends with its process and loses unsent data, so each message waits for its answer.
   const say = image
     ? `echo "$1" | nc -w 10 ${host} ${port} >/dev/null`
     : `bash -c 'exec 3<>/dev/tcp/${host}/${port}; echo "$1" >&3; read -r <&3' tell "$1"`;
