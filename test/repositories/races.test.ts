@@ -1,5 +1,6 @@
 /** Concurrent requests on one repository: each response is as if the requests were sequential. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -55,4 +56,30 @@ test('concurrent transfers in both directions do not deadlock', async () => {
     ...others.map(move('bob', 'ada')),
   ]);
   expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 200));
+});
+
+test('a deletion that PostgreSQL rolls back because of a deadlock is repeated', async () => {
+  const { id } = (await ada.post('/auth/v1/repository/ada', { name: 'deadlocked' })).body;
+  const { pool } = app.app.services;
+  // Only the deletion of a repository with a size locks its namespace.
+  await pool.query('update repositories set size_bytes = 1024 where id = $1', [id]);
+  const other = await pool.connect();
+  try {
+    await other.query(`begin; set local deadlock_timeout = '1min'`);
+    await other.query(`select from namespaces where name = 'ada' for no key update`);
+    const deletion = ada.delete(`/auth/v1/repository/ada/${id}`);
+    await eventually(async () => {
+      const { rowCount } = await pool.query(
+        `select from pg_stat_activity where wait_event_type = 'Lock' and query ilike '%delete%repositories%'
+         and datname = current_database()`,
+      );
+      expect(rowCount).toBe(1);
+    });
+    await other.query('select from repositories where id = $1 for no key update', [id]);
+    await other.query('rollback');
+    const { status, text } = await deletion;
+    expect(status, text).toBe(204);
+  } finally {
+    other.release();
+  }
 });

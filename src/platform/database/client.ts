@@ -6,7 +6,7 @@ import { ConfigError, type DatabaseConfig } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import { type DatabaseTarget, startPostgres } from './embedded.ts';
 import { migrate } from './migrate.ts';
-import { sqlState } from './outage.ts';
+import { isRolledBackByConflict, sqlState } from './outage.ts';
 import { statementNames } from './statement.ts';
 
 /** The client, or a transaction that a domain function should be part of. */
@@ -36,6 +36,8 @@ const POOL_SIZE = 20;
 const CONNECT_MS = 10_000;
 /** Far longer than any of our statements takes. */
 const QUERY_MS = 120_000;
+/** Attempts of a transaction that deadlocks with others. Each deadlock takes PostgreSQL 1 s to detect. */
+const MAX_ATTEMPTS = 4;
 /** Prepared statements live as long as their connection; statements beyond this number are not named. */
 const MAX_STATEMENTS = 500;
 
@@ -97,12 +99,22 @@ async function connectDatabase(
   };
 }
 
-/** Runs `work` in a transaction, or in the transaction that `db` already is. */
-export function inTransaction<T>(
+/**
+ * Runs `work` in a transaction, or in the transaction that `db` already is. A transaction that PostgreSQL rolls back to resolve a
+ * deadlock is run again, so `work` changes nothing but the database.
+ */
+export async function inTransaction<T>(
   db: Db,
   work: (tx: Prisma.TransactionClient) => Promise<T>,
 ): Promise<T> {
-  return '$transaction' in db ? db.$transaction(work) : work(db);
+  if (!('$transaction' in db)) return work(db);
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await db.$transaction(work);
+    } catch (error) {
+      if (attempt === MAX_ATTEMPTS || !isRolledBackByConflict(error)) throw error;
+    }
+  }
 }
 
 /** Runs `work` on one connection. If `work` fails, the connection is closed, because a transaction may be open. */

@@ -47,7 +47,7 @@ export function isDatabaseUnavailable(error: unknown, depth = 0): boolean {
 
 /** Whether PostgreSQL has rolled back the transaction in favour of another, so that it certainly had no effect. */
 export function isRolledBackByConflict(error: unknown): boolean {
-  return /^(?:40001|40P01|55P03)$/.test(String((error as { code?: unknown } | null)?.code));
+  return /^(?:40001|40P01|55P03)$/.test(sqlState(error));
 }
 
 /** Whether a statement was cancelled by `lock_timeout`. */
