@@ -22,7 +22,7 @@ const AuditQuery = graphql(
   [AuditRow],
 );
 
-/** Who changed what on the server, the newest first. */
+/** The audit log of the server, newest entries first. */
 export default function AuditPage() {
   const after = useAfter();
   const filter = useAuditFilter();
