@@ -32,7 +32,7 @@ export default function AuditPage() {
     pause: !start.viewer?.operator,
   });
   return (
-    <SettingsFrame title="Audit log" operator>
+    <SettingsFrame title="Audit log" operatorsOnly>
       <AuditFilters />
       <Load asked={asked} of={(data) => data.auditLog} what="list">
         {({ nodes, pageInfo }) => (

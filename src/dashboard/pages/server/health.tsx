@@ -15,7 +15,7 @@ const HealthQuery = graphql(`
 export default function HealthPage() {
   const asked = useAsk({ query: HealthQuery });
   return (
-    <SettingsFrame title="Health" operator>
+    <SettingsFrame title="Health" operatorsOnly>
       <Load asked={asked} of={(data) => data} what="page">
         {({ health, version, sshHostKeys }) => (
           <div className="space-y-8">

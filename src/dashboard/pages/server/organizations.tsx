@@ -31,7 +31,7 @@ export default function OrganizationsPage() {
   return (
     <SettingsFrame
       title="Organizations"
-      operator
+      operatorsOnly
       actions={
         <ButtonLink to="/new/organization" look="primary">
           New organization

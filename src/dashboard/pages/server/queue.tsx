@@ -20,7 +20,7 @@ export default function QueuePage() {
   const asked = useAsk({ query: QueueQuery, pause: !operator });
   useEvery(operator ? REFRESH_MS : null, asked.again);
   return (
-    <SettingsFrame title="Queue" operator about="Updated every 3 seconds.">
+    <SettingsFrame title="Queue" operatorsOnly about="Updated every 3 seconds.">
       <Load asked={asked} of={(data) => data.queue} what="queue">
         {(pools) =>
           pools.length === 0 ? (

@@ -26,7 +26,7 @@ export default function ServersPage() {
   const asked = useAsk({ query: ServersQuery, pause: !operator });
   useEvery(operator ? REFRESH_MS : null, asked.again);
   return (
-    <SettingsFrame title="Servers" operator about="Updated every 3 seconds.">
+    <SettingsFrame title="Servers" operatorsOnly about="Updated every 3 seconds.">
       <Load asked={asked} of={(data) => data.servers} what="list">
         {(servers) => (
           <ul className="rows">

@@ -75,7 +75,7 @@ export default function UsersPage() {
   return (
     <SettingsFrame
       title="Users"
-      operator
+      operatorsOnly
       actions={
         <Button look="primary" onClick={() => setCreating(true)}>
           New user

@@ -100,7 +100,7 @@ function NewApiKey({ onClose }: { onClose: () => void }) {
 
   if (key)
     return (
-      <Dialog key="made" title="The new API key" onClose={onClose}>
+      <Dialog key="created" title="The new API key" onClose={onClose}>
         <div className="space-y-4">
           <Secret label={`The API key ${name} was created.`} value={key} />
           <p className="text-sm">Try it in a terminal:</p>

@@ -11,7 +11,7 @@ export function SettingsFrame({
   title,
   actions,
   about,
-  operator = false,
+  operatorsOnly = false,
   children,
 }: {
   title: string;
@@ -19,12 +19,12 @@ export function SettingsFrame({
   /** The purpose of the page, in a sentence. */
   about?: ReactNode;
   /** Whether only operators can see the page; other users see a notice in its place. */
-  operator?: boolean;
+  operatorsOnly?: boolean;
   children: ReactNode;
 }) {
   const nav = useCurrentInSight<HTMLElement>();
   if (!start.viewer) return <NotFound />;
-  const isRefused = operator && !start.viewer.operator;
+  const isRefused = operatorsOnly && !start.viewer.operator;
   return (
     <div className="gap-10 lg:grid lg:grid-cols-[12rem_1fr]">
       <nav ref={nav} aria-label="Settings" className="sideways mb-6 lg:mb-0">
@@ -34,7 +34,7 @@ export function SettingsFrame({
       <div className="min-w-0 max-w-4xl">
         <PageTitle
           title={title}
-          tab={`${title} · ${operator ? 'This server' : 'Settings'}`}
+          tab={`${title} · ${operatorsOnly ? 'This server' : 'Settings'}`}
           actions={!isRefused && actions}
         >
           {!isRefused && about}

@@ -162,6 +162,7 @@ export default function SessionsPage() {
   );
 }
 
+/** Edge and Opera come before Chrome because their User-Agent also contains the Chrome token. */
 const BROWSERS: [name: string, RegExp][] = [
   ['Edge', /\bEdgA?\/(\d+)/],
   ['Opera', /\bOPR\/(\d+)/],

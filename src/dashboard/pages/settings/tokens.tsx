@@ -146,7 +146,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
 
   if (token)
     return (
-      <Dialog key="made" title="The new token" onClose={onClose}>
+      <Dialog key="created" title="The new token" onClose={onClose}>
         <div className="space-y-4">
           <Secret label={`The token ${name} was created.`} value={token} />
           <p className="text-sm">Try it in a terminal:</p>

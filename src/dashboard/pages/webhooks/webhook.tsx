@@ -45,7 +45,7 @@ const DeleteWebhook = graphql(`
   mutation DeleteWebhook($id: ID!) { deleteWebhook(input: { id: $id }) { id } }
 `);
 
-type Hook = NonNullable<ResultOf<typeof WebhookQuery>['webhook']>;
+type Webhook = NonNullable<ResultOf<typeof WebhookQuery>['webhook']>;
 
 /** A webhook: its deliveries, settings and secret. */
 export default function WebhookPage() {
@@ -68,7 +68,7 @@ export default function WebhookPage() {
   );
 }
 
-function WebhookDetails({ webhook }: { webhook: Hook }) {
+function WebhookDetails({ webhook }: { webhook: Webhook }) {
   const { id, name, active } = webhook;
   const test = useAct(TestWebhook, { changes: ['Delivery'] });
   const toggle = useAct(UpdateWebhook, { changes: ['Webhook'] });
@@ -126,7 +126,7 @@ function WebhookDetails({ webhook }: { webhook: Hook }) {
   );
 }
 
-function Settings({ webhook }: { webhook: Hook }) {
+function Settings({ webhook }: { webhook: Webhook }) {
   const { id, name, url, eventTypes, namespaces } = webhook;
   const update = useAct(UpdateWebhook, { changes: ['Webhook'], fields: WEBHOOK_FIELDS });
   const [values, setValues] = useState<WebhookValues>({ name, url, eventTypes, namespaces });
@@ -151,7 +151,7 @@ function Settings({ webhook }: { webhook: Hook }) {
 }
 
 /** Replaces the secret of a webhook. Deliveries are also signed with the previous secret for 24 hours. */
-function RotateSecret({ webhook: { id, hasSecret, formerSecretUntil } }: { webhook: Hook }) {
+function RotateSecret({ webhook: { id, hasSecret, formerSecretUntil } }: { webhook: Webhook }) {
   const set = useAct(SetSecret, { changes: ['Webhook'] });
   const [isConfirming, setConfirming] = useState(false);
   const [newValue, setNewValue] = useState<string | null>(null);
@@ -193,7 +193,7 @@ function RotateSecret({ webhook: { id, hasSecret, formerSecretUntil } }: { webho
   );
 }
 
-function DeleteSection({ webhook: { id, name } }: { webhook: Hook }) {
+function DeleteSection({ webhook: { id, name } }: { webhook: Webhook }) {
   const { namespace } = useParams({ strict: false }) as { namespace: string };
   const remove = useAct(DeleteWebhook, { changes: ['Webhook'] });
   const [isConfirming, setConfirming] = useState(false);
