@@ -1,6 +1,6 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { lazy, Suspense, useMemo } from 'react';
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
@@ -28,6 +28,10 @@ const UsageQuery = graphql(`
     }
   }
 `);
+
+type UsageRow = NonNullable<
+  NonNullable<ResultOf<typeof UsageQuery>['namespace']>['usage']
+>['nodes'][number];
 
 const DAY_MS = 86_400_000;
 /** The date `days` before today, in UTC as in the API. */
@@ -124,43 +128,49 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
                 </p>
               )}
               {!byUser && <Chart rows={usage.nodes} from={from} to={to} />}
-              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable table must be reachable with the keyboard. */}
-              <section tabIndex={0} aria-label="Usage as a table" className="card sideways">
-                <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
-                  <thead>
-                    <tr className="border-b border-line text-dim [&>th]:px-4 [&>th]:py-2 [&>th]:font-medium">
-                      <th className="text-left">{byUser ? 'User' : 'Date'}</th>
-                      <th>Finished jobs</th>
-                      <th>Run time</th>
-                      <th>GPU time</th>
-                      <th>Cost</th>
-                    </tr>
-                  </thead>
-                  <tbody className="divide-y divide-line [&_td]:px-4 [&_td]:py-1.5 [&_th]:px-4">
-                    {usage.nodes.map((row) => (
-                      <tr key={`${row.from} ${row.user?.id}`}>
-                        <th scope="row" className="text-left font-normal">
-                          {byUser
-                            ? (row.user?.username ?? 'deleted user')
-                            : row.from === row.to
-                              ? row.from
-                              : `${row.from} to ${row.to}`}
-                        </th>
-                        <td>{row.jobs}</td>
-                        <td>{duration(row.runtimeSeconds)}</td>
-                        <td>{duration(row.gpuSeconds)}</td>
-                        <td>{money(row.cost)}</td>
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </section>
+              <UsageTable rows={usage.nodes} byUser={byUser} />
               <Paging pageInfo={usage.pageInfo} total={usage.totalCount} />
             </>
           );
         }}
       </Load>
     </div>
+  );
+}
+
+function UsageTable({ rows, byUser }: { rows: readonly UsageRow[]; byUser: boolean }) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable table must be reachable with the keyboard.
+    <section tabIndex={0} aria-label="Usage as a table" className="card sideways">
+      <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
+        <thead>
+          <tr className="border-b border-line text-dim [&>th]:px-4 [&>th]:py-2 [&>th]:font-medium">
+            <th className="text-left">{byUser ? 'User' : 'Date'}</th>
+            <th>Finished jobs</th>
+            <th>Run time</th>
+            <th>GPU time</th>
+            <th>Cost</th>
+          </tr>
+        </thead>
+        <tbody className="divide-y divide-line [&_td]:px-4 [&_td]:py-1.5 [&_th]:px-4">
+          {rows.map((row) => (
+            <tr key={`${row.from} ${row.user?.id}`}>
+              <th scope="row" className="text-left font-normal">
+                {byUser
+                  ? (row.user?.username ?? 'deleted user')
+                  : row.from === row.to
+                    ? row.from
+                    : `${row.from} to ${row.to}`}
+              </th>
+              <td>{row.jobs}</td>
+              <td>{duration(row.runtimeSeconds)}</td>
+              <td>{duration(row.gpuSeconds)}</td>
+              <td>{money(row.cost)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
   );
 }
 

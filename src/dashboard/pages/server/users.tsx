@@ -1,7 +1,7 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { start } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
 import { Secret } from '../../ui/copy.tsx';
@@ -54,6 +54,7 @@ const DeleteUser = graphql(`
   mutation DeleteUser($username: String!) { deleteUser(input: { username: $username }) { id } }
 `);
 
+type User = NonNullable<ResultOf<typeof UsersQuery>['users']>['nodes'][number];
 type SignInLink = { username: string; url: string; expiresAt: string };
 
 /** The users of the server, for operators. */
@@ -95,36 +96,13 @@ export default function UsersPage() {
           ) : (
             <>
               <ul className="rows">
-                {nodes.map(({ id, username, email, plan, operator, disabledAt, createdAt }) => (
-                  <li key={id} className="flex flex-wrap items-center gap-x-4 gap-y-2">
-                    <div className="min-w-0 flex-1 basis-56">
-                      <p className="break-all">
-                        <Link
-                          to="/$namespace"
-                          params={{ namespace: username }}
-                          className="font-medium hover:underline"
-                        >
-                          {username}
-                        </Link>
-                        {operator && <span className="ml-2 text-sm text-dim">operator</span>}
-                        {disabledAt && <span className="ml-2 text-sm text-bad">disabled</span>}
-                      </p>
-                      <p className="text-sm break-words text-dim">
-                        {email} · created <Ago at={createdAt} />
-                      </p>
-                    </div>
-                    <PlanSelect namespace={username} plan={plan} />
-                    <Button
-                      busy={createLink.busy}
-                      aria-label={`Sign-in link for ${username}`}
-                      onClick={() => showLink(username)}
-                    >
-                      Sign-in link
-                    </Button>
-                    {username !== start.viewer?.username && (
-                      <UserActions username={username} isDisabled={disabledAt !== null} />
-                    )}
-                  </li>
+                {nodes.map((user) => (
+                  <UserRow
+                    key={user.id}
+                    user={user}
+                    isCreatingLink={createLink.busy}
+                    onCreateLink={() => showLink(user.username)}
+                  />
                 ))}
               </ul>
               <Paging pageInfo={pageInfo} total={totalCount} />
@@ -144,15 +122,54 @@ export default function UsersPage() {
       {link && (
         <Dialog title={`Sign-in link for ${link.username}`} onClose={() => setLink(null)}>
           <div className="space-y-4">
-            <Secret
-              label={`Signs in as ${link.username}. Works once.`}
-              value={link.url}
-            />
+            <Secret label={`Signs in as ${link.username}. Works once.`} value={link.url} />
             <p className="text-sm text-dim">It works until {exactTime(link.expiresAt)}.</p>
           </div>
         </Dialog>
       )}
     </SettingsFrame>
+  );
+}
+
+function UserRow({
+  user: { username, email, plan, operator, disabledAt, createdAt },
+  isCreatingLink,
+  onCreateLink,
+}: {
+  user: User;
+  isCreatingLink: boolean;
+  onCreateLink: () => void;
+}) {
+  return (
+    <li className="flex flex-wrap items-center gap-x-4 gap-y-2">
+      <div className="min-w-0 flex-1 basis-56">
+        <p className="break-all">
+          <Link
+            to="/$namespace"
+            params={{ namespace: username }}
+            className="font-medium hover:underline"
+          >
+            {username}
+          </Link>
+          {operator && <span className="ml-2 text-sm text-dim">operator</span>}
+          {disabledAt && <span className="ml-2 text-sm text-bad">disabled</span>}
+        </p>
+        <p className="text-sm break-words text-dim">
+          {email} · created <Ago at={createdAt} />
+        </p>
+      </div>
+      <PlanSelect namespace={username} plan={plan} />
+      <Button
+        busy={isCreatingLink}
+        aria-label={`Sign-in link for ${username}`}
+        onClick={onCreateLink}
+      >
+        Sign-in link
+      </Button>
+      {username !== start.viewer?.username && (
+        <UserActions username={username} isDisabled={disabledAt !== null} />
+      )}
+    </li>
   );
 }
 

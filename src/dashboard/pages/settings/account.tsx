@@ -1,6 +1,6 @@
 import { Link } from '@tanstack/react-router';
 import { type ReactNode, useEffect, useState } from 'react';
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button, ButtonLink } from '../../ui/button.tsx';
 import { CopyButton } from '../../ui/copy.tsx';
 import { words } from '../../ui/format.ts';
@@ -22,6 +22,8 @@ const AccountQuery = graphql(`
     }
   }
 `);
+
+type User = NonNullable<ResultOf<typeof AccountQuery>['viewer']>;
 
 /** The signed-in user: name, plan, rate limit and organizations. */
 export default function AccountPage() {
@@ -67,37 +69,7 @@ export default function AccountPage() {
               </Row>
             </dl>
 
-            <section aria-labelledby="organizations">
-              <div className="mb-2 flex items-center justify-between gap-4">
-                <h2 id="organizations">Organizations</h2>
-                {user.operator && <ButtonLink to="/new/organization">New organization</ButtonLink>}
-              </div>
-              {user.organizations && user.organizations.nodes.length > 0 ? (
-                <ul className="rows">
-                  {user.organizations.nodes.map(({ id, name, plan, viewerRole }) => (
-                    <li key={id} className="flex flex-wrap items-center gap-x-4">
-                      <Link
-                        to="/$namespace"
-                        params={{ namespace: name }}
-                        className="font-medium hover:underline"
-                      >
-                        {name}
-                      </Link>
-                      <span className="text-sm text-dim">
-                        {viewerRole && `your role: ${words(viewerRole)}`}
-                        {plan && ` · plan: ${words(plan)}`}
-                      </span>
-                    </li>
-                  ))}
-                </ul>
-              ) : (
-                <p className="text-sm text-dim">
-                  {user.username} is not a member of any organization.{' '}
-                  {!user.operator &&
-                    'Operators of this server create organizations; administrators add members.'}
-                </p>
-              )}
-            </section>
+            <Organizations user={user} />
 
             <section aria-labelledby="sign-out">
               <h2 id="sign-out" className="mb-2">
@@ -116,6 +88,42 @@ export default function AccountPage() {
         )}
       </Load>
     </SettingsFrame>
+  );
+}
+
+function Organizations({ user }: { user: User }) {
+  return (
+    <section aria-labelledby="organizations">
+      <div className="mb-2 flex items-center justify-between gap-4">
+        <h2 id="organizations">Organizations</h2>
+        {user.operator && <ButtonLink to="/new/organization">New organization</ButtonLink>}
+      </div>
+      {user.organizations && user.organizations.nodes.length > 0 ? (
+        <ul className="rows">
+          {user.organizations.nodes.map(({ id, name, plan, viewerRole }) => (
+            <li key={id} className="flex flex-wrap items-center gap-x-4">
+              <Link
+                to="/$namespace"
+                params={{ namespace: name }}
+                className="font-medium hover:underline"
+              >
+                {name}
+              </Link>
+              <span className="text-sm text-dim">
+                {viewerRole && `your role: ${words(viewerRole)}`}
+                {plan && ` · plan: ${words(plan)}`}
+              </span>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <p className="text-sm text-dim">
+          {user.username} is not a member of any organization.{' '}
+          {!user.operator &&
+            'Operators of this server create organizations; administrators add members.'}
+        </p>
+      )}
+    </section>
   );
 }
 

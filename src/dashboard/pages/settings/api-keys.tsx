@@ -2,14 +2,14 @@ import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { Lines, Secret } from '../../ui/copy.tsx';
+import { Lines } from '../../ui/copy.tsx';
 import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { useAsk } from '../../ui/load.tsx';
 import { useAfter } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { CredentialsPage, ExpiryField } from './credentials.tsx';
+import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
 import { useMyNamespaces } from './restrictions.tsx';
 import { type Scope, ScopeBadges, ScopeFields } from './scopes.tsx';
 
@@ -100,21 +100,14 @@ function NewApiKey({ onClose }: { onClose: () => void }) {
 
   if (key)
     return (
-      <Dialog key="created" title="The new API key" onClose={onClose}>
-        <div className="space-y-4">
-          <Secret label={`The API key ${name} was created.`} value={key} />
-          <p className="text-sm">Try it in a terminal:</p>
-          {/* Single quotes: a shell would expand a `$` in the key as a variable. */}
-          <Lines
-            text={`export LOAM_KEY='${key}'\ncurl -H "Authorization: API-Key $LOAM_KEY" \\\n  ${location.origin}/auth/v1/whoami`}
-          />
-          <div className="flex justify-end">
-            <Button look="primary" onClick={onClose}>
-              I have copied it
-            </Button>
-          </div>
-        </div>
-      </Dialog>
+      <CreatedDialog
+        title="The new API key"
+        label={`The API key ${name} was created.`}
+        secret={key}
+        // Single quotes: a shell would expand a `$` in the key as a variable.
+        command={`export LOAM_KEY='${key}'\ncurl -H "Authorization: API-Key $LOAM_KEY" \\\n  ${location.origin}/auth/v1/whoami`}
+        onClose={onClose}
+      />
     );
   return (
     <Dialog title="New API key" onClose={onClose}>

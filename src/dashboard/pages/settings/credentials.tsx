@@ -2,7 +2,8 @@
 import { type ReactNode, useState } from 'react';
 import type { Problem } from '../../graphql/client.ts';
 import { Button } from '../../ui/button.tsx';
-import { Confirm } from '../../ui/dialog.tsx';
+import { Lines, Secret } from '../../ui/copy.tsx';
+import { Confirm, Dialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { type Asked, Load } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
@@ -181,5 +182,39 @@ export function ExpiryField({
         </Field>
       )}
     </div>
+  );
+}
+
+/** Shows a new secret, which the server returns only once. */
+export function CreatedDialog({
+  title,
+  label,
+  secret,
+  command,
+  note,
+  onClose,
+}: {
+  title: string;
+  label: string;
+  secret: string;
+  /** A shell command that tries the secret. */
+  command: string;
+  note?: string;
+  onClose: () => void;
+}) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <div className="space-y-4">
+        <Secret label={label} value={secret} />
+        <p className="text-sm">Try it in a terminal:</p>
+        <Lines text={command} />
+        {note && <p className="text-sm text-dim">{note}</p>}
+        <div className="flex justify-end">
+          <Button look="primary" onClick={onClose}>
+            I have copied it
+          </Button>
+        </div>
+      </div>
+    </Dialog>
   );
 }

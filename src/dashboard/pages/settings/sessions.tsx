@@ -60,39 +60,7 @@ export default function SessionsPage() {
             <div>
               <ul className="rows">
                 {nodes.map((session) => (
-                  <li key={session.id} className="flex flex-wrap items-start gap-x-4 gap-y-2">
-                    <div className="min-w-0 flex-1 basis-64">
-                      <p className="font-medium break-words" title={session.userAgent}>
-                        {browserName(session.userAgent)}
-                        {session.isCurrent && (
-                          <span className="ml-2 rounded bg-good-soft px-1.5 py-0.5 text-xs font-medium text-good">
-                            this browser
-                          </span>
-                        )}
-                      </p>
-                      <p className="text-sm text-dim">
-                        signed in <Ago at={session.createdAt} /> {METHODS[session.method]}
-                        {session.address && `, from ${session.address}`}
-                      </p>
-                      <p className="text-sm text-dim">
-                        last used <Ago at={session.lastUsedAt} /> · ends{' '}
-                        <Ago at={session.expiresAt} /> at the latest
-                      </p>
-                    </div>
-                    {session.isCurrent ? (
-                      <form method="post" action="/logout">
-                        <Button type="submit">Sign out</Button>
-                      </form>
-                    ) : (
-                      <Button
-                        look="danger"
-                        aria-label={`Sign out of ${browserName(session.userAgent)}`}
-                        onClick={() => setEnding(session)}
-                      >
-                        Sign out
-                      </Button>
-                    )}
-                  </li>
+                  <SessionRow key={session.id} session={session} onEnd={() => setEnding(session)} />
                 ))}
               </ul>
               <Paging pageInfo={pageInfo} total={totalCount} />
@@ -159,6 +127,44 @@ export default function SessionsPage() {
         </Confirm>
       )}
     </SettingsFrame>
+  );
+}
+
+function SessionRow({ session, onEnd }: { session: Session; onEnd: () => void }) {
+  return (
+    <li className="flex flex-wrap items-start gap-x-4 gap-y-2">
+      <div className="min-w-0 flex-1 basis-64">
+        <p className="font-medium break-words" title={session.userAgent}>
+          {browserName(session.userAgent)}
+          {session.isCurrent && (
+            <span className="ml-2 rounded bg-good-soft px-1.5 py-0.5 text-xs font-medium text-good">
+              this browser
+            </span>
+          )}
+        </p>
+        <p className="text-sm text-dim">
+          signed in <Ago at={session.createdAt} /> {METHODS[session.method]}
+          {session.address && `, from ${session.address}`}
+        </p>
+        <p className="text-sm text-dim">
+          last used <Ago at={session.lastUsedAt} /> · ends <Ago at={session.expiresAt} /> at the
+          latest
+        </p>
+      </div>
+      {session.isCurrent ? (
+        <form method="post" action="/logout">
+          <Button type="submit">Sign out</Button>
+        </form>
+      ) : (
+        <Button
+          look="danger"
+          aria-label={`Sign out of ${browserName(session.userAgent)}`}
+          onClick={onEnd}
+        >
+          Sign out
+        </Button>
+      )}
+    </li>
   );
 }
 

@@ -2,7 +2,6 @@ import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { Lines, Secret } from '../../ui/copy.tsx';
 import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input } from '../../ui/field.tsx';
@@ -10,7 +9,7 @@ import { count } from '../../ui/format.ts';
 import { useAsk } from '../../ui/load.tsx';
 import { useAfter } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { CredentialsPage, ExpiryField } from './credentials.tsx';
+import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
 import { RestrictionFields, type TokenRestriction } from './restrictions.tsx';
 import { type Scope, ScopeBadges, ScopeFields } from './scopes.tsx';
 
@@ -146,23 +145,14 @@ function NewToken({ onClose }: { onClose: () => void }) {
 
   if (token)
     return (
-      <Dialog key="created" title="The new token" onClose={onClose}>
-        <div className="space-y-4">
-          <Secret label={`The token ${name} was created.`} value={token} />
-          <p className="text-sm">Try it in a terminal:</p>
-          <Lines
-            text={`export LOAM_TOKEN=${token}\ncurl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
-          />
-          <p className="text-sm text-dim">
-            For git, use the token as the password; the user name can be anything.
-          </p>
-          <div className="flex justify-end">
-            <Button look="primary" onClick={onClose}>
-              I have copied it
-            </Button>
-          </div>
-        </div>
-      </Dialog>
+      <CreatedDialog
+        title="The new token"
+        label={`The token ${name} was created.`}
+        secret={token}
+        command={`export LOAM_TOKEN=${token}\ncurl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
+        note="For git, use the token as the password; the user name can be anything."
+        onClose={onClose}
+      />
     );
   return (
     <Dialog title="New token" onClose={onClose}>
