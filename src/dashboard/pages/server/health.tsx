@@ -44,7 +44,7 @@ export default function HealthPage() {
                 SSH host keys
               </h2>
               <p className="mb-3 text-sm text-dim">
-                Compare the fingerprint that SSH shows when you first connect with these keys.
+                When you first connect, compare the fingerprint that SSH shows with these keys.
               </p>
               {sshHostKeys.length > 0 ? (
                 <ul className="rows">
