@@ -1,4 +1,4 @@
-/** What operators and admins do to accounts, organizations and the default branch, by clicks. */
+/** The dashboard forms for accounts, organizations and the default branch, which operators and admins use. */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
@@ -36,7 +36,7 @@ test('an operator disables, enables and deletes a user', async () => {
   await page.getByRole('button', { name: 'Enable user' }).click();
   await page.getByRole('button', { name: 'Disable carol' }).waitFor();
   expect(await status()).toBe(200);
-  // Nobody disables themselves.
+  // Operators cannot disable themselves.
   expect(await page.getByRole('button', { name: 'Disable admin' }).count()).toBe(0);
 
   await page.getByRole('button', { name: 'Delete carol' }).click();
@@ -56,7 +56,7 @@ test('a member leaves an organization, and its admin deletes it', async () => {
   await member.page.goto('/acme/-/members');
   await member.page.getByRole('button', { name: 'Leave' }).click();
   await member.page.getByRole('button', { name: 'Remove', exact: true }).click();
-  await member.page.getByText('ada is no member any more.').waitFor();
+  await member.page.getByText('ada was removed.').waitFor();
 
   await using visitor = await visit(browser, app, { as: app.admin });
   const { page } = visitor;

@@ -146,12 +146,12 @@ test('the operator makes an organization and a user, and sets roles and plans', 
   expect(viewer.organizations.nodes).toContainEqual({ name: 'acme', viewerRole: 'ADMIN' });
   await button(page, 'Remove ada').click();
   await button(page, 'Remove').click();
-  await page.getByText('ada is no member any more.').waitFor();
+  await page.getByText('ada was removed.').waitFor();
 
   await page.goto('/settings/server/organizations');
   await page.getByLabel('Plan of acme').selectOption('TEAM');
   await button(page, 'Change: Plan of acme').click();
-  await page.getByText('The plan of acme is changed.').waitFor();
+  await page.getByText('The plan of acme was changed.').waitFor();
   await page.reload();
   await expect.poll(() => page.getByLabel('Plan of acme').inputValue()).toBe('TEAM');
 

@@ -102,7 +102,7 @@ test('jobs are filtered, and the filter stands in the address', async () => {
   await page.reload();
   await page.getByText('1 job', { exact: true }).waitFor();
   await page.getByLabel('Status').selectOption('FAILED');
-  await page.getByRole('heading', { name: 'No job is like that' }).waitFor();
+  await page.getByRole('heading', { name: 'No matching jobs' }).waitFor();
   await expectUsable(page);
   visitor.expectQuiet();
 });

@@ -1,4 +1,4 @@
-/** A user's settings, and what of the server the operator alone sees. */
+/** Settings of a user in the dashboard, and the server pages that only operators see. */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
@@ -21,7 +21,7 @@ afterAll(async () => {
   await app?.[Symbol.asyncDispose]();
 });
 
-test('a token is made with a name that is a script, shown once, and deleted', async () => {
+test('a token whose name is a script is created, shown once, and deleted', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   const name = '<img src=x onerror=alert(1)>';
@@ -45,7 +45,7 @@ test('a token is made with a name that is a script, shown once, and deleted', as
   visitor.expectQuiet();
 });
 
-test('what is wrong with a form stands at its field', async () => {
+test('a form shows an error at the field it is about', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/settings/ssh-keys');
@@ -56,25 +56,25 @@ test('what is wrong with a form stands at its field', async () => {
   expect(await page.getByLabel('Public key').getAttribute('aria-invalid')).toBe('true');
 });
 
-test('others than the operator are told so, and see no list of the server', async () => {
+test('users who are not operators see a notice in place of the server pages', async () => {
   await using visitor = await visit(browser, app, { as: ada, width: 375, colorScheme: 'dark' });
   const { page } = visitor;
   for (const path of ['', '/users', '/organizations', '/servers', '/queue', '/audit']) {
     await page.goto(`/settings/server${path}`);
-    await page.getByRole('heading', { name: 'Only the operator sees this' }).waitFor();
+    await page.getByRole('heading', { name: 'Only operators can see this page' }).waitFor();
     await expectUsable(page);
   }
   visitor.expectQuiet();
 });
 
-test('signing out everywhere ends the session that asks, too', async () => {
+test('signing out everywhere ends the current session, too', async () => {
   const grace = await app.user('settings-grace');
   await using visitor = await visit(browser, app, { as: grace });
   const { page } = visitor;
   await page.goto('/settings/sessions');
   await page.getByText('this browser', { exact: true }).waitFor();
   await expectUsable(page);
-  await page.getByRole('button', { name: 'Everywhere, here too' }).click();
+  await page.getByRole('button', { name: 'Everywhere, including here' }).click();
   await page.getByRole('button', { name: 'Sign out', exact: true }).last().click();
   await page.waitForURL(/\/login/);
 });

@@ -170,7 +170,7 @@ test('no other page frames these, and a session that was ended shows nothing mor
   expect(await page.evaluate(() => document.cookie)).toBe('');
   const other = await context.newPage();
   await other.goto('/settings/sessions');
-  await other.getByRole('button', { name: 'Everywhere, here too' }).click();
+  await other.getByRole('button', { name: 'Everywhere, including here' }).click();
   await other.getByRole('button', { name: 'Sign out', exact: true }).last().click();
   await other.waitForURL('**/login**');
   const sentAway = page.waitForURL('**/login?to=**');

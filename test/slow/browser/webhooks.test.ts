@@ -1,4 +1,4 @@
-/** Webhooks in the dashboard: made in the form, tested, and their deliveries as they happen. */
+/** Webhooks in the dashboard: the form for a new webhook, tests, and live deliveries. */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
@@ -38,7 +38,7 @@ afterAll(async () => {
   await authority?.[Symbol.asyncDispose]();
 });
 
-test('a webhook is made, tested and deleted, and no name or answer is a script', async () => {
+test('a webhook is created, tested and deleted, and its name never runs as a script', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   const name = '<script>alert(1)</script>';
@@ -61,7 +61,7 @@ test('a webhook is made, tested and deleted, and no name or answer is a script',
   await delivery.getByText('"type": "ping"').waitFor();
   await expectUsable(page);
 
-  // One that failed and will be retried does not look like one that was not sent yet.
+  // A failed delivery that will be retried looks different from a delivery not sent yet.
   receiver.answer = (response) => void response.writeHead(500).end();
   await page.getByRole('button', { name: 'Send test' }).click();
   await page.locator('[data-delivery=PENDING].text-warn', { hasText: 'will retry' }).waitFor();

@@ -1,7 +1,7 @@
 import { Link, useSearch } from '@tanstack/react-router';
-import { useEffect, useRef } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import { useFollow } from '../../live/follow.ts';
+import { useCoalescedRefetch } from '../../live/refetch.ts';
 import { ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { words } from '../../ui/format.ts';
@@ -43,7 +43,7 @@ const AuditQuery = graphql(
   [AuditRow],
 );
 
-/** What happened in a namespace; for its administrators, who changed what, too (`?log=audit`). */
+/** The events of a namespace and, for its administrators, its audit log (`?log=audit`). */
 export default function Activity() {
   const { log } = useSearch({ strict: false });
   return (
@@ -72,7 +72,7 @@ export default function Activity() {
               <Audit namespace={name} />
             ) : (
               <Empty title="Only administrators see the audit log">
-                <p>It says who changed what in {name}.</p>
+                <p>The audit log lists who changed what in {name}.</p>
               </Empty>
             )
           ) : (
@@ -84,27 +84,18 @@ export default function Activity() {
   );
 }
 
-/** Many events come at once; the list is asked again for all of them. */
-const TOGETHER_MS = 300;
+/** Events come in bursts, for which the list is fetched once. */
+const REFETCH_DELAY_MS = 300;
 
 function Events({ namespace }: { namespace: string }) {
   const after = useAfter();
   const asked = useAsk({ query: EventsQuery, variables: { namespace, after } });
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
-  const again = useRef(asked.again);
-  again.current = asked.again;
-  useEffect(() => () => clearTimeout(timer.current), []);
-  const soon = () => {
-    timer.current ??= setTimeout(() => {
-      timer.current = undefined;
-      again.current();
-    }, TOGETHER_MS);
-  };
-  // Later pages do not change by what happens now.
+  const refetch = useCoalescedRefetch(asked.again, REFETCH_DELAY_MS);
+  // New events appear on the first page only, so later pages are not updated live.
   const live = useFollow(EventChanges, after ? null : namespace, {
     variables: () => ({ namespaces: [namespace] }),
-    onData: soon,
-    onLive: soon,
+    onData: refetch,
+    onLive: refetch,
   });
   return (
     <section aria-labelledby="events">
@@ -115,8 +106,8 @@ function Events({ namespace }: { namespace: string }) {
       <Load asked={asked} of={(data) => data.namespace?.events} what="list">
         {({ nodes, pageInfo }) =>
           nodes.length === 0 ? (
-            <Empty title="Nothing has happened yet" level={3}>
-              <p>What happens to repositories and jobs of {namespace} is shown here.</p>
+            <Empty title="No events yet" level={3}>
+              <p>This page shows the events of repositories and jobs in {namespace}.</p>
               <ButtonLink to="/new/repository" search={{ namespace }}>
                 New repository
               </ButtonLink>
@@ -145,7 +136,7 @@ function Events({ namespace }: { namespace: string }) {
   );
 }
 
-/** What it tells of, as a link where it still is. */
+/** The name of the job or repository that the event is about, as a link unless it was deleted. */
 function Subject({
   namespace,
   type,

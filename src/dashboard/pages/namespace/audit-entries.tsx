@@ -1,4 +1,4 @@
-/** Entries of an audit log, of a namespace or of the server, with their filters. */
+/** The entries and filters of an audit log, for a namespace and for the server. */
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
@@ -16,7 +16,7 @@ export const AuditRow = graphql(`
 
 type Action = ResultOf<typeof AuditRow>['action'];
 
-/** What an entry says between the user and the name of what was changed. */
+/** The text between the name of the user and the name of the changed object. */
 const PHRASES: Record<Action, string> = {
   ACCESS_TOKEN_CREATE: 'created access token',
   ACCESS_TOKEN_DELETE: 'deleted access token',
@@ -69,8 +69,8 @@ const PHRASES: Record<Action, string> = {
 
 const ACTIONS = Object.keys(PHRASES) as Action[];
 
-/** How people call the credentials that requests came with. */
-const CREDENTIALS: Record<string, string> = {
+/** Labels for the kinds of credentials that requests came with. */
+const CREDENTIAL_LABELS: Record<string, string> = {
   pat: 'access token',
   api_key: 'API key',
   session: 'browser session',
@@ -78,7 +78,7 @@ const CREDENTIALS: Record<string, string> = {
   deploy_key: 'deploy key',
 };
 
-/** What the address says of the filters; an action that there is none of is none. */
+/** The filters from the URL. An unknown action is ignored. */
 export function useAuditFilter() {
   const { action, actor } = useSearch({ strict: false });
   return { action: ACTIONS.find((each) => each === action), actor: actor || undefined };
@@ -87,21 +87,21 @@ export function useAuditFilter() {
 export function AuditFilters() {
   const { action, actor } = useAuditFilter();
   const [name, setName] = useState(actor ?? '');
-  const go = useNavigate();
-  const set = (change: Record<string, string | undefined>) =>
-    go({ to: '.', search: (old) => ({ ...old, after: undefined, ...change }) });
+  const navigate = useNavigate();
+  const setFilter = (change: Record<string, string | undefined>) =>
+    navigate({ to: '.', search: (old) => ({ ...old, after: undefined, ...change }) });
   return (
     <form
       className="mb-4 flex flex-wrap items-end gap-3"
       onSubmit={(event: FormEvent) => {
         event.preventDefault();
-        void set({ actor: name.trim() || undefined });
+        void setFilter({ actor: name.trim() || undefined });
       }}
     >
       <Field label="Action" className="w-56">
         <Select
           value={action ?? ''}
-          onChange={({ target }) => set({ action: target.value || undefined })}
+          onChange={({ target }) => setFilter({ action: target.value || undefined })}
         >
           <option value="">All</option>
           {ACTIONS.map((each) => (
@@ -137,7 +137,7 @@ export function AuditEntries({ entries }: { entries: readonly FragmentOf<typeof 
               <Ago at={entry.timestamp} />
               {entry.address && ` · from ${entry.address}`}
               {entry.credential &&
-                ` · ${CREDENTIALS[entry.credential.kind] ?? entry.credential.kind} “${entry.credential.name}”`}
+                ` · ${CREDENTIAL_LABELS[entry.credential.kind] ?? entry.credential.kind} “${entry.credential.name}”`}
             </p>
             <details className="mt-1">
               <summary

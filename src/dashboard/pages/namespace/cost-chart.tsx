@@ -5,13 +5,13 @@ import { useScheme } from '../../layout/theme.ts';
 import { money } from '../../ui/format.ts';
 
 const HEIGHT = 200;
-const DAY = 86_400;
+const DAY_SECONDS = 86_400;
 
-function seconds(day: string): number {
+function toSeconds(day: string): number {
   return Date.parse(day) / 1_000;
 }
 
-/** What each day or month cost, as bars. Who cannot see it has the table below. */
+/** The cost of each day or month as bars. The table below it has the same numbers for screen readers. */
 export default function CostChart({
   days,
   costs,
@@ -20,16 +20,16 @@ export default function CostChart({
 }: {
   days: string[];
   costs: number[];
-  /** The first and the last day that were asked for: days without jobs are no rows. */
+  /** The first and the last day of the chart: days without jobs have no entry in `days`. */
   from: string;
   to: string;
 }) {
-  const place = useRef<HTMLDivElement>(null);
+  const container = useRef<HTMLDivElement>(null);
   const scheme = useScheme();
   useEffect(() => {
-    const element = place.current;
+    const element = container.current;
     if (!element) return;
-    // A canvas keeps the colours that it was drawn with, so another scheme has a chart of its own.
+    // A canvas keeps the colours it was drawn with, so a change of colour scheme needs a new chart.
     const style = getComputedStyle(element);
     const line = style.getPropertyValue('border-color');
     const fill = style.getPropertyValue('accent-color');
@@ -38,12 +38,12 @@ export default function CostChart({
       {
         width: element.clientWidth,
         height: HEIGHT,
-        // Days of the contract are in UTC.
+        // The API counts days in UTC.
         tzDate: (at) => UPlot.tzDate(new Date(at * 1_000), 'Etc/UTC'),
         cursor: { show: false },
         legend: { show: false },
         scales: {
-          x: { range: [seconds(from) - DAY, seconds(to) + DAY] },
+          x: { range: [toSeconds(from) - DAY_SECONDS, toSeconds(to) + DAY_SECONDS] },
           y: { range: (_u, _min, highest) => [0, Math.max(highest * 1.1, 0.0001)] },
         },
         axes: [axis, { ...axis, size: 72, values: (_u, ticks) => ticks.map(money) }],
@@ -52,21 +52,21 @@ export default function CostChart({
           { fill, paths: UPlot.paths.bars?.({ size: [0.7, 40] }), points: { show: false } },
         ],
       },
-      [days.map(seconds), costs],
+      [days.map(toSeconds), costs],
       element,
     );
-    const resized = new ResizeObserver(() =>
+    const observer = new ResizeObserver(() =>
       chart.setSize({ width: element.clientWidth, height: HEIGHT }),
     );
-    resized.observe(element);
+    observer.observe(element);
     return () => {
-      resized.disconnect();
+      observer.disconnect();
       chart.destroy();
     };
   }, [days, costs, from, to, scheme]);
   return (
     <div
-      ref={place}
+      ref={container}
       role="img"
       aria-label="The cost over time; the table below has the numbers"
       className="min-w-0 overflow-hidden border-line text-dim accent-accent"

@@ -11,15 +11,15 @@ const NamespaceQuery = graphql(`
   }
 `);
 
-export type NamespaceData = NonNullable<ResultOf<typeof NamespaceQuery>['namespace']>;
+type NamespaceData = NonNullable<ResultOf<typeof NamespaceQuery>['namespace']>;
 
-/** The title and tabs of a namespace. */
+/** Loads the namespace of the URL and shows a page of it below its title and tabs. */
 export function NamespaceFrame({
   tab,
   actions,
   children,
 }: {
-  /** The name of the tab, in the title of the browser. */
+  /** The name of the tab, for the title of the browser window. */
   tab: string;
   actions?: ReactNode;
   children: (namespace: NamespaceData) => ReactNode;

@@ -47,11 +47,11 @@ const SORTS = {
   name: ['NAME', 'ASC'],
   ended: ['COMPLETED_AT', 'DESC'],
 } as const;
-/** A page, and the most that one answer has. */
-const PAGE = 25;
-const MOST = 100;
+const PAGE_SIZE = 25;
+/** The most jobs that the API returns in one response. */
+const MAX_JOBS = 100;
 
-/** The jobs of a namespace, as they are now. What is filtered by stands in the address. */
+/** The jobs of a namespace, updated live. The filters are in the URL. */
 export default function Jobs() {
   const { namespace } = useParams({ from: '/$namespace/-/jobs' });
   return (
@@ -68,11 +68,11 @@ export default function Jobs() {
   );
 }
 
-/** Also of one repository alone, whose full name is `repository`. */
+/** The jobs of a namespace or, given the full name of a repository, only the jobs of this repository. */
 export function JobList({ namespace, repository }: { namespace: string; repository?: string }) {
   const search = useSearch({ strict: false }) as Search;
   const { status, name = '', gpu, label = '', sort = 'newest' } = search;
-  const [first, setFirst] = useState(PAGE);
+  const [first, setFirst] = useState(PAGE_SIZE);
   const [key, ...value] = label.split('=');
   const filter = {
     ...(isOneOf(STATUSES, status) && { statuses: [status] }),
@@ -106,13 +106,13 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
                 ))}
               </ul>
               <Pager
-                hasMore={pageInfo.hasNextPage && first < MOST}
-                onMore={() => setFirst(Math.min(first + PAGE, MOST))}
+                hasMore={pageInfo.hasNextPage && first < MAX_JOBS}
+                onMore={() => setFirst(Math.min(first + PAGE_SIZE, MAX_JOBS))}
                 busy={asked.fetching}
               />
-              {pageInfo.hasNextPage && first >= MOST && (
+              {pageInfo.hasNextPage && first >= MAX_JOBS && (
                 <p className="mt-4 text-center text-sm text-dim">
-                  The first {MOST} are shown. A filter finds the rest.
+                  Only the first {MAX_JOBS} jobs are shown. Use filters to find others.
                 </p>
               )}
             </>
@@ -125,7 +125,7 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
 
 function Filters({ search, live }: { search: Search; live: ReactNode }) {
   const navigate = useNavigate();
-  const set = (change: Search) =>
+  const setFilter = (change: Search) =>
     navigate({ to: '.', search: { ...search, ...change }, replace: true });
   return (
     <search className="mb-4 flex flex-wrap items-center gap-2">
@@ -135,7 +135,7 @@ function Filters({ search, live }: { search: Search; live: ReactNode }) {
         aria-label="Name begins with"
         placeholder="Name begins with…"
         defaultValue={search.name}
-        onChange={({ target }) => set({ name: target.value })}
+        onChange={({ target }) => setFilter({ name: target.value })}
         className="w-full sm:w-52"
       />
       <Input
@@ -143,13 +143,13 @@ function Filters({ search, live }: { search: Search; live: ReactNode }) {
         aria-label="Label, as key=value"
         placeholder="Label: key=value"
         defaultValue={search.label}
-        onChange={({ target }) => set({ label: target.value })}
+        onChange={({ target }) => setFilter({ label: target.value })}
         className="w-full sm:w-44"
       />
       <Select
         aria-label="Status"
         value={search.status ?? ''}
-        onChange={({ target }) => set({ status: target.value })}
+        onChange={({ target }) => setFilter({ status: target.value })}
         className="w-auto"
       >
         <option value="">Any status</option>
@@ -162,7 +162,7 @@ function Filters({ search, live }: { search: Search; live: ReactNode }) {
       <Select
         aria-label="GPU"
         value={search.gpu ?? ''}
-        onChange={({ target }) => set({ gpu: target.value })}
+        onChange={({ target }) => setFilter({ gpu: target.value })}
         className="w-auto"
       >
         <option value="">Any GPU</option>
@@ -175,12 +175,12 @@ function Filters({ search, live }: { search: Search; live: ReactNode }) {
       <Select
         aria-label="Order"
         value={search.sort ?? 'newest'}
-        onChange={({ target }) => set({ sort: target.value })}
+        onChange={({ target }) => setFilter({ sort: target.value })}
         className="w-auto"
       >
         <option value="newest">Newest first</option>
         <option value="oldest">Oldest first</option>
-        <option value="ended">Ended last first</option>
+        <option value="ended">Recently ended first</option>
         <option value="name">By name</option>
       </Select>
       <span className="ml-auto">{live}</span>
@@ -197,7 +197,7 @@ function NoJobs({
   repository?: string;
   isFiltered: boolean;
 }) {
-  if (isFiltered) return <Empty title="No job is like that">Take a filter away to see more.</Empty>;
+  if (isFiltered) return <Empty title="No matching jobs">Remove a filter to see more jobs.</Empty>;
   const repo = repository ?? `${namespace}/my-repository`;
   const body = JSON.stringify({ name: 'train', command: 'make', repo, gpu: 'none' });
   return (

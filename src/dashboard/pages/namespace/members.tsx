@@ -48,16 +48,16 @@ const ROLES: [Role, string][] = [
   ['ADMIN', 'admin: also manage members, webhooks and settings'],
 ];
 
-/** Who works in a namespace, with which role. */
+/** The members of a namespace and their roles. */
 export default function MembersPage() {
   return (
     <NamespaceFrame tab="Members">
-      {({ name, viewerRole }) => <Members namespace={name} manages={viewerRole === 'ADMIN'} />}
+      {({ name, viewerRole }) => <Members namespace={name} canManage={viewerRole === 'ADMIN'} />}
     </NamespaceFrame>
   );
 }
 
-function Members({ namespace, manages }: { namespace: string; manages: boolean }) {
+function Members({ namespace, canManage }: { namespace: string; canManage: boolean }) {
   const after = useAfter();
   const asked = useAsk({ query: MembersQuery, variables: { namespace, after } });
   const set = useAct(SetMember, { changes: ['Member'] });
@@ -65,8 +65,8 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
   const [removing, setRemoving] = useState<string | null>(null);
   return (
     <div className="max-w-4xl space-y-8">
-      {manages ? (
-        <Add namespace={namespace} />
+      {canManage ? (
+        <AddMember namespace={namespace} />
       ) : (
         <p className="text-sm text-dim">Administrators of {namespace} add and remove members.</p>
       )}
@@ -96,7 +96,7 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
                         added <Ago at={createdAt} />
                       </p>
                     </div>
-                    {manages && username !== namespace ? (
+                    {canManage && username !== namespace ? (
                       <div className="flex items-center gap-x-4">
                         <Choice
                           label={`Role of ${username}`}
@@ -141,14 +141,14 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
           onClose={() => setRemoving(null)}
           act={async () => {
             const { problem } = await remove.run({ namespace, username: removing });
-            if (!problem) notify(`${removing} is no member any more.`);
+            if (!problem) notify(`${removing} was removed.`);
             return problem;
           }}
         >
           <p>
-            What is private in {namespace} is closed to {removing} at once.
+            {removing} immediately loses access to everything private in {namespace}.
             {removing === start.viewer?.username &&
-              ' That is you: somebody else must add you again.'}
+              ' This is you: only an administrator can add you again.'}
           </p>
         </Confirm>
       )}
@@ -156,7 +156,7 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
   );
 }
 
-function Add({ namespace }: { namespace: string }) {
+function AddMember({ namespace }: { namespace: string }) {
   const add = useAct(SetMember, { changes: ['Member'], fields: ['username', 'role'] });
   const [username, setUsername] = useState('');
   const [role, setRole] = useState<Role>('WRITE');
@@ -171,7 +171,7 @@ function Add({ namespace }: { namespace: string }) {
           event.preventDefault();
           const { data } = await add.run({ namespace, username: username.trim(), role });
           if (!data) return;
-          notify(`${username} is a member.`);
+          notify(`${username} was added.`);
           setUsername('');
         }}
       >

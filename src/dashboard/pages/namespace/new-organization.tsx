@@ -10,7 +10,7 @@ import { NotFound } from '../../ui/not-found.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { PLANS, type Plan } from '../server/plans.ts';
+import { PLANS, type Plan } from '../server/plans.tsx';
 
 const CreateOrganization = graphql(`
   mutation CreateOrganization($name: String!, $plan: Plan!) {
@@ -18,17 +18,17 @@ const CreateOrganization = graphql(`
   }
 `);
 
-/** The form for an organization, which the operator makes. */
+/** The form for a new organization. Only operators can create organizations. */
 export default function NewOrganization() {
   const create = useAct(CreateOrganization, { changes: ['Namespace'], fields: ['name', 'plan'] });
   const [name, setName] = useState('');
   const [plan, setPlan] = useState<Plan>('FREE');
-  const go = useNavigate();
+  const navigate = useNavigate();
   if (!start.viewer) return <NotFound />;
   return (
     <div className="max-w-4xl">
       <PageTitle title="New organization">
-        A namespace that several users work in, each with a role.
+        A namespace that several users share, each with a role.
       </PageTitle>
       {start.viewer.operator ? (
         <form
@@ -38,7 +38,7 @@ export default function NewOrganization() {
             const { data } = await create.run({ name, plan });
             if (!data) return;
             notify(`Organization ${name} created. Add its members.`);
-            void go({ to: '/$namespace/-/members', params: { namespace: name } });
+            void navigate({ to: '/$namespace/-/members', params: { namespace: name } });
           }}
         >
           <Field
@@ -70,10 +70,10 @@ export default function NewOrganization() {
           </Button>
         </form>
       ) : (
-        <Empty title="The operator makes organizations">
+        <Empty title="Only operators can create organizations">
           <p>
-            {start.viewer.username} is no operator of this server. Ask whoever runs it for an
-            organization, with its name and who is to administer it.
+            {start.viewer.username} is not an operator of this server. Send an operator the name of
+            the organization and of the user who will administer it.
           </p>
         </Empty>
       )}

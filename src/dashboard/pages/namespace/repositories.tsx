@@ -32,8 +32,8 @@ const SORTS = {
 } as const;
 const VISIBILITIES = { public: 'PUBLIC', internal: 'INTERNAL', private: 'PRIVATE' } as const;
 const PER_PAGE = 30;
-/** The most that the server lists at once: names are looked for in these. */
-const MOST = 100;
+/** The largest page of the API. A search by name or description looks only at this many repositories. */
+const MAX_PER_PAGE = 100;
 
 /** The repositories of a namespace that the viewer may read. */
 export default function Repositories() {
@@ -64,7 +64,7 @@ function List({ namespace, mayCreate }: { namespace: string; mayCreate: boolean 
     variables: {
       namespace,
       page: q ? 1 : page,
-      perPage: q ? MOST : PER_PAGE,
+      perPage: q ? MAX_PER_PAGE : PER_PAGE,
       sort: by,
       order,
       visibility: VISIBILITIES[visibility as keyof typeof VISIBILITIES] ?? null,
@@ -81,7 +81,7 @@ function List({ namespace, mayCreate }: { namespace: string; mayCreate: boolean 
           );
           if (shown.length === 0)
             return (
-              <None
+              <NoRepositories
                 namespace={namespace}
                 isFiltered={Boolean(q || visibility)}
                 mayCreate={mayCreate}
@@ -93,7 +93,7 @@ function List({ namespace, mayCreate }: { namespace: string; mayCreate: boolean 
                 {q
                   ? count(shown.length, 'repository', 'repositories')
                   : count(total, 'repository', 'repositories')}
-                {q && total > MOST && ` among the first ${MOST}`}
+                {q && total > MAX_PER_PAGE && ` among the first ${MAX_PER_PAGE}`}
               </p>
               <ul className="rows">
                 {shown.map((each) => (
@@ -141,7 +141,7 @@ function RepositoryRow({ repository }: { repository: Row }) {
 
 function Filters({ search }: { search: Search }) {
   const navigate = useNavigate();
-  const set = (change: Search) =>
+  const setFilter = (change: Search) =>
     navigate({ to: '.', search: { ...search, page: undefined, ...change }, replace: true });
   return (
     <search className="mb-4 flex flex-wrap items-center gap-2">
@@ -151,13 +151,13 @@ function Filters({ search }: { search: Search }) {
         aria-label="Name or description"
         placeholder="Name or description…"
         defaultValue={search.q}
-        onChange={({ target }) => set({ q: target.value })}
+        onChange={({ target }) => setFilter({ q: target.value })}
         className="w-full sm:w-64"
       />
       <Select
         aria-label="Visibility"
         value={search.visibility ?? ''}
-        onChange={({ target }) => set({ visibility: target.value })}
+        onChange={({ target }) => setFilter({ visibility: target.value })}
         className="w-auto max-sm:flex-1"
       >
         <option value="">Any visibility</option>
@@ -168,7 +168,7 @@ function Filters({ search }: { search: Search }) {
       <Select
         aria-label="Order"
         value={search.sort ?? 'changed'}
-        onChange={({ target }) => set({ sort: target.value })}
+        onChange={({ target }) => setFilter({ sort: target.value })}
         className="w-auto max-sm:flex-1"
       >
         {Object.entries(SORTS).map(([key, [, , text]]) => (
@@ -181,7 +181,7 @@ function Filters({ search }: { search: Search }) {
   );
 }
 
-function None({
+function NoRepositories({
   namespace,
   isFiltered,
   mayCreate,
@@ -191,11 +191,11 @@ function None({
   mayCreate: boolean;
 }) {
   if (isFiltered)
-    return <Empty title="No repository is like that">Take a filter away to see more.</Empty>;
-  if (!mayCreate) return <Empty title="There is no repository that you may read" />;
+    return <Empty title="No matching repositories">Remove a filter to see more.</Empty>;
+  if (!mayCreate) return <Empty title="No repositories that you may read" />;
   return (
     <Empty title="There is no repository yet">
-      <p>A repository holds the code, and the large files, that jobs run.</p>
+      <p>A repository holds the code and the large files of jobs.</p>
       <ButtonLink to="/new/repository" search={{ namespace }} look="primary">
         New repository
       </ButtonLink>

@@ -1,3 +1,4 @@
+import { useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
@@ -8,7 +9,6 @@ import { Load, useAsk } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { DeleteOrganization } from './delete-organization.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const SettingsQuery = graphql(`
@@ -28,11 +28,17 @@ const SettingsQuery = graphql(`
   }
 `);
 
-const DeleteKept = graphql(`
-  mutation DeleteKept($jobId: ID!) { deleteKeptArtifacts(input: { jobId: $jobId }) { id } }
+const DeleteKeptArtifacts = graphql(`
+  mutation DeleteKeptArtifacts($jobId: ID!) {
+    deleteKeptArtifacts(input: { jobId: $jobId }) { id }
+  }
 `);
 
-/** The plan of a namespace, and artifacts that outlived their jobs. */
+const DeleteOrganization = graphql(`
+  mutation DeleteOrganization($name: String!) { deleteOrganization(input: { name: $name }) { id } }
+`);
+
+/** The plan of a namespace, artifacts kept after their jobs were deleted, and the deletion of an organization. */
 export default function NamespaceSettings() {
   return (
     <NamespaceFrame tab="Settings">{({ name }) => <Settings namespace={name} />}</NamespaceFrame>
@@ -42,7 +48,9 @@ export default function NamespaceSettings() {
 function Settings({ namespace }: { namespace: string }) {
   const after = useAfter();
   const asked = useAsk({ query: SettingsQuery, variables: { namespace, after } });
-  const remove = useAct(DeleteKept, { changes: ['KeptArtifacts', 'KeptArtifactsConnection'] });
+  const remove = useAct(DeleteKeptArtifacts, {
+    changes: ['KeptArtifacts', 'KeptArtifactsConnection'],
+  });
   const [deleting, setDeleting] = useState<{ jobId: string; jobName: string } | null>(null);
   return (
     <Load asked={asked} of={(data) => data.namespace} what="namespace">
@@ -102,7 +110,7 @@ function Settings({ namespace }: { namespace: string }) {
             )}
           </section>
           {kind === 'ORGANIZATION' && viewerRole === 'ADMIN' && (
-            <DeleteOrganization name={namespace} />
+            <DeleteOrganizationSection name={namespace} />
           )}
           {deleting && (
             <Confirm
@@ -113,15 +121,55 @@ function Settings({ namespace }: { namespace: string }) {
               act={async () => {
                 const { problem } = await remove.run({ jobId: deleting.jobId });
                 if (problem) return problem;
-                notify(`The artifacts of ${deleting.jobName} are deleted.`);
+                notify(`The artifacts of ${deleting.jobName} were deleted.`);
                 asked.again();
               }}
             >
-              <p>The files are deleted for good.</p>
+              <p>The files are deleted permanently.</p>
             </Confirm>
           )}
         </div>
       )}
     </Load>
+  );
+}
+
+/** Deletes the organization, which its administrators and operators may do. */
+function DeleteOrganizationSection({ name }: { name: string }) {
+  const [isConfirming, setConfirming] = useState(false);
+  const navigate = useNavigate();
+  const remove = useAct(DeleteOrganization, { changes: ['Namespace', 'NamespaceConnection'] });
+  return (
+    <section aria-labelledby="danger" className="rounded-lg border border-bad p-4">
+      <h2 id="danger">Delete this organization</h2>
+      <p className="mt-1 mb-3 text-sm text-dim">
+        Members, API keys, webhooks and finished jobs are deleted with it. Repositories must be
+        transferred or deleted first.
+      </p>
+      <Button look="danger" onClick={() => setConfirming(true)}>
+        Delete organization
+      </Button>
+      {isConfirming && (
+        <Confirm
+          title={`Delete ${name}?`}
+          verb="Delete permanently"
+          name={name}
+          onClose={() => setConfirming(false)}
+          act={async () => {
+            const { data, problem } = await remove.run({ name });
+            if (data) {
+              notify(`${name} was deleted.`);
+              await navigate({ to: '/', replace: true });
+            }
+            return problem;
+          }}
+        >
+          <p>
+            Its members, API keys, webhooks, and jobs with their logs and artifacts are deleted
+            permanently.
+          </p>
+        </Confirm>
+      )}
+    </section>
   );
 }

@@ -1,6 +1,6 @@
 import { Tabs } from '../../ui/page.tsx';
 
-/** The pages of a namespace. Who is no member sees what is public: its repositories. */
+/** The tabs of a namespace. Users who are not members see only the repositories. */
 export function NamespaceTabs({
   name,
   viewerRole,
@@ -8,7 +8,7 @@ export function NamespaceTabs({
 }: {
   name: string;
   viewerRole: string | null;
-  /** On a page of a job or a webhook: the tab that it belongs to. */
+  /** The tab to highlight on the page of a job or webhook, which has no tab of its own. */
   within?: 'Jobs' | 'Webhooks';
 }) {
   const params = { namespace: name };

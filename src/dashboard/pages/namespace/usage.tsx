@@ -1,6 +1,6 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { lazy, Suspense, useMemo } from 'react';
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
@@ -22,21 +22,25 @@ const UsageQuery = graphql(`
         pageInfo { hasNextPage endCursor }
         nodes { from to jobs runtimeSeconds gpuSeconds cost user { id username } }
       }
-      whole: usage(first: 1, from: $from, to: $to) {
+      total: usage(first: 1, from: $from, to: $to) {
         nodes { jobs runtimeSeconds gpuSeconds cost }
       }
     }
   }
 `);
 
+type UsageRow = NonNullable<
+  NonNullable<ResultOf<typeof UsageQuery>['namespace']>['usage']
+>['nodes'][number];
+
 const DAY_MS = 86_400_000;
-/** In UTC, as the days of the contract are. */
-function dayBefore(days: number): string {
+/** The date `days` before today, in UTC as in the API. */
+function daysAgo(days: number): string {
   return new Date(Date.now() - days * DAY_MS).toISOString().slice(0, 10);
 }
-const DAY = /^\d{4}-\d\d-\d\d$/;
+const DATE = /^\d{4}-\d\d-\d\d$/;
 
-/** What the jobs of a namespace used and cost. The days and the division stand in the address. */
+/** The run time, GPU time and cost of the jobs of a namespace. Dates and grouping are in the URL. */
 export default function UsagePage() {
   return (
     <NamespaceFrame tab="Usage">
@@ -47,8 +51,8 @@ export default function UsagePage() {
 
 function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) {
   const search = useSearch({ strict: false });
-  const from = DAY.test(search.from ?? '') ? (search.from as string) : dayBefore(29);
-  const to = DAY.test(search.to ?? '') ? (search.to as string) : dayBefore(0);
+  const from = DATE.test(search.from ?? '') ? (search.from as string) : daysAgo(29);
+  const to = DATE.test(search.to ?? '') ? (search.to as string) : daysAgo(0);
   const period = search.period === 'month' ? 'MONTH' : 'DAY';
   const byUser = isAdmin && search.by === 'user';
   const after = useAfter();
@@ -56,9 +60,13 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
     query: UsageQuery,
     variables: { namespace, from, to, period: byUser ? null : period, byUser, after },
   });
-  const go = useNavigate();
-  const set = (change: Record<string, string | undefined>) =>
-    go({ to: '.', search: (old) => ({ ...old, after: undefined, ...change }), replace: true });
+  const navigate = useNavigate();
+  const setSearch = (change: Record<string, string | undefined>) =>
+    navigate({
+      to: '.',
+      search: (old) => ({ ...old, after: undefined, ...change }),
+      replace: true,
+    });
   return (
     <div className="max-w-4xl space-y-6">
       <div className="grid items-end gap-3 sm:grid-cols-4">
@@ -66,14 +74,14 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
           <Input
             type="date"
             value={from}
-            onChange={({ target }) => set({ from: target.value || undefined })}
+            onChange={({ target }) => setSearch({ from: target.value || undefined })}
           />
         </Field>
         <Field label="To">
           <Input
             type="date"
             value={to}
-            onChange={({ target }) => set({ to: target.value || undefined })}
+            onChange={({ target }) => setSearch({ to: target.value || undefined })}
           />
         </Field>
         <Field label="Period">
@@ -81,7 +89,7 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
             value={period}
             disabled={byUser}
             onChange={({ target }) =>
-              set({ period: target.value === 'MONTH' ? 'month' : undefined })
+              setSearch({ period: target.value === 'MONTH' ? 'month' : undefined })
             }
           >
             <option value="DAY">day</option>
@@ -92,17 +100,17 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
           <Checkbox
             label="By user"
             checked={byUser}
-            onChange={({ target }) => set({ by: target.checked ? 'user' : undefined })}
+            onChange={({ target }) => setSearch({ by: target.checked ? 'user' : undefined })}
           />
         )}
       </div>
       <Load asked={asked} of={(data) => data.namespace} what="usage">
-        {({ usage, whole }) => {
-          const sum = whole?.nodes[0];
+        {({ usage, total }) => {
+          const sum = total?.nodes[0];
           if (!usage || usage.totalCount === 0)
             return (
-              <Empty title="No job ran in these days">
-                <p>What jobs use, and what that costs, is shown here. Days are in UTC.</p>
+              <Empty title="No finished jobs in this period">
+                <p>This page shows the usage and cost of finished jobs. Days are in UTC.</p>
                 <ButtonLink to="/new/job" search={{ namespace }}>
                   New job
                 </ButtonLink>
@@ -120,43 +128,49 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
                 </p>
               )}
               {!byUser && <Chart rows={usage.nodes} from={from} to={to} />}
-              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard. */}
-              <section tabIndex={0} aria-label="Usage as a table" className="card sideways">
-                <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
-                  <thead>
-                    <tr className="border-b border-line text-dim [&>th]:px-4 [&>th]:py-2 [&>th]:font-medium">
-                      <th className="text-left">{byUser ? 'User' : 'Date'}</th>
-                      <th>Finished jobs</th>
-                      <th>Run time</th>
-                      <th>GPU time</th>
-                      <th>Cost</th>
-                    </tr>
-                  </thead>
-                  <tbody className="divide-y divide-line [&_td]:px-4 [&_td]:py-1.5 [&_th]:px-4">
-                    {usage.nodes.map((row) => (
-                      <tr key={`${row.from} ${row.user?.id}`}>
-                        <th scope="row" className="text-left font-normal">
-                          {byUser
-                            ? (row.user?.username ?? 'deleted user')
-                            : row.from === row.to
-                              ? row.from
-                              : `${row.from} to ${row.to}`}
-                        </th>
-                        <td>{row.jobs}</td>
-                        <td>{duration(row.runtimeSeconds)}</td>
-                        <td>{duration(row.gpuSeconds)}</td>
-                        <td>{money(row.cost)}</td>
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </section>
+              <UsageTable rows={usage.nodes} byUser={byUser} />
               <Paging pageInfo={usage.pageInfo} total={usage.totalCount} />
             </>
           );
         }}
       </Load>
     </div>
+  );
+}
+
+function UsageTable({ rows, byUser }: { rows: readonly UsageRow[]; byUser: boolean }) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable table must be reachable with the keyboard.
+    <section tabIndex={0} aria-label="Usage as a table" className="card sideways">
+      <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
+        <thead>
+          <tr className="border-b border-line text-dim [&>th]:px-4 [&>th]:py-2 [&>th]:font-medium">
+            <th className="text-left">{byUser ? 'User' : 'Date'}</th>
+            <th>Finished jobs</th>
+            <th>Run time</th>
+            <th>GPU time</th>
+            <th>Cost</th>
+          </tr>
+        </thead>
+        <tbody className="divide-y divide-line [&_td]:px-4 [&_td]:py-1.5 [&_th]:px-4">
+          {rows.map((row) => (
+            <tr key={`${row.from} ${row.user?.id}`}>
+              <th scope="row" className="text-left font-normal">
+                {byUser
+                  ? (row.user?.username ?? 'deleted user')
+                  : row.from === row.to
+                    ? row.from
+                    : `${row.from} to ${row.to}`}
+              </th>
+              <td>{row.jobs}</td>
+              <td>{duration(row.runtimeSeconds)}</td>
+              <td>{duration(row.gpuSeconds)}</td>
+              <td>{money(row.cost)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
   );
 }
 

@@ -22,7 +22,7 @@ const AuditQuery = graphql(
   [AuditRow],
 );
 
-/** Who changed what on the server, the newest first. */
+/** The audit log of the server, newest entries first. */
 export default function AuditPage() {
   const after = useAfter();
   const filter = useAuditFilter();
@@ -32,7 +32,7 @@ export default function AuditPage() {
     pause: !start.viewer?.operator,
   });
   return (
-    <SettingsFrame title="Audit log" operator>
+    <SettingsFrame title="Audit log" operatorsOnly>
       <AuditFilters />
       <Load asked={asked} of={(data) => data.auditLog} what="list">
         {({ nodes, pageInfo }) => (

@@ -11,11 +11,11 @@ const HealthQuery = graphql(`
   }
 `);
 
-/** Whether the server is well, which version it is, and by which keys SSH knows it. */
+/** The health, version and SSH host keys of the server. */
 export default function HealthPage() {
   const asked = useAsk({ query: HealthQuery });
   return (
-    <SettingsFrame title="Health" operator>
+    <SettingsFrame title="Health" operatorsOnly>
       <Load asked={asked} of={(data) => data} what="page">
         {({ health, version, sshHostKeys }) => (
           <div className="space-y-8">
@@ -31,7 +31,7 @@ export default function HealthPage() {
               <div>
                 <dt>Commit</dt>
                 <dd className="min-w-0 font-mono text-[13px] break-all">
-                  {version.commit ?? 'not known'}
+                  {version.commit ?? 'unknown'}
                 </dd>
               </div>
               <div>
@@ -44,8 +44,7 @@ export default function HealthPage() {
                 SSH host keys
               </h2>
               <p className="mb-3 text-sm text-dim">
-                Compare these with the fingerprint that SSH shows when you connect for the first
-                time.
+                When you first connect, compare the fingerprint that SSH shows with these keys.
               </p>
               {sshHostKeys.length > 0 ? (
                 <ul className="rows">

@@ -6,7 +6,7 @@ import { Load, useAsk } from '../../ui/load.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
 import { Ago } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
-import { PlanSelect } from './plan-select.tsx';
+import { PlanSelect } from './plans.tsx';
 import { SearchField } from './search-field.tsx';
 
 const OrganizationsQuery = graphql(`
@@ -19,7 +19,7 @@ const OrganizationsQuery = graphql(`
   }
 `);
 
-/** The organizations of the server, for the operator. */
+/** The organizations of the server, for operators. */
 export default function OrganizationsPage() {
   const { text } = useSearch({ strict: false });
   const after = useAfter();
@@ -31,19 +31,19 @@ export default function OrganizationsPage() {
   return (
     <SettingsFrame
       title="Organizations"
-      operator
+      operatorsOnly
       actions={
         <ButtonLink to="/new/organization" look="primary">
           New organization
         </ButtonLink>
       }
     >
-      <SearchField label="Name" found={asked.data?.organizations?.totalCount} />
+      <SearchField label="Name" totalFound={asked.data?.organizations?.totalCount} />
       <Load asked={asked} of={(data) => data.organizations} what="list">
         {({ nodes, pageInfo, totalCount }) =>
           nodes.length === 0 ? (
             <p className="card px-4 py-3 text-sm text-dim">
-              {text ? 'No organization is called so.' : 'There is no organization yet.'}
+              {text ? 'No matching organizations.' : 'No organizations yet.'}
             </p>
           ) : (
             <>

@@ -12,23 +12,23 @@ const QueueQuery = graphql(`
   }
 `);
 
-const AGAIN_MS = 3_000;
+const REFRESH_MS = 3_000;
 
-/** Where jobs wait or run, by GPU and region. */
+/** The numbers of waiting and running jobs, by GPU and region. */
 export default function QueuePage() {
   const operator = Boolean(start.viewer?.operator);
   const asked = useAsk({ query: QueueQuery, pause: !operator });
-  useEvery(operator ? AGAIN_MS : null, asked.again);
+  useEvery(operator ? REFRESH_MS : null, asked.again);
   return (
-    <SettingsFrame title="Queue" operator about="Updated every 3 seconds.">
+    <SettingsFrame title="Queue" operatorsOnly about="Updated every 3 seconds.">
       <Load asked={asked} of={(data) => data.queue} what="queue">
         {(pools) =>
           pools.length === 0 ? (
-            <Empty title="No job waits or runs">
-              <p>Jobs of all namespaces are counted here, by GPU and region.</p>
+            <Empty title="No jobs are waiting or running">
+              <p>This page counts the jobs of all namespaces by GPU and region.</p>
             </Empty>
           ) : (
-            // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+            // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable table must be reachable with the keyboard.
             <section tabIndex={0} aria-label="Queue" className="card sideways">
               <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
                 <thead>

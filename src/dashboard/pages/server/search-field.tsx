@@ -3,17 +3,17 @@ import { useState } from 'react';
 import { Button } from '../../ui/button.tsx';
 import { Field, Input } from '../../ui/field.tsx';
 
-/** What is searched for stands in the address. */
-export function SearchField({ label, found }: { label: string; found?: number }) {
+/** A search form for the lists of users and organizations. The text is in the URL as `?text=`. */
+export function SearchField({ label, totalFound }: { label: string; totalFound?: number }) {
   const { text = '' } = useSearch({ strict: false });
   const [value, setValue] = useState(text);
-  const go = useNavigate();
+  const navigate = useNavigate();
   return (
     <form
       className="mb-4 flex max-w-md items-end gap-2"
       onSubmit={(event) => {
         event.preventDefault();
-        void go({
+        void navigate({
           to: '.',
           search: (old) => ({ ...old, after: undefined, text: value.trim() || undefined }),
         });
@@ -29,7 +29,7 @@ export function SearchField({ label, found }: { label: string; found?: number })
       </Field>
       <Button type="submit">Search</Button>
       <p role="status" className="sr-only">
-        {text && found !== undefined && `${found} found`}
+        {text && totalFound !== undefined && `${totalFound} found`}
       </p>
     </form>
   );

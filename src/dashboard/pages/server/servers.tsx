@@ -18,15 +18,15 @@ const ServersQuery = graphql(`
   }
 `);
 
-const AGAIN_MS = 3_000;
+const REFRESH_MS = 3_000;
 
-/** The processes of Loam on this database, and the machines that run jobs. */
+/** The Loam processes that share this database, and the machines that run jobs. */
 export default function ServersPage() {
   const operator = Boolean(start.viewer?.operator);
   const asked = useAsk({ query: ServersQuery, pause: !operator });
-  useEvery(operator ? AGAIN_MS : null, asked.again);
+  useEvery(operator ? REFRESH_MS : null, asked.again);
   return (
-    <SettingsFrame title="Servers" operator about="Updated every 3 seconds.">
+    <SettingsFrame title="Servers" operatorsOnly about="Updated every 3 seconds.">
       <Load asked={asked} of={(data) => data.servers} what="list">
         {(servers) => (
           <ul className="rows">
@@ -39,7 +39,7 @@ export default function ServersPage() {
                   </span>
                   <span className="text-sm text-dim">
                     role: {words(role)}
-                    {isCurrent && ' · answers you'} · heard of <Ago at={heartbeatAt} />
+                    {isCurrent && ' · serves this page'} · last heartbeat <Ago at={heartbeatAt} />
                   </span>
                 </div>
                 {worker && (

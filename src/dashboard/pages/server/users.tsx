@@ -1,20 +1,20 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { start } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
 import { Secret } from '../../ui/copy.tsx';
-import { Dialog } from '../../ui/dialog.tsx';
+import { Confirm, Dialog } from '../../ui/dialog.tsx';
+import { Field, Input, Select } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
+import { notify } from '../../ui/notices.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { Ago, exactTime } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
-import { NewUser } from './new-user.tsx';
-import { PlanSelect } from './plan-select.tsx';
+import { PLANS, type Plan, PlanSelect } from './plans.tsx';
 import { SearchField } from './search-field.tsx';
-import { UserActions } from './user-actions.tsx';
 
 const UsersQuery = graphql(`
   query Users($text: String, $after: String) {
@@ -26,15 +26,38 @@ const UsersQuery = graphql(`
   }
 `);
 
-const MakeLink = graphql(`
-  mutation MakeLink($username: String!) {
+const CreateSignInLink = graphql(`
+  mutation CreateSignInLink($username: String!) {
     createSignInLink(input: { username: $username }) { url expiresAt }
   }
 `);
 
+const CreateUser = graphql(`
+  mutation CreateUser($input: CreateUserInput!) {
+    createUser(input: $input) { user { id username } }
+  }
+`);
+
+const DisableUser = graphql(`
+  mutation DisableUser($username: String!) {
+    disableUser(input: { username: $username }) { user { id disabledAt } }
+  }
+`);
+
+const EnableUser = graphql(`
+  mutation EnableUser($username: String!) {
+    enableUser(input: { username: $username }) { user { id disabledAt } }
+  }
+`);
+
+const DeleteUser = graphql(`
+  mutation DeleteUser($username: String!) { deleteUser(input: { username: $username }) { id } }
+`);
+
+type User = NonNullable<ResultOf<typeof UsersQuery>['users']>['nodes'][number];
 type SignInLink = { username: string; url: string; expiresAt: string };
 
-/** The users of the server, for the operator. */
+/** The users of the server, for operators. */
 export default function UsersPage() {
   const { text } = useSearch({ strict: false });
   const after = useAfter();
@@ -43,66 +66,43 @@ export default function UsersPage() {
     variables: { text, after },
     pause: !start.viewer?.operator,
   });
-  const make = useAct(MakeLink);
+  const createLink = useAct(CreateSignInLink);
   const [creating, setCreating] = useState(false);
   const [link, setLink] = useState<SignInLink | null>(null);
-  async function linkFor(username: string) {
-    const { data } = await make.run({ username });
+  async function showLink(username: string) {
+    const { data } = await createLink.run({ username });
     if (data?.createSignInLink) setLink({ username, ...data.createSignInLink });
   }
   return (
     <SettingsFrame
       title="Users"
-      operator
+      operatorsOnly
       actions={
         <Button look="primary" onClick={() => setCreating(true)}>
           New user
         </Button>
       }
     >
-      <SearchField label="Name or email" found={asked.data?.users?.totalCount} />
-      {make.problem && (
+      <SearchField label="Name or email" totalFound={asked.data?.users?.totalCount} />
+      {createLink.problem && (
         <div className="mb-4">
-          <ProblemBox problem={make.problem} />
+          <ProblemBox problem={createLink.problem} />
         </div>
       )}
       <Load asked={asked} of={(data) => data.users} what="list">
         {({ nodes, pageInfo, totalCount }) =>
           nodes.length === 0 ? (
-            <p className="card px-4 py-3 text-sm text-dim">No user is called so.</p>
+            <p className="card px-4 py-3 text-sm text-dim">No matching users.</p>
           ) : (
             <>
               <ul className="rows">
-                {nodes.map(({ id, username, email, plan, operator, disabledAt, createdAt }) => (
-                  <li key={id} className="flex flex-wrap items-center gap-x-4 gap-y-2">
-                    <div className="min-w-0 flex-1 basis-56">
-                      <p className="break-all">
-                        <Link
-                          to="/$namespace"
-                          params={{ namespace: username }}
-                          className="font-medium hover:underline"
-                        >
-                          {username}
-                        </Link>
-                        {operator && <span className="ml-2 text-sm text-dim">operator</span>}
-                        {disabledAt && <span className="ml-2 text-sm text-bad">disabled</span>}
-                      </p>
-                      <p className="text-sm break-words text-dim">
-                        {email} · created <Ago at={createdAt} />
-                      </p>
-                    </div>
-                    <PlanSelect namespace={username} plan={plan} />
-                    <Button
-                      busy={make.busy}
-                      aria-label={`Sign-in link for ${username}`}
-                      onClick={() => linkFor(username)}
-                    >
-                      Sign-in link
-                    </Button>
-                    {username !== start.viewer?.username && (
-                      <UserActions username={username} isDisabled={disabledAt !== null} />
-                    )}
-                  </li>
+                {nodes.map((user) => (
+                  <UserRow
+                    key={user.id}
+                    user={user}
+                    isCreatingLink={createLink.busy}
+                    onCreateLink={() => showLink(user.username)}
+                  />
                 ))}
               </ul>
               <Paging pageInfo={pageInfo} total={totalCount} />
@@ -113,23 +113,206 @@ export default function UsersPage() {
       {creating && (
         <NewUser
           onClose={() => setCreating(false)}
-          onMade={(username) => {
+          onCreated={(username) => {
             setCreating(false);
-            void linkFor(username);
+            void showLink(username);
           }}
         />
       )}
       {link && (
-        <Dialog title={`A link for ${link.username}`} onClose={() => setLink(null)}>
+        <Dialog title={`Sign-in link for ${link.username}`} onClose={() => setLink(null)}>
           <div className="space-y-4">
-            <Secret
-              label={`Whoever opens this is signed in as ${link.username}, once.`}
-              value={link.url}
-            />
+            <Secret label={`Signs in as ${link.username}. Works once.`} value={link.url} />
             <p className="text-sm text-dim">It works until {exactTime(link.expiresAt)}.</p>
           </div>
         </Dialog>
       )}
     </SettingsFrame>
+  );
+}
+
+function UserRow({
+  user: { username, email, plan, operator, disabledAt, createdAt },
+  isCreatingLink,
+  onCreateLink,
+}: {
+  user: User;
+  isCreatingLink: boolean;
+  onCreateLink: () => void;
+}) {
+  return (
+    <li className="flex flex-wrap items-center gap-x-4 gap-y-2">
+      <div className="min-w-0 flex-1 basis-56">
+        <p className="break-all">
+          <Link
+            to="/$namespace"
+            params={{ namespace: username }}
+            className="font-medium hover:underline"
+          >
+            {username}
+          </Link>
+          {operator && <span className="ml-2 text-sm text-dim">operator</span>}
+          {disabledAt && <span className="ml-2 text-sm text-bad">disabled</span>}
+        </p>
+        <p className="text-sm break-words text-dim">
+          {email} · created <Ago at={createdAt} />
+        </p>
+      </div>
+      <PlanSelect namespace={username} plan={plan} />
+      <Button
+        busy={isCreatingLink}
+        aria-label={`Sign-in link for ${username}`}
+        onClick={onCreateLink}
+      >
+        Sign-in link
+      </Button>
+      {username !== start.viewer?.username && (
+        <UserActions username={username} isDisabled={disabledAt !== null} />
+      )}
+    </li>
+  );
+}
+
+/** The form for a new user. */
+function NewUser({
+  onClose,
+  onCreated,
+}: {
+  onClose: () => void;
+  onCreated: (username: string) => void;
+}) {
+  const create = useAct(CreateUser, {
+    changes: ['User', 'UserConnection'],
+    fields: ['username', 'email', 'plan'],
+  });
+  const [username, setUsername] = useState('');
+  const [email, setEmail] = useState('');
+  const [plan, setPlan] = useState<Plan>('FREE');
+  return (
+    <Dialog title="New user" onClose={onClose}>
+      <form
+        className="space-y-4"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          const { data } = await create.run({ input: { username, email, plan } });
+          if (data) onCreated(username);
+        }}
+      >
+        <Field
+          label="User name"
+          hint="1 to 39 of a-z, 0-9 and -, with no hyphen at either end"
+          problem={create.fault('username')}
+        >
+          <Input
+            value={username}
+            onChange={({ target }) => setUsername(target.value)}
+            required
+            maxLength={39}
+            autoComplete="off"
+          />
+        </Field>
+        <Field label="Email" problem={create.fault('email')}>
+          <Input
+            type="email"
+            value={email}
+            onChange={({ target }) => setEmail(target.value)}
+            required
+            autoComplete="off"
+          />
+        </Field>
+        <Field label="Plan" problem={create.fault('plan')}>
+          <Select value={plan} onChange={({ target }) => setPlan(target.value as Plan)}>
+            {PLANS.map(([value, label]) => (
+              <option key={value} value={value}>
+                {label}
+              </option>
+            ))}
+          </Select>
+        </Field>
+        <p className="text-sm text-dim">Next, this page shows a sign-in link for the user, once.</p>
+        {create.problem && <ProblemBox problem={create.problem} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" look="primary" busy={create.busy}>
+            Create user
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+/** Buttons that disable, enable or delete another user. */
+function UserActions({ username, isDisabled }: { username: string; isDisabled: boolean }) {
+  const disable = useAct(DisableUser);
+  const enable = useAct(EnableUser);
+  const remove = useAct(DeleteUser, { changes: ['User', 'UserConnection'] });
+  const [confirming, setConfirming] = useState<'disable' | 'enable' | 'delete' | null>(null);
+  const onClose = () => setConfirming(null);
+  return (
+    <>
+      <Button
+        aria-label={`${isDisabled ? 'Enable' : 'Disable'} ${username}`}
+        onClick={() => setConfirming(isDisabled ? 'enable' : 'disable')}
+      >
+        {isDisabled ? 'Enable' : 'Disable'}
+      </Button>
+      <Button
+        look="danger"
+        aria-label={`Delete ${username}`}
+        onClick={() => setConfirming('delete')}
+      >
+        Delete
+      </Button>
+      {confirming === 'disable' && (
+        <Confirm
+          title={`Disable ${username}?`}
+          verb="Disable user"
+          onClose={onClose}
+          act={async () => {
+            const { problem } = await disable.run({ username });
+            if (!problem) notify(`${username} was disabled.`);
+            return problem;
+          }}
+        >
+          <p>
+            Sessions, tokens, API keys and SSH keys of {username} are refused from now on. Nothing
+            is deleted, and jobs continue to run.
+          </p>
+        </Confirm>
+      )}
+      {confirming === 'enable' && (
+        <Confirm
+          title={`Enable ${username}?`}
+          verb="Enable user"
+          onClose={onClose}
+          act={async () => {
+            const { problem } = await enable.run({ username });
+            if (!problem) notify(`${username} was enabled.`);
+            return problem;
+          }}
+        >
+          <p>All sessions, tokens and keys that {username} had work again.</p>
+        </Confirm>
+      )}
+      {confirming === 'delete' && (
+        <Confirm
+          title={`Delete ${username}?`}
+          verb="Delete user"
+          name={username}
+          onClose={onClose}
+          act={async () => {
+            const { problem } = await remove.run({ username });
+            if (!problem) notify(`${username} was deleted.`);
+            return problem;
+          }}
+        >
+          <p>
+            Tokens, keys, memberships and the finished jobs of {username} are deleted permanently.
+            Repositories must be transferred or deleted first.
+          </p>
+        </Confirm>
+      )}
+    </>
   );
 }

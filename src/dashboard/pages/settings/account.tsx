@@ -1,13 +1,12 @@
 import { Link } from '@tanstack/react-router';
-import type { ReactNode } from 'react';
-import { graphql } from '../../graphql/graphql.ts';
+import { type ReactNode, useEffect, useState } from 'react';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button, ButtonLink } from '../../ui/button.tsx';
 import { CopyButton } from '../../ui/copy.tsx';
 import { words } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Ago } from '../../ui/time.tsx';
 import { SettingsFrame } from './frame.tsx';
-import { useRateLimit } from './rate-limit.ts';
 
 const AccountQuery = graphql(`
   query Account {
@@ -24,7 +23,9 @@ const AccountQuery = graphql(`
   }
 `);
 
-/** Who is signed in, with what rights and limits. */
+type User = NonNullable<ResultOf<typeof AccountQuery>['viewer']>;
+
+/** The signed-in user: name, plan, rate limit and organizations. */
 export default function AccountPage() {
   const asked = useAsk({ query: AccountQuery });
   const limit = useRateLimit();
@@ -55,7 +56,7 @@ export default function AccountPage() {
                   ? '…'
                   : limit === 'none'
                     ? 'No limit'
-                    : `${limit.perMinute} a minute for each token, key or session; ${limit.remaining} left in this session`}
+                    : `${limit.perMinute} per minute for each token, key or session; ${limit.remaining} left in this session`}
               </Row>
               <Row name="Member since">
                 <Ago at={user.createdAt} />
@@ -68,37 +69,7 @@ export default function AccountPage() {
               </Row>
             </dl>
 
-            <section aria-labelledby="organizations">
-              <div className="mb-2 flex items-center justify-between gap-4">
-                <h2 id="organizations">Organizations</h2>
-                {user.operator && <ButtonLink to="/new/organization">New organization</ButtonLink>}
-              </div>
-              {user.organizations && user.organizations.nodes.length > 0 ? (
-                <ul className="rows">
-                  {user.organizations.nodes.map(({ id, name, plan, viewerRole }) => (
-                    <li key={id} className="flex flex-wrap items-center gap-x-4">
-                      <Link
-                        to="/$namespace"
-                        params={{ namespace: name }}
-                        className="font-medium hover:underline"
-                      >
-                        {name}
-                      </Link>
-                      <span className="text-sm text-dim">
-                        {viewerRole && `your role: ${words(viewerRole)}`}
-                        {plan && ` · plan: ${words(plan)}`}
-                      </span>
-                    </li>
-                  ))}
-                </ul>
-              ) : (
-                <p className="text-sm text-dim">
-                  {user.username} is in no organization.{' '}
-                  {!user.operator &&
-                    'The operator of this server creates organizations, and their administrators add members.'}
-                </p>
-              )}
-            </section>
+            <Organizations user={user} />
 
             <section aria-labelledby="sign-out">
               <h2 id="sign-out" className="mb-2">
@@ -118,6 +89,74 @@ export default function AccountPage() {
       </Load>
     </SettingsFrame>
   );
+}
+
+function Organizations({ user }: { user: User }) {
+  return (
+    <section aria-labelledby="organizations">
+      <div className="mb-2 flex items-center justify-between gap-4">
+        <h2 id="organizations">Organizations</h2>
+        {user.operator && <ButtonLink to="/new/organization">New organization</ButtonLink>}
+      </div>
+      {user.organizations && user.organizations.nodes.length > 0 ? (
+        <ul className="rows">
+          {user.organizations.nodes.map(({ id, name, plan, viewerRole }) => (
+            <li key={id} className="flex flex-wrap items-center gap-x-4">
+              <Link
+                to="/$namespace"
+                params={{ namespace: name }}
+                className="font-medium hover:underline"
+              >
+                {name}
+              </Link>
+              <span className="text-sm text-dim">
+                {viewerRole && `your role: ${words(viewerRole)}`}
+                {plan && ` · plan: ${words(plan)}`}
+              </span>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <p className="text-sm text-dim">
+          {user.username} is not a member of any organization.{' '}
+          {!user.operator &&
+            'Operators of this server create organizations; administrators add members.'}
+        </p>
+      )}
+    </section>
+  );
+}
+
+type RateLimit = { perMinute: number; remaining: number };
+
+/** The server sends this number when requests are not limited. */
+const UNLIMITED = 1_000_000;
+
+/**
+ * The rate limit of this session, from the headers of a response.
+ * @returns null before the response arrives; `'none'` when requests are not limited
+ */
+function useRateLimit(): RateLimit | 'none' | null {
+  const [limit, setLimit] = useState<RateLimit | 'none' | null>(null);
+  useEffect(() => {
+    const request = new AbortController();
+    // The GraphQL client does not expose response headers.
+    fetch('/graphql', {
+      method: 'POST',
+      headers: { 'Content-Type': 'application/json', Accept: 'application/json' },
+      body: JSON.stringify({ query: '{ __typename }' }),
+      signal: request.signal,
+    })
+      .then(({ headers }) => {
+        const perMinute = Number(headers.get('x-ratelimit-limit') ?? UNLIMITED);
+        const remaining = Number(headers.get('x-ratelimit-remaining'));
+        setLimit(perMinute >= UNLIMITED ? 'none' : { perMinute, remaining });
+      })
+      // The limit stays unknown. The query of the page reports that the server is away.
+      .catch(() => {});
+    return () => request.abort();
+  }, []);
+  return limit;
 }
 
 function Row({ name, children }: { name: string; children: ReactNode }) {

@@ -1,12 +1,17 @@
+import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
+import { Button } from '../../ui/button.tsx';
 import { Lines } from '../../ui/copy.tsx';
+import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
+import { Field, Input, Select } from '../../ui/field.tsx';
 import { useAsk } from '../../ui/load.tsx';
 import { useAfter } from '../../ui/paging.tsx';
-import { CredentialsPage } from './credentials.tsx';
-import { NewApiKey } from './new-api-key.tsx';
-import { ScopeBadges } from './scopes.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
+import { useMyNamespaces } from './restrictions.tsx';
+import { type Scope, ScopeBadges, ScopeFields } from './scopes.tsx';
 
 const ApiKeysQuery = graphql(`
   query ApiKeys($after: String) {
@@ -21,11 +26,17 @@ const ApiKeysQuery = graphql(`
   }
 `);
 
+const CreateApiKey = graphql(`
+  mutation CreateApiKey($input: CreateApiKeyInput!) {
+    createApiKey(input: $input) { key apiKey { id name } }
+  }
+`);
+
 const DeleteApiKey = graphql(`
   mutation DeleteApiKey($name: String!) { deleteApiKey(input: { name: $name }) { id } }
 `);
 
-/** Keys for programs: the viewer's own, and those of namespaces that the viewer administers. */
+/** API keys: the viewer's own, and the keys of namespaces that the viewer administers. */
 export default function ApiKeysPage() {
   const after = useAfter();
   const asked = useAsk({ query: ApiKeysQuery, variables: { after } });
@@ -33,7 +44,7 @@ export default function ApiKeysPage() {
   return (
     <CredentialsPage
       title="API keys"
-      about="For programs and services: a name and a secret in the header Authorization."
+      about="For programs and services, which send the key in the Authorization header."
       noun="API key"
       addLabel="New API key"
       asked={asked}
@@ -46,8 +57,8 @@ export default function ApiKeysPage() {
         </div>
       )}
       empty={(addButton) => (
-        <Empty title="No API key yet">
-          <p>A program signs in with a key, in one namespace or wherever you have rights.</p>
+        <Empty title="No API keys yet">
+          <p>Programs authenticate with a key. A key can be limited to one namespace.</p>
           {addButton}
           <p>Or from a terminal:</p>
           <div>
@@ -58,8 +69,96 @@ export default function ApiKeysPage() {
         </Empty>
       )}
       form={(onClose) => <NewApiKey onClose={onClose} />}
-      warning={<p>Programs that use it are refused from now on.</p>}
+      warning={<p>Requests with this key are refused from now on.</p>}
       remove={({ name }) => remove.run({ name })}
     />
+  );
+}
+
+const FIELDS = ['name', 'expiresInDays', 'scopes', 'namespace'] as const;
+
+/** The form for a new API key, then the key itself: the server shows it only once. */
+function NewApiKey({ onClose }: { onClose: () => void }) {
+  const create = useAct(CreateApiKey, { changes: ['ApiKey'], fields: FIELDS });
+  const administered = useMyNamespaces().filter(({ viewerRole }) => viewerRole === 'ADMIN');
+  const [name, setName] = useState('');
+  const [days, setDays] = useState('30');
+  const [scopes, setScopes] = useState<Scope[] | null>(null);
+  const [namespace, setNamespace] = useState('');
+  const [key, setKey] = useState<string | null>(null);
+  // The server takes an empty list of scopes as all scopes, so the form refuses one.
+  const [isMissingScopes, setMissingScopes] = useState(false);
+
+  async function submit() {
+    setMissingScopes(scopes?.length === 0);
+    if (scopes?.length === 0) return;
+    const { data } = await create.run({
+      input: { name, expiresInDays: Number(days), scopes, namespace: namespace || null },
+    });
+    setKey(data?.createApiKey?.key ?? null);
+  }
+
+  if (key)
+    return (
+      <CreatedDialog
+        title="The new API key"
+        label={`The API key ${name} was created.`}
+        secret={key}
+        // Single quotes: a shell would expand a `$` in the key as a variable.
+        command={`export LOAM_KEY='${key}'\ncurl -H "Authorization: API-Key $LOAM_KEY" \\\n  ${location.origin}/auth/v1/whoami`}
+        onClose={onClose}
+      />
+    );
+  return (
+    <Dialog title="New API key" onClose={onClose}>
+      <form
+        className="space-y-5"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void submit();
+        }}
+      >
+        <Field
+          label="Name"
+          hint="Letters, digits and . _ -; unique on this server"
+          problem={create.fault('name')}
+        >
+          <Input
+            value={name}
+            onChange={({ target }) => setName(target.value)}
+            required
+            maxLength={100}
+            autoComplete="off"
+          />
+        </Field>
+        <ExpiryField days={days} onChange={setDays} problem={create.fault('expiresInDays')} />
+        <ScopeFields
+          chosen={scopes}
+          onChange={setScopes}
+          problem={isMissingScopes ? 'Choose at least one.' : create.fault('scopes')}
+        />
+        <Field
+          label="Where it works"
+          hint="You can choose a namespace that you administer"
+          problem={create.fault('namespace')}
+        >
+          <Select value={namespace} onChange={({ target }) => setNamespace(target.value)}>
+            <option value="">Everywhere I have access</option>
+            {administered.map(({ id, name: each }) => (
+              <option key={id} value={each}>
+                Only in {each}
+              </option>
+            ))}
+          </Select>
+        </Field>
+        {create.problem && <ProblemBox problem={create.problem} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" look="primary" busy={create.busy}>
+            Create API key
+          </Button>
+        </div>
+      </form>
+    </Dialog>
   );
 }

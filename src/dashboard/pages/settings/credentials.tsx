@@ -1,8 +1,9 @@
-/** What the pages of tokens and of keys have in common. */
+/** Shared by the pages of access tokens, API keys and SSH keys: the list with its dialogs, and the expiry field. */
 import { type ReactNode, useState } from 'react';
 import type { Problem } from '../../graphql/client.ts';
 import { Button } from '../../ui/button.tsx';
-import { Confirm } from '../../ui/dialog.tsx';
+import { Lines, Secret } from '../../ui/copy.tsx';
+import { Confirm, Dialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { type Asked, Load } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
@@ -11,13 +12,13 @@ import { Ago, exactTime, useSecond } from '../../ui/time.tsx';
 import { SettingsFrame } from './frame.tsx';
 
 type Dates = { createdAt: string; lastUsedAt: string | null; expiresAt?: string | null };
-type Page<Credential> = {
+type CredentialConnection<Credential> = {
   nodes: readonly Credential[];
   pageInfo: { hasNextPage: boolean; endCursor: string | null };
   totalCount: number;
 };
 
-/** A page with the viewer's credentials of one kind, which are added and deleted there. */
+/** Lists the viewer's credentials of one kind, with dialogs to add and to delete them. */
 export function CredentialsPage<Data, Credential extends Dates & { id: string }>({
   title,
   about,
@@ -34,17 +35,17 @@ export function CredentialsPage<Data, Credential extends Dates & { id: string }>
 }: {
   title: string;
   about: string;
-  /** One of them in a sentence: `token`. */
+  /** The kind within a sentence: `token`. */
   noun: string;
   addLabel: string;
   asked: Asked<Data>;
-  of: (data: Data) => Page<Credential> | null | undefined;
+  of: (data: Data) => CredentialConnection<Credential> | null | undefined;
   nameOf: (credential: Credential) => string;
   details: (credential: Credential) => ReactNode;
-  /** Shown when there are none. */
+  /** Shown in place of an empty list. */
   empty: (addButton: ReactNode) => ReactNode;
   form: (onClose: () => void) => ReactNode;
-  /** What happens when one is deleted. */
+  /** In the delete dialog: the consequences. */
   warning: ReactNode;
   remove: (credential: Credential) => Promise<{ problem?: Problem }>;
 }) {
@@ -94,7 +95,7 @@ export function CredentialsPage<Data, Credential extends Dates & { id: string }>
           onClose={() => setDeleting(null)}
           act={async () => {
             const { problem } = await remove(deleting);
-            if (!problem) notify(`The ${noun} ${nameOf(deleting)} is deleted.`);
+            if (!problem) notify(`The ${noun} ${nameOf(deleting)} was deleted.`);
             return problem;
           }}
         >
@@ -105,10 +106,10 @@ export function CredentialsPage<Data, Credential extends Dates & { id: string }>
   );
 }
 
-/** When a credential was created and used, and when it expires; coloured when that is near. */
+/** When a credential was created and last used, and when it expires; a warning colour in its last 7 days. */
 function Times({ createdAt, lastUsedAt, expiresAt }: Dates) {
   const now = useSecond();
-  const left = expiresAt ? Date.parse(expiresAt) / 1_000 - now : Number.POSITIVE_INFINITY;
+  const secondsLeft = expiresAt ? Date.parse(expiresAt) / 1_000 - now : Number.POSITIVE_INFINITY;
   return (
     <p className="text-sm text-dim">
       created <Ago at={createdAt} /> · {lastUsedAt ? 'last used ' : 'never used'}
@@ -116,17 +117,21 @@ function Times({ createdAt, lastUsedAt, expiresAt }: Dates) {
       {expiresAt !== undefined && ' · '}
       {expiresAt === null && 'no expiry'}
       {expiresAt && (
-        <span className={left <= 0 ? 'text-bad' : left < 7 * 86_400 ? 'text-warn' : undefined}>
-          {left <= 0 ? 'expired' : 'expires'} <Ago at={expiresAt} />
+        <span
+          className={
+            secondsLeft <= 0 ? 'text-bad' : secondsLeft < 7 * 86_400 ? 'text-warn' : undefined
+          }
+        >
+          {secondsLeft <= 0 ? 'expired' : 'expires'} <Ago at={expiresAt} />
         </span>
       )}
     </p>
   );
 }
 
-const DAYS = ['7', '30', '90', '365'];
+const SUGGESTED_DAYS = ['7', '30', '90', '365'];
 
-/** After how many days a credential expires. */
+/** Lets the user choose in how many days a credential expires: a suggestion, or any number from 1 to 365. */
 export function ExpiryField({
   days,
   onChange,
@@ -136,31 +141,35 @@ export function ExpiryField({
   onChange: (days: string) => void;
   problem: string | null;
 }) {
-  const [own, setOwn] = useState(false);
+  const [isCustom, setCustom] = useState(false);
   const count = Number(days);
-  const ends = Number.isInteger(count) && count >= 1 && count <= 365;
-  const hint = ends
+  const isValid = Number.isInteger(count) && count >= 1 && count <= 365;
+  const hint = isValid
     ? `Until ${exactTime(new Date(Date.now() + count * 86_400_000).toISOString())}`
     : '1 to 365 days';
   return (
     <div className="grid gap-3 sm:grid-cols-2">
-      <Field label="Expires after" problem={own ? null : problem} hint={own ? null : hint}>
+      <Field
+        label="Expires after"
+        problem={isCustom ? null : problem}
+        hint={isCustom ? null : hint}
+      >
         <Select
-          value={own ? 'own' : days}
+          value={isCustom ? 'custom' : days}
           onChange={({ target }) => {
-            setOwn(target.value === 'own');
-            if (target.value !== 'own') onChange(target.value);
+            setCustom(target.value === 'custom');
+            if (target.value !== 'custom') onChange(target.value);
           }}
         >
-          {DAYS.map((each) => (
+          {SUGGESTED_DAYS.map((each) => (
             <option key={each} value={each}>
               {each} days
             </option>
           ))}
-          <option value="own">Custom</option>
+          <option value="custom">Custom</option>
         </Select>
       </Field>
-      {own && (
+      {isCustom && (
         <Field label="Days" problem={problem} hint={hint}>
           <Input
             type="number"
@@ -173,5 +182,39 @@ export function ExpiryField({
         </Field>
       )}
     </div>
+  );
+}
+
+/** Shows a new secret, which the server returns only once. */
+export function CreatedDialog({
+  title,
+  label,
+  secret,
+  command,
+  note,
+  onClose,
+}: {
+  title: string;
+  label: string;
+  secret: string;
+  /** A shell command that tries the secret. */
+  command: string;
+  note?: string;
+  onClose: () => void;
+}) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <div className="space-y-4">
+        <Secret label={label} value={secret} />
+        <p className="text-sm">Try it in a terminal:</p>
+        <Lines text={command} />
+        {note && <p className="text-sm text-dim">{note}</p>}
+        <div className="flex justify-end">
+          <Button look="primary" onClick={onClose}>
+            I have copied it
+          </Button>
+        </div>
+      </div>
+    </Dialog>
   );
 }

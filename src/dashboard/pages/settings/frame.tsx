@@ -6,44 +6,44 @@ import { NotFound } from '../../ui/not-found.tsx';
 import { PageTitle, useCurrentInSight } from '../../ui/page.tsx';
 import { MINE, OF_THE_SERVER } from './sections.ts';
 
-/** A page of the settings beside the list of them. Those of the server are listed for the operator alone. */
+/** A settings page beside the list of all of them. Only operators see the pages about the server in the list. */
 export function SettingsFrame({
   title,
   actions,
   about,
-  operator = false,
+  operatorsOnly = false,
   children,
 }: {
   title: string;
   actions?: ReactNode;
-  /** What the page is for, in a sentence. */
+  /** The purpose of the page, in a sentence. */
   about?: ReactNode;
-  /** It is about the server: others than the operator are told so instead. */
-  operator?: boolean;
+  /** Whether only operators can see the page; other users see a notice in its place. */
+  operatorsOnly?: boolean;
   children: ReactNode;
 }) {
-  const list = useCurrentInSight<HTMLElement>();
+  const nav = useCurrentInSight<HTMLElement>();
   if (!start.viewer) return <NotFound />;
-  const refused = operator && !start.viewer.operator;
+  const isRefused = operatorsOnly && !start.viewer.operator;
   return (
     <div className="gap-10 lg:grid lg:grid-cols-[12rem_1fr]">
-      <nav ref={list} aria-label="Settings" className="sideways mb-6 lg:mb-0">
-        <Sections name="My settings" sections={MINE} />
-        {start.viewer.operator && <Sections name="This server" sections={OF_THE_SERVER} />}
+      <nav ref={nav} aria-label="Settings" className="sideways mb-6 lg:mb-0">
+        <SectionLinks name="My settings" sections={MINE} />
+        {start.viewer.operator && <SectionLinks name="This server" sections={OF_THE_SERVER} />}
       </nav>
       <div className="min-w-0 max-w-4xl">
         <PageTitle
           title={title}
-          tab={`${title} · ${operator ? 'This server' : 'Settings'}`}
-          actions={!refused && actions}
+          tab={`${title} · ${operatorsOnly ? 'This server' : 'Settings'}`}
+          actions={!isRefused && actions}
         >
-          {!refused && about}
+          {!isRefused && about}
         </PageTitle>
-        {refused ? (
-          <Empty title="Only the operator sees this">
+        {isRefused ? (
+          <Empty title="Only operators can see this page">
             <p>
-              {start.viewer.username} is no operator of this server. Whoever runs the server can
-              look here for you.
+              {start.viewer.username} is not an operator of this server. Ask an operator to look
+              here for you.
             </p>
           </Empty>
         ) : (
@@ -54,7 +54,7 @@ export function SettingsFrame({
   );
 }
 
-function Sections({
+function SectionLinks({
   name,
   sections,
 }: {

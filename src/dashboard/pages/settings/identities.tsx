@@ -21,7 +21,7 @@ const DeleteIdentity = graphql(`
   mutation DeleteIdentity($id: ID!) { deleteIdentity(input: { id: $id }) { id } }
 `);
 
-/** By which issuers the viewer signs in, and by which more. Nothing where the server has none. */
+/** The issuers by which the viewer signs in, and links to connect others. Empty if the server has no issuers. */
 export function Identities() {
   const asked = useAsk({ query: IdentitiesQuery });
   const remove = useAct(DeleteIdentity, { changes: ['ConnectedIdentity', 'Session'] });
@@ -36,7 +36,7 @@ export function Identities() {
             <h2 id="identities" className="mb-2">
               Identities
             </h2>
-            <p className="mb-3 text-sm text-dim">By which you sign in without a token.</p>
+            <p className="mb-3 text-sm text-dim">Accounts that sign you in without a token.</p>
             {identities.length > 0 && (
               <ul className="rows mb-3">
                 {identities.map(({ id, issuer, label, subject, createdAt }) => (
@@ -46,7 +46,7 @@ export function Identities() {
                       <p className="text-sm break-all text-dim">
                         {subject} · since <Ago at={createdAt} />
                         {label === null &&
-                          ' · signs in no more: the server has left the issuer out'}
+                          ' · cannot sign in: this server no longer has the issuer'}
                       </p>
                     </div>
                     <Button
@@ -81,12 +81,12 @@ export function Identities() {
                 onClose={() => setRemoving(null)}
                 act={async () => {
                   const { problem } = await remove.run({ id: removing.id });
-                  if (!problem) notify(`${removing.name} signs you in no more.`);
+                  if (!problem) notify(`The identity of ${removing.name} was disconnected.`);
                   return problem;
                 }}
               >
                 <p>
-                  It signs in nobody any more, and your other sessions that began with an issuer
+                  You can no longer sign in by it, and your other sessions that began with an issuer
                   end.
                 </p>
               </Confirm>

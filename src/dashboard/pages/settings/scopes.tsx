@@ -1,7 +1,6 @@
-/** What a token or key may do: all that its user may, or only what is chosen. */
+/** The scopes of a token or API key: all rights of its user, or only the chosen scopes. */
 import type { ReactNode } from 'react';
-import type { ResultOf } from '../../graphql/graphql.ts';
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Checkbox, FieldProblem } from '../../ui/field.tsx';
 
 const ScopesOf = graphql(`query ScopesOf { accessTokens { scopes } }`);
@@ -11,14 +10,14 @@ export type Scope = NonNullable<
 
 const SCOPES: Record<Scope, [name: string, hint: string]> = {
   REPO_READ: ['repo:read', 'Read and clone repositories.'],
-  REPO_WRITE: ['repo:write', 'Push to repositories, too.'],
-  REPO_ADMIN: ['repo:admin', 'Create, change and delete repositories, too.'],
+  REPO_WRITE: ['repo:write', 'Also push to repositories.'],
+  REPO_ADMIN: ['repo:admin', 'Also create, change and delete repositories.'],
   JOB_READ: ['job:read', 'Read jobs, their logs and artifacts.'],
-  JOB_WRITE: ['job:write', 'Create, cancel and delete jobs, too.'],
+  JOB_WRITE: ['job:write', 'Also create, cancel and delete jobs.'],
   WEBHOOK_ADMIN: ['webhook:admin', 'Manage webhooks, and read what they send.'],
 };
 
-/** `chosen` null: everything. */
+/** If `chosen` is null, the credential has all rights of its user. */
 export function ScopeFields({
   chosen,
   onChange,

@@ -1,4 +1,4 @@
-/** The viewer's own settings. */
+/** The settings pages of the signed-in user: path and title. */
 export const MINE = [
   ['/settings', 'Account'],
   ['/settings/tokens', 'Access tokens'],
@@ -7,7 +7,7 @@ export const MINE = [
   ['/settings/sessions', 'Sessions'],
 ] as const;
 
-/** What the operator sees. */
+/** The settings pages of the server, which only operators see. */
 export const OF_THE_SERVER = [
   ['/settings/server', 'Health'],
   ['/settings/server/users', 'Users'],

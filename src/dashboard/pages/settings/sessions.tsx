@@ -8,7 +8,6 @@ import { Load, useAsk } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { browserName } from './browser-name.ts';
 import { SettingsFrame } from './frame.tsx';
 import { Identities } from './identities.tsx';
 
@@ -41,8 +40,8 @@ type Session = NonNullable<
 
 const METHODS: Record<Session['method'], string> = {
   TOKEN: 'with an access token',
-  OIDC: 'by an issuer of identities',
-  LINK: 'by a link that worked once',
+  OIDC: 'with a connected identity',
+  LINK: 'with a one-time link',
 };
 
 /** The browsers in which the viewer is signed in. */
@@ -52,7 +51,7 @@ export default function SessionsPage() {
   const end = useAct(EndSession, { changes: ['Session'] });
   const endAll = useAct(EndSessions, { changes: ['Session'] });
   const [ending, setEnding] = useState<Session | null>(null);
-  const [leaving, setLeaving] = useState<'elsewhere' | 'everywhere' | null>(null);
+  const [endingAll, setEndingAll] = useState<'elsewhere' | 'everywhere' | null>(null);
   return (
     <SettingsFrame title="Sessions" about="The browsers in which you are signed in.">
       <Load asked={asked} of={(data) => data.viewer?.sessions} what="list">
@@ -61,39 +60,7 @@ export default function SessionsPage() {
             <div>
               <ul className="rows">
                 {nodes.map((session) => (
-                  <li key={session.id} className="flex flex-wrap items-start gap-x-4 gap-y-2">
-                    <div className="min-w-0 flex-1 basis-64">
-                      <p className="font-medium break-words" title={session.userAgent}>
-                        {browserName(session.userAgent)}
-                        {session.isCurrent && (
-                          <span className="ml-2 rounded bg-good-soft px-1.5 py-0.5 text-xs font-medium text-good">
-                            this browser
-                          </span>
-                        )}
-                      </p>
-                      <p className="text-sm text-dim">
-                        signed in <Ago at={session.createdAt} /> {METHODS[session.method]}
-                        {session.address && `, from ${session.address}`}
-                      </p>
-                      <p className="text-sm text-dim">
-                        last used <Ago at={session.lastUsedAt} /> · ends{' '}
-                        <Ago at={session.expiresAt} /> at the latest
-                      </p>
-                    </div>
-                    {session.isCurrent ? (
-                      <form method="post" action="/logout">
-                        <Button type="submit">Sign out</Button>
-                      </form>
-                    ) : (
-                      <Button
-                        look="danger"
-                        aria-label={`Sign out of ${browserName(session.userAgent)}`}
-                        onClick={() => setEnding(session)}
-                      >
-                        Sign out
-                      </Button>
-                    )}
-                  </li>
+                  <SessionRow key={session.id} session={session} onEnd={() => setEnding(session)} />
                 ))}
               </ul>
               <Paging pageInfo={pageInfo} total={totalCount} />
@@ -104,19 +71,19 @@ export default function SessionsPage() {
                 Sign out everywhere
               </h2>
               <p className="mb-3 text-sm text-dim">
-                When a device is lost, or a browser was not yours. Tokens and keys go on working:
-                delete them on their own pages.
+                Use this if a device is lost, or if you signed in on a shared computer. Tokens and
+                keys continue to work: delete them on their own pages.
               </p>
               <div className="flex flex-wrap gap-2">
                 <Button
                   look="danger"
                   disabled={totalCount < 2}
-                  onClick={() => setLeaving('elsewhere')}
+                  onClick={() => setEndingAll('elsewhere')}
                 >
                   Everywhere else
                 </Button>
-                <Button look="danger" onClick={() => setLeaving('everywhere')}>
-                  Everywhere, here too
+                <Button look="danger" onClick={() => setEndingAll('everywhere')}>
+                  Everywhere, including here
                 </Button>
               </div>
             </section>
@@ -136,29 +103,93 @@ export default function SessionsPage() {
         >
           <p>
             {browserName(ending.userAgent)}
-            {ending.address && `, from ${ending.address}`}: its next request is refused.
+            {ending.address && `, from ${ending.address}`}: the next request is refused.
           </p>
         </Confirm>
       )}
-      {leaving && (
+      {endingAll && (
         <Confirm
-          title={leaving === 'elsewhere' ? 'Sign out everywhere else?' : 'Sign out everywhere?'}
+          title={endingAll === 'elsewhere' ? 'Sign out everywhere else?' : 'Sign out everywhere?'}
           verb="Sign out"
-          onClose={() => setLeaving(null)}
+          onClose={() => setEndingAll(null)}
           act={async () => {
-            const { problem } = await endAll.run({ keepCurrent: leaving === 'elsewhere' });
+            const { problem } = await endAll.run({ keepCurrent: endingAll === 'elsewhere' });
             if (problem) return problem;
-            if (leaving === 'everywhere') signIn();
+            if (endingAll === 'everywhere') signIn();
             else notify('Signed out everywhere else.');
           }}
         >
           <p>
-            {leaving === 'elsewhere'
-              ? 'Every browser but this one is signed out at once.'
-              : 'Every browser is signed out at once, and this one goes to where you sign in.'}
+            {endingAll === 'elsewhere'
+              ? 'All browsers except this one are signed out immediately.'
+              : 'All browsers are signed out immediately, including this one.'}
           </p>
         </Confirm>
       )}
     </SettingsFrame>
   );
+}
+
+function SessionRow({ session, onEnd }: { session: Session; onEnd: () => void }) {
+  return (
+    <li className="flex flex-wrap items-start gap-x-4 gap-y-2">
+      <div className="min-w-0 flex-1 basis-64">
+        <p className="font-medium break-words" title={session.userAgent}>
+          {browserName(session.userAgent)}
+          {session.isCurrent && (
+            <span className="ml-2 rounded bg-good-soft px-1.5 py-0.5 text-xs font-medium text-good">
+              this browser
+            </span>
+          )}
+        </p>
+        <p className="text-sm text-dim">
+          signed in <Ago at={session.createdAt} /> {METHODS[session.method]}
+          {session.address && `, from ${session.address}`}
+        </p>
+        <p className="text-sm text-dim">
+          last used <Ago at={session.lastUsedAt} /> · ends <Ago at={session.expiresAt} /> at the
+          latest
+        </p>
+      </div>
+      {session.isCurrent ? (
+        <form method="post" action="/logout">
+          <Button type="submit">Sign out</Button>
+        </form>
+      ) : (
+        <Button
+          look="danger"
+          aria-label={`Sign out of ${browserName(session.userAgent)}`}
+          onClick={onEnd}
+        >
+          Sign out
+        </Button>
+      )}
+    </li>
+  );
+}
+
+/** Edge and Opera come before Chrome because their User-Agent also contains the Chrome token. */
+const BROWSERS: [name: string, RegExp][] = [
+  ['Edge', /\bEdgA?\/(\d+)/],
+  ['Opera', /\bOPR\/(\d+)/],
+  ['Firefox', /\b(?:Firefox|FxiOS)\/(\d+)/],
+  ['Chrome', /\b(?:HeadlessChrome|Chrome|CriOS)\/(\d+)/],
+  ['Safari', /\bVersion\/(\d+).*\bSafari\//],
+];
+
+const SYSTEMS: [name: string, RegExp][] = [
+  ['Android', /\bAndroid\b/],
+  ['iOS', /\b(?:iPhone|iPad)\b/],
+  ['Windows', /\bWindows\b/],
+  ['macOS', /\bMac OS X\b/],
+  ['Linux', /\bLinux\b/],
+];
+
+/** Browser, version and system from the User-Agent header; the header itself for an unknown browser. */
+function browserName(userAgent: string): string {
+  const browser = BROWSERS.find(([, pattern]) => pattern.test(userAgent));
+  if (!browser) return userAgent || 'Unknown browser';
+  const version = browser[1].exec(userAgent)?.[1];
+  const system = SYSTEMS.find(([, pattern]) => pattern.test(userAgent))?.[0];
+  return `${browser[0]} ${version}${system ? ` on ${system}` : ''}`;
 }

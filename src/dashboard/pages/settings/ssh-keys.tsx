@@ -35,9 +35,9 @@ const DeleteSshKey = graphql(`
   mutation DeleteSshKey($id: ID!) { deleteSshKey(input: { id: $id }) { id } }
 `);
 
-const HOW_TO_MAKE = 'ssh-keygen -t ed25519\ncat ~/.ssh/id_ed25519.pub';
+const KEYGEN_COMMANDS = 'ssh-keygen -t ed25519\ncat ~/.ssh/id_ed25519.pub';
 
-/** The viewer's keys for git over SSH. */
+/** The viewer's SSH keys. */
 export default function SshKeysPage() {
   const after = useAfter();
   const asked = useAsk({ query: SshKeysQuery, variables: { after } });
@@ -58,14 +58,14 @@ export default function SshKeysPage() {
         </p>
       )}
       empty={(addButton) => (
-        <Empty title="No SSH key yet">
-          <p>Make one if you have none, and paste what the second line shows.</p>
-          <Lines text={HOW_TO_MAKE} />
+        <Empty title="No SSH keys yet">
+          <p>Create a key if you have none, and paste the output of the second command.</p>
+          <Lines text={KEYGEN_COMMANDS} />
           {addButton}
         </Empty>
       )}
       form={(onClose) => <NewKey onClose={onClose} />}
-      warning={<p>Whoever has its private half cannot fetch or push with it any more.</p>}
+      warning={<p>Git over SSH refuses this key from now on.</p>}
       remove={({ id }) => remove.run({ id })}
     />
   );
@@ -83,13 +83,13 @@ function NewKey({ onClose }: { onClose: () => void }) {
           event.preventDefault();
           const { data } = await add.run({ title: title.trim(), key: key.trim() });
           if (!data) return;
-          notify(`The key ${data.addSshKey?.sshKey.title} is added.`);
+          notify(`The key ${data.addSshKey?.sshKey.title} was added.`);
           onClose();
         }}
       >
         <Field
           label="Public key"
-          hint="The line in a file that ends in .pub. Never paste the private key."
+          hint="The content of a file that ends in .pub. Never paste the private key."
           problem={add.fault('key')}
         >
           <TextArea
@@ -103,7 +103,7 @@ function NewKey({ onClose }: { onClose: () => void }) {
         </Field>
         <Field
           label="Title"
-          hint="Left empty: the comment at the end of the key"
+          hint="If empty, the comment at the end of the key is used"
           problem={add.fault('title')}
         >
           <Input
@@ -114,9 +114,9 @@ function NewKey({ onClose }: { onClose: () => void }) {
           />
         </Field>
         <details className="text-sm">
-          <summary className="text-dim">How to make a key</summary>
+          <summary className="text-dim">How to create a key</summary>
           <div className="mt-2">
-            <Lines text={HOW_TO_MAKE} />
+            <Lines text={KEYGEN_COMMANDS} />
           </div>
         </details>
         {add.problem && <ProblemBox problem={add.problem} />}

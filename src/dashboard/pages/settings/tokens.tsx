@@ -1,12 +1,17 @@
+import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import { Button } from '../../ui/button.tsx';
+import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
+import { Field, Input } from '../../ui/field.tsx';
 import { count } from '../../ui/format.ts';
 import { useAsk } from '../../ui/load.tsx';
 import { useAfter } from '../../ui/paging.tsx';
-import { CredentialsPage } from './credentials.tsx';
-import { NewToken } from './new-token.tsx';
-import { ScopeBadges } from './scopes.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
+import { RestrictionFields, type TokenRestriction } from './restrictions.tsx';
+import { type Scope, ScopeBadges, ScopeFields } from './scopes.tsx';
 
 const TokensQuery = graphql(`
   query Tokens($after: String) {
@@ -27,6 +32,12 @@ const RepositoriesOf = graphql(`
   }
 `);
 
+const CreateToken = graphql(`
+  mutation CreateToken($input: CreateAccessTokenInput!) {
+    createAccessToken(input: $input) { token accessToken { id name } }
+  }
+`);
+
 const DeleteToken = graphql(`
   mutation DeleteToken($name: String!) { deleteAccessToken(input: { name: $name }) { id } }
 `);
@@ -35,7 +46,7 @@ type Token = NonNullable<
   NonNullable<ResultOf<typeof TokensQuery>['viewer']>['accessTokens']
 >['nodes'][number];
 
-/** The viewer's tokens. */
+/** The viewer's access tokens. */
 export default function TokensPage() {
   const after = useAfter();
   const asked = useAsk({ query: TokensQuery, variables: { after } });
@@ -52,11 +63,11 @@ export default function TokensPage() {
       details={(token) => (
         <div className="flex flex-wrap gap-1">
           <ScopeBadges scopes={token.scopes} />
-          <Where token={token} />
+          <RestrictionText token={token} />
         </div>
       )}
       empty={(addButton) => (
-        <Empty title="No token yet">
+        <Empty title="No tokens yet">
           <p>With a token, git and programs sign in as you.</p>
           {addButton}
         </Empty>
@@ -64,8 +75,8 @@ export default function TokensPage() {
       form={(onClose) => <NewToken onClose={onClose} />}
       warning={
         <p>
-          What uses it is refused from now on. A browser that signed in with it is signed out; when
-          it is this one, you sign in anew.
+          Requests with this token are refused from now on. Browsers that signed in with it are
+          signed out; if this browser did, sign in again.
         </p>
       }
       remove={({ name }) => remove.run({ name })}
@@ -73,8 +84,8 @@ export default function TokensPage() {
   );
 }
 
-/** Where it works when that is not everywhere. */
-function Where({ token: { namespaces, repositories } }: { token: Token }) {
+/** The namespaces or repositories to which a token is limited; nothing for a token that works everywhere. */
+function RestrictionText({ token: { namespaces, repositories } }: { token: Token }) {
   const { data } = useAsk({
     query: RepositoriesOf,
     variables: { ids: repositories },
@@ -83,7 +94,7 @@ function Where({ token: { namespaces, repositories } }: { token: Token }) {
   const names = (data?.nodes ?? []).flatMap((node) =>
     node && 'fullName' in node ? [node.fullName] : [],
   );
-  const unseen = repositories.length - names.length;
+  const hiddenCount = repositories.length - names.length;
   return (
     <>
       {namespaces.length > 0 && (
@@ -92,10 +103,102 @@ function Where({ token: { namespaces, repositories } }: { token: Token }) {
       {repositories.length > 0 && data && (
         <span className="text-sm break-all text-dim">
           only for {names.join(', ')}
-          {unseen > 0 &&
-            `${names.length > 0 ? ' and ' : ''}${count(unseen, 'repository', 'repositories')} that you do not see any more`}
+          {hiddenCount > 0 &&
+            `${names.length > 0 ? ' and ' : ''}${count(hiddenCount, 'repository', 'repositories')} that you can no longer see`}
         </span>
       )}
     </>
+  );
+}
+
+const FIELDS = ['name', 'expiresInDays', 'scopes', 'namespaces', 'repositories'] as const;
+
+/** The form for a new token, then the token itself: the server shows it only once. */
+function NewToken({ onClose }: { onClose: () => void }) {
+  const create = useAct(CreateToken, { changes: ['AccessToken'], fields: FIELDS });
+  const [name, setName] = useState('');
+  const [days, setDays] = useState('30');
+  const [scopes, setScopes] = useState<Scope[] | null>(null);
+  const [where, setWhere] = useState<TokenRestriction>({ to: 'everywhere' });
+  const [token, setToken] = useState<string | null>(null);
+  // The server takes an empty list as no restriction, the opposite of what the form says, so the form refuses one.
+  const [missing, setMissing] = useState<'scopes' | 'where' | null>(null);
+
+  async function submit() {
+    const isWhereEmpty =
+      (where.to === 'namespaces' && where.names.length === 0) ||
+      (where.to === 'repositories' && where.repositories.length === 0);
+    const empty = scopes?.length === 0 ? 'scopes' : isWhereEmpty ? 'where' : null;
+    setMissing(empty);
+    if (empty) return;
+    const { data } = await create.run({
+      input: {
+        name,
+        expiresInDays: Number(days),
+        scopes,
+        namespaces: where.to === 'namespaces' ? where.names : null,
+        repositories: where.to === 'repositories' ? where.repositories.map(({ id }) => id) : null,
+      },
+    });
+    setToken(data?.createAccessToken?.token ?? null);
+  }
+
+  if (token)
+    return (
+      <CreatedDialog
+        title="The new token"
+        label={`The token ${name} was created.`}
+        secret={token}
+        command={`export LOAM_TOKEN=${token}\ncurl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
+        note="For git, use the token as the password; the user name can be anything."
+        onClose={onClose}
+      />
+    );
+  return (
+    <Dialog title="New token" onClose={onClose}>
+      <form
+        className="space-y-5"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void submit();
+        }}
+      >
+        <Field
+          label="Name"
+          hint="What the token is for, for example laptop or ci"
+          problem={create.fault('name')}
+        >
+          <Input
+            value={name}
+            onChange={({ target }) => setName(target.value)}
+            required
+            maxLength={100}
+            autoComplete="off"
+          />
+        </Field>
+        <ExpiryField days={days} onChange={setDays} problem={create.fault('expiresInDays')} />
+        <ScopeFields
+          chosen={scopes}
+          onChange={setScopes}
+          problem={missing === 'scopes' ? 'Choose at least one.' : create.fault('scopes')}
+        />
+        <RestrictionFields
+          value={where}
+          onChange={setWhere}
+          problem={
+            missing === 'where'
+              ? 'Choose at least one.'
+              : (create.fault('namespaces') ?? create.fault('repositories'))
+          }
+        />
+        {create.problem && <ProblemBox problem={create.problem} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" look="primary" busy={create.busy}>
+            Create token
+          </Button>
+        </div>
+      </form>
+    </Dialog>
   );
 }

@@ -1,16 +1,22 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { useEffect, useRef } from 'react';
-import { graphql } from '../../graphql/graphql.ts';
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { useFollow } from '../../live/follow.ts';
+import { useCoalescedRefetch } from '../../live/refetch.ts';
+import { Button } from '../../ui/button.tsx';
+import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Select } from '../../ui/field.tsx';
 import { words } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
+import { notify } from '../../ui/notices.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
-import { Delivery } from './delivery.tsx';
-import { type EventType, SENT_TYPES, sentAs } from './event-types.tsx';
-import type { DeliveryStatus } from './state.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { Ago, exactTime } from '../../ui/time.tsx';
+import { type EventType, eventName, SENT_TYPES } from './event-types.tsx';
+import { DeliveryState, type DeliveryStatus } from './state.tsx';
 
 const DeliveriesQuery = graphql(`
   query Deliveries($id: ID!, $after: String, $status: DeliveryStatus, $type: WebhookEventType) {
@@ -29,35 +35,49 @@ const DeliveryChanges = graphql(`
   subscription DeliveryChanges($id: ID!) { webhookDeliveries(id: $id) { id status } }
 `);
 
-/** Many change at once; the list is asked again for all of them. */
-const TOGETHER_MS = 200;
+const DeliveryQuery = graphql(`
+  query DeliveryDetails($id: ID!) {
+    node(id: $id) {
+      id
+      ... on Delivery {
+        eventId
+        payload
+        tries { startedAt milliseconds outcome responseStatus response reason }
+      }
+    }
+  }
+`);
+
+const Redeliver = graphql(`
+  mutation Redeliver($webhookId: ID!, $deliveryId: ID!) {
+    redeliver(input: { webhookId: $webhookId, deliveryId: $deliveryId }) { delivery { id } }
+  }
+`);
+
+type DeliveryRow = NonNullable<
+  NonNullable<ResultOf<typeof DeliveriesQuery>['webhook']>['deliveries']
+>['nodes'][number];
+
+/** Deliveries change in bursts, for which the list is fetched once. */
+const REFETCH_DELAY_MS = 200;
 const STATUSES: DeliveryStatus[] = ['PENDING', 'SUCCEEDED', 'FAILED'];
 
-/** What a webhook was and is sent, as it happens. The filters stand in the address. */
+/** The deliveries of a webhook, updated live. The filters are in the URL. */
 export function Deliveries({ id }: { id: string }) {
   const search = useSearch({ strict: false });
   const status = STATUSES.find((each) => each === search.status);
   const type = SENT_TYPES.find((each) => each === search.type);
   const after = useAfter();
   const asked = useAsk({ query: DeliveriesQuery, variables: { id, after, status, type } });
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
-  const again = useRef(asked.again);
-  again.current = asked.again;
-  useEffect(() => () => clearTimeout(timer.current), []);
-  const soon = () => {
-    timer.current ??= setTimeout(() => {
-      timer.current = undefined;
-      again.current();
-    }, TOGETHER_MS);
-  };
+  const refetch = useCoalescedRefetch(asked.again, REFETCH_DELAY_MS);
   const live = useFollow(DeliveryChanges, id, {
     variables: () => ({ id }),
-    onData: soon,
-    onLive: soon,
+    onData: refetch,
+    onLive: refetch,
   });
-  const go = useNavigate();
-  const filter = (name: string, value: string) =>
-    go({
+  const navigate = useNavigate();
+  const setFilter = (name: string, value: string) =>
+    navigate({
       to: '.',
       search: (old) => ({ ...old, after: undefined, [name]: value || undefined }),
       replace: true,
@@ -70,7 +90,7 @@ export function Deliveries({ id }: { id: string }) {
       </div>
       <div className="mb-3 grid max-w-xl grid-cols-2 gap-3">
         <Field label="Status">
-          <Select value={status ?? ''} onChange={({ target }) => filter('status', target.value)}>
+          <Select value={status ?? ''} onChange={({ target }) => setFilter('status', target.value)}>
             <option value="">All</option>
             {STATUSES.map((each) => (
               <option key={each} value={each}>
@@ -80,11 +100,11 @@ export function Deliveries({ id }: { id: string }) {
           </Select>
         </Field>
         <Field label="Event">
-          <Select value={type ?? ''} onChange={({ target }) => filter('type', target.value)}>
+          <Select value={type ?? ''} onChange={({ target }) => setFilter('type', target.value)}>
             <option value="">All</option>
             {SENT_TYPES.map((each: EventType) => (
               <option key={each} value={each}>
-                {sentAs(each)}
+                {eventName(each)}
               </option>
             ))}
           </Select>
@@ -116,5 +136,105 @@ export function Deliveries({ id }: { id: string }) {
         }
       </Load>
     </section>
+  );
+}
+
+/** A delivery in the list: its result and, when expanded, its attempts, headers and payload. */
+function Delivery({ delivery, webhookId }: { delivery: DeliveryRow; webhookId: string }) {
+  const [open, setOpen] = useState(false);
+  const redeliver = useAct(Redeliver, { changes: ['Delivery'] });
+  return (
+    <li data-event={delivery.eventType}>
+      <div className="flex flex-wrap items-center gap-x-4 gap-y-2">
+        <div className="min-w-0 flex-1 basis-60">
+          <button
+            type="button"
+            aria-expanded={open}
+            onClick={() => setOpen(!open)}
+            className="font-medium hover:underline"
+          >
+            <code>{eventName(delivery.eventType)}</code>
+          </button>
+          <p className="text-sm text-dim">
+            <Ago at={delivery.createdAt} />
+            {delivery.outcome && ` · ${delivery.outcome.replaceAll('_', ' ')}`}
+            {` · ${delivery.attempts === 1 ? '1 attempt' : `${delivery.attempts} attempts`}`}
+            {delivery.nextAttemptAt && (
+              <>
+                {' '}
+                · next attempt <Ago at={delivery.nextAttemptAt} />
+              </>
+            )}
+          </p>
+        </div>
+        <DeliveryState delivery={delivery} />
+        <Button
+          busy={redeliver.busy}
+          disabled={delivery.status === 'PENDING'}
+          aria-label={`Redeliver: ${eventName(delivery.eventType)}`}
+          onClick={async () => {
+            const { data } = await redeliver.run({ webhookId, deliveryId: delivery.id });
+            if (data) notify('Delivery queued.');
+          }}
+        >
+          Redeliver
+        </Button>
+      </div>
+      {redeliver.problem && (
+        <div className="mt-2">
+          <ProblemBox problem={redeliver.problem} />
+        </div>
+      )}
+      {open && <Details key={`${delivery.attempts} ${delivery.status}`} id={delivery.id} />}
+    </li>
+  );
+}
+
+function Details({ id }: { id: string }) {
+  const asked = useAsk({
+    query: DeliveryQuery,
+    variables: { id },
+    requestPolicy: 'network-only',
+  });
+  return (
+    <div className="mt-3 space-y-3 text-sm">
+      <Load
+        asked={asked}
+        of={({ node }) => (node && 'eventId' in node ? node : null)}
+        what="delivery"
+      >
+        {({ eventId, payload, tries }) => (
+          <>
+            <h3>Attempts</h3>
+            {tries?.length ? (
+              <ol className="space-y-2">
+                {tries.map((each) => (
+                  <li key={each.startedAt}>
+                    <p>
+                      {exactTime(each.startedAt)}: {each.outcome.replaceAll('_', ' ')}
+                      {each.reason && ` (${each.reason})`}, in {each.milliseconds} ms
+                    </p>
+                    {each.response && <Lines label="Response" text={each.response} />}
+                  </li>
+                ))}
+              </ol>
+            ) : (
+              <p className="text-dim">No attempts yet.</p>
+            )}
+            <h3>Headers</h3>
+            <Lines
+              label="Headers"
+              text={`Content-Type: application/json\nwebhook-id: ${eventId}\nwebhook-timestamp: time of the attempt, in seconds\nwebhook-signature: computed for each attempt if the webhook has a secret`}
+            />
+            <h3>Payload</h3>
+            {payload == null ? (
+              <p className="text-dim">The payload has been deleted.</p>
+            ) : (
+              <Lines label="Payload" text={JSON.stringify(payload, null, 2)} />
+            )}
+          </>
+        )}
+      </Load>
+    </div>
   );
 }

@@ -1,11 +1,11 @@
-/** The events that a webhook can subscribe to, named as its endpoint gets them. */
+/** The events that a webhook can subscribe to, with the names that its endpoint receives. */
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Checkbox } from '../../ui/field.tsx';
 
 const TypesOf = graphql(`query TypesOf($id: ID!) { webhook(id: $id) { eventTypes } }`);
 export type EventType = NonNullable<ResultOf<typeof TypesOf>['webhook']>['eventTypes'][number];
 
-/** Of services, deployments and development environments nothing is told yet: they cannot be chosen here. */
+/** The types for services, deployments and development environments are left out: no such events are sent yet. */
 const GROUPS: [name: string, types: [EventType, hint: string][]][] = [
   [
     'Jobs',
@@ -34,8 +34,8 @@ export const SENT_TYPES: EventType[] = [
   'PING',
 ];
 
-/** `JOB_FAILED` is sent as `job.failed`. */
-export function sentAs(type: string): string {
+/** The name in the payload: `job.failed` for `JOB_FAILED`. */
+export function eventName(type: string): string {
   return type.toLowerCase().replace('_', '.');
 }
 
@@ -58,7 +58,7 @@ export function EventTypeFields({
               {types.map(([type, hint]) => (
                 <Checkbox
                   key={type}
-                  label={<code>{sentAs(type)}</code>}
+                  label={<code>{eventName(type)}</code>}
                   hint={hint}
                   checked={chosen.includes(type)}
                   onChange={({ target }) =>

@@ -1,6 +1,6 @@
-/** What a webhook is made of, for a new one and for one that is there. */
+/** The form fields shared by the pages for a new and for an existing webhook. */
 import { Checkbox, Field, Input } from '../../ui/field.tsx';
-import { useMyNamespaces } from '../settings/narrowing.tsx';
+import { useMyNamespaces } from '../settings/restrictions.tsx';
 import { type EventType, EventTypeFields } from './event-types.tsx';
 
 export type WebhookValues = {
@@ -84,4 +84,10 @@ export function WebhookFields({
       </fieldset>
     </>
   );
+}
+
+/** A secret in the form of Standard Webhooks: 32 random bytes in base64, after `whsec_`. */
+export function newSecret(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(32));
+  return `whsec_${btoa(String.fromCharCode(...bytes))}`;
 }

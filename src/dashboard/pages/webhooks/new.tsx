@@ -10,8 +10,7 @@ import { NotFound } from '../../ui/not-found.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { WEBHOOK_FIELDS, WebhookFields, type WebhookValues } from './form.tsx';
-import { newSecret } from './secret.ts';
+import { newSecret, WEBHOOK_FIELDS, WebhookFields, type WebhookValues } from './form.tsx';
 
 const CreateWebhook = graphql(`
   mutation CreateWebhook($input: CreateWebhookInput!) {
@@ -19,10 +18,10 @@ const CreateWebhook = graphql(`
   }
 `);
 
-/** The form for a new webhook. `?namespace=` chooses one to begin with. */
+/** The form for a new webhook. `?namespace=` preselects a namespace. */
 export default function NewWebhook() {
   const { namespace } = useSearch({ strict: false });
-  const go = useNavigate();
+  const navigate = useNavigate();
   const create = useAct(CreateWebhook, { changes: ['Webhook'], fields: WEBHOOK_FIELDS });
   const [values, setValues] = useState<WebhookValues>({
     name: '',
@@ -42,12 +41,14 @@ export default function NewWebhook() {
         onSubmit={async (event) => {
           event.preventDefault();
           const { data } = await create.run({ input: { ...values, secret: secret || null } });
-          const made = data?.createWebhook?.webhook;
-          if (!made) return;
-          notify(`Webhook ${made.name} created. Send a test to see whether the endpoint answers.`);
-          void go({
+          const created = data?.createWebhook?.webhook;
+          if (!created) return;
+          notify(
+            `Webhook ${created.name} created. Send a test to see whether the endpoint answers.`,
+          );
+          void navigate({
             to: '/$namespace/-/webhooks/$webhook',
-            params: { namespace: made.namespaces[0] ?? '', webhook: made.id },
+            params: { namespace: created.namespaces[0] ?? '', webhook: created.id },
           });
         }}
       >

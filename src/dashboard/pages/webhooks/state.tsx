@@ -1,7 +1,7 @@
-/** How webhooks and their deliveries stand, in a word and a colour. */
+/** Coloured badges for the state of a webhook and of a delivery. */
 import { words } from '../../ui/format.ts';
 
-const LOOK =
+const BADGE =
   'inline-block first-letter:uppercase rounded-full px-2 py-0.5 text-xs font-medium whitespace-nowrap';
 
 export function WebhookState({
@@ -11,7 +11,7 @@ export function WebhookState({
 }) {
   if (!active)
     return (
-      <span className={`${LOOK} ${offReason ? 'bg-bad-soft text-bad' : 'bg-hover text-dim'}`}>
+      <span className={`${BADGE} ${offReason ? 'bg-bad-soft text-bad' : 'bg-hover text-dim'}`}>
         {offReason === 'GONE'
           ? 'Off: its endpoint is gone'
           : offReason === 'FAILING'
@@ -19,31 +19,31 @@ export function WebhookState({
             : 'Off'}
       </span>
     );
-  if (failingSince) return <span className={`${LOOK} bg-warn-soft text-warn`}>Failing</span>;
-  return <span className={`${LOOK} bg-good-soft text-good`}>On</span>;
+  if (failingSince) return <span className={`${BADGE} bg-warn-soft text-warn`}>Failing</span>;
+  return <span className={`${BADGE} bg-good-soft text-good`}>On</span>;
 }
 
 export type DeliveryStatus = 'PENDING' | 'SUCCEEDED' | 'FAILED';
 
-const COLOURS: Record<DeliveryStatus, string> = {
+const STATUS_COLOURS: Record<DeliveryStatus, string> = {
   PENDING: 'bg-run-soft text-run',
   SUCCEEDED: 'bg-good-soft text-good',
   FAILED: 'bg-bad-soft text-bad',
 };
 
-/** A delivery that has failed is pending while there is another attempt to come. */
+/** A delivery is also pending between a failed attempt and the next one. */
 export function DeliveryState({
   delivery: { status, attempts },
 }: {
   delivery: { status: DeliveryStatus; attempts: number };
 }) {
-  const isRetried = status === 'PENDING' && attempts > 0;
+  const willRetry = status === 'PENDING' && attempts > 0;
   return (
     <span
       data-delivery={status}
-      className={`${LOOK} ${isRetried ? 'bg-warn-soft text-warn' : COLOURS[status]}`}
+      className={`${BADGE} ${willRetry ? 'bg-warn-soft text-warn' : STATUS_COLOURS[status]}`}
     >
-      {isRetried ? 'failing, will retry' : words(status)}
+      {willRetry ? 'failing, will retry' : words(status)}
     </span>
   );
 }

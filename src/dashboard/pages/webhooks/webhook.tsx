@@ -4,6 +4,7 @@ import { useAct } from '../../graphql/act.ts';
 import { codeOf } from '../../graphql/client.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
+import { Secret } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
@@ -12,8 +13,7 @@ import { ProblemBox } from '../../ui/problem.tsx';
 import { Ago } from '../../ui/time.tsx';
 import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { Deliveries } from './deliveries.tsx';
-import { WEBHOOK_FIELDS, WebhookFields, type WebhookValues } from './form.tsx';
-import { Rotate } from './rotate.tsx';
+import { newSecret, WEBHOOK_FIELDS, WebhookFields, type WebhookValues } from './form.tsx';
 import { WebhookState } from './state.tsx';
 
 const WebhookQuery = graphql(`
@@ -31,6 +31,12 @@ const UpdateWebhook = graphql(`
   }
 `);
 
+const SetSecret = graphql(`
+  mutation SetSecret($id: ID!, $secret: String!) {
+    updateWebhook(input: { id: $id, secret: $secret }) { webhook { id hasSecret formerSecretUntil } }
+  }
+`);
+
 const TestWebhook = graphql(`
   mutation TestWebhook($id: ID!) { testWebhook(input: { id: $id }) { delivery { id } } }
 `);
@@ -39,30 +45,30 @@ const DeleteWebhook = graphql(`
   mutation DeleteWebhook($id: ID!) { deleteWebhook(input: { id: $id }) { id } }
 `);
 
-type Hook = NonNullable<ResultOf<typeof WebhookQuery>['webhook']>;
+type Webhook = NonNullable<ResultOf<typeof WebhookQuery>['webhook']>;
 
-/** A webhook: what it was sent, and its settings. */
+/** A webhook: its deliveries, settings and secret. */
 export default function WebhookPage() {
   const { namespace, webhook: id } = useParams({ strict: false }) as {
     namespace: string;
     webhook: string;
   };
   const asked = useAsk({ query: WebhookQuery, variables: { id } });
-  const refused = asked.error && codeOf(asked.error) === 'PERMISSION_DENIED';
+  const isRefused = asked.error && codeOf(asked.error) === 'PERMISSION_DENIED';
   return (
     <>
       {asked.data?.webhook && (
         <NamespaceTabs name={namespace} viewerRole="ADMIN" within="Webhooks" />
       )}
-      {refused && <PageTitle title="Webhook">Only administrators see webhooks.</PageTitle>}
+      {isRefused && <PageTitle title="Webhook">Only administrators see webhooks.</PageTitle>}
       <Load asked={asked} of={(data) => data.webhook} what="webhook">
-        {(webhook) => <Shown key={webhook.id} webhook={webhook} />}
+        {(webhook) => <WebhookDetails key={webhook.id} webhook={webhook} />}
       </Load>
     </>
   );
 }
 
-function Shown({ webhook }: { webhook: Hook }) {
+function WebhookDetails({ webhook }: { webhook: Webhook }) {
   const { id, name, active } = webhook;
   const test = useAct(TestWebhook, { changes: ['Delivery'] });
   const toggle = useAct(UpdateWebhook, { changes: ['Webhook'] });
@@ -113,14 +119,14 @@ function Shown({ webhook }: { webhook: Hook }) {
       <div className="space-y-10">
         <Deliveries id={id} />
         <Settings webhook={webhook} />
-        <Rotate webhook={webhook} />
-        <Remove webhook={webhook} />
+        <RotateSecret webhook={webhook} />
+        <DeleteSection webhook={webhook} />
       </div>
     </>
   );
 }
 
-function Settings({ webhook }: { webhook: Hook }) {
+function Settings({ webhook }: { webhook: Webhook }) {
   const { id, name, url, eventTypes, namespaces } = webhook;
   const update = useAct(UpdateWebhook, { changes: ['Webhook'], fields: WEBHOOK_FIELDS });
   const [values, setValues] = useState<WebhookValues>({ name, url, eventTypes, namespaces });
@@ -144,30 +150,73 @@ function Settings({ webhook }: { webhook: Hook }) {
   );
 }
 
-function Remove({ webhook: { id, name } }: { webhook: Hook }) {
+/** Replaces the secret of a webhook. Deliveries are also signed with the previous secret for 24 hours. */
+function RotateSecret({ webhook: { id, hasSecret, formerSecretUntil } }: { webhook: Webhook }) {
+  const set = useAct(SetSecret, { changes: ['Webhook'] });
+  const [isConfirming, setConfirming] = useState(false);
+  const [newValue, setNewValue] = useState<string | null>(null);
+  return (
+    <section aria-labelledby="secret" className="space-y-3">
+      <h2 id="secret">Secret</h2>
+      <p className="text-sm text-dim">
+        {hasSecret ? 'Deliveries are signed.' : 'Deliveries are not signed.'}
+        {formerSecretUntil && (
+          <>
+            {' '}
+            The previous secret also signs until <Ago at={formerSecretUntil} />.
+          </>
+        )}
+      </p>
+      {newValue && <Secret label="New secret." value={newValue} />}
+      <Button onClick={() => setConfirming(true)}>
+        {hasSecret ? 'Generate new secret' : 'Generate secret'}
+      </Button>
+      {isConfirming && (
+        <Confirm
+          title="Generate a new secret?"
+          verb="Generate secret"
+          onClose={() => setConfirming(false)}
+          act={async () => {
+            const secret = newSecret();
+            const { problem } = await set.run({ id, secret });
+            if (!problem) {
+              setNewValue(secret);
+              notify('A new secret was generated.');
+            }
+            return problem;
+          }}
+        >
+          <p>The previous secret also signs for 24 hours, or until the next change.</p>
+        </Confirm>
+      )}
+    </section>
+  );
+}
+
+function DeleteSection({ webhook: { id, name } }: { webhook: Webhook }) {
   const { namespace } = useParams({ strict: false }) as { namespace: string };
   const remove = useAct(DeleteWebhook, { changes: ['Webhook'] });
-  const [asking, setAsking] = useState(false);
-  const go = useNavigate();
+  const [isConfirming, setConfirming] = useState(false);
+  const navigate = useNavigate();
   return (
     <section aria-labelledby="delete">
       <h2 id="delete" className="mb-2">
         Delete
       </h2>
-      <Button look="danger" onClick={() => setAsking(true)}>
+      <Button look="danger" onClick={() => setConfirming(true)}>
         Delete webhook
       </Button>
-      {asking && (
+      {isConfirming && (
         <Confirm
           title={`Delete the webhook ${name}?`}
           verb="Delete webhook"
           name={name}
-          onClose={() => setAsking(false)}
+          onClose={() => setConfirming(false)}
           act={async () => {
             const { problem } = await remove.run({ id });
             if (problem) return problem;
-            notify(`The webhook ${name} is deleted.`);
-            void go({ to: '/$namespace/-/webhooks', params: { namespace } });
+            notify(`The webhook ${name} was deleted.`);
+            void navigate({ to: '/$namespace/-/webhooks', params: { namespace } });
           }}
         >
           <p>Its deliveries are deleted, and pending deliveries are not sent.</p>

@@ -6,7 +6,7 @@ import { Empty } from '../../ui/empty.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
 import { NamespaceFrame } from '../namespace/frame.tsx';
-import { sentAs } from './event-types.tsx';
+import { eventName } from './event-types.tsx';
 import { WebhookState } from './state.tsx';
 
 const WebhooksQuery = graphql(`
@@ -31,7 +31,7 @@ export default function WebhooksPage() {
           <List namespace={name} />
         ) : (
           <Empty title="Only administrators see webhooks">
-            <p>An administrator of {name} can show them to you, or change your role.</p>
+            <p>Ask an administrator of {name} to show them to you, or to change your role.</p>
           </Empty>
         )
       }
@@ -39,7 +39,7 @@ export default function WebhooksPage() {
   );
 }
 
-function example(namespace: string): string {
+function exampleBody(namespace: string): string {
   return JSON.stringify({
     name: 'chat',
     url: 'https://example.org/loam',
@@ -66,7 +66,7 @@ function List({ namespace }: { namespace: string }) {
             <p>Or from a terminal:</p>
             <div>
               <Lines
-                text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/seed/webhooks \\\n  -d '${example(namespace)}'`}
+                text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/seed/webhooks \\\n  -d '${exampleBody(namespace)}'`}
               />
             </div>
           </Empty>
@@ -87,10 +87,10 @@ function List({ namespace }: { namespace: string }) {
                     >
                       {webhook.name}
                     </Link>
-                    {/* Text, not a link: an endpoint is not for browsers. */}
+                    {/* Plain text instead of a link: browsers have no use for an endpoint. */}
                     <p className="text-sm break-all text-dim">{webhook.url}</p>
                     <p className="text-sm break-words text-dim">
-                      {webhook.eventTypes.map(sentAs).join(', ')}
+                      {webhook.eventTypes.map(eventName).join(', ')}
                       {!webhook.hasSecret && ' · not signed'}
                     </p>
                   </div>

@@ -1,4 +1,4 @@
-/** Where a token works: everywhere, or only in some namespaces or for some repositories. */
+/** Where a new token works: everywhere, only in some namespaces, or only for some repositories. */
 import { X } from 'lucide-react';
 import { useState } from 'react';
 import { useClient } from 'urql';
@@ -9,8 +9,8 @@ import { Checkbox, Field, FieldProblem, Input } from '../../ui/field.tsx';
 import { useAsk } from '../../ui/load.tsx';
 import { Radio } from './scopes.tsx';
 
-const NamespacesOfMine = graphql(`
-  query NamespacesOfMine {
+const ViewerNamespaces = graphql(`
+  query ViewerNamespaces {
     viewer {
       id
       namespace { id name viewerRole }
@@ -21,7 +21,7 @@ const NamespacesOfMine = graphql(`
 
 /** The viewer's own namespace and organizations. */
 export function useMyNamespaces() {
-  const { data } = useAsk({ query: NamespacesOfMine });
+  const { data } = useAsk({ query: ViewerNamespaces });
   if (!data?.viewer) return [];
   return [data.viewer.namespace, ...(data.viewer.organizations?.nodes ?? [])];
 }
@@ -32,18 +32,18 @@ const RepositoryByName = graphql(`
   }
 `);
 
-export type Narrowed =
+export type TokenRestriction =
   | { to: 'everywhere' }
   | { to: 'namespaces'; names: string[] }
   | { to: 'repositories'; repositories: { id: string; fullName: string }[] };
 
-export function NarrowingFields({
+export function RestrictionFields({
   value,
   onChange,
   problem,
 }: {
-  value: Narrowed;
-  onChange: (value: Narrowed) => void;
+  value: TokenRestriction;
+  onChange: (value: TokenRestriction) => void;
   problem: string | null;
 }) {
   const namespaces = useMyNamespaces();
@@ -56,7 +56,7 @@ export function NarrowingFields({
           checked={value.to === 'everywhere'}
           onChange={() => onChange({ to: 'everywhere' })}
         >
-          Wherever I have rights
+          Everywhere I have access
         </Radio>
         <Radio
           name="where"
@@ -118,7 +118,7 @@ function Repositories({
   async function add() {
     const [namespace = '', name = '', ...rest] = text.trim().split('/');
     if (!namespace || !name || rest.length > 0)
-      return setProblem('Give it as namespace/repository.');
+      return setProblem('Enter the repository as namespace/repository.');
     const { data, error } = await client.query(RepositoryByName, { namespace, name }).toPromise();
     if (error) return setProblem(problemOf(error).message);
     const found = data?.repository;
@@ -136,7 +136,7 @@ function Repositories({
             <Button
               look="quiet"
               className="px-1"
-              aria-label={`Take out ${fullName}`}
+              aria-label={`Remove ${fullName}`}
               onClick={() => onChange(chosen.filter((each) => each.id !== id))}
             >
               <X size={15} aria-hidden />
@@ -152,7 +152,7 @@ function Repositories({
             onChange={({ target }) => setText(target.value)}
             onKeyDown={(event) => {
               if (event.key !== 'Enter') return;
-              // It adds the repository; the form is not finished yet.
+              // Enter adds the repository instead of submitting the form.
               event.preventDefault();
               void add();
             }}

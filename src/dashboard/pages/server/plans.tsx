@@ -1,9 +1,18 @@
+/** The plans of namespaces, and the field that changes the plan of one. */
 import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Choice } from '../../ui/choice.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { PLANS, type Plan } from './plans.ts';
+
+export const PLANS = [
+  ['FREE', 'free'],
+  ['TEAM', 'team'],
+  ['ENTERPRISE', 'enterprise'],
+  ['UNLIMITED', 'unlimited'],
+] as const;
+
+export type Plan = (typeof PLANS)[number][0];
 
 const SetPlan = graphql(`
   mutation SetPlan($namespace: String!, $plan: Plan!) {
@@ -11,7 +20,7 @@ const SetPlan = graphql(`
   }
 `);
 
-/** The plan of a namespace, which the operator changes. */
+/** Lets an operator change the plan of a namespace. */
 export function PlanSelect({ namespace, plan }: { namespace: string; plan: Plan | null }) {
   const set = useAct(SetPlan, { changes: ['Namespace', 'User'] });
   return (
@@ -22,7 +31,7 @@ export function PlanSelect({ namespace, plan }: { namespace: string; plan: Plan 
         options={PLANS}
         save={async (next) => {
           const done = await set.run({ namespace, plan: next as Plan });
-          if (done.data) notify(`The plan of ${namespace} is changed.`);
+          if (done.data) notify(`The plan of ${namespace} was changed.`);
           return done;
         }}
       />
