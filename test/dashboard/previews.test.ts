@@ -1,9 +1,8 @@
 /** How the dashboard reads what repositories hold before it shows it. */
 import { expect, test } from 'vitest';
 import { parseTable } from '../../src/dashboard/pages/repository/parse-table.ts';
-import { linesOf } from '../../src/dashboard/pages/repository/patch.ts';
+import { changedWords, linesOf } from '../../src/dashboard/pages/repository/patch.ts';
 import { readNotebook } from '../../src/dashboard/pages/repository/read-notebook.ts';
-import { changedWords } from '../../src/dashboard/pages/repository/words.ts';
 
 test('records of CSV and of values between tabs are read as RFC 4180 has them', () => {
   for (const [text, rows] of [

@@ -1,15 +1,36 @@
-import { Link } from '@tanstack/react-router';
-import { FileSymlink, Folder, FolderGit2 } from 'lucide-react';
+import { Link, useParams, useSearch } from '@tanstack/react-router';
+import {
+  BookText,
+  File,
+  FileArchive,
+  FileCode,
+  FileCog,
+  FileImage,
+  FileJson,
+  FileSpreadsheet,
+  FileSymlink,
+  FileText,
+  Folder,
+  FolderGit2,
+  type LucideIcon,
+  NotebookText,
+  Scale,
+} from 'lucide-react';
 import { lazy, Suspense, useState } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
 import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { size, subject } from '../../ui/format.ts';
 import { Load, useAsk, Waiting } from '../../ui/load.tsx';
 import { Pager } from '../../ui/page.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { iconOf } from './icons.ts';
+import { NewFileLink } from './edit/links.tsx';
+import { RepositoryFrame } from './frame.tsx';
+import { languageOf } from './highlight.ts';
 import { LastCommit } from './last-commit.tsx';
+import { Path } from './path.tsx';
+import { RefPicker } from './ref-picker.tsx';
 
 /** Of a folder with 100,000 entries a browser would draw for a minute. */
 const SHOWN = 1_000;
@@ -221,4 +242,53 @@ function Readme({ namespace, name, path, ref, defaultBranch }: FolderOf) {
       )}
     </section>
   );
+}
+
+export default function Tree() {
+  const {
+    namespace,
+    repository,
+    _splat: path = '',
+  } = useParams({
+    from: '/$namespace/$repository/tree/$',
+  });
+  const { ref } = useSearch({ strict: false }) as Search;
+  return (
+    <RepositoryFrame tab={path || 'Files'} within="Files">
+      {(of) => (
+        <>
+          <div className="mb-3 flex flex-wrap items-center gap-3">
+            <RefPicker namespace={namespace} name={repository} />
+            <Path namespace={namespace} repository={repository} path={path} ref={ref} />
+            <NewFileLink repository={of} ref={ref} path={path} />
+          </div>
+          <FolderView
+            namespace={namespace}
+            name={repository}
+            path={path}
+            ref={ref}
+            defaultBranch={of.defaultBranch}
+          />
+        </>
+      )}
+    </RepositoryFrame>
+  );
+}
+
+const BY_NAME: [RegExp, LucideIcon][] = [
+  [/^readme(\.|$)/i, BookText],
+  [/^(licen[cs]e|copying)(\.|$)/i, Scale],
+  [/\.(png|jpe?g|gif|webp|avif|ico|svg|bmp|tiff?)$/i, FileImage],
+  [/\.(zip|gz|tgz|bz2|xz|zst|tar|7z|whl|jar)$/i, FileArchive],
+  [/\.(csv|tsv|parquet|xlsx?|ods)$/i, FileSpreadsheet],
+  [/\.ipynb$/i, NotebookText],
+  [/\.(jsonl?|jsonc)$/i, FileJson],
+  [/\.(md|markdown|txt|rst|tex|pdf)$/i, FileText],
+  [/(^\.[^.]+(rc|ignore|attributes|config)?$)|\.(ya?ml|toml|ini|cfg|conf|lock)$/i, FileCog],
+];
+
+/** What a file is, by its name. */
+function iconOf(name: string): LucideIcon {
+  const known = BY_NAME.find(([pattern]) => pattern.test(name))?.[1];
+  return known ?? (languageOf(name) ? FileCode : File);
 }

@@ -11,7 +11,6 @@ import { Checkbox, Field, Input, Select, TextArea } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { GITIGNORE_TEMPLATES } from './gitignore.ts';
 import { branchProblem, descriptionProblem, nameProblem } from './rules.ts';
 import { VISIBILITY_TEXT, type Visibility } from './visibility.tsx';
 
@@ -219,3 +218,37 @@ function graphqlOf({ visibility, gitignoreTemplate, ...given }: Given): string {
   }).map(([name, value]) => `    ${name}: ${JSON.stringify(value)}`);
   return `mutation {\n  createRepository(input: {\n${fields.join('\n')}\n    visibility: ${visibility}\n  }) {\n    repository { id cloneUrl sshUrl }\n  }\n}`;
 }
+
+/** The templates that the server has (`src/repositories/gitignore`). */
+const GITIGNORE_TEMPLATES = [
+  'C',
+  'C#',
+  'C++',
+  'Clojure',
+  'Dart',
+  'Elixir',
+  'Erlang',
+  'Go',
+  'Haskell',
+  'Java',
+  'Julia',
+  'Kotlin',
+  'Lua',
+  'MATLAB',
+  'Node',
+  'OCaml',
+  'Objective-C',
+  'PHP',
+  'Perl',
+  'PowerShell',
+  'Python',
+  'R',
+  'Ruby',
+  'Rust',
+  'Scala',
+  'Shell',
+  'Swift',
+  'TeX',
+  'Terraform',
+  'Zig',
+];

@@ -1,15 +1,18 @@
 import { Link, useSearch } from '@tanstack/react-router';
+import { useState } from 'react';
+import { graphql } from '../../graphql/graphql.ts';
+import { useFollow } from '../../live/follow.ts';
 import type { Search } from '../../root.tsx';
+import { start } from '../../start.ts';
+import { Button } from '../../ui/button.tsx';
 import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { size } from '../../ui/format.ts';
 import { Ago } from '../../ui/time.tsx';
 import { ActivityChart } from './activity-chart.tsx';
-import { CloneBox, pushLines } from './clone-box.tsx';
 import { NewFileLink } from './edit/links.tsx';
 import { FolderView } from './folder.tsx';
-import { RepositoryFrame } from './frame.tsx';
-import { PushNotice } from './pushes.tsx';
+import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefPicker } from './ref-picker.tsx';
 
 /** What is in a repository, and how to get it. */
@@ -84,5 +87,89 @@ export default function Overview() {
         );
       }}
     </RepositoryFrame>
+  );
+}
+
+/** How to get it onto one's own machine. */
+function CloneBox({ repository }: { repository: RepositoryData }) {
+  const [kind, setKind] = useState<'HTTP' | 'SSH'>('HTTP');
+  const url = kind === 'HTTP' ? repository.cloneUrl : repository.sshUrl;
+  return (
+    <section aria-labelledby="clone">
+      <div className="mb-2 flex items-baseline gap-3">
+        <h2 id="clone" className="text-base">
+          Clone
+        </h2>
+        {(['HTTP', 'SSH'] as const).map((each) => (
+          <button
+            key={each}
+            type="button"
+            aria-pressed={kind === each}
+            onClick={() => setKind(each)}
+            className="min-h-6 min-w-6 text-sm text-dim aria-pressed:font-medium aria-pressed:text-ink aria-pressed:underline"
+          >
+            {each}
+          </button>
+        ))}
+      </div>
+      <Lines text={`git clone ${url}`} label="The line that clones it" />
+      <p className="mt-2 text-sm text-dim">
+        {kind === 'HTTP'
+          ? 'Use a token as the password, with any user name.'
+          : 'With an SSH key from your settings.'}
+      </p>
+    </section>
+  );
+}
+
+/** What is shown of a repository without a commit: how to push the first one. */
+function pushLines({ cloneUrl, defaultBranch }: RepositoryData): string {
+  return `git init -b ${defaultBranch}
+git remote add origin ${cloneUrl}
+echo "# Hello" > README.md
+git add README.md && git commit -m "First commit"
+git push -u origin ${defaultBranch}`;
+}
+
+const Pushes = graphql(`
+  subscription Pushes($namespace: String!, $name: String!) {
+    repositoryEvents(namespace: $namespace, name: $name) { cursor type }
+  }
+`);
+
+/** Says that somebody pushed: what one reads does not change under one's eyes. */
+function PushNotice({
+  repository,
+  onPush,
+}: {
+  repository: RepositoryData;
+  onPush: () => void;
+}) {
+  const { namespace, name, branchCount } = repository;
+  const [isNew, setNew] = useState(false);
+  useFollow(Pushes, start.viewer ? `${namespace}/${name}` : null, {
+    variables: () => ({ namespace, name }),
+    onData: ({ repositoryEvents: { type } }) => {
+      if (type !== 'PUSHED') return;
+      if (branchCount === 0) onPush();
+      else setNew(true);
+    },
+  });
+  if (!isNew) return null;
+  return (
+    <div
+      role="status"
+      className="mb-4 flex items-center gap-3 rounded-md border border-line bg-accent-soft px-3 py-2 text-sm"
+    >
+      Something was pushed.
+      <Button
+        onClick={() => {
+          setNew(false);
+          onPush();
+        }}
+      >
+        Show it
+      </Button>
+    </div>
   );
 }

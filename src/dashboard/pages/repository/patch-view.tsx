@@ -1,8 +1,7 @@
 import { useMemo } from 'react';
 import { languageOf } from './highlight.ts';
-import { linesOf, type PatchLine } from './patch.ts';
+import { changedWords, linesOf, type PatchLine } from './patch.ts';
 import { Line, useTokens } from './tokens.tsx';
-import { changedWords } from './words.ts';
 
 const LOOKS: Record<PatchLine['kind'], [mark: string, className: string, word: string]> = {
   hunk: ['', 'bg-run-soft text-dim', ''],

@@ -1,6 +1,8 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
+import { useClient } from 'urql';
 import { useAct } from '../../graphql/act.ts';
+import { type Problem, problemOf } from '../../graphql/client.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
@@ -10,8 +12,8 @@ import { Empty } from '../../ui/empty.tsx';
 import { shortSha, subject } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Paging } from '../../ui/paging.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { ArchiveLinks } from './archive-links.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefForm } from './ref-form.tsx';
 
@@ -170,5 +172,55 @@ function TagRow({
         </Button>
       )}
     </li>
+  );
+}
+
+const ArchiveQuery = graphql(`
+  query Archive($namespace: String!, $name: String!, $ref: String!, $format: ArchiveFormat!) {
+    repository(namespace: $namespace, name: $name) { id archiveUrl(ref: $ref, format: $format) }
+  }
+`);
+
+/** All files of a ref. The link works for 15 minutes, so it is asked for when it is wanted. */
+function ArchiveLinks({
+  namespace,
+  name,
+  at,
+}: {
+  namespace: string;
+  name: string;
+  at: string;
+}) {
+  const client = useClient();
+  const [busy, setBusy] = useState(false);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  async function download(format: 'TAR_GZ' | 'ZIP'): Promise<void> {
+    setBusy(true);
+    setProblem(null);
+    const variables = { namespace, name, ref: at, format };
+    const { data, error } = await client
+      .query(ArchiveQuery, variables, { requestPolicy: 'network-only' })
+      .toPromise();
+    setBusy(false);
+    const url = data?.repository?.archiveUrl;
+    if (url) location.assign(url);
+    else setProblem(error ? problemOf(error) : { message: `There is no archive of ${at}.` });
+  }
+  return (
+    <div>
+      <div className="flex gap-2">
+        <Button
+          busy={busy}
+          aria-label={`Download ${at} as tar.gz`}
+          onClick={() => download('TAR_GZ')}
+        >
+          tar.gz
+        </Button>
+        <Button busy={busy} aria-label={`Download ${at} as zip`} onClick={() => download('ZIP')}>
+          zip
+        </Button>
+      </div>
+      {problem && <ProblemBox problem={problem} />}
+    </div>
   );
 }

@@ -2,7 +2,7 @@
 import { type CSSProperties, type ReactNode, useEffect, useState } from 'react';
 import type { ThemedToken } from 'shiki/core';
 import { highlight } from './highlight.ts';
-import type { Span } from './words.ts';
+import type { Span } from './patch.ts';
 
 /** The tokens of each line of `code`; null until they are there, and where there are none. */
 export function useTokens(language: string | undefined, code: string): ThemedToken[][] | null {

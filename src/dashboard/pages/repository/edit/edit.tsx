@@ -9,11 +9,10 @@ import { shortSha } from '../../../ui/format.ts';
 import { Waiting } from '../../../ui/load.tsx';
 import { notify } from '../../../ui/notices.tsx';
 import { ErrorBox } from '../../../ui/problem.tsx';
-import { type RepositoryData, RepositoryFrame } from '../frame.tsx';
+import { mayWrite, type RepositoryData, RepositoryFrame } from '../frame.tsx';
 import { Path } from '../path.tsx';
 import { readTip, type Tip, useCommitFile } from './commit-file.ts';
 import { FileForm } from './file-form.tsx';
-import { mayWrite } from './may-write.ts';
 
 /** A file of a branch, to be changed or deleted. */
 export default function EditFile() {

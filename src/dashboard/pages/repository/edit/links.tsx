@@ -1,9 +1,8 @@
 import { Link } from '@tanstack/react-router';
 import { graphql } from '../../../graphql/graphql.ts';
 import { useAsk } from '../../../ui/load.tsx';
-import type { RepositoryData } from '../frame.tsx';
+import { mayWrite, type RepositoryData } from '../frame.tsx';
 import { revisionOf } from './commit-file.ts';
-import { mayWrite } from './may-write.ts';
 
 const IsBranchQuery = graphql(`
   query IsBranch($namespace: String!, $name: String!, $revision: String!) {

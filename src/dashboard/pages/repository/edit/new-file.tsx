@@ -1,8 +1,7 @@
 import { useSearch } from '@tanstack/react-router';
 import type { Search } from '../../../root.tsx';
-import { RepositoryFrame } from '../frame.tsx';
+import { mayWrite, RepositoryFrame } from '../frame.tsx';
 import { FileForm } from './file-form.tsx';
-import { mayWrite } from './may-write.ts';
 
 /** A file that a branch does not have yet. */
 export default function NewFile() {
