@@ -16,7 +16,7 @@ import { ProblemBox } from '../../ui/problem.tsx';
 import { Ago } from '../../ui/time.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 
-/** What git-lfs keeps beside the commits, and the files that one user alone may change. */
+/** Git LFS objects of a repository, and its file locks. */
 export default function LargeFiles() {
   return (
     <RepositoryFrame tab="Large files">
@@ -51,16 +51,18 @@ const UnlockFile = graphql(`
   }
 `);
 
-const CHANGES = ['LfsLock', 'LfsLockConnection'];
+const LOCK_TYPES = ['LfsLock', 'LfsLockConnection'];
 
-/** Files that their owner alone may change, on all branches. */
+/** Locked files: only the owner of the lock may change them, on every branch. */
 function Locks({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, owner } = repository;
   const asked = useAsk({ query: LocksQuery, variables: { namespace, name } });
-  const unlock = useAct(UnlockFile, { changes: CHANGES });
-  const [ending, setEnding] = useState<{ id: string; path: string; owner: string } | null>(null);
+  const unlock = useAct(UnlockFile, { changes: LOCK_TYPES });
+  const [toUnlock, setToUnlock] = useState<{ id: string; path: string; owner: string } | null>(
+    null,
+  );
   const isMine = (lock: { owner: string }) => lock.owner === start.viewer?.username;
-  const mayEnd = (lock: { owner: string }) => owner.viewerRole === 'ADMIN' || isMine(lock);
+  const mayUnlock = (lock: { owner: string }) => owner.viewerRole === 'ADMIN' || isMine(lock);
   return (
     <section aria-labelledby="locks" className="space-y-3">
       <h2 id="locks">Locks</h2>
@@ -80,8 +82,8 @@ function Locks({ repository }: { repository: RepositoryData }) {
                         locked by {lock.owner} <Ago at={lock.lockedAt} />
                       </p>
                     </div>
-                    {mayEnd(lock) && (
-                      <Button aria-label={`Unlock ${lock.path}`} onClick={() => setEnding(lock)}>
+                    {mayUnlock(lock) && (
+                      <Button aria-label={`Unlock ${lock.path}`} onClick={() => setToUnlock(lock)}>
                         Unlock
                       </Button>
                     )}
@@ -96,19 +98,19 @@ function Locks({ repository }: { repository: RepositoryData }) {
         )}
       </Load>
       {owner.viewerRole !== 'READ' && <LockForm repositoryId={id} />}
-      {ending && (
+      {toUnlock && (
         <Confirm
-          title={`Unlock ${ending.path}?`}
+          title={`Unlock ${toUnlock.path}?`}
           verb="Unlock"
-          onClose={() => setEnding(null)}
+          onClose={() => setToUnlock(null)}
           act={async () =>
-            (await unlock.run({ input: { id: ending.id, force: !isMine(ending) } })).problem
+            (await unlock.run({ input: { id: toUnlock.id, force: !isMine(toUnlock) } })).problem
           }
         >
           <p>
-            {isMine(ending)
+            {isMine(toUnlock)
               ? 'Others may change the file again.'
-              : `${ending.owner} may be working on it: others can change it from now on.`}
+              : `${toUnlock.owner} may be working on the file. After this, others can change it.`}
           </p>
         </Confirm>
       )}
@@ -118,7 +120,7 @@ function Locks({ repository }: { repository: RepositoryData }) {
 
 function LockForm({ repositoryId }: { repositoryId: string }) {
   const [path, setPath] = useState('');
-  const lock = useAct(LockFile, { changes: CHANGES, fields: ['path'] });
+  const lock = useAct(LockFile, { changes: LOCK_TYPES, fields: ['path'] });
   return (
     <form
       className="max-w-2xl space-y-3"
@@ -167,7 +169,7 @@ function Objects({ repository }: { repository: RepositoryData }) {
   const { after } = useSearch({ strict: false }) as Search;
   const asked = useAsk({ query: ObjectsQuery, variables: { namespace, name, after } });
   const remove = useAct(DeleteObjects, { changes: ['LfsObject', 'LfsObjectConnection'] });
-  const [leaving, setLeaving] = useState<string | null>(null);
+  const [toDelete, setToDelete] = useState<string | null>(null);
   const mayDelete = repository.owner.viewerRole === 'ADMIN';
   return (
     <section aria-labelledby="objects" className="space-y-3">
@@ -176,7 +178,7 @@ function Objects({ repository }: { repository: RepositoryData }) {
         {({ nodes, totalCount, pageInfo }) =>
           nodes.length === 0 ? (
             <Empty title="No large files" level={3}>
-              <p>git-lfs keeps them beside the commits, so that a clone does not bring them all:</p>
+              <p>Git LFS stores them outside the commits, so that a clone does not download them all:</p>
               <div>
                 <Lines
                   text={
@@ -200,7 +202,7 @@ function Objects({ repository }: { repository: RepositoryData }) {
                       <Button
                         look="danger"
                         aria-label={`Delete ${oid.slice(0, 12)}`}
-                        onClick={() => setLeaving(oid)}
+                        onClick={() => setToDelete(oid)}
                       >
                         Delete
                       </Button>
@@ -213,17 +215,17 @@ function Objects({ repository }: { repository: RepositoryData }) {
           )
         }
       </Load>
-      {leaving !== null && (
+      {toDelete !== null && (
         <Confirm
           title="Delete this large file?"
           verb="Delete file"
-          name={leaving.slice(0, 12)}
-          onClose={() => setLeaving(null)}
+          name={toDelete.slice(0, 12)}
+          onClose={() => setToDelete(null)}
           act={async () =>
-            (await remove.run({ input: { repositoryId: id, oids: [leaving] } })).problem
+            (await remove.run({ input: { repositoryId: id, oids: [toDelete] } })).problem
           }
         >
-          <p>Commits that point to it stay, but its content is lost. This cannot be undone.</p>
+          <p>Commits that refer to it stay, but its content is lost. This cannot be undone.</p>
         </Confirm>
       )}
     </section>

@@ -15,21 +15,21 @@ import { FolderView } from './folder.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefPicker } from './ref-picker.tsx';
 
-/** What is in a repository, and how to get it. */
+/** The start page of a repository: its files, and how to clone it. */
 export default function Overview() {
   const { ref } = useSearch({ strict: false }) as Search;
   return (
     <RepositoryFrame tab="Files">
-      {(repository, again) => {
+      {(repository, reload) => {
         const { namespace, name } = repository;
         if (repository.branchCount === 0)
           return (
             <>
-              <PushNotice repository={repository} onPush={again} />
+              <PushNotice repository={repository} onPush={reload} />
               <Empty title="Nothing was pushed yet">
                 <p>From a terminal, with a token as the password:</p>
                 <div>
-                  <Lines text={pushLines(repository)} />
+                  <Lines text={pushCommands(repository)} />
                 </div>
                 <NewFileLink repository={repository} path="" />
               </Empty>
@@ -38,7 +38,7 @@ export default function Overview() {
         return (
           <div className="grid gap-8 lg:grid-cols-[1fr_20rem]">
             <div className="min-w-0">
-              <PushNotice repository={repository} onPush={again} />
+              <PushNotice repository={repository} onPush={reload} />
               <div className="mb-3 flex flex-wrap items-center gap-3">
                 <RefPicker namespace={namespace} name={name} />
                 <Link
@@ -52,7 +52,7 @@ export default function Overview() {
                 <NewFileLink repository={repository} ref={ref} path="" />
               </div>
               <FolderView
-                // Another push: another folder.
+                // A new key after each push reloads the folder.
                 key={repository.pushedAt}
                 namespace={namespace}
                 name={name}
@@ -90,10 +90,9 @@ export default function Overview() {
   );
 }
 
-/** How to get it onto one's own machine. */
 function CloneBox({ repository }: { repository: RepositoryData }) {
-  const [kind, setKind] = useState<'HTTP' | 'SSH'>('HTTP');
-  const url = kind === 'HTTP' ? repository.cloneUrl : repository.sshUrl;
+  const [protocol, setProtocol] = useState<'HTTP' | 'SSH'>('HTTP');
+  const url = protocol === 'HTTP' ? repository.cloneUrl : repository.sshUrl;
   return (
     <section aria-labelledby="clone">
       <div className="mb-2 flex items-baseline gap-3">
@@ -104,17 +103,17 @@ function CloneBox({ repository }: { repository: RepositoryData }) {
           <button
             key={each}
             type="button"
-            aria-pressed={kind === each}
-            onClick={() => setKind(each)}
+            aria-pressed={protocol === each}
+            onClick={() => setProtocol(each)}
             className="min-h-6 min-w-6 text-sm text-dim aria-pressed:font-medium aria-pressed:text-ink aria-pressed:underline"
           >
             {each}
           </button>
         ))}
       </div>
-      <Lines text={`git clone ${url}`} label="The line that clones it" />
+      <Lines text={`git clone ${url}`} label="Clone command" />
       <p className="mt-2 text-sm text-dim">
-        {kind === 'HTTP'
+        {protocol === 'HTTP'
           ? 'Use a token as the password, with any user name.'
           : 'With an SSH key from your settings.'}
       </p>
@@ -122,8 +121,8 @@ function CloneBox({ repository }: { repository: RepositoryData }) {
   );
 }
 
-/** What is shown of a repository without a commit: how to push the first one. */
-function pushLines({ cloneUrl, defaultBranch }: RepositoryData): string {
+/** The commands that push the first commit of an empty repository. */
+function pushCommands({ cloneUrl, defaultBranch }: RepositoryData): string {
   return `git init -b ${defaultBranch}
 git remote add origin ${cloneUrl}
 echo "# Hello" > README.md
@@ -131,13 +130,13 @@ git add README.md && git commit -m "First commit"
 git push -u origin ${defaultBranch}`;
 }
 
-const Pushes = graphql(`
+const PushSubscription = graphql(`
   subscription Pushes($namespace: String!, $name: String!) {
     repositoryEvents(namespace: $namespace, name: $name) { cursor type }
   }
 `);
 
-/** Says that somebody pushed: what one reads does not change under one's eyes. */
+/** Tells the reader about a push. The page does not reload by itself, so that the text does not change while it is read. */
 function PushNotice({
   repository,
   onPush,
@@ -147,7 +146,7 @@ function PushNotice({
 }) {
   const { namespace, name, branchCount } = repository;
   const [isNew, setNew] = useState(false);
-  useFollow(Pushes, start.viewer ? `${namespace}/${name}` : null, {
+  useFollow(PushSubscription, start.viewer ? `${namespace}/${name}` : null, {
     variables: () => ({ namespace, name }),
     onData: ({ repositoryEvents: { type } }) => {
       if (type !== 'PUSHED') return;
@@ -161,14 +160,14 @@ function PushNotice({
       role="status"
       className="mb-4 flex items-center gap-3 rounded-md border border-line bg-accent-soft px-3 py-2 text-sm"
     >
-      Something was pushed.
+      There is a new push to this repository.
       <Button
         onClick={() => {
           setNew(false);
           onPush();
         }}
       >
-        Show it
+        Refresh
       </Button>
     </div>
   );

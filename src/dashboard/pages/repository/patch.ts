@@ -1,4 +1,4 @@
-/** The lines of a unified diff, each with its number before and after. */
+/** Parses a unified diff into lines with their numbers on both sides, and finds the words that changed in them. */
 import { diffWordsWithSpace } from 'diff';
 
 export type PatchLine = {
@@ -10,7 +10,7 @@ export type PatchLine = {
 
 const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
 
-export function linesOf(patch: string): PatchLine[] {
+export function parsePatch(patch: string): PatchLine[] {
   let before = 0;
   let after = 0;
   const lines = patch.split('\n');
@@ -36,27 +36,25 @@ export function linesOf(patch: string): PatchLine[] {
   });
 }
 
-/* Which words changed in the lines of a patch that replace each other. */
-
-/** Characters of a line, from `from` to before `to`. */
+/** A range of characters in a line; `to` is exclusive. */
 export type Span = { from: number; to: number };
 
-/** A longer line is compared with nothing, and lines that differ in more words are other lines. */
+/** Longer lines, and lines with more edits, are not compared. */
 const MAX_LENGTH = 1_000;
 const MAX_EDITS = 100;
-/** Lines that have less in common, of the longer one, would be marked nearly all over. */
-const LEAST_COMMON = 0.4;
+/** The part of the longer line that must be unchanged; below it nearly the whole line would be marked. */
+const MIN_COMMON = 0.4;
 
-/** By the number of the line in the patch. */
-export function changedWords(lines: readonly PatchLine[]): Map<number, Span[]> {
+/** Pairs removed lines with the added lines that replace them. Returns changed words by index of the line in the patch. */
+export function findChangedWords(lines: readonly PatchLine[]): Map<number, Span[]> {
   const marks = new Map<number, Span[]>();
   for (let at = 0; at < lines.length; ) {
-    const removed = runOf(lines, at, 'removed');
-    const added = runOf(lines, at + removed, 'added');
-    // What became more lines, or fewer, has no pairs.
+    const removed = countLines(lines, at, 'removed');
+    const added = countLines(lines, at + removed, 'added');
+    // Blocks with different numbers of lines cannot be paired.
     if (removed === added)
       for (let i = at; i < at + removed; i++) {
-        const spans = compare(lines[i]?.text ?? '', lines[i + removed]?.text ?? '');
+        const spans = compareLines(lines[i]?.text ?? '', lines[i + removed]?.text ?? '');
         if (!spans) continue;
         marks.set(i, spans.before);
         marks.set(i + removed, spans.after);
@@ -66,26 +64,26 @@ export function changedWords(lines: readonly PatchLine[]): Map<number, Span[]> {
   return marks;
 }
 
-function runOf(lines: readonly PatchLine[], from: number, kind: PatchLine['kind']): number {
+function countLines(lines: readonly PatchLine[], from: number, kind: PatchLine['kind']): number {
   let end = from;
   while (lines[end]?.kind === kind) end++;
   return end - from;
 }
 
-function compare(before: string, after: string): { before: Span[]; after: Span[] } | null {
+function compareLines(before: string, after: string): { before: Span[]; after: Span[] } | null {
   const longest = Math.max(before.length, after.length);
   if (longest > MAX_LENGTH) return null;
   const parts = diffWordsWithSpace(before, after, { maxEditLength: MAX_EDITS });
   if (!parts) return null;
   const spans = { before: [] as Span[], after: [] as Span[] };
-  let [old, fresh, common] = [0, 0, 0];
+  let [oldAt, newAt, common] = [0, 0, 0];
   for (const { value, added, removed } of parts) {
     const { length } = value;
-    if (removed) spans.before.push({ from: old, to: old + length });
-    else if (added) spans.after.push({ from: fresh, to: fresh + length });
+    if (removed) spans.before.push({ from: oldAt, to: oldAt + length });
+    else if (added) spans.after.push({ from: newAt, to: newAt + length });
     else common += value.trim().length;
-    if (!added) old += length;
-    if (!removed) fresh += length;
+    if (!added) oldAt += length;
+    if (!removed) newAt += length;
   }
-  return common >= longest * LEAST_COMMON ? spans : null;
+  return common >= longest * MIN_COMMON ? spans : null;
 }

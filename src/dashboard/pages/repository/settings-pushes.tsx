@@ -41,18 +41,18 @@ type Rule = {
   allowsDeletions: boolean;
 };
 
-/** Who may push to which branches. */
+/** Branch rules: who may push to which branches. */
 export function BranchRules({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name } = repository;
   const asked = useAsk({ query: RulesQuery, variables: { namespace, name } });
   const remove = useAct(DeleteRule);
-  const put = useAct(SetRule);
-  async function drop(rule: Rule): Promise<void> {
-    // Field by field: what was asked for has its `__typename` too, which no input takes.
+  const save = useAct(SetRule);
+  async function deleteRule(rule: Rule): Promise<void> {
+    // Field by field: the query result has a `__typename`, which the input type refuses.
     const { pattern, pushRole, pushers, allowsForcePushes, allowsDeletions } = rule;
     const { data } = await remove.run({ input: { id, pattern } });
     const input = { id, pattern, pushRole, pushers, allowsForcePushes, allowsDeletions };
-    if (data) notify(`The rule for ${pattern} was deleted.`, () => put.run({ input }));
+    if (data) notify(`The rule for ${pattern} was deleted.`, () => save.run({ input }));
   }
   return (
     <section aria-labelledby="rules" className="space-y-3">
@@ -69,13 +69,13 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
                 <li key={rule.pattern} className="flex items-center gap-3">
                   <div className="min-w-0 flex-1">
                     <code className="font-medium break-all">{rule.pattern}</code>
-                    <p className="text-dim">{inWords(rule)}</p>
+                    <p className="text-dim">{describeRule(rule)}</p>
                   </div>
                   <Button
                     look="danger"
                     busy={remove.busy}
                     aria-label={`Delete the rule for ${rule.pattern}`}
-                    onClick={() => drop(rule)}
+                    onClick={() => deleteRule(rule)}
                   >
                     Delete
                   </Button>
@@ -86,24 +86,24 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
         }
       </Load>
       {remove.problem && <ProblemBox problem={remove.problem} />}
-      {put.problem && <ProblemBox problem={put.problem} />}
+      {save.problem && <ProblemBox problem={save.problem} />}
       <RuleForm id={id} />
     </section>
   );
 }
 
-function inWords(rule: Rule): string {
+function describeRule(rule: Rule): string {
   const who = rule.pushRole === 'ADMIN' ? 'Administrators' : 'Everyone with write access';
-  const beside = rule.pushers.length > 0 ? ` and ${rule.pushers.join(', ')}` : '';
+  const others = rule.pushers.length > 0 ? ` and ${rule.pushers.join(', ')}` : '';
   const may = [
     'push',
     ...(rule.allowsForcePushes ? ['force-push'] : []),
     ...(rule.allowsDeletions ? ['delete'] : []),
   ];
-  return `${who}${beside} can ${may.join(', ')}.`;
+  return `${who}${others} can ${may.join(', ')}.`;
 }
 
-const NONE = {
+const EMPTY_RULE = {
   pattern: '',
   pushRole: 'WRITE' as 'WRITE' | 'ADMIN',
   pushers: '',
@@ -112,8 +112,8 @@ const NONE = {
 };
 
 function RuleForm({ id }: { id: string }) {
-  const [rule, setRule] = useState(NONE);
-  const put = useAct(SetRule, { fields: ['pattern', 'pushers'] });
+  const [rule, setRule] = useState(EMPTY_RULE);
+  const save = useAct(SetRule, { fields: ['pattern', 'pushers'] });
   const set = (change: Partial<typeof rule>) => setRule({ ...rule, ...change });
   return (
     <details className="card p-4">
@@ -123,14 +123,14 @@ function RuleForm({ id }: { id: string }) {
         onSubmit={async (event) => {
           event.preventDefault();
           const pushers = rule.pushers.split(/[\s,]+/).filter(Boolean);
-          const { data } = await put.run({ input: { id, ...rule, pushers } });
-          if (data) setRule(NONE);
+          const { data } = await save.run({ input: { id, ...rule, pushers } });
+          if (data) setRule(EMPTY_RULE);
         }}
       >
         <Field
           label="Branches"
           hint="A name, or a pattern: * stands for any characters but /, ** for any, ? for one."
-          problem={put.fault('pattern')}
+          problem={save.fault('pattern')}
         >
           <Input
             required
@@ -151,7 +151,7 @@ function RuleForm({ id }: { id: string }) {
         <Field
           label="Also allowed"
           hint="User names, separated by spaces"
-          problem={put.fault('pushers')}
+          problem={save.fault('pushers')}
         >
           <Input value={rule.pushers} onChange={({ target }) => set({ pushers: target.value })} />
         </Field>
@@ -165,8 +165,8 @@ function RuleForm({ id }: { id: string }) {
           checked={rule.allowsDeletions}
           onChange={({ target }) => set({ allowsDeletions: target.checked })}
         />
-        {put.problem && <ProblemBox problem={put.problem} />}
-        <Button type="submit" busy={put.busy}>
+        {save.problem && <ProblemBox problem={save.problem} />}
+        <Button type="submit" busy={save.busy}>
           Save rule
         </Button>
       </form>
@@ -189,7 +189,7 @@ const Disallow = graphql(`
   }
 `);
 
-/** What looked like a secret and was pushed all the same, because somebody said so. */
+/** Findings of the secret scan that a user has allowed. */
 export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name } = repository;
   const asked = useAsk({ query: SecretsQuery, variables: { namespace, name } });
@@ -202,7 +202,7 @@ export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
         {({ nodes }) =>
           nodes.length === 0 ? (
             <p className="text-sm text-dim">
-              No allowed secrets. The message of a refused push says how to allow one.
+              No allowed secrets. When a push is refused, its message tells how to allow a secret.
             </p>
           ) : (
             <ul className="rows text-sm">
@@ -232,11 +232,11 @@ export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
       {finding !== null && (
         <Confirm
           title="Refuse this secret again?"
-          verb="Disallow"
+          verb="Refuse again"
           onClose={() => setFinding(null)}
           act={async () => (await disallow.run({ input: { id, finding } })).problem}
         >
-          <p>Pushes that add it are refused from now on. Where it has been pushed, it stays.</p>
+          <p>Pushes that add this secret are refused again. Commits that already contain it stay.</p>
         </Confirm>
       )}
     </section>

@@ -8,26 +8,26 @@ import { useMeanwhile } from '../../ui/meanwhile.ts';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
-import { descriptionProblem } from './rules.ts';
-import { Danger } from './settings-danger.tsx';
+import { checkDescription } from './rules.ts';
+import { DangerZone } from './settings-danger.tsx';
 import { DeployKeys } from './settings-keys.tsx';
 import { AllowedSecrets, BranchRules } from './settings-pushes.tsx';
 
-/** What administrators of a repository decide. */
+/** The settings of a repository, for administrators of its namespace. */
 export default function Settings() {
   return (
     <RepositoryFrame tab="Settings">
       {(repository) =>
         repository.owner.viewerRole === 'ADMIN' ? (
-          // Another repository, as after a rename: other forms.
+          // The key resets the forms when the repository changes, for example by a rename.
           <div key={repository.fullName} className="max-w-4xl space-y-10">
             <Description repository={repository} />
             <DefaultBranch repository={repository} />
-            <Checks repository={repository} />
+            <PushChecks repository={repository} />
             <BranchRules repository={repository} />
             <AllowedSecrets repository={repository} />
             <DeployKeys repository={repository} />
-            <Danger repository={repository} />
+            <DangerZone repository={repository} />
           </div>
         ) : (
           <p>The settings are for administrators of {repository.namespace}.</p>
@@ -54,7 +54,7 @@ const ChecksQuery = graphql(`
 function Description({ repository }: { repository: RepositoryData }) {
   const [text, setText] = useState(repository.description);
   const update = useAct(Update, { fields: ['description'] });
-  const problem = descriptionProblem(text) ?? update.fault('description');
+  const problem = checkDescription(text) ?? update.fault('description');
   return (
     <form
       className="space-y-3"
@@ -71,7 +71,7 @@ function Description({ repository }: { repository: RepositoryData }) {
       <Button
         type="submit"
         busy={update.busy}
-        disabled={text === repository.description || Boolean(descriptionProblem(text))}
+        disabled={text === repository.description || Boolean(checkDescription(text))}
       >
         Save description
       </Button>
@@ -90,7 +90,7 @@ function DefaultBranch({ repository }: { repository: RepositoryData }) {
   const asked = useAsk({ query: BranchNamesQuery, variables: { namespace, name } });
   const [branch, setBranch] = useState(defaultBranch);
   const update = useAct(Update, { fields: ['defaultBranch'] });
-  const known = useId();
+  const branchListId = useId();
   return (
     <Load asked={asked} of={(data) => data.repository?.branches} what="list of branches">
       {({ nodes }) => (
@@ -108,13 +108,13 @@ function DefaultBranch({ repository }: { repository: RepositoryData }) {
             hint="Checked out by clones, and shown first on the pages of the repository."
           >
             <Input
-              list={known}
+              list={branchListId}
               value={branch}
               disabled={nodes.length === 0}
               onChange={({ target }) => setBranch(target.value)}
             />
           </Field>
-          <datalist id={known}>
+          <datalist id={branchListId}>
             {nodes.map((node) => (
               <option key={node.name} value={node.name} />
             ))}
@@ -129,15 +129,15 @@ function DefaultBranch({ repository }: { repository: RepositoryData }) {
   );
 }
 
-/** What is refused of each push. */
-function Checks({ repository }: { repository: RepositoryData }) {
+/** Checks that apply to every push. */
+function PushChecks({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, defaultBranch } = repository;
   const asked = useAsk({ query: ChecksQuery, variables: { namespace, name } });
   const update = useAct(Update);
   async function set(change: { branchProtection?: boolean; secretScanning?: boolean }) {
-    const done = await update.run({ input: { id, ...change } });
-    if (done.data) notify('Saved.');
-    return done;
+    const result = await update.run({ input: { id, ...change } });
+    if (result.data) notify('Saved.');
+    return result;
   }
   return (
     <section aria-labelledby="pushes" className="space-y-3">
@@ -145,13 +145,13 @@ function Checks({ repository }: { repository: RepositoryData }) {
       <Load asked={asked} of={(data) => data.repository} what="repository">
         {({ branchProtection, secretScanning }) => (
           <>
-            <Check
+            <CheckSetting
               label={`Protect ${defaultBranch}`}
               hint="Refuse force pushes to this branch, and its deletion."
               checked={branchProtection}
               set={(branchProtection) => set({ branchProtection })}
             />
-            <Check
+            <CheckSetting
               label="Secret scanning"
               hint="Refuse pushes that add keys or passwords."
               checked={secretScanning}
@@ -165,7 +165,7 @@ function Checks({ repository }: { repository: RepositoryData }) {
   );
 }
 
-function Check({
+function CheckSetting({
   label,
   hint,
   checked,

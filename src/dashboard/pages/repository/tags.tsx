@@ -14,7 +14,7 @@ import { Load, useAsk } from '../../ui/load.tsx';
 import { Paging } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefForm } from './ref-form.tsx';
 
 const TagsQuery = graphql(`
@@ -64,14 +64,14 @@ function TagList({ repository }: { repository: RepositoryData }) {
   const asked = useAsk({ query: TagsQuery, variables: { namespace, name, after } });
   const create = useAct(CreateTag, { fields: ['name', 'from', 'message'] });
   const remove = useAct(DeleteTag);
-  const [leaving, setLeaving] = useState<string | null>(null);
-  const mayWrite = ['WRITE', 'ADMIN'].includes(repository.owner.viewerRole ?? '');
+  const [toDelete, setToDelete] = useState<string | null>(null);
+  const canWrite = mayWrite(repository);
   return (
     <div className="space-y-6">
       <Load asked={asked} of={(data) => data.repository?.tags} what="list of tags">
         {({ nodes, pageInfo }) =>
           nodes.length === 0 ? (
-            <Empty title="There is no tag yet">
+            <Empty title="No tags yet">
               <p>A tag is a name for one commit, such as a release:</p>
               <div>
                 <Lines text={'git tag -a v1.0 -m "The first release"\ngit push origin v1.0'} />
@@ -85,7 +85,7 @@ function TagList({ repository }: { repository: RepositoryData }) {
                     key={tag.name}
                     tag={tag}
                     repository={repository}
-                    onDelete={mayWrite ? () => setLeaving(tag.name) : undefined}
+                    onDelete={canWrite ? () => setToDelete(tag.name) : undefined}
                   />
                 ))}
               </ul>
@@ -94,27 +94,27 @@ function TagList({ repository }: { repository: RepositoryData }) {
           )
         }
       </Load>
-      {mayWrite && branchCount > 0 && (
+      {canWrite && branchCount > 0 && (
         <RefForm
           title="New tag"
           from={defaultBranch}
           withMessage
           act={create}
           submit={async (input) => {
-            const made = await create.run({ input: { id, ...input } });
-            return made.data !== undefined;
+            const created = await create.run({ input: { id, ...input } });
+            return created.data !== undefined;
           }}
         />
       )}
-      {leaving !== null && (
+      {toDelete !== null && (
         <Confirm
-          title={`Delete ${leaving}?`}
+          title={`Delete ${toDelete}?`}
           verb="Delete tag"
-          name={leaving}
-          onClose={() => setLeaving(null)}
-          act={async () => (await remove.run({ input: { id, name: leaving } })).problem}
+          name={toDelete}
+          onClose={() => setToDelete(null)}
+          act={async () => (await remove.run({ input: { id, name: toDelete } })).problem}
         >
-          <p>Commits that no branch or other tag has are lost.</p>
+          <p>Commits that are on no branch or other tag are lost.</p>
         </Confirm>
       )}
     </div>
@@ -160,7 +160,7 @@ function TagRow({
             </>
           ) : (
             <>
-              <code>{shortSha(sha)}</code> is no commit
+              <code>{shortSha(sha)}</code> is not a commit
             </>
           )}
         </p>
@@ -181,7 +181,7 @@ const ArchiveQuery = graphql(`
   }
 `);
 
-/** All files of a ref. The link works for 15 minutes, so it is asked for when it is wanted. */
+/** Downloads all files of a ref. Archive URLs expire after 15 minutes, so each click requests a new URL. */
 function ArchiveLinks({
   namespace,
   name,
@@ -204,7 +204,7 @@ function ArchiveLinks({
     setBusy(false);
     const url = data?.repository?.archiveUrl;
     if (url) location.assign(url);
-    else setProblem(error ? problemOf(error) : { message: `There is no archive of ${at}.` });
+    else setProblem(error ? problemOf(error) : { message: `No archive of ${at} is available.` });
   }
   return (
     <div>
