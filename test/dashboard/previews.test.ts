@@ -1,4 +1,4 @@
-/** Parsers of the dashboard for tables, notebooks and diffs. */
+/** Parsers of the dashboard for file previews: tables, notebooks and patches. */
 import { expect, test } from 'vitest';
 import { parseTable } from '../../src/dashboard/pages/repository/parse-table.ts';
 import { findChangedWords, parsePatch } from '../../src/dashboard/pages/repository/patch.ts';
@@ -98,7 +98,7 @@ test('changed words are marked in lines that replace each other', () => {
     ['answer'],
     ['reply', ' + 1'],
   ]);
-  // Lines with little in common, blocks of different sizes, and long lines are not compared.
+  // Lines that differ too much, differ in number, or are too long are not compared.
   expect(marked('@@ -1 +1 @@\n-one two three\n+completely different words\n')).toEqual([]);
   expect(marked('@@ -1 +1,2 @@\n-a b c\n+a b d\n+e\n')).toEqual([]);
   expect(marked(`@@ -1 +1 @@\n-${'a '.repeat(600)}\n+${'a '.repeat(600)}b\n`)).toEqual([]);

@@ -43,7 +43,7 @@ export function ActivityChart({
         className="w-full"
       >
         {weeks.map(({ start, commits }, week) => {
-          // Weeks without commits keep a thin baseline; the minimum of 3 sets a single commit apart from it.
+          // Weeks without commits keep a thin baseline. The minimum of 3 keeps a single commit visible above it.
           const height = commits === 0 ? 1 : Math.max((commits / max) * CHART_HEIGHT, 3);
           return (
             <rect

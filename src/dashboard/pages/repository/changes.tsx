@@ -29,7 +29,7 @@ export const ChangesData = graphql(`
   }
 `);
 
-/** Files of a diff that a page loads at first, and after "more". */
+/** Files of a diff that a page loads at first, and after a click on "Show more". */
 export const INITIAL_FILES = 20;
 const MAX_FILES = 100;
 /** Files with more changed lines start collapsed. */

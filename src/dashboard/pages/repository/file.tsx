@@ -201,7 +201,7 @@ const Markdown = lazy(() => import('./markdown.tsx'));
 const Table = lazy(() => import('./table.tsx'));
 const Notebook = lazy(() => import('./notebook.tsx'));
 
-/** The text is hostile: each of these components decides what in it may load and link, and runs nothing. */
+/** The text is untrusted: each preview component limits what it can load or link, and none runs its scripts. */
 function Preview({ kind, ...props }: { kind: PreviewKind } & MarkdownProps) {
   if (kind === 'table') return <Table text={props.text} path={props.path} />;
   if (kind === 'notebook') return <Notebook {...props} />;

@@ -51,7 +51,7 @@ export function RepositoryFrame({
   /** The tab that this page belongs to, if it has no tab of its own. */
   within?: 'Files' | 'Commits';
   actions?: ReactNode;
-  children: (repository: RepositoryData, again: () => void) => ReactNode;
+  children: (repository: RepositoryData, reload: () => void) => ReactNode;
 }) {
   const { namespace, repository: name } = useParams({ strict: false }) as {
     namespace: string;

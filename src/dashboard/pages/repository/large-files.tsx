@@ -178,7 +178,7 @@ function Objects({ repository }: { repository: RepositoryData }) {
         {({ nodes, totalCount, pageInfo }) =>
           nodes.length === 0 ? (
             <Empty title="No large files" level={3}>
-              <p>Git LFS stores them outside the commits, so that a clone does not download them all:</p>
+              <p>Git LFS stores them outside the commits, so that clones stay small:</p>
               <div>
                 <Lines
                   text={

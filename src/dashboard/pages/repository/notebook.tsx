@@ -14,7 +14,7 @@ export default function Notebook({ text, ...source }: MarkdownProps) {
     return (
       <div className="p-6">
         <Empty title="This is not a notebook">
-          <p>Only Jupyter notebooks of nbformat 4 are shown. The "Code" view has the file as text.</p>
+          <p>Only notebooks of nbformat 4 can be shown. The "Code" view has the file as text.</p>
         </Empty>
       </div>
     );

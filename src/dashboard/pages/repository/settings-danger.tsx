@@ -147,7 +147,7 @@ function TransferForm({ repository }: Props) {
       >
         <Field
           label="New owner"
-          hint="A user or an organization, where you are an administrator too."
+          hint="A user or an organization that you administer."
         >
           <Input value={newNamespace} onChange={({ target }) => setNewNamespace(target.value)} />
         </Field>
@@ -217,7 +217,7 @@ function DeleteButton({ repository }: Props) {
             return problem;
           }}
         >
-          <p>Its branches, commits and large files are permanently deleted. This cannot be undone.</p>
+          <p>Permanently deletes its branches, commits and large files. This cannot be undone.</p>
         </Confirm>
       )}
     </div>

@@ -236,7 +236,7 @@ export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
           onClose={() => setFinding(null)}
           act={async () => (await disallow.run({ input: { id, finding } })).problem}
         >
-          <p>Pushes that add this secret are refused again. Commits that already contain it stay.</p>
+          <p>Pushes that add this secret are refused. Commits that already contain it stay.</p>
         </Confirm>
       )}
     </section>

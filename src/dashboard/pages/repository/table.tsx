@@ -35,7 +35,9 @@ export default function Table({ text, path }: { text: string; path: string }) {
             {body.slice(0, MAX_ROWS).map((row, index) => (
               // biome-ignore lint/suspicious/noArrayIndexKey: the rows of a file are never reordered.
               <tr key={index}>
-                <td className={`${CELL} text-right text-dim tabular-nums select-none`}>{index + 1}</td>
+                <td className={`${CELL} text-right text-dim tabular-nums select-none`}>
+                  {index + 1}
+                </td>
                 {columns.map((column) => (
                   <td key={column} className={CELL}>
                     <div className="w-max max-w-md break-words whitespace-pre-wrap">

@@ -39,7 +39,7 @@ function Editor({ repository, branch, path }: Props) {
   const client = useClient();
   const [base, setBase] = useState<BranchTip | null>(null);
   const [error, setError] = useState<CombinedError | null>(null);
-  // Not `useAsk`, which may reload: the text that the user edits must keep its base commit.
+  // Read once: a query hook may reload, but the text that the user edits must keep its base commit.
   useEffect(() => {
     readTip(client, { namespace, name, branch, path }).then(setBase, setError);
   }, [client, namespace, name, branch, path]);
