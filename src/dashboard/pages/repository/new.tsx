@@ -12,7 +12,7 @@ import { Load, useAsk } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { checkDescription, checkRefName, checkRepositoryName } from './rules.ts';
-import { VISIBILITY_TEXT, type Visibility } from './visibility.tsx';
+import { type Visibility, VisibilityField } from './visibility.tsx';
 
 const NamespacesQuery = graphql(`
   query MyNamespaces {
@@ -135,16 +135,7 @@ function Form({ namespaces }: { namespaces: string[] }) {
           onChange={({ target }) => set({ description: target.value })}
         />
       </Field>
-      <Field label="Visibility" hint={VISIBILITY_TEXT[input.visibility]}>
-        <Select
-          value={input.visibility}
-          onChange={({ target }) => set({ visibility: target.value as Visibility })}
-        >
-          <option value="PRIVATE">private</option>
-          <option value="INTERNAL">internal</option>
-          <option value="PUBLIC">public</option>
-        </Select>
-      </Field>
+      <VisibilityField value={input.visibility} onChange={(visibility) => set({ visibility })} />
       <Field label="Default branch" problem={fieldProblem('defaultBranch')}>
         <Input
           required

@@ -4,12 +4,12 @@ import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
-import { Field, Input, Select } from '../../ui/field.tsx';
+import { Field, Input } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import type { RepositoryData } from './frame.tsx';
 import { checkRepositoryName } from './rules.ts';
-import { VISIBILITY_TEXT, type Visibility } from './visibility.tsx';
+import { VISIBILITY_TEXT, type Visibility, VisibilityField } from './visibility.tsx';
 
 const Rename = graphql(`
   mutation RenameRepository($input: RenameRepositoryInput!) {
@@ -103,16 +103,7 @@ function VisibilityForm({ repository }: Props) {
           setConfirming(true);
         }}
       >
-        <Field label="Visibility" hint={VISIBILITY_TEXT[visibility]}>
-          <Select
-            value={visibility}
-            onChange={({ target }) => setVisibility(target.value as Visibility)}
-          >
-            <option value="PRIVATE">private</option>
-            <option value="INTERNAL">internal</option>
-            <option value="PUBLIC">public</option>
-          </Select>
-        </Field>
+        <VisibilityField value={visibility} onChange={setVisibility} />
         <Button type="submit" disabled={visibility === repository.visibility}>
           Change visibility
         </Button>

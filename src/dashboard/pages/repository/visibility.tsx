@@ -1,4 +1,5 @@
 import { Building2, Globe, Lock, type LucideIcon } from 'lucide-react';
+import { Field, Select } from '../../ui/field.tsx';
 
 export type Visibility = 'PUBLIC' | 'INTERNAL' | 'PRIVATE';
 
@@ -8,7 +9,7 @@ const LABELS: Record<Visibility, [LucideIcon, string]> = {
   PRIVATE: [Lock, 'private'],
 };
 
-/** Who can read a repository, as a hint for the visibility fields. */
+/** Who can read a repository with this visibility. */
 export const VISIBILITY_TEXT: Record<Visibility, string> = {
   PRIVATE: 'Only members of the namespace can read it.',
   INTERNAL: 'Everyone who is signed in can read it.',
@@ -22,5 +23,23 @@ export function VisibilityMark({ visibility }: { visibility: Visibility }) {
       <Icon size={12} aria-hidden />
       {word}
     </span>
+  );
+}
+
+export function VisibilityField({
+  value,
+  onChange,
+}: {
+  value: Visibility;
+  onChange: (visibility: Visibility) => void;
+}) {
+  return (
+    <Field label="Visibility" hint={VISIBILITY_TEXT[value]}>
+      <Select value={value} onChange={({ target }) => onChange(target.value as Visibility)}>
+        <option value="PRIVATE">private</option>
+        <option value="INTERNAL">internal</option>
+        <option value="PUBLIC">public</option>
+      </Select>
+    </Field>
   );
 }
