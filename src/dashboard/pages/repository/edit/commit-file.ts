@@ -30,7 +30,7 @@ const NO_COMMIT = '0'.repeat(40);
 /** Retries after concurrent pushes that changed other files. */
 const MAX_RETRIES = 5;
 
-export type BranchFile = { namespace: string; name: string; branch: string; path: string };
+type BranchFile = { namespace: string; name: string; branch: string; path: string };
 
 /** `file`: null if the path does not exist. `content`: null if the file is not text or is larger than 1 MiB. */
 export type BranchTip = { head: string | null; file: { content: string | null } | null };
