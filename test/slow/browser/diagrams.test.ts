@@ -1,4 +1,4 @@
-/** Mermaid diagrams in Markdown: drawn by a sandboxed frame, or shown as their source. */
+/** Mermaid diagrams in Markdown are drawn in a sandboxed frame, or shown as source. */
 import type { Browser, FrameLocator, Page } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, setTheme, visit } from '../../support/browser.ts';
@@ -41,14 +41,14 @@ const fence = (source: string) => `\`\`\`mermaid\n${source}\n\`\`\`\n`;
 const frames = (page: Page) => page.locator('iframe[title=Diagram]');
 const contentOf = (page: Page, at = 0): FrameLocator => frames(page).nth(at).contentFrame();
 
-/** All addresses that a page asks for. */
+/** Records the URLs of all requests of a page. */
 function requests(page: Page): string[] {
   const asked: string[] = [];
   page.context().on('request', (request) => asked.push(request.url()));
   return asked;
 }
 
-test('a diagram is drawn in the colours of the page, and its source is at hand', async () => {
+test('a diagram follows the theme of the page, and its source can be opened', async () => {
   await commit({
     'README.md': `# Plain\n\n\`\`\`ts\nconst a = 1;\n\`\`\`\n`,
     'drawn.md': `# Drawn\n\n${fence('flowchart LR\n  Push --> Job')}`,
@@ -86,7 +86,7 @@ test('a diagram is drawn in the colours of the page, and its source is at hand',
   await setTheme(page, 'dark');
   await expect.poll(fill).not.toBe(light);
   const dark = await fill();
-  // The same by the menu, without a reload.
+  // The theme menu changes it without a reload.
   await page.getByRole('button', { name: 'ada: menu' }).click();
   await page.getByRole('menuitemradio', { name: 'Light' }).click();
   await expect.poll(fill).toBe(light);
@@ -97,7 +97,7 @@ test('a diagram is drawn in the colours of the page, and its source is at hand',
   visitor.expectQuiet();
 });
 
-test('what cannot be drawn is shown as its source, with the reason', async () => {
+test('an invalid diagram is shown as source, with the reason', async () => {
   await commit({
     'wrong.md': `# Wrong\n\n${fence('flowchart LR\n  A --> --> B')}\n\n${fence('no such diagram')}`,
     'long.md': `# Long\n\n${fence(`flowchart LR\n  A --> B\n%% ${'x'.repeat(50_000)}`)}`,
@@ -124,7 +124,7 @@ test('what cannot be drawn is shown as its source, with the reason', async () =>
   visitor.expectQuiet();
 });
 
-test('a frame that never answers makes way for the source, and the page stays usable', async () => {
+test('a frame that never answers is replaced by the source, and the page stays usable', async () => {
   await commit({ 'hung.md': fence('flowchart LR\n  A --> B') });
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
@@ -140,7 +140,7 @@ test('a frame that never answers makes way for the source, and the page stays us
   expect(await frames(page).count()).toBe(0);
 });
 
-test('a hostile diagram reaches neither the page around it nor another host', async () => {
+test('a hostile diagram can reach neither the page around it nor another host', async () => {
   const attacks = [
     '%%{init: {"securityLevel": "loose", "flowchart": {"htmlLabels": true}}}%%\nflowchart LR\n  A["<img src=x onerror=\'parent.hit=1;top.hit=1;hit=1\'>first"] --> B',
     'flowchart LR\n  A[second] --> B\n  click A call parent.postMessage()\n  click B href "javascript:top.hit=1"',
@@ -155,7 +155,7 @@ test('a hostile diagram reaches neither the page around it nor another host', as
   await using visitor = await visit(browser, app, { as: ada });
   const { page, context } = visitor;
   const asked = requests(page);
-  // A request that the policy stops is none: it does not come here.
+  // Requests that the content security policy blocks do not reach this handler.
   const sent: string[] = [];
   await context.route(
     (url) => url.origin !== app.base,
@@ -173,7 +173,7 @@ test('a hostile diagram reaches neither the page around it nor another host', as
   await expect.poll(() => diagrams.count()).toBe(attacks.length);
   for (const diagram of await diagrams.all()) {
     await diagram.scrollIntoViewIfNeeded();
-    // Each is drawn, or is refused.
+    // Each diagram is either drawn or refused.
     await diagram
       .locator('details')
       .or(diagram.getByText('The diagram is not drawn'))
@@ -192,7 +192,7 @@ test('a hostile diagram reaches neither the page around it nor another host', as
   expect(asked.filter((url) => url.includes('logout'))).toEqual([]);
   expect(context.pages().length).toBe(1);
   expect(page.url()).toBe(`${app.base}/ada/code/file/hostile.md`);
-  // Without an origin there are no cookies, and no storage.
+  // A frame with an opaque origin has no cookies and no storage.
   const stolen = await page.frames()[1]?.evaluate(() => {
     try {
       return document.cookie;

@@ -1,4 +1,4 @@
-/** Files written, changed and deleted in the browser; what others push meanwhile is never lost. */
+/** Creating, editing and deleting files in the browser. Concurrent pushes are never lost. */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
@@ -38,7 +38,7 @@ async function read(path: string, ref = 'main'): Promise<string | null> {
   return repository.file?.content ?? null;
 }
 
-test('a file is written, changed, moved on to a branch of its own, and deleted', async () => {
+test('a file is created, edited, committed to a new branch, and deleted', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/text');
@@ -72,7 +72,7 @@ test('a file is written, changed, moved on to a branch of its own, and deleted',
   await page.goto('/ada/text/new-file?folder=docs');
   await page.getByLabel('Path').fill('docs/start.md');
   await page.getByRole('button', { name: 'Commit' }).click();
-  await page.getByText('names a file that is there already').waitFor();
+  await page.getByText('names a file that already exists').waitFor();
 
   await page.goto('/ada/text/file/docs/start.md?ref=ideas');
   await page.getByRole('link', { name: 'Edit' }).click();
@@ -83,7 +83,7 @@ test('a file is written, changed, moved on to a branch of its own, and deleted',
   visitor.expectQuiet();
 });
 
-test('what others push meanwhile is kept: beside it at once, in its place after a question', async () => {
+test('concurrent pushes of other files are kept, those of the same file are a conflict', async () => {
   await push('notes.txt', 'one\r\ntwo\r\n');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
@@ -93,7 +93,7 @@ test('what others push meanwhile is kept: beside it at once, in its place after 
   await push('other.txt', 'theirs');
   await page.getByRole('button', { name: 'Commit' }).click();
   await page.waitForURL('**/file/notes.txt');
-  // Lines end as they did.
+  // The line endings are unchanged.
   expect(await read('notes.txt')).toBe('one\r\nthree\r\n');
   expect(await read('other.txt')).toBe('theirs');
 
@@ -101,7 +101,7 @@ test('what others push meanwhile is kept: beside it at once, in its place after 
   await contents.fill('mine\n');
   await push('notes.txt', 'theirs\n');
   await page.getByRole('button', { name: 'Commit' }).click();
-  await page.getByText('Somebody changed this file meanwhile.').waitFor();
+  await page.getByText('Someone else changed this file while you were editing it.').waitFor();
   await expectUsable(page);
   expect(await read('notes.txt')).toBe('theirs\n');
   expect(await contents.inputValue()).toBe('mine\n');
@@ -112,7 +112,7 @@ test('what others push meanwhile is kept: beside it at once, in its place after 
   visitor.expectQuiet();
 });
 
-test('who may not write, and what is no branch, has nothing to edit', async () => {
+test('editing needs write access and a branch', async () => {
   await push('read.txt', 'as it is');
   await ada.gql(
     'mutation ($input: CreateTagInput!) { createTag(input: $input) { repository { id } } }',
@@ -133,6 +133,6 @@ test('who may not write, and what is no branch, has nothing to edit', async () =
   await visitor.page.getByText('as it is').waitFor();
   expect(await visitor.page.getByRole('link', { name: 'Edit' }).count()).toBe(0);
   await visitor.page.goto('/ada/text/edit/read.txt');
-  await visitor.page.getByText('Who may write in ada edits its files.').waitFor();
+  await visitor.page.getByText('You need write access to ada to edit its files.').waitFor();
   visitor.expectQuiet();
 });

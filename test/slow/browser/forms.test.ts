@@ -69,7 +69,7 @@ test('branches and tags are made and deleted', async () => {
   await button(page, 'Delete v1').click();
   await page.getByLabel('Type v1 to go on').fill('v1');
   await button(page, 'Delete tag').click();
-  await page.getByRole('heading', { name: 'There is no tag yet' }).waitFor();
+  await page.getByRole('heading', { name: 'No tags yet' }).waitFor();
   visitor.expectQuiet();
 });
 

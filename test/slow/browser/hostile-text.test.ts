@@ -1,6 +1,6 @@
 /**
- * Whatever a person, a program, a receiver of webhooks or an address can put on a page is text there: on each page that
- * shows it, it stands as it was written, makes no element and runs nothing.
+ * Text from users, jobs, webhook receivers and URLs stays text: each page that shows it shows it unchanged, and it creates
+ * no elements and runs no scripts.
  */
 import { generateKeyPairSync } from 'node:crypto';
 import type { Browser, Page } from 'playwright-core';
@@ -46,9 +46,9 @@ afterAll(async () => {
   await authority?.[Symbol.asyncDispose]();
 });
 
-/** Different for each place, so that the page is known to show this one. */
+/** Differs for each use, so that a test knows which text a page shows. */
 const script = (place: string) => `<img src=x alt="${place}" onerror="window.hit=1">`;
-/** A name of a branch has no spaces; a browser takes slashes for them. */
+/** Branch names cannot contain spaces. Browsers accept slashes as separators of attributes too. */
 const ref = (place: string) => `<img/src=x/alt=${place}/onerror=window.hit=1>`;
 
 const SELECTIONS: Record<string, string> = {
@@ -68,7 +68,7 @@ async function act(mutation: string, input: object) {
   return (await ada.gql(query, { input }))[mutation];
 }
 
-/** Opens each page, and expects the texts on it as they were written. */
+/** Opens each page and expects the texts on it unchanged. */
 async function expectTexts(page: Page, pages: Record<string, readonly string[]>): Promise<void> {
   for (const [path, texts] of Object.entries(pages)) {
     await page.goto(path);
@@ -89,7 +89,7 @@ async function expectHarmless(page: Page, path: string): Promise<void> {
 
 const SVG = 'xmlns="http://www.w3.org/2000/svg"';
 
-/** Formulas that would be links, pictures, attributes or endless, and a language that every object has. */
+/** Formulas with links, images, attributes and endless recursion, and a language named like a property of every object. */
 const MARKDOWN = `
 $$\\href{javascript:window.hit=1}{press}$$
 
@@ -136,10 +136,10 @@ const NOTEBOOK = JSON.stringify({
   ],
 });
 
-const PATIENCE_MS = 180_000;
+const TIMEOUT_MS = 180_000;
 
 test(
-  'what is written into a repository',
+  'content of a repository',
   async () => {
     const id = repository;
     const folder = ref('folder').replaceAll('/', ' ');
@@ -198,17 +198,17 @@ test(
       '/ada/code/settings': [ref('rule')],
       '/ada/code/large-files': [script('locked')],
       [`/ada/code/search?q=${encodeURIComponent('<img src=x')}`]: [script('content')],
-      [`/ada/code/search?q=${encodeURIComponent('(.*)+$')}`]: ['Nothing has this text'],
+      [`/ada/code/search?q=${encodeURIComponent('(.*)+$')}`]: ['No matches'],
     });
     expect(asked.filter((url) => !url.startsWith(app.base) && !url.startsWith('data:'))).toEqual(
       [],
     );
   },
-  PATIENCE_MS,
+  TIMEOUT_MS,
 );
 
 test(
-  'what a job is given, prints, leaves and fails with',
+  'input, output, artifacts and failures of a job',
   async () => {
     const address = `https://example.com/${ref('address')}`;
     const svg = `<svg ${SVG} onload="window.hit=1"><script>window.hit=1</script></svg>`;
@@ -243,7 +243,7 @@ test(
       '/ada/-/jobs/astray': [ref('missing')],
     });
     await page.goto('/ada/-/jobs/printing');
-    // It ends where an element would begin.
+    // The link ends before the characters of the element.
     const link = page.getByRole('log').getByRole('link', { name: 'https://example.com/' });
     expect(await link.getAttribute('href')).toBe('https://example.com/');
     for (const name of ['x.svg', 'x.txt'])
@@ -251,7 +251,7 @@ test(
     await page.getByRole('region', { name: 'Preview of x.txt' }).getByText(svg).waitFor();
     await page.getByRole('img', { name: 'x.svg' }).waitFor();
     await expectHarmless(page, page.url());
-    // What holds names alone takes no script, and the page shows why.
+    // Fields that accept names only refuse scripts.
     const refused = { namespace: 'ada', name: 'refused', repo: 'ada/code', command: 'true' };
     for (const [field, more] of [
       ['name', { name: script('name') }],
@@ -267,11 +267,11 @@ test(
     await page.getByRole('heading', { name: 'New job' }).waitFor();
     await expectHarmless(page, page.url());
   },
-  PATIENCE_MS,
+  TIMEOUT_MS,
 );
 
 test(
-  'what keys, tokens, sessions and webhooks are called, and what receivers answer',
+  'names of keys, tokens, sessions and webhooks, and responses of receivers',
   async () => {
     const line = `ssh-ed25519 ${sshKey()} ${script('comment')}`;
     await act('addSshKey', { title: script('key'), key: line });
@@ -313,11 +313,11 @@ test(
     await delivery.getByText(script('answer')).first().waitFor();
     await expectHarmless(page, page.url());
   },
-  PATIENCE_MS,
+  TIMEOUT_MS,
 );
 
 test(
-  'what an address says',
+  'URLs',
   async () => {
     await using visitor = await visit(browser, app, { as: ada });
     const { page } = visitor;
@@ -341,7 +341,7 @@ test(
       `/admin/-/jobs/${evil}#${evil}`,
     ]) {
       await page.goto(path);
-      // A page says in a heading what it is, or that there is none or that it is refused; the server's own answers may be text alone.
+      // Every page has a heading or an alert. Plain responses of the server may be text only.
       await expect
         .poll(() => page.locator('h1, h2, pre, [role=alert]').count(), { message: path })
         .toBeGreaterThan(0);
@@ -350,10 +350,10 @@ test(
       expect(new URL(page.url()).origin, path).toBe(app.base);
     }
   },
-  PATIENCE_MS,
+  TIMEOUT_MS,
 );
 
-/** A public key as OpenSSH writes it. */
+/** An OpenSSH public key, base64-encoded. */
 function sshKey(): string {
   const { publicKey } = generateKeyPairSync('ed25519');
   const raw = publicKey.export({ format: 'der', type: 'spki' }).subarray(-32);

@@ -62,7 +62,7 @@ test('a repository is created, browsed and searched', async () => {
   await expectUsable(page);
   await page.getByRole('link', { name: 'the source' }).click();
   await page.waitForURL('**/ada/code/file/src/main.ts');
-  // Its colours are loaded, and set in a way that the policy of the page allows.
+  // Highlighting has loaded, and the content security policy allows its inline styles.
   await page.locator('span[style*="color"]', { hasText: 'export' }).first().waitFor();
   await expectUsable(page);
   await page.getByRole('link', { name: 'Line 2', exact: true }).click();
@@ -70,7 +70,7 @@ test('a repository is created, browsed and searched', async () => {
   await page.getByRole('link', { name: 'Blame' }).click();
   const blame = page.getByRole('region', { name: 'Who changed src/main.ts' });
   await blame.getByRole('link', { name: /Begin/ }).waitFor();
-  // With numbers and colours, as the code.
+  // Blame has line numbers and highlighting, as the code view.
   await blame.getByText('2', { exact: true }).waitFor();
   await blame.locator('span[style*="color"]', { hasText: 'export' }).first().waitFor();
   await expectUsable(page);
@@ -106,7 +106,7 @@ const NOTEBOOK = JSON.stringify({
   ],
 });
 
-test('files are shown as what they are, and as their code', async () => {
+test('Markdown, tables, notebooks and images have a preview and a code view', async () => {
   await repository('shown');
   await commit('shown', 'Begin', {
     'README.md': '# Shown\n\n```ts\nconst answer = 42;\n```\n',
@@ -137,7 +137,7 @@ test('files are shown as what they are, and as their code', async () => {
   await page.getByRole('link', { name: 'Line 3', exact: true }).click();
   await page.getByRole('link', { name: 'Preview', exact: true }).click();
   await page.getByRole('heading', { name: 'The guide' }).waitFor();
-  // A link to a line is one to the code.
+  // A link to a line opens the code view.
   await page.goto('/ada/shown/file/docs/guide.md#L1');
   await page.getByText('# The guide').waitFor();
 
@@ -163,7 +163,7 @@ test('files are shown as what they are, and as their code', async () => {
   visitor.expectQuiet();
 });
 
-test('changes have colours and the words that changed, history its days, branches their distance', async () => {
+test('diffs mark changed words, history is grouped by day, branches show their distance', async () => {
   await repository('changed');
   await commit('changed', 'Begin', { 'main.ts': 'const answer = 41;\nlet rest;\n' });
   await ada.gql(
@@ -182,7 +182,7 @@ test('changes have colours and the words that changed, history its days, branche
   const today = new Intl.DateTimeFormat('en', { dateStyle: 'long' });
   const heading = page.getByRole('heading', { level: 2 });
   await heading.first().waitFor();
-  // Two, where midnight passes between the commits.
+  // There are two days if midnight passes between the commits.
   for (const text of await heading.allTextContents())
     expect(today.format(new Date(text))).toBe(text);
   await expectUsable(page);
@@ -192,7 +192,7 @@ test('changes have colours and the words that changed, history its days, branche
   visitor.expectQuiet();
 });
 
-test('what users write runs nothing and loads nothing from elsewhere', async () => {
+test('user content runs no script and loads nothing from other hosts', async () => {
   const attacks = [
     '<script>window.hit = 1</script>',
     '<img src=x onerror="window.hit = 1">',
@@ -225,7 +225,7 @@ test('what users write runs nothing and loads nothing from elsewhere', async () 
   expect(page.url()).toContain(app.base);
 });
 
-test('who is not signed in sees what is public, and nothing else', async () => {
+test('anonymous visitors see public repositories only', async () => {
   await repository('open', { visibility: 'public' });
   await repository('shut');
   await commit('open', 'Begin', { 'README.md': '# Come in' });
@@ -243,7 +243,7 @@ test('who is not signed in sees what is public, and nothing else', async () => {
     .toBe(`?to=${encodeURIComponent('/ada/shut')}`);
 });
 
-test('without a ref in the address the default branch is shown, whatever it is called', async () => {
+test('without a ref in the URL the default branch is shown, whatever its name', async () => {
   await repository('dev', { default_branch: 'dev' });
   await ada.gql(
     'mutation ($input: CreateBranchInput!) { createBranch(input: $input) { repository { id } } }',
@@ -262,7 +262,7 @@ test('without a ref in the address the default branch is shown, whatever it is c
   visitor.expectQuiet();
 });
 
-test('a repository called - and its namespace have pages of their own', async () => {
+test('a repository named - and its namespace have separate pages', async () => {
   await repository('-');
   await commit('-', 'Begin', { 'jobs/README.md': '# Of the repository' });
   await using visitor = await visit(browser, app, { as: ada });
@@ -288,7 +288,7 @@ test('a repository called - and its namespace have pages of their own', async ()
   visitor.expectQuiet();
 });
 
-test('a repository that is called as a page is called has pages all the same', async () => {
+test('a repository with the name of a page is reachable', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   for (const name of ['graphql', 'login', 'settings', 'commits', 'new-file', 'job']) {

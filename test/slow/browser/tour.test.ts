@@ -50,7 +50,7 @@ test('the tour, by clicking alone', async () => {
 
   await choose(page, 'New…', 'New repository');
   await page.getByLabel('Name', { exact: true }).fill('clicked');
-  await page.getByLabel('Begin with a commit').uncheck();
+  await page.getByLabel('Add an initial commit').uncheck();
   await page.getByRole('button', { name: 'Create repository' }).click();
   await page.getByRole('heading', { name: 'Nothing was pushed yet' }).waitFor();
   const shown = await page.getByRole('region', { name: 'Lines to copy' }).innerText();

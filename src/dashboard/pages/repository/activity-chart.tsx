@@ -12,10 +12,10 @@ const ActivityQuery = graphql(`
   }
 `);
 
-const BAR = 5;
-const HEIGHT = 48;
+const BAR_WIDTH = 5;
+const CHART_HEIGHT = 48;
 
-/** Commits of the last year, a bar a week. */
+/** Commits of the last year, one bar per week. */
 export function ActivityChart({
   namespace,
   name,
@@ -29,8 +29,8 @@ export function ActivityChart({
   const weeks = asked.data?.repository?.commitActivity;
   if (!weeks) return null;
   const total = weeks.reduce((sum, { commits }) => sum + commits, 0);
-  const most = Math.max(...weeks.map(({ commits }) => commits), 1);
-  const said = `${count(total, 'commit')} in the last year`;
+  const max = Math.max(...weeks.map(({ commits }) => commits), 1);
+  const summary = `${count(total, 'commit')} in the last year`;
   return (
     <section aria-labelledby="activity">
       <h2 id="activity" className="mb-2 text-base">
@@ -38,19 +38,19 @@ export function ActivityChart({
       </h2>
       <svg
         role="img"
-        aria-label={`${said}, at most ${most} in a week`}
-        viewBox={`0 0 ${weeks.length * BAR} ${HEIGHT}`}
+        aria-label={`${summary}, at most ${max} in a week`}
+        viewBox={`0 0 ${weeks.length * BAR_WIDTH} ${CHART_HEIGHT}`}
         className="w-full"
       >
         {weeks.map(({ start, commits }, week) => {
-          // A week without commits is a line on the ground; one with a single commit is told from it.
-          const height = commits === 0 ? 1 : Math.max((commits / most) * HEIGHT, 3);
+          // Weeks without commits keep a thin baseline. The minimum of 3 keeps a single commit visible above it.
+          const height = commits === 0 ? 1 : Math.max((commits / max) * CHART_HEIGHT, 3);
           return (
             <rect
               key={start}
-              x={week * BAR}
-              y={HEIGHT - height}
-              width={BAR - 1}
+              x={week * BAR_WIDTH}
+              y={CHART_HEIGHT - height}
+              width={BAR_WIDTH - 1}
               height={height}
               className={commits === 0 ? 'fill-line' : 'fill-accent'}
             >
@@ -59,7 +59,7 @@ export function ActivityChart({
           );
         })}
       </svg>
-      <p className="mt-1 text-sm text-dim">{said}</p>
+      <p className="mt-1 text-sm text-dim">{summary}</p>
     </section>
   );
 }

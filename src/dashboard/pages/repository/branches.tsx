@@ -1,7 +1,7 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
 import { Lines } from '../../ui/copy.tsx';
@@ -11,7 +11,7 @@ import { shortSha, subject } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Paging } from '../../ui/paging.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefForm } from './ref-form.tsx';
 
 const BranchesQuery = graphql(`
@@ -26,7 +26,11 @@ const BranchesQuery = graphql(`
   }
 `);
 
-/** Asked for beside the list: of long histories it takes seconds to count. */
+type Branch = NonNullable<
+  NonNullable<ResultOf<typeof BranchesQuery>['repository']>['branches']
+>['nodes'][number];
+
+/** A query of its own: counting commits takes seconds in long histories, and the list must not wait for it. */
 const DistancesQuery = graphql(`
   query BranchDistances($namespace: String!, $name: String!, $after: String) {
     repository(namespace: $namespace, name: $name) {
@@ -61,14 +65,13 @@ function BranchList({ repository }: { repository: RepositoryData }) {
   const { after } = useSearch({ strict: false }) as Search;
   const asked = useAsk({ query: BranchesQuery, variables: { namespace, name, after } });
   const distances = useAsk({ query: DistancesQuery, variables: { namespace, name, after } });
-  const counted = new Map(
+  const distanceOf = new Map(
     distances.data?.repository?.branches?.nodes.map((each) => [each.name, each]),
   );
   const create = useAct(CreateBranch, { fields: ['name', 'from'] });
   const remove = useAct(DeleteBranch);
-  const [leaving, setLeaving] = useState<string | null>(null);
-  const mayWrite = ['WRITE', 'ADMIN'].includes(repository.owner.viewerRole ?? '');
-  const params = { namespace, repository: name };
+  const [toDelete, setToDelete] = useState<string | null>(null);
+  const canWrite = mayWrite(repository);
   return (
     <div className="space-y-6">
       <Load asked={asked} of={(data) => data.repository?.branches} what="list of branches">
@@ -83,73 +86,29 @@ function BranchList({ repository }: { repository: RepositoryData }) {
           ) : (
             <>
               <ul className="rows text-sm">
-                {nodes.map(({ name: branch, sha, commit }) => (
-                  <li key={branch} className="flex flex-wrap items-center gap-x-4 gap-y-2">
-                    <div className="min-w-0 flex-1 basis-64">
-                      <p className="break-all">
-                        <Link
-                          to="/$namespace/$repository"
-                          params={params}
-                          search={{ ref: branch === defaultBranch ? undefined : branch }}
-                          className="font-medium hover:underline"
-                        >
-                          {branch}
-                        </Link>
-                        {branch === defaultBranch && (
-                          <span className="ml-2 rounded-full bg-hover px-2 text-xs text-dim">
-                            default
-                          </span>
-                        )}
-                      </p>
-                      <p className="break-words text-dim">
-                        <Link
-                          to="/$namespace/$repository/commit/$sha"
-                          params={{ ...params, sha }}
-                          className="hover:underline"
-                        >
-                          <code>{shortSha(sha)}</code> {commit && subject(commit.message)}
-                        </Link>
-                        {commit && (
-                          <>
-                            {' '}
-                            · {commit.author.name} <Ago at={commit.committer.date} />
-                          </>
-                        )}
-                      </p>
-                    </div>
-                    {branch !== defaultBranch && <Distance {...counted.get(branch)} />}
-                    {branch !== defaultBranch && (
-                      <Link
-                        to="/$namespace/$repository/compare"
-                        params={params}
-                        search={{ base: defaultBranch, head: branch }}
-                        className="link"
-                        aria-label={`Compare ${branch} with ${defaultBranch}`}
-                      >
-                        Compare
-                      </Link>
-                    )}
-                    {mayWrite && branch !== defaultBranch && (
-                      <Button
-                        look="danger"
-                        aria-label={`Delete ${branch}`}
-                        onClick={() => setLeaving(branch)}
-                      >
-                        Delete
-                      </Button>
-                    )}
-                  </li>
+                {nodes.map((branch) => (
+                  <BranchRow
+                    key={branch.name}
+                    branch={branch}
+                    distance={distanceOf.get(branch.name)}
+                    repository={repository}
+                    onDelete={
+                      canWrite && branch.name !== defaultBranch
+                        ? () => setToDelete(branch.name)
+                        : undefined
+                    }
+                  />
                 ))}
               </ul>
               <Paging pageInfo={pageInfo} />
-              {mayWrite && (
+              {canWrite && (
                 <RefForm
                   title="New branch"
                   from={defaultBranch}
                   act={create}
                   submit={async (input) => {
-                    const made = await create.run({ input: { id, ...input } });
-                    return made.data !== undefined;
+                    const created = await create.run({ input: { id, ...input } });
+                    return created.data !== undefined;
                   }}
                 />
               )}
@@ -157,23 +116,91 @@ function BranchList({ repository }: { repository: RepositoryData }) {
           )
         }
       </Load>
-      {leaving !== null && (
+      {toDelete !== null && (
         <Confirm
-          title={`Delete ${leaving}?`}
+          title={`Delete ${toDelete}?`}
           verb="Delete branch"
-          name={leaving}
-          onClose={() => setLeaving(null)}
-          act={async () => (await remove.run({ input: { id, name: leaving } })).problem}
+          name={toDelete}
+          onClose={() => setToDelete(null)}
+          act={async () => (await remove.run({ input: { id, name: toDelete } })).problem}
         >
-          <p>Commits that no other branch or tag has are lost.</p>
+          <p>Commits that are on no other branch or tag are lost.</p>
         </Confirm>
       )}
     </div>
   );
 }
 
-/** How many commits a branch has that the default branch has not, and the other way round. */
-function Distance({ aheadBy, behindBy }: { aheadBy?: number | null; behindBy?: number | null }) {
+function BranchRow({
+  branch: { name: branch, sha, commit },
+  distance,
+  repository: { namespace, name, defaultBranch },
+  onDelete,
+}: {
+  branch: Branch;
+  distance?: DistanceProps;
+  repository: RepositoryData;
+  onDelete?: () => void;
+}) {
+  const isDefault = branch === defaultBranch;
+  const params = { namespace, repository: name };
+  return (
+    <li className="flex flex-wrap items-center gap-x-4 gap-y-2">
+      <div className="min-w-0 flex-1 basis-64">
+        <p className="break-all">
+          <Link
+            to="/$namespace/$repository"
+            params={params}
+            search={{ ref: isDefault ? undefined : branch }}
+            className="font-medium hover:underline"
+          >
+            {branch}
+          </Link>
+          {isDefault && (
+            <span className="ml-2 rounded-full bg-hover px-2 text-xs text-dim">default</span>
+          )}
+        </p>
+        <p className="break-words text-dim">
+          <Link
+            to="/$namespace/$repository/commit/$sha"
+            params={{ ...params, sha }}
+            className="hover:underline"
+          >
+            <code>{shortSha(sha)}</code> {commit && subject(commit.message)}
+          </Link>
+          {commit && (
+            <>
+              {' '}
+              · {commit.author.name} <Ago at={commit.committer.date} />
+            </>
+          )}
+        </p>
+      </div>
+      {!isDefault && <Distance {...distance} />}
+      {!isDefault && (
+        <Link
+          to="/$namespace/$repository/compare"
+          params={params}
+          search={{ base: defaultBranch, head: branch }}
+          className="link"
+          aria-label={`Compare ${branch} with ${defaultBranch}`}
+        >
+          Compare
+        </Link>
+      )}
+      {onDelete && (
+        <Button look="danger" aria-label={`Delete ${branch}`} onClick={onDelete}>
+          Delete
+        </Button>
+      )}
+    </li>
+  );
+}
+
+type DistanceProps = { aheadBy?: number | null; behindBy?: number | null };
+
+/** How far a branch is ahead of and behind the default branch, in commits. */
+function Distance({ aheadBy, behindBy }: DistanceProps) {
   if (aheadBy == null || behindBy == null) return null;
   return (
     <span className="text-dim tabular-nums" data-distance>

@@ -29,13 +29,13 @@ export const ChangesData = graphql(`
   }
 `);
 
-/** How many files come at once, and at most. */
-export const FILES = 20;
-const MOST = 100;
-/** More lines than these are shown when they are asked for. */
-const MANY_LINES = 400;
+/** Files of a diff that a page loads at first, and after a click on "Show more". */
+export const INITIAL_FILES = 20;
+const MAX_FILES = 100;
+/** Files with more changed lines start collapsed. */
+const MAX_OPEN_LINES = 400;
 
-/** What differs, file by file. */
+/** The changed files of a commit or comparison, each with its diff. */
 export function ChangesView({
   changes: data,
   namespace,
@@ -48,7 +48,7 @@ export function ChangesView({
   changes: FragmentOf<typeof ChangesData>;
   namespace: string;
   repository: string;
-  /** The revision that has the files as they are after it. */
+  /** The revision that contains the changed files; links to files lead there. */
   at: string;
   files: number;
   onMore: (files: number) => void;
@@ -64,7 +64,7 @@ export function ChangesView({
       </h2>
       {isTruncated && (
         <p className="text-sm text-dim">
-          These are the first of more than {files.totalCount}: the rest are not listed.
+          More files changed than are listed: only the first {files.totalCount} are shown.
         </p>
       )}
       {files.nodes.map((file) => (
@@ -77,13 +77,13 @@ export function ChangesView({
         />
       ))}
       <Pager
-        hasMore={files.pageInfo.hasNextPage && shown < MOST}
-        onMore={() => onMore(MOST)}
+        hasMore={files.pageInfo.hasNextPage && shown < MAX_FILES}
+        onMore={() => onMore(MAX_FILES)}
         busy={busy}
       />
-      {files.pageInfo.hasNextPage && shown >= MOST && (
+      {files.pageInfo.hasNextPage && shown >= MAX_FILES && (
         <p className="text-sm text-dim">
-          The first {MOST} are shown. <code>git diff</code> in a clone shows all.
+          The first {MAX_FILES} are shown. <code>git diff</code> in a clone shows all.
         </p>
       )}
     </section>
@@ -121,7 +121,7 @@ function FileChange({
 }) {
   const { path, oldPath, status, isBinary, additions, deletions, patch, mode, oldMode } = file;
   const lines = (additions ?? 0) + (deletions ?? 0);
-  const [isOpen, setOpen] = useState(lines <= MANY_LINES);
+  const [isOpen, setOpen] = useState(lines <= MAX_OPEN_LINES);
   return (
     <details
       open={isOpen}

@@ -1,69 +1,70 @@
 import { useLocation, useNavigate } from '@tanstack/react-router';
 import { useEffect } from 'react';
 import { languageOf } from './highlight.ts';
-import { Line, useTokens } from './tokens.tsx';
+import { HighlightedLine, useTokens } from './tokens.tsx';
 
-/** The browser lays out what is in sight alone, and still finds text in all of it. */
-const PIECE = 100;
+/** With `content-visibility` the browser lays out visible blocks only, and its text search still finds every line. */
+const BLOCK_LINES = 100;
 const LINE_PX = 24;
 
-type Range = { from: number; to: number };
+type LineRange = { from: number; to: number };
 
-function rangeOf(hash: string): Range | null {
+function rangeOf(hash: string): LineRange | null {
   const [, from, to] = /^L(\d{1,9})(?:-L(\d{1,9}))?$/.exec(hash) ?? [];
   return from ? { from: Number(from), to: Math.max(Number(to ?? from), Number(from)) } : null;
 }
 
-/** A file of text, with numbered lines that can be linked: `#L3`, `#L3-L7`. */
-export function Code({ path, content }: { path: string; content: string }) {
+/** A text file with numbered lines that can be linked: `#L3`, `#L3-L7`. */
+export function CodeView({ path, content }: { path: string; content: string }) {
   const navigate = useNavigate();
   const { hash } = useLocation();
-  const marked = rangeOf(hash);
+  const selected = rangeOf(hash);
   const tokens = useTokens(languageOf(path), content);
   useEffect(() => {
-    if (marked) document.getElementById(`line-${marked.from}`)?.scrollIntoView({ block: 'center' });
-  }, [marked?.from, path]);
+    if (selected)
+      document.getElementById(`line-${selected.from}`)?.scrollIntoView({ block: 'center' });
+  }, [selected?.from, path]);
   const lines = content.replace(/\n$/, '').split('\n');
-  const pieces = Array.from(
-    { length: Math.ceil(lines.length / PIECE) },
-    (_, index) => index * PIECE,
+  const blocks = Array.from(
+    { length: Math.ceil(lines.length / BLOCK_LINES) },
+    (_, index) => index * BLOCK_LINES,
   );
 
   function select(line: number, extend: boolean): void {
     const to =
-      extend && marked
-        ? `L${Math.min(marked.from, line)}-L${Math.max(marked.from, line)}`
+      extend && selected
+        ? `L${Math.min(selected.from, line)}-L${Math.max(selected.from, line)}`
         : `L${line}`;
     void navigate({ to: '.', search: true, hash: to, replace: true, resetScroll: false });
   }
 
   return (
     <section
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
       tabIndex={0}
       aria-label={path}
       className="overflow-x-auto py-2 font-mono text-[12.5px] leading-6"
     >
-      {pieces.map((first) => (
+      {blocks.map((first) => (
         <div
           key={first}
           className="[content-visibility:auto]"
           style={{
-            containIntrinsicSize: `auto ${Math.min(PIECE, lines.length - first) * LINE_PX}px`,
+            containIntrinsicSize: `auto ${Math.min(BLOCK_LINES, lines.length - first) * LINE_PX}px`,
           }}
         >
-          {lines.slice(first, first + PIECE).map((text, index) => {
+          {lines.slice(first, first + BLOCK_LINES).map((text, index) => {
             const line = first + index + 1;
-            const isMarked = marked !== null && line >= marked.from && line <= marked.to;
+            const isSelected = selected !== null && line >= selected.from && line <= selected.to;
             return (
               <div
                 key={line}
                 id={`line-${line}`}
-                className={`flex w-max min-w-full ${isMarked ? 'bg-warn-soft' : ''}`}
+                className={`flex w-max min-w-full ${isSelected ? 'bg-warn-soft' : ''}`}
               >
                 <a
                   href={`#L${line}`}
-                  // One stop for the whole block: a file has thousands of lines.
+                  // Not a tab stop: a file may have thousands of lines.
                   tabIndex={-1}
                   aria-label={`Line ${line}`}
                   onClick={(event) => {
@@ -75,7 +76,7 @@ export function Code({ path, content }: { path: string; content: string }) {
                   {line}
                 </a>
                 <span className="pr-4 whitespace-pre">
-                  <Line text={text} tokens={tokens?.[line - 1]} />
+                  <HighlightedLine text={text} tokens={tokens?.[line - 1]} />
                 </span>
               </div>
             );

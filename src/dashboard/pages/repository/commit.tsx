@@ -5,7 +5,7 @@ import { CopyButton } from '../../ui/copy.tsx';
 import { shortSha, subject } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { ChangesData, ChangesView, FILES } from './changes.tsx';
+import { ChangesData, ChangesView, INITIAL_FILES } from './changes.tsx';
 import { RepositoryFrame } from './frame.tsx';
 
 const CommitQuery = graphql(
@@ -29,12 +29,12 @@ const CommitQuery = graphql(
 
 type CommitData = NonNullable<NonNullable<ResultOf<typeof CommitQuery>['repository']>['commit']>;
 
-/** A commit: what it says, who made it, and what it changed since its first parent. */
+/** A commit: message, author, and changes since its first parent. */
 export default function Commit() {
   const { namespace, repository, sha } = useParams({
     from: '/$namespace/$repository/commit/$sha',
   });
-  const [files, setFiles] = useState(FILES);
+  const [files, setFiles] = useState(INITIAL_FILES);
   const variables = { namespace, name: repository, sha, files };
   const asked = useAsk({ query: CommitQuery, variables });
   const message = asked.data?.repository?.commit?.message;
@@ -47,7 +47,7 @@ export default function Commit() {
         <Load asked={asked} of={(data) => data.repository?.commit} what="commit">
           {(commit) => (
             <div className="space-y-6">
-              <Head commit={commit} namespace={namespace} repository={repository} />
+              <CommitHeader commit={commit} namespace={namespace} repository={repository} />
               {commit.changes && (
                 <ChangesView
                   changes={commit.changes}
@@ -67,7 +67,7 @@ export default function Commit() {
   );
 }
 
-function Head({
+function CommitHeader({
   commit: { sha, message, author, committer, parents },
   namespace,
   repository,

@@ -33,7 +33,7 @@ export default function Commits() {
     <RepositoryFrame tab="Commits">
       {(repository) =>
         repository.branchCount === 0 ? (
-          <Empty title="There is no commit yet">
+          <Empty title="No commits yet">
             <div>
               <Lines text={`git push -u origin ${repository.defaultBranch}`} />
             </div>
@@ -63,7 +63,7 @@ function History({ repository }: { repository: RepositoryData }) {
               {count(totalCount, 'commit')}
             </p>
             <div className="space-y-5">
-              {daysOf(nodes).map(({ day, commits }) => (
+              {groupByDay(nodes).map(({ day, commits }) => (
                 <section key={commits[0]?.sha} aria-label={`Commits on ${day}`}>
                   <h2 className="mb-2 text-sm font-medium text-dim">{day}</h2>
                   <ul className="rows">
@@ -89,8 +89,8 @@ function History({ repository }: { repository: RepositoryData }) {
 
 type Dated = { committer: { date: string } };
 
-/** Commits that follow each other and are of one day, where the reader is. */
-function daysOf<C extends Dated>(commits: readonly C[]): { day: string; commits: C[] }[] {
+/** Groups consecutive commits by day, in the time zone of the reader. */
+function groupByDay<C extends Dated>(commits: readonly C[]): { day: string; commits: C[] }[] {
   const days: { day: string; commits: C[] }[] = [];
   for (const commit of commits) {
     const day = longDay(commit.committer.date);

@@ -7,7 +7,7 @@ import { Empty } from '../../ui/empty.tsx';
 import { Field, Input } from '../../ui/field.tsx';
 import { count } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
-import { ChangesData, ChangesView, FILES } from './changes.tsx';
+import { ChangesData, ChangesView, INITIAL_FILES } from './changes.tsx';
 import { CommitRow, CommitRowData } from './commit-row.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 
@@ -30,7 +30,7 @@ const CompareQuery = graphql(
   [CommitRowData, ChangesData],
 );
 
-/** What one branch, tag or commit has that another does not. Both stand in the address. */
+/** Commits and changes between two branches, tags or commits. The URL names both. */
 export default function Compare() {
   const { base, head } = useSearch({ strict: false }) as Search;
   return (
@@ -39,14 +39,14 @@ export default function Compare() {
         const from = base || repository.defaultBranch;
         return (
           <div className="space-y-6">
-            <Chooser repository={repository} base={from} head={head} />
+            <RevisionForm repository={repository} base={from} head={head} />
             {head ? (
               <Comparison key={`${from} ${head}`} repository={repository} base={from} head={head} />
             ) : (
               <Empty title="Choose what to compare">
                 <p>
-                  Two branches, tags or commits. The comparison shows what the second has changed
-                  since their merge base.
+                  Enter two branches, tags or commits. The comparison shows what the second has
+                  changed since their merge base.
                 </p>
               </Empty>
             )}
@@ -67,22 +67,22 @@ const RefNamesQuery = graphql(`
   }
 `);
 
-function Chooser({
+function RevisionForm({
   repository: { namespace, name },
-  base: shownBase,
-  head: shownHead = '',
+  base: urlBase,
+  head: urlHead = '',
 }: {
   repository: RepositoryData;
   base: string;
   head?: string;
 }) {
-  const [base, setBase] = useState(shownBase);
-  const [head, setHead] = useState(shownHead);
-  // Another key would do the same, and take the focus away from the field or button that was used.
+  const [base, setBase] = useState(urlBase);
+  const [head, setHead] = useState(urlHead);
+  // A `key` would reset these fields too, but it would take the focus from the field or button in use.
   useEffect(() => {
-    setBase(shownBase);
-    setHead(shownHead);
-  }, [shownBase, shownHead]);
+    setBase(urlBase);
+    setHead(urlHead);
+  }, [urlBase, urlHead]);
   const navigate = useNavigate();
   const asked = useAsk({ query: RefNamesQuery, variables: { namespace, name } });
   const { branches, tags } = asked.data?.repository ?? {};
@@ -139,11 +139,11 @@ function Comparison({
   base: string;
   head: string;
 }) {
-  const [files, setFiles] = useState(FILES);
+  const [files, setFiles] = useState(INITIAL_FILES);
   const asked = useAsk({ query: CompareQuery, variables: { namespace, name, base, head, files } });
   return (
     <Load asked={asked} of={(data) => data.repository?.comparison} what="branch, tag or commit">
-      {({ aheadBy, behindBy, mergeBase, head: last, commits, changes }) => (
+      {({ aheadBy, behindBy, mergeBase, head: headCommit, commits, changes }) => (
         <div className="space-y-6">
           <p className="text-sm">
             <code className="break-all">{head}</code>{' '}
@@ -151,7 +151,7 @@ function Comparison({
               ? 'is the same as'
               : `is ${count(aheadBy, 'commit')} ahead of and ${count(behindBy, 'commit')} behind`}{' '}
             <code className="break-all">{base}</code>.
-            {!mergeBase && ' They have no commit in common.'}
+            {!mergeBase && ' They have no common ancestor.'}
           </p>
           {commits && commits.nodes.length > 0 && (
             <section aria-labelledby="commits">
@@ -180,7 +180,7 @@ function Comparison({
               changes={changes}
               namespace={namespace}
               repository={name}
-              at={last.sha}
+              at={headCommit.sha}
               files={files}
               onMore={setFiles}
               busy={asked.fetching}

@@ -2,18 +2,18 @@ import { type ReactNode, useEffect, useRef, useState } from 'react';
 import type { Drawing } from '../../diagram.ts';
 import { useScheme } from '../../layout/theme.ts';
 
-/** Mermaid's own limit of a text, which it would tell by a picture. */
+/** Mermaid's own limit. Above it Mermaid draws an error picture instead of reporting an error. */
 const MAX_CHARACTERS = 50_000;
 const MAX_HEIGHT_PX = 3_000;
-const PATIENCE_MS = 20_000;
-const NEAR_PX = 300;
+const DRAW_TIMEOUT_MS = 20_000;
+const PRELOAD_MARGIN_PX = 300;
 
 /**
- * A Mermaid diagram, drawn by a frame that has no rights here: no cookies, no requests but for its own scripts, no way to this
- * page but messages. `children` is its source as code, which stays until the diagram is there, and where it cannot be drawn.
+ * A Mermaid diagram, drawn in a sandboxed frame without cookies, without requests except for its own scripts, and without
+ * access to this page except by messages. `children` shows the source as code until the diagram is drawn, or if drawing fails.
  */
 export function Diagram({ source, children }: { source: string; children: ReactNode }) {
-  const place = useRef<HTMLDivElement>(null);
+  const container = useRef<HTMLDivElement>(null);
   const frame = useRef<HTMLIFrameElement>(null);
   const scheme = useScheme();
   const [isNear, setNear] = useState(false);
@@ -25,43 +25,43 @@ export function Diagram({ source, children }: { source: string; children: ReactN
   const isDrawn = height !== undefined && problem === undefined;
   const isFramed = isNear && problem === undefined;
 
-  // The library takes three megabytes in each frame: not for diagrams that nobody scrolls to.
+  // Each frame loads three megabytes of library: load it only for diagrams that are scrolled near.
   useEffect(() => {
-    const { current } = place;
+    const { current } = container;
     if (!current) return;
-    const seen = new IntersectionObserver(([entry]) => entry?.isIntersecting && setNear(true), {
-      rootMargin: `${NEAR_PX}px`,
+    const observer = new IntersectionObserver(([entry]) => entry?.isIntersecting && setNear(true), {
+      rootMargin: `${PRELOAD_MARGIN_PX}px`,
     });
-    seen.observe(current);
-    return () => seen.disconnect();
+    observer.observe(current);
+    return () => observer.disconnect();
   }, []);
 
   useEffect(() => {
     if (!isFramed) return;
-    const hear = (event: MessageEvent) => {
+    const onMessage = (event: MessageEvent) => {
       if (event.source !== frame.current?.contentWindow) return;
       const { height, error } = Object(event.data) as Record<string, unknown>;
       if (typeof height === 'number' && height >= 0) setHeight(Math.min(height, MAX_HEIGHT_PX));
-      else if (typeof error === 'string') setProblem(inOneLine(error));
+      else if (typeof error === 'string') setProblem(firstLine(error));
     };
-    addEventListener('message', hear);
-    return () => removeEventListener('message', hear);
+    addEventListener('message', onMessage);
+    return () => removeEventListener('message', onMessage);
   }, [isFramed]);
 
   useEffect(() => {
     if (!isFramed || isDrawn) return;
-    const timer = setTimeout(() => setProblem('drawing took too long'), PATIENCE_MS);
+    const timer = setTimeout(() => setProblem('drawing took too long'), DRAW_TIMEOUT_MS);
     return () => clearTimeout(timer);
   }, [isFramed, isDrawn]);
 
   useEffect(() => {
     const drawing: Drawing = { source, scheme };
-    // The origin of a sandboxed frame has no name; what is in it can only be our own document (`frame-src`).
+    // A sandboxed frame has an opaque origin, hence `*`. The policy (`frame-src`) allows only our own document in it.
     if (isLoaded) frame.current?.contentWindow?.postMessage(drawing, '*');
   }, [isLoaded, source, scheme]);
 
   return (
-    <div ref={place} data-diagram className="relative">
+    <div ref={container} data-diagram className="relative">
       {isFramed && (
         <iframe
           ref={frame}
@@ -69,7 +69,7 @@ export function Diagram({ source, children }: { source: string; children: ReactN
           sandbox="allow-scripts"
           src="/assets/diagram.html"
           onLoad={() => setLoaded(true)}
-          // Not without a size: the library measures texts before it draws.
+          // Hidden but with a size: the library measures texts before it draws.
           className={isDrawn ? 'block w-full' : 'invisible absolute inset-0 size-full'}
           style={isDrawn ? { height } : undefined}
         />
@@ -89,7 +89,7 @@ export function Diagram({ source, children }: { source: string; children: ReactN
   );
 }
 
-function inOneLine(message: string): string {
+function firstLine(message: string): string {
   const [first = ''] = message.split('\n', 1);
   return first.slice(0, 200).replace(/[\s:.]+$/, '');
 }

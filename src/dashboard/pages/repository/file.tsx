@@ -7,15 +7,15 @@ import { Empty } from '../../ui/empty.tsx';
 import { count, shortSha, size, subject } from '../../ui/format.ts';
 import { Load, useAsk, Waiting } from '../../ui/load.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { Code } from './code.tsx';
+import { CodeView } from './code.tsx';
 import { EditLink } from './edit/links.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { languageOf } from './highlight.ts';
 import { LastCommit } from './last-commit.tsx';
-import type { MarkdownOf } from './markdown.tsx';
-import { Path } from './path.tsx';
+import type { MarkdownProps } from './markdown.tsx';
+import { PathBreadcrumbs } from './path.tsx';
 import { RefPicker } from './ref-picker.tsx';
-import { Line, useTokens } from './tokens.tsx';
+import { HighlightedLine, useTokens } from './tokens.tsx';
 
 const FileQuery = graphql(`
   query File($namespace: String!, $name: String!, $path: String!, $ref: String) {
@@ -39,8 +39,8 @@ const BlameQuery = graphql(`
   }
 `);
 
-/** Pictures that browsers show. An SVG is shown as one too: within an <img> its scripts do not run. */
-const PICTURE = /\.(png|jpe?g|gif|webp|avif|ico|svg)$/i;
+/** Images that browsers can show. SVG is safe here: scripts do not run inside an <img>. */
+const IMAGE_FILE = /\.(png|jpe?g|gif|webp|avif|ico|svg)$/i;
 
 export default function FilePage() {
   const {
@@ -53,19 +53,19 @@ export default function FilePage() {
   const { ref, view } = useSearch({ strict: false }) as Search;
   return (
     <RepositoryFrame tab={view === 'blame' ? `Blame of ${path}` : path} within="Files">
-      {(of) => (
+      {(data) => (
         <>
           <div className="mb-3 flex flex-wrap items-center gap-3">
             <RefPicker namespace={namespace} name={repository} />
-            <Path namespace={namespace} repository={repository} path={path} ref={ref} />
+            <PathBreadcrumbs namespace={namespace} repository={repository} path={path} ref={ref} />
             <CopyButton text={path} label="Copy the path" />
           </div>
           <FileView
             namespace={namespace}
             name={repository}
             path={path}
-            ref={ref || of.defaultBranch}
-            of={of}
+            ref={ref || data.defaultBranch}
+            repository={data}
           />
         </>
       )}
@@ -73,49 +73,61 @@ export default function FilePage() {
   );
 }
 
-type FileOf = {
+type FileLocation = {
   namespace: string;
   name: string;
   path: string;
   ref: string;
 };
 
-function FileView({ namespace, name, path, ref, of }: FileOf & { of: RepositoryData }) {
-  const { ref: given, view } = useSearch({ strict: false }) as Search;
+function FileView({
+  namespace,
+  name,
+  path,
+  ref,
+  repository,
+}: FileLocation & { repository: RepositoryData }) {
+  const { ref: linkRef, view } = useSearch({ strict: false }) as Search;
   const { hash } = useLocation();
   const asked = useAsk({ query: FileQuery, variables: { namespace, name, path, ref } });
   return (
     <Load asked={asked} of={(data) => data.repository?.file} what="file">
       {({ content, sizeBytes, rawUrl, downloadUrl }) => {
         const preview = previewOf(path);
-        // A link to a line leads to the code.
+        // A link to a line opens the code view.
         const shown = viewOf(view ?? (hash.startsWith('L') ? 'code' : undefined), preview);
         return (
           <div className="card overflow-hidden">
-            <LastCommit namespace={namespace} name={name} path={path} ref={given} revision={ref} />
+            <LastCommit
+              namespace={namespace}
+              name={name}
+              path={path}
+              ref={linkRef}
+              revision={ref}
+            />
             <div className="flex flex-wrap items-center gap-x-4 gap-y-1 border-b border-line px-3 py-1.5 text-sm text-dim">
-              {content !== null && <Views shown={shown} preview={preview !== null} />}
+              {content !== null && <ViewSwitch shown={shown} preview={preview !== null} />}
               <span>
                 {content !== null &&
                   `${count(content.replace(/\n$/, '').split('\n').length, 'line')}, `}
                 {size(sizeBytes)}
               </span>
               <span className="ml-auto flex items-center gap-3">
-                {content !== null && <EditLink repository={of} ref={given} path={path} />}
+                {content !== null && <EditLink repository={repository} ref={linkRef} path={path} />}
                 <a href={rawUrl} className="link">
                   {content === null ? 'Download' : 'Raw'}
                 </a>
                 {content !== null && <CopyButton text={content} label="Copy the file" />}
               </span>
             </div>
-            {PICTURE.test(path) && (content === null || shown === 'preview') ? (
+            {IMAGE_FILE.test(path) && (content === null || shown === 'preview') ? (
               <div className="flex justify-center bg-sunken p-6">
                 <img src={pathOf(rawUrl)} alt={path} className="max-h-[70vh] max-w-full" />
               </div>
             ) : content === null ? (
               <div className="p-6">
                 <Empty title="This file is not shown">
-                  <p>It is not text, or is larger than 1 MiB.</p>
+                  <p>It is not text, or it is larger than 1 MiB.</p>
                   <a href={downloadUrl ?? rawUrl} className="link">
                     Download {size(sizeBytes)}
                   </a>
@@ -132,13 +144,13 @@ function FileView({ namespace, name, path, ref, of }: FileOf & { of: RepositoryD
                   namespace={namespace}
                   repository={name}
                   path={path}
-                  at={given}
+                  linkRef={linkRef}
                   revision={ref}
                   text={content}
                 />
               </Suspense>
             ) : (
-              <Code path={path} content={content} />
+              <CodeView path={path} content={content} />
             )}
           </div>
         );
@@ -147,25 +159,25 @@ function FileView({ namespace, name, path, ref, of }: FileOf & { of: RepositoryD
   );
 }
 
-type PreviewKind = 'picture' | 'markdown' | 'table' | 'notebook';
+type PreviewKind = 'image' | 'markdown' | 'table' | 'notebook';
 type View = 'preview' | 'code' | 'blame';
 
-/** How a file of text is shown beside its code; null: it is not. */
+/** The kind of preview that a text file has beside its code, or null. */
 function previewOf(path: string): PreviewKind | null {
-  if (/\.svg$/i.test(path)) return 'picture';
+  if (/\.svg$/i.test(path)) return 'image';
   if (/\.(md|markdown)$/i.test(path)) return 'markdown';
   if (/\.[ct]sv$/i.test(path)) return 'table';
   return /\.ipynb$/i.test(path) ? 'notebook' : null;
 }
 
-function viewOf(asked: string | undefined, preview: PreviewKind | null): View {
-  if (asked === 'blame' || asked === 'code') return asked;
+function viewOf(requested: string | undefined, preview: PreviewKind | null): View {
+  if (requested === 'blame' || requested === 'code') return requested;
   return preview ? 'preview' : 'code';
 }
 
-const NAMES: Record<View, string> = { preview: 'Preview', code: 'Code', blame: 'Blame' };
+const VIEW_LABELS: Record<View, string> = { preview: 'Preview', code: 'Code', blame: 'Blame' };
 
-function Views({ shown, preview }: { shown: View; preview: boolean }) {
+function ViewSwitch({ shown, preview }: { shown: View; preview: boolean }) {
   const search = useSearch({ strict: false }) as Search;
   const views: View[] = preview ? ['preview', 'code', 'blame'] : ['code', 'blame'];
   return (
@@ -178,7 +190,7 @@ function Views({ shown, preview }: { shown: View; preview: boolean }) {
           aria-current={view === shown ? 'true' : undefined}
           className="rounded-md px-2.5 py-0.5 hover:text-ink [&[aria-current]]:bg-hover [&[aria-current]]:font-medium [&[aria-current]]:text-ink"
         >
-          {NAMES[view]}
+          {VIEW_LABELS[view]}
         </Link>
       ))}
     </nav>
@@ -189,27 +201,24 @@ const Markdown = lazy(() => import('./markdown.tsx'));
 const Table = lazy(() => import('./table.tsx'));
 const Notebook = lazy(() => import('./notebook.tsx'));
 
-/** What runs, loads and links in it is decided where it is shown: the text is hostile. */
-function Preview({
-  kind,
-  ...of
-}: { kind: PreviewKind; text: string; path: string } & Omit<MarkdownOf, 'text' | 'path'>) {
-  if (kind === 'table') return <Table text={of.text} path={of.path} />;
-  if (kind === 'notebook') return <Notebook {...of} />;
+/** The text is untrusted: each preview component limits what it can load or link, and none runs its scripts. */
+function Preview({ kind, ...props }: { kind: PreviewKind } & MarkdownProps) {
+  if (kind === 'table') return <Table text={props.text} path={props.path} />;
+  if (kind === 'notebook') return <Notebook {...props} />;
   return (
     <div className="p-5 sm:p-8">
-      <Markdown {...of} />
+      <Markdown {...props} />
     </div>
   );
 }
 
-/** The server's links name its own address; the policy of the page lets through what comes from where the page is. */
+/** Drops the origin of a server URL: the page's content security policy allows images from its own origin only. */
 function pathOf(url: string): string {
   const { pathname, search } = new URL(url);
   return pathname + search;
 }
 
-function Blame({ namespace, name, path, ref, content }: FileOf & { content: string }) {
+function Blame({ namespace, name, path, ref, content }: FileLocation & { content: string }) {
   const asked = useAsk({ query: BlameQuery, variables: { namespace, name, path, ref } });
   const lines = content.replace(/\n$/, '').split('\n');
   const tokens = useTokens(languageOf(path), content);
@@ -221,7 +230,7 @@ function Blame({ namespace, name, path, ref, content }: FileOf & { content: stri
         return (
           <>
             <section
-              // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+              // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
               tabIndex={0}
               aria-label={`Who changed ${path}`}
               className="divide-y divide-line overflow-x-auto"
@@ -256,7 +265,7 @@ function Blame({ namespace, name, path, ref, content }: FileOf & { content: stri
                             {number}
                           </span>
                           <span className="pr-4 whitespace-pre">
-                            <Line text={text} tokens={tokens?.[number - 1]} />
+                            <HighlightedLine text={text} tokens={tokens?.[number - 1]} />
                           </span>
                         </div>
                       );

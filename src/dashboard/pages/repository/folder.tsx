@@ -1,18 +1,39 @@
-import { Link } from '@tanstack/react-router';
-import { FileSymlink, Folder, FolderGit2 } from 'lucide-react';
+import { Link, useParams, useSearch } from '@tanstack/react-router';
+import {
+  BookText,
+  File,
+  FileArchive,
+  FileCode,
+  FileCog,
+  FileImage,
+  FileJson,
+  FileSpreadsheet,
+  FileSymlink,
+  FileText,
+  Folder,
+  FolderGit2,
+  type LucideIcon,
+  NotebookText,
+  Scale,
+} from 'lucide-react';
 import { lazy, Suspense, useState } from 'react';
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
 import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { size, subject } from '../../ui/format.ts';
 import { Load, useAsk, Waiting } from '../../ui/load.tsx';
 import { Pager } from '../../ui/page.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { iconOf } from './icons.ts';
+import { NewFileLink } from './edit/links.tsx';
+import { RepositoryFrame } from './frame.tsx';
+import { languageOf } from './highlight.ts';
 import { LastCommit } from './last-commit.tsx';
+import { PathBreadcrumbs } from './path.tsx';
+import { RefPicker } from './ref-picker.tsx';
 
-/** Of a folder with 100,000 entries a browser would draw for a minute. */
-const SHOWN = 1_000;
+/** Entries per step: a browser would take a minute to draw a folder of 100,000 entries. */
+const STEP = 1_000;
 
 const Markdown = lazy(() => import('./markdown.tsx'));
 
@@ -43,8 +64,8 @@ const ReadmeQuery = graphql(`
   }
 `);
 
-/** `ref` is what the address has; without it the default branch is shown. */
-export type FolderOf = {
+/** `ref`: from the URL; the default branch if absent. */
+type FolderProps = {
   namespace: string;
   name: string;
   path: string;
@@ -52,22 +73,22 @@ export type FolderOf = {
   defaultBranch: string;
 };
 
-/** A folder: its entries with the commit that changed each last, and its README. */
-export function FolderView({ namespace, name, path, ref, defaultBranch }: FolderOf) {
+/** The entries of a folder, each with its last commit, and the README of the folder. */
+export function FolderView({ namespace, name, path, ref, defaultBranch }: FolderProps) {
   const revision = ref || defaultBranch;
   const asked = useAsk({ query: FolderQuery, variables: { namespace, name, path, ref: revision } });
-  const [shown, setShown] = useState(SHOWN);
+  const [shown, setShown] = useState(STEP);
   return (
     <Load asked={asked} of={(data) => data.repository?.tree} what="folder">
       {({ entries }) => {
-        // Git has no empty folders but the root.
+        // In Git only the root folder can be empty.
         if (entries.length === 0)
           return (
-            <Empty title="There is no file yet">
-              <p>In a clone of it:</p>
+            <Empty title="No files yet">
+              <p>In a clone of this repository:</p>
               <div>
                 <Lines
-                  text={`echo "# ${name}" > README.md\ngit add README.md && git commit -m "Say what this is"\ngit push`}
+                  text={`echo "# ${name}" > README.md\ngit add README.md && git commit -m "Add README"\ngit push`}
                 />
               </div>
             </Empty>
@@ -88,42 +109,20 @@ export function FolderView({ namespace, name, path, ref, defaultBranch }: Folder
               />
               <ul className="divide-y divide-line text-sm [&>li]:px-4 [&>li]:py-2">
                 {entries.slice(0, shown).map((entry) => (
-                  <li
+                  <EntryRow
                     key={entry.name}
-                    className="grid grid-cols-[1fr_auto] items-center gap-x-4 md:grid-cols-[16rem_1fr_8rem]"
-                  >
-                    <EntryLink
-                      entry={entry}
-                      namespace={namespace}
-                      repository={name}
-                      path={inFolder(entry.name)}
-                      at={ref}
-                    />
-                    <span className="hidden min-w-0 truncate text-dim md:block">
-                      {entry.lastCommit && (
-                        <Link
-                          to="/$namespace/$repository/commit/$sha"
-                          params={{ namespace, repository: name, sha: entry.lastCommit.sha }}
-                          className="hover:underline"
-                        >
-                          {subject(entry.lastCommit.message)}
-                        </Link>
-                      )}
-                    </span>
-                    <span className="text-right text-dim">
-                      {entry.lastCommit ? (
-                        <Ago at={entry.lastCommit.committer.date} />
-                      ) : (
-                        entry.sizeBytes !== null && size(entry.sizeBytes)
-                      )}
-                    </span>
-                  </li>
+                    entry={entry}
+                    namespace={namespace}
+                    repository={name}
+                    path={inFolder(entry.name)}
+                    linkRef={ref}
+                  />
                 ))}
               </ul>
             </div>
             <Pager
               hasMore={entries.length > shown}
-              onMore={() => setShown(shown + SHOWN)}
+              onMore={() => setShown(shown + STEP)}
               left={entries.length - shown}
             />
             {readme && (
@@ -142,7 +141,51 @@ export function FolderView({ namespace, name, path, ref, defaultBranch }: Folder
   );
 }
 
-/** A submodule's files are in another repository; a symbolic link leads to a path. */
+type Entry = NonNullable<
+  NonNullable<ResultOf<typeof FolderQuery>['repository']>['tree']
+>['entries'][number];
+
+type EntryProps = {
+  entry: Entry;
+  namespace: string;
+  repository: string;
+  path: string;
+  linkRef?: string;
+};
+
+function EntryRow({ entry, namespace, repository, path, linkRef }: EntryProps) {
+  return (
+    <li className="grid grid-cols-[1fr_auto] items-center gap-x-4 md:grid-cols-[16rem_1fr_8rem]">
+      <EntryLink
+        entry={entry}
+        namespace={namespace}
+        repository={repository}
+        path={path}
+        linkRef={linkRef}
+      />
+      <span className="hidden min-w-0 truncate text-dim md:block">
+        {entry.lastCommit && (
+          <Link
+            to="/$namespace/$repository/commit/$sha"
+            params={{ namespace, repository, sha: entry.lastCommit.sha }}
+            className="hover:underline"
+          >
+            {subject(entry.lastCommit.message)}
+          </Link>
+        )}
+      </span>
+      <span className="text-right text-dim">
+        {entry.lastCommit ? (
+          <Ago at={entry.lastCommit.committer.date} />
+        ) : (
+          entry.sizeBytes !== null && size(entry.sizeBytes)
+        )}
+      </span>
+    </li>
+  );
+}
+
+/** File modes in Git trees. The files of a submodule are in another repository, so it has no link. */
 const SUBMODULE = '160000';
 const SYMLINK = '120000';
 
@@ -151,14 +194,8 @@ function EntryLink({
   namespace,
   repository,
   path,
-  at,
-}: {
-  entry: { name: string; type: 'DIRECTORY' | 'FILE'; mode: string; sha: string };
-  namespace: string;
-  repository: string;
-  path: string;
-  at?: string;
-}) {
+  linkRef,
+}: EntryProps) {
   const Icon =
     mode === SUBMODULE
       ? FolderGit2
@@ -190,7 +227,7 @@ function EntryLink({
         type === 'DIRECTORY' ? '/$namespace/$repository/tree/$' : '/$namespace/$repository/file/$'
       }
       params={{ namespace, repository, _splat: path }}
-      search={{ ref: at }}
+      search={{ ref: linkRef }}
       className="flex min-w-0 items-center gap-2 hover:underline"
     >
       {content}
@@ -198,7 +235,7 @@ function EntryLink({
   );
 }
 
-function Readme({ namespace, name, path, ref, defaultBranch }: FolderOf) {
+function Readme({ namespace, name, path, ref, defaultBranch }: FolderProps) {
   const revision = ref || defaultBranch;
   const asked = useAsk({ query: ReadmeQuery, variables: { namespace, name, path, ref: revision } });
   const content = asked.data?.repository?.file?.content;
@@ -213,7 +250,7 @@ function Readme({ namespace, name, path, ref, defaultBranch }: FolderOf) {
             namespace={namespace}
             repository={name}
             path={path}
-            at={ref}
+            linkRef={ref}
             revision={revision}
             text={content}
           />
@@ -221,4 +258,53 @@ function Readme({ namespace, name, path, ref, defaultBranch }: FolderOf) {
       )}
     </section>
   );
+}
+
+/** The page of a folder other than the root. */
+export default function FolderPage() {
+  const {
+    namespace,
+    repository,
+    _splat: path = '',
+  } = useParams({
+    from: '/$namespace/$repository/tree/$',
+  });
+  const { ref } = useSearch({ strict: false }) as Search;
+  return (
+    <RepositoryFrame tab={path || 'Files'} within="Files">
+      {(data) => (
+        <>
+          <div className="mb-3 flex flex-wrap items-center gap-3">
+            <RefPicker namespace={namespace} name={repository} />
+            <PathBreadcrumbs namespace={namespace} repository={repository} path={path} ref={ref} />
+            <NewFileLink repository={data} ref={ref} path={path} />
+          </div>
+          <FolderView
+            namespace={namespace}
+            name={repository}
+            path={path}
+            ref={ref}
+            defaultBranch={data.defaultBranch}
+          />
+        </>
+      )}
+    </RepositoryFrame>
+  );
+}
+
+const ICONS: [RegExp, LucideIcon][] = [
+  [/^readme(\.|$)/i, BookText],
+  [/^(licen[cs]e|copying)(\.|$)/i, Scale],
+  [/\.(png|jpe?g|gif|webp|avif|ico|svg|bmp|tiff?)$/i, FileImage],
+  [/\.(zip|gz|tgz|bz2|xz|zst|tar|7z|whl|jar)$/i, FileArchive],
+  [/\.(csv|tsv|parquet|xlsx?|ods)$/i, FileSpreadsheet],
+  [/\.ipynb$/i, NotebookText],
+  [/\.(jsonl?|jsonc)$/i, FileJson],
+  [/\.(md|markdown|txt|rst|tex|pdf)$/i, FileText],
+  [/(^\.[^.]+(rc|ignore|attributes|config)?$)|\.(ya?ml|toml|ini|cfg|conf|lock)$/i, FileCog],
+];
+
+function iconOf(name: string): LucideIcon {
+  const icon = ICONS.find(([pattern]) => pattern.test(name))?.[1];
+  return icon ?? (languageOf(name) ? FileCode : File);
 }

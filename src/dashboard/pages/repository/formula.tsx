@@ -1,29 +1,29 @@
 import { useEffect, useRef } from 'react';
 
-/** A longer one would hold up the page. */
+/** A longer formula would block the page. */
 const MAX_CHARACTERS = 10_000;
 
-/** TeX as MathML, which browsers draw with their own fonts and no style sheet; the text until it is there. */
+/** TeX rendered as MathML, so that no fonts or style sheet are loaded. Shows the source until it is rendered. */
 export function Formula({ text, isBlock = false }: { text: string; isBlock?: boolean }) {
-  const place = useRef<HTMLElement>(null);
+  const container = useRef<HTMLElement>(null);
   useEffect(() => {
-    let isLeft = false;
-    const { current } = place;
+    let isStale = false;
+    const { current } = container;
     if (!current || text.length > MAX_CHARACTERS) return;
-    // What cannot be drawn is left as it was written.
-    draw(text, isBlock).then(
-      (math) => !isLeft && current.replaceChildren(math),
+    // A formula that cannot be rendered stays as its source.
+    renderFormula(text, isBlock).then(
+      (math) => !isStale && current.replaceChildren(math),
       () => {},
     );
     return () => {
-      isLeft = true;
+      isStale = true;
     };
   }, [text, isBlock]);
-  // With a key: React must not write another text into what it did not draw.
+  // The key forces a new element: React must not update the text of a node that KaTeX has replaced.
   return (
     <code
       key={`${isBlock} ${text}`}
-      ref={place}
+      ref={container}
       className={isBlock ? 'formula block overflow-x-auto py-2' : 'formula'}
     >
       {text}
@@ -31,13 +31,13 @@ export function Formula({ text, isBlock = false }: { text: string; isBlock?: boo
   );
 }
 
-async function draw(text: string, isBlock: boolean): Promise<Node> {
+async function renderFormula(text: string, isBlock: boolean): Promise<Node> {
   const { default: katex } = await import('katex');
   const box = document.createElement('span');
   katex.render(text, box, {
     displayMode: isBlock,
     output: 'mathml',
-    // No links, pictures or attributes of the text's own.
+    // Formulas come from users: no links, images or attributes.
     trust: false,
     strict: false,
     maxExpand: 500,

@@ -39,19 +39,19 @@ const RepositoryQuery = graphql(`
 
 export type RepositoryData = NonNullable<ResultOf<typeof RepositoryQuery>['repository']>;
 
-/** The title and tabs of a repository. */
+/** The frame of all pages of a repository: title and tabs. */
 export function RepositoryFrame({
   tab,
   within,
   actions,
   children,
 }: {
-  /** The name of the tab, in the title of the browser. */
+  /** The name of the page in the document title. */
   tab: string;
-  /** The page among the repository's own that this one is a part of. */
+  /** The tab that this page belongs to, if it has no tab of its own. */
   within?: 'Files' | 'Commits';
   actions?: ReactNode;
-  children: (repository: RepositoryData, again: () => void) => ReactNode;
+  children: (repository: RepositoryData, reload: () => void) => ReactNode;
 }) {
   const { namespace, repository: name } = useParams({ strict: false }) as {
     namespace: string;
@@ -143,4 +143,9 @@ export function RepositoryFrame({
       )}
     </Load>
   );
+}
+
+/** Whether the viewer has write access. A branch rule may still refuse the push. */
+export function mayWrite({ owner }: Pick<RepositoryData, 'owner'>): boolean {
+  return owner.viewerRole === 'WRITE' || owner.viewerRole === 'ADMIN';
 }

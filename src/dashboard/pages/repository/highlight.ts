@@ -1,14 +1,17 @@
-/** Colours of source code, loaded when code is looked at: the grammars of its languages alone. */
+/** Syntax highlighting with Shiki. The library and each grammar load when a page first shows code in that language. */
 import type { HighlighterCore, ThemedToken } from 'shiki/core';
 
-/** More would hold up the page for seconds; larger files are shown without colours. */
+/** Larger files are shown without colours: highlighting would block the page for seconds. */
 const MAX_CHARACTERS = 300_000;
-/** Of a line. A busy machine needs more than the usual 500 to compile a grammar, and a line that is cut off is coloured wrong. */
-const LINE_MS = 5_000;
-/** The grey of comments has too little contrast on the grounds of changed lines. */
-const REPLACED = { 'github-light-high-contrast': { '#66707b': '#535b65' } };
-/** A longer line, as of a file that a program made, has none. */
-const MAX_LINE = 5_000;
+/**
+ * Per line. The default of 500 is too short for a busy machine that compiles a grammar, and a line cut off by the limit
+ * gets wrong colours.
+ */
+const LINE_TIMEOUT_MS = 5_000;
+/** The grey of comments has too little contrast on the backgrounds of changed lines. */
+const COLOR_REPLACEMENTS = { 'github-light-high-contrast': { '#66707b': '#535b65' } };
+/** Longer lines, as in generated files, are shown without colours. */
+const MAX_LINE_LENGTH = 5_000;
 
 const LANGUAGES: Record<string, () => Promise<{ default: unknown }>> = {
   bash: () => import('@shikijs/langs/bash'),
@@ -44,7 +47,7 @@ const LANGUAGES: Record<string, () => Promise<{ default: unknown }>> = {
   yaml: () => import('@shikijs/langs/yaml'),
 };
 
-const BY_ENDING: Record<string, string> = {
+const BY_EXTENSION: Record<string, string> = {
   sh: 'bash',
   bash: 'bash',
   zsh: 'bash',
@@ -97,10 +100,14 @@ const BY_ENDING: Record<string, string> = {
   yaml: 'yaml',
 };
 
-const BY_NAME: Record<string, string> = { dockerfile: 'docker', makefile: 'make', gemfile: 'ruby' };
+const BY_FILE_NAME: Record<string, string> = {
+  dockerfile: 'docker',
+  makefile: 'make',
+  gemfile: 'ruby',
+};
 
-/** Other names that people write at code in Markdown. */
-const BY_OTHER_NAME: Record<string, string> = {
+/** Further language names that Markdown authors use for code blocks. */
+const BY_ALIAS: Record<string, string> = {
   'c++': 'cpp',
   'c#': 'csharp',
   console: 'bash',
@@ -111,29 +118,30 @@ const BY_OTHER_NAME: Record<string, string> = {
   shell: 'bash',
 };
 
-/** Names come from users: `constructor` is none. */
-function at(table: Record<string, string>, name: string): string | undefined {
+/** Own properties only: names come from users, and `constructor` must not match. */
+function lookUp(table: Record<string, string>, name: string): string | undefined {
   return Object.hasOwn(table, name) ? table[name] : undefined;
 }
 
+/** The language of a file, by its name. */
 export function languageOf(path: string): string | undefined {
   const name = path.slice(path.lastIndexOf('/') + 1).toLowerCase();
-  return at(BY_NAME, name) ?? at(BY_ENDING, name.slice(name.lastIndexOf('.') + 1));
+  return lookUp(BY_FILE_NAME, name) ?? lookUp(BY_EXTENSION, name.slice(name.lastIndexOf('.') + 1));
 }
 
-/** As Markdown has it: ```` ```js ````. */
+/** The language of a Markdown code block, by the name after the fence: ```` ```js ````. */
 export function languageNamed(name: string): string | undefined {
   const lower = name.toLowerCase();
   if (Object.hasOwn(LANGUAGES, lower)) return lower;
-  return at(BY_ENDING, lower) ?? at(BY_OTHER_NAME, lower);
+  return lookUp(BY_EXTENSION, lower) ?? lookUp(BY_ALIAS, lower);
 }
 
 let loading: Promise<HighlighterCore> | undefined;
 
-/** One for the page, which keeps the grammars that were loaded. */
+/** One highlighter per page, so that each grammar is loaded once. */
 function loadHighlighter(): Promise<HighlighterCore> {
   loading ??= createHighlighter().catch((error) => {
-    // The next file tries again.
+    // Lets the next call retry.
     loading = undefined;
     throw error;
   });
@@ -154,7 +162,7 @@ async function createHighlighter(): Promise<HighlighterCore> {
   });
 }
 
-/** The tokens of each line; null: the code has no colours. */
+/** The tokens of each line, or null if the code is shown without colours. */
 export async function highlight(
   language: string | undefined,
   code: string,
@@ -163,14 +171,14 @@ export async function highlight(
   if (!load || code.length > MAX_CHARACTERS) return null;
   const [highlighter, grammar] = await Promise.all([loadHighlighter(), load()]);
   await highlighter.loadLanguage(grammar.default as never);
-  // A page may have many pieces of code: what is pressed meanwhile is heard between them.
+  // Yields to the event loop: the page must handle input between its code blocks.
   await new Promise((resolve) => setTimeout(resolve));
   return highlighter.codeToTokens(code, {
     lang: language,
     themes: { light: 'github-light-high-contrast', dark: 'github-dark-high-contrast' },
     defaultColor: 'light-dark()',
-    colorReplacements: REPLACED,
-    tokenizeTimeLimit: LINE_MS,
-    tokenizeMaxLineLength: MAX_LINE,
+    colorReplacements: COLOR_REPLACEMENTS,
+    tokenizeTimeLimit: LINE_TIMEOUT_MS,
+    tokenizeMaxLineLength: MAX_LINE_LENGTH,
   }).tokens;
 }

@@ -14,7 +14,7 @@ const LastCommitQuery = graphql(`
   }
 `);
 
-/** The commit that changed a file or a folder last, above it. It has its place before it is there. */
+/** The last commit of a file or folder. The bar has its height before the commit has loaded, so that nothing moves. */
 export function LastCommit({
   namespace,
   name,
@@ -25,9 +25,9 @@ export function LastCommit({
   namespace: string;
   name: string;
   path: string;
-  /** As the address has it. */
+  /** From the URL; absent for the default branch. */
   ref?: string;
-  /** What is shown. */
+  /** `ref`, or the default branch. */
   revision: string;
 }) {
   const asked = useAsk({

@@ -1,6 +1,6 @@
 /**
- * Markdown of users. HTML in it is cleaned by a list of what is allowed (GitHub's), so that no script, style or form gets
- * through, and nothing is loaded from other hosts. What is made after that, colours, formulas and diagrams, is made of text alone.
+ * Renders Markdown from users. HTML is sanitized with GitHub's allowlist, which removes scripts, styles and forms, and nothing
+ * loads from other hosts. Highlighting, formulas and diagrams come after sanitizing, so they are built from plain text only.
  */
 import { Link } from '@tanstack/react-router';
 import { type ComponentProps, Fragment, type ReactNode } from 'react';
@@ -14,7 +14,7 @@ import { useAsk } from '../../ui/load.tsx';
 import { Diagram } from './diagram.tsx';
 import { Formula } from './formula.tsx';
 import { languageNamed } from './highlight.ts';
-import { Line, useTokens } from './tokens.tsx';
+import { HighlightedLine, useTokens } from './tokens.tsx';
 
 const ImageQuery = graphql(`
   query ReadmeImage($namespace: String!, $name: String!, $path: String!, $ref: String) {
@@ -25,11 +25,11 @@ const ImageQuery = graphql(`
   }
 `);
 
-/** `at`: the ref of the address, which links keep; `revision`: what is shown. */
-type Place = { namespace: string; repository: string; at?: string; revision: string };
-export type MarkdownOf = Place & { text: string; path: string };
+/** `linkRef`: the ref in the URL, which links keep; `revision`: the same, or the default branch. */
+type Source = { namespace: string; repository: string; linkRef?: string; revision: string };
+export type MarkdownProps = Source & { text: string; path: string };
 
-export default function Markdown({ text, path, ...place }: MarkdownOf) {
+export default function Markdown({ text, path, ...source }: MarkdownProps) {
   return (
     <div className="markdown min-w-0 break-words">
       <ReactMarkdown
@@ -37,12 +37,12 @@ export default function Markdown({ text, path, ...place }: MarkdownOf) {
         rehypePlugins={[rehypeRaw, rehypeSanitize]}
         components={{
           a: ({ node: _, href = '', children, ...rest }) => (
-            <RelativeLink {...place} from={path} href={href} {...rest}>
+            <RelativeLink {...source} from={path} href={href} {...rest}>
               {children}
             </RelativeLink>
           ),
           img: ({ src, alt }) => (
-            <Image {...place} from={path} src={String(src ?? '')} alt={alt ?? ''} />
+            <Image {...source} from={path} src={String(src ?? '')} alt={alt ?? ''} />
           ),
           pre: ({ node, children }) => {
             const block = node && blockOf(node);
@@ -50,7 +50,7 @@ export default function Markdown({ text, path, ...place }: MarkdownOf) {
             if (block.language === 'math') return <Formula text={block.text} isBlock />;
             if (block.language === 'mermaid')
               return (
-                // With a key: another source is another diagram.
+                // The key remounts the diagram when its source changes.
                 <Diagram key={block.text} source={block.text}>
                   <CodeBlock {...block} />
                 </Diagram>
@@ -61,7 +61,7 @@ export default function Markdown({ text, path, ...place }: MarkdownOf) {
             const isFormula = node && languagesOf(node).includes('math');
             return isFormula ? <Formula text={textOf(node)} /> : <code>{children}</code>;
           },
-          // A page has one heading of the first level, and it is not the README's.
+          // The page title is the only first-level heading.
           h1: ({ node: _, children }) => <h2 className="!text-2xl">{children}</h2>,
           h2: ({ node: _, children }) => <h3 className="!text-xl">{children}</h3>,
           h3: ({ node: _, children }) => <h4>{children}</h4>,
@@ -87,14 +87,14 @@ function textOf({ value, children = [] }: HtmlNode): string {
   return value ?? children.map(textOf).join('');
 }
 
-/** What Markdown or HTML says of the language: classes `language-…`. */
+/** Languages of a code element, from its classes `language-…`. */
 function languagesOf({ properties }: HtmlNode): string[] {
   return [properties?.className ?? []]
     .flat()
     .flatMap((name) => /^language-(.+)/.exec(String(name))?.[1] ?? []);
 }
 
-/** The code of a `<pre>`, where that is all that is in it. */
+/** The code of a `<pre>` that contains one `<code>` of plain text and nothing else. */
 function blockOf({ children = [] }: HtmlNode): { text: string; language?: string } | null {
   const [code, ...more] = children;
   if (code?.tagName !== 'code' || more.length > 0) return null;
@@ -103,7 +103,7 @@ function blockOf({ children = [] }: HtmlNode): { text: string; language?: string
 }
 
 function Block({ children }: { children: ReactNode }) {
-  // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+  // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
   return <pre tabIndex={0}>{children}</pre>;
 }
 
@@ -112,11 +112,11 @@ export function CodeBlock({ text, language }: { text: string; language?: string 
   return (
     <Block>
       <code>
-        {text.split('\n').map((line, at, { length }) => (
-          // biome-ignore lint/suspicious/noArrayIndexKey: the lines of a text never move.
-          <Fragment key={at}>
-            {line && <Line text={line} tokens={tokens?.[at]} />}
-            {at < length - 1 && '\n'}
+        {text.split('\n').map((line, index, { length }) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: the lines of a text are never reordered.
+          <Fragment key={index}>
+            {line && <HighlightedLine text={line} tokens={tokens?.[index]} />}
+            {index < length - 1 && '\n'}
           </Fragment>
         ))}
       </code>
@@ -133,11 +133,12 @@ type TextNode = {
 };
 
 /**
- * "$5 and $10" is no formula. As on GitHub, a single dollar begins one only before a character that is no space, and ends
- * it only after such a one and before no letter or digit. A paragraph that is one formula between `$$` is a block.
+ * Applies GitHub's rules for `$`, so that "$5 and $10" is not a formula: the opening dollar must not be followed by a space,
+ * and the closing dollar must not follow a space or precede a letter or digit. A paragraph that consists of one formula
+ * between `$$` becomes a block.
  */
 function remarkDollars(source: string) {
-  return function repair(node: TextNode): void {
+  return function transform(node: TextNode): void {
     const { start, end } = node.position ?? {};
     const text = source.slice(start?.offset, end?.offset);
     if (node.type === 'inlineMath' && /^\$[^$]/.test(text)) {
@@ -155,11 +156,11 @@ function remarkDollars(source: string) {
       delete node.children;
       Object.assign(node, blockMath(only));
     }
-    for (const child of node.children ?? []) repair(child);
+    for (const child of node.children ?? []) transform(child);
   };
 }
 
-/** As the plugin makes of a formula between lines of `$$`. */
+/** The node that remark-math creates for a formula between lines of `$$`. */
 function blockMath({ value = '' }: TextNode) {
   const code = {
     type: 'element',
@@ -170,8 +171,8 @@ function blockMath({ value = '' }: TextNode) {
   return { type: 'math', value, data: { hName: 'pre', hChildren: [code] } };
 }
 
-/** Null: it leads out of the repository. */
-function resolve(from: string, href: string): string | null {
+/** The path in the repository that a link or image refers to, or null if it leads elsewhere. */
+function resolvePath(from: string, href: string): string | null {
   if (/^[a-z][a-z0-9+.-]*:|^\/\//i.test(href)) return null;
   const base = `http://repository/${href.startsWith('/') ? '' : from}`;
   if (!URL.canParse(href, base)) return null;
@@ -185,12 +186,12 @@ function resolve(from: string, href: string): string | null {
 function RelativeLink({
   namespace,
   repository,
-  at,
+  linkRef,
   from,
   href,
   children,
-}: Omit<Place, 'revision'> & { from: string } & Pick<ComponentProps<'a'>, 'href' | 'children'>) {
-  const path = href && !href.startsWith('#') ? resolve(from, href) : null;
+}: Omit<Source, 'revision'> & { from: string } & Pick<ComponentProps<'a'>, 'href' | 'children'>) {
+  const path = href && !href.startsWith('#') ? resolvePath(from, href) : null;
   if (path !== null)
     return (
       <Link
@@ -200,7 +201,7 @@ function RelativeLink({
             : '/$namespace/$repository/file/$'
         }
         params={{ namespace, repository, _splat: path.replace(/\/$/, '') }}
-        search={{ ref: at }}
+        search={{ ref: linkRef }}
       >
         {children}
       </Link>
@@ -212,7 +213,7 @@ function RelativeLink({
   );
 }
 
-/** Those of the repository; one of another host would tell that host who reads this, and is a link instead. */
+/** Shows images of the repository only. An image on another host becomes a link: loading it would expose the reader. */
 function Image({
   namespace,
   repository,
@@ -220,8 +221,8 @@ function Image({
   from,
   src,
   alt,
-}: Place & { from: string; src: string; alt: string }) {
-  const path = resolve(from, src);
+}: Source & { from: string; src: string; alt: string }) {
+  const path = resolvePath(from, src);
   const asked = useAsk({
     query: ImageQuery,
     variables: { namespace, name: repository, path: path ?? '', ref: revision },

@@ -11,11 +11,10 @@ import { Checkbox, Field, Input, Select, TextArea } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { GITIGNORE_TEMPLATES } from './gitignore.ts';
-import { branchProblem, descriptionProblem, nameProblem } from './rules.ts';
-import { VISIBILITY_TEXT, type Visibility } from './visibility.tsx';
+import { checkDescription, checkRefName, checkRepositoryName } from './rules.ts';
+import { type Visibility, VisibilityField } from './visibility.tsx';
 
-const MineQuery = graphql(`
+const NamespacesQuery = graphql(`
   query MyNamespaces {
     viewer {
       id
@@ -31,9 +30,9 @@ const Create = graphql(`
   }
 `);
 
-/** Creates a repository. What the server would refuse is said while one types. */
+/** The form for a new repository. Problems show while the user types. */
 export default function NewRepository() {
-  const asked = useAsk({ query: MineQuery });
+  const asked = useAsk({ query: NamespacesQuery });
   return (
     <div className="max-w-4xl">
       <PageTitle title="New repository" />
@@ -54,13 +53,13 @@ export default function NewRepository() {
 }
 
 function Form({ namespaces }: { namespaces: string[] }) {
-  const asked = (useSearch({ strict: false }) as Search).namespace;
+  const { namespace: preselected } = useSearch({ strict: false }) as Search;
   const navigate = useNavigate();
   const [, create] = useMutation(Create);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [busy, setBusy] = useState(false);
   const [input, setInput] = useState({
-    namespace: asked ?? start.viewer?.username ?? '',
+    namespace: preselected ?? start.viewer?.username ?? '',
     name: '',
     description: '',
     visibility: 'PRIVATE' as Visibility,
@@ -72,14 +71,14 @@ function Form({ namespaces }: { namespaces: string[] }) {
     setInput({ ...input, ...change });
     setProblem(null);
   };
-  const wrong = {
-    name: input.name ? nameProblem(input.name) : null,
-    description: descriptionProblem(input.description),
-    defaultBranch: branchProblem(input.defaultBranch),
+  const problems = {
+    name: input.name ? checkRepositoryName(input.name) : null,
+    description: checkDescription(input.description),
+    defaultBranch: checkRefName(input.defaultBranch),
   };
-  const of = (field: keyof typeof wrong) =>
-    wrong[field] ?? (problem?.field === field ? faultOf(problem) : null);
-  const given = {
+  const fieldProblem = (field: keyof typeof problems) =>
+    problems[field] ?? (problem?.field === field ? faultOf(problem) : null);
+  const values = {
     ...input,
     gitignoreTemplate: (input.autoInit && input.gitignoreTemplate) || null,
   };
@@ -89,13 +88,13 @@ function Form({ namespaces }: { namespaces: string[] }) {
       onSubmit={async (event) => {
         event.preventDefault();
         setBusy(true);
-        const { data, error } = await create({ input: given });
+        const { data, error } = await create({ input: values });
         setBusy(false);
-        const made = data?.createRepository?.repository;
-        if (made)
+        const created = data?.createRepository?.repository;
+        if (created)
           await navigate({
             to: '/$namespace/$repository',
-            params: { namespace: made.namespace, repository: made.name },
+            params: { namespace: created.namespace, repository: created.name },
           });
         else if (error) setProblem(problemOf(error));
       }}
@@ -114,7 +113,7 @@ function Form({ namespaces }: { namespaces: string[] }) {
         <Field
           label="Name"
           hint="Letters, digits, hyphen, underscore and dot."
-          problem={of('name')}
+          problem={fieldProblem('name')}
         >
           <Input
             required
@@ -125,24 +124,19 @@ function Form({ namespaces }: { namespaces: string[] }) {
           />
         </Field>
       </div>
-      <Field label="Description" hint="At most 512 characters." problem={of('description')}>
+      <Field
+        label="Description"
+        hint="At most 512 characters."
+        problem={fieldProblem('description')}
+      >
         <TextArea
           rows={2}
           value={input.description}
           onChange={({ target }) => set({ description: target.value })}
         />
       </Field>
-      <Field label="Visibility" hint={VISIBILITY_TEXT[input.visibility]}>
-        <Select
-          value={input.visibility}
-          onChange={({ target }) => set({ visibility: target.value as Visibility })}
-        >
-          <option value="PRIVATE">private</option>
-          <option value="INTERNAL">internal</option>
-          <option value="PUBLIC">public</option>
-        </Select>
-      </Field>
-      <Field label="Default branch" problem={of('defaultBranch')}>
+      <VisibilityField value={input.visibility} onChange={(visibility) => set({ visibility })} />
+      <Field label="Default branch" problem={fieldProblem('defaultBranch')}>
         <Input
           required
           value={input.defaultBranch}
@@ -150,8 +144,8 @@ function Form({ namespaces }: { namespaces: string[] }) {
         />
       </Field>
       <Checkbox
-        label="Begin with a commit"
-        hint="Without one you push the first commit yourself, for example of code that you have already."
+        label="Add an initial commit"
+        hint="Turn this off to push code that you already have."
         checked={input.autoInit}
         onChange={({ target }) => set({ autoInit: target.checked })}
       />
@@ -168,27 +162,27 @@ function Form({ namespaces }: { namespaces: string[] }) {
           </Select>
         </Field>
       )}
-      {problem && !(problem.field && problem.field in wrong) && <ProblemBox problem={problem} />}
+      {problem && !(problem.field && problem.field in problems) && <ProblemBox problem={problem} />}
       <Button
         type="submit"
         look="primary"
         busy={busy}
-        disabled={Object.values(wrong).some(Boolean)}
+        disabled={Object.values(problems).some(Boolean)}
       >
         Create repository
       </Button>
       <details>
-        <summary className="text-sm">The same from a terminal, and in GraphQL</summary>
+        <summary className="text-sm">Create it with curl or GraphQL</summary>
         <div className="mt-3 space-y-3">
-          <Lines text={curlOf(given)} label="The line for a terminal" />
-          <Lines text={graphqlOf(given)} label="The mutation of GraphQL" />
+          <Lines text={curlOf(values)} label="curl command" />
+          <Lines text={graphqlOf(values)} label="GraphQL mutation" />
         </div>
       </details>
     </form>
   );
 }
 
-type Given = {
+type Values = {
   namespace: string;
   name: string;
   description: string;
@@ -198,24 +192,58 @@ type Given = {
   gitignoreTemplate: string | null;
 };
 
-function curlOf(given: Given): string {
+function curlOf(values: Values): string {
   const body = {
-    name: given.name || 'my-repository',
-    description: given.description || undefined,
-    visibility: given.visibility.toLowerCase(),
-    default_branch: given.defaultBranch,
-    auto_init: given.autoInit,
-    gitignore_template: given.gitignoreTemplate ?? undefined,
+    name: values.name || 'my-repository',
+    description: values.description || undefined,
+    visibility: values.visibility.toLowerCase(),
+    default_branch: values.defaultBranch,
+    auto_init: values.autoInit,
+    gitignore_template: values.gitignoreTemplate ?? undefined,
   };
   const quoted = JSON.stringify(body).replaceAll("'", String.raw`'\''`);
-  return `curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/repository/${given.namespace} \\\n  -d '${quoted}'`;
+  return `curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/repository/${values.namespace} \\\n  -d '${quoted}'`;
 }
 
-function graphqlOf({ visibility, gitignoreTemplate, ...given }: Given): string {
+function graphqlOf({ visibility, gitignoreTemplate, ...values }: Values): string {
   const fields = Object.entries({
-    ...given,
-    name: given.name || 'my-repository',
+    ...values,
+    name: values.name || 'my-repository',
     ...(gitignoreTemplate && { gitignoreTemplate }),
   }).map(([name, value]) => `    ${name}: ${JSON.stringify(value)}`);
   return `mutation {\n  createRepository(input: {\n${fields.join('\n')}\n    visibility: ${visibility}\n  }) {\n    repository { id cloneUrl sshUrl }\n  }\n}`;
 }
+
+/** The templates of the server (`src/repositories/gitignore`). */
+const GITIGNORE_TEMPLATES = [
+  'C',
+  'C#',
+  'C++',
+  'Clojure',
+  'Dart',
+  'Elixir',
+  'Erlang',
+  'Go',
+  'Haskell',
+  'Java',
+  'Julia',
+  'Kotlin',
+  'Lua',
+  'MATLAB',
+  'Node',
+  'OCaml',
+  'Objective-C',
+  'PHP',
+  'Perl',
+  'PowerShell',
+  'Python',
+  'R',
+  'Ruby',
+  'Rust',
+  'Scala',
+  'Shell',
+  'Swift',
+  'TeX',
+  'Terraform',
+  'Zig',
+];

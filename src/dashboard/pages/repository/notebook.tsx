@@ -1,58 +1,58 @@
 /**
- * A Jupyter notebook as it was saved: its cells, and of their outputs text and pictures. HTML and scripts in it are not
- * shown, since they would act for whoever looks at them.
+ * A Jupyter notebook as it was saved: its cells, with outputs that are text or images. HTML and scripts in outputs are not
+ * shown, because they would run with the rights of the reader.
  */
 import type { ReactNode } from 'react';
 import { Empty } from '../../ui/empty.tsx';
 import { renderLine } from '../job/log/ansi.tsx';
-import Markdown, { CodeBlock, type MarkdownOf } from './markdown.tsx';
+import Markdown, { CodeBlock, type MarkdownProps } from './markdown.tsx';
 import { type Cell, type Output, readNotebook } from './read-notebook.ts';
 
-export default function Notebook({ text, ...place }: MarkdownOf) {
+export default function Notebook({ text, ...source }: MarkdownProps) {
   const notebook = readNotebook(text);
   if (!notebook)
     return (
       <div className="p-6">
         <Empty title="This is not a notebook">
-          <p>It is not the JSON of a Jupyter notebook of version 4. "Code" shows the file.</p>
+          <p>Only notebooks of nbformat 4 can be shown. The "Code" view has the file as text.</p>
         </Empty>
       </div>
     );
   return (
     <div className="space-y-5 p-4 sm:p-6">
-      {notebook.cells.map((cell, at) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: the cells of a file never move.
-        <CellView key={at} cell={cell} language={notebook.language} place={place} />
+      {notebook.cells.map((cell, index) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: the cells of a file are never reordered.
+        <CellView key={index} cell={cell} language={notebook.language} source={source} />
       ))}
     </div>
   );
 }
 
 function CellView({
-  cell: { kind, source, count, outputs },
+  cell: { kind, source: code, count, outputs },
   language,
-  place,
+  source,
 }: {
   cell: Cell;
   language: string;
-  place: Omit<MarkdownOf, 'text'>;
+  source: Omit<MarkdownProps, 'text'>;
 }) {
   if (kind === 'markdown')
     return (
       <Row>
-        <Markdown {...place} text={source} />
+        <Markdown {...source} text={code} />
       </Row>
     );
   return (
     <div className="space-y-2">
       <Row label={kind === 'code' ? `[${count ?? ' '}]:` : undefined}>
         <div className="markdown">
-          <CodeBlock text={source} language={kind === 'code' ? language : undefined} />
+          <CodeBlock text={code} language={kind === 'code' ? language : undefined} />
         </div>
       </Row>
-      {outputs.map((output, at) => (
+      {outputs.map((output, index) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: as above.
-        <Row key={at}>
+        <Row key={index}>
           <OutputView output={output} />
         </Row>
       ))}
@@ -72,20 +72,20 @@ function Row({ label, children }: { label?: string; children: ReactNode }) {
 }
 
 function OutputView({ output }: { output: Output }) {
-  if (output.kind === 'picture')
-    // Drawn for a white ground, as most programs draw.
+  if (output.kind === 'image')
+    // Most programs draw for a white background.
     return (
       <img src={output.source} alt={output.text || 'Output'} className="max-w-full bg-white" />
     );
   return (
     <pre
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
       tabIndex={0}
       className={`max-h-[30rem] overflow-auto rounded-md px-4 py-2 text-[13px] ${output.isError ? 'bg-bad-soft' : ''}`}
     >
-      {output.text.split('\n').map((line, at) => (
+      {output.text.split('\n').map((line, index) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: as above.
-        <div key={at}>{line ? renderLine(line, '') : ' '}</div>
+        <div key={index}>{line ? renderLine(line, '') : ' '}</div>
       ))}
     </pre>
   );

@@ -1,32 +1,35 @@
 import { Link, useSearch } from '@tanstack/react-router';
+import { useState } from 'react';
+import { graphql } from '../../graphql/graphql.ts';
+import { useFollow } from '../../live/follow.ts';
 import type { Search } from '../../root.tsx';
+import { start } from '../../start.ts';
+import { Button } from '../../ui/button.tsx';
 import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { size } from '../../ui/format.ts';
 import { Ago } from '../../ui/time.tsx';
 import { ActivityChart } from './activity-chart.tsx';
-import { CloneBox, pushLines } from './clone-box.tsx';
 import { NewFileLink } from './edit/links.tsx';
 import { FolderView } from './folder.tsx';
-import { RepositoryFrame } from './frame.tsx';
-import { PushNotice } from './pushes.tsx';
+import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefPicker } from './ref-picker.tsx';
 
-/** What is in a repository, and how to get it. */
+/** The start page of a repository: its files, and how to clone it. */
 export default function Overview() {
   const { ref } = useSearch({ strict: false }) as Search;
   return (
     <RepositoryFrame tab="Files">
-      {(repository, again) => {
+      {(repository, reload) => {
         const { namespace, name } = repository;
         if (repository.branchCount === 0)
           return (
             <>
-              <PushNotice repository={repository} onPush={again} />
+              <PushNotice repository={repository} onPush={reload} />
               <Empty title="Nothing was pushed yet">
                 <p>From a terminal, with a token as the password:</p>
                 <div>
-                  <Lines text={pushLines(repository)} />
+                  <Lines text={pushCommands(repository)} />
                 </div>
                 <NewFileLink repository={repository} path="" />
               </Empty>
@@ -35,7 +38,7 @@ export default function Overview() {
         return (
           <div className="grid gap-8 lg:grid-cols-[1fr_20rem]">
             <div className="min-w-0">
-              <PushNotice repository={repository} onPush={again} />
+              <PushNotice repository={repository} onPush={reload} />
               <div className="mb-3 flex flex-wrap items-center gap-3">
                 <RefPicker namespace={namespace} name={name} />
                 <Link
@@ -49,7 +52,7 @@ export default function Overview() {
                 <NewFileLink repository={repository} ref={ref} path="" />
               </div>
               <FolderView
-                // Another push: another folder.
+                // A new key after each push reloads the folder.
                 key={repository.pushedAt}
                 namespace={namespace}
                 name={name}
@@ -84,5 +87,88 @@ export default function Overview() {
         );
       }}
     </RepositoryFrame>
+  );
+}
+
+function CloneBox({ repository }: { repository: RepositoryData }) {
+  const [protocol, setProtocol] = useState<'HTTP' | 'SSH'>('HTTP');
+  const url = protocol === 'HTTP' ? repository.cloneUrl : repository.sshUrl;
+  return (
+    <section aria-labelledby="clone">
+      <div className="mb-2 flex items-baseline gap-3">
+        <h2 id="clone" className="text-base">
+          Clone
+        </h2>
+        {(['HTTP', 'SSH'] as const).map((each) => (
+          <button
+            key={each}
+            type="button"
+            aria-pressed={protocol === each}
+            onClick={() => setProtocol(each)}
+            className="min-h-6 min-w-6 text-sm text-dim aria-pressed:font-medium aria-pressed:text-ink aria-pressed:underline"
+          >
+            {each}
+          </button>
+        ))}
+      </div>
+      <Lines text={`git clone ${url}`} label="Clone command" />
+      <p className="mt-2 text-sm text-dim">
+        {protocol === 'HTTP'
+          ? 'Use a token as the password, with any user name.'
+          : 'With an SSH key from your settings.'}
+      </p>
+    </section>
+  );
+}
+
+/** The commands that push the first commit of an empty repository. */
+function pushCommands({ cloneUrl, defaultBranch }: RepositoryData): string {
+  return `git init -b ${defaultBranch}
+git remote add origin ${cloneUrl}
+echo "# Hello" > README.md
+git add README.md && git commit -m "First commit"
+git push -u origin ${defaultBranch}`;
+}
+
+const PushSubscription = graphql(`
+  subscription Pushes($namespace: String!, $name: String!) {
+    repositoryEvents(namespace: $namespace, name: $name) { cursor type }
+  }
+`);
+
+/** Tells the reader about a push. The page does not reload by itself, so that the text does not change while it is read. */
+function PushNotice({
+  repository,
+  onPush,
+}: {
+  repository: RepositoryData;
+  onPush: () => void;
+}) {
+  const { namespace, name, branchCount } = repository;
+  const [isNew, setNew] = useState(false);
+  useFollow(PushSubscription, start.viewer ? `${namespace}/${name}` : null, {
+    variables: () => ({ namespace, name }),
+    onData: ({ repositoryEvents: { type } }) => {
+      if (type !== 'PUSHED') return;
+      if (branchCount === 0) onPush();
+      else setNew(true);
+    },
+  });
+  if (!isNew) return null;
+  return (
+    <div
+      role="status"
+      className="mb-4 flex items-center gap-3 rounded-md border border-line bg-accent-soft px-3 py-2 text-sm"
+    >
+      There is a new push to this repository.
+      <Button
+        onClick={() => {
+          setNew(false);
+          onPush();
+        }}
+      >
+        Refresh
+      </Button>
+    </div>
   );
 }

@@ -1,9 +1,9 @@
 import { Link } from '@tanstack/react-router';
 import type { Search } from '../../root.tsx';
 
-const LOOK = 'field w-auto text-sm no-underline hover:bg-hover';
+const LINK_STYLE = 'field w-auto text-sm no-underline hover:bg-hover';
 
-/** The pages of a list as links, so that back and reload lead to the same one. */
+/** Links to the pages of a list. The URL has the page number, so that Back and Reload keep the page. */
 export function PageLinks({
   page,
   pages,
@@ -18,7 +18,7 @@ export function PageLinks({
   return (
     <nav aria-label="Pages" className="mt-4 flex items-center justify-center gap-3 text-sm">
       {page > 1 && (
-        <Link to="." search={to(page - 1)} rel="prev" className={LOOK}>
+        <Link to="." search={to(page - 1)} rel="prev" className={LINK_STYLE}>
           Previous
         </Link>
       )}
@@ -26,7 +26,7 @@ export function PageLinks({
         Page {page} of {pages}
       </span>
       {page < pages && (
-        <Link to="." search={to(page + 1)} rel="next" className={LOOK}>
+        <Link to="." search={to(page + 1)} rel="next" className={LINK_STYLE}>
           Next
         </Link>
       )}

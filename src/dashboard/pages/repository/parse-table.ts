@@ -1,16 +1,15 @@
 /**
- * Records of CSV (RFC 4180), or of values between tabs; empty lines are none. A quotation mark that is never closed takes
- * the rest of the text.
- * @param most how many records are read
+ * Parses CSV (RFC 4180) or tab-separated values, and skips empty lines. An unclosed quotation mark takes the rest of the text.
+ * @param maxRows rows after this number are not read
  */
-export function parseTable(text: string, separator: ',' | '\t', most: number): string[][] {
+export function parseTable(text: string, separator: ',' | '\t', maxRows: number): string[][] {
   const rows: string[][] = [];
   let row: string[] = [];
   let at = 0;
-  while (at < text.length && rows.length < most) {
+  while (at < text.length && rows.length < maxRows) {
     let value = '';
-    if (text[at] === '"') [value, at] = quotedAt(text, at + 1);
-    const end = endOf(text, at, separator);
+    if (text[at] === '"') [value, at] = readQuoted(text, at + 1);
+    const end = findFieldEnd(text, at, separator);
     row.push(value + text.slice(at, end));
     at = end + 1;
     if (text[end] === separator) {
@@ -21,12 +20,12 @@ export function parseTable(text: string, separator: ',' | '\t', most: number): s
     if (row.length > 1 || row[0] !== '') rows.push(row);
     row = [];
   }
-  if (row.length > 0 && rows.length < most) rows.push(row);
+  if (row.length > 0 && rows.length < maxRows) rows.push(row);
   return rows;
 }
 
-/** What stands from `at` to the quotation mark that ends it, and where that is left behind. */
-function quotedAt(text: string, at: number): [value: string, at: number] {
+/** Reads from `at`, the position after an opening quotation mark. Returns the value and the position after the closing one. */
+function readQuoted(text: string, at: number): [value: string, at: number] {
   let value = '';
   for (;;) {
     const quote = text.indexOf('"', at);
@@ -38,7 +37,7 @@ function quotedAt(text: string, at: number): [value: string, at: number] {
   }
 }
 
-function endOf(text: string, at: number, separator: string): number {
+function findFieldEnd(text: string, at: number, separator: string): number {
   const end = separator === ',' ? /[,\r\n]/g : /[\t\r\n]/g;
   end.lastIndex = at;
   return end.exec(text)?.index ?? text.length;

@@ -1,10 +1,9 @@
 import { useMemo } from 'react';
 import { languageOf } from './highlight.ts';
-import { linesOf, type PatchLine } from './patch.ts';
-import { Line, useTokens } from './tokens.tsx';
-import { changedWords } from './words.ts';
+import { findChangedWords, type PatchLine, parsePatch } from './patch.ts';
+import { HighlightedLine, useTokens } from './tokens.tsx';
 
-const LOOKS: Record<PatchLine['kind'], [mark: string, className: string, word: string]> = {
+const STYLES: Record<PatchLine['kind'], [mark: string, className: string, word: string]> = {
   hunk: ['', 'bg-run-soft text-dim', ''],
   added: ['+', 'bg-good-soft', 'added'],
   removed: ['-', 'bg-bad-soft', 'removed'],
@@ -12,9 +11,9 @@ const LOOKS: Record<PatchLine['kind'], [mark: string, className: string, word: s
   note: ['', 'text-dim italic', ''],
 };
 
-const NUMBER = 'w-px px-2 text-right align-top text-dim tabular-nums select-none';
+const LINE_NUMBER = 'w-px px-2 text-right align-top text-dim tabular-nums select-none';
 
-/** What changed in a file, line by line; long lines scroll within it. */
+/** The unified diff of a file; long lines scroll inside it. */
 export function PatchView({
   text,
   path,
@@ -24,11 +23,11 @@ export function PatchView({
   path: string;
   oldPath: string | null;
 }) {
-  const { lines, marks, before, after } = useMemo(() => read(text), [text]);
+  const { lines, marks, before, after } = useMemo(() => readPatch(text), [text]);
   const tokensBefore = useTokens(languageOf(oldPath ?? path), before.text);
   const tokensAfter = useTokens(languageOf(path), after.text);
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
     <section tabIndex={0} aria-label={`Changes of ${path}`} className="overflow-x-auto">
       <table className="w-full border-collapse font-mono text-[13px] leading-5">
         <thead className="sr-only">
@@ -41,22 +40,22 @@ export function PatchView({
         </thead>
         <tbody>
           {lines.map((line, index) => {
-            const [mark, className, word] = LOOKS[line.kind];
+            const [mark, className, word] = STYLES[line.kind];
             const tokens =
               line.kind === 'removed'
                 ? tokensBefore?.[before.numbers.get(index) ?? -1]
                 : tokensAfter?.[after.numbers.get(index) ?? -1];
             return (
-              // biome-ignore lint/suspicious/noArrayIndexKey: the lines of a patch never move.
+              // biome-ignore lint/suspicious/noArrayIndexKey: the lines of a patch are never reordered.
               <tr key={index} className={className}>
-                <td className={NUMBER}>{line.before}</td>
-                <td className={NUMBER}>{line.after}</td>
+                <td className={LINE_NUMBER}>{line.before}</td>
+                <td className={LINE_NUMBER}>{line.after}</td>
                 <td className="w-px pl-1 align-top select-none">
                   <span aria-hidden>{mark}</span>
                   <span className="sr-only">{word}</span>
                 </td>
                 <td className="px-2 whitespace-pre">
-                  <Line
+                  <HighlightedLine
                     text={line.text}
                     tokens={tokens}
                     marks={marks.get(index)}
@@ -72,18 +71,18 @@ export function PatchView({
   );
 }
 
-/** The lines, and what they say of the file before and after: a side is coloured as a whole. */
-function read(text: string) {
-  const lines = linesOf(text);
+/** Each side of the diff is highlighted as one text, because grammars need the context of the lines around. */
+function readPatch(text: string) {
+  const lines = parsePatch(text);
   return {
     lines,
-    marks: changedWords(lines),
+    marks: findChangedWords(lines),
     before: sideOf(lines, 'removed'),
     after: sideOf(lines, 'added'),
   };
 }
 
-/** `numbers`: where a line of the patch stands in the text of the side. */
+/** The text of one side. `numbers` maps the index of a line in the patch to its index in that text. */
 function sideOf(lines: readonly PatchLine[], kind: 'removed' | 'added') {
   const numbers = new Map<number, number>();
   const texts: string[] = [];

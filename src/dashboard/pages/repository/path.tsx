@@ -1,7 +1,7 @@
 import { Link } from '@tanstack/react-router';
 
-/** The path within the repository, each folder a link. */
-export function Path({
+/** The path in the repository as breadcrumbs; each folder is a link. */
+export function PathBreadcrumbs({
   namespace,
   repository,
   path,

@@ -4,14 +4,14 @@ import { Button } from '../../ui/button.tsx';
 import { Field, Input, TextArea } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { branchProblem } from './rules.ts';
+import { checkRefName } from './rules.ts';
 
-type Given = { name: string; from: string; message?: string };
+type RefInput = { name: string; from: string; message?: string };
 
-/** A new branch or tag: its name, and what it begins at. */
+/** The form for a new branch or tag. */
 export function RefForm({
   title,
-  from: first,
+  from: defaultFrom,
   withMessage = false,
   act,
   submit,
@@ -20,13 +20,13 @@ export function RefForm({
   from: string;
   withMessage?: boolean;
   act: { busy: boolean; problem: Problem | null; fault: (field: string) => string | null };
-  /** @returns whether it was made */
-  submit: (input: Given) => Promise<boolean>;
+  /** @returns whether the ref was created */
+  submit: (input: RefInput) => Promise<boolean>;
 }) {
-  const none = { name: '', from: first, message: '' };
-  const [input, setInput] = useState(none);
-  const set = (change: Partial<typeof none>) => setInput({ ...input, ...change });
-  const wrong = input.name ? branchProblem(input.name) : null;
+  const initial = { name: '', from: defaultFrom, message: '' };
+  const [input, setInput] = useState(initial);
+  const set = (change: Partial<typeof initial>) => setInput({ ...input, ...change });
+  const nameProblem = input.name ? checkRefName(input.name) : null;
   return (
     <details className="card p-4">
       <summary className="text-sm font-medium">{title}</summary>
@@ -34,13 +34,13 @@ export function RefForm({
         className="mt-4 max-w-2xl space-y-4"
         onSubmit={async (event) => {
           event.preventDefault();
-          const { message, ...given } = input;
-          if (!(await submit({ ...given, ...(withMessage && message && { message }) }))) return;
+          const { message, ...rest } = input;
+          if (!(await submit({ ...rest, ...(withMessage && message && { message }) }))) return;
           notify(`${input.name} was created.`);
-          setInput(none);
+          setInput(initial);
         }}
       >
-        <Field label="Name" problem={wrong ?? act.fault('name')}>
+        <Field label="Name" problem={nameProblem ?? act.fault('name')}>
           <Input
             required
             autoComplete="off"
@@ -58,7 +58,7 @@ export function RefForm({
         {withMessage && (
           <Field
             label="Message"
-            hint="With one, the tag says who made it and when."
+            hint="With a message, the tag records its author and date."
             problem={act.fault('message')}
           >
             <TextArea
@@ -69,7 +69,7 @@ export function RefForm({
           </Field>
         )}
         {act.problem && <ProblemBox problem={act.problem} />}
-        <Button type="submit" busy={act.busy} disabled={Boolean(wrong)}>
+        <Button type="submit" busy={act.busy} disabled={Boolean(nameProblem)}>
           {title.replace('New', 'Create')}
         </Button>
       </form>

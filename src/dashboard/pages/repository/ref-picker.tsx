@@ -16,7 +16,7 @@ const RefsQuery = graphql(`
   }
 `);
 
-/** The branch, tag or commit that is shown; it stands in the address. */
+/** Selects the branch, tag or commit to show. The URL stores the selection. */
 export function RefPicker({ namespace, name }: { namespace: string; name: string }) {
   const navigate = useNavigate();
   const search = useSearch({ strict: false }) as Search;
@@ -25,7 +25,7 @@ export function RefPicker({ namespace, name }: { namespace: string; name: string
   const current = search.ref || defaultBranch;
   const branchNames = branches?.nodes.map((each) => each.name) ?? [];
   const tagNames = tags?.nodes.map((each) => each.name) ?? [];
-  const isOther = current && !branchNames.includes(current) && !tagNames.includes(current);
+  const isUnlisted = current && !branchNames.includes(current) && !tagNames.includes(current);
   return (
     <Select
       aria-label="Branch, tag or commit"
@@ -38,7 +38,7 @@ export function RefPicker({ namespace, name }: { namespace: string; name: string
       }
       className="w-auto max-w-60 py-1 text-sm"
     >
-      {isOther && (
+      {isUnlisted && (
         <option value={current}>
           {/^[0-9a-f]{40}$/.test(current) ? shortSha(current) : current}
         </option>

@@ -2,7 +2,7 @@ import { page } from '../../root.tsx';
 
 export const repositoryRoutes = [
   page('/$namespace/$repository', () => import('./overview.tsx')),
-  page('/$namespace/$repository/tree/$', () => import('./tree.tsx')),
+  page('/$namespace/$repository/tree/$', () => import('./folder.tsx')),
   page('/$namespace/$repository/file/$', () => import('./file.tsx')),
   page('/$namespace/$repository/edit/$', () => import('./edit/edit.tsx')),
   page('/$namespace/$repository/new-file', () => import('./edit/new-file.tsx')),

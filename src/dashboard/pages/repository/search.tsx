@@ -23,7 +23,7 @@ const SearchQuery = graphql(`
   }
 `);
 
-/** Finds files by their names and lines by their text. What is looked for stands in the address. */
+/** Searches file names and file contents. The URL stores the query. */
 export default function SearchPage() {
   const { namespace, repository } = useParams({ from: '/$namespace/$repository/search' });
   const { q = '', ref } = useSearch({ strict: false }) as Search;
@@ -93,7 +93,7 @@ function Results({
         if (paths.length + lines.length === 0)
           return (
             <div role="status">
-              <Empty title="Nothing has this text" />
+              <Empty title="No matches" />
             </div>
           );
         const files = [...new Set(lines.map(({ path }) => path))];
@@ -157,7 +157,7 @@ function Results({
                 </div>
                 {textSearch?.isTruncated && (
                   <p className="mt-3 text-sm text-dim">
-                    There are more: a longer text finds fewer.
+                    More lines match. Search for a longer text to narrow the results.
                   </p>
                 )}
               </section>

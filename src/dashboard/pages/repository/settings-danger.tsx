@@ -4,12 +4,12 @@ import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
-import { Field, Input, Select } from '../../ui/field.tsx';
+import { Field, Input } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import type { RepositoryData } from './frame.tsx';
-import { nameProblem } from './rules.ts';
-import { VISIBILITY_TEXT, type Visibility } from './visibility.tsx';
+import { checkRepositoryName } from './rules.ts';
+import { VISIBILITY_TEXT, type Visibility, VisibilityField } from './visibility.tsx';
 
 const Rename = graphql(`
   mutation RenameRepository($input: RenameRepositoryInput!) {
@@ -35,8 +35,8 @@ const Delete = graphql(`
   }
 `);
 
-/** What changes who reaches the repository, and where, or whether there is one. */
-export function Danger({ repository }: { repository: RepositoryData }) {
+/** Settings that change who can reach the repository, or under which address, and its deletion. */
+export function DangerZone({ repository }: { repository: RepositoryData }) {
   return (
     <section aria-labelledby="danger" className="space-y-6">
       <h2 id="danger">Name, visibility, owner</h2>
@@ -54,27 +54,27 @@ function RenameForm({ repository }: Props) {
   const [name, setName] = useState(repository.name);
   const navigate = useNavigate();
   const rename = useAct(Rename, { fields: ['name'] });
-  const wrong = nameProblem(name);
+  const nameProblem = checkRepositoryName(name);
   return (
     <form
       className="space-y-3"
       onSubmit={async (event) => {
         event.preventDefault();
         const { data } = await rename.run({ input: { id: repository.id, name } });
-        const now = data?.renameRepository?.repository;
-        if (!now) return;
-        notify(`The repository is now called ${now.name}.`);
+        const updated = data?.renameRepository?.repository;
+        if (!updated) return;
+        notify(`The repository is now called ${updated.name}.`);
         await navigate({
           to: '/$namespace/$repository/settings',
-          params: { namespace: now.namespace, repository: now.name },
+          params: { namespace: updated.namespace, repository: updated.name },
           replace: true,
         });
       }}
     >
       <Field
         label="Name"
-        problem={wrong ?? rename.fault('name')}
-        hint="Clone addresses with the old name stop working at once."
+        problem={nameProblem ?? rename.fault('name')}
+        hint="Clone URLs with the old name stop working immediately."
       >
         <Input value={name} onChange={({ target }) => setName(target.value)} />
       </Field>
@@ -82,7 +82,7 @@ function RenameForm({ repository }: Props) {
       <Button
         type="submit"
         busy={rename.busy}
-        disabled={name === repository.name || Boolean(wrong)}
+        disabled={name === repository.name || Boolean(nameProblem)}
       >
         Rename
       </Button>
@@ -92,7 +92,7 @@ function RenameForm({ repository }: Props) {
 
 function VisibilityForm({ repository }: Props) {
   const [visibility, setVisibility] = useState<Visibility>(repository.visibility);
-  const [isAsking, setAsking] = useState(false);
+  const [isConfirming, setConfirming] = useState(false);
   const change = useAct(ChangeVisibility);
   return (
     <>
@@ -100,28 +100,19 @@ function VisibilityForm({ repository }: Props) {
         className="space-y-3"
         onSubmit={(event) => {
           event.preventDefault();
-          setAsking(true);
+          setConfirming(true);
         }}
       >
-        <Field label="Visibility" hint={VISIBILITY_TEXT[visibility]}>
-          <Select
-            value={visibility}
-            onChange={({ target }) => setVisibility(target.value as Visibility)}
-          >
-            <option value="PRIVATE">private</option>
-            <option value="INTERNAL">internal</option>
-            <option value="PUBLIC">public</option>
-          </Select>
-        </Field>
+        <VisibilityField value={visibility} onChange={setVisibility} />
         <Button type="submit" disabled={visibility === repository.visibility}>
           Change visibility
         </Button>
       </form>
-      {isAsking && (
+      {isConfirming && (
         <Confirm
           title={`Make ${repository.fullName} ${visibility.toLowerCase()}?`}
           verb="Change visibility"
-          onClose={() => setAsking(false)}
+          onClose={() => setConfirming(false)}
           act={async () => (await change.run({ input: { id: repository.id, visibility } })).problem}
         >
           <p>{VISIBILITY_TEXT[visibility]}</p>
@@ -133,7 +124,7 @@ function VisibilityForm({ repository }: Props) {
 
 function TransferForm({ repository }: Props) {
   const [newNamespace, setNewNamespace] = useState('');
-  const [isAsking, setAsking] = useState(false);
+  const [isConfirming, setConfirming] = useState(false);
   const navigate = useNavigate();
   const transfer = useAct(Transfer);
   return (
@@ -142,12 +133,12 @@ function TransferForm({ repository }: Props) {
         className="space-y-3"
         onSubmit={(event) => {
           event.preventDefault();
-          setAsking(true);
+          setConfirming(true);
         }}
       >
         <Field
           label="New owner"
-          hint="A user or an organization, where you are an administrator too."
+          hint="A user or an organization that you administer."
         >
           <Input value={newNamespace} onChange={({ target }) => setNewNamespace(target.value)} />
         </Field>
@@ -155,21 +146,21 @@ function TransferForm({ repository }: Props) {
           Transfer
         </Button>
       </form>
-      {isAsking && (
+      {isConfirming && (
         <Confirm
           title={`Transfer ${repository.fullName} to ${newNamespace}?`}
           verb="Transfer repository"
           name={repository.fullName}
-          onClose={() => setAsking(false)}
+          onClose={() => setConfirming(false)}
           act={async () => {
             const { data, problem } = await transfer.run({
               input: { id: repository.id, newNamespace },
             });
-            const now = data?.transferRepository?.repository;
-            if (now)
+            const updated = data?.transferRepository?.repository;
+            if (updated)
               await navigate({
                 to: '/$namespace/$repository',
-                params: { namespace: now.namespace, repository: now.name },
+                params: { namespace: updated.namespace, repository: updated.name },
                 replace: true,
               });
             return problem;
@@ -177,7 +168,7 @@ function TransferForm({ repository }: Props) {
         >
           <p>
             Members of {newNamespace} get access, and members of {repository.namespace} lose it.
-            Clone addresses with the old owner stop working at once.
+            Clone URLs with the old owner stop working immediately.
           </p>
         </Confirm>
       )}
@@ -186,24 +177,24 @@ function TransferForm({ repository }: Props) {
 }
 
 function DeleteButton({ repository }: Props) {
-  const [isAsking, setAsking] = useState(false);
+  const [isConfirming, setConfirming] = useState(false);
   const navigate = useNavigate();
   const remove = useAct(Delete, { changes: ['RepositoryPage', 'RepositoryConnection'] });
   return (
     <div className="rounded-lg border border-bad p-4">
       <h3>Delete this repository</h3>
       <p className="mt-1 mb-3 text-sm text-dim">
-        Deletes its branches, commits and large files for good. Its jobs stay.
+        Permanently deletes its branches, commits and large files. Its jobs stay.
       </p>
-      <Button look="danger" onClick={() => setAsking(true)}>
+      <Button look="danger" onClick={() => setConfirming(true)}>
         Delete repository
       </Button>
-      {isAsking && (
+      {isConfirming && (
         <Confirm
           title={`Delete ${repository.fullName}?`}
           verb="Delete repository"
           name={repository.fullName}
-          onClose={() => setAsking(false)}
+          onClose={() => setConfirming(false)}
           act={async () => {
             const { data, problem } = await remove.run({ input: { id: repository.id } });
             if (data) {
@@ -217,7 +208,7 @@ function DeleteButton({ repository }: Props) {
             return problem;
           }}
         >
-          <p>Its branches, commits and large files are deleted for good. This cannot be undone.</p>
+          <p>Permanently deletes its branches, commits and large files. This cannot be undone.</p>
         </Confirm>
       )}
     </div>

@@ -30,12 +30,12 @@ const DeleteKey = graphql(`
   }
 `);
 
-/** Keys of machines, for this repository alone. */
+/** SSH keys of machines, each valid for one repository. */
 export function DeployKeys({ repository }: { repository: RepositoryData }) {
   const { namespace, name } = repository;
   const asked = useAsk({ query: KeysQuery, variables: { namespace, name } });
   const remove = useAct(DeleteKey, { changes: ['DeployKey', 'DeployKeyConnection'] });
-  const [leaving, setLeaving] = useState<{ id: string; title: string } | null>(null);
+  const [toDelete, setToDelete] = useState<{ id: string; title: string } | null>(null);
   return (
     <section aria-labelledby="keys" className="space-y-3">
       <h2 id="keys">Deploy keys</h2>
@@ -63,7 +63,7 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
                   <Button
                     look="danger"
                     aria-label={`Delete ${key.title}`}
-                    onClick={() => setLeaving(key)}
+                    onClick={() => setToDelete(key)}
                   >
                     Delete
                   </Button>
@@ -74,12 +74,12 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
         }
       </Load>
       <KeyForm repositoryId={repository.id} />
-      {leaving && (
+      {toDelete && (
         <Confirm
-          title={`Delete ${leaving.title}?`}
+          title={`Delete ${toDelete.title}?`}
           verb="Delete key"
-          onClose={() => setLeaving(null)}
-          act={async () => (await remove.run({ input: { id: leaving.id } })).problem}
+          onClose={() => setToDelete(null)}
+          act={async () => (await remove.run({ input: { id: toDelete.id } })).problem}
         >
           <p>Machines with this key lose access to the repository.</p>
         </Confirm>
@@ -88,10 +88,10 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
   );
 }
 
-const NONE = { title: '', key: '', write: false };
+const EMPTY_KEY = { title: '', key: '', write: false };
 
 function KeyForm({ repositoryId }: { repositoryId: string }) {
-  const [input, setInput] = useState(NONE);
+  const [input, setInput] = useState(EMPTY_KEY);
   const add = useAct(AddKey, {
     changes: ['DeployKey', 'DeployKeyConnection'],
     fields: ['title', 'key'],
@@ -104,7 +104,7 @@ function KeyForm({ repositoryId }: { repositoryId: string }) {
         onSubmit={async (event) => {
           event.preventDefault();
           const { data } = await add.run({ input: { repositoryId, ...input } });
-          if (data) setInput(NONE);
+          if (data) setInput(EMPTY_KEY);
         }}
       >
         <Field label="Title" problem={add.fault('title')}>

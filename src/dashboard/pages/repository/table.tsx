@@ -1,21 +1,21 @@
-/** A file of values between commas or tabs, as a table: its first line has the names of the columns. */
+/** A CSV or TSV file as a table. The first row has the column names. */
 import { count } from '../../ui/format.ts';
 import { parseTable } from './parse-table.ts';
 
-/** More cells would hold the browser up. */
-const ROWS = 500;
-const COLUMNS = 100;
+/** More cells would block the browser. */
+const MAX_ROWS = 500;
+const MAX_COLUMNS = 100;
 
 export default function Table({ text, path }: { text: string; path: string }) {
-  const rows = parseTable(text, /\.tsv$/i.test(path) ? '\t' : ',', ROWS + 2);
+  const rows = parseTable(text, /\.tsv$/i.test(path) ? '\t' : ',', MAX_ROWS + 2);
   const [head = [], ...body] = rows;
-  const width = Math.min(Math.max(...rows.map((row) => row.length)), COLUMNS);
+  const width = Math.min(Math.max(...rows.map((row) => row.length)), MAX_COLUMNS);
   const columns = Array.from({ length: width }, (_, column) => column);
-  const isCut = body.length > ROWS || rows.some((row) => row.length > COLUMNS);
+  const isTruncated = body.length > MAX_ROWS || rows.some((row) => row.length > MAX_COLUMNS);
   return (
     <>
       <section
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
         tabIndex={0}
         aria-label={path}
         className="max-h-[75vh] overflow-auto"
@@ -32,10 +32,12 @@ export default function Table({ text, path }: { text: string; path: string }) {
             </tr>
           </thead>
           <tbody>
-            {body.slice(0, ROWS).map((row, at) => (
-              // biome-ignore lint/suspicious/noArrayIndexKey: the rows of a file never move.
-              <tr key={at}>
-                <td className={`${CELL} text-right text-dim tabular-nums select-none`}>{at + 1}</td>
+            {body.slice(0, MAX_ROWS).map((row, index) => (
+              // biome-ignore lint/suspicious/noArrayIndexKey: the rows of a file are never reordered.
+              <tr key={index}>
+                <td className={`${CELL} text-right text-dim tabular-nums select-none`}>
+                  {index + 1}
+                </td>
                 {columns.map((column) => (
                   <td key={column} className={CELL}>
                     <div className="w-max max-w-md break-words whitespace-pre-wrap">
@@ -48,10 +50,10 @@ export default function Table({ text, path }: { text: string; path: string }) {
           </tbody>
         </table>
       </section>
-      {isCut && (
+      {isTruncated && (
         <p className="border-t border-line px-3 py-2 text-sm text-dim">
-          At most {count(ROWS, 'row')} and {count(COLUMNS, 'column')} are shown. "Code" has the
-          whole file.
+          At most {count(MAX_ROWS, 'row')} and {count(MAX_COLUMNS, 'column')} are shown. The "Code"
+          view has the whole file.
         </p>
       )}
     </>

@@ -1,6 +1,8 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
+import { useClient } from 'urql';
 import { useAct } from '../../graphql/act.ts';
+import { type Problem, problemOf } from '../../graphql/client.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
@@ -10,9 +12,9 @@ import { Empty } from '../../ui/empty.tsx';
 import { shortSha, subject } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Paging } from '../../ui/paging.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
 import { Ago } from '../../ui/time.tsx';
-import { ArchiveLinks } from './archive-links.tsx';
-import { type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefForm } from './ref-form.tsx';
 
 const TagsQuery = graphql(`
@@ -62,14 +64,14 @@ function TagList({ repository }: { repository: RepositoryData }) {
   const asked = useAsk({ query: TagsQuery, variables: { namespace, name, after } });
   const create = useAct(CreateTag, { fields: ['name', 'from', 'message'] });
   const remove = useAct(DeleteTag);
-  const [leaving, setLeaving] = useState<string | null>(null);
-  const mayWrite = ['WRITE', 'ADMIN'].includes(repository.owner.viewerRole ?? '');
+  const [toDelete, setToDelete] = useState<string | null>(null);
+  const canWrite = mayWrite(repository);
   return (
     <div className="space-y-6">
       <Load asked={asked} of={(data) => data.repository?.tags} what="list of tags">
         {({ nodes, pageInfo }) =>
           nodes.length === 0 ? (
-            <Empty title="There is no tag yet">
+            <Empty title="No tags yet">
               <p>A tag is a name for one commit, such as a release:</p>
               <div>
                 <Lines text={'git tag -a v1.0 -m "The first release"\ngit push origin v1.0'} />
@@ -83,7 +85,7 @@ function TagList({ repository }: { repository: RepositoryData }) {
                     key={tag.name}
                     tag={tag}
                     repository={repository}
-                    onDelete={mayWrite ? () => setLeaving(tag.name) : undefined}
+                    onDelete={canWrite ? () => setToDelete(tag.name) : undefined}
                   />
                 ))}
               </ul>
@@ -92,27 +94,27 @@ function TagList({ repository }: { repository: RepositoryData }) {
           )
         }
       </Load>
-      {mayWrite && branchCount > 0 && (
+      {canWrite && branchCount > 0 && (
         <RefForm
           title="New tag"
           from={defaultBranch}
           withMessage
           act={create}
           submit={async (input) => {
-            const made = await create.run({ input: { id, ...input } });
-            return made.data !== undefined;
+            const created = await create.run({ input: { id, ...input } });
+            return created.data !== undefined;
           }}
         />
       )}
-      {leaving !== null && (
+      {toDelete !== null && (
         <Confirm
-          title={`Delete ${leaving}?`}
+          title={`Delete ${toDelete}?`}
           verb="Delete tag"
-          name={leaving}
-          onClose={() => setLeaving(null)}
-          act={async () => (await remove.run({ input: { id, name: leaving } })).problem}
+          name={toDelete}
+          onClose={() => setToDelete(null)}
+          act={async () => (await remove.run({ input: { id, name: toDelete } })).problem}
         >
-          <p>Commits that no branch or other tag has are lost.</p>
+          <p>Commits that are on no branch or other tag are lost.</p>
         </Confirm>
       )}
     </div>
@@ -158,7 +160,7 @@ function TagRow({
             </>
           ) : (
             <>
-              <code>{shortSha(sha)}</code> is no commit
+              <code>{shortSha(sha)}</code> is not a commit
             </>
           )}
         </p>
@@ -170,5 +172,55 @@ function TagRow({
         </Button>
       )}
     </li>
+  );
+}
+
+const ArchiveQuery = graphql(`
+  query Archive($namespace: String!, $name: String!, $ref: String!, $format: ArchiveFormat!) {
+    repository(namespace: $namespace, name: $name) { id archiveUrl(ref: $ref, format: $format) }
+  }
+`);
+
+/** Downloads all files of a ref. Archive URLs expire after 15 minutes, so each click requests a new URL. */
+function ArchiveLinks({
+  namespace,
+  name,
+  at,
+}: {
+  namespace: string;
+  name: string;
+  at: string;
+}) {
+  const client = useClient();
+  const [busy, setBusy] = useState(false);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  async function download(format: 'TAR_GZ' | 'ZIP'): Promise<void> {
+    setBusy(true);
+    setProblem(null);
+    const variables = { namespace, name, ref: at, format };
+    const { data, error } = await client
+      .query(ArchiveQuery, variables, { requestPolicy: 'network-only' })
+      .toPromise();
+    setBusy(false);
+    const url = data?.repository?.archiveUrl;
+    if (url) location.assign(url);
+    else setProblem(error ? problemOf(error) : { message: `No archive of ${at} is available.` });
+  }
+  return (
+    <div>
+      <div className="flex gap-2">
+        <Button
+          busy={busy}
+          aria-label={`Download ${at} as tar.gz`}
+          onClick={() => download('TAR_GZ')}
+        >
+          tar.gz
+        </Button>
+        <Button busy={busy} aria-label={`Download ${at} as zip`} onClick={() => download('ZIP')}>
+          zip
+        </Button>
+      </div>
+      {problem && <ProblemBox problem={problem} />}
+    </div>
   );
 }

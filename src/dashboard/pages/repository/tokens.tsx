@@ -1,29 +1,29 @@
-/** Source code in colours: a line at a time, so that each page lays lines out as it needs them. */
+/** Highlighted source code, one line at a time, so that each page can arrange the lines in its own way. */
 import { type CSSProperties, type ReactNode, useEffect, useState } from 'react';
 import type { ThemedToken } from 'shiki/core';
 import { highlight } from './highlight.ts';
-import type { Span } from './words.ts';
+import type { Span } from './patch.ts';
 
-/** The tokens of each line of `code`; null until they are there, and where there are none. */
+/** The tokens of each line of `code`; null while they load, and for code without highlighting. */
 export function useTokens(language: string | undefined, code: string): ThemedToken[][] | null {
   const [tokens, setTokens] = useState<ThemedToken[][] | null>(null);
   useEffect(() => {
-    let isLeft = false;
+    let isStale = false;
     setTokens(null);
-    // Without colours it can be read as well: what fails there is no one's to mend here.
+    // The code is readable without colours, so a failure to load them is ignored.
     highlight(language, code).then(
-      (found) => !isLeft && setTokens(found),
+      (loaded) => !isStale && setTokens(loaded),
       () => {},
     );
     return () => {
-      isLeft = true;
+      isStale = true;
     };
   }, [language, code]);
   return tokens;
 }
 
-/** A line; `marks`, which are in order, have the class `markClass` on top of the colours. */
-export function Line({
+/** One line of code. `marks`, in ascending order, get the class `markClass` in addition to their colours. */
+export function HighlightedLine({
   text,
   tokens,
   marks = [],
@@ -36,18 +36,18 @@ export function Line({
 }) {
   const shown = text.replace(/\r$/, '');
   if (shown === '') return ' ';
-  // Tokens of another text, which is being replaced, are none of this one.
-  const fits = tokens?.map(({ content }) => content).join('') === shown;
-  const parts = fits && tokens ? tokens : [{ content: shown, htmlStyle: undefined }];
+  // After the text changes, `tokens` may still belong to the old text.
+  const isCurrent = tokens?.map(({ content }) => content).join('') === shown;
+  const parts = isCurrent && tokens ? tokens : [{ content: shown, htmlStyle: undefined }];
   const pieces: ReactNode[] = [];
   let at = 0;
   for (const { content, htmlStyle } of parts) {
     const end = at + content.length;
-    const inside = marks
+    const cuts = marks
       .flatMap(({ from, to }) => [from, to])
       .filter((cut) => cut > at && cut < end);
-    for (const [i, from] of [at, ...inside].entries()) {
-      const to = inside[i] ?? end;
+    for (const [i, from] of [at, ...cuts].entries()) {
+      const to = cuts[i] ?? end;
       const isMarked = marks.some((mark) => mark.from <= from && to <= mark.to);
       pieces.push(
         <span

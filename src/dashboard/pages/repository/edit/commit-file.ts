@@ -1,4 +1,4 @@
-/** A file as a branch has it, and putting another text in its place by a commit. */
+/** Reads a file at the head of a branch, and commits a new version of it. */
 import { type Client, type CombinedError, useClient } from 'urql';
 import { useAct } from '../../../graphql/act.ts';
 import type { Problem } from '../../../graphql/client.ts';
@@ -25,28 +25,28 @@ const CreateCommit = graphql(`
   }
 `);
 
-/** What a commit expects of a branch that is not there. */
-const NONE = '0'.repeat(40);
-/** How often a push of somebody else may come between; it is another file's each time. */
-const TRIES = 5;
+/** The `expectedHead` of a branch that does not exist. */
+const NO_COMMIT = '0'.repeat(40);
+/** Retries after concurrent pushes that changed other files. */
+const MAX_RETRIES = 5;
 
-export type Place = { namespace: string; name: string; branch: string; path: string };
+type BranchFile = { namespace: string; name: string; branch: string; path: string };
 
-/** `file` null: there is none at that path. Its `content` is null where it is no text, or too long to be shown. */
-export type Tip = { head: string | null; file: { content: string | null } | null };
+/** `file`: null if the path does not exist. `content`: null if the file is not text or is larger than 1 MiB. */
+export type BranchTip = { head: string | null; file: { content: string | null } | null };
 
-/** A branch of that name alone: a tag may have the same. */
-export function revisionOf(branch: string): string {
+/** The full ref name, because a tag may have the same name as the branch. */
+export function branchRef(branch: string): string {
   return `refs/heads/${branch}`;
 }
 
-/** The file at the commit that the branch stands at. @throws CombinedError */
+/** Reads the file at the head of the branch. @throws CombinedError */
 export async function readTip(
   client: Client,
-  { namespace, name, branch, path }: Place,
-): Promise<Tip> {
+  { namespace, name, branch, path }: BranchFile,
+): Promise<BranchTip> {
   const fresh = { requestPolicy: 'network-only' } as const;
-  const revision = revisionOf(branch);
+  const revision = branchRef(branch);
   const tip = await client.query(TipQuery, { namespace, name, revision }, fresh).toPromise();
   if (tip.error && !isMissing(tip.error)) throw tip.error;
   const head = tip.data?.repository?.commit?.sha ?? null;
@@ -62,18 +62,18 @@ function isMissing({ graphQLErrors }: CombinedError): boolean {
   return graphQLErrors.every(({ extensions }) => extensions.code === 'NOT_FOUND');
 }
 
-type Wanted = {
-  /** What the text was made of. */
-  base: Tip;
-  /** The branch of `base`, or a new one that begins there. */
+type FileCommit = {
+  /** The version that the user edited. */
+  base: BranchTip;
+  /** The branch of `base`, or the name of a new branch that starts there. */
   to: string;
-  /** Null: the file is deleted. */
+  /** Null deletes the file. */
   content: string | null;
   message: string;
 };
 
-/** `moved`: the file is another now, or the new branch was there; nothing was committed. */
-type Outcome = { sha: string } | { moved: Tip } | { problem: Problem };
+/** `conflict`: nothing was committed, because the file has changed meanwhile or the new branch already exists. */
+type CommitOutcome = { sha: string } | { conflict: BranchTip } | { problem: Problem };
 
 export function useCommitFile(id: string) {
   const client = useClient();
@@ -81,22 +81,27 @@ export function useCommitFile(id: string) {
     changes: ['Repository', 'Commit', 'File', 'Tree'],
     fields: ['path', 'message', 'branch'],
   });
-  async function commit(place: Place, { base, to, content, message }: Wanted): Promise<Outcome> {
-    const { path } = place;
+  async function commit(
+    target: BranchFile,
+    { base, to, content, message }: FileCommit,
+  ): Promise<CommitOutcome> {
+    const { path } = target;
     let { head } = base;
     const input = { id, branch: to, message, changes: [{ path, content }] };
-    for (let left = TRIES; ; left--) {
-      const beginsAt =
-        to === place.branch ? { expectedHead: head ?? NONE } : { expectedHead: NONE, from: head };
-      const { data, problem } = await act.run({ input: { ...input, ...beginsAt } });
+    for (let retriesLeft = MAX_RETRIES; ; retriesLeft--) {
+      const expectation =
+        to === target.branch
+          ? { expectedHead: head ?? NO_COMMIT }
+          : { expectedHead: NO_COMMIT, from: head };
+      const { data, problem } = await act.run({ input: { ...input, ...expectation } });
       if (data) return { sha: data.createCommit?.commit.sha ?? '' };
       if (problem.code !== 'CONFLICT' || !problem.message.startsWith('expectedHead'))
         return { problem };
-      const now = await readTip(client, { ...place, branch: to });
-      const isSame = to === place.branch && now.file?.content === base.file?.content;
-      // What others changed meanwhile is elsewhere: the commit goes on top of theirs.
-      if (!isSame || left === 0) return { moved: now };
-      head = now.head;
+      const current = await readTip(client, { ...target, branch: to });
+      const isSame = to === target.branch && current.file?.content === base.file?.content;
+      // Concurrent pushes changed other files only: commit on top of them.
+      if (!isSame || retriesLeft === 0) return { conflict: current };
+      head = current.head;
     }
   }
   return { ...act, commit };

@@ -9,13 +9,12 @@ import { shortSha } from '../../../ui/format.ts';
 import { Waiting } from '../../../ui/load.tsx';
 import { notify } from '../../../ui/notices.tsx';
 import { ErrorBox } from '../../../ui/problem.tsx';
-import { type RepositoryData, RepositoryFrame } from '../frame.tsx';
-import { Path } from '../path.tsx';
-import { readTip, type Tip, useCommitFile } from './commit-file.ts';
+import { mayWrite, type RepositoryData, RepositoryFrame } from '../frame.tsx';
+import { PathBreadcrumbs } from '../path.tsx';
+import { type BranchTip, readTip, useCommitFile } from './commit-file.ts';
 import { FileForm } from './file-form.tsx';
-import { mayWrite } from './may-write.ts';
 
-/** A file of a branch, to be changed or deleted. */
+/** Edits or deletes a file of a branch. */
 export default function EditFile() {
   const { _splat: path = '' } = useParams({ from: '/$namespace/$repository/edit/$' });
   const { ref } = useSearch({ strict: false }) as Search;
@@ -24,7 +23,7 @@ export default function EditFile() {
       {(repository) => {
         const branch = ref || repository.defaultBranch;
         if (!mayWrite(repository))
-          return <p>Who may write in {repository.namespace} edits its files.</p>;
+          return <p>You need write access to {repository.namespace} to edit its files.</p>;
         return (
           <Editor key={`${branch} ${path}`} repository={repository} branch={branch} path={path} />
         );
@@ -38,9 +37,9 @@ type Props = { repository: RepositoryData; branch: string; path: string };
 function Editor({ repository, branch, path }: Props) {
   const { namespace, name, defaultBranch } = repository;
   const client = useClient();
-  const [base, setBase] = useState<Tip | null>(null);
+  const [base, setBase] = useState<BranchTip | null>(null);
   const [error, setError] = useState<CombinedError | null>(null);
-  // Read once: what is asked again while somebody writes would be another base than theirs.
+  // Read once: a query hook may reload, but the text that the user edits must keep its base commit.
   useEffect(() => {
     readTip(client, { namespace, name, branch, path }).then(setBase, setError);
   }, [client, namespace, name, branch, path]);
@@ -51,15 +50,15 @@ function Editor({ repository, branch, path }: Props) {
       <Empty title={base.file ? 'This file cannot be edited here' : 'File not found'}>
         <p>
           {base.file
-            ? 'It is no text, or has more than 1 MiB.'
-            : `${branch} is no branch, or has no file ${path}.`}
+            ? 'It is not text, or it is larger than 1 MiB.'
+            : `${branch} is not a branch, or it has no file ${path}.`}
         </p>
       </Empty>
     );
   return (
     <>
       <div className="mb-3 flex flex-wrap items-center gap-3">
-        <Path
+        <PathBreadcrumbs
           namespace={namespace}
           repository={name}
           path={path}
@@ -75,30 +74,30 @@ function Editor({ repository, branch, path }: Props) {
   );
 }
 
-function Delete({ repository, branch, path, base }: Props & { base: Tip }) {
+function Delete({ repository, branch, path, base }: Props & { base: BranchTip }) {
   const { id, namespace, name, defaultBranch } = repository;
-  const [isAsking, setAsking] = useState(false);
+  const [isConfirming, setConfirming] = useState(false);
   const act = useCommitFile(id);
   const navigate = useNavigate();
   return (
     <>
-      <Button look="danger" onClick={() => setAsking(true)}>
+      <Button look="danger" onClick={() => setConfirming(true)}>
         Delete file
       </Button>
-      {isAsking && (
+      {isConfirming && (
         <Confirm
           title={`Delete ${path}?`}
           verb="Delete file"
-          onClose={() => setAsking(false)}
+          onClose={() => setConfirming(false)}
           act={async () => {
             const outcome = await act.commit(
               { namespace, name, branch, path },
               { base, to: branch, content: null, message: `Delete ${path.split('/').at(-1)}` },
             );
             if ('problem' in outcome) return outcome.problem;
-            if ('moved' in outcome)
-              return { message: 'Somebody changed this file meanwhile: open it again.' };
-            notify(`${shortSha(outcome.sha)} on ${branch} deleted ${path}.`);
+            if ('conflict' in outcome)
+              return { message: 'Someone else has changed this file. Reload the page.' };
+            notify(`Commit ${shortSha(outcome.sha)} on ${branch} deleted ${path}.`);
             await navigate({
               to: '/$namespace/$repository',
               params: { namespace, repository: name },
@@ -106,7 +105,7 @@ function Delete({ repository, branch, path, base }: Props & { base: Tip }) {
             });
           }}
         >
-          <p>By a commit on {branch}: the commits before keep it.</p>
+          <p>A new commit on {branch} deletes the file. Earlier commits keep it.</p>
         </Confirm>
       )}
     </>

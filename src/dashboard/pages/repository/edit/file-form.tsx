@@ -7,65 +7,76 @@ import { shortSha } from '../../../ui/format.ts';
 import { notify } from '../../../ui/notices.tsx';
 import { ProblemBox } from '../../../ui/problem.tsx';
 import type { RepositoryData } from '../frame.tsx';
-import { branchProblem } from '../rules.ts';
-import { readTip, type Tip, useCommitFile } from './commit-file.ts';
+import { checkRefName } from '../rules.ts';
+import { type BranchTip, readTip, useCommitFile } from './commit-file.ts';
 
-type Shown = { repository: RepositoryData; branch: string };
-/** `base` null: a new file, in the folder `path`. */
-type Edited = { path: string; base: Tip | null };
+type FileFormProps = {
+  repository: RepositoryData;
+  branch: string;
+  /** The file to edit, or the folder of a new file. */
+  path: string;
+  /** The version to edit; null for a new file. */
+  base: BranchTip | null;
+};
 
-/** The text of a file, and the commit that it is to become. */
-export function FileForm({ repository, branch, path: first, base: begun }: Shown & Edited) {
+/** A form that edits the text of a file and commits it. */
+export function FileForm({
+  repository,
+  branch,
+  path: initialPath,
+  base: initialBase,
+}: FileFormProps) {
   const { id, namespace, name, defaultBranch } = repository;
-  const isNew = begun === null;
-  const before = begun?.file?.content ?? '';
+  const isNew = initialBase === null;
+  const before = initialBase?.file?.content ?? '';
   const client = useClient();
   const navigate = useNavigate();
   const act = useCommitFile(id);
-  const [base, setBase] = useState(begun);
-  const [path, setPath] = useState(isNew && first ? `${first}/` : first);
-  // An area of text has lines that end in LF alone, whatever it is given.
-  const [text, setText] = useState(before.replaceAll('\r\n', '\n'));
+  const [base, setBase] = useState(initialBase);
+  const [path, setPath] = useState(isNew && initialPath ? `${initialPath}/` : initialPath);
+  // A textarea always uses LF line endings.
+  const initialText = before.replaceAll('\r\n', '\n');
+  const [text, setText] = useState(initialText);
   const [message, setMessage] = useState('');
   const [to, setTo] = useState(branch);
-  const [theirs, setTheirs] = useState<Tip | null>(null);
+  const [conflict, setConflict] = useState<BranchTip | null>(null);
   const [taken, setTaken] = useState<'path' | 'branch' | null>(null);
   const done = useRef(false);
-  const isChanged =
-    text !== before.replaceAll('\r\n', '\n') || (isNew && path !== '' && text !== '');
-  const leaves = () => !done.current && isChanged;
+  const isChanged = text !== initialText || (isNew && path !== '' && text !== '');
+  const hasUnsavedChanges = () => !done.current && isChanged;
   useBlocker({
-    shouldBlockFn: () => leaves() && !confirm('Leave without a commit? What you wrote is lost.'),
-    enableBeforeUnload: leaves,
+    shouldBlockFn: () =>
+      hasUnsavedChanges() && !confirm('Leave without committing? Your changes will be lost.'),
+    enableBeforeUnload: hasUnsavedChanges,
   });
-  const usual = `${isNew ? 'Add' : 'Change'} ${path.split('/').at(-1) || 'a file'}`;
-  const wrongBranch = to === branch ? null : branchProblem(to);
+  const defaultMessage = `${isNew ? 'Add' : 'Change'} ${path.split('/').at(-1) || 'a file'}`;
+  const branchProblem = to === branch ? null : checkRefName(to);
   const params = { namespace, repository: name };
-  const refOf = (of: string) => (of === defaultBranch ? undefined : of);
+  const refParam = (name: string) => (name === defaultBranch ? undefined : name);
 
   async function submit(): Promise<void> {
-    const place = { namespace, name, branch, path };
+    const target = { namespace, name, branch, path };
     setTaken(null);
-    setTheirs(null);
-    const from = base ?? (await readTip(client, place));
+    setConflict(null);
+    const from = base ?? (await readTip(client, target));
     if (!base && from.file !== null) return setTaken('path');
     const hasCrlf = /\r\n/.test(before) && !/(^|[^\r])\n/.test(before);
-    const outcome = await act.commit(place, {
-      ...{ base: from, to, message: message.trim() || usual },
+    const outcome = await act.commit(target, {
+      ...{ base: from, to, message: message.trim() || defaultMessage },
       content: hasCrlf ? text.replaceAll('\n', '\r\n') : text,
     });
-    if ('moved' in outcome) {
+    if ('conflict' in outcome) {
       if (to !== branch) setTaken('branch');
       else if (isNew) setTaken('path');
-      else setTheirs(outcome.moved);
+      else setConflict(outcome.conflict);
     }
     if (!('sha' in outcome)) return;
     done.current = true;
-    notify(`${shortSha(outcome.sha)} is on ${to}.`);
+    notify(`Commit ${shortSha(outcome.sha)} was added to ${to}.`);
     await navigate({
       to: '/$namespace/$repository/file/$',
       params: { ...params, _splat: path },
-      search: { ref: refOf(to) },
+      search: { ref: refParam(to) },
     });
   }
 
@@ -81,7 +92,7 @@ export function FileForm({ repository, branch, path: first, base: begun }: Shown
         <Field
           label="Path"
           hint="From the root of the repository, such as docs/start.md."
-          problem={taken === 'path' ? 'names a file that is there already' : act.fault('path')}
+          problem={taken === 'path' ? 'names a file that already exists' : act.fault('path')}
         >
           <Input
             required
@@ -106,74 +117,53 @@ export function FileForm({ repository, branch, path: first, base: begun }: Shown
         <Field label="Message" problem={act.fault('message')}>
           <TextArea
             rows={2}
-            placeholder={usual}
+            placeholder={defaultMessage}
             value={message}
             onChange={({ target }) => setMessage(target.value)}
           />
         </Field>
         <Field
           label="Branch"
-          hint={`Another name makes a branch, which begins at ${branch}.`}
+          hint={`A new name creates a branch that starts at ${branch}.`}
           problem={
             taken === 'branch'
-              ? 'is there already: choose another, or edit the file there'
-              : (wrongBranch ?? act.fault('branch'))
+              ? 'already exists: choose another name, or edit the file on that branch'
+              : (branchProblem ?? act.fault('branch'))
           }
         >
           <Input required value={to} onChange={({ target }) => setTo(target.value)} />
         </Field>
       </div>
-      {theirs && base?.head && theirs.head && (
-        <div role="alert" className="rounded-md border border-warn bg-warn-soft p-3 text-sm">
-          <p className="font-medium">
-            {theirs.file
-              ? 'Somebody changed this file meanwhile.'
-              : 'Somebody deleted this file meanwhile.'}{' '}
-            Nothing was committed.
-          </p>
-          <p className="mt-1">
-            <Link
-              to="/$namespace/$repository/compare"
-              params={params}
-              search={{ base: base.head, head: theirs.head }}
-              target="_blank"
-              className="link"
-            >
-              What changed
-            </Link>{' '}
-            opens beside this.
-          </p>
-          <div className="mt-3 flex flex-wrap gap-2">
-            <Button
-              onClick={() => {
-                setBase(theirs);
-                setTheirs(null);
-              }}
-            >
-              Keep my text
-            </Button>
-            {theirs.file?.content != null && (
-              <Button
-                onClick={() => {
-                  setBase(theirs);
-                  setText(theirs.file?.content?.replaceAll('\r\n', '\n') ?? '');
-                  setTheirs(null);
-                }}
-              >
-                Take theirs
-              </Button>
-            )}
-          </div>
-        </div>
+      {conflict && base?.head && conflict.head && (
+        <ConflictNotice
+          isDeleted={conflict.file === null}
+          params={params}
+          compare={{ base: base.head, head: conflict.head }}
+          onKeepMine={() => {
+            setBase(conflict);
+            setConflict(null);
+          }}
+          onTakeTheirs={
+            conflict.file?.content != null
+              ? () => {
+                  setBase(conflict);
+                  setText(conflict.file?.content?.replaceAll('\r\n', '\n') ?? '');
+                  setConflict(null);
+                }
+              : undefined
+          }
+        />
       )}
-      {act.problem && !theirs && !taken && <ProblemBox problem={act.problem} />}
+      {act.problem && !conflict && !taken && <ProblemBox problem={act.problem} />}
       <div className="flex flex-wrap gap-2">
         <Button
           type="submit"
           look="primary"
           busy={act.busy}
           disabled={
-            theirs !== null || Boolean(wrongBranch) || (!isNew && !isChanged && base === begun)
+            conflict !== null ||
+            Boolean(branchProblem) ||
+            (!isNew && !isChanged && base === initialBase)
           }
         >
           Commit
@@ -181,11 +171,53 @@ export function FileForm({ repository, branch, path: first, base: begun }: Shown
         <ButtonLink
           to={isNew ? '/$namespace/$repository' : '/$namespace/$repository/file/$'}
           params={isNew ? params : { ...params, _splat: path }}
-          search={{ ref: refOf(branch) }}
+          search={{ ref: refParam(branch) }}
         >
           Cancel
         </ButtonLink>
       </div>
     </form>
+  );
+}
+
+function ConflictNotice({
+  isDeleted,
+  params,
+  compare,
+  onKeepMine,
+  onTakeTheirs,
+}: {
+  isDeleted: boolean;
+  params: { namespace: string; repository: string };
+  compare: { base: string; head: string };
+  onKeepMine: () => void;
+  /** Absent if the other version has no text to take. */
+  onTakeTheirs?: () => void;
+}) {
+  return (
+    <div role="alert" className="rounded-md border border-warn bg-warn-soft p-3 text-sm">
+      <p className="font-medium">
+        {isDeleted
+          ? 'Someone else deleted this file while you were editing it.'
+          : 'Someone else changed this file while you were editing it.'}{' '}
+        Nothing was committed.
+      </p>
+      <p className="mt-1">
+        <Link
+          to="/$namespace/$repository/compare"
+          params={params}
+          search={compare}
+          target="_blank"
+          className="link"
+        >
+          Compare the versions
+        </Link>{' '}
+        in a new tab.
+      </p>
+      <div className="mt-3 flex flex-wrap gap-2">
+        <Button onClick={onKeepMine}>Keep my text</Button>
+        {onTakeTheirs && <Button onClick={onTakeTheirs}>Take theirs</Button>}
+      </div>
+    </div>
   );
 }

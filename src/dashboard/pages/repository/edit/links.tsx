@@ -1,9 +1,8 @@
 import { Link } from '@tanstack/react-router';
 import { graphql } from '../../../graphql/graphql.ts';
 import { useAsk } from '../../../ui/load.tsx';
-import type { RepositoryData } from '../frame.tsx';
-import { revisionOf } from './commit-file.ts';
-import { mayWrite } from './may-write.ts';
+import { mayWrite, type RepositoryData } from '../frame.tsx';
+import { branchRef } from './commit-file.ts';
 
 const IsBranchQuery = graphql(`
   query IsBranch($namespace: String!, $name: String!, $revision: String!) {
@@ -13,13 +12,13 @@ const IsBranchQuery = graphql(`
 
 type Props = { repository: RepositoryData; ref?: string; path: string };
 
-/** Only a branch takes commits: at a tag or a commit there is nothing to edit. */
+/** Commits go on branches only, so a file at a tag or commit cannot be edited. */
 function useMayEdit(repository: RepositoryData, ref: string | undefined): boolean {
   const { namespace, name, defaultBranch } = repository;
   const isDefault = !ref || ref === defaultBranch;
   const asked = useAsk({
     query: IsBranchQuery,
-    variables: { namespace, name, revision: revisionOf(ref ?? defaultBranch) },
+    variables: { namespace, name, revision: branchRef(ref ?? defaultBranch) },
     pause: isDefault || !mayWrite(repository),
   });
   return mayWrite(repository) && (isDefault || asked.data?.repository?.commit != null);
@@ -35,7 +34,7 @@ export function EditLink({ repository, ref, path }: Props) {
   );
 }
 
-/** `path`: of the folder. */
+/** `path`: the folder of the new file. */
 export function NewFileLink({ repository, ref, path }: Props) {
   if (!useMayEdit(repository, ref)) return null;
   return (

@@ -1,10 +1,9 @@
 import { useSearch } from '@tanstack/react-router';
 import type { Search } from '../../../root.tsx';
-import { RepositoryFrame } from '../frame.tsx';
+import { mayWrite, RepositoryFrame } from '../frame.tsx';
 import { FileForm } from './file-form.tsx';
-import { mayWrite } from './may-write.ts';
 
-/** A file that a branch does not have yet. */
+/** Adds a file to a branch. */
 export default function NewFile() {
   const { ref, folder = '' } = useSearch({ strict: false }) as Search;
   return (
@@ -12,7 +11,7 @@ export default function NewFile() {
       {(repository) => {
         const branch = ref || repository.defaultBranch;
         if (!mayWrite(repository))
-          return <p>Who may write in {repository.namespace} adds files.</p>;
+          return <p>You need write access to {repository.namespace} to add files.</p>;
         return (
           <>
             <h2 className="mb-3">New file on {branch}</h2>

@@ -2,10 +2,12 @@ import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
+import { Confirm } from '../../ui/dialog.tsx';
 import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
+import { Ago } from '../../ui/time.tsx';
 import type { RepositoryData } from './frame.tsx';
 
 const RulesQuery = graphql(`
@@ -39,18 +41,18 @@ type Rule = {
   allowsDeletions: boolean;
 };
 
-/** Who may push to which branches. */
+/** Branch rules: who may push to which branches. */
 export function BranchRules({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name } = repository;
   const asked = useAsk({ query: RulesQuery, variables: { namespace, name } });
   const remove = useAct(DeleteRule);
-  const put = useAct(SetRule);
-  async function drop(rule: Rule): Promise<void> {
-    // Field by field: what was asked for has its `__typename` too, which no input takes.
+  const save = useAct(SetRule);
+  async function deleteRule(rule: Rule): Promise<void> {
+    // Field by field: the query result has a `__typename`, which the input type refuses.
     const { pattern, pushRole, pushers, allowsForcePushes, allowsDeletions } = rule;
     const { data } = await remove.run({ input: { id, pattern } });
     const input = { id, pattern, pushRole, pushers, allowsForcePushes, allowsDeletions };
-    if (data) notify(`The rule for ${pattern} was deleted.`, () => put.run({ input }));
+    if (data) notify(`The rule for ${pattern} was deleted.`, () => save.run({ input }));
   }
   return (
     <section aria-labelledby="rules" className="space-y-3">
@@ -67,13 +69,13 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
                 <li key={rule.pattern} className="flex items-center gap-3">
                   <div className="min-w-0 flex-1">
                     <code className="font-medium break-all">{rule.pattern}</code>
-                    <p className="text-dim">{inWords(rule)}</p>
+                    <p className="text-dim">{describeRule(rule)}</p>
                   </div>
                   <Button
                     look="danger"
                     busy={remove.busy}
                     aria-label={`Delete the rule for ${rule.pattern}`}
-                    onClick={() => drop(rule)}
+                    onClick={() => deleteRule(rule)}
                   >
                     Delete
                   </Button>
@@ -84,24 +86,24 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
         }
       </Load>
       {remove.problem && <ProblemBox problem={remove.problem} />}
-      {put.problem && <ProblemBox problem={put.problem} />}
+      {save.problem && <ProblemBox problem={save.problem} />}
       <RuleForm id={id} />
     </section>
   );
 }
 
-function inWords(rule: Rule): string {
+function describeRule(rule: Rule): string {
   const who = rule.pushRole === 'ADMIN' ? 'Administrators' : 'Everyone with write access';
-  const beside = rule.pushers.length > 0 ? ` and ${rule.pushers.join(', ')}` : '';
+  const others = rule.pushers.length > 0 ? ` and ${rule.pushers.join(', ')}` : '';
   const may = [
     'push',
     ...(rule.allowsForcePushes ? ['force-push'] : []),
     ...(rule.allowsDeletions ? ['delete'] : []),
   ];
-  return `${who}${beside} can ${may.join(', ')}.`;
+  return `${who}${others} can ${may.join(', ')}.`;
 }
 
-const NONE = {
+const EMPTY_RULE = {
   pattern: '',
   pushRole: 'WRITE' as 'WRITE' | 'ADMIN',
   pushers: '',
@@ -110,8 +112,8 @@ const NONE = {
 };
 
 function RuleForm({ id }: { id: string }) {
-  const [rule, setRule] = useState(NONE);
-  const put = useAct(SetRule, { fields: ['pattern', 'pushers'] });
+  const [rule, setRule] = useState(EMPTY_RULE);
+  const save = useAct(SetRule, { fields: ['pattern', 'pushers'] });
   const set = (change: Partial<typeof rule>) => setRule({ ...rule, ...change });
   return (
     <details className="card p-4">
@@ -121,14 +123,14 @@ function RuleForm({ id }: { id: string }) {
         onSubmit={async (event) => {
           event.preventDefault();
           const pushers = rule.pushers.split(/[\s,]+/).filter(Boolean);
-          const { data } = await put.run({ input: { id, ...rule, pushers } });
-          if (data) setRule(NONE);
+          const { data } = await save.run({ input: { id, ...rule, pushers } });
+          if (data) setRule(EMPTY_RULE);
         }}
       >
         <Field
           label="Branches"
           hint="A name, or a pattern: * stands for any characters but /, ** for any, ? for one."
-          problem={put.fault('pattern')}
+          problem={save.fault('pattern')}
         >
           <Input
             required
@@ -149,7 +151,7 @@ function RuleForm({ id }: { id: string }) {
         <Field
           label="Also allowed"
           hint="User names, separated by spaces"
-          problem={put.fault('pushers')}
+          problem={save.fault('pushers')}
         >
           <Input value={rule.pushers} onChange={({ target }) => set({ pushers: target.value })} />
         </Field>
@@ -163,11 +165,80 @@ function RuleForm({ id }: { id: string }) {
           checked={rule.allowsDeletions}
           onChange={({ target }) => set({ allowsDeletions: target.checked })}
         />
-        {put.problem && <ProblemBox problem={put.problem} />}
-        <Button type="submit" busy={put.busy}>
+        {save.problem && <ProblemBox problem={save.problem} />}
+        <Button type="submit" busy={save.busy}>
           Save rule
         </Button>
       </form>
     </details>
+  );
+}
+
+const SecretsQuery = graphql(`
+  query AllowedSecrets($namespace: String!, $name: String!) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      allowedSecrets(first: 100) { nodes { finding kind path allowedBy createdAt } }
+    }
+  }
+`);
+
+const Disallow = graphql(`
+  mutation DisallowSecret($input: DisallowSecretInput!) {
+    disallowSecret(input: $input) { repository { id } }
+  }
+`);
+
+/** Findings of the secret scan that a user has allowed. */
+export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
+  const { id, namespace, name } = repository;
+  const asked = useAsk({ query: SecretsQuery, variables: { namespace, name } });
+  const disallow = useAct(Disallow);
+  const [finding, setFinding] = useState<string | null>(null);
+  return (
+    <section aria-labelledby="secrets" className="space-y-3">
+      <h2 id="secrets">Allowed secrets</h2>
+      <Load asked={asked} of={(data) => data.repository?.allowedSecrets} what="list">
+        {({ nodes }) =>
+          nodes.length === 0 ? (
+            <p className="text-sm text-dim">
+              No allowed secrets. When a push is refused, its message tells how to allow a secret.
+            </p>
+          ) : (
+            <ul className="rows text-sm">
+              {nodes.map((each) => (
+                <li key={each.finding} className="flex items-center gap-3">
+                  <div className="min-w-0 flex-1">
+                    <p className="break-all">
+                      {each.kind} in <code>{each.path}</code>
+                    </p>
+                    <p className="text-dim">
+                      allowed by {each.allowedBy} <Ago at={each.createdAt} />
+                    </p>
+                  </div>
+                  <Button
+                    look="danger"
+                    aria-label={`Refuse ${each.kind} in ${each.path} again`}
+                    onClick={() => setFinding(each.finding)}
+                  >
+                    Refuse again
+                  </Button>
+                </li>
+              ))}
+            </ul>
+          )
+        }
+      </Load>
+      {finding !== null && (
+        <Confirm
+          title="Refuse this secret again?"
+          verb="Refuse again"
+          onClose={() => setFinding(null)}
+          act={async () => (await disallow.run({ input: { id, finding } })).problem}
+        >
+          <p>Pushes that add this secret are refused. Commits that already contain it stay.</p>
+        </Confirm>
+      )}
+    </section>
   );
 }
