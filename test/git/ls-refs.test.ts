@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { answerLsRefs, beginningOf, lsRefsOf } from '../../src/git/transport/ls-refs.ts';
+import { answerLsRefs, parseLsRefs, peekRequest } from '../../src/git/transport/ls-refs.ts';
 import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
 
 let folder: string;
@@ -50,7 +50,7 @@ const byGit = (dir: string, request: Buffer): string =>
   }).toString();
 
 async function byUs(dir: string, request: Buffer): Promise<string | null> {
-  const asked = lsRefsOf(request);
+  const asked = parseLsRefs(request);
   return asked && answerLsRefs(dir, asked);
 }
 
@@ -119,8 +119,8 @@ test('requests of any kind are answered as git answers them, or left to it', asy
 
 test('a request that is cut off, goes on, or asks for something else is none of ours', () => {
   for (let length = 0; length < USUAL.length; length++)
-    expect(lsRefsOf(USUAL.subarray(0, length))).toBeNull();
-  expect(lsRefsOf(USUAL)).not.toBeNull();
+    expect(parseLsRefs(USUAL.subarray(0, length))).toBeNull();
+  expect(parseLsRefs(USUAL)).not.toBeNull();
   const others = [
     Buffer.concat([USUAL, Buffer.from('0000')]),
     requestOf([], ['command=fetch\n']),
@@ -131,26 +131,26 @@ test('a request that is cut off, goes on, or asks for something else is none of 
     Buffer.from('0003'),
     Buffer.from('fffffffff'),
   ];
-  for (const request of others) expect(lsRefsOf(request)).toBeNull();
+  for (const request of others) expect(parseLsRefs(request)).toBeNull();
 });
 
 test('the beginning of a request is still there for git', async () => {
   const { signal } = new AbortController();
   const whole = async (input: PassThrough) => Buffer.concat(await input.toArray()).toString();
   const input = new PassThrough();
-  const beginning = beginningOf(input, signal);
+  const beginning = peekRequest(input, signal);
   input.write('one');
   expect(String(await beginning)).toBe('one');
   input.end('two');
   expect(await whole(input)).toBe('onetwo');
   const empty = new PassThrough();
   empty.end();
-  expect(await beginningOf(empty, signal)).toBeNull();
+  expect(await peekRequest(empty, signal)).toBeNull();
   expect(await whole(empty)).toBe('');
   const broken = new PassThrough().on('error', () => {});
   broken.destroy(new Error('cut off'));
-  expect(await beginningOf(broken, signal)).toBeNull();
-  expect(await beginningOf(new PassThrough(), AbortSignal.abort())).toBeNull();
+  expect(await peekRequest(broken, signal)).toBeNull();
+  expect(await peekRequest(new PassThrough(), AbortSignal.abort())).toBeNull();
   // Of the signal of a server that has answered a million of them.
   expect(getEventListeners(signal, 'abort')).toEqual([]);
 });

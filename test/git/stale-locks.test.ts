@@ -136,8 +136,8 @@ test('what a client calls a ref names no other file', async () => {
   const dir = await seeded('names');
   await leave(dir, '../victim.lock', 'refs/victim.lock');
   const locks = new StaleLocks({ isAlone: true });
-  await locks.removeOf(dir, ['refs/../../victim', '../victim', 'refs/victim\0']);
+  await locks.removeBlocking(dir, ['refs/../../victim', '../victim', 'refs/victim\0']);
   expect(await there(join(dir, '../victim.lock'))).toBe(true);
-  await locks.removeOf(dir, ['refs/victim']);
+  await locks.removeBlocking(dir, ['refs/victim']);
   expect(await there(join(dir, 'refs/victim.lock'))).toBe(false);
 });

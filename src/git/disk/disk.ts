@@ -11,9 +11,11 @@
  * repositories. Operations belong to the server that began them; when that server is dead, another one takes them over.
  */
 import { randomUUID } from 'node:crypto';
+import type { Dirent } from 'node:fs';
 import * as fs from 'node:fs';
 import {
   mkdir,
+  open,
   readdir,
   readFile,
   rename,
@@ -25,7 +27,6 @@ import {
 } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { LRUCache } from 'lru-cache';
-import { sync, syncTree } from './sync.ts';
 
 export type Person = { name: string; email: string };
 
@@ -91,7 +92,7 @@ export class Disk {
   async create(id: string, defaultBranch: string, first?: FirstCommit): Promise<string | null> {
     const gitdir = join(this.#new, `${id}.git`);
     await writeSkeleton(gitdir, defaultBranch);
-    const sha = first ? await commit(gitdir, defaultBranch, first) : null;
+    const sha = first ? await commitFirst(gitdir, defaultBranch, first) : null;
     await syncTree(gitdir);
     const place = this.pathOf(id);
     await mkdir(dirname(place), { recursive: true });
@@ -192,7 +193,7 @@ export class Disk {
       await mkdir(this.#begun, { recursive: true });
       await write();
     });
-    return { id, data, done: () => forget(file) };
+    return { id, data, done: () => removeRecord(file) };
   }
 
   /** Operations that began before this start and are not done. */
@@ -202,14 +203,14 @@ export class Disk {
   }
 
   async #read(file: string): Promise<Begun> {
-    const data = parse(await readFile(file, 'utf8'));
+    const data = parseRecord(await readFile(file, 'utf8'));
     const id = basename(file).split('.')[0] as string;
-    return { id, data, done: () => forget(file) };
+    return { id, data, done: () => removeRecord(file) };
   }
 }
 
 /** Removes the record of an operation. The record may be gone already. */
-async function forget(file: string): Promise<void> {
+async function removeRecord(file: string): Promise<void> {
   await unlink(file).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'ENOENT') throw error;
   });
@@ -221,7 +222,7 @@ async function isAbandoned(path: string): Promise<boolean> {
 }
 
 /** A record that a power loss cut short still names its repository. */
-function parse(text: string): unknown {
+function parseRecord(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
@@ -240,7 +241,7 @@ async function writeSkeleton(gitdir: string, defaultBranch: string): Promise<voi
   );
 }
 
-async function commit(gitdir: string, branch: string, first: FirstCommit): Promise<string> {
+async function commitFirst(gitdir: string, branch: string, first: FirstCommit): Promise<string> {
   const { default: isomorphicGit } = await import('isomorphic-git');
   const tree = await Promise.all(
     Object.entries(first.files).map(async ([path, text]) => {
@@ -259,29 +260,67 @@ async function commit(gitdir: string, branch: string, first: FirstCommit): Promi
   });
 }
 
-/** A pack file of a repository. A file with such a name never changes, so each is read once. */
+/** A pack file of a repository. A file with such a name never changes, so each is looked up once. */
 export type PackFile = { name: string; size: number; mtimeMs: number };
 
-const NAME = /^pack-.*\.(?:pack|idx)$/;
+const PACK_FILE_NAME = /^pack-.*\.(?:pack|idx)$/;
 
 /** By path. A repository has two entries for each pack; maintenance keeps the number of packs small. */
-const known = new LRUCache<string, PackFile>({ max: 10_000 });
+const packFileCache = new LRUCache<string, PackFile>({ max: 10_000 });
 
 /** Leaves out packs that are removed meanwhile. @throws Error when the folder cannot be read */
-export async function packFiles(dir: string): Promise<PackFile[]> {
+export async function listPackFiles(dir: string): Promise<PackFile[]> {
   const folder = join(dir, 'objects/pack');
-  const names = (await readdir(folder)).filter((name) => NAME.test(name));
-  const files = await Promise.all(names.map((name) => look(folder, name)));
+  const names = (await readdir(folder)).filter((name) => PACK_FILE_NAME.test(name));
+  const files = await Promise.all(names.map((name) => statPackFile(folder, name)));
   return files.filter((file) => file !== null);
 }
 
-async function look(folder: string, name: string): Promise<PackFile | null> {
+async function statPackFile(folder: string, name: string): Promise<PackFile | null> {
   const path = join(folder, name);
-  const before = known.get(path);
+  const before = packFileCache.get(path);
   if (before) return before;
   const found = await stat(path).catch(() => null);
   if (!found) return null;
   const file = { name, size: found.size, mtimeMs: found.mtimeMs };
-  known.set(path, file);
+  packFileCache.set(path, file);
   return file;
+}
+
+/* Syncs files and folders, so that they survive a power loss. */
+
+/** Syncs one file or folder. */
+async function sync(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+/** Like `sync`; does nothing when the path does not exist. */
+export async function syncIfExists(path: string): Promise<void> {
+  await sync(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'ENOENT' && error.code !== 'ENOTDIR') throw error;
+  });
+}
+
+/** Syncs a folder and everything in it. Skips files that are removed meanwhile. */
+export async function syncTree(folder: string): Promise<void> {
+  for (const entry of await entriesOf(folder)) {
+    const path = join(folder, entry.name);
+    if (entry.isDirectory()) await syncTree(path);
+    else await syncIfExists(path);
+  }
+  await syncIfExists(folder);
+}
+
+async function entriesOf(folder: string): Promise<Dirent[]> {
+  try {
+    return await readdir(folder, { withFileTypes: true });
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  }
 }

@@ -6,17 +6,8 @@
  * or left answers unread, is killed and never used again: its next answer would go to the wrong reader.
  * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
  */
-
 import { FairSemaphore, QueueTimeout } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, type GitProcess, startGit } from '../processes/run.ts';
-import {
-  AnswerReader,
-  type ObjectData,
-  type ObjectInfo,
-  type Question,
-} from './cat-file-answers.ts';
-
-export type { ObjectData, ObjectInfo, ObjectType } from './cat-file-answers.ts';
 
 export type PoolOptions = {
   /** Processes at most, of all repositories together. */
@@ -31,11 +22,11 @@ type Ticket = { dir: string; grant(process: CatFile): void; refuse(error: Error)
 
 const MiB = 2 ** 20;
 /** Objects held in memory: commits, trees, and files small enough to be shown inline. */
-const MAX_BYTES = 32 * MiB;
+const MAX_OBJECT_BYTES = 32 * MiB;
 
 /** Of a directory with 100,000 entries each holds some 100 MB until it is sent. */
-const HEAVY_AT_ONCE = 2;
-const HEAVY_WAIT_MS = 20_000;
+const LARGE_READS_AT_ONCE = 2;
+const LARGE_READ_WAIT_MS = 20_000;
 
 export class CatFilePool {
   readonly #size: number;
@@ -45,7 +36,7 @@ export class CatFilePool {
   readonly #idle = new Set<CatFile>();
   readonly #busy = new Set<CatFile>();
   readonly #waiting: Ticket[] = [];
-  readonly #heavy = new FairSemaphore(HEAVY_AT_ONCE, { perKey: 1, waitMs: HEAVY_WAIT_MS });
+  readonly #heavy = new FairSemaphore(LARGE_READS_AT_ONCE, { perKey: 1, waitMs: LARGE_READ_WAIT_MS });
   readonly #sweeper: NodeJS.Timeout;
   #closed = false;
 
@@ -139,14 +130,14 @@ export class CatFilePool {
 
   #checkIn(process: CatFile): void {
     this.#busy.delete(process);
-    if (!process.clean) process.kill('was given back with answers unread');
+    if (!process.isReusable) process.kill('was given back with answers unread');
     const next = this.#waiting.shift();
-    if (next && process.clean && process.dir === next.dir) {
+    if (next && process.isReusable && process.dir === next.dir) {
       next.grant(this.#take(process));
     } else if (next) {
       process.kill('gave way');
       next.grant(this.#take(this.#start(next.dir)));
-    } else if (process.clean) {
+    } else if (process.isReusable) {
       process.idleSince = performance.now();
       this.#idle.add(process);
     }
@@ -170,11 +161,11 @@ export type Objects = {
   /** Contents of each. @throws Error when one is larger than `maxBytes`; the process is then given up. */
   read(names: readonly string[], maxBytes?: number): Promise<(ObjectData | null)[]>;
   /** The first bytes of each, `size` being that of the whole; no more is ever held. */
-  begin(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]>;
+  readBeginning(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]>;
 };
 
 /** What was asked at once, and the answers so far: they come in order, one for each name. */
-type Batch = Question & {
+type Batch = AnswerRequest & {
   names: readonly string[];
   answers: (ObjectInfo | ObjectData | null)[];
   resolve(answers: never): void;
@@ -208,19 +199,19 @@ class CatFile implements Objects {
     );
   }
 
-  get clean(): boolean {
+  get isReusable(): boolean {
     return !this.#dead && this.#pending.length === 0;
   }
 
   info(names: readonly string[]): Promise<(ObjectInfo | null)[]> {
-    return this.#ask<ObjectInfo>({ command: 'info', maxBytes: MAX_BYTES, cut: false }, names);
+    return this.#ask<ObjectInfo>({ command: 'info', maxBytes: MAX_OBJECT_BYTES, cut: false }, names);
   }
 
-  read(names: readonly string[], maxBytes = MAX_BYTES): Promise<(ObjectData | null)[]> {
+  read(names: readonly string[], maxBytes = MAX_OBJECT_BYTES): Promise<(ObjectData | null)[]> {
     return this.#ask<ObjectData>({ command: 'contents', maxBytes, cut: false }, names);
   }
 
-  begin(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]> {
+  readBeginning(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]> {
     return this.#ask<ObjectData>({ command: 'contents', maxBytes: bytes, cut: true }, names);
   }
 
@@ -239,7 +230,7 @@ class CatFile implements Objects {
     for (const { reject } of this.#pending.splice(0)) reject(why);
   }
 
-  #ask<T>(question: Question, names: readonly string[]): Promise<(T | null)[]> {
+  #ask<T>(question: AnswerRequest, names: readonly string[]): Promise<(T | null)[]> {
     if (this.#dead) return Promise.reject(this.#dead);
     if (names.length === 0) return Promise.resolve([]);
     // The protocol ends a command with NUL; one within a name would begin a command of the client's own.
@@ -274,5 +265,107 @@ class CatFile implements Objects {
     } catch (error) {
       this.kill((error as Error).message);
     }
+  }
+}
+
+/** The answers of `git cat-file --batch-command`, cut out of its output. */
+export type ObjectType = 'blob' | 'tree' | 'commit' | 'tag';
+type ObjectInfo = { oid: string; type: ObjectType; size: number };
+type ObjectData = ObjectInfo & { data: Buffer };
+
+type AnswerRequest = {
+  command: 'info' | 'contents';
+  /** Of contents; larger ones are an error, or `cut` to their beginning. */
+  maxBytes: number;
+  cut: boolean;
+};
+
+const HEADER = /^([0-9a-f]{40}) (blob|tree|commit|tag) (\d+)$/;
+const NEWLINE = 10;
+
+/** Cuts the output into answers: `<id> <type> <size>\n[<contents>\n]`, or `<name> missing\n`. */
+class AnswerReader {
+  #chunks: Buffer[] = [];
+  #size = 0;
+  /** The header that was read, while its contents are awaited. */
+  #header: ObjectInfo | undefined;
+  /** The beginning of contents whose rest is being dropped, and how much of that is still to come. */
+  #cut: { data: Buffer; left: number } | undefined;
+
+  push(chunk: Buffer): void {
+    this.#chunks.push(chunk);
+    this.#size += chunk.length;
+  }
+
+  /**
+   * The answer to the oldest question; null for a missing object, undefined while it is incomplete.
+   * @throws Error when the contents are larger than the question allows.
+   */
+  take(question: AnswerRequest, name: string): ObjectInfo | ObjectData | null | undefined {
+    const { command, maxBytes, cut } = question;
+    if (!this.#header) {
+      const header = this.#takeHeader(name);
+      if (!header || command === 'info') return header;
+      if (header.size > maxBytes && !cut)
+        throw new Error(`answered with more than ${maxBytes} bytes`);
+      this.#header = header;
+    }
+    const header = this.#header;
+    const data = this.#takeContents(header.size, maxBytes);
+    if (!data) return undefined;
+    this.#header = undefined;
+    return { ...header, data };
+  }
+
+  /** Up to `keep` bytes of contents; the rest of them and the newline after them are dropped. */
+  #takeContents(size: number, keep: number): Buffer | undefined {
+    if (!this.#cut) {
+      // Until it is all there, chunks are only counted: joining on each would cost the square of the size.
+      if (this.#size < Math.min(size + 1, keep)) return undefined;
+      if (size <= keep) {
+        if (this.#size < size + 1) return undefined;
+        return this.#takeBytes(size + 1).subarray(0, size);
+      }
+      // Copied: what is kept must not keep the rest in memory.
+      this.#cut = { data: Buffer.from(this.#takeBytes(keep)), left: size - keep + 1 };
+    }
+    const dropped = Math.min(this.#cut.left, this.#size);
+    this.#takeBytes(dropped);
+    this.#cut.left -= dropped;
+    if (this.#cut.left > 0) return undefined;
+    const { data } = this.#cut;
+    this.#cut = undefined;
+    return data;
+  }
+
+  #takeHeader(name: string): ObjectInfo | null | undefined {
+    const all = this.#joined();
+    const end = all.indexOf(NEWLINE);
+    if (end < 0) return undefined;
+    const match = HEADER.exec(all.toString('latin1', 0, end));
+    if (match) {
+      this.#takeBytes(end + 1);
+      const [, oid = '', type, size] = match;
+      return { oid, type: type as ObjectType, size: Number(size) };
+    }
+    // A miss repeats the name, with all the newlines in it.
+    let last = end;
+    for (let left = name.split('\n').length - 1; left > 0 && last >= 0; left--)
+      last = all.indexOf(NEWLINE, last + 1);
+    if (last < 0) return undefined;
+    this.#takeBytes(last + 1);
+    return null;
+  }
+
+  #joined(): Buffer {
+    if (this.#chunks.length !== 1) this.#chunks = [Buffer.concat(this.#chunks)];
+    return this.#chunks[0] as Buffer;
+  }
+
+  #takeBytes(count: number): Buffer {
+    const all = this.#joined();
+    this.#chunks = count < all.length ? [all.subarray(count)] : [];
+    this.#size -= count;
+    return all.subarray(0, count);
   }
 }

@@ -43,7 +43,7 @@ export const MAX_PATCH_BYTES = 64 * 1024;
 export const MAX_PAGE_BYTES = 1024 * 1024;
 const TIMEOUT_MS = 20_000;
 /** Of counting how far all branches of a page are from the default branch. */
-const COUNT_MS = 5_000;
+const COUNT_ALL_MS = 5_000;
 const EMPTY_TREE = '4b825dc642cb6eb9a060e54bf8d69288fbee4904';
 
 const OPTIONS = [
@@ -104,7 +104,7 @@ export class DiffReader {
   /** The best common ancestor; null when there is none. */
   async mergeBase(dir: string, one: string, other: string): Promise<string | null> {
     const args = ['merge-base', '--all', one, other];
-    const bases = await this.#turns.run(() => lines(args, dir, { none: [1] }), { key: dir });
+    const bases = await this.#turns.run(() => readLines(args, dir, { none: [1] }), { key: dir });
     return bases[0] ?? null;
   }
 
@@ -114,7 +114,7 @@ export class DiffReader {
     const known = this.#distances.get(range);
     if (known) return known;
     const args = ['rev-list', '--left-right', '--count', range];
-    const count = () => lines(args, dir, { timeoutMs });
+    const count = () => readLines(args, dir, { timeoutMs });
     const [counts = ''] = await this.#turns.run(count, { key: dir });
     const [behind = 0, ahead = 0] = counts.split('\t').map(Number);
     const distance = { ahead, behind };
@@ -131,7 +131,7 @@ export class DiffReader {
     base: string,
     heads: readonly string[],
   ): Promise<[head: string, Distance][]> {
-    const deadline = Date.now() + COUNT_MS;
+    const deadline = Date.now() + COUNT_ALL_MS;
     const counted: [head: string, Distance][] = [];
     for (const head of heads) {
       const timeoutMs = deadline - Date.now();
@@ -154,12 +154,12 @@ export class DiffReader {
     { skip, take }: { skip: number; take: number },
   ): Promise<string[]> {
     const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, head, `^${base}`];
-    return this.#turns.run(() => lines(args, dir), { key: dir });
+    return this.#turns.run(() => readLines(args, dir), { key: dir });
   }
 }
 
 /** The lines of a command; none when it ends with one of the codes that mean so. */
-async function lines(
+async function readLines(
   args: string[],
   dir: string,
   { none = [], timeoutMs = TIMEOUT_MS }: { none?: readonly number[]; timeoutMs?: number } = {},
@@ -241,7 +241,7 @@ async function readPatches(
   const options = { dir, signal, config: CONFIG };
   // git lists a change of type as two files, one deleted and one added.
   const owners = files.flatMap((file, i) => (file.status === 'type_changed' ? [i, i] : [i]));
-  const patches = files.map(() => new PatchText());
+  const patches = files.map(() => new PatchCollector());
   let at = -1;
   let bytes = 0;
   for await (const line of gitLines(args, options, { encoding: 'latin1' })) {
@@ -263,7 +263,7 @@ async function readPatches(
 }
 
 /** The hunks of a file, up to so many bytes. Lines are Latin-1, one character a byte. */
-class PatchText {
+class PatchCollector {
   #lines: string[] = [];
   #bytes = 0;
   #inHunks = false;

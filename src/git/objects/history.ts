@@ -6,14 +6,14 @@ import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { git } from '../processes/run.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
+import { CommitTotals, hasLongHistory } from './commit-counts.ts';
 import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';
 import { readHead } from './read.ts';
-import { CommitTotals, mayBeLong } from './totals.ts';
 
 /** The most that a page has. */
-const FIRST = 100;
+const CACHED_PAGE = 100;
 /** What a page has where nothing else is asked for. */
-const PAGE = 20;
+const DEFAULT_PAGE = 20;
 /** Of one push. */
 const MAX_TIPS = 10;
 
@@ -35,11 +35,11 @@ export class HistoryCache {
    * push waits for that, nor for the start of a process: the pool keeps this one for half a minute.
    */
   async prepare(pool: CatFilePool, dir: string, tips: readonly string[]): Promise<void> {
-    if (!(await mayBeLong(dir))) return;
+    if (!(await hasLongHistory(dir))) return;
     for (const tip of tips.slice(0, MAX_TIPS)) {
       await this.totals.of(dir, tip);
-      const ids = await idsFrom(this, dir, tip, { skip: 0, take: FIRST });
-      await readCommits(pool, dir, ids.slice(0, PAGE));
+      const ids = await listCommitIds(this, dir, tip, { skip: 0, take: CACHED_PAGE });
+      await readCommits(pool, dir, ids.slice(0, DEFAULT_PAGE));
     }
   }
 }
@@ -53,33 +53,33 @@ export async function readHistory(
   { skip, take }: { skip: number; take: number },
 ): Promise<History> {
   const total = await cache.totals.of(dir, commit);
-  const shas = skip >= total ? [] : await idsFrom(cache, dir, commit, { skip, take });
+  const shas = skip >= total ? [] : await listCommitIds(cache, dir, commit, { skip, take });
   const commits = await readCommits(pool, dir, shas);
   return { commits: commits.filter((commit) => commit !== null), total };
 }
 
 /** Those within the first are found by one walk. */
-async function idsFrom(
+async function listCommitIds(
   { pages, turns }: HistoryCache,
   dir: string,
   commit: string,
   { skip, take }: { skip: number; take: number },
 ): Promise<string[]> {
-  const isFirst = skip + take <= FIRST;
-  const walked = isFirst ? { skip: 0, take: FIRST } : { skip, take };
+  const isFirst = skip + take <= CACHED_PAGE;
+  const walked = isFirst ? { skip: 0, take: CACHED_PAGE } : { skip, take };
   const page = `${commit}+${walked.skip}+${walked.take}`;
-  const ids = await remember(pages, page, () =>
-    turns.run(() => walk(dir, commit, walked.skip, walked.take), { key: dir }),
+  const ids = await cached(pages, page, () =>
+    turns.run(() => walkCommitIds(dir, commit, walked.skip, walked.take), { key: dir }),
   );
   return isFirst ? ids.slice(skip, skip + take) : ids;
 }
 
 /** Nearly every commit is smaller: a page of them is read at once, and is less than a megabyte. */
-const USUAL_BYTES = 8 * 1024;
+const SMALL_BYTES = 8 * 1024;
 /** Of a larger commit this much is shown: anybody who may push makes messages of any size. */
 const SHOWN_BYTES = 64 * 1024;
 /** The pool's processes send objects whole; of even larger ones a process of its own sends the beginning. */
-const STREAMED_BYTES = 2 ** 20;
+const POOLED_BYTES = 2 ** 20;
 
 /** Each by its id; null for what is no commit. One over 64 KiB ends with a line that says so. */
 export async function readCommits(
@@ -87,7 +87,7 @@ export async function readCommits(
   dir: string,
   shas: readonly string[],
 ): Promise<(Commit | null)[]> {
-  const read = await readShown(pool, dir, 'commit', shas);
+  const read = await readBeginnings(pool, dir, 'commit', shas);
   return read.map((object) => object && parseCommit(object.oid, object.data, object.size));
 }
 
@@ -97,12 +97,12 @@ export async function readAnnotations(
   dir: string,
   shas: readonly string[],
 ): Promise<(Annotation | null)[]> {
-  const read = await readShown(pool, dir, 'tag', shas);
+  const read = await readBeginnings(pool, dir, 'tag', shas);
   return read.map((object) => object && parseTag(object.oid, object.data, object.size));
 }
 
 /** What is shown of each: null for what is of another type, and of a larger one the beginning. */
-async function readShown(
+async function readBeginnings(
   pool: CatFilePool,
   dir: string,
   type: 'commit' | 'tag',
@@ -111,26 +111,26 @@ async function readShown(
   const found = await pool.use(dir, async (objects) => {
     const all = await objects.info(shas);
     const infos = all.map((info) => (info?.type === type ? info : null));
-    const usual = infos.filter((info) => info && info.size <= USUAL_BYTES);
-    return { infos, usual: await objects.read(idsOf(usual), USUAL_BYTES) };
+    const usual = infos.filter((info) => info && info.size <= SMALL_BYTES);
+    return { infos, usual: await objects.read(idsOf(usual), SMALL_BYTES) };
   });
-  const long = found.infos.filter((info) => info && info.size > USUAL_BYTES);
-  const longer = long.length > 0 ? await readLong(pool, dir, idsOf(long)) : [];
+  const long = found.infos.filter((info) => info && info.size > SMALL_BYTES);
+  const longer = long.length > 0 ? await readLarge(pool, dir, idsOf(long)) : [];
   const read = new Map([...found.usual, ...longer].map((object) => [object?.oid, object]));
   return found.infos.map((info) => (info && read.get(info.oid)) ?? null);
 }
 
-function readLong(
+function readLarge(
   pool: CatFilePool,
   dir: string,
   oids: readonly string[],
 ): Promise<(ObjectData | null)[]> {
   return pool.useHeavily(dir, async (objects) => {
     const infos = await objects.info(oids);
-    const streamed = infos.filter((info) => info !== null && info.size <= STREAMED_BYTES);
-    const read = await objects.begin(idsOf(streamed), SHOWN_BYTES);
+    const streamed = infos.filter((info) => info !== null && info.size <= POOLED_BYTES);
+    const read = await objects.readBeginning(idsOf(streamed), SHOWN_BYTES);
     for (const info of infos)
-      if (info && info.size > STREAMED_BYTES)
+      if (info && info.size > POOLED_BYTES)
         read.push({ ...info, data: await readHead(dir, info, SHOWN_BYTES) });
     return read;
   });
@@ -141,7 +141,7 @@ function idsOf(infos: readonly (ObjectInfo | null)[]): string[] {
 }
 
 /** Callers at the same time share one promise; a failure is forgotten. */
-function remember<T>(
+function cached<T>(
   cache: LRUCache<string, Promise<T>>,
   key: string,
   find: () => Promise<T>,
@@ -154,7 +154,7 @@ function remember<T>(
   return found;
 }
 
-async function walk(dir: string, commit: string, skip: number, take: number): Promise<string[]> {
+async function walkCommitIds(dir: string, commit: string, skip: number, take: number): Promise<string[]> {
   const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, commit];
   return (await git(args, { dir })).toString().split('\n').filter(Boolean);
 }

@@ -45,17 +45,17 @@ export async function packCommit(
   scratch: string,
   { parent, changes, message, author }: NewCommit,
 ): Promise<Packed> {
-  const modes = await modesOf(dir, parent, changes);
+  const modes = await checkEdits(dir, parent, changes);
   await borrowObjects(dir, scratch);
-  const who = byNow(author);
+  const who = signatureLine(author);
   const input = Buffer.concat([
     Buffer.from(`commit refs/heads/new\nauthor ${who}\ncommitter ${who}\n`),
-    data(Buffer.from(message)),
+    dataCommand(Buffer.from(message)),
     Buffer.from(parent ? `from ${parent}\n` : ''),
     ...changes.flatMap(({ path, content }) => {
-      if (!content) return [Buffer.from(`D ${quoted(path)}\n`)];
+      if (!content) return [Buffer.from(`D ${quotePath(path)}\n`)];
       const mode = modes.get(path) ?? REGULAR;
-      return [Buffer.from(`M ${mode} inline ${quoted(path)}\n`), data(content)];
+      return [Buffer.from(`M ${mode} inline ${quotePath(path)}\n`), dataCommand(content)];
     }),
     Buffer.from('done\n'),
   ]);
@@ -73,7 +73,7 @@ export async function packTag(
   { name, commit, message, tagger }: NewTag,
 ): Promise<Packed> {
   await borrowObjects(dir, scratch);
-  const text = `object ${commit}\ntype commit\ntag ${name}\ntagger ${byNow(tagger)}\n\n${message}\n`;
+  const text = `object ${commit}\ntype commit\ntag ${name}\ntagger ${signatureLine(tagger)}\n\n${message}\n`;
   const sha = (await git(['mktag'], { dir: scratch, input: text })).toString().trim();
   const options = { dir: scratch, input: `${sha}\n` };
   return { sha, pack: await git(['pack-objects', '--stdout', '-q'], options) };
@@ -87,17 +87,17 @@ async function borrowObjects(dir: string, scratch: string): Promise<void> {
   await writeFile(join(scratch, 'HEAD'), 'ref: refs/heads/new\n');
 }
 
-function byNow({ name, email }: Person): string {
-  return `${plain(name)} <${plain(email)}> ${Math.floor(Date.now() / 1000)} +0000`;
+function signatureLine({ name, email }: Person): string {
+  return `${stripDelimiters(name)} <${stripDelimiters(email)}> ${Math.floor(Date.now() / 1000)} +0000`;
 }
 
 /** Of files that are there. @throws NoSuchChange */
-async function modesOf(
+async function checkEdits(
   dir: string,
   parent: string | null,
   changes: readonly FileChange[],
 ): Promise<Map<string, string>> {
-  const entries = parent ? await entriesAt(dir, parent, changes) : new Map<string, Entry>();
+  const entries = parent ? await readEntries(dir, parent, changes) : new Map<string, Entry>();
   for (const { path, content } of changes) {
     const entry = entries.get(path);
     if (entry && entry.type !== 'blob')
@@ -114,7 +114,7 @@ async function modesOf(
 type Entry = { mode: string; type: string };
 
 /** What stands at the paths, and above them. */
-async function entriesAt(
+async function readEntries(
   dir: string,
   commit: string,
   changes: readonly FileChange[],
@@ -139,15 +139,15 @@ function ancestors(path: string): string[] {
   return parts.slice(1).map((_, i) => parts.slice(0, i + 1).join('/'));
 }
 
-function data(bytes: Uint8Array): Buffer {
+function dataCommand(bytes: Uint8Array): Buffer {
   return Buffer.concat([Buffer.from(`data ${bytes.length}\n`), bytes, Buffer.from('\n')]);
 }
 
-function quoted(path: string): string {
+function quotePath(path: string): string {
   return `"${path.replaceAll(/["\\]/g, '\\$&').replaceAll('\n', '\\n')}"`;
 }
 
 /** What ends a name or an address in a commit. */
-function plain(text: string): string {
+function stripDelimiters(text: string): string {
   return text.replaceAll(/[<>\n\0]/g, '').trim();
 }

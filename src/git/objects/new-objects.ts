@@ -1,7 +1,7 @@
 /** The objects that a push brings, listed and read by two git processes however many there are. */
 import { pipeline } from 'node:stream/promises';
 import { GitError, gitLines, startGit } from '../processes/run.ts';
-import type { ObjectType } from './cat-file-answers.ts';
+import type { ObjectType } from './cat-file.ts';
 import type { Quarantined } from './walk.ts';
 
 export type NewObject = { type: ObjectType; oid: string; data: Buffer };
@@ -14,13 +14,13 @@ const NEWLINE = 10;
 const BATCH = 16_384;
 
 /** All objects of the quarantine: of 10,000 commits in half the time of a walk from their tips. */
-const LIST = [
+const LIST_ARGS = [
   'cat-file',
   '--batch-all-objects',
   '--unordered',
   '--batch-check=%(objecttype) %(objectsize) %(objectname)',
 ];
-const READ = ['cat-file', '--buffer', '--batch=%(objectname) %(objecttype) %(objectsize)'];
+const READ_ARGS = ['cat-file', '--buffer', '--batch=%(objectname) %(objecttype) %(objectsize)'];
 
 /**
  * The wanted objects in the packs of a quarantine, as they come; each once. Some may be in the repository already: the base
@@ -34,12 +34,12 @@ export async function* newObjects(
   if (!quarantine) return;
   // The quarantine alone, without the repository that it borrows from.
   const options = { dir, signal, env: { GIT_OBJECT_DIRECTORY: quarantine } };
-  const ids = wantedIds(gitLines(LIST, options), wanted);
+  const ids = listWantedIds(gitLines(LIST_ARGS, options), wanted);
   try {
     // Most small pushes have no wanted object, and need no process that reads.
     const first = await ids.next();
     if (first.done) return;
-    using process = await startGit(READ, options);
+    using process = await startGit(READ_ARGS, options);
     const feeding = pipeline(async function* () {
       yield first.value;
       yield* ids;
@@ -47,7 +47,7 @@ export async function* newObjects(
       process.end();
       return error;
     });
-    const cutter = new Cutter();
+    const cutter = new ObjectSplitter();
     for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
       const objects = cutter.push(chunk);
       if (objects.length > 0) yield objects;
@@ -66,7 +66,7 @@ export function isWanted({ types, min, max }: Wanted, type: ObjectType, size: nu
 }
 
 /** The ids of the wanted objects among `<type> <size> <id>`, one a line. */
-async function* wantedIds(
+async function* listWantedIds(
   lines: AsyncIterable<string>,
   wanted: Wanted,
 ): AsyncGenerator<string, undefined> {
@@ -83,7 +83,7 @@ async function* wantedIds(
 }
 
 /** Cuts `<id> <type> <size>\n<contents>\n` out of the chunks they come in. */
-class Cutter {
+class ObjectSplitter {
   /** What is not cut yet, and how long it must be for the next cut. */
   #rest: Buffer[] = [];
   #held = 0;

@@ -18,7 +18,7 @@ export type Pointer = {
 /** Of a pointer, in bytes: its text with a size of 1 to 16 digits, and at most a CR a line. */
 export const POINTER_BYTES = { min: 126, max: 144 };
 
-const FORM =
+const POINTER_FORMAT =
   /^version https:\/\/git-lfs\.github\.com\/spec\/v1\r?\noid sha256:([0-9a-f]{64})\r?\nsize (\d{1,16})\s*$/;
 
 /** Whether a blob of this size may be one, so that others need not be read. */
@@ -28,7 +28,7 @@ export function canBePointer(bytes: number): boolean {
 
 /** Null for any other text. */
 export function parsePointer(text: string): Pointer | null {
-  const [, oid, digits] = canBePointer(text.length) ? (FORM.exec(text) ?? []) : [];
+  const [, oid, digits] = canBePointer(text.length) ? (POINTER_FORMAT.exec(text) ?? []) : [];
   const size = Number(digits);
   return oid && Number.isSafeInteger(size) ? { oid, size } : null;
 }
@@ -45,7 +45,7 @@ export async function* pointerFiles(
   dir: string,
   signal?: AbortSignal,
 ): AsyncGenerator<PointerFile> {
-  const args = ['ls-tree', '-r', '-z', '--full-tree', FORMAT, 'HEAD'];
+  const args = ['ls-tree', '-r', '-z', '--full-tree', LS_TREE_FORMAT, 'HEAD'];
   const options = { dir: join(dir, '.git'), signal };
   const entries = gitLines(args, options, { separator: '\0', encoding: 'latin1' });
   for await (const entry of entries) {
@@ -57,7 +57,7 @@ export async function* pointerFiles(
   }
 }
 
-const FORMAT = '--format=%(objectmode) %(objectsize) %(path)';
+const LS_TREE_FORMAT = '--format=%(objectmode) %(objectsize) %(path)';
 
 async function readShort(path: Buffer): Promise<string> {
   await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW);

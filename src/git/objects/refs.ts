@@ -27,23 +27,23 @@ export async function listRefs(
   { after, limit }: { after: { name: string; position: number } | null; limit: number },
 ): Promise<Ref[]> {
   const past = after ? Buffer.from(after.name) : null;
-  const select = (refs: Listed[]) =>
+  const select = (refs: ListedRef[]) =>
     (past ? refs.filter(({ name }) => Buffer.compare(Buffer.from(name), past) > 0) : refs).slice(
       0,
       limit,
     );
   const count = (after?.position ?? 0) + limit;
-  const first = await firstRefs(dir, kind, count);
+  const first = await readFirstRefs(dir, kind, count);
   const page = select(first);
-  if (page.length === limit || first.length < count) return peeled(dir, page);
-  return peeled(dir, select(await firstRefs(dir, kind)));
+  if (page.length === limit || first.length < count) return peelNestedTags(dir, page);
+  return peelNestedTags(dir, select(await readFirstRefs(dir, kind)));
 }
 
 /** `isNested`: its tag is one of a tag, and `sha` is that one's. Git before 2.45 follows no further. */
-type Listed = Ref & { isNested: boolean };
+type ListedRef = Ref & { isNested: boolean };
 
 /** With the objects that tags of tags lead to in the end. */
-async function peeled(dir: string, refs: readonly Listed[]): Promise<Ref[]> {
+async function peelNestedTags(dir: string, refs: readonly ListedRef[]): Promise<Ref[]> {
   const nested = refs.filter(({ isNested }) => isNested).map(({ sha }) => sha);
   const ends = new Map<string, string>();
   if (nested.length > 0) {
@@ -55,7 +55,7 @@ async function peeled(dir: string, refs: readonly Listed[]): Promise<Ref[]> {
 }
 
 /** In the order of the names' bytes. */
-async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Listed[]> {
+async function readFirstRefs(dir: string, kind: RefKind, count?: number): Promise<ListedRef[]> {
   const prefix = PREFIX[kind];
   const format = '--format=%(objectname) %(*objectname) %(*objecttype) %(refname)';
   const limit = count === undefined ? [] : [`--count=${count}`];

@@ -38,7 +38,7 @@ export async function branchTip(
 /** `path` (empty: the root) in what `ref` names; null when it names no commit. */
 export async function locate(objects: Objects, ref: string, path: string): Promise<Located | null> {
   if (isCommitId(ref)) {
-    const found = await look(objects, ref, path);
+    const found = await lookUp(objects, ref, path);
     return found && { ref, ...found };
   }
   const inBranch = await locateInBranch(objects, ref, path);
@@ -47,7 +47,7 @@ export async function locate(objects: Objects, ref: string, path: string): Promi
   if (names.length && /^refs\/(heads|tags)\/./.test(ref)) names.push(ref);
   if (ref === 'HEAD' || /^[0-9a-f]{7,39}$/i.test(ref)) names.push(ref);
   for (const name of names) {
-    const found = await look(objects, name, path);
+    const found = await lookUp(objects, name, path);
     if (found) return { ref, ...found };
   }
   return null;
@@ -59,12 +59,12 @@ export async function locateInBranch(
   branch: string,
   path: string,
 ): Promise<Located | null> {
-  const found = isRefName(branch) ? await look(objects, `refs/heads/${branch}`, path) : null;
+  const found = isRefName(branch) ? await lookUp(objects, `refs/heads/${branch}`, path) : null;
   return found && { ref: branch, ...found };
 }
 
 /** Both at once: a round trip costs as much as an answer. */
-async function look(objects: Objects, name: string, path: string) {
+async function lookUp(objects: Objects, name: string, path: string) {
   const wanted = path ? `${name}:${path}` : `${name}^{tree}`;
   const asked = canBePath(path) ? [wanted] : [];
   const [commit, object = null] = await objects.info([`${name}^{commit}`, ...asked]);

@@ -38,19 +38,19 @@ const AT_ONCE = 2;
 const ANONYMOUS_AT_ONCE = 1;
 const TIMEOUT_MS = 10_000;
 const MAX_LIST_BYTES = 32 * 2 ** 20;
-const MAX_LINE = 400;
+const MAX_LINE_BYTES = 400;
 /** Of one file, so that one does not fill the answer. */
-const MAX_OF_FILE = 20;
+const MAX_LINES_PER_FILE = 20;
 const NEWLINE = 10;
 /** Looked at before other requests have their turn: some milliseconds. */
-const PATHS_A_TURN = 5_000;
+const PATHS_PER_SLICE = 5_000;
 /** Of the process that searches for a pattern: a short one can stand for gigabytes. */
 const MAX_MEMORY_KB = 1_500_000;
 /** Of all repetitions of a pattern, multiplied. */
 const MAX_REPETITIONS = 1_000;
 
 /** Packs are mapped in parts, so that the bound is that of the search. A shell that knows no such bound goes without. */
-const BOUNDED = {
+const BOUNDED_GREP_CONFIG = {
   'alias.bounded-grep': `!f() { ulimit -v ${MAX_MEMORY_KB} 2>/dev/null; exec git grep "$@"; }; f`,
   'core.packedGitWindowSize': '32m',
   'core.packedGitLimit': '256m',
@@ -76,7 +76,7 @@ export class Searches {
     { commit, words, limit }: PathSearch,
     { caller, signal }: Searcher,
   ): Promise<string[]> {
-    const search = async () => pick(await this.#list(dir, commit, signal), words, limit);
+    const search = async () => selectPaths(await this.#list(dir, commit, signal), words, limit);
     return this.#inTurn(search, { caller, signal });
   }
 
@@ -104,12 +104,12 @@ export class Searches {
 }
 
 /** Half a million paths take half a second, in which others have their turns. */
-async function pick(list: string, words: readonly string[], limit: number): Promise<string[]> {
+async function selectPaths(list: string, words: readonly string[], limit: number): Promise<string[]> {
   const named: string[] = [];
   const rest: string[] = [];
   let count = 0;
   for (let at = 0, end = list.indexOf('\0'); end >= 0; at = end + 1, end = list.indexOf('\0', at)) {
-    if (++count % PATHS_A_TURN === 0) await others();
+    if (++count % PATHS_PER_SLICE === 0) await others();
     const path = list.slice(at, end);
     const folded = path.toLowerCase();
     if (!words.every((word) => folded.includes(word))) continue;
@@ -123,36 +123,36 @@ async function pick(list: string, words: readonly string[], limit: number): Prom
 
 async function grep(dir: string, search: LineSearch, left?: AbortSignal): Promise<FoundLines> {
   const { commit, path, text, isPattern, ignoresCase, limit } = search;
-  if (isPattern && repetitions(text) > MAX_REPETITIONS) throw new NoPattern('it repeats too much');
+  if (isPattern && countRepetitions(text) > MAX_REPETITIONS) throw new NoPattern('it repeats too much');
   const args = ['-n', '-z', '--column', '-I', '--full-name', '--threads=1', '--no-color'];
-  args.push(`--max-count=${MAX_OF_FILE}`, isPattern ? '-E' : '-F', ...(ignoresCase ? ['-i'] : []));
+  args.push(`--max-count=${MAX_LINES_PER_FILE}`, isPattern ? '-E' : '-F', ...(ignoresCase ? ['-i'] : []));
   args.push('-e', text, commit, '--', ...(path === '' ? [] : [path]));
   const signal = AbortSignal.any([AbortSignal.timeout(TIMEOUT_MS), ...(left ? [left] : [])]);
   const env = { GIT_LITERAL_PATHSPECS: '1' };
-  using process = await startGit(['bounded-grep', ...args], { dir, signal, env, config: BOUNDED });
+  using process = await startGit(['bounded-grep', ...args], { dir, signal, env, config: BOUNDED_GREP_CONFIG });
   process.stdin.end();
   const lines: FoundLine[] = [];
-  const cutter = new LineCutter();
+  const cutter = new LineSplitter();
   for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
     for (const line of cutter.push(chunk)) {
-      const found = parse(line, commit);
+      const found = parseFoundLine(line, commit);
       if (found) lines.push(found);
       if (lines.length > limit) return { lines: lines.slice(0, limit), isTruncated: true };
     }
   }
-  throwUnlessDone(await process.ended, isPattern);
+  throwOnFailure(await process.ended, isPattern);
   return { lines, isTruncated: false };
 }
 
 /** 1: nothing was found. What git cannot make of a pattern, or not within its memory, ends it with 128. */
-function throwUnlessDone(ending: GitExit, isPattern: boolean): void {
+function throwOnFailure(ending: GitExit, isPattern: boolean): void {
   if (ending.code === 0 || ending.code === 1) return;
   if (isPattern && ending.code !== null) throw new NoPattern(ending.stderr);
   throw new GitError('grep', ending);
 }
 
 /** How often the innermost of a pattern is repeated, if all its repetitions stood in one another. */
-function repetitions(pattern: string): number {
+function countRepetitions(pattern: string): number {
   const bounds = [...pattern.matchAll(/\{(\d*),?(\d*)\}/g)];
   return bounds.reduce(
     (product, [, least, most]) => product * Math.max(1, Number(most || least)),
@@ -161,7 +161,7 @@ function repetitions(pattern: string): number {
 }
 
 /** `<commit>:<path>\0<line>\0<column>\0<text>` */
-function parse(bytes: Buffer, commit: string): FoundLine | null {
+function parseFoundLine(bytes: Buffer, commit: string): FoundLine | null {
   const [place = '', line, column, ...text] = bytes.toString('utf8').split('\0');
   if (!column) return null;
   const path = place.slice(commit.length + 1);
@@ -169,7 +169,7 @@ function parse(bytes: Buffer, commit: string): FoundLine | null {
 }
 
 /** Lines, each cut to `MAX_LINE` bytes behind its path: one line of a file may be as long as the file. */
-class LineCutter {
+class LineSplitter {
   #kept: Buffer = Buffer.alloc(0);
 
   *push(chunk: Buffer): Generator<Buffer> {
@@ -177,10 +177,10 @@ class LineCutter {
     for (;;) {
       const end = chunk.indexOf(NEWLINE, at);
       const piece = chunk.subarray(at, end < 0 ? chunk.length : end);
-      const room = Math.max(0, MAX_LINE + 4_096 - this.#kept.length);
+      const room = Math.max(0, MAX_LINE_BYTES + 4_096 - this.#kept.length);
       if (room > 0) this.#kept = Buffer.concat([this.#kept, piece.subarray(0, room)]);
       if (end < 0) return;
-      yield cutText(this.#kept);
+      yield truncateText(this.#kept);
       this.#kept = Buffer.alloc(0);
       at = end + 1;
     }
@@ -188,11 +188,11 @@ class LineCutter {
 }
 
 /** What stands behind the third NUL is the text. */
-function cutText(line: Buffer): Buffer {
+function truncateText(line: Buffer): Buffer {
   let at = -1;
   for (let part = 0; part < 3; part++) {
     at = line.indexOf(0, at + 1);
     if (at < 0) return line;
   }
-  return line.subarray(0, at + 1 + MAX_LINE);
+  return line.subarray(0, at + 1 + MAX_LINE_BYTES);
 }

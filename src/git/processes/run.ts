@@ -16,7 +16,7 @@ import {
 } from '../../platform/processes/git-started.ts';
 import { runProgram, type Streamed, startProgram } from '../../platform/processes/starter.ts';
 
-export type GitOptions = Surroundings & {
+export type GitOptions = EnvironmentOptions & {
   /** Ends the process when it aborts. */
   signal?: AbortSignal;
   /** Pipes beside stdin, stdout and stderr, as file descriptors 3 and up; hooks inherit them. */
@@ -41,7 +41,7 @@ export class GitError extends Error {
 }
 
 /** More than `maxBytes`, which ended it. */
-export class SaidTooMuch extends GitError {
+export class OutputTooLarge extends GitError {
   override name = 'SaidTooMuch';
 }
 
@@ -67,7 +67,7 @@ const GRACE_MS = 5_000;
 const DRAIN_MS = 1_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
 /** Of `gitLines`: twice a line of the largest file that is compared (`walk.ts`). */
-const MAX_PIECE = 16 * 2 ** 20;
+const MAX_RECORD = 16 * 2 ** 20;
 const MiB = 2 ** 20;
 
 /** A process that was started. Its standard output must be read to the end, or the process be ended. */
@@ -152,7 +152,7 @@ export async function startGit(
   const program = { file: 'git', args, cwd, env: environment(options) };
   const streamed = await startProgram(program, { pipes: options.extraPipes }).catch(
     async (error: Error) => {
-      throw await whyNotStarted(error, cwd);
+      throw await startError(error, cwd);
     },
   );
   const process = new GitProcess(streamed, options.signal);
@@ -161,7 +161,7 @@ export async function startGit(
   return process;
 }
 
-async function whyNotStarted(error: Error, cwd: string): Promise<FolderMissing | GitUnavailable> {
+async function startError(error: Error, cwd: string): Promise<FolderMissing | GitUnavailable> {
   const { code, message } = error as NodeJS.ErrnoException;
   // Node says ENOENT for a missing program and for a missing folder alike.
   if ((code === 'ENOENT' || code === 'ENOTDIR') && !(await isFolder(cwd)))
@@ -203,7 +203,7 @@ export async function git(args: readonly string[], options: RunOptions = {}): Pr
  * main thread up for is more than their work.
  * @throws as `git`
  */
-export async function gitApart(
+export async function gitViaStarter(
   args: readonly string[],
   options: RunOptions & { input?: string } = {},
 ): Promise<Buffer> {
@@ -214,9 +214,9 @@ export async function gitApart(
   const ended = running.catch((error: Error) => ({ code: 1, signal: null, stderr: error.message }));
   startedGit.publish({ args, ended } satisfies StartedGit);
   const ending = await running.catch(async (error: Error) => {
-    throw await whyNotStarted(error, cwd);
+    throw await startError(error, cwd);
   });
-  if (ending.exceededLimit) throw new SaidTooMuch(args[0] ?? '', ending);
+  if (ending.exceededLimit) throw new OutputTooLarge(args[0] ?? '', ending);
   if (ending.code !== 0) throw new GitError(args[0] ?? '', ending);
   return Buffer.from(ending.stdout);
 }
@@ -238,8 +238,8 @@ export async function* gitLines(
     const [first = '', ...parts] = chunk.split(separator);
     rest += first;
     // A name in a tree may be as long as an object.
-    if (rest.length > MAX_PIECE)
-      throw new SaidTooMuch(args[0] ?? '', { code: null, signal: null, stderr: '' });
+    if (rest.length > MAX_RECORD)
+      throw new OutputTooLarge(args[0] ?? '', { code: null, signal: null, stderr: '' });
     if (parts.length === 0) continue;
     yield rest;
     rest = parts.pop() ?? '';
@@ -301,7 +301,7 @@ const CONFIG: Record<string, string> = {
   'advice.detachedHead': 'false',
 };
 
-type Surroundings = {
+type EnvironmentOptions = {
   /** The repository (`GIT_DIR`); unset for commands that need none. */
   dir?: string;
   /** Where it works. Default: `dir`, else `/`. */
@@ -312,7 +312,7 @@ type Surroundings = {
 };
 
 /** The whole environment of a git process: of our own, only PATH is passed on. */
-function environment({ dir, cwd, config, env }: Surroundings): Record<string, string> {
+function environment({ dir, cwd, config, env }: EnvironmentOptions): Record<string, string> {
   const entries = Object.entries({ ...CONFIG, ...config });
   return {
     PATH: process.env.PATH ?? '/usr/bin:/bin',

@@ -28,14 +28,14 @@ export type Push = {
 export type Verdict = { accepted: true; notes?: string[] } | { accepted: false; reasons: string[] };
 
 /** Commands take about 100 bytes each. */
-const MAX_MESSAGE = 16 * 2 ** 20;
-const END = '.';
+const MAX_MESSAGE_CHARS = 16 * 2 ** 20;
+const END_MARK = '.';
 const MAX_OPTIONS = 50;
 /** No command begins like this, so an option cannot pass for one. */
-const OPTION = '+';
+const OPTION_PREFIX = '+';
 
 /** Commands that the shell passes on by itself, a byte at a time. For more it starts a program. */
-const FEW_COMMANDS = 20;
+const MAX_SHELL_COMMANDS = 20;
 
 const PRE_RECEIVE = `#!/bin/sh
 newline='
@@ -44,19 +44,19 @@ options() {
   n=0
   while [ "$n" -lt "\${GIT_PUSH_OPTION_COUNT:-0}" ] && [ "$n" -lt ${MAX_OPTIONS} ]; do
     eval "option=\\$GIT_PUSH_OPTION_$n"
-    case $option in *"$newline"*) ;; *) printf '${OPTION}%s\\n' "$option" ;; esac
+    case $option in *"$newline"*) ;; *) printf '${OPTION_PREFIX}%s\\n' "$option" ;; esac
     n=$((n + 1))
   done
 }
 commands() {
   n=0
-  while [ "$n" -lt ${FEW_COMMANDS} ] && IFS= read -r line; do
+  while [ "$n" -lt ${MAX_SHELL_COMMANDS} ] && IFS= read -r line; do
     printf '%s\\n' "$line"
     n=$((n + 1))
   done
-  [ "$n" -lt ${FEW_COMMANDS} ] || cat
+  [ "$n" -lt ${MAX_SHELL_COMMANDS} ] || cat
 }
-{ printf '%s\\n' "$GIT_QUARANTINE_PATH"; commands; options; printf '${END}\\n'; } >&3
+{ printf '%s\\n' "$GIT_QUARANTINE_PATH"; commands; options; printf '${END_MARK}\\n'; } >&3
 verdict=refused
 IFS= read -r verdict <&3
 [ "$verdict" = accepted ] && exit 0
@@ -82,15 +82,15 @@ export async function installHooks(folder: string): Promise<void> {
  * What is to be decided of a push; null when git ended without asking, because there was nothing to decide.
  * @throws Error for too many refs
  */
-export async function readQuestion(from: Readable): Promise<Push | null> {
+export async function readPush(from: Readable): Promise<Push | null> {
   const lines = await readLines(from);
   if (!lines) return null;
   const [quarantine = '', ...rest] = lines;
-  const isOption = (line: string) => line.startsWith(OPTION);
+  const isOption = (line: string) => line.startsWith(OPTION_PREFIX);
   return {
     quarantine: quarantine || null,
     commands: rest.filter((line) => !isOption(line)).map(parseCommand),
-    options: rest.filter(isOption).map((line) => line.slice(OPTION.length)),
+    options: rest.filter(isOption).map((line) => line.slice(OPTION_PREFIX.length)),
   };
 }
 
@@ -99,12 +99,12 @@ async function readLines(from: Readable): Promise<string[] | null> {
   const read = from.setEncoding('utf8')[Symbol.asyncIterator]();
   const chunks: string[] = [];
   let size = 0;
-  for (let tail = '\n'; !tail.endsWith(`\n${END}\n`); ) {
+  for (let tail = '\n'; !tail.endsWith(`\n${END_MARK}\n`); ) {
     const { value, done } = await read.next();
     if (done) return null;
     chunks.push(value);
     size += value.length;
-    if (size > MAX_MESSAGE) throw new Error('the push has too many refs');
+    if (size > MAX_MESSAGE_CHARS) throw new Error('the push has too many refs');
     tail = (tail + value).slice(-3);
   }
   return chunks.join('').split('\n').slice(0, -2);

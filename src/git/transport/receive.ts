@@ -14,19 +14,18 @@ import {
   type Command,
   NONE,
   type Push,
-  readQuestion,
+  readPush,
   type Verdict,
   writeVerdict,
 } from './hooks.ts';
 import { pktLine, reportedRefs, splitPackets } from './pkt-line.ts';
-import { relay } from './relay.ts';
 import { hasManyRefs } from './requests.ts';
-import { feed, modeOf, type Session, start } from './service.ts';
+import { feed, modeArgs, relay, type Session, startService } from './service.ts';
 
 export type PushRules = {
   /** Folder of the hooks. */
   hooks: string;
-  locks: Pick<StaleLocks, 'waits' | 'removeOf'>;
+  locks: Pick<StaleLocks, 'trackUndecidedPush' | 'removeBlocking'>;
   /** Limit for the pack. A larger pack is refused while it arrives, and the client sees the reason. */
   limit?: { maxBytes: number; reason: string };
   /** Decides before the push takes effect. Throwing refuses the push. */
@@ -39,7 +38,7 @@ export type PushRules = {
 };
 
 /** For a push of many refs, which are synced together (`disk/ref-files.ts`). */
-const MANY_REFS = { 'core.fsync': 'objects,derived-metadata,-reference' };
+const MANY_REFS_CONFIG = { 'core.fsync': 'objects,derived-metadata,-reference' };
 
 /**
  * Runs one push. A client that disconnects before its pack is complete changes nothing; a push whose client disconnects
@@ -53,19 +52,19 @@ export async function receivePack(
   rules: PushRules,
 ): Promise<GitExit> {
   {
-    using process = await startPush(session, modeOf(session), rules);
-    const said = new Said(process, output, rules);
+    using process = await startPush(session, modeArgs(session), rules);
+    const said = new PushOutput(process, output, rules);
     const isOver = said.ending.then(() => false);
     if (!(await Promise.race([hasManyRefs(input), isOver])))
-      return await take(process, said, { session, input, rules, hasMany: false });
+      return await handlePush(process, said, { session, input, rules, hasMany: false });
     process.end();
     await said.ending;
   }
   // A new process with the settings for many refs, which continues after the client has read the refs and sends its
   // commands.
-  using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS);
-  const said = new Said(process, output, rules);
-  return await take(process, said, { session, input, rules, hasMany: true });
+  using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS_CONFIG);
+  const said = new PushOutput(process, output, rules);
+  return await handlePush(process, said, { session, input, rules, hasMany: true });
 }
 
 function startPush(
@@ -74,7 +73,7 @@ function startPush(
   { hooks, limit }: PushRules,
   config: Record<string, string> = {},
 ): Promise<GitProcess> {
-  return start('git-receive-pack', dir, mode, {
+  return startService('git-receive-pack', dir, mode, {
     protocol,
     signal,
     extraPipes: 1,
@@ -97,7 +96,7 @@ const TOO_LARGE = 'pack exceeds maximum allowed size';
 const TERMINAL = 2;
 
 /** Output of git to its client: passed on, but from `hold` on kept until `release`. */
-class Said {
+class PushOutput {
   readonly ending: Promise<GitExit>;
   readonly #output: Writable;
   /** Why a pack is too large; replaces git's own message. */
@@ -145,25 +144,25 @@ class Said {
   }
 }
 
-type Taking = { session: Session; input: Readable; rules: PushRules; hasMany: boolean };
+type PushContext = { session: Session; input: Readable; rules: PushRules; hasMany: boolean };
 
-async function take(
+async function handlePush(
   process: GitProcess,
-  said: Said,
-  { session: { dir, signal }, input, rules, hasMany }: Taking,
+  said: PushOutput,
+  { session: { dir, signal }, input, rules, hasMany }: PushContext,
 ): Promise<GitExit> {
   feed(input, process);
   let accepted = false;
   let asked: Command[] = [];
-  const isAccepted = rules.locks.waits(process.pid);
+  const isAccepted = rules.locks.trackUndecidedPush(process.pid);
   const converse = async () => {
     const [hook] = process.pipes as [Duplex];
-    const push = await readQuestion(hook);
+    const push = await readPush(hook);
     if (!push) return;
     const refs = push.commands.map(({ ref }) => ref);
-    await rules.locks.removeOf(dir, refs);
+    await rules.locks.removeBlocking(dir, refs);
     if (hasMany) await packRefs(dir);
-    asked = await withoutGone(dir, push.commands);
+    asked = await withoutMissingRefs(dir, push.commands);
     const verdict = await rules.judge(push, signal);
     accepted = verdict.accepted;
     if (accepted) said.hold();
@@ -193,7 +192,7 @@ async function take(
 }
 
 /** Git reports a deletion of a ref that does not exist as successful. */
-async function withoutGone(dir: string, commands: readonly Command[]): Promise<Command[]> {
+async function withoutMissingRefs(dir: string, commands: readonly Command[]): Promise<Command[]> {
   if (!commands.some(({ after }) => after === NONE)) return [...commands];
   const refs = await allRefs(dir);
   return commands.filter(({ ref, after }) => after !== NONE || refs.has(ref));

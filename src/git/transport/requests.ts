@@ -28,7 +28,7 @@ const COMMANDS_TOO_LONG = `The list of refs to update must be at most ${MAX_COMM
 /** Passes a request through until it exceeds its limit. */
 export class RequestLimit extends Transform {
   readonly #service: Service;
-  #lines = new Lines();
+  #lines = new CommandCounter();
   #bytes = 0;
   readonly #many = Promise.withResolvers<boolean>();
 
@@ -77,7 +77,7 @@ export function hasManyRefs(input: Readable): Promise<boolean> {
  * Counts the lines (`pkt-line.ts`) at the start of a push: commands, and after a flush optional push options, up to a
  * second flush or malformed data.
  */
-class Lines {
+class CommandCounter {
   flushes = 0;
   /** Commands before the first flush. */
   count = 0;

@@ -11,18 +11,18 @@ import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
-import { packFiles } from '../disk/disk.ts';
-import { GitError, git } from '../processes/run.ts';
+import { listPackFiles } from '../disk/disk.ts';
+import { GitError, git, gitLines } from '../processes/run.ts';
 
-const FILE = 'loam-totals';
+const TOTALS_FILE = 'loam-totals';
 /** Shorter histories are counted within milliseconds. */
-const LONG = 5_000;
+const LONG_HISTORY = 5_000;
 /** In the file: the tips of branches that move, and some before them. */
-const MAX_KEPT = 100;
+const MAX_TOTALS = 100;
 /** Of so many objects: each takes 28 bytes of a pack's index, or a few more. */
-const LONG_INDEX_BYTES = LONG * 28;
+const LONG_INDEX_BYTES = LONG_HISTORY * 28;
 /** A line that is not whole, as after a loss of power, is none. */
-const LINE = /^([0-9a-f]{40}) (\d+)\n/gm;
+const TOTAL_LINE = /^([0-9a-f]{40}) (\d+)\n/gm;
 
 export class CommitTotals {
   readonly #known = new LRUCache<string, Promise<number>>({ max: 10_000 });
@@ -46,19 +46,19 @@ export class CommitTotals {
   }
 
   async #find(dir: string, commit: string): Promise<number> {
-    const kept = await readKept(dir);
+    const kept = await readTotals(dir);
     const known = kept.get(commit);
     if (known !== undefined) return known;
     const last = [...kept].at(-1);
     const total = await this.#turns.run(() => countFrom(dir, commit, last), { key: dir });
-    if (total >= LONG) await this.#keep(dir, commit, total);
+    if (total >= LONG_HISTORY) await this.#keep(dir, commit, total);
     return total;
   }
 
   #keep(dir: string, commit: string, total: number): Promise<void> {
     const before = this.#writing.get(dir) ?? Promise.resolve();
     const writing = before
-      .then(() => keep(dir, commit, total))
+      .then(() => writeTotal(dir, commit, total))
       // It would only spare counting: the disk is full, or the repository was deleted.
       .catch(() => {})
       .finally(() => {
@@ -92,23 +92,23 @@ async function countAll(dir: string, commit: string): Promise<number> {
 }
 
 /** Whether counting may take longer than a reader should wait. */
-export async function mayBeLong(dir: string): Promise<boolean> {
+export async function hasLongHistory(dir: string): Promise<boolean> {
   let bytes = 0;
-  for (const { name, size } of await packFiles(dir).catch(() => []))
+  for (const { name, size } of await listPackFiles(dir).catch(() => []))
     if (name.endsWith('.idx')) bytes += size;
   return bytes >= LONG_INDEX_BYTES;
 }
 
 /** The last to be counted last. */
-async function readKept(dir: string): Promise<Map<string, number>> {
-  const text = await readFile(join(dir, FILE), 'latin1').catch(() => '');
-  const lines = text.matchAll(LINE);
+async function readTotals(dir: string): Promise<Map<string, number>> {
+  const text = await readFile(join(dir, TOTALS_FILE), 'latin1').catch(() => '');
+  const lines = text.matchAll(TOTAL_LINE);
   return new Map(Array.from(lines, ([, commit = '', total]) => [commit, Number(total)]));
 }
 
-async function keep(dir: string, commit: string, total: number): Promise<void> {
-  const kept = [...(await readKept(dir)), [commit, total] as const].slice(-MAX_KEPT);
-  const file = join(dir, FILE);
+async function writeTotal(dir: string, commit: string, total: number): Promise<void> {
+  const kept = [...(await readTotals(dir)), [commit, total] as const].slice(-MAX_TOTALS);
+  const file = join(dir, TOTALS_FILE);
   const fresh = `${file}.${randomUUID()}`;
   try {
     await writeFile(fresh, kept.map(([id, count]) => `${id} ${count}\n`).join(''), { flush: true });
@@ -117,4 +117,59 @@ async function keep(dir: string, commit: string, total: number): Promise<void> {
     await rm(fresh, { force: true });
     throw error;
   }
+}
+
+/* How many commits a history has of each of the last weeks: a walk that ends where they begin. */
+
+/** A year. */
+export const WEEKS = 52;
+const WEEK_S = 7 * 86_400;
+/** 1970 began on a Thursday. */
+const FIRST_MONDAY_S = 4 * 86_400;
+const WALK_MS = 5_000;
+
+/** `start`: the beginning of a Monday (UTC), in seconds since 1970. */
+export type Week = { start: number; commits: number };
+
+export class Activity {
+  readonly #turns: FairSemaphore;
+  /** By commit and week. */
+  readonly #known = new LRUCache<string, Week[]>({ max: 1_000 });
+
+  constructor(turns: FairSemaphore) {
+    this.#turns = turns;
+  }
+
+  /** Oldest first, by the date of the committer; null where the walk takes longer than 5 seconds. @throws GitError */
+  async of(dir: string, commit: string, now = Date.now() / 1_000): Promise<Week[] | null> {
+    const thisWeek = Math.floor((now - FIRST_MONDAY_S) / WEEK_S);
+    const key = `${commit}@${thisWeek}`;
+    const known = this.#known.get(key);
+    if (known) return known;
+    const first = FIRST_MONDAY_S + (thisWeek - WEEKS + 1) * WEEK_S;
+    const weeks = await this.#turns.run(() => countByWeek(dir, commit, first), { key: dir });
+    if (weeks) this.#known.set(key, weeks);
+    return weeks;
+  }
+}
+
+async function countByWeek(dir: string, commit: string, first: number): Promise<Week[] | null> {
+  const weeks = Array.from({ length: WEEKS }, (_, i) => ({
+    start: first + i * WEEK_S,
+    commits: 0,
+  }));
+  const limit = AbortSignal.timeout(WALK_MS);
+  const args = ['rev-list', '--timestamp', `--since=${first}`, commit];
+  try {
+    // <seconds> <id>
+    for await (const line of gitLines(args, { dir, signal: limit })) {
+      const at = Math.floor((Number(line.slice(0, line.indexOf(' '))) - first) / WEEK_S);
+      const week = weeks[at];
+      if (week) week.commits += 1;
+    }
+  } catch (error) {
+    if (!limit.aborted) throw error;
+    return null;
+  }
+  return weeks;
 }
