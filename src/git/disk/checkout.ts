@@ -92,7 +92,9 @@ export async function checkOutReceived(
 ): Promise<number> {
   const { fileBytes, pack } = options;
   demandBytes(fileBytes, options);
-  return writeCheckout(options, fileBytes, (gitdir) => receivePack(gitdir, options, fileBytes, pack));
+  return writeCheckout(options, fileBytes, (gitdir) =>
+    receivePack(gitdir, options, fileBytes, pack),
+  );
 }
 
 /**

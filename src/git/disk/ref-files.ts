@@ -146,7 +146,11 @@ async function readPacked(path: string, maxBytes: number): Promise<Map<string, R
 
 /** A name that contains U+FFFD was not valid UTF-8, so it does not match the name of the file. */
 function isOrdinaryRef(name: string): boolean {
-  return name.startsWith(REFS_PREFIX) && isRefName(name.slice(REFS_PREFIX.length)) && !name.includes('\ufffd');
+  return (
+    name.startsWith(REFS_PREFIX) &&
+    isRefName(name.slice(REFS_PREFIX.length)) &&
+    !name.includes('\ufffd')
+  );
 }
 
 function isMissing(error: unknown): boolean {

@@ -1,10 +1,10 @@
 /**
- * How many commits lead to a commit, itself counted. That never changes, so what was counted is kept by the commit's id: in
- * memory, and of long histories in a file of the repository, which outlasts the server and is shared by all that have the
- * folder.
+ * Counts the commits of a history, including its tip, and the commits of each week. Totals never change, so they are
+ * cached by commit id in memory. Totals of long histories are also cached in a file of the repository, which survives
+ * restarts and is shared by all servers that use the folder.
  *
- * A commit is counted from the last one that is known: what only the other has less, what only this one has more. After a
- * push that is the push alone, also after one that took commits away.
+ * A total is computed from the most recent cached one: minus the commits that only the cached one has, plus those that
+ * only the new one has. After a push, also a forced one, git walks only the difference.
  */
 import { randomUUID } from 'node:crypto';
 import { readFile, rename, rm, writeFile } from 'node:fs/promises';
@@ -15,32 +15,32 @@ import { listPackFiles } from '../disk/disk.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 const TOTALS_FILE = 'loam-totals';
-/** Shorter histories are counted within milliseconds. */
+/** Git counts shorter histories within milliseconds. */
 const LONG_HISTORY = 5_000;
-/** In the file: the tips of branches that move, and some before them. */
+/** Totals in the file: current tips of branches, and some earlier tips. */
 const MAX_TOTALS = 100;
-/** Of so many objects: each takes 28 bytes of a pack's index, or a few more. */
+/** Size of the pack indexes for this many objects; each takes at least 28 bytes. */
 const LONG_INDEX_BYTES = LONG_HISTORY * 28;
-/** A line that is not whole, as after a loss of power, is none. */
+/** Does not match an incomplete line, which a power loss may leave. */
 const TOTAL_LINE = /^([0-9a-f]{40}) (\d+)\n/gm;
 
 export class CommitTotals {
   readonly #known = new LRUCache<string, Promise<number>>({ max: 10_000 });
   readonly #turns: FairSemaphore;
-  /** Files that are being written, one after the other each. */
+  /** Serializes writes to each file. */
   readonly #writing = new Map<string, Promise<void>>();
 
   constructor(turns: FairSemaphore) {
     this.#turns = turns;
   }
 
-  /** Callers at the same time share one count. @throws as `git` */
+  /** Concurrent callers share one count. @throws as `git` */
   of(dir: string, commit: string): Promise<number> {
     const known = this.#known.get(commit);
     if (known) return known;
     const found = this.#find(dir, commit);
     this.#known.set(commit, found);
-    // A failure is forgotten.
+    // Failures are not cached.
     found.catch(() => this.#known.delete(commit));
     return found;
   }
@@ -59,7 +59,7 @@ export class CommitTotals {
     const before = this.#writing.get(dir) ?? Promise.resolve();
     const writing = before
       .then(() => writeTotal(dir, commit, total))
-      // It would only spare counting: the disk is full, or the repository was deleted.
+      // The file is only a cache. Writing fails when the disk is full, or the repository was deleted.
       .catch(() => {})
       .finally(() => {
         if (this.#writing.get(dir) === writing) this.#writing.delete(dir);
@@ -82,7 +82,7 @@ async function countFrom(
     return total - (less as number) + (more as number);
   } catch (error) {
     if (!(error instanceof GitError)) throw error;
-    // The one that was known is not there any more.
+    // The commit of the cached total no longer exists.
     return countAll(dir, commit);
   }
 }
@@ -91,7 +91,7 @@ async function countAll(dir: string, commit: string): Promise<number> {
   return Number(await git(['rev-list', '--count', commit], { dir }));
 }
 
-/** Whether counting may take longer than a reader should wait. */
+/** Whether counting may take longer than a reader should wait for. */
 export async function hasLongHistory(dir: string): Promise<boolean> {
   let bytes = 0;
   for (const { name, size } of await listPackFiles(dir).catch(() => []))
@@ -99,7 +99,7 @@ export async function hasLongHistory(dir: string): Promise<boolean> {
   return bytes >= LONG_INDEX_BYTES;
 }
 
-/** The last to be counted last. */
+/** In the order of counting, the most recent last. */
 async function readTotals(dir: string): Promise<Map<string, number>> {
   const text = await readFile(join(dir, TOTALS_FILE), 'latin1').catch(() => '');
   const lines = text.matchAll(TOTAL_LINE);
@@ -119,28 +119,28 @@ async function writeTotal(dir: string, commit: string, total: number): Promise<v
   }
 }
 
-/* How many commits a history has of each of the last weeks: a walk that ends where they begin. */
+/* Commits per week of the last year. The walk stops at the beginning of that year. */
 
-/** A year. */
+/** One year. */
 export const WEEKS = 52;
 const WEEK_S = 7 * 86_400;
 /** 1970 began on a Thursday. */
 const FIRST_MONDAY_S = 4 * 86_400;
 const WALK_MS = 5_000;
 
-/** `start`: the beginning of a Monday (UTC), in seconds since 1970. */
+/** `start`: Monday 0:00 UTC, in seconds since 1970. */
 export type Week = { start: number; commits: number };
 
 export class Activity {
   readonly #turns: FairSemaphore;
-  /** By commit and week. */
+  /** By commit and current week. */
   readonly #known = new LRUCache<string, Week[]>({ max: 1_000 });
 
   constructor(turns: FairSemaphore) {
     this.#turns = turns;
   }
 
-  /** Oldest first, by the date of the committer; null where the walk takes longer than 5 seconds. @throws GitError */
+  /** Oldest week first, by committer date. Null when the walk takes longer than 5 seconds. @throws GitError */
   async of(dir: string, commit: string, now = Date.now() / 1_000): Promise<Week[] | null> {
     const thisWeek = Math.floor((now - FIRST_MONDAY_S) / WEEK_S);
     const key = `${commit}@${thisWeek}`;
@@ -161,7 +161,7 @@ async function countByWeek(dir: string, commit: string, first: number): Promise<
   const limit = AbortSignal.timeout(WALK_MS);
   const args = ['rev-list', '--timestamp', `--since=${first}`, commit];
   try {
-    // <seconds> <id>
+    // <seconds> <commit id>
     for await (const line of gitLines(args, { dir, signal: limit })) {
       const at = Math.floor((Number(line.slice(0, line.indexOf(' '))) - first) / WEEK_S);
       const week = weeks[at];

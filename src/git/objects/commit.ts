@@ -1,6 +1,6 @@
 /**
- * The text form of commits and of annotated tags: header lines, an empty line, the message. For display only: git decides
- * ancestry. isomorphic-git parses what it reads from the disk itself, not bytes from `cat-file`, and only as UTF-8.
+ * Parses commits and annotated tags (header lines, an empty line, the message) for display. Ancestry is decided by git.
+ * isomorphic-git cannot be used: it parses only objects that it reads from the disk itself, and only as UTF-8.
  */
 
 export type Signature = { name: string; email: string; date: Date };
@@ -12,19 +12,19 @@ export type Commit = {
   committer: Signature;
 };
 
-/** What an annotated tag says beside what it points to. */
+/** The message and author of an annotated tag. */
 export type Annotation = {
-  /** Of the tag itself. */
+  /** Id of the tag object. */
   sha: string;
-  /** Without the signature that may follow it. */
+  /** Without a cryptographic signature. */
   message: string;
-  /** Null: it names nobody, as some old ones. */
+  /** Null when the tag names nobody, as some old tags. */
   tagger: Signature | null;
 };
 
 /**
- * Never throws: an old or broken commit shows what can be read of it. The final newline is not shown. `size` is
- * that of the whole object; where `data` is only its beginning, the message ends with a line that says so.
+ * Never throws: of a malformed commit it returns the readable parts. The final newline of the message is removed.
+ * `size` is the size of the whole object; when `data` is only its beginning, the message ends with a line that says so.
  */
 export function parseCommit(sha: string, data: Buffer, size = data.length): Commit {
   const { header, message } = splitObject(data, size);
@@ -37,14 +37,14 @@ export function parseCommit(sha: string, data: Buffer, size = data.length): Comm
   };
 }
 
-/** Those directly after the tree, as git reads them: a line further down is no parent, whatever it says. */
+/** Reads parents directly after the tree line, as git does. Later `parent` lines do not count. */
 function parseParents(header: string): string[] {
   const lines = header.split('\n').slice(1);
   const end = lines.findIndex((line) => !/^parent [0-9a-f]{40}$/.test(line));
   return lines.slice(0, end < 0 ? lines.length : end).map((line) => line.slice('parent '.length));
 }
 
-/** As `parseCommit`, of a tag. */
+/** Like `parseCommit`, for a tag. */
 export function parseTag(sha: string, data: Buffer, size = data.length): Annotation {
   const { header, message } = splitObject(data, size);
   const isSigned = /^-----BEGIN (?:PGP SIGNATURE|PGP MESSAGE|SSH SIGNATURE|SIGNED MESSAGE)-----$/m;
@@ -71,7 +71,7 @@ function splitObject(data: Buffer, size: number): { header: string; message: str
   };
 }
 
-/** `cut`: the bytes may end within a character, which is then left out. */
+/** `cut`: the bytes may end within a character, which is then omitted. */
 function makeDecoder(encoding = 'utf-8'): (bytes: Buffer, cut?: boolean) => string {
   let text: TextDecoder;
   try {
@@ -82,7 +82,7 @@ function makeDecoder(encoding = 'utf-8'): (bytes: Buffer, cut?: boolean) => stri
   return (bytes, cut = false) => text.decode(bytes, { stream: cut });
 }
 
-/** The end of the year 9999; git stores any number it is given. */
+/** The end of the year 9999; git stores any number. */
 const MAX_SECONDS = 253_402_300_799;
 
 function parseSignature(header: string, kind: 'author' | 'committer' | 'tagger'): Signature {

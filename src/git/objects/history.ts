@@ -1,6 +1,6 @@
 /**
- * A commit's history, newest first. Walking it starts a process, which a commit-graph makes quick; what a
- * walk found out is kept by commit id, because it never changes, and the commits themselves come from the pool.
+ * Pages of a commit's history, newest first. A walk starts a git process, which a commit-graph makes fast. The ids that
+ * it finds are cached by commit id, because they never change; the commits are read through the `cat-file` pool.
  */
 import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
@@ -10,16 +10,16 @@ import { CommitTotals, hasLongHistory } from './commit-counts.ts';
 import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';
 import { readHead } from './read.ts';
 
-/** The most that a page has. */
+/** Commits found by the first walk, and maximum size of a page. */
 const CACHED_PAGE = 100;
-/** What a page has where nothing else is asked for. */
+/** Default page size. */
 const DEFAULT_PAGE = 20;
-/** Of one push. */
+/** Tips of one push that are prepared. */
 const MAX_TIPS = 10;
 
 export type History = { commits: Commit[]; total: number };
 
-/** What was once found out about a commit's history. It never changes, so only room bounds it. */
+/** Cached totals and pages of commit ids. They never change, so only their number is limited. */
 export class HistoryCache {
   readonly totals: CommitTotals;
   readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
@@ -31,8 +31,8 @@ export class HistoryCache {
   }
 
   /**
-   * Finds out what the first page of each tip needs that a push has moved, and reads it, so that nobody who looks at the
-   * push waits for that, nor for the start of a process: the pool keeps this one for half a minute.
+   * Warms the caches for the first page of each tip that a push has moved, so that viewers of the push do not wait.
+   * Also starts a process, which the pool keeps for half a minute.
    */
   async prepare(pool: CatFilePool, dir: string, tips: readonly string[]): Promise<void> {
     if (!(await hasLongHistory(dir))) return;
@@ -44,7 +44,7 @@ export class HistoryCache {
   }
 }
 
-/** A page of a commit's history, newest first, and how many commits it has in all. */
+/** A page of a commit's history, newest first, and the total number of its commits. */
 export async function readHistory(
   pool: CatFilePool,
   cache: HistoryCache,
@@ -58,7 +58,7 @@ export async function readHistory(
   return { commits: commits.filter((commit) => commit !== null), total };
 }
 
-/** Those within the first are found by one walk. */
+/** One cached walk serves all pages within the first 100 commits. */
 async function listCommitIds(
   { pages, turns }: HistoryCache,
   dir: string,
@@ -74,14 +74,14 @@ async function listCommitIds(
   return isFirst ? ids.slice(skip, skip + take) : ids;
 }
 
-/** Nearly every commit is smaller: a page of them is read at once, and is less than a megabyte. */
+/** Nearly every commit is smaller. A page of them is read in one request, and has less than a megabyte. */
 const SMALL_BYTES = 8 * 1024;
-/** Of a larger commit this much is shown: anybody who may push makes messages of any size. */
+/** Bytes shown of a larger commit, because pushed messages can have any size. */
 const SHOWN_BYTES = 64 * 1024;
-/** The pool's processes send objects whole; of even larger ones a process of its own sends the beginning. */
+/** Pool processes send objects completely. The beginning of a larger object is read by a separate process. */
 const POOLED_BYTES = 2 ** 20;
 
-/** Each by its id; null for what is no commit. One over 64 KiB ends with a line that says so. */
+/** Reads commits by id; null for other objects. The message of a commit over 64 KiB ends with a line that says so. */
 export async function readCommits(
   pool: CatFilePool,
   dir: string,
@@ -91,7 +91,7 @@ export async function readCommits(
   return read.map((object) => object && parseCommit(object.oid, object.data, object.size));
 }
 
-/** As `readCommits`, of annotated tags, by the ids of the tags themselves. */
+/** Like `readCommits`, for annotated tags, by the ids of the tag objects. */
 export async function readAnnotations(
   pool: CatFilePool,
   dir: string,
@@ -101,7 +101,7 @@ export async function readAnnotations(
   return read.map((object) => object && parseTag(object.oid, object.data, object.size));
 }
 
-/** What is shown of each: null for what is of another type, and of a larger one the beginning. */
+/** Reads the shown part of each object: null for another type, the beginning of a large object. */
 async function readBeginnings(
   pool: CatFilePool,
   dir: string,
@@ -140,7 +140,7 @@ function idsOf(infos: readonly (ObjectInfo | null)[]): string[] {
   return infos.flatMap((info) => info?.oid ?? []);
 }
 
-/** Callers at the same time share one promise; a failure is forgotten. */
+/** Concurrent callers share one promise. Failures are not cached. */
 function cached<T>(
   cache: LRUCache<string, Promise<T>>,
   key: string,
@@ -154,7 +154,12 @@ function cached<T>(
   return found;
 }
 
-async function walkCommitIds(dir: string, commit: string, skip: number, take: number): Promise<string[]> {
+async function walkCommitIds(
+  dir: string,
+  commit: string,
+  skip: number,
+  take: number,
+): Promise<string[]> {
   const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, commit];
   return (await git(args, { dir })).toString().split('\n').filter(Boolean);
 }

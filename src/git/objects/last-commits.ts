@@ -1,6 +1,7 @@
 /**
- * Which commit changed each entry of a directory last. A walk through the history, which is kept by commit and path: they
- * never change. It ends when all entries have been met, or its time is over; what is older then is not known.
+ * Finds the last commit that changed each entry of a directory, or each line of a file (blame). For a directory, git
+ * walks through the history; the result is cached by commit and path, because it never changes. The walk ends when all
+ * entries are found, or at its timeout; the remaining entries are then unknown.
  */
 import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
@@ -8,15 +9,15 @@ import { GitError, git, gitLines } from '../processes/run.ts';
 
 export type DirectoryAt = { commit: string; path: string; names: readonly string[] };
 
-/** The name of an entry, and the id of its commit. */
+/** The name of an entry, and the id of the commit that last changed it. */
 export type EntryCommit = [name: string, sha: string];
 
-/** Of a walk: an entry that has not been changed for long is at the end of it. */
+/** Time limit of a walk: an entry that was not changed for years is found at the end of the history. */
 const WALK_MS = 5_000;
 
 export class LastCommits {
   readonly #turns: FairSemaphore;
-  /** By commit and path. The sizes are of entries, some 100 bytes each: a directory may have 100,000. */
+  /** By commit and path. Sizes count entries of about 100 bytes each; a directory may have 100,000 entries. */
   readonly #known = new LRUCache<string, EntryCommit[]>({
     maxSize: 200_000,
     sizeCalculation: (found) => found.length + 1,
@@ -29,7 +30,7 @@ export class LastCommits {
     this.#turns = turns;
   }
 
-  /** Those that are not known are left out. @throws GitError */
+  /** Omits entries whose commit is unknown. @throws GitError */
   of(dir: string, at: DirectoryAt): Promise<EntryCommit[]> {
     const key = `${at.commit}:${at.path}`;
     const known = this.#known.get(key);
@@ -39,7 +40,7 @@ export class LastCommits {
     return walkDirectory;
   }
 
-  /** Of one path; null where it is not found in time. @throws GitError */
+  /** The last commit that changed a path; null when it is not found in time. @throws GitError */
   async ofPath(dir: string, commit: string, path: string): Promise<string | null> {
     const key = `${commit}:${path}`;
     const known = this.#ofPaths.get(key);
@@ -53,7 +54,7 @@ export class LastCommits {
       this.#ofPaths.set(key, sha);
       return sha;
     } catch (error) {
-      // Ended because it took too long.
+      // The timeout ended git.
       if (error instanceof GitError && error.code === null) return null;
       throw error;
     }
@@ -84,7 +85,7 @@ async function walk(
   let sha = '';
   let isId = false;
   try {
-    // An empty piece, an id, and the names of that commit, the first of them on a line of its own.
+    // Per commit: an empty record, the id, and the names, of which the first begins with a line break.
     for await (const piece of gitLines(args, options, { separator: '\0' })) {
       if (piece === '') {
         isId = true;
@@ -103,14 +104,14 @@ async function walk(
   return { found, isWhole: !limit.aborted };
 }
 
-/* Who wrote the lines of a file. */
+/* Blame */
 
-/** Lines in a row that one commit brought. Lines count from 1. */
+/** Consecutive lines that come from one commit. Line numbers start at 1. */
 export type BlamedLines = {
   sha: string;
   line: number;
   count: number;
-  /** Where they stood in that commit. */
+  /** Path and first line of these lines in that commit. */
   oldPath: string;
   oldLine: number;
 };
@@ -120,8 +121,8 @@ type BlameRange = { commit: string; path: string; from: number; to: number };
 const BLAME_TIMEOUT_MS = 20_000;
 
 /**
- * Of the lines from `from` to `to` of a file, as far as it has them; null when it is shorter than `from`.
- * @throws GitError also when it takes too long
+ * Blames the lines from `from` to `to` of a file, up to its end; null when the file is shorter than `from`.
+ * @throws GitError, also when git takes too long
  */
 export async function blame(
   dir: string,
@@ -137,7 +138,7 @@ export async function blame(
   }
 }
 
-/** Each entry begins with `<id> <line then> <line now> <count>`, has facts of the commit, and ends with its `filename`. */
+/** An entry begins with `<id> <old line> <line> <count>`, has commit headers, and ends with `filename <path>`. */
 function parseBlame(output: string): BlamedLines[] {
   const all: BlamedLines[] = [];
   for (const text of output.split('\n')) {

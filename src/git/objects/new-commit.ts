@@ -1,15 +1,15 @@
-/** Commits and annotated tags made by the server, as packs that can be pushed. */
+/** Creates commits and annotated tags on the server, as packs that can be pushed. */
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { git } from '../processes/run.ts';
 
-/** Null: the file is deleted. */
+/** `content` is null to delete the file. */
 export type FileChange = { path: string; content: Uint8Array | null };
 
 type Person = { name: string; email: string };
 
 export type NewCommit = {
-  /** Null: it is the first. */
+  /** Null for the first commit. */
   parent: string | null;
   changes: readonly FileChange[];
   message: string;
@@ -18,7 +18,7 @@ export type NewCommit = {
 
 export type NewTag = {
   name: string;
-  /** The id of the commit that it points to. */
+  /** Id of the tagged commit. */
   commit: string;
   message: string;
   tagger: Person;
@@ -26,7 +26,7 @@ export type NewTag = {
 
 export type Packed = { sha: string; pack: Buffer };
 
-/** Why a file cannot be changed so. */
+/** The change of a file is not possible. The message has the reason. */
 export class NoSuchChange extends Error {
   override name = 'NoSuchChange';
 }
@@ -36,9 +36,9 @@ const MAX_PACK_BYTES = 32 * 2 ** 20;
 const MAX_ENTRIES_BYTES = 2 ** 20;
 
 /**
- * Makes it in `scratch`, an empty folder, with the objects of the repository at `dir`, which nothing is written to.
- * A file keeps its mode, and a new one is not executable.
- * @throws NoSuchChange for a deletion of what is no file, and for a file in the place of a directory or under a file
+ * Creates the commit in `scratch`, an empty folder, based on the repository at `dir`, which is only read. Files keep
+ * their mode; new files are not executable.
+ * @throws NoSuchChange when a deleted file does not exist, or a file would replace a directory or lie below a file
  */
 export async function packCommit(
   dir: string,
@@ -66,20 +66,21 @@ export async function packCommit(
   return { sha, pack: await git(['pack-objects', '--revs', '--stdout', '-q'], options) };
 }
 
-/** Makes it in `scratch`, as `packCommit`. Its name must be one that git accepts. */
+/** Creates the tag in `scratch`, like `packCommit`. The name must be valid for git. */
 export async function packTag(
   dir: string,
   scratch: string,
   { name, commit, message, tagger }: NewTag,
 ): Promise<Packed> {
   await borrowObjects(dir, scratch);
-  const text = `object ${commit}\ntype commit\ntag ${name}\ntagger ${signatureLine(tagger)}\n\n${message}\n`;
+  const who = signatureLine(tagger);
+  const text = `object ${commit}\ntype commit\ntag ${name}\ntagger ${who}\n\n${message}\n`;
   const sha = (await git(['mktag'], { dir: scratch, input: text })).toString().trim();
   const options = { dir: scratch, input: `${sha}\n` };
   return { sha, pack: await git(['pack-objects', '--stdout', '-q'], options) };
 }
 
-/** Makes `scratch` a repository that has what is in the one at `dir`. */
+/** Makes `scratch` a repository that borrows the objects of the repository at `dir`. */
 async function borrowObjects(dir: string, scratch: string): Promise<void> {
   await mkdir(join(scratch, 'objects/info'), { recursive: true });
   await mkdir(join(scratch, 'refs/heads'), { recursive: true });
@@ -88,10 +89,11 @@ async function borrowObjects(dir: string, scratch: string): Promise<void> {
 }
 
 function signatureLine({ name, email }: Person): string {
-  return `${stripDelimiters(name)} <${stripDelimiters(email)}> ${Math.floor(Date.now() / 1000)} +0000`;
+  const seconds = Math.floor(Date.now() / 1000);
+  return `${stripDelimiters(name)} <${stripDelimiters(email)}> ${seconds} +0000`;
 }
 
-/** Of files that are there. @throws NoSuchChange */
+/** Checks the changes against the parent. @returns the modes of existing files @throws NoSuchChange */
 async function checkEdits(
   dir: string,
   parent: string | null,
@@ -113,7 +115,7 @@ async function checkEdits(
 
 type Entry = { mode: string; type: string };
 
-/** What stands at the paths, and above them. */
+/** The entries at the changed paths and at the folders above them. */
 async function readEntries(
   dir: string,
   commit: string,
@@ -121,7 +123,7 @@ async function readEntries(
 ): Promise<Map<string, Entry>> {
   const paths = new Set(changes.flatMap(({ path }) => [...ancestors(path), path]));
   const entries = new Map<string, Entry>();
-  // A directory is listed as what is in it when more is asked of it, so each depth is asked for alone.
+  // One `ls-tree` per depth: given a directory and a path below it, git lists the contents and not the directory.
   for (const group of Map.groupBy(paths, (path) => path.split('/').length).values()) {
     const args = ['ls-tree', '-z', '--full-tree', commit, '--', ...group];
     const output = await git(args, { dir, maxBytes: MAX_ENTRIES_BYTES });
@@ -147,7 +149,7 @@ function quotePath(path: string): string {
   return `"${path.replaceAll(/["\\]/g, '\\$&').replaceAll('\n', '\\n')}"`;
 }
 
-/** What ends a name or an address in a commit. */
+/** Removes characters that end a name or an e-mail address in a commit. */
 function stripDelimiters(text: string): string {
   return text.replaceAll(/[<>\n\0]/g, '').trim();
 }

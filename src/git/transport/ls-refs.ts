@@ -1,7 +1,7 @@
 /**
- * The refs that a client of version 2 asks for before it fetches, out of their files: to start a git that lists them was a
- * quarter of the CPU of a small clone. Whatever is not quite usual is left to git: an argument that this does not know, a tag
- * of which the files do not say what it leads to, a `HEAD` that is no branch.
+ * Answers `ls-refs`, the request of protocol version 2 before a fetch, from git's ref files. Starting git for it took
+ * a quarter of the CPU of a small clone. Git answers unusual requests: unknown arguments, an annotated tag whose
+ * target is not in the files, a `HEAD` that is not a branch.
  */
 import type { Readable } from 'node:stream';
 import {

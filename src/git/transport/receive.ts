@@ -53,18 +53,17 @@ export async function receivePack(
 ): Promise<GitExit> {
   {
     using process = await startPush(session, modeArgs(session), rules);
-    const said = new PushOutput(process, output, rules);
-    const isOver = said.ending.then(() => false);
+    const pushOutput = new PushOutput(process, output, rules);
+    const isOver = pushOutput.ending.then(() => false);
     if (!(await Promise.race([hasManyRefs(input), isOver])))
-      return await handlePush(process, said, { session, input, rules, hasMany: false });
+      return await handlePush(process, pushOutput, { session, input, rules, hasMany: false });
     process.end();
-    await said.ending;
+    await pushOutput.ending;
   }
-  // A new process with the settings for many refs, which continues after the client has read the refs and sends its
-  // commands.
+  // Starts git again with the settings for many refs. The client has read the refs already and sends its commands.
   using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS_CONFIG);
-  const said = new PushOutput(process, output, rules);
-  return await handlePush(process, said, { session, input, rules, hasMany: true });
+  const pushOutput = new PushOutput(process, output, rules);
+  return await handlePush(process, pushOutput, { session, input, rules, hasMany: true });
 }
 
 function startPush(
@@ -79,7 +78,7 @@ function startPush(
     extraPipes: 1,
     config: {
       'core.hooksPath': hooks,
-      // The only alternate is the repository itself, for the quarantine, and its refs are known: `true` lists none.
+      // The only alternate is the repository itself, for the quarantine. Its refs are known, so `true` lists no refs.
       'core.alternateRefsCommand': 'true',
       // Git treats 0 as no limit.
       ...(limit && { 'receive.maxInputSize': `${Math.max(1, limit.maxBytes)}` }),
@@ -88,14 +87,12 @@ function startPush(
   });
 }
 
-/**
- * Git's message for a pack beyond `receive.maxInputSize`. It does not name whose limit this is, or how much is left.
- */
+/** Git's message for a pack beyond `receive.maxInputSize`. It names neither the limit nor the space that is left. */
 const TOO_LARGE = 'pack exceeds maximum allowed size';
 /** The side band for the client's terminal. */
 const TERMINAL = 2;
 
-/** Output of git to its client: passed on, but from `hold` on kept until `release`. */
+/** Output of git to its client. Passes output on; from `hold` on, keeps output until `release`. */
 class PushOutput {
   readonly ending: Promise<GitExit>;
   readonly #output: Writable;
@@ -103,7 +100,7 @@ class PushOutput {
   readonly #reason: string;
   /** Start of a packet that is not complete yet. */
   #rest: Buffer = Buffer.alloc(0);
-  /** A line for each ref, whose number `hooks.ts` bounds, and keep-alive packets. */
+  /** One line per ref, whose number `hooks.ts` limits, and keep-alive packets. */
   readonly #held: Buffer[] = [];
   #holds = false;
 
@@ -146,48 +143,49 @@ class PushOutput {
 
 type PushContext = { session: Session; input: Readable; rules: PushRules; hasMany: boolean };
 
+/** Runs a push in a started process: feeds git, answers the hook, and settles the push before it releases output. */
 async function handlePush(
   process: GitProcess,
-  said: PushOutput,
+  output: PushOutput,
   { session: { dir, signal }, input, rules, hasMany }: PushContext,
 ): Promise<GitExit> {
   feed(input, process);
   let accepted = false;
-  let asked: Command[] = [];
-  const isAccepted = rules.locks.trackUndecidedPush(process.pid);
-  const converse = async () => {
+  let updates: Command[] = [];
+  const endTracking = rules.locks.trackUndecidedPush(process.pid);
+  const answerHook = async () => {
     const [hook] = process.pipes as [Duplex];
     const push = await readPush(hook);
     if (!push) return;
     const refs = push.commands.map(({ ref }) => ref);
     await rules.locks.removeBlocking(dir, refs);
     if (hasMany) await packRefs(dir);
-    asked = await withoutMissingRefs(dir, push.commands);
+    updates = await withoutMissingRefs(dir, push.commands);
     const verdict = await rules.judge(push, signal);
     accepted = verdict.accepted;
-    if (accepted) said.hold();
-    isAccepted();
+    if (accepted) output.hold();
+    endTracking();
     writeVerdict(hook, verdict);
   };
   let failure: unknown;
   const [ending] = await Promise.all([
-    said.ending,
-    converse().catch((error) => {
+    output.ending,
+    answerHook().catch((error) => {
       failure = error;
       // Without a verdict the hook would wait forever, and so would git.
       process.end();
     }),
   ]);
-  isAccepted();
+  endTracking();
   if (!accepted) {
     if (failure) throw failure;
     return ending;
   }
-  const refs = asked.map(({ ref }) => ref);
+  const refs = updates.map(({ ref }) => ref);
   if (hasMany) await storeRefs(dir, refs);
-  const reported = reportedRefs(said.held);
-  await rules.settle(reported && asked.filter(({ ref }) => reported.has(ref)));
-  said.release();
+  const reported = reportedRefs(output.held);
+  await rules.settle(reported && updates.filter(({ ref }) => reported.has(ref)));
+  output.release();
   return ending;
 }
 

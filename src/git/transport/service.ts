@@ -1,4 +1,4 @@
-/** How git's two services are started: their session, arguments and configuration. */
+/** Starts git's two services, and connects their input and output with the client. */
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { GitExit } from '../../platform/processes/git-started.ts';
@@ -12,7 +12,7 @@ export type Session = {
   /** The client's `Git-Protocol` header, such as `version=2`. */
   protocol?: string;
   signal: AbortSignal;
-  /** Over SSH, client and git exchange any number of messages, refs first; over HTTP each request is answered alone. */
+  /** Over SSH, client and git exchange any number of messages, refs first. Over HTTP, each request is independent. */
   isConversation?: boolean;
 };
 
@@ -26,7 +26,7 @@ const RECEIVE_CONFIG: Record<string, string> = {
   // Keep one pack per push, whatever its size: objects then cost few files, and maintenance joins the packs.
   'receive.unpackLimit': '1',
   'receive.advertisePushOptions': 'true',
-  // Deleting the default branch is allowed unless it is protected, which the judge decides.
+  // Deleting the default branch is allowed unless it is protected, which `PushRules.judge` decides.
   'receive.denyDeleteCurrent': 'ignore',
   // Objects that would harm a checkout are refused. Harmless flaws of old histories are accepted.
   'receive.fsckObjects': 'true',
@@ -49,6 +49,7 @@ type Settings = {
   config?: Record<string, string>;
 };
 
+/** Starts the git program of a service. */
 export function startService(
   service: Service,
   dir: string,
@@ -81,11 +82,11 @@ export function versionOf(protocol = ''): number {
   return Math.max(0, ...versions.map(([, digit]) => Number(digit)));
 }
 
-/* Passes the output of git on as it arrives. */
+/* Output of git, passed on as it arrives */
 
 /**
- * Passes output on until git has ended. A client that disconnects is not an error; output that breaks off shows in the
- * returned ending.
+ * Passes output on until git has ended. A client that disconnects is not an error; the returned exit shows whether git
+ * completed its output.
  * @param shown returns the part of a chunk to pass on
  */
 export async function relay(

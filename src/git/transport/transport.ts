@@ -1,4 +1,4 @@
-/** The ref advertisement, and git upload-pack (fetch), for any transport, streamed in both directions. */
+/** Ref advertisement, fetch (git upload-pack) and archives, streamed, for HTTP and SSH. */
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
@@ -33,17 +33,18 @@ export async function advertise(
     output.write(known);
     return SUCCESS;
   }
-  using process = await startService(service, dir, ['--http-backend-info-refs'], { protocol, signal });
+  const args = ['--http-backend-info-refs'];
+  using process = await startService(service, dir, args, { protocol, signal });
   // Version 2 has no such line and does not support pushes.
   if (service === 'git-receive-pack' || version < 2) output.write(serviceHeader(service));
   process.stdin.end();
   // Awaited here, because leaving the function ends the process.
-  const said: Buffer[] = [];
+  const answer: Buffer[] = [];
   const ending = await relay(process, output, (chunk) => {
-    if (said.length === 0 || version === 2) said.push(chunk);
+    if (answer.length === 0 || version === 2) answer.push(chunk);
     return chunk;
   });
-  if (ending.code === 0) cacheCapabilities(service, version, Buffer.concat(said));
+  if (ending.code === 0) cacheCapabilities(service, version, Buffer.concat(answer));
   return ending;
 }
 
@@ -60,7 +61,8 @@ export async function uploadPack(
     input.resume();
     return SUCCESS;
   }
-  using process = await startService('git-upload-pack', dir, modeArgs(session), { protocol, signal });
+  const args = modeArgs(session);
+  using process = await startService('git-upload-pack', dir, args, { protocol, signal });
   feed(input, process);
   return await relayToReader(process, output);
 }
@@ -94,19 +96,21 @@ const NO_REFS = 'capabilities^{}';
 /** The first ref line: object id, name, capabilities. */
 const FIRST_REF = /^[0-9a-f]{4}[0-9a-f]{40} [^\0\n]+\0([^\n]+)\n/;
 
-/** The lines before the refs over HTTP. */
+/** Lines that precede the refs over HTTP. */
 function serviceHeader(service: Service): string {
   return pktLine(`# service=${service}\n`) + FLUSH;
 }
 
-/** Null when git must answer; `learn` then gets git's answer. */
+/** Null when git must answer; `cacheCapabilities` then receives git's answer. */
 async function cachedAdvertisement(
   service: Service,
   version: number,
   dir: string,
 ): Promise<Buffer | string | null> {
   if (service === 'git-upload-pack')
-    return version === 2 && isFresh(fetchCapabilities) && (await fileExists(dir, 'HEAD')) ? fetchCapabilities.text : null;
+    return version === 2 && isFresh(fetchCapabilities) && (await fileExists(dir, 'HEAD'))
+      ? fetchCapabilities.text
+      : null;
   // Version 1 sends its number first. Pushes do not support version 2 and treat it as 0.
   if (version === 1 || !isFresh(pushCapabilities)) return null;
   // Git also reports shallow commits and refs of alternates to the client.
@@ -121,14 +125,14 @@ async function cachedAdvertisement(
   return serviceHeader(service) + all.map((line) => pktLine(`${line}\n`)).join('') + FLUSH;
 }
 
-/** @param said the beginning of the answer; for version 2 all of it */
-function cacheCapabilities(service: Service, version: number, said: Buffer): void {
+/** @param answer the beginning of git's answer; for version 2 all of it */
+function cacheCapabilities(service: Service, version: number, answer: Buffer): void {
   const until = Date.now() + CAPABILITIES_TTL_MS;
   if (service === 'git-upload-pack') {
-    if (version === 2) fetchCapabilities = { text: said, until };
+    if (version === 2) fetchCapabilities = { text: answer, until };
   } else if (version !== 1) {
-    const can = FIRST_REF.exec(said.toString())?.[1];
-    if (can) pushCapabilities = { text: Buffer.from(can), until };
+    const capabilities = FIRST_REF.exec(answer.toString())?.[1];
+    if (capabilities) pushCapabilities = { text: Buffer.from(capabilities), until };
   }
 }
 
@@ -143,17 +147,18 @@ function fileExists(dir: string, file: string): Promise<boolean> {
   );
 }
 
-/** Archives of all files of a commit. */
+/* Archives */
+
 export type ArchiveOf = {
   dir: string;
   commit: string;
   format: 'tar.gz' | 'zip';
-  /** All that is in it lies in this folder. */
+  /** Folder in the archive that contains all files. */
   folder: string;
   signal: AbortSignal;
 };
 
-/** Writes it as it is made, without ending `output`. */
+/** Streams an archive of all files of a commit. Does not end `output`. */
 export async function writeArchive(
   { dir, commit, format, folder, signal }: ArchiveOf,
   output: Writable,
