@@ -186,32 +186,32 @@ export async function measure(options: Source & Limits): Promise<number> {
   const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
   let { files, nameBytes, bytes } = known ?? { files: 0, nameBytes: 0, bytes: 0 };
   /** How often each object occurs. Its size is queried once, because git opens a file for each answer. */
-  let named = new Map<string, number>();
-  const demandRoom = () => {
+  let occurrences = new Map<string, number>();
+  const checkLimits = () => {
     checkFileCount(files, options);
     if (nameBytes > MAX_PATHS_BYTES)
       throw new CheckoutTooLarge('The paths of the files in the checkout are too long in total');
     demandBytes(Math.max(bytes, files * BLOCK_BYTES), options);
   };
   if (known) {
-    demandRoom();
+    checkLimits();
     return bytes;
   }
   const addSizes = async () => {
     const answers = await gitViaStarter(['cat-file', '--batch-check=%(objecttype) %(objectsize)'], {
       dir: from,
       signal,
-      input: [...named.keys()].join('\n'),
+      input: [...occurrences.keys()].join('\n'),
     });
-    const times = named.values();
+    const times = occurrences.values();
     for (const answer of answers.toString().trimEnd().split('\n')) {
       // A submodule's commit belongs to another repository: git reports it as "missing", and the checkout has an empty
       // folder.
       const size = Number(/^blob (\d+)/.exec(answer)?.[1] ?? 0);
       bytes += (times.next().value ?? 0) * bytesOnDisk(size);
     }
-    named = new Map();
-    demandRoom();
+    occurrences = new Map();
+    checkLimits();
   };
   const args = ['ls-tree', '-r', '-t', '-z', '--full-tree', '--format=%(objectname) %(path)', sha];
   const entries = readRecords(args, { dir: from, signal });
@@ -220,12 +220,12 @@ export async function measure(options: Source & Limits): Promise<number> {
     const oid = entry.slice(0, space);
     files++;
     nameBytes += entry.length - space;
-    named.set(oid, (named.get(oid) ?? 0) + 1);
-    if (files % CHECK_EVERY === 0) demandRoom();
-    if (named.size >= SIZES_AT_ONCE) await addSizes();
+    occurrences.set(oid, (occurrences.get(oid) ?? 0) + 1);
+    if (files % CHECK_EVERY === 0) checkLimits();
+    if (occurrences.size >= SIZES_AT_ONCE) await addSizes();
   }
-  demandRoom();
-  if (named.size > 0) await addSizes();
+  checkLimits();
+  if (occurrences.size > 0) await addSizes();
   measuredCommits.set(sha, { files, nameBytes, bytes });
   return bytes;
 }

@@ -110,7 +110,7 @@ export class CatFilePool {
     const ticket = { dir, grant, refuse };
     const timer = setTimeout(() => {
       this.#waiting.splice(this.#waiting.indexOf(ticket), 1);
-      refuse(new QueueTimeout(`no reader came free within ${this.#timeoutMs} ms`));
+      refuse(new QueueTimeout(`no git cat-file process became free within ${this.#timeoutMs} ms`));
     }, this.#timeoutMs);
     this.#waiting.push(ticket);
     return promise.finally(() => clearTimeout(timer));
@@ -274,8 +274,8 @@ class CatFile implements Objects {
 
 /** The answers of `git cat-file --batch-command`, cut out of its output. */
 export type ObjectType = 'blob' | 'tree' | 'commit' | 'tag';
-type ObjectInfo = { oid: string; type: ObjectType; size: number };
-type ObjectData = ObjectInfo & { data: Buffer };
+export type ObjectInfo = { oid: string; type: ObjectType; size: number };
+export type ObjectData = ObjectInfo & { data: Buffer };
 
 type AnswerRequest = {
   command: 'info' | 'contents';

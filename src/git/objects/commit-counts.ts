@@ -26,12 +26,12 @@ const TOTAL_LINE = /^([0-9a-f]{40}) (\d+)\n/gm;
 
 export class CommitTotals {
   readonly #known = new LRUCache<string, Promise<number>>({ max: 10_000 });
-  readonly #turns: FairSemaphore;
+  readonly #readSlots: FairSemaphore;
   /** Serializes writes to each file. */
   readonly #writing = new Map<string, Promise<void>>();
 
-  constructor(turns: FairSemaphore) {
-    this.#turns = turns;
+  constructor(readSlots: FairSemaphore) {
+    this.#readSlots = readSlots;
   }
 
   /** Concurrent callers share one count. @throws as `git` */
@@ -50,7 +50,7 @@ export class CommitTotals {
     const known = kept.get(commit);
     if (known !== undefined) return known;
     const last = [...kept].at(-1);
-    const total = await this.#turns.run(() => countFrom(dir, commit, last), { key: dir });
+    const total = await this.#readSlots.run(() => countFrom(dir, commit, last), { key: dir });
     if (total >= LONG_HISTORY) await this.#keep(dir, commit, total);
     return total;
   }
@@ -132,12 +132,12 @@ const WALK_MS = 5_000;
 export type Week = { start: number; commits: number };
 
 export class Activity {
-  readonly #turns: FairSemaphore;
+  readonly #readSlots: FairSemaphore;
   /** By commit and current week. */
   readonly #known = new LRUCache<string, Week[]>({ max: 1_000 });
 
-  constructor(turns: FairSemaphore) {
-    this.#turns = turns;
+  constructor(readSlots: FairSemaphore) {
+    this.#readSlots = readSlots;
   }
 
   /** Oldest week first, by committer date. Null when the walk takes longer than 5 seconds. @throws GitError */
@@ -147,7 +147,7 @@ export class Activity {
     const known = this.#known.get(key);
     if (known) return known;
     const first = FIRST_MONDAY_S + (thisWeek - WEEKS + 1) * WEEK_S;
-    const weeks = await this.#turns.run(() => countByWeek(dir, commit, first), { key: dir });
+    const weeks = await this.#readSlots.run(() => countByWeek(dir, commit, first), { key: dir });
     if (weeks) this.#known.set(key, weeks);
     return weeks;
   }

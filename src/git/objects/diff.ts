@@ -62,7 +62,7 @@ const CONFIG = { 'core.bigFileThreshold': '2m' };
 export type Distance = { ahead: number; behind: number };
 
 export class DiffReader {
-  readonly #turns: FairSemaphore;
+  readonly #readSlots: FairSemaphore;
   /** By both commit ids. Sizes count files of about 300 bytes each. */
   readonly #lists = new LRUCache<string, Changes>({
     maxSize: 100_000,
@@ -72,8 +72,8 @@ export class DiffReader {
   /** By both commit ids. */
   readonly #distances = new LRUCache<string, Distance>({ max: 10_000 });
 
-  constructor(turns: FairSemaphore) {
-    this.#turns = turns;
+  constructor(readSlots: FairSemaphore) {
+    this.#readSlots = readSlots;
   }
 
   /** @throws GitError when git takes too long; as `startGit` */
@@ -88,7 +88,7 @@ export class DiffReader {
 
   async #read(key: string, dir: string, range: Range): Promise<Changes> {
     try {
-      const changes = await this.#turns.run(() => readChanges(dir, range), { key: dir });
+      const changes = await this.#readSlots.run(() => readChanges(dir, range), { key: dir });
       this.#lists.set(key, changes);
       return changes;
     } finally {
@@ -98,13 +98,14 @@ export class DiffReader {
 
   /** One patch per file. The files must be consecutive in the list of this range. */
   patches(dir: string, range: Range, files: readonly ChangedFile[]): Promise<Patch[]> {
-    return this.#turns.run(() => readPatches(dir, range, files), { key: dir });
+    return this.#readSlots.run(() => readPatches(dir, range, files), { key: dir });
   }
 
   /** The best common ancestor; null without a common ancestor. */
   async mergeBase(dir: string, one: string, other: string): Promise<string | null> {
     const args = ['merge-base', '--all', one, other];
-    const bases = await this.#turns.run(() => readLines(args, dir, { none: [1] }), { key: dir });
+    const read = () => readLines(args, dir, { none: [1] });
+    const bases = await this.#readSlots.run(read, { key: dir });
     return bases[0] ?? null;
   }
 
@@ -115,7 +116,7 @@ export class DiffReader {
     if (known) return known;
     const args = ['rev-list', '--left-right', '--count', range];
     const count = () => readLines(args, dir, { timeoutMs });
-    const [counts = ''] = await this.#turns.run(count, { key: dir });
+    const [counts = ''] = await this.#readSlots.run(count, { key: dir });
     const [behind = 0, ahead = 0] = counts.split('\t').map(Number);
     const distance = { ahead, behind };
     this.#distances.set(range, distance);
@@ -155,7 +156,7 @@ export class DiffReader {
     { skip, take }: { skip: number; take: number },
   ): Promise<string[]> {
     const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, head, `^${base}`];
-    return this.#turns.run(() => readLines(args, dir), { key: dir });
+    return this.#readSlots.run(() => readLines(args, dir), { key: dir });
   }
 }
 

@@ -23,11 +23,11 @@ export type History = { commits: Commit[]; total: number };
 export class HistoryCache {
   readonly totals: CommitTotals;
   readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
-  readonly turns: FairSemaphore;
+  readonly readSlots: FairSemaphore;
 
-  constructor(turns: FairSemaphore) {
-    this.turns = turns;
-    this.totals = new CommitTotals(turns);
+  constructor(readSlots: FairSemaphore) {
+    this.readSlots = readSlots;
+    this.totals = new CommitTotals(readSlots);
   }
 
   /**
@@ -60,7 +60,7 @@ export async function readHistory(
 
 /** One cached walk serves all pages within the first 100 commits. */
 async function listCommitIds(
-  { pages, turns }: HistoryCache,
+  { pages, readSlots }: HistoryCache,
   dir: string,
   commit: string,
   { skip, take }: { skip: number; take: number },
@@ -69,7 +69,7 @@ async function listCommitIds(
   const walked = isFirst ? { skip: 0, take: CACHED_PAGE } : { skip, take };
   const page = `${commit}+${walked.skip}+${walked.take}`;
   const ids = await cached(pages, page, () =>
-    turns.run(() => walkCommitIds(dir, commit, walked.skip, walked.take), { key: dir }),
+    readSlots.run(() => walkCommitIds(dir, commit, walked.skip, walked.take), { key: dir }),
   );
   return isFirst ? ids.slice(skip, skip + take) : ids;
 }

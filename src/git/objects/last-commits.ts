@@ -16,7 +16,7 @@ export type EntryCommit = [name: string, sha: string];
 const WALK_MS = 5_000;
 
 export class LastCommits {
-  readonly #turns: FairSemaphore;
+  readonly #readSlots: FairSemaphore;
   /** By commit and path. Sizes count entries of about 100 bytes each; a directory may have 100,000 entries. */
   readonly #known = new LRUCache<string, EntryCommit[]>({
     maxSize: 200_000,
@@ -26,8 +26,8 @@ export class LastCommits {
   /** By commit and path. */
   readonly #ofPaths = new LRUCache<string, string>({ max: 10_000 });
 
-  constructor(turns: FairSemaphore) {
-    this.#turns = turns;
+  constructor(readSlots: FairSemaphore) {
+    this.#readSlots = readSlots;
   }
 
   /** Omits entries whose commit is unknown. @throws GitError */
@@ -48,7 +48,7 @@ export class LastCommits {
     const options = { dir, timeoutMs: WALK_MS, env: { GIT_LITERAL_PATHSPECS: '1' } };
     const args = ['rev-list', '--max-count=1', commit, '--', path];
     try {
-      const output = await this.#turns.run(() => git(args, options), { key: dir });
+      const output = await this.#readSlots.run(() => git(args, options), { key: dir });
       const sha = output.toString().trim();
       if (!sha) return null;
       this.#ofPaths.set(key, sha);
@@ -62,7 +62,7 @@ export class LastCommits {
 
   async #walk(key: string, dir: string, at: DirectoryAt): Promise<EntryCommit[]> {
     try {
-      const { found, isWhole } = await this.#turns.run(() => walk(dir, at), { key: dir });
+      const { found, isWhole } = await this.#readSlots.run(() => walk(dir, at), { key: dir });
       if (isWhole) this.#known.set(key, found);
       return found;
     } finally {

@@ -57,7 +57,7 @@ const BOUNDED_GREP_CONFIG = {
 };
 
 export class Searches {
-  readonly #turns = new FairSemaphore(AT_ONCE, { perKey: 1, waitMs: TIMEOUT_MS });
+  readonly #slots = new FairSemaphore(AT_ONCE, { perKey: 1, waitMs: TIMEOUT_MS });
   /** Anonymous callers need a slot of this semaphore as well. */
   readonly #anonymous = new FairSemaphore(ANONYMOUS_AT_ONCE, { waitMs: TIMEOUT_MS });
   /** By commit. Sizes count characters. */
@@ -77,7 +77,7 @@ export class Searches {
     { caller, signal }: Searcher,
   ): Promise<string[]> {
     const search = async () => selectPaths(await this.#list(dir, commit, signal), words, limit);
-    return this.#inTurn(search, { caller, signal });
+    return this.#runLimited(search, { caller, signal });
   }
 
   /** All paths of a commit, each followed by NUL. */
@@ -93,13 +93,13 @@ export class Searches {
 
   /** Matching lines of text files, in the order of paths. @throws NoPattern; GitError on timeout; QueueTimeout */
   lines(dir: string, search: LineSearch, { caller, signal }: Searcher): Promise<FoundLines> {
-    return this.#inTurn(() => grep(dir, search, signal), { caller, signal });
+    return this.#runLimited(() => grep(dir, search, signal), { caller, signal });
   }
 
-  #inTurn<T>(search: () => Promise<T>, { caller, signal }: Searcher): Promise<T> {
+  #runLimited<T>(search: () => Promise<T>, { caller, signal }: Searcher): Promise<T> {
     const { key, isAnonymous } = caller;
-    const turn = () => this.#turns.run(search, { key, signal });
-    return isAnonymous ? this.#anonymous.run(turn, { key, signal }) : turn();
+    const run = () => this.#slots.run(search, { key, signal });
+    return isAnonymous ? this.#anonymous.run(run, { key, signal }) : run();
   }
 }
 
@@ -125,7 +125,11 @@ async function selectPaths(
   return [...named, ...rest].slice(0, limit + 1);
 }
 
-async function grep(dir: string, search: LineSearch, left?: AbortSignal): Promise<FoundLines> {
+async function grep(
+  dir: string,
+  search: LineSearch,
+  callerSignal: AbortSignal | undefined,
+): Promise<FoundLines> {
   const { commit, path, text, isPattern, ignoresCase, limit } = search;
   if (isPattern && countRepetitions(text) > MAX_REPETITIONS)
     throw new NoPattern(`The repetitions of the pattern exceed ${MAX_REPETITIONS}`);
@@ -133,7 +137,8 @@ async function grep(dir: string, search: LineSearch, left?: AbortSignal): Promis
   args.push(`--max-count=${MAX_LINES_PER_FILE}`, isPattern ? '-E' : '-F');
   if (ignoresCase) args.push('-i');
   args.push('-e', text, commit, '--', ...(path === '' ? [] : [path]));
-  const signal = AbortSignal.any([AbortSignal.timeout(TIMEOUT_MS), ...(left ? [left] : [])]);
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  const signal = callerSignal ? AbortSignal.any([timeout, callerSignal]) : timeout;
   const env = { GIT_LITERAL_PATHSPECS: '1' };
   const options = { dir, signal, env, config: BOUNDED_GREP_CONFIG };
   using process = await startGit(['bounded-grep', ...args], options);

@@ -230,8 +230,8 @@ export async function* changesBetween(
 }
 
 /**
- * Finds the paths, as Latin-1, at which commits reachable from `tips` and from no ref add the blobs. A blob in no commit
- * has no path: a tag can point to a blob.
+ * Finds the paths, as Latin-1, at which commits reachable from `tips` and from no ref add the blobs. A blob that only a
+ * tag points to has no path.
  * @throws GitError
  */
 export async function pathsOf(
