@@ -93,7 +93,7 @@ export async function checkOutReceived(
   const { fileBytes, pack } = options;
   demandBytes(fileBytes, options);
   return writeCheckout(options, fileBytes, (gitdir) =>
-    receivePack(gitdir, options, fileBytes, pack),
+    indexPack(gitdir, options, fileBytes, pack),
   );
 }
 
@@ -143,7 +143,7 @@ function makeRepository(to: string, sha: string): string {
   return gitdir;
 }
 
-async function receivePack(
+async function indexPack(
   gitdir: string,
   { signal, ...limits }: Target,
   fileBytes: number,

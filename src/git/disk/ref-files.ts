@@ -54,8 +54,8 @@ function sortByBytes(refs: Map<string, RefOnDisk>): Map<string, RefOnDisk> {
   const isPlain = !all.some(([name]) => /[\ud800-\udfff]/.test(name));
   all.sort(
     isPlain
-      ? ([one], [other]) => (one < other ? -1 : 1)
-      : ([one], [other]) => Buffer.compare(Buffer.from(one), Buffer.from(other)),
+      ? ([a], [b]) => (a < b ? -1 : 1)
+      : ([a], [b]) => Buffer.compare(Buffer.from(a), Buffer.from(b)),
   );
   return new Map(all);
 }

@@ -11,11 +11,11 @@ import { readdir, readFile, readlink, realpath, stat, unlink } from 'node:fs/pro
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
-/** Age on a machine that has the repositories to itself. A lock created after `/proc` was read may be held. */
+/** Minimum age where no other machine uses the folder. A lock created after `/proc` was read may be held. */
 const LOCAL_LOCK_AGE_MS = 2_000;
-/** Age where other machines may share the folder. Git locks a ref for milliseconds; packing a million takes seconds. */
+/** Minimum age on shared folders. Git locks a ref for milliseconds; packing a million refs takes seconds. */
 const REF_LOCK_AGE_MS = 60_000;
-/** Age for locks in `objects`, where maintenance may hold a lock for as long as it runs (`maintenance.ts`). */
+/** Minimum age in `objects` on shared folders: maintenance may hold a lock as long as it runs (`maintenance.ts`). */
 const OBJECT_LOCK_AGE_MS = 60 * 60_000;
 
 /** Git commands that hold no lock. */
@@ -57,8 +57,8 @@ export class StaleLocks {
   /** Removes stale locks that would prevent updates of these refs. */
   async removeBlocking(dir: string, refs: readonly string[]): Promise<void> {
     const top = (await listNames(dir)).filter((name) => isLock(name) && name !== SHALLOW_LOCK);
-    const held = refs.filter(isSafeRefPath).map((ref) => `${ref}.lock`);
-    await this.#remove(dir, [...top, ...held]);
+    const ofRefs = refs.filter(isSafeRefPath).map((ref) => `${ref}.lock`);
+    await this.#remove(dir, [...top, ...ofRefs]);
   }
 
   /** Removes all stale locks of a repository. */

@@ -102,8 +102,8 @@ export class DiffReader {
   }
 
   /** The best common ancestor; null without a common ancestor. */
-  async mergeBase(dir: string, one: string, other: string): Promise<string | null> {
-    const args = ['merge-base', '--all', one, other];
+  async mergeBase(dir: string, base: string, head: string): Promise<string | null> {
+    const args = ['merge-base', '--all', base, head];
     const read = () => readLines(args, dir, { none: [1] });
     const bases = await this.#readSlots.run(read, { key: dir });
     return bases[0] ?? null;

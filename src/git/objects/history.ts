@@ -111,12 +111,12 @@ async function readBeginnings(
   const found = await pool.use(dir, async (objects) => {
     const all = await objects.info(shas);
     const infos = all.map((info) => (info?.type === type ? info : null));
-    const usual = infos.filter((info) => info && info.size <= SMALL_BYTES);
-    return { infos, usual: await objects.read(idsOf(usual), SMALL_BYTES) };
+    const small = infos.filter((info) => info && info.size <= SMALL_BYTES);
+    return { infos, small: await objects.read(idsOf(small), SMALL_BYTES) };
   });
-  const long = found.infos.filter((info) => info && info.size > SMALL_BYTES);
-  const longer = long.length > 0 ? await readLarge(pool, dir, idsOf(long)) : [];
-  const read = new Map([...found.usual, ...longer].map((object) => [object?.oid, object]));
+  const large = idsOf(found.infos.filter((info) => info && info.size > SMALL_BYTES));
+  const beginnings = large.length > 0 ? await readLarge(pool, dir, large) : [];
+  const read = new Map([...found.small, ...beginnings].map((object) => [object?.oid, object]));
   return found.infos.map((info) => (info && read.get(info.oid)) ?? null);
 }
 
@@ -127,8 +127,8 @@ function readLarge(
 ): Promise<(ObjectData | null)[]> {
   return pool.useHeavily(dir, async (objects) => {
     const infos = await objects.info(oids);
-    const streamed = infos.filter((info) => info !== null && info.size <= POOLED_BYTES);
-    const read = await objects.readBeginning(idsOf(streamed), SHOWN_BYTES);
+    const pooled = infos.filter((info) => info !== null && info.size <= POOLED_BYTES);
+    const read = await objects.readBeginning(idsOf(pooled), SHOWN_BYTES);
     for (const info of infos)
       if (info && info.size > POOLED_BYTES)
         read.push({ ...info, data: await readHead(dir, info, SHOWN_BYTES) });

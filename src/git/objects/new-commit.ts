@@ -104,11 +104,11 @@ async function checkEdits(
     const entry = entries.get(path);
     if (entry && entry.type !== 'blob')
       throw new NoSuchChange(`${path} is ${entry.type === 'tree' ? 'a directory' : 'a submodule'}`);
-    if (!content && !entry) throw new NoSuchChange(`${path} is not there`);
-    const above = ancestors(path).find(
-      (one) => entries.has(one) && entries.get(one)?.type !== 'tree',
+    if (!content && !entry) throw new NoSuchChange(`${path} does not exist`);
+    const file = ancestors(path).find(
+      (folder) => entries.has(folder) && entries.get(folder)?.type !== 'tree',
     );
-    if (above) throw new NoSuchChange(`${above} is no directory`);
+    if (file) throw new NoSuchChange(`${file} is not a directory`);
   }
   return new Map([...entries].map(([path, { mode }]) => [path, mode]));
 }

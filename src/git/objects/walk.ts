@@ -146,7 +146,7 @@ export async function diskUsage(dir: string): Promise<number> {
 async function listStats(folder: string, pattern: RegExp): Promise<Stats[]> {
   const names = (await readdir(folder).catch(() => [])).filter((name) => pattern.test(name));
   const stats = await Promise.all(names.map((name) => stat(join(folder, name)).catch(() => null)));
-  return stats.filter((one) => one !== null);
+  return stats.filter((found) => found !== null);
 }
 
 /** Total size of the files in a quarantine. Synchronous, because git has just written them on this machine. */
@@ -200,11 +200,11 @@ export async function* movedFiles(
   const args = ['diff-tree', '--stdin', '-r', ...RAW_OPTIONS, '--format=%H %P'];
   const options = { dir, signal, env: quarantineEnv(dir, quarantine), input };
   let move: Move | undefined;
-  for await (const one of parseChanges(gitLines(args, options, { separator: '\0' }))) {
-    if (typeof one === 'string') {
-      const [after = '', before = ''] = one.split(' ');
+  for await (const item of parseChanges(gitLines(args, options, { separator: '\0' }))) {
+    if (typeof item === 'string') {
+      const [after = '', before = ''] = item.split(' ');
       move = { before, after };
-    } else if (move) yield { move, change: one };
+    } else if (move) yield { move, change: item };
   }
 }
 
@@ -226,7 +226,7 @@ export async function* changesBetween(
     { dir, signal, env },
     { separator: '\0' },
   );
-  for await (const one of parseChanges(fields)) if (typeof one !== 'string') yield one;
+  for await (const item of parseChanges(fields)) if (typeof item !== 'string') yield item;
 }
 
 /**
@@ -246,10 +246,10 @@ export async function pathsOf(
   const fields = gitLines(args, options, { separator: '\0', encoding: 'latin1' });
   const paths = new Map<string, Set<string>>();
   if (oids.size === 0) return paths;
-  for await (const one of parseChanges(fields)) {
-    if (typeof one === 'string') continue;
-    const oid = one.to.slice(one.to.indexOf(' ') + 1);
-    if (oids.has(oid)) paths.set(oid, (paths.get(oid) ?? new Set()).add(one.path));
+  for await (const item of parseChanges(fields)) {
+    if (typeof item === 'string') continue;
+    const oid = item.to.slice(item.to.indexOf(' ') + 1);
+    if (oids.has(oid)) paths.set(oid, (paths.get(oid) ?? new Set()).add(item.path));
   }
   return paths;
 }

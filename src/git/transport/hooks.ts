@@ -27,7 +27,7 @@ export type Push = {
 /** `reasons` and `notes` are lines that git shows to the user who pushes. */
 export type Verdict = { accepted: true; notes?: string[] } | { accepted: false; reasons: string[] };
 
-/** Commands take about 100 bytes each. */
+/** A ref update takes about 100 bytes. */
 const MAX_MESSAGE_CHARS = 16 * 2 ** 20;
 const END_MARK = '.';
 const MAX_OPTIONS = 50;
