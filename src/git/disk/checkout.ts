@@ -19,13 +19,13 @@ const TIMEOUT_MS = 10 * 60_000;
  * Larger checkouts take minutes to write and gigabytes of git's memory. Linux has 90,000 files, the largest known
  * repositories some millions.
  */
-export const MAX_CHECKOUT_FILES = 1_000_000;
+const MAX_CHECKOUT_FILES = 1_000_000;
 /** Total length of all file paths. Git holds them in memory while it writes the checkout. */
 const MAX_PATHS_BYTES = 256 * 2 ** 20;
 /** Disk block size: the least that a file takes on most disks. */
 const BLOCK_BYTES = 4096;
 
-export type Source = {
+type Source = {
   /** The bare repository. */
   from: string;
   /** A full commit id. */
@@ -42,7 +42,7 @@ export type Limits = {
   maxFiles: number;
 };
 
-export type Target = Limits & {
+type Target = Limits & {
   sha: string;
   /** Created here; its parent must exist. */
   to: string;

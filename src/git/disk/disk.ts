@@ -28,9 +28,9 @@ import {
 import { basename, dirname, join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 
-export type Person = { name: string; email: string };
+type Person = { name: string; email: string };
 
-export type FirstCommit = {
+type FirstCommit = {
   message: string;
   author: Person;
   /** Files at the root of the tree, by name. */

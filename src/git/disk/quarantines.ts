@@ -22,7 +22,7 @@ export class Quarantines {
   /** Number of pushes that run on this server, by repository id. */
   readonly #receiving = new Map<string, number>();
   /** Repositories that may contain quarantines without an owner. */
-  readonly #left = new Set<string>();
+  readonly #needsCleanup = new Set<string>();
 
   constructor(disk: Disk) {
     this.#disk = disk;
@@ -47,10 +47,10 @@ export class Quarantines {
       hasExited = ending.code !== null;
       return ending;
     } finally {
-      const others = (this.#receiving.get(id) ?? 1) - 1;
-      if (others > 0) this.#receiving.set(id, others);
+      const remaining = (this.#receiving.get(id) ?? 1) - 1;
+      if (remaining > 0) this.#receiving.set(id, remaining);
       else this.#receiving.delete(id);
-      if (this.#left.has(id)) await this.remove(id);
+      if (this.#needsCleanup.has(id)) await this.remove(id);
       if (!hasExited) await clean();
       await record?.done();
     }
@@ -58,9 +58,9 @@ export class Quarantines {
 
   /** Removes all quarantines now, or when the last running push to the repository on this server has ended. */
   async remove(id: string): Promise<void> {
-    this.#left.add(id);
+    this.#needsCleanup.add(id);
     if (this.#receiving.has(id)) return;
-    this.#left.delete(id);
+    this.#needsCleanup.delete(id);
     const objects = join(this.#disk.pathOf(id), 'objects');
     // The repository may be deleted.
     for (const name of await readdir(objects).catch(() => []))

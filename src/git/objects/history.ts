@@ -17,7 +17,7 @@ const DEFAULT_PAGE = 20;
 /** Tips of one push that are prepared. */
 const MAX_TIPS = 10;
 
-export type History = { commits: Commit[]; total: number };
+type History = { commits: Commit[]; total: number };
 
 /** Cached totals and pages of commit ids. They never change, so only their number is limited. */
 export class HistoryCache {

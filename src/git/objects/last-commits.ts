@@ -10,7 +10,7 @@ import { GitError, git, gitLines } from '../processes/run.ts';
 export type DirectoryAt = { commit: string; path: string; names: readonly string[] };
 
 /** The name of an entry, and the id of the commit that last changed it. */
-export type EntryCommit = [name: string, sha: string];
+type EntryCommit = [name: string, sha: string];
 
 /** Time limit of a walk: an entry that was not changed for years is found at the end of the history. */
 const WALK_MS = 5_000;

@@ -12,9 +12,9 @@ import { GitError, git, startGit } from '../processes/run.ts';
 export type FoundLine = { path: string; line: number; column: number; text: string };
 export type FoundLines = { lines: FoundLine[]; isTruncated: boolean };
 
-export type PathSearch = { commit: string; words: readonly string[]; limit: number };
+type PathSearch = { commit: string; words: readonly string[]; limit: number };
 
-export type LineSearch = {
+type LineSearch = {
   commit: string;
   /** Directory or file to search; empty for all files. */
   path: string;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { listPackFiles } from '../disk/disk.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
-export type TreeFile = { path: string; size: number };
+type TreeFile = { path: string; size: number };
 
 /** Yields every file of a commit's tree with its size, without submodules. Leaving the loop ends the process. */
 export async function* walkTree(
@@ -160,7 +160,7 @@ export function sizeOf(quarantine: string): number {
 }
 
 /** Environment that makes the objects of a push in quarantine visible to git. */
-export function quarantineEnv(dir: string, quarantine: string | null): Record<string, string> {
+function quarantineEnv(dir: string, quarantine: string | null): Record<string, string> {
   if (!quarantine) return {};
   return {
     GIT_OBJECT_DIRECTORY: quarantine,

@@ -15,7 +15,7 @@ import {
 } from '../../platform/processes/git-started.ts';
 import { runProgram, type Streamed, startProgram } from '../../platform/processes/starter.ts';
 
-export type GitOptions = EnvironmentOptions & {
+type GitOptions = EnvironmentOptions & {
   /** Aborting ends the process. */
   signal?: AbortSignal;
   /** Number of pipes in addition to stdin, stdout and stderr, from file descriptor 3 on; hooks inherit them. */
@@ -79,23 +79,23 @@ export class GitProcess implements Disposable {
   readonly ended: Promise<GitExit>;
   readonly pid: number | undefined;
   readonly #program: Streamed;
-  #over = false;
-  #killing: NodeJS.Timeout | undefined;
+  #isEnding = false;
+  #timer: NodeJS.Timeout | undefined;
 
-  constructor(program: Streamed, aborting?: AbortSignal) {
+  constructor(program: Streamed, signal?: AbortSignal) {
     this.#program = program;
     this.pid = program.pid;
     this.stdin = program.stdin;
     this.stdout = program.stdout;
     this.pipes = program.pipes;
     const abort = () => this.end();
-    aborting?.addEventListener('abort', abort);
+    signal?.addEventListener('abort', abort);
     this.ended = this.#end().finally(() => {
-      this.#over = true;
-      clearTimeout(this.#killing);
-      aborting?.removeEventListener('abort', abort);
+      this.#isEnding = true;
+      clearTimeout(this.#timer);
+      signal?.removeEventListener('abort', abort);
     });
-    if (aborting?.aborted) this.end();
+    if (signal?.aborted) this.end();
   }
 
   async #end(): Promise<GitExit> {
@@ -105,7 +105,7 @@ export class GitProcess implements Disposable {
       await closed(stdout);
       return { code: null, signal: null, stderr: error.message };
     });
-    if (this.#over) this.#drain();
+    if (this.#isEnding) this.#drain();
     stdin.destroy();
     // Drops output that nobody reads. The delay gives the caller time to begin reading.
     await new Promise((resolve) => setImmediate(resolve));
@@ -116,13 +116,13 @@ export class GitProcess implements Disposable {
 
   /** Sends SIGTERM, and SIGKILL after a grace period. Safe to call repeatedly, and after the exit. */
   end(): void {
-    if (this.#over) return;
-    this.#over = true;
+    if (this.#isEnding) return;
+    this.#isEnding = true;
     const { stdin, pipes, kill } = this.#program;
     // A hook that waits for a verdict reads the end of its pipe.
     for (const stream of [stdin, ...pipes]) stream.destroy();
     kill('SIGTERM');
-    this.#killing = setTimeout(() => {
+    this.#timer = setTimeout(() => {
       kill('SIGKILL');
       // The exit may not be reported, for example when the process starter has died.
       this.#drain();
@@ -130,8 +130,8 @@ export class GitProcess implements Disposable {
   }
 
   #drain(): void {
-    clearTimeout(this.#killing);
-    this.#killing = setTimeout(() => this.#program.stdout.destroy(), DRAIN_MS);
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#program.stdout.destroy(), DRAIN_MS);
   }
 
   [Symbol.dispose](): void {
@@ -168,7 +168,7 @@ async function startError(error: Error, cwd: string): Promise<FolderMissing | Gi
   return new GitUnavailable(`Git could not be started: ${message}`, { cause: error });
 }
 
-export type RunOptions = GitOptions & {
+type RunOptions = GitOptions & {
   input?: string | Uint8Array;
   timeoutMs?: number;
   /** Limit for standard output; exceeding it ends the command with an error. */

@@ -13,7 +13,7 @@ import {
 import { FLUSH, pktLine } from './pkt-line.ts';
 
 /** Arguments of `ls-refs` in `gitprotocol-v2`: which refs to list, and which attributes. */
-export type LsRefsRequest = {
+type LsRefsRequest = {
   /** Prefixes of full ref names. An empty list means all refs. */
   prefixes: string[];
   /** Show the target of annotated tags. */
