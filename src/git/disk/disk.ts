@@ -49,14 +49,14 @@ const ABANDONED_MS = 10 * 60_000;
 export class Disk {
   readonly #root: string;
   readonly #new: string;
-  readonly #begun: string;
+  readonly #operations: string;
   readonly #trash: string;
 
   /** `server` is the id under which this process stores its begun operations. */
   constructor(root: string, server: string) {
     this.#root = root;
     this.#new = join(root, 'new', server);
-    this.#begun = join(root, 'begun', server);
+    this.#operations = join(root, 'begun', server);
     this.#trash = join(root, 'trash', server);
   }
 
@@ -68,7 +68,7 @@ export class Disk {
   async prepare(): Promise<void> {
     for (const folder of [this.#new, this.#trash])
       await rm(folder, { recursive: true, force: true });
-    for (const folder of [this.#new, this.#begun, this.#trash])
+    for (const folder of [this.#new, this.#operations, this.#trash])
       await mkdir(folder, { recursive: true });
     await this.#takeOverEarlier();
   }
@@ -81,7 +81,7 @@ export class Disk {
           await rm(join(this.#root, kind, name), { recursive: true, force: true });
     for (const name of await readdir(join(this.#root, 'begun')))
       if (name.startsWith('repo_'))
-        await rename(join(this.#root, 'begun', name), join(this.#begun, name));
+        await rename(join(this.#root, 'begun', name), join(this.#operations, name));
   }
 
   /**
@@ -154,7 +154,7 @@ export class Disk {
     const servers: string[] = [];
     for (const name of await readdir(join(this.#root, 'begun'))) {
       const folder = join(this.#root, 'begun', name);
-      if (folder !== this.#begun && (await readdir(folder)).length > 0) servers.push(name);
+      if (folder !== this.#operations && (await readdir(folder)).length > 0) servers.push(name);
     }
     return servers;
   }
@@ -172,8 +172,8 @@ export class Disk {
       const { kind } = (data ?? {}) as { kind?: unknown };
       const isPush = kind === 'push' || kind === 'receiving';
       if (!isPush && !(await isAbandoned(join(folder, name)))) continue;
-      await rename(join(folder, name), join(this.#begun, name));
-      taken.push(await this.#read(join(this.#begun, name)));
+      await rename(join(folder, name), join(this.#operations, name));
+      taken.push(await this.#read(join(this.#operations, name)));
     }
     // Succeeds only when the folder is empty; a server that comes back creates it again.
     await rmdir(folder).catch(() => {});
@@ -185,12 +185,12 @@ export class Disk {
    * loss.
    */
   async begin<T>(id: string, data: T, { flush = true } = {}): Promise<Begun<T>> {
-    const file = join(this.#begun, `${id}.${randomUUID()}`);
+    const file = join(this.#operations, `${id}.${randomUUID()}`);
     const write = () => writeFile(file, JSON.stringify(data), { flush });
     await write().catch(async (error) => {
       if (error.code !== 'ENOENT') throw error;
       // Another server took this server for dead and removed its empty folder.
-      await mkdir(this.#begun, { recursive: true });
+      await mkdir(this.#operations, { recursive: true });
       await write();
     });
     return { id, data, done: () => removeRecord(file) };
@@ -198,8 +198,8 @@ export class Disk {
 
   /** Operations that began before this start and are not done. */
   async begun(): Promise<Begun[]> {
-    const names = await readdir(this.#begun);
-    return Promise.all(names.map((name) => this.#read(join(this.#begun, name))));
+    const names = await readdir(this.#operations);
+    return Promise.all(names.map((name) => this.#read(join(this.#operations, name))));
   }
 
   async #read(file: string): Promise<Begun> {
