@@ -1,4 +1,4 @@
-/** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
+/** Composes the git subsystem of a server: repository storage, caches, reader processes and background work. */
 import { availableParallelism } from 'node:os';
 import {
   FairSemaphore,
@@ -9,8 +9,8 @@ import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
 import { Quarantines } from './disk/quarantines.ts';
 import { StaleLocks } from './disk/stale-locks.ts';
-import { Activity } from './objects/activity.ts';
 import { CatFilePool } from './objects/cat-file.ts';
+import { Activity } from './objects/commit-counts.ts';
 import { DiffReader } from './objects/diff.ts';
 import { HistoryCache } from './objects/history.ts';
 import { LastCommits } from './objects/last-commits.ts';
@@ -19,12 +19,12 @@ import { checkVersion } from './processes/run.ts';
 import { Tasks } from './processes/tasks.ts';
 import { installHooks } from './transport/hooks.ts';
 
-/** Reading processes at once: each takes some 20 ms of a core, and three descriptors of ours. */
+/** Concurrent reader processes: each takes about 20 ms of a core and three file descriptors of the server. */
 const READERS = Math.max(8, 2 * availableParallelism());
 
 /**
- * Its transfers are fetches, pushes and downloads: each holds a process, and of a large repository a core and hundreds
- * of megabytes.
+ * The transfer semaphores limit fetches, pushes and downloads: each holds a process, and on a large repository a core
+ * and hundreds of megabytes.
  */
 export type Git = AsyncDisposable &
   TransferSemaphores & {
@@ -37,31 +37,31 @@ export type Git = AsyncDisposable &
     lastCommits: LastCommits;
     activity: Activity;
     searches: Searches;
-    /** For short processes that read; whoever starts one takes a turn. */
+    /** Limits short reader processes. Every caller that starts a reader process must hold a slot. */
     turns: FairSemaphore;
     maintenance: Maintenance;
-    /** Pushes and background work, which a stopping server waits for. */
+    /** Pushes and background work that a stopping server waits for. */
     tasks: Tasks;
-    /** The folder of the hook that every push runs. */
+    /** Folder of the hook that every push runs. */
     hooks: string;
   };
 
 type Options = {
-  /** Where repositories lie; other servers may share it. */
+  /** Root folder of the repositories; other servers may share it. */
   root: string;
-  /** The id of this one. */
+  /** Id of this server. */
   server: string;
-  /** A folder of this server's own, for the hook. */
+  /** Folder for the hook, used by this server only. */
   hooks: string;
-  /** No other machine works in the repositories. */
+  /** No other machine runs git in the repositories. */
   isAlone: boolean;
-  /** How many fetches, pushes and downloads run at once. */
+  /** Maximum of concurrent fetches, pushes and downloads. */
   transfers: number;
-  /** Gets the failures of background work. */
+  /** Receives errors of background work. */
   report: (error: unknown) => void;
 };
 
-/** @throws Error when git is missing or too old, or hooks cannot run where they are. */
+/** @throws Error when git is missing or too old, or when the hook folder does not allow execution. */
 export async function openGit({
   root,
   server,

@@ -3,7 +3,7 @@
  * that of the process that speaks SSH, or of another server, which has that process.
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
-import { drained } from '../git/transport/relay.ts';
+import { drained } from '../git/transport/service.ts';
 import { type Exit, FrameReader, jsonFrame, writeBytes } from './frames.ts';
 
 const CHECK_MS = 5_000;

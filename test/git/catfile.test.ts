@@ -1,4 +1,4 @@
-/** The pool of `git cat-file` processes: what it lends, and when it takes a process away. */
+/** The pool of `git cat-file` processes: lending, reuse, limits and ending of processes. */
 import { execFileSync } from 'node:child_process';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -30,7 +30,7 @@ afterAll(() => workspace[Symbol.asyncDispose]());
 
 const open = (options?: PoolOptions) => new CatFilePool(options);
 
-test('answers come in the order of the questions, misses and odd names included', async () => {
+test('answers have the order of the requests, also for missing objects and unusual names', async () => {
   await using pool = open();
   await pool.use(dir, async (objects) => {
     const names = [
@@ -64,13 +64,13 @@ test('answers come in the order of the questions, misses and odd names included'
   });
 });
 
-test('a name cannot smuggle in a command', async () => {
+test('a name cannot inject a command', async () => {
   await using pool = open();
   const read = pool.use(dir, (objects) => objects.info(['x\0contents main:a.txt']));
   await expect(read).rejects.toThrow('NUL');
 });
 
-test('a process is used again when it was given back clean, also for what was pushed meanwhile', async () => {
+test('a process without unread answers is reused, and sees objects pushed meanwhile', async () => {
   await using pool = open();
   const tip = () => pool.use(dir, async (objects) => (await objects.info(['refs/heads/new']))[0]);
   expect(await tip()).toBeNull();
@@ -81,7 +81,7 @@ test('a process is used again when it was given back clean, also for what was pu
   expect(pool.counts).toEqual({ idle: 1, busy: 0, waiting: 0 });
 });
 
-test('a process with unread answers, or beyond a limit, is never lent again', async () => {
+test('a process is not reused after unread answers or an exceeded limit', async () => {
   await using pool = open();
   await pool.use(dir, async (objects) => {
     objects.read(['main:big.bin']).catch(() => {});
@@ -93,7 +93,7 @@ test('a process with unread answers, or beyond a limit, is never lent again', as
   expect(await pool.use(dir, (objects) => objects.info(['main:a.txt']))).toHaveLength(1);
 });
 
-test('readers wait for a process when all are lent, and get one of their own repository', async () => {
+test('readers wait while all processes are in use, and get a process of their own repository', async () => {
   await using pool = open({ size: 1 });
   const order: string[] = [];
   const gate = Promise.withResolvers<void>();
@@ -114,20 +114,20 @@ test('readers wait for a process when all are lent, and get one of their own rep
   expect(order).toEqual(['second', 'third']);
 });
 
-test('no wait is without an end: not that for a process, nor the time with one', async () => {
+test('waiting for a process and using a process both time out', async () => {
   await using pool = open({ size: 1, timeoutMs: 200 });
   const gate = Promise.withResolvers<void>();
   const stuck = pool.use(dir, async (objects) => {
     await gate.promise;
     return objects.info(['main']);
   });
-  await expect(pool.use(other, async () => {})).rejects.toThrow('no reader came free');
+  await expect(pool.use(other, async () => {})).rejects.toThrow('process became free');
   await eventually(() => expect(pool.counts.busy).toBe(0));
   gate.resolve();
   await expect(stuck).rejects.toThrow('took too long');
 });
 
-test('idle processes age out, give way to others, and go with their repository', async () => {
+test('idle processes end after a timeout, for another repository, and with their repository', async () => {
   await using pool = open({ size: 1, idleMs: 50 });
   await pool.use(dir, async () => {});
   await pool.use(other, async () => {});
@@ -139,7 +139,7 @@ test('idle processes age out, give way to others, and go with their repository',
   expect(patient.counts.idle).toBe(0);
 });
 
-test('a process that dies fails its reader, and the next gets another', async () => {
+test('when a process dies, its reader fails and the next reader gets a new process', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'loam-catfile-'));
   await using pool = open();
   const gone = pool.use(join(folder, 'none.git'), (objects) => objects.info(['HEAD']));
@@ -154,8 +154,8 @@ test('a process that dies fails its reader, and the next gets another', async ()
   await rm(folder, { recursive: true });
 });
 
-test('what a program does not take of its input harms nobody', async () => {
-  // Far more than a pipe holds, for a program that reads nothing; an `error` without a listener fails this file.
+test('input that git does not read causes no error', async () => {
+  // More than a pipe holds, for a command that reads nothing. An `error` event without a listener would fail this file.
   const said = await git(['version'], { input: Buffer.alloc(8 * 2 ** 20) });
   expect(said.toString()).toMatch(/^git version/);
 });

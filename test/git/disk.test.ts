@@ -6,14 +6,14 @@ import { Disk } from '../../src/git/disk/disk.ts';
 
 const HOUR_MS = 3_600_000;
 
-test('what a killed server was building or removing goes at its next start, or when it does not come back', async () => {
+test('unfinished folders of a killed server are removed at its next start, or when they are old', async () => {
   await using root = await mkdtempDisposable(join(tmpdir(), 'loam-disk-'));
   const at = (...parts: string[]) => join(root.path, ...parts);
   for (const server of ['srv_a', 'srv_b']) {
     await mkdir(at('new', server, 'repo_1.git/objects'), { recursive: true });
     await mkdir(at('trash', server, 'repo_2.grave/pack'), { recursive: true });
   }
-  // Of a version whose folder was one server's alone.
+  // Left by a version that had no folder per server.
   await mkdir(at('new/repo_3.git'));
   await mkdir(at('trash/repo_4.grave'));
 
@@ -39,7 +39,7 @@ test('what a killed server was building or removing goes at its next start, or w
   for (const kind of ['new', 'trash']) expect(await readdir(at(kind))).toEqual(['srv_a']);
 });
 
-test('a repository is removed although the folder for removals is gone', async () => {
+test('removing a repository creates the trash folder when it is missing, and can be repeated', async () => {
   await using root = await mkdtempDisposable(join(tmpdir(), 'loam-disk-'));
   const disk = new Disk(root.path, 'srv_a');
   await disk.create('repo_01arz3ndektsv4rrffq69g5fav', 'main');

@@ -1,4 +1,4 @@
-/** The refs that are read without git are those that git reads. */
+/** Refs read from git's files are the same that git lists. */
 import { execFileSync } from 'node:child_process';
 import { appendFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -42,7 +42,7 @@ async function commit(dir: string, files: Record<string, string | Buffer>): Prom
   return git(dir, ['rev-parse', 'HEAD']).toString().trim();
 }
 
-test('refs are those that git lists, loose, packed, and both, in its order', async () => {
+test('loose and packed refs are listed like git does, in the same order', async () => {
   const dir = await made('refs');
   const bare = join(dir, '.git');
   const listed = () =>

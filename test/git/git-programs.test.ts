@@ -1,4 +1,4 @@
-/** What clones and small pushes start programs for, and that what is answered without one is what git would answer. */
+/** Git processes that clones and small pushes start. Answers without a process are identical to git's. */
 import { execFileSync } from 'node:child_process';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { join } from 'node:path';
@@ -42,7 +42,7 @@ const capabilities = async (name = 'one') => {
   return { status: answer.status, text: await answer.text() };
 };
 
-test('what git can do is asked of it once, and told in its own words', async () => {
+test('capabilities are read from git once, and answered unchanged', async () => {
   const env = {
     PATH: process.env.PATH,
     GIT_PROTOCOL: 'version=2',
@@ -59,18 +59,18 @@ test('what git can do is asked of it once, and told in its own words', async () 
   expect((await capabilities('none')).status).toBe(404);
 });
 
-test('a clone takes one program, and a small push three', async () => {
+test('a clone starts one git process, and a small push three', async () => {
   started.length = 0;
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/one'), 'clone');
   expect(started).toEqual(['upload-pack']);
   started.length = 0;
   await workspace.commit('one', { 'b.txt': 'b' });
   await workspace.git('one', 'push', '-q', 'origin', 'HEAD:main');
-  // It lists what came, for pointers to large files, and the files of the branch, for its language.
+  // `cat-file` searches the new objects for LFS pointers; `ls-tree` lists the files to detect the language.
   expect(started).toEqual(['receive-pack', 'cat-file', 'ls-tree']);
 });
 
-test('a client that pushes reads first what git would tell it', async () => {
+test('the ref advertisement of a push is identical to that of git', async () => {
   const advertised = async (name: string) => {
     const answer = await fetch(`${app.base}/ada/${name}.git/info/refs?service=git-receive-pack`, {
       headers: { authorization: `Basic ${Buffer.from(`x:${ada.token}`).toString('base64')}` },
@@ -103,7 +103,7 @@ test('a client that pushes reads first what git would tell it', async () => {
   expect(started).toEqual([]);
 });
 
-test('the size on the disk is what git counts, of packs and of loose objects', async () => {
+test('the size on disk equals that of git count-objects, for packs and loose objects', async () => {
   const counted = () => {
     const text = execFileSync('git', ['count-objects', '-v'], {
       env: { PATH: process.env.PATH, GIT_DIR: dir },

@@ -1,4 +1,4 @@
-/** The stock git against our smart HTTP. */
+/** Stock git clients against the smart HTTP endpoints. */
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { readdir } from 'node:fs/promises';
@@ -45,7 +45,7 @@ async function update(id: string, changes: object) {
   await ada.gql(query, { input: { id, ...changes } });
 }
 
-/** A clone with a first push in it. */
+/** Creates a repository, clones it, and pushes a first commit. */
 async function seeded(name: string, more: object = {}) {
   const repository = await create(name, more);
   await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
@@ -57,7 +57,7 @@ async function seeded(name: string, more: object = {}) {
   return repository;
 }
 
-test('a clone, a push and the record after it', async () => {
+test('clone, push and the updated repository record', async () => {
   await seeded('first');
   await workspace.git('first', 'checkout', '-q', '-b', 'topic/a');
   await workspace.git('first', 'tag', '-a', 'v1', '-m', 'one');
@@ -109,7 +109,7 @@ test('shallow, partial and single fetches over protocol v2', async () => {
   expect(advertisement.text).toMatch(/^000eversion 2\n/);
 });
 
-test('a request may be packed with gzip, which is unpacked as it comes', async () => {
+test('gzip request bodies are decompressed while they arrive', async () => {
   await seeded('packed');
   const line = (text: string) => (text.length + 4).toString(16).padStart(4, '0') + text;
   const request = `${line('command=ls-refs\n')}0001${line('peel\n')}0000`;
@@ -128,7 +128,7 @@ test('a request may be packed with gzip, which is unpacked as it comes', async (
   expect((await ask(new Uint8Array(Buffer.from(request)), 'br')).status).toBe(400);
 });
 
-test('who may read and who may push', async () => {
+test('read and push permissions', async () => {
   await seeded('guarded', { visibility: 'PRIVATE' });
   await seeded('shown', { visibility: 'PUBLIC' });
   await seeded('inside', { visibility: 'INTERNAL' });
@@ -160,7 +160,7 @@ test('who may read and who may push', async () => {
   await workspace.git('.', 'clone', '-q', `${app.base}/ADA/Shown`, 'anonymous');
 });
 
-test('after a rename the old address is gone at once, and the new one works', async () => {
+test('after a rename, the old URL stops working and the new URL works', async () => {
   const { id } = await seeded('before');
   await ada.gql(
     `mutation ($input: RenameRepositoryInput!) { renameRepository(input: $input) { repository { id } } }`,
@@ -174,7 +174,7 @@ test('after a rename the old address is gone at once, and the new one works', as
   await workspace.git('before', 'fetch', '-q');
 });
 
-test('a protected default branch refuses deletion and what is no fast-forward, others do not', async () => {
+test('a protected default branch refuses deletion and forced pushes, other branches do not', async () => {
   const { id } = await seeded('protected');
   await update(id, { branchProtection: true });
   const before = await workspace.git('protected', 'rev-parse', 'HEAD');
@@ -200,7 +200,7 @@ test('a protected default branch refuses deletion and what is no fast-forward, o
 
 const SECRET = `AKIA${'Z7Q3M2X5K6W4T2PA'}`;
 
-test('a push that adds a secret is refused, naming file and line, and leaves nothing behind', async () => {
+test('a push that adds a secret is refused with file and line, and leaves no files behind', async () => {
   const { id } = await seeded('scanned');
   await update(id, { secretScanning: true });
   const pushed = (await read('scanned')).pushedAt;
@@ -217,12 +217,12 @@ test('a push that adds a secret is refused, naming file and line, and leaves not
   await update(id, { secretScanning: false });
   await workspace.git('scanned', 'push', '-q', 'origin', 'HEAD');
   await update(id, { secretScanning: true });
-  // What is there already is no reason to refuse other changes to the file.
+  // A secret that is in the repository already does not block other changes to the file.
   await workspace.commit('scanned', { 'src/deep dir/ü.env': 'A=2\n' });
   await workspace.git('scanned', 'push', '-q', 'origin', 'HEAD');
 });
 
-test('a secret that only a merge brings is found, too', async () => {
+test('a secret that only a merge commit adds is found', async () => {
   const { id } = await seeded('merged');
   await update(id, { secretScanning: true });
   await workspace.git('merged', 'checkout', '-q', '-b', 'side');
@@ -235,7 +235,7 @@ test('a secret that only a merge brings is found, too', async () => {
   expect(stderr).toContain('main.txt:2 adds an AWS access key id');
 });
 
-test('a secret that a side branch brought and the merge took away again is found, too', async () => {
+test('a secret from a side branch is found even if the merge removes it', async () => {
   const { id } = await seeded('unmerged');
   await update(id, { secretScanning: true });
   await workspace.git('unmerged', 'checkout', '-q', '-b', 'side');
@@ -247,7 +247,7 @@ test('a secret that a side branch brought and the merge took away again is found
   expect(stderr).toContain('k.txt:2 adds an AWS access key id');
 });
 
-test('no name of a file and no number of versions hides a secret', async () => {
+test('secrets are found in files with unusual names and in files with many versions', async () => {
   const { id } = await seeded('hidden');
   await update(id, { secretScanning: true });
   const content = `K=${SECRET}\n`;
@@ -255,7 +255,7 @@ test('no name of a file and no number of versions hides a secret', async () => {
   const lines = await workspace.try('hidden', 'push', 'origin', 'HEAD');
   expect(lines.stderr).toMatch(/a\?b\.env:1 adds|c\.env:1 adds/);
   await workspace.git('hidden', 'reset', '-q', '--hard', 'origin/main');
-  // Many versions with much in them, and a last one that has many lines and nothing.
+  // Many large versions, and a last version of empty lines.
   for (let version = 0; version < 5; version++) {
     const keys = Array.from(
       { length: 200 },
@@ -272,7 +272,7 @@ test('no name of a file and no number of versions hides a secret', async () => {
   expect(many.stderr.match(/adds an AWS access key id/g)).toHaveLength(5);
 });
 
-test('what may be there is allowed once, by an option of the push, and that stands in the audit log', async () => {
+test('a push option allows a secret once, and the audit log records it', async () => {
   const { id } = await seeded('allowed');
   await update(id, { secretScanning: true });
   const other = SECRET.replace('Z7Q3', 'Q3Z7');
@@ -310,7 +310,7 @@ test('what may be there is allowed once, by an option of the push, and that stan
   );
   expect(rows.map(({ finding }) => finding).sort()).toEqual([...ids].sort());
 
-  // It stays allowed, elsewhere in the repository, too; until that is taken back.
+  // The secret stays allowed in the whole repository until the permission is revoked.
   await workspace.commit('allowed', { 'copy.env': `KEY=${SECRET}\n` });
   expect((await workspace.try('allowed', 'push', 'origin', 'HEAD')).code).toBe(0);
   const finding = nodes.find((node: { path: string }) => node.path === path).finding;
@@ -348,7 +348,7 @@ test('the first branch pushed to an empty repository becomes its default', async
   expect(await workspace.git('filled', 'branch', '--show-current')).toBe('trunk');
 });
 
-test('pushes at the same time all take effect, and the record shows the last state', async () => {
+test('concurrent pushes all take effect, and the record shows the final state', async () => {
   await seeded('crowded');
   const names = Array.from({ length: 6 }, (_, i) => `b${i}`);
   for (const name of names) {
@@ -370,7 +370,7 @@ test('pushes at the same time all take effect, and the record shows the last sta
   });
 });
 
-test('many refs are packed into one file after a push, and stay what they are', async () => {
+test('a push of many refs packs them, and their values stay the same', async () => {
   const { id } = await seeded('many-refs');
   const dir = app.app.services.git.disk.pathOf(id);
   const sha = await workspace.git('many-refs', 'rev-parse', 'HEAD');
@@ -388,7 +388,7 @@ test('many refs are packed into one file after a push, and stay what they are', 
   expect((await read('many-refs')).branchCount).toBe(121);
 });
 
-test('a client that leaves in the middle of a push leaves nothing behind', async () => {
+test('a client that disconnects during a push leaves no files behind', async () => {
   const { id } = await seeded('broken');
   const before = await read('broken');
   const stop = new AbortController();
@@ -419,7 +419,7 @@ test('a client that leaves in the middle of a push leaves nothing behind', async
   expect(await read('broken')).toEqual(before);
 });
 
-test('a repository that is deleted while a push is on its way takes nothing', async () => {
+test('a push to a repository that is deleted meanwhile has no effect', async () => {
   const { id } = await seeded('doomed');
   const before = await workspace.git('doomed', 'rev-parse', 'HEAD');
   const after = await workspace.commit('doomed', { 'x.bin': randomBytes(20_000) });
@@ -460,7 +460,7 @@ test('a repository that is deleted while a push is on its way takes nothing', as
   await expect(readdir(dir)).rejects.toThrow('ENOENT');
 });
 
-test('what a killed server had begun is finished or undone by the next start', async () => {
+test('the next start finishes or undoes operations of a killed server', async () => {
   const { id } = await seeded('survivor');
   const { services } = app.app;
   const { disk } = services.git;
@@ -468,11 +468,11 @@ test('what a killed server had begun is finished or undone by the next start', a
   const tip = await workspace.git('survivor', 'rev-parse', 'HEAD');
   const none = '0'.repeat(40);
 
-  // Killed after git had updated the ref, before the record.
+  // Killed after git had updated the ref, before the push was recorded.
   const commands = [{ ref: 'refs/heads/late', before: none, after: tip }];
   await disk.begin(id, { kind: 'push', pusher: 'ada', commands });
   execFileSync('git', ['-C', dir, 'update-ref', 'refs/heads/late', tip]);
-  // Killed while git still refused the ref: nothing happened.
+  // Killed before git updated the ref: no effect.
   const lost = [{ ref: 'refs/heads/never', before: none, after: tip }];
   await disk.begin(id, { kind: 'push', pusher: 'ada', commands: lost });
   // Killed before the row of a new repository was committed.
@@ -489,7 +489,7 @@ test('what a killed server had begun is finished or undone by the next start', a
   expect(await disk.begun()).toEqual([]);
 });
 
-test('a request that is no git request is answered with an error', async () => {
+test('an invalid git request is answered with an error', async () => {
   await seeded('strict');
   const post = (path: string, body: string, type: string, more: Record<string, string> = {}) =>
     ada.request('POST', path, { body, headers: { 'Content-Type': type, ...more } });
@@ -497,7 +497,7 @@ test('a request that is no git request is answered with an error', async () => {
   const type = 'application/x-git-upload-pack-request';
   expect((await post(fetched, 'nonsense', type)).status).toBe(400);
   expect((await post(fetched, '0000', 'application/json')).status).toBe(400);
-  // A response-end packet, at which git ends itself with SIGABRT.
+  // A response-end packet, on which git aborts with SIGABRT.
   const aborted = await post(fetched, '0002', type, { 'Git-Protocol': 'version=2' });
   expect([aborted.status, aborted.text]).toEqual([400, 'The request is not a valid git request\n']);
   expect((await ada.get('/ada/strict.git/info/refs?service=git-shell')).status).toBe(403);

@@ -1,4 +1,4 @@
-/** The refs of a fetch that are answered without git are what git would answer, byte for byte. */
+/** Answers to `ls-refs` without a git process equal those of git, byte for byte. */
 import { execFileSync } from 'node:child_process';
 import { getEventListeners } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { answerLsRefs, beginningOf, lsRefsOf } from '../../src/git/transport/ls-refs.ts';
+import { answerLsRefs, parseLsRefs, peekRequest } from '../../src/git/transport/ls-refs.ts';
 import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
 
 let folder: string;
@@ -50,11 +50,11 @@ const byGit = (dir: string, request: Buffer): string =>
   }).toString();
 
 async function byUs(dir: string, request: Buffer): Promise<string | null> {
-  const asked = lsRefsOf(request);
+  const asked = parseLsRefs(request);
   return asked && answerLsRefs(dir, asked);
 }
 
-test('of a repository that is empty, of one with branches, and with tags that are packed', async () => {
+test('answers for an empty repository, for branches, and for packed tags equal those of git', async () => {
   const { dir, commits } = made('usual');
   const same = async () => {
     const answer = await byUs(dir, USUAL);
@@ -69,7 +69,7 @@ test('of a repository that is empty, of one with branches, and with tags that ar
   git(dir, ['tag', '-a', '-m', 'a', 'annotated', commits[0]]);
   git(dir, ['tag', '-a', '-m', 'b', 'nested', 'annotated']);
   git(dir, ['tag', 'light', commits[0]]);
-  // What a tag leads to does not stand in its file.
+  // The file of a loose tag does not contain its target.
   expect(await byUs(dir, USUAL)).toBeNull();
   git(dir, ['pack-refs', '--all']);
   expect(await same()).toContain(`refs/tags/nested peeled:${commits[0]}`);
@@ -78,7 +78,7 @@ test('of a repository that is empty, of one with branches, and with tags that ar
   expect(await same()).toContain(`${commits[0]} HEAD`);
 });
 
-test('what only git knows is left to git', async () => {
+test('git must answer for symbolic refs, a detached HEAD and a missing HEAD', async () => {
   const { dir, commits } = made('unusual');
   git(dir, ['update-ref', 'refs/heads/main', commits[0]]);
   expect(await byUs(dir, USUAL)).not.toBeNull();
@@ -91,7 +91,7 @@ test('what only git knows is left to git', async () => {
   expect(await byUs(dir, USUAL)).toBeNull();
 });
 
-test('requests of any kind are answered as git answers them, or left to it', async () => {
+test('all combinations of arguments are answered like git does', async () => {
   const { dir, commits } = made('many');
   const names = ['main', 'a/b', 'a-b', 'a.b', 'ä', '\u{1f33e}', '\uffee', 'main2', 'tag/v1'];
   for (const [i, name] of names.entries())
@@ -117,10 +117,10 @@ test('requests of any kind are answered as git answers them, or left to it', asy
     }
 });
 
-test('a request that is cut off, goes on, or asks for something else is none of ours', () => {
+test('git must answer incomplete, longer and other requests', () => {
   for (let length = 0; length < USUAL.length; length++)
-    expect(lsRefsOf(USUAL.subarray(0, length))).toBeNull();
-  expect(lsRefsOf(USUAL)).not.toBeNull();
+    expect(parseLsRefs(USUAL.subarray(0, length))).toBeNull();
+  expect(parseLsRefs(USUAL)).not.toBeNull();
   const others = [
     Buffer.concat([USUAL, Buffer.from('0000')]),
     requestOf([], ['command=fetch\n']),
@@ -131,26 +131,26 @@ test('a request that is cut off, goes on, or asks for something else is none of 
     Buffer.from('0003'),
     Buffer.from('fffffffff'),
   ];
-  for (const request of others) expect(lsRefsOf(request)).toBeNull();
+  for (const request of others) expect(parseLsRefs(request)).toBeNull();
 });
 
-test('the beginning of a request is still there for git', async () => {
+test('git can still read the beginning of a request after it was peeked at', async () => {
   const { signal } = new AbortController();
   const whole = async (input: PassThrough) => Buffer.concat(await input.toArray()).toString();
   const input = new PassThrough();
-  const beginning = beginningOf(input, signal);
+  const beginning = peekRequest(input, signal);
   input.write('one');
   expect(String(await beginning)).toBe('one');
   input.end('two');
   expect(await whole(input)).toBe('onetwo');
   const empty = new PassThrough();
   empty.end();
-  expect(await beginningOf(empty, signal)).toBeNull();
+  expect(await peekRequest(empty, signal)).toBeNull();
   expect(await whole(empty)).toBe('');
   const broken = new PassThrough().on('error', () => {});
   broken.destroy(new Error('cut off'));
-  expect(await beginningOf(broken, signal)).toBeNull();
-  expect(await beginningOf(new PassThrough(), AbortSignal.abort())).toBeNull();
-  // Of the signal of a server that has answered a million of them.
+  expect(await peekRequest(broken, signal)).toBeNull();
+  expect(await peekRequest(new PassThrough(), AbortSignal.abort())).toBeNull();
+  // The signal lives as long as the server, so each request must remove its listener.
   expect(getEventListeners(signal, 'abort')).toEqual([]);
 });

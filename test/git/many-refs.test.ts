@@ -1,6 +1,6 @@
 /**
- * Pushes of many refs, whose refs are synced together: no client is told of success before they are on the disk, and
- * what a loss of power leaves of one that was not, is removed.
+ * Pushes with many refs, which are synced together. No client sees success before the refs are on disk, and incomplete
+ * ref files after a power loss are removed.
  */
 import { execFileSync } from 'node:child_process';
 import { chmod, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
@@ -21,7 +21,7 @@ let app: TestApp;
 let workspace: Workspace;
 let ada: Client;
 const path = process.env.PATH;
-/** Kept by a test for as long as the second packing of refs is to wait. */
+/** While this file exists, the second packing of refs waits. */
 let held: string;
 
 beforeAll(async () => {
@@ -30,7 +30,7 @@ beforeAll(async () => {
   held = join(workspace.path, 'held');
   await mkdir(bin);
   const real = execFileSync('sh', ['-c', 'command -v git'], { encoding: 'utf8' }).trim();
-  // What the server starts waits after git has updated refs; the client's git packs none.
+  // Makes the server's `pack-refs` wait after git has updated refs. The client does not run `pack-refs`.
   await writeFile(
     join(bin, 'git'),
     `#!/bin/sh
@@ -73,7 +73,7 @@ async function events(id: string): Promise<number> {
 }
 
 test.for(['http', 'ssh'] as const)(
-  'over %s success comes only when the refs are on the disk',
+  'over %s, a push succeeds only after its refs are on disk',
   async (how, ctx) => {
     if (how === 'ssh') needs(ctx, 'ssh');
     const { id, dir } = await create(how);
@@ -91,7 +91,7 @@ test.for(['http', 'ssh'] as const)(
     });
     await eventually(async () => expect(await stat(`${held}.waits`)).toBeDefined());
     await rm(`${held}.waits`);
-    // All are updated; nobody is told.
+    // All refs are updated; neither the client nor subscribers know yet.
     expect(await readFile(join(dir, `refs/heads/topic/${MANY - 1}`), 'utf8')).toHaveLength(41);
     expect([isOver, await events(id)]).toEqual([false, 0]);
     await rm(held);
@@ -102,7 +102,7 @@ test.for(['http', 'ssh'] as const)(
     expect(packed.match(/refs\/heads\/topic\//g)).toHaveLength(MANY);
     expect((await ada.get(`/auth/v1/repository/ada/${id}`)).body.branches).toBe(MANY + 1);
 
-    // Some go, one moves, one is refused: each has its own answer.
+    // Deletions, an update and a deletion of a missing ref in one push.
     const work = `work-${how}`;
     await workspace.git('.', 'clone', '-q', remote(ada, `ada/${how}`), work);
     await workspace.commit(work, { b: how });
@@ -117,7 +117,7 @@ test.for(['http', 'ssh'] as const)(
   },
 );
 
-test('commands that do not end, of more bytes than are kept, are answered', async () => {
+test('a push whose commands never end is answered', async () => {
   const { body } = await ada.post('/auth/v1/repository/ada', { name: 'endless' });
   expect(body.full_name).toBe('ada/endless');
   const line = Buffer.alloc(65_520, 'x').fill('fff0', 0, 4);
@@ -133,7 +133,7 @@ test('commands that do not end, of more bytes than are kept, are answered', asyn
   expect(answer.status).toBeLessThan(500);
 });
 
-test('the file of all refs is synced before it takes its place, no other ref is, and objects are', async (ctx) => {
+test('packed-refs is synced before its rename, packs are synced, and loose refs are not', async (ctx) => {
   needs(ctx, 'strace');
   await create('synced');
   const { PATH } = process.env;
@@ -160,7 +160,7 @@ test('the file of all refs is synced before it takes its place, no other ref is,
   expect(calls.some((line) => /fsync\(.*\/pack\/tmp_pack/.test(line))).toBe(true);
 });
 
-test('refs that a loss of power cut short are as they were before the push', async () => {
+test('refs whose files a power loss left empty get their values from before the push', async () => {
   const { id, dir } = await create('power');
   const url = remote(ada, 'ada/power');
   await workspace.git('source', 'push', '-q', url, ALL);

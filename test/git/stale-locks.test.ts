@@ -1,4 +1,4 @@
-/** Locks that a git left when it was killed stand in the way of no push; those that are held are left alone. */
+/** Stale locks of killed git processes do not block pushes. Held locks are kept. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { access, mkdir, readdir, utimes, writeFile } from 'node:fs/promises';
@@ -32,7 +32,7 @@ async function seeded(name: string): Promise<string> {
   return app.app.services.git.disk.pathOf(body.id);
 }
 
-/** As a git that was killed two hours ago has left it. */
+/** Creates lock files like those of a git process that was killed two hours ago. */
 async function leave(dir: string, ...files: string[]): Promise<void> {
   for (const file of files) {
     const path = join(dir, file);
@@ -43,7 +43,7 @@ async function leave(dir: string, ...files: string[]): Promise<void> {
   }
 }
 
-/** Packing refs in the background takes locks of its own. */
+/** May contain locks of background maintenance, so callers poll. */
 async function locksIn(dir: string): Promise<string[]> {
   const names = await readdir(dir, { recursive: true });
   return names.filter((name) => /\.lock$|packed-refs\.new$/.test(name)).sort();
@@ -55,7 +55,7 @@ const there = (path: string) =>
     () => false,
   );
 
-test('a push passes the locks that a killed git has left, and removes them', async () => {
+test('a push removes the locks of a killed git process', async () => {
   const dir = await seeded('left');
   await leave(
     dir,
@@ -64,12 +64,12 @@ test('a push passes the locks that a killed git has left, and removes them', asy
   );
   await workspace.commit('left', { 'b.txt': 'b' });
   await workspace.git('left', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/topic/new');
-  // Deleting one writes the file of packed refs.
+  // Deleting a ref rewrites `packed-refs`.
   await workspace.git('left', 'push', '-q', 'origin', ':refs/heads/topic/new');
   await eventually(async () => expect(await locksIn(dir)).toEqual([]));
 });
 
-test('so does a push of many refs', async () => {
+test('a push of many refs removes stale locks', async () => {
   const dir = await seeded('many');
   const refs = Array.from({ length: 120 }, (_, i) => `refs/heads/topic/${i}`);
   await leave(dir, 'packed-refs.lock', 'packed-refs.new', ...refs.map((ref) => `${ref}.lock`));
@@ -80,7 +80,7 @@ test('so does a push of many refs', async () => {
   );
 });
 
-test('maintenance removes those of what it writes, and of refs that nobody pushes to', async () => {
+test('maintenance removes stale locks of its own files, and of refs without pushes', async () => {
   const dir = await seeded('kept');
   const graph = 'objects/info/commit-graphs/commit-graph-chain.lock';
   await leave(
@@ -90,7 +90,7 @@ test('maintenance removes those of what it writes, and of refs that nobody pushe
     'refs/heads/nobody.lock',
     'objects/pack/multi-pack-index.lock',
   );
-  // It looks for them now and then.
+  // Maintenance checks for locks at every eighth push.
   for (let i = 0; i < 8; i++) {
     await workspace.commit('kept', { 'b.txt': `b ${i}` });
     await workspace.git('kept', 'push', '-q', 'origin', 'HEAD:main');
@@ -98,7 +98,7 @@ test('maintenance removes those of what it writes, and of refs that nobody pushe
   await eventually(async () => expect(await locksIn(dir)).toEqual([]));
 });
 
-test('a lock that is young, or that a git on this machine may hold, is left', async () => {
+test('a young lock, or a lock that a git process on this machine may hold, is kept', async () => {
   const dir = await seeded('held');
   const push = () => workspace.try('held', 'push', 'origin', 'HEAD:main');
   await workspace.commit('held', { 'b.txt': 'b' });
@@ -128,16 +128,16 @@ test('a lock that is young, or that a git on this machine may hold, is left', as
   }
   expect(await push()).toMatchObject({ code: 0 });
   await eventually(async () => expect(await there(lock)).toBe(false));
-  // It has outlived the writer, but is young.
+  // The writer is dead, but its lock is young.
   expect(await there(join(dir, 'refs/heads/other.lock'))).toBe(true);
 });
 
-test('what a client calls a ref names no other file', async () => {
+test('ref names of a client cannot reach files outside the refs', async () => {
   const dir = await seeded('names');
   await leave(dir, '../victim.lock', 'refs/victim.lock');
   const locks = new StaleLocks({ isAlone: true });
-  await locks.removeOf(dir, ['refs/../../victim', '../victim', 'refs/victim\0']);
+  await locks.removeBlocking(dir, ['refs/../../victim', '../victim', 'refs/victim\0']);
   expect(await there(join(dir, '../victim.lock'))).toBe(true);
-  await locks.removeOf(dir, ['refs/victim']);
+  await locks.removeBlocking(dir, ['refs/victim']);
   expect(await there(join(dir, 'refs/victim.lock'))).toBe(false);
 });

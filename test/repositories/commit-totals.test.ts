@@ -7,7 +7,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { CommitTotals } from '../../src/git/objects/totals.ts';
+import { CommitTotals } from '../../src/git/objects/commit-counts.ts';
 import { FairSemaphore } from '../../src/platform/limits/fair-semaphore.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
 import { eventually } from '../support/eventually.ts';

@@ -1,6 +1,6 @@
 /** Facts about a history: distance to the default branch, last commit of a path, commits per week. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { WEEKS } from '../../src/git/objects/activity.ts';
+import { WEEKS } from '../../src/git/objects/commit-counts.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 

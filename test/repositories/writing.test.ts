@@ -244,8 +244,8 @@ test('the rules for pushes apply, and a commit without changes is rejected', asy
       ],
       'changes',
     ],
-    [[{ path: 'a.txt/b', content: '' }], 'changes: a.txt is no directory'],
-    [[{ path: 'nothing' }], 'changes: nothing is not there'],
+    [[{ path: 'a.txt/b', content: '' }], 'changes: a.txt is not a directory'],
+    [[{ path: 'nothing' }], 'changes: nothing does not exist'],
     [[{ path: 'a', content: '#', encoding: 'BASE64' }], 'content'],
   ] as const)
     expect([changes, await problem(commit({ changes }))]).toEqual([

@@ -12,20 +12,20 @@ import { join } from 'node:path';
 import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { LRUCache } from 'lru-cache';
-import { GitError, gitApart, gitLines, SaidTooMuch, startGit } from '../processes/run.ts';
+import { GitError, gitViaStarter, gitLines, OutputTooLarge, startGit } from '../processes/run.ts';
 
 const TIMEOUT_MS = 10 * 60_000;
 /**
  * Larger checkouts take minutes to write and gigabytes of git's memory. Linux has 90,000 files, the largest known
  * repositories some millions.
  */
-export const MAX_CHECKOUT_FILES = 1_000_000;
+const MAX_CHECKOUT_FILES = 1_000_000;
 /** Total length of all file paths. Git holds them in memory while it writes the checkout. */
-const MAX_NAME_BYTES = 256 * 2 ** 20;
+const MAX_PATHS_BYTES = 256 * 2 ** 20;
 /** Disk block size: the least that a file takes on most disks. */
-const BLOCK = 4096;
+const BLOCK_BYTES = 4096;
 
-export type Source = {
+type Source = {
   /** The bare repository. */
   from: string;
   /** A full commit id. */
@@ -42,7 +42,7 @@ export type Limits = {
   maxFiles: number;
 };
 
-export type Target = Limits & {
+type Target = Limits & {
   sha: string;
   /** Created here; its parent must exist. */
   to: string;
@@ -67,8 +67,8 @@ const commitAlone = (sha: string) => `--shallow ${sha}\n${sha}\n`;
 export async function checkOut(options: Target & Source): Promise<number> {
   const { from, sha, signal } = options;
   const fileBytes = await measure(options);
-  return fill(options, fileBytes, (gitdir) =>
-    gitApart([...PACK, join(gitdir, 'objects/pack/pack')], {
+  return writeCheckout(options, fileBytes, (gitdir) =>
+    gitViaStarter([...PACK, join(gitdir, 'objects/pack/pack')], {
       signal,
       timeoutMs: TIMEOUT_MS,
       dir: from,
@@ -92,7 +92,9 @@ export async function checkOutReceived(
 ): Promise<number> {
   const { fileBytes, pack } = options;
   demandBytes(fileBytes, options);
-  return fill(options, fileBytes, (gitdir) => receive(gitdir, options, fileBytes, pack));
+  return writeCheckout(options, fileBytes, (gitdir) =>
+    indexPack(gitdir, options, fileBytes, pack),
+  );
 }
 
 /**
@@ -108,7 +110,7 @@ export async function sendPack({ from, sha, signal }: Source, output: Writable):
 }
 
 /** Creates a repository that holds only this commit, adds the pack with `addPack`, and writes the files. */
-async function fill(
+async function writeCheckout(
   options: Target,
   fileBytes: number,
   addPack: (gitdir: string) => Promise<unknown>,
@@ -120,7 +122,7 @@ async function fill(
   let bytes = fileBytes;
   for (const name of await readdir(packs)) bytes += (await stat(join(packs, name))).size;
   demandBytes(bytes, options);
-  await gitApart(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
+  await gitViaStarter(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
   return bytes;
 }
 
@@ -141,7 +143,7 @@ function makeRepository(to: string, sha: string): string {
   return gitdir;
 }
 
-async function receive(
+async function indexPack(
   gitdir: string,
   { signal, ...limits }: Target,
   fileBytes: number,
@@ -164,7 +166,7 @@ async function receive(
     }
   };
   process.stdout.resume();
-  // Git stops reading when it fails, and reports the reason itself.
+  // Git closes its input when it fails; `process.ended` has the reason.
   await pipeline(bounded, process.stdin).catch(() => {});
   const ending = await process.ended;
   if (failure) throw failure;
@@ -179,52 +181,52 @@ async function receive(
  */
 export async function measure(options: Source & Limits): Promise<number> {
   const { from, sha } = options;
-  const known = measured.get(sha);
+  const known = measuredCommits.get(sha);
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
   let { files, nameBytes, bytes } = known ?? { files: 0, nameBytes: 0, bytes: 0 };
   /** How often each object occurs. Its size is queried once, because git opens a file for each answer. */
-  let named = new Map<string, number>();
-  const demandRoom = () => {
-    demandFiles(files, options);
-    if (nameBytes > MAX_NAME_BYTES)
+  let occurrences = new Map<string, number>();
+  const checkLimits = () => {
+    checkFileCount(files, options);
+    if (nameBytes > MAX_PATHS_BYTES)
       throw new CheckoutTooLarge('The paths of the files in the checkout are too long in total');
-    demandBytes(Math.max(bytes, files * BLOCK), options);
+    demandBytes(Math.max(bytes, files * BLOCK_BYTES), options);
   };
   if (known) {
-    demandRoom();
+    checkLimits();
     return bytes;
   }
   const addSizes = async () => {
-    const answers = await gitApart(['cat-file', '--batch-check=%(objecttype) %(objectsize)'], {
+    const answers = await gitViaStarter(['cat-file', '--batch-check=%(objecttype) %(objectsize)'], {
       dir: from,
       signal,
-      input: [...named.keys()].join('\n'),
+      input: [...occurrences.keys()].join('\n'),
     });
-    const times = named.values();
+    const times = occurrences.values();
     for (const answer of answers.toString().trimEnd().split('\n')) {
       // A submodule's commit belongs to another repository: git reports it as "missing", and the checkout has an empty
       // folder.
       const size = Number(/^blob (\d+)/.exec(answer)?.[1] ?? 0);
       bytes += (times.next().value ?? 0) * bytesOnDisk(size);
     }
-    named = new Map();
-    demandRoom();
+    occurrences = new Map();
+    checkLimits();
   };
   const args = ['ls-tree', '-r', '-t', '-z', '--full-tree', '--format=%(objectname) %(path)', sha];
-  const entries = piecesOf(args, { dir: from, signal });
+  const entries = readRecords(args, { dir: from, signal });
   for await (const entry of entries) {
     const space = entry.indexOf(' ');
     const oid = entry.slice(0, space);
     files++;
     nameBytes += entry.length - space;
-    named.set(oid, (named.get(oid) ?? 0) + 1);
-    if (files % CHECK_EVERY === 0) demandRoom();
-    if (named.size >= SIZES_AT_ONCE) await addSizes();
+    occurrences.set(oid, (occurrences.get(oid) ?? 0) + 1);
+    if (files % CHECK_EVERY === 0) checkLimits();
+    if (occurrences.size >= SIZES_AT_ONCE) await addSizes();
   }
-  demandRoom();
-  if (named.size > 0) await addSizes();
-  measured.set(sha, { files, nameBytes, bytes });
+  checkLimits();
+  if (occurrences.size > 0) await addSizes();
+  measuredCommits.set(sha, { files, nameBytes, bytes });
   return bytes;
 }
 
@@ -232,20 +234,20 @@ export async function measure(options: Source & Limits): Promise<number> {
  * Measurements of commits that were within the caller's limits. Many jobs use the same commit, and a commit never
  * changes.
  */
-const measured = new LRUCache<string, { files: number; nameBytes: number; bytes: number }>({
+const measuredCommits = new LRUCache<string, { files: number; nameBytes: number; bytes: number }>({
   max: 1_000,
 });
 
 /** Yields NUL-terminated records. A short list is read whole, which is faster; a long list is streamed. */
-async function* piecesOf(
+async function* readRecords(
   args: readonly string[],
   options: { dir: string; signal: AbortSignal },
 ): AsyncGenerator<string> {
   let short: Buffer;
   try {
-    short = await gitApart(args, { ...options, maxBytes: SHORT_LIST_BYTES });
+    short = await gitViaStarter(args, { ...options, maxBytes: SHORT_LIST_BYTES });
   } catch (error) {
-    if (!(error instanceof SaidTooMuch)) throw error;
+    if (!(error instanceof OutputTooLarge)) throw error;
     yield* gitLines(args, options, { separator: '\0', encoding: 'latin1' });
     return;
   }
@@ -258,11 +260,11 @@ const SIZES_AT_ONCE = 20_000;
 
 /** The disk space that a file of this size takes on most disks. */
 function bytesOnDisk(size: number): number {
-  return Math.max(1, Math.ceil(size / BLOCK)) * BLOCK;
+  return Math.max(1, Math.ceil(size / BLOCK_BYTES)) * BLOCK_BYTES;
 }
 
 /** @throws CheckoutTooLarge when the number of files and folders exceeds the limit */
-function demandFiles(count: number, limits: Pick<Limits, 'maxFiles'>): void {
+function checkFileCount(count: number, limits: Pick<Limits, 'maxFiles'>): void {
   const maxFiles = Math.min(limits.maxFiles, MAX_CHECKOUT_FILES);
   if (count > maxFiles)
     throw new CheckoutTooLarge(`The checkout has more than ${maxFiles} files and folders`);

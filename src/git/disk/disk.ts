@@ -11,9 +11,11 @@
  * repositories. Operations belong to the server that began them; when that server is dead, another one takes them over.
  */
 import { randomUUID } from 'node:crypto';
+import type { Dirent } from 'node:fs';
 import * as fs from 'node:fs';
 import {
   mkdir,
+  open,
   readdir,
   readFile,
   rename,
@@ -25,11 +27,10 @@ import {
 } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { LRUCache } from 'lru-cache';
-import { sync, syncTree } from './sync.ts';
 
-export type Person = { name: string; email: string };
+type Person = { name: string; email: string };
 
-export type FirstCommit = {
+type FirstCommit = {
   message: string;
   author: Person;
   /** Files at the root of the tree, by name. */
@@ -48,14 +49,14 @@ const ABANDONED_MS = 10 * 60_000;
 export class Disk {
   readonly #root: string;
   readonly #new: string;
-  readonly #begun: string;
+  readonly #operations: string;
   readonly #trash: string;
 
   /** `server` is the id under which this process stores its begun operations. */
   constructor(root: string, server: string) {
     this.#root = root;
     this.#new = join(root, 'new', server);
-    this.#begun = join(root, 'begun', server);
+    this.#operations = join(root, 'begun', server);
     this.#trash = join(root, 'trash', server);
   }
 
@@ -67,7 +68,7 @@ export class Disk {
   async prepare(): Promise<void> {
     for (const folder of [this.#new, this.#trash])
       await rm(folder, { recursive: true, force: true });
-    for (const folder of [this.#new, this.#begun, this.#trash])
+    for (const folder of [this.#new, this.#operations, this.#trash])
       await mkdir(folder, { recursive: true });
     await this.#takeOverEarlier();
   }
@@ -80,7 +81,7 @@ export class Disk {
           await rm(join(this.#root, kind, name), { recursive: true, force: true });
     for (const name of await readdir(join(this.#root, 'begun')))
       if (name.startsWith('repo_'))
-        await rename(join(this.#root, 'begun', name), join(this.#begun, name));
+        await rename(join(this.#root, 'begun', name), join(this.#operations, name));
   }
 
   /**
@@ -91,7 +92,7 @@ export class Disk {
   async create(id: string, defaultBranch: string, first?: FirstCommit): Promise<string | null> {
     const gitdir = join(this.#new, `${id}.git`);
     await writeSkeleton(gitdir, defaultBranch);
-    const sha = first ? await commit(gitdir, defaultBranch, first) : null;
+    const sha = first ? await commitFirst(gitdir, defaultBranch, first) : null;
     await syncTree(gitdir);
     const place = this.pathOf(id);
     await mkdir(dirname(place), { recursive: true });
@@ -153,7 +154,7 @@ export class Disk {
     const servers: string[] = [];
     for (const name of await readdir(join(this.#root, 'begun'))) {
       const folder = join(this.#root, 'begun', name);
-      if (folder !== this.#begun && (await readdir(folder)).length > 0) servers.push(name);
+      if (folder !== this.#operations && (await readdir(folder)).length > 0) servers.push(name);
     }
     return servers;
   }
@@ -171,8 +172,8 @@ export class Disk {
       const { kind } = (data ?? {}) as { kind?: unknown };
       const isPush = kind === 'push' || kind === 'receiving';
       if (!isPush && !(await isAbandoned(join(folder, name)))) continue;
-      await rename(join(folder, name), join(this.#begun, name));
-      taken.push(await this.#read(join(this.#begun, name)));
+      await rename(join(folder, name), join(this.#operations, name));
+      taken.push(await this.#read(join(this.#operations, name)));
     }
     // Succeeds only when the folder is empty; a server that comes back creates it again.
     await rmdir(folder).catch(() => {});
@@ -184,32 +185,32 @@ export class Disk {
    * loss.
    */
   async begin<T>(id: string, data: T, { flush = true } = {}): Promise<Begun<T>> {
-    const file = join(this.#begun, `${id}.${randomUUID()}`);
+    const file = join(this.#operations, `${id}.${randomUUID()}`);
     const write = () => writeFile(file, JSON.stringify(data), { flush });
     await write().catch(async (error) => {
       if (error.code !== 'ENOENT') throw error;
       // Another server took this server for dead and removed its empty folder.
-      await mkdir(this.#begun, { recursive: true });
+      await mkdir(this.#operations, { recursive: true });
       await write();
     });
-    return { id, data, done: () => forget(file) };
+    return { id, data, done: () => removeRecord(file) };
   }
 
   /** Operations that began before this start and are not done. */
   async begun(): Promise<Begun[]> {
-    const names = await readdir(this.#begun);
-    return Promise.all(names.map((name) => this.#read(join(this.#begun, name))));
+    const names = await readdir(this.#operations);
+    return Promise.all(names.map((name) => this.#read(join(this.#operations, name))));
   }
 
   async #read(file: string): Promise<Begun> {
-    const data = parse(await readFile(file, 'utf8'));
+    const data = parseRecord(await readFile(file, 'utf8'));
     const id = basename(file).split('.')[0] as string;
-    return { id, data, done: () => forget(file) };
+    return { id, data, done: () => removeRecord(file) };
   }
 }
 
 /** Removes the record of an operation. The record may be gone already. */
-async function forget(file: string): Promise<void> {
+async function removeRecord(file: string): Promise<void> {
   await unlink(file).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'ENOENT') throw error;
   });
@@ -221,7 +222,7 @@ async function isAbandoned(path: string): Promise<boolean> {
 }
 
 /** A record that a power loss cut short still names its repository. */
-function parse(text: string): unknown {
+function parseRecord(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
@@ -240,7 +241,7 @@ async function writeSkeleton(gitdir: string, defaultBranch: string): Promise<voi
   );
 }
 
-async function commit(gitdir: string, branch: string, first: FirstCommit): Promise<string> {
+async function commitFirst(gitdir: string, branch: string, first: FirstCommit): Promise<string> {
   const { default: isomorphicGit } = await import('isomorphic-git');
   const tree = await Promise.all(
     Object.entries(first.files).map(async ([path, text]) => {
@@ -259,29 +260,67 @@ async function commit(gitdir: string, branch: string, first: FirstCommit): Promi
   });
 }
 
-/** A pack file of a repository. A file with such a name never changes, so each is read once. */
+/** A pack file of a repository. A file with such a name never changes, so each is looked up once. */
 export type PackFile = { name: string; size: number; mtimeMs: number };
 
-const NAME = /^pack-.*\.(?:pack|idx)$/;
+const PACK_FILE_NAME = /^pack-.*\.(?:pack|idx)$/;
 
 /** By path. A repository has two entries for each pack; maintenance keeps the number of packs small. */
-const known = new LRUCache<string, PackFile>({ max: 10_000 });
+const packFileCache = new LRUCache<string, PackFile>({ max: 10_000 });
 
 /** Leaves out packs that are removed meanwhile. @throws Error when the folder cannot be read */
-export async function packFiles(dir: string): Promise<PackFile[]> {
+export async function listPackFiles(dir: string): Promise<PackFile[]> {
   const folder = join(dir, 'objects/pack');
-  const names = (await readdir(folder)).filter((name) => NAME.test(name));
-  const files = await Promise.all(names.map((name) => look(folder, name)));
+  const names = (await readdir(folder)).filter((name) => PACK_FILE_NAME.test(name));
+  const files = await Promise.all(names.map((name) => statPackFile(folder, name)));
   return files.filter((file) => file !== null);
 }
 
-async function look(folder: string, name: string): Promise<PackFile | null> {
+async function statPackFile(folder: string, name: string): Promise<PackFile | null> {
   const path = join(folder, name);
-  const before = known.get(path);
+  const before = packFileCache.get(path);
   if (before) return before;
   const found = await stat(path).catch(() => null);
   if (!found) return null;
   const file = { name, size: found.size, mtimeMs: found.mtimeMs };
-  known.set(path, file);
+  packFileCache.set(path, file);
   return file;
+}
+
+/* Syncs files and folders, so that they survive a power loss. */
+
+/** Syncs one file or folder. */
+async function sync(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+/** Like `sync`; does nothing when the path does not exist. */
+export async function syncIfExists(path: string): Promise<void> {
+  await sync(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'ENOENT' && error.code !== 'ENOTDIR') throw error;
+  });
+}
+
+/** Syncs a folder and everything in it. Skips files that are removed meanwhile. */
+export async function syncTree(folder: string): Promise<void> {
+  for (const entry of await entriesOf(folder)) {
+    const path = join(folder, entry.name);
+    if (entry.isDirectory()) await syncTree(path);
+    else await syncIfExists(path);
+  }
+  await syncIfExists(folder);
+}
+
+async function entriesOf(folder: string): Promise<Dirent[]> {
+  try {
+    return await readdir(folder, { withFileTypes: true });
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  }
 }

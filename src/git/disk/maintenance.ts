@@ -10,8 +10,8 @@ import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import { git } from '../processes/run.ts';
 import type { Tasks } from '../processes/tasks.ts';
-import { type PackFile, packFiles } from './disk.ts';
-import { PREFIX } from './quarantines.ts';
+import { type PackFile, listPackFiles } from './disk.ts';
+import { QUARANTINE_PREFIX } from './quarantines.ts';
 import type { StaleLocks } from './stale-locks.ts';
 
 const TIMEOUT_MS = 30 * 60_000;
@@ -19,10 +19,8 @@ const TIMEOUT_MS = 30 * 60_000;
 const MANY_PACKS = 12;
 /** Git reads every loose ref for a list, however short: a page of 10,000 branches took 240 ms. */
 const MANY_LOOSE_REFS = 100;
-/**
- * Git reads this many commits without a commit-graph in a few milliseconds. Writing a commit-graph starts a program.
- */
-const MANY_OBJECTS = 500;
+/** Git walks this many commits without a commit-graph in a few milliseconds; writing one starts a process. */
+const MANY_NEW_OBJECTS = 500;
 /** Size of an empty pack index, and of each object in a pack index. */
 const EMPTY_INDEX_BYTES = 1_072;
 const OBJECT_INDEX_BYTES = 28;
@@ -30,7 +28,7 @@ const OBJECT_INDEX_BYTES = 28;
 const STALE_MS = 24 * 3_600_000;
 
 /** Number of pushes between two full checks of a repository. Between full checks, only its packs are checked. */
-const LOOK_EVERY = 8;
+const FULL_CHECK_EVERY = 8;
 
 export class Maintenance {
   readonly #tasks: Tasks;
@@ -65,17 +63,17 @@ export class Maintenance {
   async #maintain(dir: string, signal: AbortSignal): Promise<void> {
     try {
       const pushes = this.#pushes.get(dir) ?? 0;
-      this.#pushes.set(dir, (pushes + 1) % LOOK_EVERY);
-      const isWhole = pushes === 0;
-      if (isWhole) await sweepUnfinished(dir);
-      const packs = await packFiles(dir);
+      this.#pushes.set(dir, (pushes + 1) % FULL_CHECK_EVERY);
+      const isFullCheck = pushes === 0;
+      if (isFullCheck) await removeUnfinished(dir);
+      const packs = await listPackFiles(dir);
       const hasManyPacks = packs.filter(({ name }) => name.endsWith('.pack')).length >= MANY_PACKS;
       const hasManyNew = await hasManyNewObjects(dir, packs);
       // Git cannot write files that have a stale lock.
-      if (isWhole || hasManyPacks || hasManyNew) await this.#locks.remove(dir);
+      if (isFullCheck || hasManyPacks || hasManyNew) await this.#locks.remove(dir);
       const options = { dir, signal, timeoutMs: TIMEOUT_MS };
       if (hasManyPacks) await git(['repack', '-d', '--geometric=2', '--quiet'], options);
-      if (isWhole && (await hasManyLooseRefs(dir))) await git(['pack-refs', '--all'], options);
+      if (isFullCheck && (await hasManyLooseRefs(dir))) await git(['pack-refs', '--all'], options);
       if (hasManyNew)
         await git(['commit-graph', 'write', '--reachable', '--split', '--no-progress'], options);
     } catch (error) {
@@ -97,7 +95,7 @@ async function hasManyNewObjects(dir: string, packs: readonly PackFile[]): Promi
   const indexes = packs.filter(({ name }) => name.endsWith('.idx'));
   const fresh = indexes.filter(({ mtimeMs }) => mtimeMs >= (written?.mtimeMs ?? 0));
   const bytes = fresh.reduce((sum, { size }) => sum + size - EMPTY_INDEX_BYTES, 0);
-  return bytes >= MANY_OBJECTS * OBJECT_INDEX_BYTES;
+  return bytes >= MANY_NEW_OBJECTS * OBJECT_INDEX_BYTES;
 }
 
 /** Stops reading as soon as the answer is known. */
@@ -105,7 +103,7 @@ async function hasManyLooseRefs(dir: string): Promise<boolean> {
   let count = 0;
   const folders = [join(dir, 'refs')];
   for (const folder of folders)
-    for await (const entry of await opendir(folder).catch(noneIfGone)) {
+    for await (const entry of await opendir(folder).catch(emptyIfMissing)) {
       if (entry.isDirectory()) folders.push(join(folder, entry.name));
       else if (++count >= MANY_LOOSE_REFS) return true;
     }
@@ -113,7 +111,7 @@ async function hasManyLooseRefs(dir: string): Promise<boolean> {
 }
 
 /** Git removes a folder together with its last ref. */
-function noneIfGone(error: NodeJS.ErrnoException): Dirent[] {
+function emptyIfMissing(error: NodeJS.ErrnoException): Dirent[] {
   if (error.code === 'ENOENT') return [];
   throw error;
 }
@@ -122,11 +120,11 @@ function noneIfGone(error: NodeJS.ErrnoException): Dirent[] {
  * Removes quarantines that `quarantines.ts` has no record of, for example after a power loss, and packs whose joining
  * was killed.
  */
-async function sweepUnfinished(dir: string): Promise<void> {
+async function removeUnfinished(dir: string): Promise<void> {
   const among = async (folder: string, isUnfinished: (name: string) => boolean) =>
     (await readdir(join(dir, folder))).filter(isUnfinished).map((name) => join(dir, folder, name));
   const all = [
-    ...(await among('objects', (name) => name.startsWith(PREFIX))),
+    ...(await among('objects', (name) => name.startsWith(QUARANTINE_PREFIX))),
     ...(await among('objects/pack', (name) => /^(tmp_|\.tmp-)/.test(name))),
   ];
   for (const path of all) {

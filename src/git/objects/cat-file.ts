@@ -1,51 +1,45 @@
 /**
- * A pool of long-lived `git cat-file --batch-command --buffer` processes: a tree is read in 13 ms cold and
- * in less than half a millisecond warm, where a process per read took 19 ms (a 236 MB pack).
+ * A pool of long-lived `git cat-file --batch-command --buffer` processes. Reading a tree takes 13 ms cold and less than
+ * half a millisecond warm; a process per read took 19 ms (in a 236 MB pack).
  *
- * One reader has a process to itself, asks what it wants, and gives it back. A process whose reader failed,
- * or left answers unread, is killed and never used again: its next answer would go to the wrong reader.
- * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
+ * A reader has exclusive use of a process and then returns it. A process whose reader failed or left answers unread is
+ * killed and never reused, because its next answer would go to the wrong reader. The pool limits the number of
+ * processes, their idle time, and the bytes of one answer.
  */
-
 import { FairSemaphore, QueueTimeout } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, type GitProcess, startGit } from '../processes/run.ts';
-import {
-  AnswerReader,
-  type ObjectData,
-  type ObjectInfo,
-  type Question,
-} from './cat-file-answers.ts';
-
-export type { ObjectData, ObjectInfo, ObjectType } from './cat-file-answers.ts';
 
 export type PoolOptions = {
-  /** Processes at most, of all repositories together. */
+  /** Maximum number of processes for all repositories together. */
   size?: number;
-  /** A process unused for this long is ended. */
+  /** Idle time after which a process is ended. */
   idleMs?: number;
-  /** One reader's time with a process, and also the wait for one. */
+  /** How long a reader may use a process, and how long it waits for a process. */
   timeoutMs?: number;
 };
 
 type Ticket = { dir: string; grant(process: CatFile): void; refuse(error: Error): void };
 
 const MiB = 2 ** 20;
-/** Objects held in memory: commits, trees, and files small enough to be shown inline. */
-const MAX_BYTES = 32 * MiB;
+/** Largest object held in memory: commits, trees, and files small enough to be shown inline. */
+const MAX_OBJECT_BYTES = 32 * MiB;
 
-/** Of a directory with 100,000 entries each holds some 100 MB until it is sent. */
-const HEAVY_AT_ONCE = 2;
-const HEAVY_WAIT_MS = 20_000;
+/** Each listing of a directory with 100,000 entries holds about 100 MB until it is sent. */
+const LARGE_READS_AT_ONCE = 2;
+const LARGE_READ_WAIT_MS = 20_000;
 
 export class CatFilePool {
   readonly #size: number;
   readonly #idleMs: number;
   readonly #timeoutMs: number;
-  /** Oldest first. */
+  /** Longest idle first. */
   readonly #idle = new Set<CatFile>();
   readonly #busy = new Set<CatFile>();
   readonly #waiting: Ticket[] = [];
-  readonly #heavy = new FairSemaphore(HEAVY_AT_ONCE, { perKey: 1, waitMs: HEAVY_WAIT_MS });
+  readonly #largeReads = new FairSemaphore(LARGE_READS_AT_ONCE, {
+    perKey: 1,
+    waitMs: LARGE_READ_WAIT_MS,
+  });
   readonly #sweeper: NodeJS.Timeout;
   #closed = false;
 
@@ -63,8 +57,8 @@ export class CatFilePool {
   }
 
   /**
-   * Lends a process of the repository at `dir` to `read` and takes it back when the promise settles.
-   * @throws Error when none came free, or `read` took longer than the pool's timeout; else what `read` throws.
+   * Lends a process of the repository at `dir` to `read` and takes the process back when the promise settles.
+   * @throws QueueTimeout when no process became free, Error when `read` exceeded the timeout, and errors of `read`
    */
   async use<T>(dir: string, read: (objects: Objects) => Promise<T>): Promise<T> {
     const process = await this.#checkOut(dir);
@@ -78,11 +72,11 @@ export class CatFilePool {
   }
 
   /**
-   * As `use`, for what holds megabytes in memory: few at once, and repositories take turns.
-   * @throws NoTurn when none came.
+   * Like `use`, for reads that hold megabytes in memory: few at once, shared fairly between repositories.
+   * @throws as `use`; QueueTimeout also when too many large reads run
    */
   useHeavily<T>(dir: string, read: (objects: Objects) => Promise<T>): Promise<T> {
-    return this.#heavy.run(() => this.use(dir, read), { key: dir });
+    return this.#largeReads.run(() => this.use(dir, read), { key: dir });
   }
 
   /** Ends the idle processes of a repository that is being removed. */
@@ -116,7 +110,7 @@ export class CatFilePool {
     const ticket = { dir, grant, refuse };
     const timer = setTimeout(() => {
       this.#waiting.splice(this.#waiting.indexOf(ticket), 1);
-      refuse(new QueueTimeout(`no reader came free within ${this.#timeoutMs} ms`));
+      refuse(new QueueTimeout(`no git cat-file process became free within ${this.#timeoutMs} ms`));
     }, this.#timeoutMs);
     this.#waiting.push(ticket);
     return promise.finally(() => clearTimeout(timer));
@@ -139,14 +133,14 @@ export class CatFilePool {
 
   #checkIn(process: CatFile): void {
     this.#busy.delete(process);
-    if (!process.clean) process.kill('was given back with answers unread');
+    if (!process.isReusable) process.kill('was returned with unread answers');
     const next = this.#waiting.shift();
-    if (next && process.clean && process.dir === next.dir) {
+    if (next && process.isReusable && process.dir === next.dir) {
       next.grant(this.#take(process));
     } else if (next) {
-      process.kill('gave way');
+      process.kill('was replaced by a process for another repository');
       next.grant(this.#take(this.#start(next.dir)));
-    } else if (process.clean) {
+    } else if (process.isReusable) {
       process.idleSince = performance.now();
       this.#idle.add(process);
     }
@@ -163,39 +157,39 @@ export class CatFilePool {
   }
 }
 
-/** What a reader may ask. Names are what git takes: an id, `<id>:<path>`, `refs/heads/main^{commit}`. */
+/** Reads objects. Names have any form that git accepts: an id, `<id>:<path>`, `refs/heads/main^{commit}`. */
 export type Objects = {
-  /** Type and size of each; null for what is missing. One round trip for all. */
+  /** Type and size of each object, null for missing objects. One round trip for all names. */
   info(names: readonly string[]): Promise<(ObjectInfo | null)[]>;
-  /** Contents of each. @throws Error when one is larger than `maxBytes`; the process is then given up. */
+  /** Contents of each object. @throws Error when an object is larger than `maxBytes`; the process is then killed */
   read(names: readonly string[], maxBytes?: number): Promise<(ObjectData | null)[]>;
-  /** The first bytes of each, `size` being that of the whole; no more is ever held. */
-  begin(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]>;
+  /** The first bytes of each object, with the `size` of the whole object. Only these bytes are held in memory. */
+  readBeginning(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]>;
 };
 
-/** What was asked at once, and the answers so far: they come in order, one for each name. */
-type Batch = Question & {
+/** Names requested together, and the answers so far: one per name, in order. */
+type Batch = AnswerRequest & {
   names: readonly string[];
   answers: (ObjectInfo | ObjectData | null)[];
   resolve(answers: never): void;
   reject(error: Error): void;
 };
 
-/** One process. Commands and answers are in order, so what is pending is a queue. */
+/** One process. Git answers commands in order, so pending batches form a queue. */
 class CatFile implements Objects {
   readonly dir: string;
-  /** Settles when the process has ended, or could not be started. */
+  /** Resolves when the process has exited, or could not be started. */
   readonly exited: Promise<void>;
   idleSince = 0;
   readonly #process: Promise<GitProcess>;
   readonly #pending: Batch[] = [];
   readonly #answers = new AnswerReader();
-  /** Why no more is read from it; set once. */
+  /** Why the process is no longer used; set once. */
   #dead: Error | undefined;
 
   constructor(dir: string) {
     this.dir = dir;
-    // It lives on, and must not go on reading a folder that is moved away: so its repository is not its working folder.
+    // An absolute path: this process is long-lived and must not read on in a repository that was moved away.
     const env = { GIT_DIR: dir };
     this.#process = startGit(['cat-file', '--batch-command', '--buffer', '-z'], { dir, env });
     this.exited = this.#process.then(
@@ -208,26 +202,27 @@ class CatFile implements Objects {
     );
   }
 
-  get clean(): boolean {
+  get isReusable(): boolean {
     return !this.#dead && this.#pending.length === 0;
   }
 
   info(names: readonly string[]): Promise<(ObjectInfo | null)[]> {
-    return this.#ask<ObjectInfo>({ command: 'info', maxBytes: MAX_BYTES, cut: false }, names);
+    const request = { command: 'info', maxBytes: MAX_OBJECT_BYTES, cut: false } as const;
+    return this.#ask<ObjectInfo>(request, names);
   }
 
-  read(names: readonly string[], maxBytes = MAX_BYTES): Promise<(ObjectData | null)[]> {
+  read(names: readonly string[], maxBytes = MAX_OBJECT_BYTES): Promise<(ObjectData | null)[]> {
     return this.#ask<ObjectData>({ command: 'contents', maxBytes, cut: false }, names);
   }
 
-  begin(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]> {
+  readBeginning(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]> {
     return this.#ask<ObjectData>({ command: 'contents', maxBytes: bytes, cut: true }, names);
   }
 
   kill(why: string): void {
     if (this.#dead) return;
     this.#fail(new Error(`git cat-file ${why}`));
-    // One that could not be started has no end to be made.
+    // A process that could not be started needs no ending.
     this.#process.then(
       (process) => process.end(),
       () => {},
@@ -239,21 +234,21 @@ class CatFile implements Objects {
     for (const { reject } of this.#pending.splice(0)) reject(why);
   }
 
-  #ask<T>(question: Question, names: readonly string[]): Promise<(T | null)[]> {
+  #ask<T>(question: AnswerRequest, names: readonly string[]): Promise<(T | null)[]> {
     if (this.#dead) return Promise.reject(this.#dead);
     if (names.length === 0) return Promise.resolve([]);
-    // The protocol ends a command with NUL; one within a name would begin a command of the client's own.
+    // NUL ends a command in this protocol. A NUL within a name would let a client inject a command.
     if (names.some((name) => name.includes('\0')))
-      return Promise.reject(new Error('NUL in the name of an object'));
+      return Promise.reject(new Error('The name of an object contains NUL'));
     const { promise, resolve, reject } = Promise.withResolvers<(T | null)[]>();
     this.#pending.push({ ...question, names, answers: [], resolve, reject });
     const commands = names.map((name) => `${question.command} ${name}\0`).join('');
-    // Who asks first is written first: callbacks of one promise run in the order they were given.
+    // Keeps the order of requests: callbacks of one promise run in the order of their registration.
     this.#process.then(
       ({ stdin }) => stdin.write(`${commands}flush\0`),
       () => {},
     );
-    // A reader may fail before it awaits what it asked for.
+    // A reader may fail before it awaits this promise.
     promise.catch(() => {});
     return promise;
   }
@@ -274,5 +269,107 @@ class CatFile implements Objects {
     } catch (error) {
       this.kill((error as Error).message);
     }
+  }
+}
+
+/** The answers of `git cat-file --batch-command`, cut out of its output. */
+export type ObjectType = 'blob' | 'tree' | 'commit' | 'tag';
+export type ObjectInfo = { oid: string; type: ObjectType; size: number };
+export type ObjectData = ObjectInfo & { data: Buffer };
+
+type AnswerRequest = {
+  command: 'info' | 'contents';
+  /** Limit for contents. Larger contents are an error, or truncated when `cut` is set. */
+  maxBytes: number;
+  cut: boolean;
+};
+
+const HEADER = /^([0-9a-f]{40}) (blob|tree|commit|tag) (\d+)$/;
+const NEWLINE = 10;
+
+/** Splits git's output into answers: `<id> <type> <size>\n[<contents>\n]`, or `<name> missing\n`. */
+class AnswerReader {
+  #chunks: Buffer[] = [];
+  #size = 0;
+  /** Header of an answer whose contents have not arrived completely. */
+  #header: ObjectInfo | undefined;
+  /** The kept beginning of truncated contents, and the number of bytes that are still to be dropped. */
+  #cut: { data: Buffer; left: number } | undefined;
+
+  push(chunk: Buffer): void {
+    this.#chunks.push(chunk);
+    this.#size += chunk.length;
+  }
+
+  /**
+   * The answer to the oldest request: null for a missing object, undefined while the answer is incomplete.
+   * @throws Error when the contents are larger than the request allows
+   */
+  take(question: AnswerRequest, name: string): ObjectInfo | ObjectData | null | undefined {
+    const { command, maxBytes, cut } = question;
+    if (!this.#header) {
+      const header = this.#takeHeader(name);
+      if (!header || command === 'info') return header;
+      if (header.size > maxBytes && !cut)
+        throw new Error(`answered with more than ${maxBytes} bytes`);
+      this.#header = header;
+    }
+    const header = this.#header;
+    const data = this.#takeContents(header.size, maxBytes);
+    if (!data) return undefined;
+    this.#header = undefined;
+    return { ...header, data };
+  }
+
+  /** Returns up to `keep` bytes of contents; drops the rest and the newline after the contents. */
+  #takeContents(size: number, keep: number): Buffer | undefined {
+    if (!this.#cut) {
+      // Chunks are joined once, when the contents are complete: joining per chunk takes quadratic time.
+      if (this.#size < Math.min(size + 1, keep)) return undefined;
+      if (size <= keep) {
+        if (this.#size < size + 1) return undefined;
+        return this.#takeBytes(size + 1).subarray(0, size);
+      }
+      // Copied, so that the kept bytes do not hold the whole buffer in memory.
+      this.#cut = { data: Buffer.from(this.#takeBytes(keep)), left: size - keep + 1 };
+    }
+    const dropped = Math.min(this.#cut.left, this.#size);
+    this.#takeBytes(dropped);
+    this.#cut.left -= dropped;
+    if (this.#cut.left > 0) return undefined;
+    const { data } = this.#cut;
+    this.#cut = undefined;
+    return data;
+  }
+
+  #takeHeader(name: string): ObjectInfo | null | undefined {
+    const all = this.#joined();
+    const end = all.indexOf(NEWLINE);
+    if (end < 0) return undefined;
+    const match = HEADER.exec(all.toString('latin1', 0, end));
+    if (match) {
+      this.#takeBytes(end + 1);
+      const [, oid = '', type, size] = match;
+      return { oid, type: type as ObjectType, size: Number(size) };
+    }
+    // The answer for a missing object repeats the name, including its newlines.
+    let last = end;
+    for (let left = name.split('\n').length - 1; left > 0 && last >= 0; left--)
+      last = all.indexOf(NEWLINE, last + 1);
+    if (last < 0) return undefined;
+    this.#takeBytes(last + 1);
+    return null;
+  }
+
+  #joined(): Buffer {
+    if (this.#chunks.length !== 1) this.#chunks = [Buffer.concat(this.#chunks)];
+    return this.#chunks[0] as Buffer;
+  }
+
+  #takeBytes(count: number): Buffer {
+    const all = this.#joined();
+    this.#chunks = count < all.length ? [all.subarray(count)] : [];
+    this.#size -= count;
+    return all.subarray(0, count);
   }
 }

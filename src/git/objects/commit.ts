@@ -1,6 +1,6 @@
 /**
- * The text form of commits and of annotated tags: header lines, an empty line, the message. For display only: git decides
- * ancestry. isomorphic-git parses what it reads from the disk itself, not bytes from `cat-file`, and only as UTF-8.
+ * Parses commits and annotated tags (header lines, an empty line, the message) for display. Ancestry is decided by git.
+ * isomorphic-git cannot be used: it parses only objects that it reads from the disk itself, and only as UTF-8.
  */
 
 export type Signature = { name: string; email: string; date: Date };
@@ -12,56 +12,56 @@ export type Commit = {
   committer: Signature;
 };
 
-/** What an annotated tag says beside what it points to. */
+/** The message and author of an annotated tag. */
 export type Annotation = {
-  /** Of the tag itself. */
+  /** Id of the tag object. */
   sha: string;
-  /** Without the signature that may follow it. */
+  /** Without a cryptographic signature. */
   message: string;
-  /** Null: it names nobody, as some old ones. */
+  /** Null when the tag names nobody, as some old tags. */
   tagger: Signature | null;
 };
 
 /**
- * Never throws: an old or broken commit shows what can be read of it. The final newline is not shown. `size` is
- * that of the whole object; where `data` is only its beginning, the message ends with a line that says so.
+ * Never throws: of a malformed commit it returns the readable parts. The final newline of the message is removed.
+ * `size` is the size of the whole object; when `data` is only its beginning, the message ends with a line that says so.
  */
 export function parseCommit(sha: string, data: Buffer, size = data.length): Commit {
-  const { header, message } = partsOf(data, size);
+  const { header, message } = splitObject(data, size);
   return {
     sha,
-    parents: parentsOf(header),
+    parents: parseParents(header),
     message,
-    author: signature(header, 'author'),
-    committer: signature(header, 'committer'),
+    author: parseSignature(header, 'author'),
+    committer: parseSignature(header, 'committer'),
   };
 }
 
-/** Those directly after the tree, as git reads them: a line further down is no parent, whatever it says. */
-function parentsOf(header: string): string[] {
+/** Reads parents directly after the tree line, as git does. Later `parent` lines do not count. */
+function parseParents(header: string): string[] {
   const lines = header.split('\n').slice(1);
   const end = lines.findIndex((line) => !/^parent [0-9a-f]{40}$/.test(line));
   return lines.slice(0, end < 0 ? lines.length : end).map((line) => line.slice('parent '.length));
 }
 
-/** As `parseCommit`, of a tag. */
+/** Like `parseCommit`, for a tag. */
 export function parseTag(sha: string, data: Buffer, size = data.length): Annotation {
-  const { header, message } = partsOf(data, size);
+  const { header, message } = splitObject(data, size);
   const isSigned = /^-----BEGIN (?:PGP SIGNATURE|PGP MESSAGE|SSH SIGNATURE|SIGNED MESSAGE)-----$/m;
   const [text = ''] = message.split(isSigned, 1);
   return {
     sha,
     message: text.replace(/\n$/, ''),
-    tagger: /^tagger /m.test(header) ? signature(header, 'tagger') : null,
+    tagger: /^tagger /m.test(header) ? parseSignature(header, 'tagger') : null,
   };
 }
 
-function partsOf(data: Buffer, size: number): { header: string; message: string } {
+function splitObject(data: Buffer, size: number): { header: string; message: string } {
   const end = data.indexOf('\n\n');
   const head = data.subarray(0, end < 0 ? data.length : end);
   const body = end < 0 ? Buffer.alloc(0) : data.subarray(end + 2);
   const encoding = /^encoding (.+)$/m.exec(head.toString('latin1'))?.[1];
-  const decode = decoder(encoding);
+  const decode = makeDecoder(encoding);
   const header = decode(head);
   const missing = size - data.length;
   const message = decode(body, missing > 0).replace(/\n$/, '');
@@ -71,8 +71,8 @@ function partsOf(data: Buffer, size: number): { header: string; message: string 
   };
 }
 
-/** `cut`: the bytes may end within a character, which is then left out. */
-function decoder(encoding = 'utf-8'): (bytes: Buffer, cut?: boolean) => string {
+/** `cut`: the bytes may end within a character, which is then omitted. */
+function makeDecoder(encoding = 'utf-8'): (bytes: Buffer, cut?: boolean) => string {
   let text: TextDecoder;
   try {
     text = new TextDecoder(encoding);
@@ -82,10 +82,10 @@ function decoder(encoding = 'utf-8'): (bytes: Buffer, cut?: boolean) => string {
   return (bytes, cut = false) => text.decode(bytes, { stream: cut });
 }
 
-/** The end of the year 9999; git stores any number it is given. */
+/** The end of the year 9999; git stores any number. */
 const MAX_SECONDS = 253_402_300_799;
 
-function signature(header: string, kind: 'author' | 'committer' | 'tagger'): Signature {
+function parseSignature(header: string, kind: 'author' | 'committer' | 'tagger'): Signature {
   const line = new RegExp(`^${kind} (.*)$`, 'm').exec(header)?.[1] ?? '';
   const match = /^(.*?) ?<([^>]*)> ?(-?\d+)?/.exec(line);
   const seconds = Math.min(Math.max(Number(match?.[3] ?? 0), 0), MAX_SECONDS);

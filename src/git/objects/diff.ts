@@ -1,9 +1,9 @@
 /**
- * What changed between two trees: the files, how many lines of each, and their patches. A list is read once and
- * kept by the ids of the trees' commits, which never change; patches are read for a page of files at a time.
+ * Compares two commits: the changed files, their line counts and patches. A list of files is cached by the commit ids,
+ * because it never changes; patches are read for one page of files at a time.
  *
- * Bounded: files in a list, bytes of a patch and of a page of patches, the size of a file that is compared line
- * by line, the files that are tried as renames, the time that git may take.
+ * Limits: files in a list, bytes of a patch and of a page of patches, the size of a file that is compared line by line,
+ * the number of files tried as renames, and git's run time.
  */
 import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
@@ -13,43 +13,43 @@ export type FileStatus = 'added' | 'deleted' | 'modified' | 'renamed' | 'type_ch
 
 export type ChangedFile = {
   path: string;
-  /** Of a renamed file, the path it had. */
+  /** The former path of a renamed file. */
   oldPath: string | null;
   status: FileStatus;
   /** Six octal digits; null where the file does not exist. */
   oldMode: string | null;
   mode: string | null;
-  /** Lines; null of what is not compared line by line, and of all files in a list that is truncated. */
+  /** Numbers of lines. Null for files that are not compared line by line, and in a truncated list. */
   additions: number | null;
   deletions: number | null;
-  /** Not compared line by line: no text, or too large. */
+  /** Not compared line by line: the file is not text, or too large. */
   isBinary: boolean;
 };
 
 export type Changes = {
   files: ChangedFile[];
-  /** There are more files than are listed, and no lines were counted. */
+  /** More files changed than are listed. Lines were not counted. */
   isTruncated: boolean;
 };
 
 /** The hunks of one file. `text` is empty where only names or modes changed. */
 export type Patch = { text: string; isTruncated: boolean };
 
-/** Two commits, by their ids; from null: from nothing. */
+/** Two commit ids. `from` is null for a comparison with the empty tree. */
 export type Range = { from: string | null; to: string };
 
 export const MAX_FILES = 3_000;
 export const MAX_PATCH_BYTES = 64 * 1024;
 export const MAX_PAGE_BYTES = 1024 * 1024;
 const TIMEOUT_MS = 20_000;
-/** Of counting how far all branches of a page are from the default branch. */
-const COUNT_MS = 5_000;
+/** Time limit to compare all branches of a page with the default branch. */
+const COUNT_ALL_MS = 5_000;
 const EMPTY_TREE = '4b825dc642cb6eb9a060e54bf8d69288fbee4904';
 
 const OPTIONS = [
   '-r',
   '-M',
-  // Files tried as renames of one another, each way; the time is their square.
+  // Maximum number of files tried as renames; the time grows with its square.
   '-l400',
   '--no-color',
   '--no-ext-diff',
@@ -58,25 +58,25 @@ const OPTIONS = [
 /** Larger files count as binary. */
 const CONFIG = { 'core.bigFileThreshold': '2m' };
 
-/** How many commits each of two has that the other has not. */
+/** How many commits each of two commits has that the other does not have. */
 export type Distance = { ahead: number; behind: number };
 
 export class DiffReader {
-  readonly #turns: FairSemaphore;
-  /** By both ids. The sizes are of files, some 300 bytes each. */
+  readonly #readSlots: FairSemaphore;
+  /** By both commit ids. Sizes count files of about 300 bytes each. */
   readonly #lists = new LRUCache<string, Changes>({
     maxSize: 100_000,
     sizeCalculation: ({ files }) => files.length + 1,
   });
   readonly #underWay = new Map<string, Promise<Changes>>();
-  /** By both ids. */
+  /** By both commit ids. */
   readonly #distances = new LRUCache<string, Distance>({ max: 10_000 });
 
-  constructor(turns: FairSemaphore) {
-    this.#turns = turns;
+  constructor(readSlots: FairSemaphore) {
+    this.#readSlots = readSlots;
   }
 
-  /** @throws GitError when it takes too long; as `startGit`. */
+  /** @throws GitError when git takes too long; as `startGit` */
   changes(dir: string, range: Range): Promise<Changes> {
     const key = `${range.from}..${range.to}`;
     const known = this.#lists.get(key);
@@ -88,7 +88,7 @@ export class DiffReader {
 
   async #read(key: string, dir: string, range: Range): Promise<Changes> {
     try {
-      const changes = await this.#turns.run(() => readChanges(dir, range), { key: dir });
+      const changes = await this.#readSlots.run(() => readChanges(dir, range), { key: dir });
       this.#lists.set(key, changes);
       return changes;
     } finally {
@@ -96,26 +96,27 @@ export class DiffReader {
     }
   }
 
-  /** One for each of the files, which must follow each other in the list of that range. */
+  /** One patch per file. The files must be consecutive in the list of this range. */
   patches(dir: string, range: Range, files: readonly ChangedFile[]): Promise<Patch[]> {
-    return this.#turns.run(() => readPatches(dir, range, files), { key: dir });
+    return this.#readSlots.run(() => readPatches(dir, range, files), { key: dir });
   }
 
-  /** The best common ancestor; null when there is none. */
-  async mergeBase(dir: string, one: string, other: string): Promise<string | null> {
-    const args = ['merge-base', '--all', one, other];
-    const bases = await this.#turns.run(() => lines(args, dir, { none: [1] }), { key: dir });
+  /** The best common ancestor; null without a common ancestor. */
+  async mergeBase(dir: string, base: string, head: string): Promise<string | null> {
+    const args = ['merge-base', '--all', base, head];
+    const read = () => readLines(args, dir, { none: [1] });
+    const bases = await this.#readSlots.run(read, { key: dir });
     return bases[0] ?? null;
   }
 
-  /** How many commits each has that the other has not. */
+  /** Counts the commits that each of the two has and the other does not have. */
   async apart(dir: string, base: string, head: string, timeoutMs = TIMEOUT_MS): Promise<Distance> {
     const range = `${base}...${head}`;
     const known = this.#distances.get(range);
     if (known) return known;
     const args = ['rev-list', '--left-right', '--count', range];
-    const count = () => lines(args, dir, { timeoutMs });
-    const [counts = ''] = await this.#turns.run(count, { key: dir });
+    const count = () => readLines(args, dir, { timeoutMs });
+    const [counts = ''] = await this.#readSlots.run(count, { key: dir });
     const [behind = 0, ahead = 0] = counts.split('\t').map(Number);
     const distance = { ahead, behind };
     this.#distances.set(range, distance);
@@ -123,15 +124,16 @@ export class DiffReader {
   }
 
   /**
-   * As `apart`, for each of `heads` that is counted within 5 seconds. One after the other, so that a page of branches
-   * holds one of the turns. git 2.41 counts all in one process (`%(ahead-behind:…)`); older ones are supported.
+   * Like `apart`, for several heads. Omits heads that are not counted within 5 seconds. Counts sequentially, so that a
+   * page of branches holds one read slot. Git 2.41 counts all in one process (`%(ahead-behind:…)`), but git 2.38 is
+   * supported too.
    */
   async apartFrom(
     dir: string,
     base: string,
     heads: readonly string[],
   ): Promise<[head: string, Distance][]> {
-    const deadline = Date.now() + COUNT_MS;
+    const deadline = Date.now() + COUNT_ALL_MS;
     const counted: [head: string, Distance][] = [];
     for (const head of heads) {
       const timeoutMs = deadline - Date.now();
@@ -139,14 +141,14 @@ export class DiffReader {
       try {
         counted.push([head, await this.apart(dir, base, head, timeoutMs)]);
       } catch (error) {
-        // Ended because it took too long.
+        // The timeout ended git.
         if (!(error instanceof GitError) || error.code !== null) throw error;
       }
     }
     return counted;
   }
 
-  /** Commits of `head` that `base` has not, newest first. */
+  /** Commits of `head` that `base` does not have, newest first. */
   commitsBetween(
     dir: string,
     base: string,
@@ -154,12 +156,12 @@ export class DiffReader {
     { skip, take }: { skip: number; take: number },
   ): Promise<string[]> {
     const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, head, `^${base}`];
-    return this.#turns.run(() => lines(args, dir), { key: dir });
+    return this.#readSlots.run(() => readLines(args, dir), { key: dir });
   }
 }
 
-/** The lines of a command; none when it ends with one of the codes that mean so. */
-async function lines(
+/** The output lines of a command. Empty when the command exits with one of the codes in `none`. */
+async function readLines(
   args: string[],
   dir: string,
   { none = [], timeoutMs = TIMEOUT_MS }: { none?: readonly number[]; timeoutMs?: number } = {},
@@ -185,7 +187,7 @@ async function readChanges(dir: string, { from, to }: Range): Promise<Changes> {
       if (files.length === MAX_FILES) return { files, isTruncated: true };
       files.push(await readEntry(piece, next));
     } else {
-      // <additions> <deletions> <path>; of a rename the path is empty, and both follow.
+      // <additions> <deletions> <path>. For a rename the path is empty, and the old and new path follow.
       const [additions, deletions, path] = piece.split('\t');
       const [, renamed] = path ? [] : [await next(), await next()];
       const name = path || renamed || '';
@@ -211,7 +213,7 @@ const STATUS: Record<string, FileStatus> = {
   T: 'type_changed',
 };
 
-/** `:<old mode> <new mode> <old id> <new id> <status>`, then the path; of a rename the old one and the new one. */
+/** `:<old mode> <new mode> <old id> <new id> <status>`, then the path; for a rename the old and the new path. */
 async function readEntry(header: string, next: () => Promise<string>): Promise<ChangedFile> {
   const [oldMode = '', mode, , , letter = ''] = header.slice(1).split(' ');
   const status = STATUS[letter.charAt(0)] ?? 'modified';
@@ -239,9 +241,9 @@ async function readPatches(
   const args = ['diff-tree', ...OPTIONS, '-p', `--skip-to=${first.path}`, from ?? EMPTY_TREE, to];
   const signal = AbortSignal.timeout(TIMEOUT_MS);
   const options = { dir, signal, config: CONFIG };
-  // git lists a change of type as two files, one deleted and one added.
+  // Git lists a type change as two files, one deleted and one added.
   const owners = files.flatMap((file, i) => (file.status === 'type_changed' ? [i, i] : [i]));
-  const patches = files.map(() => new PatchText());
+  const patches = files.map(() => new PatchCollector());
   let at = -1;
   let bytes = 0;
   for await (const line of gitLines(args, options, { encoding: 'latin1' })) {
@@ -254,7 +256,7 @@ async function readPatches(
     const patch = patches[owners[at] as number];
     bytes += patch?.add(line) ?? 0;
     if (bytes > MAX_PAGE_BYTES) {
-      // What was not reached is not there.
+      // Patches that were not read completely are marked as truncated.
       for (const left of new Set(owners.slice(at))) patches[left]?.cut();
       break;
     }
@@ -262,19 +264,19 @@ async function readPatches(
   return patches.map((patch) => patch.read());
 }
 
-/** The hunks of a file, up to so many bytes. Lines are Latin-1, one character a byte. */
-class PatchText {
+/** Collects the hunks of a file up to `MAX_PATCH_BYTES`. Lines are Latin-1, one character per byte. */
+class PatchCollector {
   #lines: string[] = [];
   #bytes = 0;
   #inHunks = false;
   #cut = false;
 
-  /** A header comes. */
+  /** Call at the header of a file. */
   begin(): void {
     this.#inHunks = false;
   }
 
-  /** @returns the bytes that were kept. */
+  /** @returns the number of bytes that were kept */
   add(line: string): number {
     this.#inHunks ||= line.startsWith('@@ ');
     if (!this.#inHunks || this.#cut) return 0;

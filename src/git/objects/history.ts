@@ -1,50 +1,50 @@
 /**
- * A commit's history, newest first. Walking it starts a process, which a commit-graph makes quick; what a
- * walk found out is kept by commit id, because it never changes, and the commits themselves come from the pool.
+ * Pages of a commit's history, newest first. A walk starts a git process, which a commit-graph makes fast. The ids that
+ * it finds are cached by commit id, because they never change; the commits are read through the `cat-file` pool.
  */
 import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { git } from '../processes/run.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
+import { CommitTotals, hasLongHistory } from './commit-counts.ts';
 import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';
 import { readHead } from './read.ts';
-import { CommitTotals, mayBeLong } from './totals.ts';
 
-/** The most that a page has. */
-const FIRST = 100;
-/** What a page has where nothing else is asked for. */
-const PAGE = 20;
-/** Of one push. */
+/** Commits found by the first walk, and maximum size of a page. */
+const CACHED_PAGE = 100;
+/** Default page size. */
+const DEFAULT_PAGE = 20;
+/** Tips of one push that are prepared. */
 const MAX_TIPS = 10;
 
-export type History = { commits: Commit[]; total: number };
+type History = { commits: Commit[]; total: number };
 
-/** What was once found out about a commit's history. It never changes, so only room bounds it. */
+/** Cached totals and pages of commit ids. They never change, so only their number is limited. */
 export class HistoryCache {
   readonly totals: CommitTotals;
   readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
-  readonly turns: FairSemaphore;
+  readonly readSlots: FairSemaphore;
 
-  constructor(turns: FairSemaphore) {
-    this.turns = turns;
-    this.totals = new CommitTotals(turns);
+  constructor(readSlots: FairSemaphore) {
+    this.readSlots = readSlots;
+    this.totals = new CommitTotals(readSlots);
   }
 
   /**
-   * Finds out what the first page of each tip needs that a push has moved, and reads it, so that nobody who looks at the
-   * push waits for that, nor for the start of a process: the pool keeps this one for half a minute.
+   * Warms the caches for the first page of each tip that a push has moved, so that viewers of the push do not wait.
+   * Also starts a process, which the pool keeps for half a minute.
    */
   async prepare(pool: CatFilePool, dir: string, tips: readonly string[]): Promise<void> {
-    if (!(await mayBeLong(dir))) return;
+    if (!(await hasLongHistory(dir))) return;
     for (const tip of tips.slice(0, MAX_TIPS)) {
       await this.totals.of(dir, tip);
-      const ids = await idsFrom(this, dir, tip, { skip: 0, take: FIRST });
-      await readCommits(pool, dir, ids.slice(0, PAGE));
+      const ids = await listCommitIds(this, dir, tip, { skip: 0, take: CACHED_PAGE });
+      await readCommits(pool, dir, ids.slice(0, DEFAULT_PAGE));
     }
   }
 }
 
-/** A page of a commit's history, newest first, and how many commits it has in all. */
+/** A page of a commit's history, newest first, and the total number of its commits. */
 export async function readHistory(
   pool: CatFilePool,
   cache: HistoryCache,
@@ -53,56 +53,56 @@ export async function readHistory(
   { skip, take }: { skip: number; take: number },
 ): Promise<History> {
   const total = await cache.totals.of(dir, commit);
-  const shas = skip >= total ? [] : await idsFrom(cache, dir, commit, { skip, take });
+  const shas = skip >= total ? [] : await listCommitIds(cache, dir, commit, { skip, take });
   const commits = await readCommits(pool, dir, shas);
   return { commits: commits.filter((commit) => commit !== null), total };
 }
 
-/** Those within the first are found by one walk. */
-async function idsFrom(
-  { pages, turns }: HistoryCache,
+/** One cached walk serves all pages within the first 100 commits. */
+async function listCommitIds(
+  { pages, readSlots }: HistoryCache,
   dir: string,
   commit: string,
   { skip, take }: { skip: number; take: number },
 ): Promise<string[]> {
-  const isFirst = skip + take <= FIRST;
-  const walked = isFirst ? { skip: 0, take: FIRST } : { skip, take };
+  const isFirst = skip + take <= CACHED_PAGE;
+  const walked = isFirst ? { skip: 0, take: CACHED_PAGE } : { skip, take };
   const page = `${commit}+${walked.skip}+${walked.take}`;
-  const ids = await remember(pages, page, () =>
-    turns.run(() => walk(dir, commit, walked.skip, walked.take), { key: dir }),
+  const ids = await cached(pages, page, () =>
+    readSlots.run(() => walkCommitIds(dir, commit, walked.skip, walked.take), { key: dir }),
   );
   return isFirst ? ids.slice(skip, skip + take) : ids;
 }
 
-/** Nearly every commit is smaller: a page of them is read at once, and is less than a megabyte. */
-const USUAL_BYTES = 8 * 1024;
-/** Of a larger commit this much is shown: anybody who may push makes messages of any size. */
+/** Nearly every commit is smaller. A page of them is read in one request, and has less than a megabyte. */
+const SMALL_BYTES = 8 * 1024;
+/** Bytes shown of a larger commit, because pushed messages can have any size. */
 const SHOWN_BYTES = 64 * 1024;
-/** The pool's processes send objects whole; of even larger ones a process of its own sends the beginning. */
-const STREAMED_BYTES = 2 ** 20;
+/** Pool processes send objects completely. The beginning of a larger object is read by a separate process. */
+const POOLED_BYTES = 2 ** 20;
 
-/** Each by its id; null for what is no commit. One over 64 KiB ends with a line that says so. */
+/** Reads commits by id; null for other objects. The message of a commit over 64 KiB ends with a line that says so. */
 export async function readCommits(
   pool: CatFilePool,
   dir: string,
   shas: readonly string[],
 ): Promise<(Commit | null)[]> {
-  const read = await readShown(pool, dir, 'commit', shas);
+  const read = await readBeginnings(pool, dir, 'commit', shas);
   return read.map((object) => object && parseCommit(object.oid, object.data, object.size));
 }
 
-/** As `readCommits`, of annotated tags, by the ids of the tags themselves. */
+/** Like `readCommits`, for annotated tags, by the ids of the tag objects. */
 export async function readAnnotations(
   pool: CatFilePool,
   dir: string,
   shas: readonly string[],
 ): Promise<(Annotation | null)[]> {
-  const read = await readShown(pool, dir, 'tag', shas);
+  const read = await readBeginnings(pool, dir, 'tag', shas);
   return read.map((object) => object && parseTag(object.oid, object.data, object.size));
 }
 
-/** What is shown of each: null for what is of another type, and of a larger one the beginning. */
-async function readShown(
+/** Reads the shown part of each object: null for another type, the beginning of a large object. */
+async function readBeginnings(
   pool: CatFilePool,
   dir: string,
   type: 'commit' | 'tag',
@@ -111,26 +111,26 @@ async function readShown(
   const found = await pool.use(dir, async (objects) => {
     const all = await objects.info(shas);
     const infos = all.map((info) => (info?.type === type ? info : null));
-    const usual = infos.filter((info) => info && info.size <= USUAL_BYTES);
-    return { infos, usual: await objects.read(idsOf(usual), USUAL_BYTES) };
+    const small = infos.filter((info) => info && info.size <= SMALL_BYTES);
+    return { infos, small: await objects.read(idsOf(small), SMALL_BYTES) };
   });
-  const long = found.infos.filter((info) => info && info.size > USUAL_BYTES);
-  const longer = long.length > 0 ? await readLong(pool, dir, idsOf(long)) : [];
-  const read = new Map([...found.usual, ...longer].map((object) => [object?.oid, object]));
+  const large = idsOf(found.infos.filter((info) => info && info.size > SMALL_BYTES));
+  const beginnings = large.length > 0 ? await readLarge(pool, dir, large) : [];
+  const read = new Map([...found.small, ...beginnings].map((object) => [object?.oid, object]));
   return found.infos.map((info) => (info && read.get(info.oid)) ?? null);
 }
 
-function readLong(
+function readLarge(
   pool: CatFilePool,
   dir: string,
   oids: readonly string[],
 ): Promise<(ObjectData | null)[]> {
   return pool.useHeavily(dir, async (objects) => {
     const infos = await objects.info(oids);
-    const streamed = infos.filter((info) => info !== null && info.size <= STREAMED_BYTES);
-    const read = await objects.begin(idsOf(streamed), SHOWN_BYTES);
+    const pooled = infos.filter((info) => info !== null && info.size <= POOLED_BYTES);
+    const read = await objects.readBeginning(idsOf(pooled), SHOWN_BYTES);
     for (const info of infos)
-      if (info && info.size > STREAMED_BYTES)
+      if (info && info.size > POOLED_BYTES)
         read.push({ ...info, data: await readHead(dir, info, SHOWN_BYTES) });
     return read;
   });
@@ -140,8 +140,8 @@ function idsOf(infos: readonly (ObjectInfo | null)[]): string[] {
   return infos.flatMap((info) => info?.oid ?? []);
 }
 
-/** Callers at the same time share one promise; a failure is forgotten. */
-function remember<T>(
+/** Concurrent callers share one promise. Failures are not cached. */
+function cached<T>(
   cache: LRUCache<string, Promise<T>>,
   key: string,
   find: () => Promise<T>,
@@ -154,7 +154,12 @@ function remember<T>(
   return found;
 }
 
-async function walk(dir: string, commit: string, skip: number, take: number): Promise<string[]> {
+async function walkCommitIds(
+  dir: string,
+  commit: string,
+  skip: number,
+  take: number,
+): Promise<string[]> {
   const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, commit];
   return (await git(args, { dir })).toString().split('\n').filter(Boolean);
 }

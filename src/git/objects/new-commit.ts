@@ -1,15 +1,15 @@
-/** Commits and annotated tags made by the server, as packs that can be pushed. */
+/** Creates commits and annotated tags on the server, as packs that can be pushed. */
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { git } from '../processes/run.ts';
 
-/** Null: the file is deleted. */
+/** `content` is null to delete the file. */
 export type FileChange = { path: string; content: Uint8Array | null };
 
 type Person = { name: string; email: string };
 
 export type NewCommit = {
-  /** Null: it is the first. */
+  /** Null for the first commit. */
   parent: string | null;
   changes: readonly FileChange[];
   message: string;
@@ -18,7 +18,7 @@ export type NewCommit = {
 
 export type NewTag = {
   name: string;
-  /** The id of the commit that it points to. */
+  /** Id of the tagged commit. */
   commit: string;
   message: string;
   tagger: Person;
@@ -26,7 +26,7 @@ export type NewTag = {
 
 export type Packed = { sha: string; pack: Buffer };
 
-/** Why a file cannot be changed so. */
+/** The change of a file is not possible. The message has the reason. */
 export class NoSuchChange extends Error {
   override name = 'NoSuchChange';
 }
@@ -36,26 +36,26 @@ const MAX_PACK_BYTES = 32 * 2 ** 20;
 const MAX_ENTRIES_BYTES = 2 ** 20;
 
 /**
- * Makes it in `scratch`, an empty folder, with the objects of the repository at `dir`, which nothing is written to.
- * A file keeps its mode, and a new one is not executable.
- * @throws NoSuchChange for a deletion of what is no file, and for a file in the place of a directory or under a file
+ * Creates the commit in `scratch`, an empty folder, based on the repository at `dir`, which is only read. Files keep
+ * their mode; new files are not executable.
+ * @throws NoSuchChange when a deleted file does not exist, or a file would replace a directory or lie below a file
  */
 export async function packCommit(
   dir: string,
   scratch: string,
   { parent, changes, message, author }: NewCommit,
 ): Promise<Packed> {
-  const modes = await modesOf(dir, parent, changes);
+  const modes = await checkEdits(dir, parent, changes);
   await borrowObjects(dir, scratch);
-  const who = byNow(author);
+  const who = signatureLine(author);
   const input = Buffer.concat([
     Buffer.from(`commit refs/heads/new\nauthor ${who}\ncommitter ${who}\n`),
-    data(Buffer.from(message)),
+    dataCommand(Buffer.from(message)),
     Buffer.from(parent ? `from ${parent}\n` : ''),
     ...changes.flatMap(({ path, content }) => {
-      if (!content) return [Buffer.from(`D ${quoted(path)}\n`)];
+      if (!content) return [Buffer.from(`D ${quotePath(path)}\n`)];
       const mode = modes.get(path) ?? REGULAR;
-      return [Buffer.from(`M ${mode} inline ${quoted(path)}\n`), data(content)];
+      return [Buffer.from(`M ${mode} inline ${quotePath(path)}\n`), dataCommand(content)];
     }),
     Buffer.from('done\n'),
   ]);
@@ -66,20 +66,21 @@ export async function packCommit(
   return { sha, pack: await git(['pack-objects', '--revs', '--stdout', '-q'], options) };
 }
 
-/** Makes it in `scratch`, as `packCommit`. Its name must be one that git accepts. */
+/** Creates the tag in `scratch`, like `packCommit`. The name must be valid for git. */
 export async function packTag(
   dir: string,
   scratch: string,
   { name, commit, message, tagger }: NewTag,
 ): Promise<Packed> {
   await borrowObjects(dir, scratch);
-  const text = `object ${commit}\ntype commit\ntag ${name}\ntagger ${byNow(tagger)}\n\n${message}\n`;
+  const who = signatureLine(tagger);
+  const text = `object ${commit}\ntype commit\ntag ${name}\ntagger ${who}\n\n${message}\n`;
   const sha = (await git(['mktag'], { dir: scratch, input: text })).toString().trim();
   const options = { dir: scratch, input: `${sha}\n` };
   return { sha, pack: await git(['pack-objects', '--stdout', '-q'], options) };
 }
 
-/** Makes `scratch` a repository that has what is in the one at `dir`. */
+/** Makes `scratch` a repository that borrows the objects of the repository at `dir`. */
 async function borrowObjects(dir: string, scratch: string): Promise<void> {
   await mkdir(join(scratch, 'objects/info'), { recursive: true });
   await mkdir(join(scratch, 'refs/heads'), { recursive: true });
@@ -87,41 +88,42 @@ async function borrowObjects(dir: string, scratch: string): Promise<void> {
   await writeFile(join(scratch, 'HEAD'), 'ref: refs/heads/new\n');
 }
 
-function byNow({ name, email }: Person): string {
-  return `${plain(name)} <${plain(email)}> ${Math.floor(Date.now() / 1000)} +0000`;
+function signatureLine({ name, email }: Person): string {
+  const seconds = Math.floor(Date.now() / 1000);
+  return `${stripDelimiters(name)} <${stripDelimiters(email)}> ${seconds} +0000`;
 }
 
-/** Of files that are there. @throws NoSuchChange */
-async function modesOf(
+/** Checks the changes against the parent. @returns the modes of existing files @throws NoSuchChange */
+async function checkEdits(
   dir: string,
   parent: string | null,
   changes: readonly FileChange[],
 ): Promise<Map<string, string>> {
-  const entries = parent ? await entriesAt(dir, parent, changes) : new Map<string, Entry>();
+  const entries = parent ? await readEntries(dir, parent, changes) : new Map<string, Entry>();
   for (const { path, content } of changes) {
     const entry = entries.get(path);
     if (entry && entry.type !== 'blob')
       throw new NoSuchChange(`${path} is ${entry.type === 'tree' ? 'a directory' : 'a submodule'}`);
-    if (!content && !entry) throw new NoSuchChange(`${path} is not there`);
-    const above = ancestors(path).find(
-      (one) => entries.has(one) && entries.get(one)?.type !== 'tree',
+    if (!content && !entry) throw new NoSuchChange(`${path} does not exist`);
+    const file = ancestors(path).find(
+      (folder) => entries.has(folder) && entries.get(folder)?.type !== 'tree',
     );
-    if (above) throw new NoSuchChange(`${above} is no directory`);
+    if (file) throw new NoSuchChange(`${file} is not a directory`);
   }
   return new Map([...entries].map(([path, { mode }]) => [path, mode]));
 }
 
 type Entry = { mode: string; type: string };
 
-/** What stands at the paths, and above them. */
-async function entriesAt(
+/** The entries at the changed paths and at the folders above them. */
+async function readEntries(
   dir: string,
   commit: string,
   changes: readonly FileChange[],
 ): Promise<Map<string, Entry>> {
   const paths = new Set(changes.flatMap(({ path }) => [...ancestors(path), path]));
   const entries = new Map<string, Entry>();
-  // A directory is listed as what is in it when more is asked of it, so each depth is asked for alone.
+  // One `ls-tree` per depth: given a directory and a path below it, git lists the contents and not the directory.
   for (const group of Map.groupBy(paths, (path) => path.split('/').length).values()) {
     const args = ['ls-tree', '-z', '--full-tree', commit, '--', ...group];
     const output = await git(args, { dir, maxBytes: MAX_ENTRIES_BYTES });
@@ -139,15 +141,15 @@ function ancestors(path: string): string[] {
   return parts.slice(1).map((_, i) => parts.slice(0, i + 1).join('/'));
 }
 
-function data(bytes: Uint8Array): Buffer {
+function dataCommand(bytes: Uint8Array): Buffer {
   return Buffer.concat([Buffer.from(`data ${bytes.length}\n`), bytes, Buffer.from('\n')]);
 }
 
-function quoted(path: string): string {
+function quotePath(path: string): string {
   return `"${path.replaceAll(/["\\]/g, '\\$&').replaceAll('\n', '\\n')}"`;
 }
 
-/** What ends a name or an address in a commit. */
-function plain(text: string): string {
+/** Removes characters that end a name or an e-mail address in a commit. */
+function stripDelimiters(text: string): string {
   return text.replaceAll(/[<>\n\0]/g, '').trim();
 }

@@ -1,30 +1,30 @@
-/** The objects that a push brings, listed and read by two git processes however many there are. */
+/** Lists and reads the objects of a push with two git processes, whatever their number. */
 import { pipeline } from 'node:stream/promises';
 import { GitError, gitLines, startGit } from '../processes/run.ts';
-import type { ObjectType } from './cat-file-answers.ts';
+import type { ObjectType } from './cat-file.ts';
 import type { Quarantined } from './walk.ts';
 
 export type NewObject = { type: ObjectType; oid: string; data: Buffer };
 
-/** Which objects are read. The sizes are in bytes, both inclusive. */
+/** Selects objects by type and by size in bytes; both limits are inclusive. */
 export type Wanted = { types: readonly ObjectType[]; min: number; max: number };
 
 const NEWLINE = 10;
-/** Characters of ids that are passed on at once. */
+/** Ids are written to git in batches of this many characters. */
 const BATCH = 16_384;
 
-/** All objects of the quarantine: of 10,000 commits in half the time of a walk from their tips. */
-const LIST = [
+/** Lists all objects of the quarantine; for 10,000 commits twice as fast as a walk from their tips. */
+const LIST_ARGS = [
   'cat-file',
   '--batch-all-objects',
   '--unordered',
   '--batch-check=%(objecttype) %(objectsize) %(objectname)',
 ];
-const READ = ['cat-file', '--buffer', '--batch=%(objectname) %(objecttype) %(objectsize)'];
+const READ_ARGS = ['cat-file', '--buffer', '--batch=%(objectname) %(objecttype) %(objectsize)'];
 
 /**
- * The wanted objects in the packs of a quarantine, as they come; each once. Some may be in the repository already: the base
- * of a delta comes with it. Leaving the loop ends the processes.
+ * Yields each wanted object in the packs of a quarantine once, in batches as they arrive. Some objects may exist in the
+ * repository already, because packs also contain bases of deltas. Leaving the loop ends the processes.
  * @throws GitError
  */
 export async function* newObjects(
@@ -32,14 +32,14 @@ export async function* newObjects(
   wanted: Wanted,
 ): AsyncGenerator<NewObject[]> {
   if (!quarantine) return;
-  // The quarantine alone, without the repository that it borrows from.
+  // Reads the quarantine alone, without the objects of the repository.
   const options = { dir, signal, env: { GIT_OBJECT_DIRECTORY: quarantine } };
-  const ids = wantedIds(gitLines(LIST, options), wanted);
+  const ids = listWantedIds(gitLines(LIST_ARGS, options), wanted);
   try {
-    // Most small pushes have no wanted object, and need no process that reads.
+    // Most small pushes have no wanted object, so the reading process is not started.
     const first = await ids.next();
     if (first.done) return;
-    using process = await startGit(READ, options);
+    using process = await startGit(READ_ARGS, options);
     const feeding = pipeline(async function* () {
       yield first.value;
       yield* ids;
@@ -47,9 +47,9 @@ export async function* newObjects(
       process.end();
       return error;
     });
-    const cutter = new Cutter();
+    const splitter = new ObjectSplitter();
     for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
-      const objects = cutter.push(chunk);
+      const objects = splitter.push(chunk);
       if (objects.length > 0) yield objects;
     }
     const [failure, ending] = await Promise.all([feeding, process.ended]);
@@ -65,8 +65,8 @@ export function isWanted({ types, min, max }: Wanted, type: ObjectType, size: nu
   return types.includes(type) && size >= min && size <= max;
 }
 
-/** The ids of the wanted objects among `<type> <size> <id>`, one a line. */
-async function* wantedIds(
+/** Selects ids from lines of `<type> <size> <id>`. Yields batches of one id per line. */
+async function* listWantedIds(
   lines: AsyncIterable<string>,
   wanted: Wanted,
 ): AsyncGenerator<string, undefined> {
@@ -82,9 +82,9 @@ async function* wantedIds(
   if (ids) yield ids;
 }
 
-/** Cuts `<id> <type> <size>\n<contents>\n` out of the chunks they come in. */
-class Cutter {
-  /** What is not cut yet, and how long it must be for the next cut. */
+/** Splits chunks of output into objects: `<id> <type> <size>\n<contents>\n`. */
+class ObjectSplitter {
+  /** Bytes of incomplete objects, their number, and the number needed for the next object. */
   #rest: Buffer[] = [];
   #held = 0;
   #needed = 1;
@@ -92,7 +92,7 @@ class Cutter {
   push(chunk: Buffer): NewObject[] {
     this.#rest.push(chunk);
     this.#held += chunk.length;
-    // Joined when there is something to cut, so that a large file is joined once.
+    // Chunks are joined only when an object is complete, so that a large file is joined once.
     if (this.#held < this.#needed) return [];
     const all = this.#rest.length === 1 ? chunk : Buffer.concat(this.#rest);
     const objects: NewObject[] = [];

@@ -1,4 +1,4 @@
-/** Directories and files. All but what is too large to hold is read through the pool. */
+/** Reads directories and files. Objects too large for memory are streamed; all others go through the pool. */
 import { isUtf8 } from 'node:buffer';
 import type { Readable } from 'node:stream';
 import { GitError, startGit } from '../processes/run.ts';
@@ -11,27 +11,27 @@ export type TreeEntry = {
   /** Six octal digits. */
   mode: string;
   sha: string;
-  /** Null for directories; 0 for submodules, whose content lies elsewhere. */
+  /** Null for directories; 0 for submodules, whose contents are in another repository. */
   size: number | null;
-  /** Of a file that is one, where they were asked for. */
+  /** Set for Git LFS pointers when `readTree` was called with `pointers`. */
   pointer?: Pointer;
 };
 
-/** Files up to this size are read whole (spec section 8: inline content). */
+/** Files up to this size are returned inline: above 1 MB, responses may omit `content`. */
 export const INLINE_BYTES = 2 ** 20;
-/** As far as git itself looks for a NUL before it calls a file binary. */
+/** Git searches this many bytes for a NUL to decide whether a file is binary. */
 export const SNIFF_BYTES = 8_000;
 const SUBMODULE = '160000';
 const LINK = '120000';
 
-/** Of a tree object: some 100,000 entries, 10 MB of JSON. Larger ones cannot be listed. */
+/** Largest tree object that can be listed: about 100,000 entries, 10 MB of JSON. */
 export const MAX_TREE_BYTES = 4 * 2 ** 20;
-/** Larger ones are read through `useHeavily`: some 3,000 entries. */
+/** Tree objects above this size (about 3,000 entries) are read through `useHeavily`. */
 export const LIGHT_TREE_BYTES = 128 * 1024;
 
 /**
  * The entries of a directory in git's order, directories first.
- * @param pointers whether to look for pointers of git-lfs, for which files of their size are read
+ * @param pointers whether to look for Git LFS pointers, which reads all files that have the size of a pointer
  */
 export async function readTree(
   objects: Objects,
@@ -61,7 +61,7 @@ export async function readTree(
   ];
 }
 
-/** By the id of the blob. */
+/** Pointers by blob id. */
 async function readPointers(
   objects: Objects,
   blobs: readonly RawEntry[],
@@ -79,24 +79,24 @@ async function readPointers(
   return found;
 }
 
-/** Of some 140 bytes each. */
+/** Pointers have about 140 bytes each. */
 const POINTERS_AT_ONCE = 1_000;
 
-/** A file that is short enough to be read whole: its text, or null when it is binary. */
+/** The text of a file up to `INLINE_BYTES`; null when the file is binary. */
 export async function readText(objects: Objects, oid: string): Promise<string | null> {
   const [answer] = await objects.read([oid], INLINE_BYTES);
   if (!answer) throw new Error(`the object ${oid} is missing`);
   return looksBinary(answer.data, false) ? null : answer.data.toString('utf8');
 }
 
-/** Whether a longer file is text, by its first 8,000 bytes: it is not read to its end. */
+/** Whether a large file is text, judged by its first 8,000 bytes. */
 export async function looksLikeText(dir: string, oid: string): Promise<boolean> {
   return !looksBinary(await readHead(dir, { oid, type: 'blob' }, SNIFF_BYTES), true);
 }
 
 /**
- * The contents of a file of any size as a stream; destroying it ends the process. A stream that ends before
- * the file does is a failure of git's.
+ * Streams the contents of a file of any size. Destroying the stream ends the process. A stream that is shorter than the
+ * file means that git has failed.
  * @throws FolderMissing, GitUnavailable
  */
 export async function openBlob(dir: string, oid: string): Promise<Readable> {
@@ -106,7 +106,7 @@ export async function openBlob(dir: string, oid: string): Promise<Readable> {
   return process.stdout;
 }
 
-/** The first bytes of an object that is larger, which is not read on. @throws as `startGit`; GitError */
+/** The first bytes of a larger object. Git is ended after these bytes. @throws as `startGit`; GitError */
 export async function readHead(
   dir: string,
   { oid, type }: Pick<ObjectInfo, 'oid' | 'type'>,
@@ -124,7 +124,7 @@ export async function readHead(
   throw new GitError('cat-file', await process.ended);
 }
 
-/** Judged by the first bytes of a file. `cut`: they are the beginning of more, and may end within a character. */
+/** Judges a file by its first bytes. `cut`: the file continues, so the bytes may end within a character. */
 export function looksBinary(bytes: Buffer, cut: boolean): boolean {
   if (bytes.subarray(0, SNIFF_BYTES).includes(0)) return true;
   if (!cut) return !isUtf8(bytes);
@@ -132,13 +132,13 @@ export function looksBinary(bytes: Buffer, cut: boolean): boolean {
 }
 
 /**
- * The binary form of a tree: `<mode> <name>\0<20 bytes>`, again and again. isomorphic-git parses what it reads from the disk
- * itself, not bytes from `cat-file`, and in another order.
+ * A tree object is a sequence of `<mode> <name>\0<20 bytes>`. isomorphic-git cannot be used: it parses only objects
+ * that it reads from the disk itself, and returns entries in another order.
  */
 type RawEntry = {
   name: string;
   type: 'file' | 'directory';
-  /** Six octal digits, as git shows it; the object leaves out the leading zero. */
+  /** Six octal digits, as git prints it; the tree object omits the leading zero. */
   mode: string;
   sha: string;
 };
@@ -146,13 +146,13 @@ type RawEntry = {
 const SPACE = 32;
 const ID_BYTES = 20;
 
-/** Names are UTF-8 by convention; other bytes become U+FFFD, and such a file cannot be asked for by path. */
+/** Names are UTF-8 by convention. Other bytes become U+FFFD, and such a file cannot be requested by path. */
 export function parseTree(data: Buffer): RawEntry[] {
   const entries: RawEntry[] = [];
   for (let at = 0; at < data.length; ) {
     const space = data.indexOf(SPACE, at);
     const end = data.indexOf(0, space);
-    if (space < 0 || end < 0) throw new Error('a tree object is malformed');
+    if (space < 0 || end < 0) throw new Error('The tree object is malformed');
     const mode = data.toString('latin1', at, space).padStart(6, '0');
     entries.push({
       name: data.toString('utf8', space + 1, end),

@@ -1,25 +1,25 @@
-/** Branches and tags. */
+/** Lists branches and tags, and sets `HEAD`. */
 import { readRefFiles } from '../disk/ref-files.ts';
 import { git } from '../processes/run.ts';
 
 export type Ref = {
   name: string;
-  /** Of the commit, also of an annotated tag. */
+  /** Commit id; for an annotated tag, the id of the tagged object. */
   sha: string;
-  /** Of an annotated tag itself; null for all other refs. */
+  /** Id of the annotated tag object; null for all other refs. */
   tag: string | null;
 };
 export type RefKind = 'branch' | 'tag';
 
-/** What the full names of such refs begin with. */
+/** Prefix of full ref names. */
 export const PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
 const MAX_BYTES = 64 * 2 ** 20;
 
 /**
- * Up to `limit` refs by name, those after a name.
+ * Up to `limit` refs in the order of names, after the name `after.name`.
  *
- * `after.position` is how many stood up to that name when it was read. Git can only count from the beginning,
- * so it is what keeps it from listing all refs; where refs came or went since, all are listed.
+ * `after.position` is the number of refs up to that name when the previous page was read. Git can only limit a list
+ * from its beginning, so the position tells how many to list. If refs were added or removed since, all are listed.
  */
 export async function listRefs(
   dir: string,
@@ -27,23 +27,23 @@ export async function listRefs(
   { after, limit }: { after: { name: string; position: number } | null; limit: number },
 ): Promise<Ref[]> {
   const past = after ? Buffer.from(after.name) : null;
-  const select = (refs: Listed[]) =>
+  const select = (refs: ListedRef[]) =>
     (past ? refs.filter(({ name }) => Buffer.compare(Buffer.from(name), past) > 0) : refs).slice(
       0,
       limit,
     );
   const count = (after?.position ?? 0) + limit;
-  const first = await firstRefs(dir, kind, count);
+  const first = await readFirstRefs(dir, kind, count);
   const page = select(first);
-  if (page.length === limit || first.length < count) return peeled(dir, page);
-  return peeled(dir, select(await firstRefs(dir, kind)));
+  if (page.length === limit || first.length < count) return peelNestedTags(dir, page);
+  return peelNestedTags(dir, select(await readFirstRefs(dir, kind)));
 }
 
-/** `isNested`: its tag is one of a tag, and `sha` is that one's. Git before 2.45 follows no further. */
-type Listed = Ref & { isNested: boolean };
+/** `isNested`: the tag points to another tag, and `sha` is the id of that tag. Git before 2.45 peels only one level. */
+type ListedRef = Ref & { isNested: boolean };
 
-/** With the objects that tags of tags lead to in the end. */
-async function peeled(dir: string, refs: readonly Listed[]): Promise<Ref[]> {
+/** Replaces the ids of nested tags with the objects that they finally point to. */
+async function peelNestedTags(dir: string, refs: readonly ListedRef[]): Promise<Ref[]> {
   const nested = refs.filter(({ isNested }) => isNested).map(({ sha }) => sha);
   const ends = new Map<string, string>();
   if (nested.length > 0) {
@@ -54,8 +54,8 @@ async function peeled(dir: string, refs: readonly Listed[]): Promise<Ref[]> {
   return refs.map(({ name, sha, tag }) => ({ name, sha: ends.get(sha) ?? sha, tag }));
 }
 
-/** In the order of the names' bytes. */
-async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Listed[]> {
+/** Sorted by the bytes of the names. */
+async function readFirstRefs(dir: string, kind: RefKind, count?: number): Promise<ListedRef[]> {
   const prefix = PREFIX[kind];
   const format = '--format=%(objectname) %(*objectname) %(*objecttype) %(refname)';
   const limit = count === undefined ? [] : [`--count=${count}`];
@@ -74,7 +74,7 @@ async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Li
   });
 }
 
-/** All refs with what they point at: `refs/heads/main` → id. @throws as `git` */
+/** Object ids by full ref name, such as `refs/heads/main`. @throws as `git` */
 export async function allRefs(dir: string): Promise<ReadonlyMap<string, string>> {
   const read = await readRefFiles(dir);
   if (read) return new Map([...read].map(([name, { id }]) => [name, id]));
@@ -88,7 +88,7 @@ export async function allRefs(dir: string): Promise<ReadonlyMap<string, string>>
   );
 }
 
-/** Makes `HEAD` name a branch, which need not exist. */
+/** Sets `HEAD` to a branch, which need not exist. */
 export async function setHead(dir: string, branch: string): Promise<void> {
   await git(['symbolic-ref', 'HEAD', `refs/heads/${branch}`], { dir });
 }

@@ -1,20 +1,19 @@
-/** From what people call a commit to the commit, and to what lies at a path of it. */
+/** Resolves a revision given by a user to a commit, and a path in the commit to an object. */
 
 import { isCommitId, isRefName } from '../names.ts';
 import type { CatFilePool, ObjectInfo, Objects } from './cat-file.ts';
 
 export type Located = {
-  /** The one of the names asked for that was found. */
+  /** The given revision. */
   ref: string;
   commit: string;
-  /** What the path leads to; null when it leads nowhere. */
+  /** The object at the path; null when the path does not exist. */
   object: ObjectInfo | null;
 };
 
 /**
- * The commit that a branch, a tag or a commit id names, in that order, but 40 hexadecimal digits are always
- * the commit; a branch may also be given as `refs/heads/…`, and an id shortened to seven digits or more when
- * it is unambiguous.
+ * Resolves a branch, a tag or a commit id, in that order, except that 40 hexadecimal digits are always a commit id.
+ * Also accepts full names such as `refs/heads/main`, `HEAD`, and unambiguous ids of at least seven digits.
  */
 export async function resolveCommit(
   pool: CatFilePool,
@@ -35,10 +34,10 @@ export async function branchTip(
   return at?.commit ?? null;
 }
 
-/** `path` (empty: the root) in what `ref` names; null when it names no commit. */
+/** Finds `path` (empty for the root) in the commit that `ref` names; null when `ref` names no commit. */
 export async function locate(objects: Objects, ref: string, path: string): Promise<Located | null> {
   if (isCommitId(ref)) {
-    const found = await look(objects, ref, path);
+    const found = await lookUp(objects, ref, path);
     return found && { ref, ...found };
   }
   const inBranch = await locateInBranch(objects, ref, path);
@@ -47,31 +46,31 @@ export async function locate(objects: Objects, ref: string, path: string): Promi
   if (names.length && /^refs\/(heads|tags)\/./.test(ref)) names.push(ref);
   if (ref === 'HEAD' || /^[0-9a-f]{7,39}$/i.test(ref)) names.push(ref);
   for (const name of names) {
-    const found = await look(objects, name, path);
+    const found = await lookUp(objects, name, path);
     if (found) return { ref, ...found };
   }
   return null;
 }
 
-/** As `locate`, for a branch alone. */
+/** Like `locate`, for branches only. */
 export async function locateInBranch(
   objects: Objects,
   branch: string,
   path: string,
 ): Promise<Located | null> {
-  const found = isRefName(branch) ? await look(objects, `refs/heads/${branch}`, path) : null;
+  const found = isRefName(branch) ? await lookUp(objects, `refs/heads/${branch}`, path) : null;
   return found && { ref: branch, ...found };
 }
 
-/** Both at once: a round trip costs as much as an answer. */
-async function look(objects: Objects, name: string, path: string) {
+/** Requests commit and object together, because a round trip costs as much as an answer. */
+async function lookUp(objects: Objects, name: string, path: string) {
   const wanted = path ? `${name}:${path}` : `${name}^{tree}`;
   const asked = canBePath(path) ? [wanted] : [];
   const [commit, object = null] = await objects.info([`${name}^{commit}`, ...asked]);
   return commit ? { commit: commit.oid, object } : null;
 }
 
-/** Git takes a leading `./` for a path from the working tree, and ends when there is none. */
+/** Git reads a leading `./` as a path in the working tree, and exits when there is no working tree. */
 function canBePath(path: string): boolean {
   return !path.split('/').includes('.');
 }

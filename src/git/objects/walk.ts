@@ -1,13 +1,13 @@
-/** Walks over a whole tree or a whole change, streamed: what they yield is bounded by who reads them. */
+/** Streams the files of a tree and the changes of commits. The consumer limits how much is read. */
 import { readdirSync, type Stats, statSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { packFiles } from '../disk/disk.ts';
+import { listPackFiles } from '../disk/disk.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
-export type TreeFile = { path: string; size: number };
+type TreeFile = { path: string; size: number };
 
-/** Every file of a commit's tree with its size; submodules left out. Leaving the loop ends the process. */
+/** Yields every file of a commit's tree with its size, without submodules. Leaving the loop ends the process. */
 export async function* walkTree(
   dir: string,
   commit: string,
@@ -22,11 +22,12 @@ export async function* walkTree(
   }
 }
 
+/** A repository together with the objects of a push that is still in quarantine. */
 export type Quarantined = { dir: string; quarantine: string | null; signal: AbortSignal };
 
 /**
- * Whether `before` is an ancestor of `after`, which may still be in quarantine. Git decides: what a parser of our own takes
- * for a parent and git does not would let a protected branch lose its history.
+ * Whether `before` is an ancestor of `after`, which may still be in quarantine. Git decides: with a separate parser, a
+ * forged parent that git does not accept could remove the history of a protected branch.
  */
 export async function isFastForward(
   { dir, quarantine, signal }: Quarantined,
@@ -37,7 +38,7 @@ export async function isFastForward(
     await git(['merge-base', '--is-ancestor', before, after], {
       dir,
       signal,
-      env: seeing(dir, quarantine),
+      env: quarantineEnv(dir, quarantine),
     });
     return true;
   } catch (error) {
@@ -50,10 +51,10 @@ export async function isFastForward(
 export const MAX_COMPARED_BYTES = 8 * 2 ** 20;
 
 /**
- * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add to the files at `paths`, and
- * perhaps to others; merges show what is in none of their parents. No context lines, and large files are left out. As
- * Latin-1, which keeps every byte, as are the paths.
- * @param tips what is no commit, nor a tag of one, is passed over
+ * Yields the lines of a patch of all commits that are reachable from `tips` and from no ref. Contains the files at
+ * `paths`, and maybe more files; of a merge only lines that none of its parents has. Omits context lines and large
+ * files. Lines and paths are Latin-1, which preserves every byte.
+ * @param tips objects that are neither commits nor tags of commits are skipped
  */
 export async function* patchOf(
   { dir, quarantine, signal }: Quarantined,
@@ -63,7 +64,7 @@ export async function* patchOf(
   const args = [
     'log',
     '--stdin',
-    // Else the side of a merge that took the file as the other side has it is left out.
+    // Otherwise git omits the side of a merge whose version of the file the merge did not take.
     '--full-history',
     '--format=commit %H',
     '--patch',
@@ -81,15 +82,15 @@ export async function* patchOf(
     '--not',
     '--all',
   ];
-  // Attributes from the push itself could hide files from the patch; git from 2.43 reads them when bare.
+  // Pushed attributes could hide files from the patch. Git from 2.43 on reads them in bare repositories.
   const config = {
     'core.bigFileThreshold': `${MAX_COMPARED_BYTES}`,
     'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
   };
-  // A path that begins with `:` is one, too.
-  const env = { ...seeing(dir, quarantine), GIT_LITERAL_PATHSPECS: '1' };
+  // A path may begin with `:`, which is magic in a pathspec.
+  const env = { ...quarantineEnv(dir, quarantine), GIT_LITERAL_PATHSPECS: '1' };
   const options = { dir, signal, config, env };
-  // Paths are read a line each, and an argument cannot hold every byte: where one has a line break, all is compared.
+  // Git reads one path per line, and arguments cannot contain every byte. A path with a line break selects all files.
   const named = paths.some((path) => path.includes('\n')) ? [] : paths;
   const lines = [...tips, '--', ...named].map((line) => `${line}\n`).join('');
   const input = Buffer.from(lines, 'latin1');
@@ -97,9 +98,9 @@ export async function* patchOf(
 }
 
 /**
- * The paths that commits reachable from `tips`, and from no ref yet, change, some of them several times; of a merge those
- * that differ from all its parents. Tips that are no commits, or not there, have none.
- * @param without refs that do not count
+ * Yields the paths that commits reachable from `tips` and from no ref change. A path may be repeated. Of a merge, only
+ * paths that differ from all its parents. Tips that are not commits, or are missing, are skipped.
+ * @param without refs that are ignored when looking for reachable commits
  */
 export async function* changedPaths(
   { dir, quarantine, signal }: Quarantined,
@@ -117,38 +118,38 @@ export async function* changedPaths(
     '--no-renames',
     '--root',
     '--not',
-    // `HEAD` leads to one of the others.
+    // `HEAD` points to another ref.
     ...['HEAD', ...without].map((ref) => `--exclude=${ref}`),
     '--all',
   ];
-  const options = { dir, signal, env: seeing(dir, quarantine), input: tips.join('\n') };
+  const options = { dir, signal, env: quarantineEnv(dir, quarantine), input: tips.join('\n') };
   for await (const path of gitLines(args, options, { separator: '\0' })) {
     if (path) yield path;
   }
 }
 
-/** Bytes on disk of all objects, in whole KiB: what `git count-objects -v` tells, without its process. */
+/** Bytes on disk of all objects, in whole KiB, as `git count-objects -v` reports, but without a process. */
 export async function diskUsage(dir: string): Promise<number> {
   const objects = join(dir, 'objects');
   const names = await readdir(objects);
   let loose = 0;
   for (const name of names)
     if (/^[0-9a-f]{2}$/.test(name))
-      for (const { blocks } of await statsIn(join(objects, name), /^[0-9a-f]{38}$/))
+      for (const { blocks } of await listStats(join(objects, name), /^[0-9a-f]{38}$/))
         loose += blocks;
-  const packs = await packFiles(dir).catch(() => []);
+  const packs = await listPackFiles(dir).catch(() => []);
   const packed = packs.reduce((sum, { size }) => sum + size, 0);
   return (Math.floor(loose / 2) + Math.floor(packed / 1024)) * 1024;
 }
 
-/** Of the files with such names; those that are removed meanwhile are left out. */
-async function statsIn(folder: string, pattern: RegExp): Promise<Stats[]> {
+/** Stats of the files whose names match. Omits files that are removed meanwhile. */
+async function listStats(folder: string, pattern: RegExp): Promise<Stats[]> {
   const names = (await readdir(folder).catch(() => [])).filter((name) => pattern.test(name));
   const stats = await Promise.all(names.map((name) => stat(join(folder, name)).catch(() => null)));
-  return stats.filter((one) => one !== null);
+  return stats.filter((found) => found !== null);
 }
 
-/** Bytes in the files of a quarantine, which git has just written on this machine: at once. */
+/** Total size of the files in a quarantine. Synchronous, because git has just written them on this machine. */
 export function sizeOf(quarantine: string): number {
   const entries = readdirSync(quarantine, { recursive: true, withFileTypes: true });
   const files = entries.filter((entry) => entry.isFile());
@@ -158,12 +159,120 @@ export function sizeOf(quarantine: string): number {
   );
 }
 
-/** What lets git see a push that is still in quarantine. */
-export function seeing(dir: string, quarantine: string | null): Record<string, string> {
+/** Environment that makes the objects of a push in quarantine visible to git. */
+function quarantineEnv(dir: string, quarantine: string | null): Record<string, string> {
   if (!quarantine) return {};
   return {
     GIT_OBJECT_DIRECTORY: quarantine,
     GIT_ALTERNATE_OBJECT_DIRECTORIES: `${dir}/objects`,
     GIT_QUARANTINE_PATH: quarantine,
   };
+}
+
+/* Changes of files between commits */
+
+/** A ref moves from one commit to another. */
+export type Move = { before: string; after: string };
+
+/** The mode and blob id of a file at a commit; both are zeros when the file does not exist. */
+export type FileState = string;
+
+export type FileChange = {
+  path: string;
+  /** State before the commit. For a merge, the state in each parent, and `to` differs from all of them. */
+  from: FileState[];
+  to: FileState;
+};
+
+/** Output of two fields per file. */
+const RAW_OPTIONS = ['--raw', '-z', '--no-abbrev', '--no-renames'];
+
+/**
+ * Yields the files that differ between the two commits of each move, in the order of moves, with one process. Moves to
+ * objects that are not commits yield nothing.
+ */
+export async function* movedFiles(
+  { dir, quarantine, signal }: Quarantined,
+  moves: readonly Move[],
+): AsyncGenerator<{ move: Move; change: FileChange }> {
+  // `diff-tree` compares the first commit of a line with the second, as if the second were its parent.
+  const input = moves.map(({ before, after }) => `${after} ${before}\n`).join('');
+  const args = ['diff-tree', '--stdin', '-r', ...RAW_OPTIONS, '--format=%H %P'];
+  const options = { dir, signal, env: quarantineEnv(dir, quarantine), input };
+  let move: Move | undefined;
+  for await (const item of parseChanges(gitLines(args, options, { separator: '\0' }))) {
+    if (typeof item === 'string') {
+      const [after = '', before = ''] = item.split(' ');
+      move = { before, after };
+    } else if (move) yield { move, change: item };
+  }
+}
+
+/**
+ * Yields the changes of the files at `paths` by commits that are reachable from `after` and not from `before`, newest
+ * first. Of a merge, only files that differ from all its parents.
+ */
+export async function* changesBetween(
+  { dir, quarantine, signal }: Quarantined,
+  { before, after }: Move,
+  paths: readonly string[],
+): AsyncGenerator<FileChange> {
+  // Without `--full-history`, git omits the side of a merge whose version of the file the merge did not take.
+  const args = ['log', '--full-history', '--format=', '--root', '--diff-merges=combined'];
+  // A path may begin with `:`, which is magic in a pathspec.
+  const env = { ...quarantineEnv(dir, quarantine), GIT_LITERAL_PATHSPECS: '1' };
+  const fields = gitLines(
+    [...args, ...RAW_OPTIONS, after, `^${before}`, '--', ...paths],
+    { dir, signal, env },
+    { separator: '\0' },
+  );
+  for await (const item of parseChanges(fields)) if (typeof item !== 'string') yield item;
+}
+
+/**
+ * Finds the paths, as Latin-1, at which commits reachable from `tips` and from no ref add the blobs. A blob that only a
+ * tag points to has no path.
+ * @throws GitError
+ */
+export async function pathsOf(
+  { dir, quarantine, signal }: Quarantined,
+  tips: readonly string[],
+  oids: ReadonlySet<string>,
+): Promise<Map<string, Set<string>>> {
+  // `rev-list --objects` is not used: it prints one path per object, and cuts the path at a line break.
+  const args = ['log', '--stdin', '--format=', '-m', ...RAW_OPTIONS, '--root', '--not', '--all'];
+  const input = tips.map((tip) => `${tip}\n`).join('');
+  const options = { dir, signal, env: quarantineEnv(dir, quarantine), input };
+  const fields = gitLines(args, options, { separator: '\0', encoding: 'latin1' });
+  const paths = new Map<string, Set<string>>();
+  if (oids.size === 0) return paths;
+  for await (const item of parseChanges(fields)) {
+    if (typeof item === 'string') continue;
+    const oid = item.to.slice(item.to.indexOf(' ') + 1);
+    if (oids.has(oid)) paths.set(oid, (paths.get(oid) ?? new Set()).add(item.path));
+  }
+  return paths;
+}
+
+/** Yields the changes in git's raw output, and the text of each commit header. */
+async function* parseChanges(fields: AsyncIterable<string>): AsyncGenerator<FileChange | string> {
+  let states: FileState[] | undefined;
+  for await (const field of fields) {
+    if (states) {
+      yield { path: field, from: states.slice(0, -1), to: states.at(-1) as FileState };
+      states = undefined;
+      continue;
+    }
+    // Git writes a line feed after a header.
+    const text = field.trimStart();
+    if (text.startsWith(':')) states = parseStates(text);
+    else if (text) yield text;
+  }
+}
+
+/** Parses `:<modes> <ids> <status>`: a colon per old state; the last mode and the last id are the new state. */
+function parseStates(text: string): FileState[] {
+  const all = text.replace(/^:+/, '').split(' ');
+  const count = text.length - text.replace(/^:+/, '').length + 1;
+  return Array.from({ length: count }, (_, i) => `${all[i]} ${all[count + i]}`);
 }

@@ -1,9 +1,8 @@
 /**
- * The only place that starts `git`, and the owner of each process it starts: of the start that fails, of
- * every stream's errors, of the end.
+ * The only place that starts `git`. Owns each process that it starts: failed starts, stream errors and the exit.
  *
- *   using process = await startGit(['log'], { dir });   // rejects when it cannot be started
- *   for await (const chunk of process.stdout) …          // to its end, or leave: `using` then ends it
+ *   using process = await startGit(['log'], { dir });   // rejects when git cannot be started
+ *   for await (const chunk of process.stdout) …          // `using` ends git when the caller leaves early
  *   const { code, stderr } = await process.ended;        // never rejects
  */
 import { channel } from 'node:diagnostics_channel';
@@ -16,10 +15,10 @@ import {
 } from '../../platform/processes/git-started.ts';
 import { runProgram, type Streamed, startProgram } from '../../platform/processes/starter.ts';
 
-export type GitOptions = Surroundings & {
-  /** Ends the process when it aborts. */
+type GitOptions = EnvironmentOptions & {
+  /** Aborting ends the process. */
   signal?: AbortSignal;
-  /** Pipes beside stdin, stdout and stderr, as file descriptors 3 and up; hooks inherit them. */
+  /** Number of pipes in addition to stdin, stdout and stderr, from file descriptor 3 on; hooks inherit them. */
   extraPipes?: number;
 };
 
@@ -40,99 +39,99 @@ export class GitError extends Error {
   }
 }
 
-/** More than `maxBytes`, which ended it. */
-export class SaidTooMuch extends GitError {
-  override name = 'SaidTooMuch';
+/** The output exceeded `maxBytes`, so git was ended. */
+export class OutputTooLarge extends GitError {
+  override name = 'OutputTooLarge';
 }
 
-/** Git could not be started: no descriptor, memory or process is free, or the program is gone. */
+/** Git could not be started: file descriptors, memory or processes are exhausted, or the program is missing. */
 export class GitUnavailable extends Error {
   override name = 'GitUnavailable';
 }
 
-/** The folder that git was to work in does not exist. */
+/** The working directory for git does not exist. */
 export class FolderMissing extends Error {
   override name = 'FolderMissing';
   readonly folder: string;
 
   constructor(folder: string) {
-    super(`the folder ${folder} does not exist`);
+    super(`The folder ${folder} does not exist`);
     this.folder = folder;
   }
 }
 
-/** Between SIGTERM, on which git removes its locks and other temporary files (not a quarantine), and SIGKILL. */
+/** Time from SIGTERM to SIGKILL. On SIGTERM git removes its locks and temporary files, but not a quarantine. */
 const GRACE_MS = 5_000;
-/** After its end, for what it has written; a program that it started may hold its outputs open for longer. */
+/** Time to read remaining output after git has exited; a child process of git may keep the outputs open for longer. */
 const DRAIN_MS = 1_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
-/** Of `gitLines`: twice a line of the largest file that is compared (`walk.ts`). */
-const MAX_PIECE = 16 * 2 ** 20;
+/** Longest record of `gitLines`: twice the largest file that is compared line by line (`walk.ts`). */
+const MAX_RECORD = 16 * 2 ** 20;
 const MiB = 2 ** 20;
 
-/** A process that was started. Its standard output must be read to the end, or the process be ended. */
+/** A running git process. The caller must read its standard output to the end, or end the process. */
 export class GitProcess implements Disposable {
   readonly stdin: Writable;
   readonly stdout: Readable;
-  /** The extra pipes, from descriptor 3 on. */
+  /** The extra pipes, from file descriptor 3 on. */
   readonly pipes: readonly Duplex[];
-  /** Settles when the process has ended and its output is read, or given up. Never rejects. */
+  /** Resolves when the process has exited and its output was read or dropped. Never rejects. */
   readonly ended: Promise<GitExit>;
   readonly pid: number | undefined;
   readonly #program: Streamed;
-  #over = false;
-  #killing: NodeJS.Timeout | undefined;
+  #isEnding = false;
+  #timer: NodeJS.Timeout | undefined;
 
-  constructor(program: Streamed, aborting?: AbortSignal) {
+  constructor(program: Streamed, signal?: AbortSignal) {
     this.#program = program;
     this.pid = program.pid;
     this.stdin = program.stdin;
     this.stdout = program.stdout;
     this.pipes = program.pipes;
     const abort = () => this.end();
-    aborting?.addEventListener('abort', abort);
+    signal?.addEventListener('abort', abort);
     this.ended = this.#end().finally(() => {
-      this.#over = true;
-      clearTimeout(this.#killing);
-      aborting?.removeEventListener('abort', abort);
+      this.#isEnding = true;
+      clearTimeout(this.#timer);
+      signal?.removeEventListener('abort', abort);
     });
-    if (aborting?.aborted) this.end();
+    if (signal?.aborted) this.end();
   }
 
   async #end(): Promise<GitExit> {
     const { stdin, stdout, pipes, ended } = this.#program;
     const { code, signal, stderr } = await ended.catch(async (error: Error) => {
-      // What has started it has died. It goes on, and the end of its output is its end.
+      // The process starter died. Git continues, and the end of its output marks its exit.
       await closed(stdout);
       return { code: null, signal: null, stderr: error.message };
     });
-    if (this.#over) this.#drain();
+    if (this.#isEnding) this.#drain();
     stdin.destroy();
-    // What nobody reads: whoever has just started it has had time to begin.
+    // Drops output that nobody reads. The delay gives the caller time to begin reading.
     await new Promise((resolve) => setImmediate(resolve));
     for (const stream of [stdout, ...pipes]) stream.resume();
     await closed(stdout);
     return { code, signal, stderr: stderr.trim() };
   }
 
-  /** SIGTERM, and SIGKILL when that was not enough. Safe to call more than once, and after the end. */
+  /** Sends SIGTERM, and SIGKILL after a grace period. Safe to call repeatedly, and after the exit. */
   end(): void {
-    if (this.#over) return;
-    this.#over = true;
+    if (this.#isEnding) return;
+    this.#isEnding = true;
     const { stdin, pipes, kill } = this.#program;
-    // A hook that waits for an answer reads the end of its pipe instead.
+    // A hook that waits for a verdict reads the end of its pipe.
     for (const stream of [stdin, ...pipes]) stream.destroy();
     kill('SIGTERM');
-    this.#killing = setTimeout(() => {
+    this.#timer = setTimeout(() => {
       kill('SIGKILL');
-      // Where nobody tells its end any more.
+      // The exit may not be reported, for example when the process starter has died.
       this.#drain();
     }, GRACE_MS);
   }
 
   #drain(): void {
-    clearTimeout(this.#killing);
-    this.#killing = setTimeout(() => this.#program.stdout.destroy(), DRAIN_MS);
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#program.stdout.destroy(), DRAIN_MS);
   }
 
   [Symbol.dispose](): void {
@@ -152,7 +151,7 @@ export async function startGit(
   const program = { file: 'git', args, cwd, env: environment(options) };
   const streamed = await startProgram(program, { pipes: options.extraPipes }).catch(
     async (error: Error) => {
-      throw await whyNotStarted(error, cwd);
+      throw await startError(error, cwd);
     },
   );
   const process = new GitProcess(streamed, options.signal);
@@ -161,24 +160,24 @@ export async function startGit(
   return process;
 }
 
-async function whyNotStarted(error: Error, cwd: string): Promise<FolderMissing | GitUnavailable> {
+async function startError(error: Error, cwd: string): Promise<FolderMissing | GitUnavailable> {
   const { code, message } = error as NodeJS.ErrnoException;
-  // Node says ENOENT for a missing program and for a missing folder alike.
+  // Node reports ENOENT both for a missing program and for a missing folder.
   if ((code === 'ENOENT' || code === 'ENOTDIR') && !(await isFolder(cwd)))
     return new FolderMissing(cwd);
-  return new GitUnavailable(`git could not be started: ${message}`, { cause: error });
+  return new GitUnavailable(`Git could not be started: ${message}`, { cause: error });
 }
 
-export type RunOptions = GitOptions & {
+type RunOptions = GitOptions & {
   input?: string | Uint8Array;
   timeoutMs?: number;
-  /** Of standard output; more ends the command with an error. */
+  /** Limit for standard output; exceeding it ends the command with an error. */
   maxBytes?: number;
 };
 
 /**
- * Runs a command to its end and gives its standard output.
- * @throws GitError when it fails, takes longer than `timeoutMs` or says more than `maxBytes`; as `startGit`.
+ * Runs a command to its end and returns its standard output.
+ * @throws GitError when it fails, takes longer than `timeoutMs` or writes more than `maxBytes`; as `startGit`
  */
 export async function git(args: readonly string[], options: RunOptions = {}): Promise<Buffer> {
   const { timeoutMs = DEFAULT_TIMEOUT_MS, maxBytes = 16 * MiB } = options;
@@ -199,11 +198,11 @@ export async function git(args: readonly string[], options: RunOptions = {}): Pr
 }
 
 /**
- * As `git`, by the process that starts programs for this one (`starter.ts`): what several of them in a row would hold the
- * main thread up for is more than their work.
- * @throws as `git`
+ * Like `git`, but the process starter (`starter.ts`) also collects the output. Otherwise several commands in a row
+ * block the main thread for longer than they take themselves.
+ * @throws as `git`; OutputTooLarge
  */
-export async function gitApart(
+export async function gitViaStarter(
   args: readonly string[],
   options: RunOptions & { input?: string } = {},
 ): Promise<Buffer> {
@@ -214,17 +213,17 @@ export async function gitApart(
   const ended = running.catch((error: Error) => ({ code: 1, signal: null, stderr: error.message }));
   startedGit.publish({ args, ended } satisfies StartedGit);
   const ending = await running.catch(async (error: Error) => {
-    throw await whyNotStarted(error, cwd);
+    throw await startError(error, cwd);
   });
-  if (ending.exceededLimit) throw new SaidTooMuch(args[0] ?? '', ending);
+  if (ending.exceededLimit) throw new OutputTooLarge(args[0] ?? '', ending);
   if (ending.code !== 0) throw new GitError(args[0] ?? '', ending);
   return Buffer.from(ending.stdout);
 }
 
 /**
- * The pieces of a command's output between separators, as they come; leaving the loop ends the command.
- * A piece is held whole.
- * @throws GitError when the command fails; SaidTooMuch for a piece of more than 16 MiB; as `startGit`.
+ * Yields the records of a command's output between separators, as they arrive. Each record is held in memory. Leaving
+ * the loop ends the command.
+ * @throws GitError when the command fails; OutputTooLarge for a record of more than 16 MiB; as `startGit`
  */
 export async function* gitLines(
   args: readonly string[],
@@ -237,9 +236,9 @@ export async function* gitLines(
   for await (const chunk of process.stdout.setEncoding(encoding) as AsyncIterable<string>) {
     const [first = '', ...parts] = chunk.split(separator);
     rest += first;
-    // A name in a tree may be as long as an object.
-    if (rest.length > MAX_PIECE)
-      throw new SaidTooMuch(args[0] ?? '', { code: null, signal: null, stderr: '' });
+    // A file name in a tree may be as long as the tree object.
+    if (rest.length > MAX_RECORD)
+      throw new OutputTooLarge(args[0] ?? '', { code: null, signal: null, stderr: '' });
     if (parts.length === 0) continue;
     yield rest;
     rest = parts.pop() ?? '';
@@ -250,7 +249,7 @@ export async function* gitLines(
   if (ending.code !== 0) throw new GitError(args[0] ?? '', ending);
 }
 
-/** @throws Error when git is missing or older than what the pool of `cat-file` needs. */
+/** @throws Error when git is missing or older than 2.38, which `cat-file.ts` needs */
 export async function checkVersion(): Promise<string> {
   const version = await git(['version']).then(
     (output) => /\d+\.\d+(\.\d+)*/.exec(output.toString())?.[0] ?? '',
@@ -259,7 +258,7 @@ export async function checkVersion(): Promise<string> {
   const [major = 0, minor = 0] = version.split('.').map(Number);
   if (major > 2 || (major === 2 && minor >= 38)) return version;
   throw new Error(
-    `Loam needs git 2.38 or newer; ${version ? `this machine has ${version}` : 'there is none on the PATH'}`,
+    `Loam needs git 2.38 or newer on the PATH; ${version ? `found git ${version}` : 'git was not found'}`,
   );
 }
 
@@ -276,43 +275,41 @@ async function isFolder(path: string): Promise<boolean> {
 }
 
 /**
- * The environment of git processes.
- *
- * A repository is a stranger's data, so nothing else may steer the program: no system or user
- * configuration, no prompts, no hooks but those named by the caller, no replaced objects.
+ * Configuration of all git processes. Repositories contain untrusted data, so nothing but the caller configures git: no
+ * system or user configuration, no prompts, only the hooks that the caller names, no replacement objects.
  */
 const CONFIG: Record<string, string> = {
   'safe.directory': '*',
   'core.hooksPath': '/dev/null',
   'core.quotePath': 'false',
-  // Attributes of the pushed files must not steer the server; git from 2.43 reads them in bare repositories.
+  // Pushed attribute files must not affect the server. Git from 2.43 on reads them in bare repositories.
   'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
   'core.attributesFile': '/dev/null',
-  // Maintenance has an owner here (maintenance.ts); git must not detach its own.
+  // `maintenance.ts` runs maintenance; git must not start its own in the background.
   'gc.auto': '0',
   'maintenance.auto': 'false',
   'receive.autogc': 'false',
   // Larger files are streamed instead of held in memory, and never become deltas.
   'core.bigFileThreshold': '32m',
-  // What was acknowledged to a client as stored survives a loss of power.
+  // Data that was acknowledged to a client must survive a power loss.
   'core.fsync': 'committed,reference,loose-object',
-  // One process at a time writes it, which takes a second where refs are many; the others wait.
+  // One process at a time writes `packed-refs`, which takes a second with many refs; other processes wait.
   'core.packedRefsTimeout': '15000',
   'advice.detachedHead': 'false',
 };
 
-type Surroundings = {
-  /** The repository (`GIT_DIR`); unset for commands that need none. */
+type EnvironmentOptions = {
+  /** The repository (`GIT_DIR`). Unset for commands that need no repository. */
   dir?: string;
-  /** Where it works. Default: `dir`, else `/`. */
+  /** Working directory. Default: `dir`, or `/` without it. */
   cwd?: string;
-  /** Configuration for this command and the programs it starts. */
+  /** Configuration for this command and its child processes. */
   config?: Record<string, string>;
   env?: Record<string, string>;
 };
 
-/** The whole environment of a git process: of our own, only PATH is passed on. */
-function environment({ dir, cwd, config, env }: Surroundings): Record<string, string> {
+/** The complete environment of a git process. Only PATH is inherited. */
+function environment({ dir, cwd, config, env }: EnvironmentOptions): Record<string, string> {
   const entries = Object.entries({ ...CONFIG, ...config });
   return {
     PATH: process.env.PATH ?? '/usr/bin:/bin',
@@ -325,8 +322,8 @@ function environment({ dir, cwd, config, env }: Surroundings): Record<string, st
     GIT_TERMINAL_PROMPT: '0',
     GIT_NO_REPLACE_OBJECTS: '1',
     GIT_ADVICE: '0',
-    // Relative where it can be: git makes the folders that a file of its needs, and would make those of a repository
-    // anew that is deleted meanwhile. Its working folder goes with the repository.
+    // Relative where possible. Git creates missing parent folders of its files, and with an absolute path it would
+    // recreate a repository that is deleted meanwhile. A relative path fails when the working directory is deleted.
     ...(dir && { GIT_DIR: cwd && cwd !== dir ? dir : '.' }),
     GIT_CONFIG_COUNT: `${entries.length}`,
     ...Object.fromEntries(

@@ -1,19 +1,19 @@
-/** Work that outlives the request which began it, with an owner: disposing waits for it, then ends it. */
+/** Tracks work that outlives its request. Disposal waits for the work, and aborts it after a timeout. */
 
-/** How long work may go on after the server was asked to stop. */
-const PATIENCE_MS = 10_000;
+/** How long work may continue after shutdown has begun. */
+const STOP_TIMEOUT_MS = 10_000;
 
 export class Tasks {
   readonly #stopping = new AbortController();
   readonly #running = new Set<Promise<unknown>>();
   readonly #report: (error: unknown) => void;
 
-  /** `report` gets what background work throws, unless it was because we are stopping. */
+  /** `report` receives errors of background work, except those after an abort at shutdown. */
   constructor(report: (error: unknown) => void) {
     this.#report = report;
   }
 
-  /** Runs `work` and answers as it does; it should end soon after its signal aborts. */
+  /** Runs `work` and returns its result. `work` should end soon after its signal aborts. */
   run<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const running = work(this.#stopping.signal);
     const settled = running
@@ -25,7 +25,7 @@ export class Tasks {
     return running;
   }
 
-  /** As `run`, for work that nobody waits for. */
+  /** Like `run`, for work whose result nobody awaits. */
   background(work: (signal: AbortSignal) => Promise<void>): void {
     this.run(work).catch((error) => {
       if (!this.#stopping.signal.aborted) this.#report(error);
@@ -33,7 +33,7 @@ export class Tasks {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    const timer = setTimeout(() => this.#stopping.abort(), PATIENCE_MS);
+    const timer = setTimeout(() => this.#stopping.abort(), STOP_TIMEOUT_MS);
     while (this.#running.size > 0) await Promise.all(this.#running);
     clearTimeout(timer);
     this.#stopping.abort();

@@ -1,11 +1,11 @@
 /**
- * The refs that a client of version 2 asks for before it fetches, out of their files: to start a git that lists them was a
- * quarter of the CPU of a small clone. Whatever is not quite usual is left to git: an argument that this does not know, a tag
- * of which the files do not say what it leads to, a `HEAD` that is no branch.
+ * Answers `ls-refs`, the request of protocol version 2 before a fetch, from git's ref files. Starting git for it took
+ * a quarter of the CPU of a small clone. Git answers unusual requests: unknown arguments, an annotated tag whose
+ * target is not in the files, a `HEAD` that is not a branch.
  */
 import type { Readable } from 'node:stream';
 import {
-  FEW_PACKED_BYTES,
+  MAX_SERVED_PACKED_BYTES,
   type RefOnDisk,
   readBranchOfHead,
   readRefFiles,
@@ -13,7 +13,7 @@ import {
 import { FLUSH, pktLine } from './pkt-line.ts';
 
 /** Arguments of `ls-refs` in `gitprotocol-v2`: which refs to list, and which attributes. */
-export type LsRefs = {
+type LsRefsRequest = {
   /** Prefixes of full ref names. An empty list means all refs. */
   prefixes: string[];
   /** Show the target of annotated tags. */
@@ -32,23 +32,23 @@ const MAX_PREFIXES = 100;
 const DELIMITER = '0001';
 const HEAD = 'HEAD';
 /** After one of these events the request has started, or never will. */
-const EVENTS = ['readable', 'end', 'error', 'close'];
+const REQUEST_EVENTS = ['readable', 'end', 'error', 'close'];
 /** Client capabilities that change no answer. */
-const OF_CLIENT = /^(?:agent=.*|object-format=sha1)$/;
+const IGNORED_CAPABILITY = /^(?:agent=.*|object-format=sha1)$/;
 
 /**
  * The beginning of a request; for a short request this is all of it. The bytes stay readable. Null when `signal` aborts
  * first.
  */
-export async function beginningOf(input: Readable, signal: AbortSignal): Promise<Buffer | null> {
+export async function peekRequest(input: Readable, signal: AbortSignal): Promise<Buffer | null> {
   const { promise, resolve } = Promise.withResolvers<void>();
   const go = () => resolve();
-  for (const event of EVENTS) input.on(event, go);
+  for (const event of REQUEST_EVENTS) input.on(event, go);
   signal.addEventListener('abort', go);
   // A stream that has already ended emits no event.
   if (signal.aborted || !input.readable || input.readableLength > 0) resolve();
   await promise;
-  for (const event of EVENTS) input.off(event, go);
+  for (const event of REQUEST_EVENTS) input.off(event, go);
   // `signal` lives as long as the server.
   signal.removeEventListener('abort', go);
   // Reading from a stream that ended without a byte would end the stream before git gets it.
@@ -58,13 +58,13 @@ export async function beginningOf(input: Readable, signal: AbortSignal): Promise
 }
 
 /** Null when this is another request, is incomplete, or has arguments that only git understands. */
-export function lsRefsOf(request: Buffer): LsRefs | null {
-  const lines = linesOf(request);
+export function parseLsRefs(request: Buffer): LsRefsRequest | null {
+  const lines = parseLines(request);
   if (lines?.[0] !== 'command=ls-refs') return null;
   const middle = lines.indexOf(DELIMITER);
   const end = middle < 0 ? lines.length : middle;
-  if (!lines.slice(1, end).every((line) => OF_CLIENT.test(line))) return null;
-  const asked: LsRefs = { prefixes: [], peel: false, symrefs: false, unborn: false };
+  if (!lines.slice(1, end).every((line) => IGNORED_CAPABILITY.test(line))) return null;
+  const asked: LsRefsRequest = { prefixes: [], peel: false, symrefs: false, unborn: false };
   for (const line of lines.slice(end + 1)) {
     if (line === 'peel' || line === 'symrefs' || line === 'unborn') asked[line] = true;
     else if (line.startsWith('ref-prefix ')) asked.prefixes.push(line.slice('ref-prefix '.length));
@@ -77,7 +77,7 @@ export function lsRefsOf(request: Buffer): LsRefs | null {
  * The lines of a whole request without its flush packet; a delimiter packet is one line. Null when the request is
  * malformed.
  */
-function linesOf(request: Buffer): string[] | null {
+function parseLines(request: Buffer): string[] | null {
   const lines: string[] = [];
   for (let at = 0; at + 4 <= request.length; ) {
     const digits = request.toString('latin1', at, at + 4);
@@ -92,10 +92,10 @@ function linesOf(request: Buffer): string[] | null {
 }
 
 /** The whole answer; null when git must answer. */
-export async function answerLsRefs(dir: string, asked: LsRefs): Promise<string | null> {
+export async function answerLsRefs(dir: string, asked: LsRefsRequest): Promise<string | null> {
   // Read before the refs, so that a branch that becomes the default branch meanwhile is not reported as missing.
   const branch = readBranchOfHead(dir);
-  const refs = branch && (await readRefFiles(dir, FEW_PACKED_BYTES));
+  const refs = branch && (await readRefFiles(dir, MAX_SERVED_PACKED_BYTES));
   if (!refs) return null;
   const { prefixes } = asked;
   const isAsked = (name: string) =>
@@ -109,14 +109,14 @@ export async function answerLsRefs(dir: string, asked: LsRefs): Promise<string |
   }
   for (const [name, ref] of refs) {
     if (!isAsked(name)) continue;
-    const peeled = asked.peel ? peeledPart(ref) : '';
+    const peeled = asked.peel ? peeledAttribute(ref) : '';
     if (peeled === null) return null;
     lines.push(`${ref.id} ${name}${peeled}`);
   }
   return lines.map((line) => pktLine(`${line}\n`)).join('') + FLUSH;
 }
 
-function peeledPart({ peeled }: RefOnDisk): string | null {
+function peeledAttribute({ peeled }: RefOnDisk): string | null {
   if (peeled === undefined) return null;
   return peeled === null ? '' : ` peeled:${peeled}`;
 }

@@ -32,9 +32,9 @@ export function splitPackets(bytes: Buffer): { packets: Buffer[]; rest: Buffer }
 
 /** The refs that git reports as updated. Null without a report: git was cut off or the client requested none. */
 export function reportedRefs(output: Buffer): Set<string> | null {
-  const packets = packetsOf(output);
+  const packets = payloads(output);
   const first = packets.filter((packet) => packet[0] === 1).map((packet) => packet.subarray(1));
-  const lines = (first.length > 0 ? packetsOf(Buffer.concat(first)) : packets).map((line) =>
+  const lines = (first.length > 0 ? payloads(Buffer.concat(first)) : packets).map((line) =>
     line.toString().trimEnd(),
   );
   if (!lines.some((line) => line.startsWith('unpack '))) return null;
@@ -42,7 +42,7 @@ export function reportedRefs(output: Buffer): Set<string> | null {
 }
 
 /** The payloads of packets. */
-function packetsOf(bytes: Buffer): Buffer[] {
+function payloads(bytes: Buffer): Buffer[] {
   const { packets } = splitPackets(bytes);
   return packets.filter(({ length }) => length > 4).map((packet) => packet.subarray(4));
 }

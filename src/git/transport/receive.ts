@@ -14,19 +14,18 @@ import {
   type Command,
   NONE,
   type Push,
-  readQuestion,
+  readPush,
   type Verdict,
   writeVerdict,
 } from './hooks.ts';
 import { pktLine, reportedRefs, splitPackets } from './pkt-line.ts';
-import { relay } from './relay.ts';
 import { hasManyRefs } from './requests.ts';
-import { feed, modeOf, type Session, start } from './service.ts';
+import { feed, modeArgs, relay, type Session, startService } from './service.ts';
 
 export type PushRules = {
   /** Folder of the hooks. */
   hooks: string;
-  locks: Pick<StaleLocks, 'waits' | 'removeOf'>;
+  locks: Pick<StaleLocks, 'trackUndecidedPush' | 'removeBlocking'>;
   /** Limit for the pack. A larger pack is refused while it arrives, and the client sees the reason. */
   limit?: { maxBytes: number; reason: string };
   /** Decides before the push takes effect. Throwing refuses the push. */
@@ -39,7 +38,7 @@ export type PushRules = {
 };
 
 /** For a push of many refs, which are synced together (`disk/ref-files.ts`). */
-const MANY_REFS = { 'core.fsync': 'objects,derived-metadata,-reference' };
+const MANY_REFS_CONFIG = { 'core.fsync': 'objects,derived-metadata,-reference' };
 
 /**
  * Runs one push. A client that disconnects before its pack is complete changes nothing; a push whose client disconnects
@@ -53,19 +52,18 @@ export async function receivePack(
   rules: PushRules,
 ): Promise<GitExit> {
   {
-    using process = await startPush(session, modeOf(session), rules);
-    const said = new Said(process, output, rules);
-    const isOver = said.ending.then(() => false);
+    using process = await startPush(session, modeArgs(session), rules);
+    const pushOutput = new PushOutput(process, output, rules);
+    const isOver = pushOutput.ending.then(() => false);
     if (!(await Promise.race([hasManyRefs(input), isOver])))
-      return await take(process, said, { session, input, rules, hasMany: false });
+      return await handlePush(process, pushOutput, { session, input, rules, hasMany: false });
     process.end();
-    await said.ending;
+    await pushOutput.ending;
   }
-  // A new process with the settings for many refs, which continues after the client has read the refs and sends its
-  // commands.
-  using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS);
-  const said = new Said(process, output, rules);
-  return await take(process, said, { session, input, rules, hasMany: true });
+  // Starts git again with the settings for many refs. The client has read the refs already and sends its commands.
+  using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS_CONFIG);
+  const pushOutput = new PushOutput(process, output, rules);
+  return await handlePush(process, pushOutput, { session, input, rules, hasMany: true });
 }
 
 function startPush(
@@ -74,13 +72,13 @@ function startPush(
   { hooks, limit }: PushRules,
   config: Record<string, string> = {},
 ): Promise<GitProcess> {
-  return start('git-receive-pack', dir, mode, {
+  return startService('git-receive-pack', dir, mode, {
     protocol,
     signal,
     extraPipes: 1,
     config: {
       'core.hooksPath': hooks,
-      // The only alternate is the repository itself, for the quarantine, and its refs are known: `true` lists none.
+      // The only alternate is the repository itself, for the quarantine. Its refs are known, so `true` lists no refs.
       'core.alternateRefsCommand': 'true',
       // Git treats 0 as no limit.
       ...(limit && { 'receive.maxInputSize': `${Math.max(1, limit.maxBytes)}` }),
@@ -89,22 +87,20 @@ function startPush(
   });
 }
 
-/**
- * Git's message for a pack beyond `receive.maxInputSize`. It does not name whose limit this is, or how much is left.
- */
+/** Git's message for a pack beyond `receive.maxInputSize`. It names neither the limit nor the space that is left. */
 const TOO_LARGE = 'pack exceeds maximum allowed size';
 /** The side band for the client's terminal. */
 const TERMINAL = 2;
 
-/** Output of git to its client: passed on, but from `hold` on kept until `release`. */
-class Said {
+/** Output of git to its client. Passes output on; from `hold` on, keeps output until `release`. */
+class PushOutput {
   readonly ending: Promise<GitExit>;
   readonly #output: Writable;
   /** Why a pack is too large; replaces git's own message. */
   readonly #reason: string;
   /** Start of a packet that is not complete yet. */
   #rest: Buffer = Buffer.alloc(0);
-  /** A line for each ref, whose number `hooks.ts` bounds, and keep-alive packets. */
+  /** One line per ref, whose number `hooks.ts` limits, and keep-alive packets. */
   readonly #held: Buffer[] = [];
   #holds = false;
 
@@ -145,55 +141,56 @@ class Said {
   }
 }
 
-type Taking = { session: Session; input: Readable; rules: PushRules; hasMany: boolean };
+type PushContext = { session: Session; input: Readable; rules: PushRules; hasMany: boolean };
 
-async function take(
+/** Runs a push in a started process: feeds git, answers the hook, and settles the push before it releases output. */
+async function handlePush(
   process: GitProcess,
-  said: Said,
-  { session: { dir, signal }, input, rules, hasMany }: Taking,
+  output: PushOutput,
+  { session: { dir, signal }, input, rules, hasMany }: PushContext,
 ): Promise<GitExit> {
   feed(input, process);
   let accepted = false;
-  let asked: Command[] = [];
-  const isAccepted = rules.locks.waits(process.pid);
-  const converse = async () => {
+  let updates: Command[] = [];
+  const endTracking = rules.locks.trackUndecidedPush(process.pid);
+  const answerHook = async () => {
     const [hook] = process.pipes as [Duplex];
-    const push = await readQuestion(hook);
+    const push = await readPush(hook);
     if (!push) return;
     const refs = push.commands.map(({ ref }) => ref);
-    await rules.locks.removeOf(dir, refs);
+    await rules.locks.removeBlocking(dir, refs);
     if (hasMany) await packRefs(dir);
-    asked = await withoutGone(dir, push.commands);
+    updates = await withoutMissingRefs(dir, push.commands);
     const verdict = await rules.judge(push, signal);
     accepted = verdict.accepted;
-    if (accepted) said.hold();
-    isAccepted();
+    if (accepted) output.hold();
+    endTracking();
     writeVerdict(hook, verdict);
   };
   let failure: unknown;
   const [ending] = await Promise.all([
-    said.ending,
-    converse().catch((error) => {
+    output.ending,
+    answerHook().catch((error) => {
       failure = error;
       // Without a verdict the hook would wait forever, and so would git.
       process.end();
     }),
   ]);
-  isAccepted();
+  endTracking();
   if (!accepted) {
     if (failure) throw failure;
     return ending;
   }
-  const refs = asked.map(({ ref }) => ref);
+  const refs = updates.map(({ ref }) => ref);
   if (hasMany) await storeRefs(dir, refs);
-  const reported = reportedRefs(said.held);
-  await rules.settle(reported && asked.filter(({ ref }) => reported.has(ref)));
-  said.release();
+  const reported = reportedRefs(output.held);
+  await rules.settle(reported && updates.filter(({ ref }) => reported.has(ref)));
+  output.release();
   return ending;
 }
 
 /** Git reports a deletion of a ref that does not exist as successful. */
-async function withoutGone(dir: string, commands: readonly Command[]): Promise<Command[]> {
+async function withoutMissingRefs(dir: string, commands: readonly Command[]): Promise<Command[]> {
   if (!commands.some(({ after }) => after === NONE)) return [...commands];
   const refs = await allRefs(dir);
   return commands.filter(({ ref, after }) => after !== NONE || refs.has(ref));

@@ -28,7 +28,7 @@ const COMMANDS_TOO_LONG = `The list of refs to update must be at most ${MAX_COMM
 /** Passes a request through until it exceeds its limit. */
 export class RequestLimit extends Transform {
   readonly #service: Service;
-  #lines = new Lines();
+  #commands = new CommandCounter();
   #bytes = 0;
   readonly #many = Promise.withResolvers<boolean>();
 
@@ -44,10 +44,10 @@ export class RequestLimit extends Transform {
 
   override _transform(chunk: Buffer, _encoding: string, done: TransformCallback): void {
     const isFetch = this.#service === 'git-upload-pack';
-    this.#bytes += isFetch ? chunk.length : this.#lines.take(chunk);
-    if (this.#lines.count >= MANY_REFS) this.#many.resolve(true);
+    this.#bytes += isFetch ? chunk.length : this.#commands.take(chunk);
+    if (this.#commands.count >= MANY_REFS) this.#many.resolve(true);
     // Nobody reads before this resolves, so no more data arrives when the buffer is full.
-    else if (this.#lines.flushes > 0 || this.#isFull(chunk)) this.#many.resolve(false);
+    else if (this.#commands.flushes > 0 || this.#isFull(chunk)) this.#many.resolve(false);
     const isWithin = this.#bytes <= (isFetch ? MAX_FETCH_BYTES : MAX_COMMANDS_BYTES);
     if (isWithin) done(null, chunk);
     else done(new RequestTooLong(isFetch ? FETCH_TOO_LONG : COMMANDS_TOO_LONG));
@@ -77,7 +77,7 @@ export function hasManyRefs(input: Readable): Promise<boolean> {
  * Counts the lines (`pkt-line.ts`) at the start of a push: commands, and after a flush optional push options, up to a
  * second flush or malformed data.
  */
-class Lines {
+class CommandCounter {
   flushes = 0;
   /** Commands before the first flush. */
   count = 0;

@@ -1,17 +1,25 @@
-/** The ref advertisement, and git upload-pack (fetch), for any transport, streamed in both directions. */
-
+/** Ref advertisement, fetch (git upload-pack) and archives, streamed, for HTTP and SSH. */
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import type { GitExit } from '../../platform/processes/git-started.ts';
-import { FEW_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
+import { MAX_SERVED_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
+import { startGit } from '../processes/run.ts';
 import { NONE } from './hooks.ts';
-import { answerLsRefs, beginningOf, lsRefsOf } from './ls-refs.ts';
+import { answerLsRefs, peekRequest, parseLsRefs } from './ls-refs.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
-import { relay, relayToReader } from './relay.ts';
-import { feed, modeOf, type Service, type Session, start, versionOf } from './service.ts';
+import {
+  feed,
+  modeArgs,
+  relay,
+  relayToReader,
+  type Service,
+  type Session,
+  startService,
+  versionOf,
+} from './service.ts';
 
-const FINE: GitExit = { code: 0, signal: null, stderr: '' };
+const SUCCESS: GitExit = { code: 0, signal: null, stderr: '' };
 
 /** Sends what a client reads first: refs and capabilities. Does not end `output`. */
 export async function advertise(
@@ -20,22 +28,23 @@ export async function advertise(
   output: Writable,
 ): Promise<GitExit> {
   const version = versionOf(protocol);
-  const known = await knownAdvertisement(service, version, dir);
+  const known = await cachedAdvertisement(service, version, dir);
   if (known) {
     output.write(known);
-    return FINE;
+    return SUCCESS;
   }
-  using process = await start(service, dir, ['--http-backend-info-refs'], { protocol, signal });
+  const args = ['--http-backend-info-refs'];
+  using process = await startService(service, dir, args, { protocol, signal });
   // Version 2 has no such line and does not support pushes.
-  if (service === 'git-receive-pack' || version < 2) output.write(headOf(service));
+  if (service === 'git-receive-pack' || version < 2) output.write(serviceHeader(service));
   process.stdin.end();
   // Awaited here, because leaving the function ends the process.
-  const said: Buffer[] = [];
+  const answer: Buffer[] = [];
   const ending = await relay(process, output, (chunk) => {
-    if (said.length === 0 || version === 2) said.push(chunk);
+    if (answer.length === 0 || version === 2) answer.push(chunk);
     return chunk;
   });
-  if (ending.code === 0) learn(service, version, Buffer.concat(said));
+  if (ending.code === 0) cacheCapabilities(service, version, Buffer.concat(answer));
   return ending;
 }
 
@@ -46,25 +55,26 @@ export async function uploadPack(
   output: Writable,
 ): Promise<GitExit> {
   const { dir, protocol, signal } = session;
-  const refs = await refsAskedFor(session, input);
+  const refs = await answerRefsRequest(session, input);
   if (refs) {
     output.write(refs);
     input.resume();
-    return FINE;
+    return SUCCESS;
   }
-  using process = await start('git-upload-pack', dir, modeOf(session), { protocol, signal });
+  const args = modeArgs(session);
+  using process = await startService('git-upload-pack', dir, args, { protocol, signal });
   feed(input, process);
   return await relayToReader(process, output);
 }
 
 /** Null when this is another request, or git must answer it. */
-async function refsAskedFor(
+async function answerRefsRequest(
   { dir, protocol, signal, isConversation }: Session,
   input: Readable,
 ): Promise<string | null> {
   if (isConversation || versionOf(protocol) !== 2) return null;
-  const request = await beginningOf(input, signal);
-  const asked = request && lsRefsOf(request);
+  const request = await peekRequest(input, signal);
+  const asked = request && parseLsRefs(request);
   return asked && answerLsRefs(dir, asked);
 }
 
@@ -77,60 +87,84 @@ async function refsAskedFor(
  * Git's capabilities: for version 2 the whole answer, which does not depend on the repository, else the capability list
  * of the first line.
  */
-type Known = { text: Buffer; until: number };
-let fetches: Known | undefined;
-let pushes: Known | undefined;
-const KNOWN_MS = 10 * 60_000;
+type CachedCapabilities = { text: Buffer; until: number };
+let fetchCapabilities: CachedCapabilities | undefined;
+let pushCapabilities: CachedCapabilities | undefined;
+const CAPABILITIES_TTL_MS = 10 * 60_000;
 /** Stands in for a ref in an empty repository. */
 const NO_REFS = 'capabilities^{}';
 /** The first ref line: object id, name, capabilities. */
 const FIRST_REF = /^[0-9a-f]{4}[0-9a-f]{40} [^\0\n]+\0([^\n]+)\n/;
 
-/** The lines before the refs over HTTP. */
-function headOf(service: Service): string {
+/** Lines that precede the refs over HTTP. */
+function serviceHeader(service: Service): string {
   return pktLine(`# service=${service}\n`) + FLUSH;
 }
 
-/** Null when git must answer; `learn` then gets git's answer. */
-async function knownAdvertisement(
+/** Null when git must answer; `cacheCapabilities` then receives git's answer. */
+async function cachedAdvertisement(
   service: Service,
   version: number,
   dir: string,
 ): Promise<Buffer | string | null> {
   if (service === 'git-upload-pack')
-    return version === 2 && isFresh(fetches) && (await isThere(dir, 'HEAD')) ? fetches.text : null;
+    return version === 2 && isFresh(fetchCapabilities) && (await fileExists(dir, 'HEAD'))
+      ? fetchCapabilities.text
+      : null;
   // Version 1 sends its number first. Pushes do not support version 2 and treat it as 0.
-  if (version === 1 || !isFresh(pushes)) return null;
+  if (version === 1 || !isFresh(pushCapabilities)) return null;
   // Git also reports shallow commits and refs of alternates to the client.
-  if ((await isThere(dir, 'shallow')) || (await isThere(dir, 'objects/info/alternates')))
+  if ((await fileExists(dir, 'shallow')) || (await fileExists(dir, 'objects/info/alternates')))
     return null;
-  if (!(await isThere(dir, 'HEAD'))) return null;
-  const refs = await readRefFiles(dir, FEW_PACKED_BYTES);
+  if (!(await fileExists(dir, 'HEAD'))) return null;
+  const refs = await readRefFiles(dir, MAX_SERVED_PACKED_BYTES);
   if (!refs) return null;
   const lines = [...refs].map(([name, { id }]) => `${id} ${name}`);
   const [first = `${NONE} ${NO_REFS}`, ...others] = lines;
-  const all = [`${first}\0${pushes.text.toString()}`, ...others];
-  return headOf(service) + all.map((line) => pktLine(`${line}\n`)).join('') + FLUSH;
+  const all = [`${first}\0${pushCapabilities.text.toString()}`, ...others];
+  return serviceHeader(service) + all.map((line) => pktLine(`${line}\n`)).join('') + FLUSH;
 }
 
-/** @param said the beginning of the answer; for version 2 all of it */
-function learn(service: Service, version: number, said: Buffer): void {
-  const until = Date.now() + KNOWN_MS;
+/** @param answer the beginning of git's answer; for version 2 all of it */
+function cacheCapabilities(service: Service, version: number, answer: Buffer): void {
+  const until = Date.now() + CAPABILITIES_TTL_MS;
   if (service === 'git-upload-pack') {
-    if (version === 2) fetches = { text: said, until };
+    if (version === 2) fetchCapabilities = { text: answer, until };
   } else if (version !== 1) {
-    const can = FIRST_REF.exec(said.toString())?.[1];
-    if (can) pushes = { text: Buffer.from(can), until };
+    const capabilities = FIRST_REF.exec(answer.toString())?.[1];
+    if (capabilities) pushCapabilities = { text: Buffer.from(capabilities), until };
   }
 }
 
-function isFresh(known: Known | undefined): known is Known {
+function isFresh(known: CachedCapabilities | undefined): known is CachedCapabilities {
   return known !== undefined && known.until > Date.now();
 }
 
-function isThere(dir: string, file: string): Promise<boolean> {
+function fileExists(dir: string, file: string): Promise<boolean> {
   return stat(join(dir, file)).then(
     () => true,
     () => false,
   );
+}
+
+/* Archives */
+
+export type ArchiveOf = {
+  dir: string;
+  commit: string;
+  format: 'tar.gz' | 'zip';
+  /** Folder in the archive that contains all files. */
+  folder: string;
+  signal: AbortSignal;
+};
+
+/** Streams an archive of all files of a commit. Does not end `output`. */
+export async function writeArchive(
+  { dir, commit, format, folder, signal }: ArchiveOf,
+  output: Writable,
+): Promise<GitExit> {
+  const args = ['archive', `--format=${format}`, `--prefix=${folder}/`, commit];
+  using process = await startGit(args, { dir, signal });
+  process.stdin.end();
+  return await relayToReader(process, output);
 }

@@ -10,7 +10,7 @@ import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
 import { isObjectId } from '../../git/names.ts';
 import { startGit } from '../../git/processes/run.ts';
-import { type ArchiveOf, writeArchive } from '../../git/transport/archive.ts';
+import { type ArchiveOf, writeArchive } from '../../git/transport/transport.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import { demand } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';

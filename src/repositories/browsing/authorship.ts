@@ -2,10 +2,13 @@
 
 import { invalid, notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
-import { type BlamedLines, blame as blameOf } from '../../git/objects/blame.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import { readCommits } from '../../git/objects/history.ts';
-import type { DirectoryAt } from '../../git/objects/last-commits.ts';
+import {
+  type BlamedLines,
+  blame as blameOf,
+  type DirectoryAt,
+} from '../../git/objects/last-commits.ts';
 import type { TreeEntry } from '../../git/objects/read.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';

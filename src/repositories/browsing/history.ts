@@ -2,7 +2,7 @@
 
 import { notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
-import type { Week } from '../../git/objects/activity.ts';
+import type { Week } from '../../git/objects/commit-counts.ts';
 import type { Annotation } from '../../git/objects/commit.ts';
 import type { Distance } from '../../git/objects/diff.ts';
 import { readAnnotations, readCommits, readHistory } from '../../git/objects/history.ts';

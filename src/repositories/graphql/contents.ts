@@ -1,5 +1,5 @@
 /** GraphQL: directories, files, commits and refs. */
-import type { Week } from '../../git/objects/activity.ts';
+import type { Week } from '../../git/objects/commit-counts.ts';
 import type { Annotation, Signature as SignatureShape } from '../../git/objects/commit.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {

@@ -1,7 +1,7 @@
 /** GraphQL: the type `Repository` and lists of repositories. */
 
 import type { GraphQLResolveInfo } from 'graphql';
-import { WEEKS } from '../../git/objects/activity.ts';
+import { WEEKS } from '../../git/objects/commit-counts.ts';
 import type { RefKind } from '../../git/objects/refs.ts';
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
 import type { CursorPageRequest } from '../../platform/database/paging.ts';

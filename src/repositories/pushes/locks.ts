@@ -1,13 +1,14 @@
 /** Checks a push against file locks (`src/repositories/lfs/locks.ts`). */
+import { PREFIX } from '../../git/objects/refs.ts';
 import {
+  changedPaths,
   changesBetween,
   type FileChange,
   type FileState,
   type Move,
   movedFiles,
-} from '../../git/objects/file-changes.ts';
-import { PREFIX } from '../../git/objects/refs.ts';
-import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
+  type Quarantined,
+} from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
 import { type IncomingPush, reject } from './incoming-push.ts';
 

@@ -46,7 +46,7 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
   timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'haproxy', 'ceph', 'bubblewrap', 'slirp4netns', 'docker', 'root');
-  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  // Not `await using`: after a timeout vitest abandons the test, and its resources would stay open.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);

@@ -1,7 +1,7 @@
 /**
- * Servers are killed at random, and come back, while callers push, clone, read, run jobs and follow, and endpoints of
- * webhooks fail at random. Nothing that was acknowledged is lost, nothing is done twice, each event is told of, and
- * nothing is left behind.
+ * Kills and restarts servers at random while clients push, clone, read, run jobs and follow logs, and webhook endpoints
+ * fail at random. No acknowledged operation is lost or executed twice, every event is delivered, and no resources
+ * remain.
  *
  * `LOAM_TEST_KILLS=60 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/kills.test.ts`
  */
@@ -25,23 +25,23 @@ import { needs } from '../../support/needs.ts';
 import { makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 8);
-/** Of the victims and the times; the load goes by chance. */
+/** Seed for victims and times of kills. The load itself is not deterministic. */
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** For what servers finish on their own when the load has ended. */
+/** Time for servers to finish background work after the load has ended. */
 const SETTLED_MS = 60_000;
 
-test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
+test(`nothing is lost, duplicated or left behind after ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'haproxy', 'ceph', 'bubblewrap');
-  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  // Not `await using`: after a timeout vitest abandons the test, and its resources would stay open.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
   const authority = cleanup.use(await makeAuthority());
   const receiver = cleanup.use(await startReceiver(authority));
   const env = {
-    // The host's: jobs tell a witness of themselves that no server knows.
+    // The host's network: jobs report to a witness that no server knows.
     LOAM_JOB_NETWORK: 'host',
     LOAM_WEBHOOK_CA: authority.file,
   };
@@ -59,7 +59,7 @@ test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
   await checkLeftOver(loam, load);
 });
 
-/** Every job ran once, to its end, and its follower has every line once. */
+/** Every job ran once to its end, and its log follower received every line once. */
 async function checkJobs({ pool }: Servers, { jobs, said }: Load): Promise<void> {
   for (const { name, lines, end } of jobs) {
     const expected = lines.map((_, at) => `${name} ${at + 1}`);
@@ -80,7 +80,7 @@ async function checkJobs({ pool }: Servers, { jobs, said }: Load): Promise<void>
   );
 }
 
-/** Every push is on every server, and was told of once. */
+/** Every server has every push, and every push has one event. */
 async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void> {
   await using workspace = await Workspace.open();
   for (const server of loam.serving) {
@@ -101,7 +101,7 @@ async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void
   expect(await repositoriesIn(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
 }
 
-/** The feed's subscriber has every event once, in order. @returns the ids of those that webhooks are told of */
+/** The feed subscriber received every event once, in order. @returns the ids of the events that webhooks receive */
 async function checkEvents({ pool }: Servers, { heard }: Load): Promise<string[]> {
   const { rows } = await pool.query<{ id: string; type: EventType }>(
     'select id, type from events order by xid, seq',

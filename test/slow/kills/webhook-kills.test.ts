@@ -30,7 +30,7 @@ const HURRY_MS = 300;
 test(`every event reaches its webhooks through ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 20_000,
 }, async (ctx) => {
-  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  // Not `await using`: after a timeout vitest abandons the test, and its resources would stay open.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);

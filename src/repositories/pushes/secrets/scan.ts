@@ -10,11 +10,10 @@
  * tags, and files that no commit of the push has at a path. (A tag can point to such a file, and a later commit would
  * then add nothing new.)
  */
-import type { ObjectType } from '../../../git/objects/cat-file-answers.ts';
-import { pathsOf } from '../../../git/objects/file-changes.ts';
+import type { ObjectType } from '../../../git/objects/cat-file.ts';
 import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
-import { patchOf, type Quarantined } from '../../../git/objects/walk.ts';
+import { patchOf, pathsOf, type Quarantined } from '../../../git/objects/walk.ts';
 import { createYielder } from '../incoming-push.ts';
 import { findSecrets } from './find.ts';
 
