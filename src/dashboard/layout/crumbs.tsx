@@ -1,7 +1,7 @@
 import { Link, useParams } from '@tanstack/react-router';
 
-/** Where one is: the namespace, and the repository or job in it. */
-export function Crumbs() {
+/** Breadcrumbs: the namespace, and the repository or job in it. */
+export function Breadcrumbs() {
   const { namespace, repository, job } = useParams({ strict: false }) as Record<
     string,
     string | undefined

@@ -36,23 +36,23 @@ const HomeQuery = graphql(
 
 /** The viewer's running jobs, recent failures and repositories. */
 export default function Home() {
-  const asked = useAsk({ query: HomeQuery });
-  const { viewer } = asked.data ?? {};
+  const homeQuery = useAsk({ query: HomeQuery });
+  const { viewer } = homeQuery.data ?? {};
   const organizations = viewer?.organizations?.nodes ?? [];
-  const mine = viewer ? [viewer.namespace, ...organizations] : [];
+  const namespaces = viewer ? [viewer.namespace, ...organizations] : [];
   const live = useLiveJobs(
-    mine.map(({ name }) => name),
-    asked.again,
+    namespaces.map(({ name }) => name),
+    homeQuery.again,
   );
   return (
     <>
       <PageTitle title="Home" actions={<LiveDot state={live} />} />
-      <Load asked={asked} of={(data) => data.viewer} what="page">
+      <Load asked={homeQuery} of={(data) => data.viewer} what="page">
         {() => {
           const newest = <J extends { createdAt: string }>(jobs: J[]) =>
             jobs.sort((a, b) => b.createdAt.localeCompare(a.createdAt));
-          const running = newest(mine.flatMap((each) => each.running?.nodes ?? []));
-          const failed = newest(mine.flatMap((each) => each.failed?.nodes ?? [])).slice(0, 8);
+          const running = newest(namespaces.flatMap((each) => each.running?.nodes ?? []));
+          const failed = newest(namespaces.flatMap((each) => each.failed?.nodes ?? [])).slice(0, 8);
           return (
             <div className="grid gap-8 lg:grid-cols-[1fr_20rem]">
               <div className="min-w-0 space-y-8">
@@ -92,7 +92,7 @@ export default function Home() {
                 )}
               </div>
               <aside className="min-w-0 space-y-6" aria-label="My namespaces">
-                {mine.map(({ id, name, kind, repositories }) => (
+                {namespaces.map(({ id, name, kind, repositories }) => (
                   <section key={id} aria-labelledby={`of-${name}`}>
                     <h2
                       id={`of-${name}`}

@@ -13,16 +13,15 @@ import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import {
   type Draft,
-  draftOf,
-  inputOf,
+  draftFromJob,
+  findMissingValues,
   isUnchanged,
-  missingValues,
   newDraft,
-  problemsOf,
+  toCreateInput,
+  validateDraft,
 } from './new/draft.ts';
-import { MoreFields } from './new/fields.tsx';
-import { HardwareFields } from './new/hardware.tsx';
-import { Preview } from './new/preview.tsx';
+import { AdvancedFields, HardwareFields } from './new/fields.tsx';
+import { RequestPreview } from './new/preview.tsx';
 import {
   CreateJob,
   type JobOptions,
@@ -33,31 +32,31 @@ import {
 } from './new/queries.ts';
 
 /**
- * The form for a new job. `namespace`, `repo`, `branch`, `command` and `image` may stand in the address, and `rerun`: a job
- * of the namespace, with whose settings the form begins.
+ * The form for a new job. Search parameters prefill it: `namespace`, `repo`, `branch`, `command`, `image`, or `rerun`, the
+ * name of a job in the namespace whose settings the form starts with.
  */
 export default function NewJob() {
   const search = useSearch({ strict: false }) as Search;
   const [namespace, setNamespace] = useState(
     search.namespace ?? search.repo?.split('/')[0] ?? start.viewer?.username ?? '',
   );
-  const asked = useAsk({ query: NewJobQuery, variables: { namespace }, pause: !start.viewer });
+  const optionsQuery = useAsk({ query: NewJobQuery, variables: { namespace }, pause: !start.viewer });
   const { rerun } = search;
-  const again = useAsk({
+  const rerunQuery = useAsk({
     query: RerunQuery,
     variables: {
       namespace: search.namespace ?? '',
       name: rerun ?? '',
       prefix: rerun?.replace(/-\d+$/, '') ?? '',
     },
-    // The names that are taken are those of now.
+    // Uncached: the names that are taken must be current.
     requestPolicy: 'network-only',
     pause: !start.viewer || !rerun,
   });
-  const pageOf = (repeated: RerunData | null) => (
-    <Load asked={asked} of={(data) => data.jobOptions} what="page">
+  const renderForm = (repeated: RerunData | null) => (
+    <Load asked={optionsQuery} of={(data) => data.jobOptions} what="page">
       {(options, data) => (
-        <Form
+        <JobForm
           options={options}
           data={data}
           namespace={namespace}
@@ -75,17 +74,17 @@ export default function NewJob() {
         A command that runs once, on the hardware that you choose.
       </PageTitle>
       {rerun ? (
-        <Load asked={again} of={(data) => data.job && data} what="job">
-          {pageOf}
+        <Load asked={rerunQuery} of={(data) => data.job && data} what="job">
+          {renderForm}
         </Load>
       ) : (
-        pageOf(null)
+        renderForm(null)
       )}
     </>
   );
 }
 
-function Form({
+function JobForm({
   options,
   data,
   namespace,
@@ -102,41 +101,43 @@ function Form({
 }) {
   const navigate = useNavigate();
   const { repo, branch, command, image } = given;
-  const [first] = useState(() =>
+  const [initialDraft] = useState(() =>
     newDraft(options, {
       namespace,
-      ...(repeated && draftOf(repeated)),
+      ...(repeated && draftFromJob(repeated)),
       ...(repo && { repo }),
       ...(branch && { branch }),
       ...(command && { command }),
       ...(image && { image }),
     }),
   );
-  const [draft, setDraft] = useState(first);
-  const [isTried, setTried] = useState(false);
-  const [refused, setRefused] = useState<Problem | null>(null);
-  const [{ fetching: creates }, create] = useMutation(CreateJob);
-  const [{ fetching: reruns }, rerun] = useMutation(RerunJob);
+  const [draft, setDraft] = useState(initialDraft);
+  const [wasSubmitted, setSubmitted] = useState(false);
+  const [serverProblem, setServerProblem] = useState<Problem | null>(null);
+  const [{ fetching: isCreating }, create] = useMutation(CreateJob);
+  const [{ fetching: isRerunning }, rerun] = useMutation(RerunJob);
   const set = (change: Partial<Draft>) => {
-    setRefused(null);
+    setServerProblem(null);
     setDraft((before) => ({ ...before, ...change }));
   };
-  const isRepeat = repeated !== null && isUnchanged(draft, first);
+  const isExactRerun = repeated !== null && isUnchanged(draft, initialDraft);
   const found = {
-    ...problemsOf(draft, options),
-    ...(repeated && !isRepeat && missingValues(draft, first)),
+    ...validateDraft(draft, options),
+    ...(repeated && !isExactRerun && findMissingValues(draft, initialDraft)),
   };
-  // Nobody is told what is missing before they had the time to write it.
-  const own = isTried ? found : {};
-  const problems = refused?.field ? { ...own, [refused.field]: faultOf(refused) } : own;
-  const isMoreWrong = Object.keys(problems).some((field) => MORE.has(field));
+  // Missing values are reported only after the first submit.
+  const shownProblems = wasSubmitted ? found : {};
+  const problems = serverProblem?.field
+    ? { ...shownProblems, [serverProblem.field]: faultOf(serverProblem) }
+    : shownProblems;
+  const hasAdvancedProblem = Object.keys(problems).some((field) => ADVANCED_FIELDS.has(field));
   const [failures, setFailures] = useState(0);
   const form = useRef<HTMLFormElement>(null);
-  const more = useRef<HTMLDetailsElement>(null);
-  // Opened only: who corrects a field there is still typing when nothing is wrong any more.
+  const advanced = useRef<HTMLDetailsElement>(null);
+  // Never closed automatically: the user may still be typing there when the last error disappears.
   useEffect(() => {
-    if (isMoreWrong && more.current) more.current.open = true;
-  }, [isMoreWrong, failures]);
+    if (hasAdvancedProblem && advanced.current) advanced.current.open = true;
+  }, [hasAdvancedProblem, failures]);
   useEffect(() => {
     if (failures > 0) form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
   }, [failures]);
@@ -155,22 +156,22 @@ function Form({
   }, [newest, draft.repo, draft.source]);
 
   async function submit(): Promise<void> {
-    setTried(true);
+    setSubmitted(true);
     if (Object.keys(found).length > 0) return setFailures(failures + 1);
-    if (isRepeat) {
+    if (isExactRerun) {
       const { name } = repeated.job ?? { name: '' };
       const input = { namespace: draft.namespace, name, newName: draft.name };
       const { data: answer, error } = await rerun({ input });
       if (error) return fail(error);
       return go(answer?.rerunJob?.job);
     }
-    const { data: answer, error } = await create({ input: inputOf(draft) });
+    const { data: answer, error } = await create({ input: toCreateInput(draft) });
     if (error) return fail(error);
     go(answer?.createJob?.job);
   }
 
   function fail(error: CombinedError): void {
-    setRefused(problemOf(error));
+    setServerProblem(problemOf(error));
     setFailures(failures + 1);
   }
 
@@ -200,7 +201,7 @@ function Form({
             {repeated.job.repo && ' Changed, it runs the latest commit of the branch.'}
           </p>
         )}
-        <Part title="Job">
+        <FormSection title="Job">
           <div className="grid gap-4 sm:grid-cols-2">
             <Field label="Namespace">
               <Select
@@ -292,17 +293,17 @@ function Form({
               onChange={({ target }) => set({ command: target.value })}
             />
           </Field>
-        </Part>
-        <Part title="Hardware">
+        </FormSection>
+        <FormSection title="Hardware">
           <HardwareFields {...fields} />
-        </Part>
-        <details ref={more} className="card p-4">
+        </FormSection>
+        <details ref={advanced} className="card p-4">
           <summary className="font-semibold">Output, environment, timeout and more</summary>
           <div className="mt-4">
-            <MoreFields {...fields} />
+            <AdvancedFields {...fields} />
           </div>
         </details>
-        {refused && !refused.field && <ProblemBox problem={refused} />}
+        {serverProblem && !serverProblem.field && <ProblemBox problem={serverProblem} />}
         {Object.keys(problems).length > 0 && (
           <p className="text-sm text-bad">
             {Object.keys(problems).length === 1
@@ -310,16 +311,16 @@ function Form({
               : 'Correct the fields that are marked above.'}
           </p>
         )}
-        <Button type="submit" look="primary" busy={creates || reruns}>
+        <Button type="submit" look="primary" busy={isCreating || isRerunning}>
           Create job
         </Button>
       </form>
-      <Preview draft={draft} options={options} />
+      <RequestPreview draft={draft} options={options} />
     </div>
   );
 }
 
-const MORE = new Set([
+const ADVANCED_FIELDS = new Set([
   'outputPath',
   'region',
   'timeoutMinutes',
@@ -330,7 +331,7 @@ const MORE = new Set([
   'secrets',
 ]);
 
-function Part({ title, children }: { title: string; children: ReactNode }) {
+function FormSection({ title, children }: { title: string; children: ReactNode }) {
   return (
     <fieldset className="space-y-4">
       <legend className="mb-3 text-lg font-semibold">{title}</legend>

@@ -1,4 +1,5 @@
 import { Field, Input, Select, TextArea } from '../../../ui/field.tsx';
+import { money } from '../../../ui/format.ts';
 import type { Draft, Problems } from './draft.ts';
 import type { JobOptions } from './queries.ts';
 
@@ -9,8 +10,8 @@ export type FieldsProps = {
   set: (change: Partial<Draft>) => void;
 };
 
-/** What most jobs leave as it is. */
-export function MoreFields({ draft, options, problems, set }: FieldsProps) {
+/** Settings that most jobs leave at their defaults. */
+export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
   const number = (field: 'diskGb' | 'timeoutMinutes' | 'retries', label: string) => (
     <Field label={label} problem={problems[field]}>
       <Input
@@ -74,6 +75,60 @@ export function MoreFields({ draft, options, problems, set }: FieldsProps) {
           value={draft.secrets}
           autoComplete="off"
           onChange={({ target }) => set({ secrets: target.value })}
+        />
+      </Field>
+    </div>
+  );
+}
+
+/** The hardware of the job. A GPU that no worker has may be chosen; the job then waits for a worker that has it. */
+export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
+  const gpu = options.gpus.find((each) => each.gpu === draft.gpu);
+  return (
+    <div className="grid gap-4 sm:grid-cols-2">
+      <Field
+        label="GPU"
+        problem={problems.gpu}
+        hint={
+          gpu && gpu.maxOffered !== null && gpu.maxOffered < Number(draft.gpuCount)
+            ? `No worker has ${gpu.maxOffered === 0 ? 'this GPU' : 'that many'} now. The job waits until one does.`
+            : undefined
+        }
+      >
+        <Select
+          value={draft.gpu}
+          onChange={({ target }) => set({ gpu: target.value as typeof draft.gpu })}
+        >
+          {options.gpus.map(({ gpu, name, memoryGb, pricePerHour }) => (
+            <option key={gpu} value={gpu}>
+              {gpu === 'NONE' ? 'None' : `${name}, ${memoryGb} GB, ${money(pricePerHour)} an hour`}
+            </option>
+          ))}
+        </Select>
+      </Field>
+      <Field label="Number of GPUs" problem={problems.gpuCount}>
+        <Select
+          value={draft.gpuCount}
+          disabled={draft.gpu === 'NONE'}
+          onChange={({ target }) => set({ gpuCount: target.value })}
+        >
+          {options.gpuCounts.map((each) => (
+            <option key={each}>{each}</option>
+          ))}
+        </Select>
+      </Field>
+      <Field label="vCPUs" problem={problems.cpu}>
+        <Select value={draft.cpu} onChange={({ target }) => set({ cpu: target.value })}>
+          {options.cpus.map((each) => (
+            <option key={each}>{each}</option>
+          ))}
+        </Select>
+      </Field>
+      <Field label="Memory in GB" problem={problems.memoryGb}>
+        <Input
+          type="number"
+          value={draft.memoryGb}
+          onChange={({ target }) => set({ memoryGb: target.value })}
         />
       </Field>
     </div>
