@@ -1,11 +1,11 @@
-/** How the dashboard reads what repositories hold before it shows it. */
+/** Parsers of the dashboard for file previews: tables, notebooks and patches. */
 import { expect, test } from 'vitest';
 import { parseTable } from '../../src/dashboard/pages/repository/parse-table.ts';
 import { linesOf } from '../../src/dashboard/pages/repository/patch.ts';
 import { readNotebook } from '../../src/dashboard/pages/repository/read-notebook.ts';
 import { changedWords } from '../../src/dashboard/pages/repository/words.ts';
 
-test('records of CSV and of values between tabs are read as RFC 4180 has them', () => {
+test('CSV and tab-separated values are parsed by RFC 4180', () => {
   for (const [text, rows] of [
     [
       'a,b\n1,2\n',
@@ -42,7 +42,7 @@ test('records of CSV and of values between tabs are read as RFC 4180 has them', 
   expect(parseTable('"'.repeat(2 ** 20), ',', 7)).toHaveLength(1);
 });
 
-test('a notebook is read whatever its parts are', () => {
+test('a notebook with malformed parts is parsed', () => {
   const cells = [
     { cell_type: 'markdown', source: ['# Hello\n', 'there'] },
     {
@@ -88,7 +88,7 @@ test('a notebook is read whatever its parts are', () => {
     expect([text, readNotebook(text)]).toEqual([text, null]);
 });
 
-test('of lines that replace each other the words that changed are marked', () => {
+test('changed words are marked in lines that replace each other', () => {
   const marked = (patch: string) => {
     const lines = linesOf(patch);
     return [...changedWords(lines)].map(([line, spans]) =>
@@ -99,7 +99,7 @@ test('of lines that replace each other the words that changed are marked', () =>
     ['answer'],
     ['reply', ' + 1'],
   ]);
-  // Other lines, more lines, and longer lines are not compared.
+  // Lines that differ too much, differ in number, or are too long are not compared.
   expect(marked('@@ -1 +1 @@\n-one two three\n+completely different words\n')).toEqual([]);
   expect(marked('@@ -1 +1,2 @@\n-a b c\n+a b d\n+e\n')).toEqual([]);
   expect(marked(`@@ -1 +1 @@\n-${'a '.repeat(600)}\n+${'a '.repeat(600)}b\n`)).toEqual([]);
