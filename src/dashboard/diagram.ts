@@ -27,7 +27,7 @@ const library = new Promise<void>((resolve, reject) => {
 
 async function draw({ source, scheme }: Drawing): Promise<void> {
   await library;
-  // Must match the parent page: with another color scheme browsers give the frame an opaque background.
+  // Must match the parent page: with another colour scheme browsers give the frame an opaque background.
   document.documentElement.style.colorScheme = scheme;
   mermaid.initialize({
     startOnLoad: false,

@@ -8,7 +8,7 @@ export function Breadcrumbs() {
   >;
   if (!namespace) return <span className="font-semibold">Loam</span>;
   return (
-    <nav aria-label="Where you are" className="min-w-0">
+    <nav aria-label="Breadcrumb" className="min-w-0">
       <ol className="flex min-w-0 items-center gap-1.5 text-[15px]">
         <li className="min-w-0 truncate">
           <Link

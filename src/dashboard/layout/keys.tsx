@@ -18,7 +18,7 @@ const LOG_KEYS: [keys: string[], what: string][] = [
 
 export default function KeyboardHelp({ onClose }: { onClose: () => void }) {
   return (
-    <Dialog title="Keyboard" onClose={onClose}>
+    <Dialog title="Keyboard shortcuts" onClose={onClose}>
       <List keys={KEYS} />
       <h3 className="mt-4 mb-1">In a log</h3>
       <List keys={LOG_KEYS} />

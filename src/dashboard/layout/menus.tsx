@@ -28,9 +28,9 @@ export function NewMenu() {
 }
 
 const THEMES: [Theme, string, typeof Sun][] = [
-  ['system', 'As the system', Monitor],
-  ['light', 'Light', Sun],
-  ['dark', 'Dark', Moon],
+  ['system', 'System theme', Monitor],
+  ['light', 'Light theme', Sun],
+  ['dark', 'Dark theme', Moon],
 ];
 
 export function UserMenu({
@@ -84,7 +84,7 @@ export function UserMenu({
       ))}
       <hr className="my-1 border-line" />
       <button type="button" role="menuitem" onClick={onKeys}>
-        <Keyboard size={15} aria-hidden /> Keyboard
+        <Keyboard size={15} aria-hidden /> Keyboard shortcuts
       </button>
       <form method="post" action="/logout">
         <button type="submit" role="menuitem">

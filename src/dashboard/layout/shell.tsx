@@ -101,7 +101,7 @@ export function Shell() {
           GraphQL
         </a>
         <button type="button" className="hover:underline" onClick={() => setOpen('keys')}>
-          Keyboard
+          Keyboard shortcuts
         </button>
       </footer>
       <Notices />

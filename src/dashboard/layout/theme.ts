@@ -1,6 +1,6 @@
 import { useSyncExternalStore } from 'react';
 
-/** The color theme. A cookie stores it, so that the server can render the document with it. */
+/** The colour theme. A cookie stores it, so that the server can render the document with it. */
 export type Theme = 'system' | 'light' | 'dark';
 
 const COOKIE = /(?:^|; )loam-theme=(light|dark)(?:;|$)/;

@@ -19,7 +19,7 @@ export function Paging({
   const after = useAfter();
   if (!hasNextPage && !after) return null;
   return (
-    <nav aria-label="Pages of the list" className="mt-4 flex items-center justify-center gap-3">
+    <nav aria-label="Pagination" className="mt-4 flex items-center justify-center gap-3">
       {after && (
         <Link to="." search={(old) => ({ ...old, after: undefined })} className={LOOK}>
           First page

@@ -113,7 +113,7 @@ test('Ctrl-K opens the palette, and ? lists the keyboard shortcuts', async () =>
   await page.goto('/');
   await page.getByRole('heading', { level: 1 }).waitFor();
   await page.keyboard.press('?');
-  await page.getByRole('heading', { name: 'Keyboard' }).waitFor();
+  await page.getByRole('heading', { name: 'Keyboard shortcuts' }).waitFor();
   await page.keyboard.press('Escape');
   await page.keyboard.press('Control+k');
   // Keys go to the focused element, as with a real keyboard.

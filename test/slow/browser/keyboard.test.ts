@@ -306,7 +306,7 @@ test('arrow keys, Home and End move in a menu, and Tab closes it', async () => {
   await page.keyboard.press('Home');
   await expectFocus(page, 'ada');
   expect(
-    await page.getByRole('menuitemradio', { name: 'As the system' }).getAttribute('aria-checked'),
+    await page.getByRole('menuitemradio', { name: 'System theme' }).getAttribute('aria-checked'),
   ).toBe('true');
   await page.keyboard.press('Tab');
   await expect.poll(() => page.getByRole('menu').count()).toBe(0);

@@ -6,7 +6,6 @@ import type { ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { start } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { Field, Input, Select, TextArea } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { NotFound } from '../../ui/not-found.tsx';
 import { PageTitle } from '../../ui/page.tsx';
@@ -20,7 +19,7 @@ import {
   toCreateInput,
   validateDraft,
 } from './new/draft.ts';
-import { AdvancedFields, HardwareFields } from './new/fields.tsx';
+import { AdvancedFields, HardwareFields, JobFields } from './new/fields.tsx';
 import { RequestPreview } from './new/preview.tsx';
 import {
   CreateJob,
@@ -40,7 +39,11 @@ export default function NewJob() {
   const [namespace, setNamespace] = useState(
     search.namespace ?? search.repo?.split('/')[0] ?? start.viewer?.username ?? '',
   );
-  const optionsQuery = useAsk({ query: NewJobQuery, variables: { namespace }, pause: !start.viewer });
+  const optionsQuery = useAsk({
+    query: NewJobQuery,
+    variables: { namespace },
+    pause: !start.viewer,
+  });
   const { rerun } = search;
   const rerunQuery = useAsk({
     query: RerunQuery,
@@ -202,97 +205,12 @@ function JobForm({
           </p>
         )}
         <FormSection title="Job">
-          <div className="grid gap-4 sm:grid-cols-2">
-            <Field label="Namespace">
-              <Select
-                value={draft.namespace}
-                onChange={({ target }) => {
-                  set({ namespace: target.value, repo: '' });
-                  onNamespace(target.value);
-                }}
-              >
-                {[...new Set([draft.namespace, ...namespaces])].map((each) => (
-                  <option key={each}>{each}</option>
-                ))}
-              </Select>
-            </Field>
-            <Field label="Name" problem={problems.name}>
-              <Input
-                aria-required
-                value={draft.name}
-                placeholder="train"
-                onChange={({ target }) => set({ name: target.value })}
-              />
-            </Field>
-            <Field label="Runs on">
-              <Select
-                value={draft.source}
-                onChange={({ target }) => set({ source: target.value as Draft['source'] })}
-              >
-                <option value="repository">Repository</option>
-                <option value="image">Image only</option>
-              </Select>
-            </Field>
-            {draft.source === 'repository' && (
-              <>
-                <Field
-                  label="Repository"
-                  problem={problems.repo}
-                  hint={
-                    repositories.length === 0
-                      ? 'This namespace has no repositories yet.'
-                      : undefined
-                  }
-                >
-                  <Input
-                    list="repositories"
-                    value={draft.repo}
-                    placeholder={`${draft.namespace}/code`}
-                    onChange={({ target }) => set({ repo: target.value })}
-                  />
-                </Field>
-                <datalist id="repositories">
-                  {repositories.map(({ id, fullName }) => (
-                    <option key={id} value={fullName} />
-                  ))}
-                </datalist>
-                <Field
-                  label="Branch"
-                  problem={problems.branch}
-                  hint="Default: main if it exists, otherwise the default branch."
-                >
-                  <Input
-                    value={draft.branch}
-                    onChange={({ target }) => set({ branch: target.value })}
-                  />
-                </Field>
-              </>
-            )}
-            <Field
-              label={draft.source === 'image' ? 'Image' : 'Image (optional)'}
-              problem={problems.image}
-            >
-              <Input
-                value={draft.image}
-                placeholder="python:3.12-slim"
-                onChange={({ target }) => set({ image: target.value })}
-              />
-            </Field>
-          </div>
-          <Field
-            label="Command"
-            problem={problems.command}
-            hint={`Run by a shell${draft.source === 'repository' ? ', in the root of the repository' : ''}.`}
-          >
-            <TextArea
-              aria-required
-              rows={4}
-              className="font-mono text-[13px]"
-              value={draft.command}
-              placeholder="make train"
-              onChange={({ target }) => set({ command: target.value })}
-            />
-          </Field>
+          <JobFields
+            {...fields}
+            namespaces={namespaces}
+            repositories={repositories}
+            onNamespace={onNamespace}
+          />
         </FormSection>
         <FormSection title="Hardware">
           <HardwareFields {...fields} />

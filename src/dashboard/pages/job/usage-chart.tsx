@@ -34,7 +34,7 @@ export default function UsageChart({
   useEffect(() => {
     const element = container.current;
     if (!element) return;
-    // A canvas keeps its colors, so a change of the color scheme draws a new chart.
+    // A canvas keeps its colours, so a change of the colour scheme draws a new chart.
     const style = getComputedStyle(element);
     const colour = (name: string) => style.getPropertyValue(name);
     const axis = { stroke: style.color, grid: { stroke: colour('border-color'), width: 1 } };

@@ -98,7 +98,6 @@ function describe(title: string, values: number[], show: (value: number) => stri
   return `${title}: last ${show(values.at(-1) ?? 0)}, peak ${show(Math.max(...values))}`;
 }
 
-/** In which unit a chart shows amounts of memory and disk, and whether it has room for the line of their limit. */
 const UNITS: [unit: string, bytes: number][] = [
   ['GiB', 2 ** 30],
   ['MiB', 2 ** 20],

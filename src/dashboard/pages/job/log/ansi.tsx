@@ -1,4 +1,4 @@
-/** Renders a log line as a terminal would: colors, links, and only the text after the last carriage return. */
+/** Renders a log line as a terminal would: colours, links, and only the text after the last carriage return. */
 import Anser from 'anser';
 import { type CSSProperties, Fragment, type ReactNode } from 'react';
 import { marked } from '../../../ui/marked.tsx';
@@ -54,7 +54,7 @@ function styleOf(part: Anser.AnserJsonEntry): CSSProperties | undefined {
   return color || backgroundColor ? { color, backgroundColor } : undefined;
 }
 
-/** RGB of colors beyond the 16 that have a class. */
+/** RGB of colours beyond the 16 that have a class. */
 function rgbOf(name: string | null, rgb: string | null): string | undefined {
   if (name === 'ansi-truecolor' && rgb) return `rgb(${rgb})`;
   const number = Number(/^ansi-palette-(\d+)$/.exec(name ?? '')?.[1] ?? Number.NaN);

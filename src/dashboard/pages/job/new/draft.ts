@@ -164,7 +164,8 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
       (each) => !each || !matches(options.variables.namePattern, each[0]),
     );
     if (wrong !== undefined)
-      problems[field] = 'Each line must be NAME=value, with letters, digits and underscores in the name.';
+      problems[field] =
+        'Each line must be NAME=value, with letters, digits and underscores in the name.';
   }
   if (parsePairs(draft.labels, true).some((each) => !each))
     problems.labels = 'Each line must be key=value';
@@ -208,7 +209,10 @@ export function pricePerHour(draft: Draft, options: JobOptions): number {
 }
 
 /** Parses lines of `name=value`; null for a line that is not a pair. */
-function parsePairs(text: string, isValueOptional = false): ([name: string, value: string] | null)[] {
+function parsePairs(
+  text: string,
+  isValueOptional = false,
+): ([name: string, value: string] | null)[] {
   return text
     .split('\n')
     .filter((line) => line.trim())

@@ -10,6 +10,114 @@ export type FieldsProps = {
   set: (change: Partial<Draft>) => void;
 };
 
+/** The namespace, name, source and command of the job. */
+export function JobFields({
+  draft,
+  problems,
+  set,
+  namespaces,
+  repositories,
+  onNamespace,
+}: FieldsProps & {
+  namespaces: readonly string[];
+  repositories: readonly { id: string; fullName: string }[];
+  onNamespace: (name: string) => void;
+}) {
+  return (
+    <>
+      <div className="grid gap-4 sm:grid-cols-2">
+        <Field label="Namespace">
+          <Select
+            value={draft.namespace}
+            onChange={({ target }) => {
+              set({ namespace: target.value, repo: '' });
+              onNamespace(target.value);
+            }}
+          >
+            {[...new Set([draft.namespace, ...namespaces])].map((each) => (
+              <option key={each}>{each}</option>
+            ))}
+          </Select>
+        </Field>
+        <Field label="Name" problem={problems.name}>
+          <Input
+            aria-required
+            value={draft.name}
+            placeholder="train"
+            onChange={({ target }) => set({ name: target.value })}
+          />
+        </Field>
+        <Field label="Runs on">
+          <Select
+            value={draft.source}
+            onChange={({ target }) => set({ source: target.value as Draft['source'] })}
+          >
+            <option value="repository">Repository</option>
+            <option value="image">Image only</option>
+          </Select>
+        </Field>
+        {draft.source === 'repository' && (
+          <>
+            <Field
+              label="Repository"
+              problem={problems.repo}
+              hint={
+                repositories.length === 0 ? 'This namespace has no repositories yet.' : undefined
+              }
+            >
+              <Input
+                list="repositories"
+                value={draft.repo}
+                placeholder={`${draft.namespace}/code`}
+                onChange={({ target }) => set({ repo: target.value })}
+              />
+            </Field>
+            <datalist id="repositories">
+              {repositories.map(({ id, fullName }) => (
+                <option key={id} value={fullName} />
+              ))}
+            </datalist>
+            <Field
+              label="Branch"
+              problem={problems.branch}
+              hint="Default: main if it exists, otherwise the default branch."
+            >
+              <Input
+                value={draft.branch}
+                onChange={({ target }) => set({ branch: target.value })}
+              />
+            </Field>
+          </>
+        )}
+        <Field
+          label={draft.source === 'image' ? 'Image' : 'Image (optional)'}
+          problem={problems.image}
+        >
+          <Input
+            value={draft.image}
+            placeholder="python:3.12-slim"
+            onChange={({ target }) => set({ image: target.value })}
+          />
+        </Field>
+      </div>
+      <Field
+        label="Command"
+        problem={problems.command}
+        hint={`Run by a shell${draft.source === 'repository' ? ', in the root of the repository' : ''}.`}
+      >
+        <TextArea
+          aria-required
+          rows={4}
+          className="font-mono text-[13px]"
+          value={draft.command}
+          placeholder="make train"
+          onChange={({ target }) => set({ command: target.value })}
+        />
+      </Field>
+    </>
+  );
+}
+
 /** Settings that most jobs leave at their defaults. */
 export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
   const number = (field: 'diskGb' | 'timeoutMinutes' | 'retries', label: string) => (
