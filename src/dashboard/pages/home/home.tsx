@@ -16,11 +16,11 @@ const HomeQuery = graphql(
   query Home {
     viewer {
       id
-      namespace { ...Mine }
-      organizations(first: 10) { nodes { ...Mine } }
+      namespace { ...NamespaceOverview }
+      organizations(first: 10) { nodes { ...NamespaceOverview } }
     }
   }
-  fragment Mine on Namespace {
+  fragment NamespaceOverview on Namespace {
     id
     name
     kind

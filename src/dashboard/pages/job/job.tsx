@@ -37,7 +37,7 @@ export default function JobPage() {
   // Processes of a cancelled job may run a while longer, and the end of an attempt sends no event.
   const mayChange = jobData && (!isEnded || jobData.attempts.nodes.some(({ endedAt }) => !endedAt));
   useEvery(mayChange ? POLL_MS : null, jobQuery.again);
-  // The page of a finished job stays subscribed, but it has nothing that changes live, so "Live" would be misleading.
+  // A finished job stays subscribed, because it may be run again, but nothing on its page changes by itself.
   const live = isEnded && state === 'live' ? null : <LiveDot state={state} />;
   return (
     <Load asked={jobQuery} of={(data) => data.job} what="job">

@@ -87,18 +87,15 @@ export default function NewJob() {
   );
 }
 
-function JobForm({
+/** The draft of the form, its validation, and its submission. */
+function useJobDraft({
   options,
-  data,
   namespace,
-  onNamespace,
   given,
   repeated,
 }: {
   options: JobOptions;
-  data: ResultOf<typeof NewJobQuery>;
   namespace: string;
-  onNamespace: (name: string) => void;
   given: Search;
   repeated: RerunData | null;
 }) {
@@ -133,30 +130,7 @@ function JobForm({
   const problems = serverProblem?.field
     ? { ...shownProblems, [serverProblem.field]: faultOf(serverProblem) }
     : shownProblems;
-  const hasAdvancedProblem = Object.keys(problems).some((field) => ADVANCED_FIELDS.has(field));
   const [failures, setFailures] = useState(0);
-  const form = useRef<HTMLFormElement>(null);
-  const advanced = useRef<HTMLDetailsElement>(null);
-  // Never closed automatically: the user may still be typing there when the last error disappears.
-  useEffect(() => {
-    if (hasAdvancedProblem && advanced.current) advanced.current.open = true;
-  }, [hasAdvancedProblem, failures]);
-  useEffect(() => {
-    if (failures > 0) form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
-  }, [failures]);
-  const fields = { draft, options, problems, set };
-  const namespaces = [
-    ...(data.viewer ? [data.viewer.namespace.name] : []),
-    ...(data.viewer?.organizations?.nodes ?? [])
-      .filter(({ viewerRole }) => viewerRole !== 'READ')
-      .map(({ name }) => name),
-  ];
-  const repositories = data.namespace?.repositories?.nodes ?? [];
-  const [newest] = repositories;
-  useEffect(() => {
-    if (!draft.repo && newest && draft.source === 'repository')
-      setDraft((before) => ({ ...before, repo: newest.fullName }));
-  }, [newest, draft.repo, draft.source]);
 
   async function submit(): Promise<void> {
     setSubmitted(true);
@@ -185,6 +159,55 @@ function JobForm({
         params: { namespace: job.namespace, job: job.name },
       });
   }
+
+  const isBusy = isCreating || isRerunning;
+  return { draft, setDraft, set, problems, serverProblem, failures, submit, isBusy };
+}
+
+function JobForm({
+  options,
+  data,
+  namespace,
+  onNamespace,
+  given,
+  repeated,
+}: {
+  options: JobOptions;
+  data: ResultOf<typeof NewJobQuery>;
+  namespace: string;
+  onNamespace: (name: string) => void;
+  given: Search;
+  repeated: RerunData | null;
+}) {
+  const { draft, setDraft, set, problems, serverProblem, failures, submit, isBusy } = useJobDraft({
+    options,
+    namespace,
+    given,
+    repeated,
+  });
+  const hasAdvancedProblem = Object.keys(problems).some((field) => ADVANCED_FIELDS.has(field));
+  const form = useRef<HTMLFormElement>(null);
+  const advanced = useRef<HTMLDetailsElement>(null);
+  // Never closed automatically: the user may still be typing there when the last error disappears.
+  useEffect(() => {
+    if (hasAdvancedProblem && advanced.current) advanced.current.open = true;
+  }, [hasAdvancedProblem, failures]);
+  useEffect(() => {
+    if (failures > 0) form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
+  }, [failures]);
+  const fields = { draft, options, problems, set };
+  const namespaces = [
+    ...(data.viewer ? [data.viewer.namespace.name] : []),
+    ...(data.viewer?.organizations?.nodes ?? [])
+      .filter(({ viewerRole }) => viewerRole !== 'READ')
+      .map(({ name }) => name),
+  ];
+  const repositories = data.namespace?.repositories?.nodes ?? [];
+  const [newest] = repositories;
+  useEffect(() => {
+    if (!draft.repo && newest && draft.source === 'repository')
+      setDraft((before) => ({ ...before, repo: newest.fullName }));
+  }, [newest, draft.repo, draft.source]);
 
   return (
     <div className="grid gap-8 lg:grid-cols-[1fr_24rem]">
@@ -229,7 +252,7 @@ function JobForm({
               : 'Correct the fields that are marked above.'}
           </p>
         )}
-        <Button type="submit" look="primary" busy={isCreating || isRerunning}>
+        <Button type="submit" look="primary" busy={isBusy}>
           Create job
         </Button>
       </form>

@@ -78,7 +78,7 @@ export class LogStore {
 
   /**
    * Loads the newest entries and subscribes to later entries while the tab is visible. A hidden tab unsubscribes after
-   * `HIDDEN_MS` and loads the newest entries when it is visible again. @returns a function that ends the subscription
+   * `HIDDEN_MS` and loads the newest entries when it is visible again. @returns a function that stops both
    */
   open(): () => void {
     const stopped = new AbortController();

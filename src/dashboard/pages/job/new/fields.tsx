@@ -3,7 +3,7 @@ import { money } from '../../../ui/format.ts';
 import type { Draft, Problems } from './draft.ts';
 import type { JobOptions } from './queries.ts';
 
-export type FieldsProps = {
+type FieldsProps = {
   draft: Draft;
   options: JobOptions;
   problems: Problems;
