@@ -1,7 +1,7 @@
 /**
  * `npm run build`: builds the dashboard into `dist/dashboard` and compresses each asset with Brotli and gzip. `npm start`
- * rebuilds when the sources changed; without Vite (`npm ci --omit=dev`) the server uses the existing build. The build goes
- * to a temporary folder and is then renamed, so that a crash or a concurrent start never leaves a partial build.
+ * rebuilds if the sources changed; without Vite (`npm ci --omit=dev`) the server uses the existing build. A build goes to
+ * a temporary folder that is then renamed, so that a crash or a concurrent start never leaves a partial build.
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync, globSync, readFileSync } from 'node:fs';

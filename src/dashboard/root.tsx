@@ -45,8 +45,8 @@ export function page<P extends string>(
 }
 
 /**
- * When a script is missing, as after an upgrade, the router reloads the document. While the server is unreachable,
- * a reload would end at the browser's error page, so this throws `ServerUnreachable`, for which the app shows its own page.
+ * When a script is missing, as after an upgrade, the router reloads the document. While the server is unreachable, that
+ * would show the browser's error page. `ServerUnreachable` makes the app show a page of its own instead.
  */
 async function loadScript<T>(load: () => Promise<T>): Promise<T> {
   try {

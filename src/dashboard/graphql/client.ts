@@ -1,12 +1,5 @@
 /** The GraphQL client of the dashboard. A page shows cached results at once and reads them again in the background. */
-import {
-  type AnyVariables,
-  Client,
-  type CombinedError,
-  cacheExchange,
-  fetchExchange,
-  mapExchange,
-} from 'urql';
+import { Client, type CombinedError, cacheExchange, fetchExchange, mapExchange } from 'urql';
 import { start } from '../start.ts';
 
 /** The error code for requests without a valid session. */
@@ -61,5 +54,3 @@ export function faultOf({ message, field }: Problem): string {
   const text = message.slice(field.length + 2);
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
-
-export type { AnyVariables };

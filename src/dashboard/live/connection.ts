@@ -1,4 +1,4 @@
-/** The subscriptions of a page: through the SharedWorker of all tabs, or a connection of its own in browsers without it. */
+/** Opens a page's subscriptions through the SharedWorker of all tabs, or directly in browsers without SharedWorker. */
 import { start } from '../start.ts';
 import {
   createHub,

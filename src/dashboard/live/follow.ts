@@ -9,7 +9,7 @@ import type { LiveError } from './hub.ts';
 
 export type LiveState = 'connecting' | 'live' | 'lost' | 'over' | { refused: LiveError };
 
-export type Follower<T, V> = {
+type Follower<T, V> = {
   /** Called for each connection attempt, so that a reconnect continues from the last event. */
   variables: () => V;
   onData(data: T): void;

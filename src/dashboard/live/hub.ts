@@ -4,7 +4,7 @@
  */
 import { createClient } from 'graphql-sse';
 
-export type LiveRequest = { query: string; variables: Record<string, unknown> };
+type LiveRequest = { query: string; variables: Record<string, unknown> };
 export type LiveError = { message: string; extensions?: { code?: string } };
 export type LiveMessage =
   /** The server accepted the subscription: all later events are sent. */

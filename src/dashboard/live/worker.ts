@@ -1,4 +1,4 @@
-/** A SharedWorker that holds the one event connection of all tabs and forwards each tab the events of its subscriptions. */
+/** The SharedWorker that holds the event connection of all tabs and forwards each tab its events. */
 import { createHub, type FromPage, HEARTBEAT_TIMEOUT_MS, type ToPage } from './hub.ts';
 
 /** In a burst, the first message is posted at once and the rest as one batch, within a frame. */

@@ -31,8 +31,8 @@ import {
 } from './new/queries.ts';
 
 /**
- * The form for a new job. Search parameters prefill it: `namespace`, `repo`, `branch`, `command`, `image`, or `rerun`, the
- * name of a job in the namespace whose settings the form starts with.
+ * The form for a new job. The search parameters `namespace`, `repo`, `branch`, `command` and `image` prefill it; `rerun` is
+ * the name of a job in the namespace whose settings the form starts with.
  */
 export default function NewJob() {
   const search = useSearch({ strict: false }) as Search;

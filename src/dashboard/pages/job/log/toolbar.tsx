@@ -9,7 +9,7 @@ import type { Times } from './row.tsx';
 import type { JobKey, LogStore } from './store.ts';
 
 /** How lines are shown; stored in the browser for the next log. */
-export type DisplayOptions = { wraps: boolean; times: Times };
+type DisplayOptions = { wraps: boolean; times: Times };
 
 const STORAGE_KEY = 'loam-log-look';
 const NEXT_TIMES: Record<Times, Times> = { none: 'clock', clock: 'elapsed', elapsed: 'none' };
