@@ -1,9 +1,7 @@
 /**
- * `npm run build`: makes the pages in `dist/dashboard`, with each file packed as browsers take it. `npm start` does it
- * too when the sources are others than those it was made of; without Vite (`npm ci --omit=dev`) it takes what is there.
- *
- * The folder is made beside the old one and takes its place when it is whole, so that a start beside another, or one
- * that is cut off, leaves no half of it.
+ * `npm run build`: builds the dashboard into `dist/dashboard` and compresses each asset with Brotli and gzip. `npm start`
+ * rebuilds if the sources changed; without Vite (`npm ci --omit=dev`) the server uses the existing build. A build goes to
+ * a temporary folder that is then renamed, so that a crash or a concurrent start never leaves a partial build.
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync, globSync, readFileSync } from 'node:fs';
@@ -16,13 +14,13 @@ const ROOT = join(import.meta.dirname, '../..');
 const OUT = join(ROOT, 'dist/dashboard');
 const STAMP = 'built-from';
 
-/** Smaller ones fit into one packet as they are. */
-const WORTH_PACKING = 1_024;
+/** Smaller files fit into one network packet uncompressed. */
+const MIN_COMPRESSED_BYTES = 1_024;
 
-/** The best packing takes two seconds for each megabyte, and saves a tenth. */
-const LARGE = 2 ** 20;
+/** Brotli's best quality takes two seconds per megabyte and saves 10 %: larger files get a lower quality. */
+const MAX_BEST_QUALITY_BYTES = 2 ** 20;
 
-/** Builds unless what is there was made of these very sources. @returns whether it built */
+/** Builds unless the existing build has the digest of the current sources. @returns whether it built */
 export async function buildDashboard(): Promise<boolean> {
   const stamp = digestOfSources();
   if (readStamp() === stamp) return false;
@@ -36,18 +34,18 @@ export async function buildDashboard(): Promise<boolean> {
       build: { outDir },
       logLevel: 'warn',
     } as const;
-    await asProduction(() => build(options));
-    await packAll(join(outDir, 'assets'));
+    await inProductionMode(() => build(options));
+    await compressAssets(join(outDir, 'assets'));
     await writeFile(join(outDir, STAMP), stamp);
-    await takePlace(outDir);
+    await replaceBuild(outDir);
   } finally {
     await rm(outDir, { recursive: true, force: true });
   }
   return true;
 }
 
-/** Vite takes the mode of React from the environment: under a test runner it would be the slow one for developers. */
-async function asProduction(act: () => Promise<unknown>): Promise<void> {
+/** Vite selects React's build by NODE_ENV: under a test runner that would be the slow development build. */
+async function inProductionMode(act: () => Promise<unknown>): Promise<void> {
   const before = process.env.NODE_ENV;
   process.env.NODE_ENV = 'production';
   try {
@@ -58,13 +56,13 @@ async function asProduction(act: () => Promise<unknown>): Promise<void> {
   }
 }
 
-/** Of two that build at once the later one wins; both made the same. */
-async function takePlace(made: string): Promise<void> {
+/** Of two concurrent builds the later one wins; both have the same content. */
+async function replaceBuild(built: string): Promise<void> {
   const old = `${OUT}-${randomUUID()}`;
   await rename(OUT, old).catch((error) => {
     if (error.code !== 'ENOENT') throw error;
   });
-  await rename(made, OUT).catch((error) => {
+  await rename(built, OUT).catch((error) => {
     if (error.code !== 'ENOTEMPTY' && error.code !== 'EEXIST') throw error;
   });
   await rm(old, { recursive: true, force: true });
@@ -86,26 +84,26 @@ function digestOfSources(): string {
   return digest.digest('hex');
 }
 
-async function packAll(folder: string): Promise<void> {
+async function compressAssets(folder: string): Promise<void> {
   for (const name of await readdir(folder)) {
     const path = join(folder, name);
     const bytes = await readFile(path);
-    if (bytes.length < WORTH_PACKING) continue;
-    const params = { [zlib.BROTLI_PARAM_QUALITY]: bytes.length < LARGE ? 10 : 9 };
+    if (bytes.length < MIN_COMPRESSED_BYTES) continue;
+    const params = { [zlib.BROTLI_PARAM_QUALITY]: bytes.length < MAX_BEST_QUALITY_BYTES ? 10 : 9 };
     await writeFile(`${path}.br`, await promisify(brotliCompress)(bytes, { params }));
     await writeFile(`${path}.gz`, await promisify(gzip)(bytes, { level: 9 }));
   }
 }
 
 if (process.argv[1] === import.meta.filename) {
-  const hasVite = existsSync(join(ROOT, 'node_modules/vite'));
-  if (hasVite) {
+  const isViteInstalled = existsSync(join(ROOT, 'node_modules/vite'));
+  if (isViteInstalled) {
     const begin = performance.now();
     if (await buildDashboard())
       console.log(`Built the dashboard in ${((performance.now() - begin) / 1000).toFixed(1)} s`);
   } else if (readStamp() === null) {
     console.error(
-      'The dashboard is not built, and Vite is not installed: run "npm ci" and "npm run build"',
+      'The dashboard is not built and Vite is not installed. Run "npm ci" and "npm run build".',
     );
   }
 }

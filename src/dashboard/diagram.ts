@@ -1,14 +1,14 @@
 /**
- * The script of `diagram.html`, a sandboxed frame that draws one Mermaid diagram. The page around it
- * (`pages/repository/diagram.tsx`) sends the source, again when the theme changes; the frame answers with its height, or
- * with the reason why it draws nothing.
+ * The script of `diagram.html`, a sandboxed frame that draws one Mermaid diagram. The parent page
+ * (`pages/repository/diagram.tsx`) sends the source, and sends it again when the theme changes. The frame replies with
+ * its height or with an error message.
  */
 import libraryUrl from '@mermaid-js/tiny/dist/mermaid.tiny.js?url';
 
 export type Drawing = { source: string; scheme: 'light' | 'dark' };
 export type Answer = { height: number } | { error: string };
 
-/** What the library adds to the window; its package has no types. */
+/** The global that the library defines; its package has no types. */
 declare const mermaid: {
   initialize(options: object): void;
   render(id: string, source: string): Promise<{ svg: string }>;
@@ -16,22 +16,22 @@ declare const mermaid: {
 
 const box = document.getElementById('diagram') as HTMLElement;
 
-/** As its authors built it: bundling three megabytes anew would double the time of a build. */
+/** Loads the prebuilt file: bundling its three megabytes again would double the build time. */
 const library = new Promise<void>((resolve, reject) => {
   const script = document.createElement('script');
   script.src = libraryUrl;
   script.onload = () => resolve();
-  script.onerror = () => reject(new Error('the program that draws it did not load'));
+  script.onerror = () => reject(new Error('The diagram library did not load.'));
   document.head.append(script);
 });
 
 async function draw({ source, scheme }: Drawing): Promise<void> {
   await library;
-  // As that of the page around it: else browsers put an opaque ground under the frame.
+  // Must match the parent page: with another colour scheme browsers give the frame an opaque background.
   document.documentElement.style.colorScheme = scheme;
   mermaid.initialize({
     startOnLoad: false,
-    // With this level, a source cannot loosen these settings either.
+    // At this level, a directive in the source cannot relax these settings.
     securityLevel: 'strict',
     suppressErrorRendering: true,
     theme: scheme === 'dark' ? 'dark' : 'default',
@@ -42,7 +42,7 @@ async function draw({ source, scheme }: Drawing): Promise<void> {
 }
 
 function answer(message: Answer): void {
-  // The policy of this document lets no other site frame it.
+  // The target origin can be `*`: the content security policy of this document lets no other site frame it.
   parent.postMessage(message, '*');
 }
 
@@ -54,7 +54,7 @@ let drawn = Promise.resolve();
 addEventListener('message', ({ source, data }: MessageEvent<Drawing>) => {
   if (source === parent) drawn = drawn.then(() => draw(data)).then(answerHeight, answerError);
 });
-// A narrower frame shows a wide diagram smaller.
+// A wide diagram shrinks with the frame, which changes its height.
 new ResizeObserver(() => box.firstChild && answerHeight()).observe(box);
-// Links would lead the frame elsewhere; nothing in a diagram can be clicked.
+// A link would navigate the frame away, so clicks do nothing.
 addEventListener('click', (event) => event.preventDefault(), { capture: true });

@@ -9,7 +9,7 @@ import { router } from './router.tsx';
 
 applyTheme();
 const root = document.getElementById('root');
-if (!root) throw new Error('The document has no place for the pages');
+if (!root) throw new Error('index.html has no element with the id "root".');
 createRoot(root).render(
   <StrictMode>
     <Provider value={client}>

@@ -1,8 +1,8 @@
 import { createRootRoute, createRoute, lazyRouteComponent } from '@tanstack/react-router';
+import { isServerReady, ServerUnreachable } from './layout/crashed.tsx';
 import { Shell } from './layout/shell.tsx';
-import { ServerAway, serverAnswers } from './server-away.ts';
 
-/** What may stand in a query: text alone, and a page reads what it knows. */
+/** Search parameters of the address. Values are strings; each page reads the parameters it knows. */
 export type Search = Record<string, string | undefined>;
 
 export function readSearch(search: Record<string, unknown>): Search {
@@ -14,23 +14,23 @@ export function readSearch(search: Record<string, unknown>): Search {
 export const root = createRootRoute({ component: Shell, validateSearch: readSearch });
 
 /**
- * `/{namespace}/-/` has the pages of a namespace, and a repository may be called `-`: in addresses of its pages it is
- * `~-`, which no repository can be called.
+ * A repository may be named `-`, but `/{namespace}/-/` is the prefix of namespace pages. Its addresses use `~-` instead,
+ * which is not a valid repository name.
  */
-const HYPHEN = '~-';
+const HYPHEN_ALIAS = '~-';
 
 const params = {
-  parse: (given: Params) => renamed(given, HYPHEN, '-'),
-  stringify: (given: Params) => renamed(given, '-', HYPHEN),
+  parse: (given: PathParams) => replaceRepository(given, HYPHEN_ALIAS, '-'),
+  stringify: (given: PathParams) => replaceRepository(given, '-', HYPHEN_ALIAS),
 };
 
-type Params = { repository?: string };
+type PathParams = { repository?: string };
 
-function renamed(given: Params, from: string, to: string): Params {
+function replaceRepository(given: PathParams, from: string, to: string): PathParams {
   return given.repository === from ? { ...given, repository: to } : given;
 }
 
-/** A page and its address. Its script is loaded when it is first gone to, or pointed at. */
+/** Defines a page. Its script is loaded on the first visit, or when the pointer is over a link to it. */
 export function page<P extends string>(
   path: P,
   load: () => Promise<{ default: () => React.ReactNode }>,
@@ -38,20 +38,20 @@ export function page<P extends string>(
   return createRoute({
     getParentRoute: () => root,
     path,
-    // Without its type, from which the names in the path would not be taken.
+    // Cast to `object`: with the type of `params`, the router would not infer the parameter names from the path.
     ...({ params } as object),
-    component: lazyRouteComponent(() => loaded(load)),
+    component: lazyRouteComponent(() => loadScript(load)),
   });
 }
 
 /**
- * The router loads the whole document again when a script is not there, as after an upgrade. While the server is away
- * that would leave the app for the browser's own error page.
+ * When a script is missing, as after an upgrade, the router reloads the document. While the server is unreachable, that
+ * would show the browser's error page. `ServerUnreachable` makes the app show a page of its own instead.
  */
-async function loaded<T>(load: () => Promise<T>): Promise<T> {
+async function loadScript<T>(load: () => Promise<T>): Promise<T> {
   try {
     return await load();
   } catch (error) {
-    throw (await serverAnswers()) ? error : new ServerAway();
+    throw (await isServerReady()) ? error : new ServerUnreachable();
   }
 }

@@ -1,6 +1,6 @@
 /**
- * Every page and its address. Names of namespaces never begin with a hyphen, so `/-/` keeps what belongs to a namespace
- * apart from its repositories, whatever these are called (but see `root.tsx` for one called `-`). A ref stands in the query: its name may have slashes.
+ * All pages and their addresses. Pages of a namespace are below `/{namespace}/-/`, which keeps them apart from its
+ * repositories (`root.tsx` handles a repository named `-`). A ref is a search parameter, because ref names have slashes.
  */
 import { createRouter } from '@tanstack/react-router';
 import { Crashed } from './layout/crashed.tsx';
@@ -25,7 +25,7 @@ const routeTree = root.addChildren([
   ...serverRoutes,
 ]);
 
-/** Queries are plain `name=value`, not JSON as the library would have them. */
+/** Search parameters are plain `name=value`; the library's default is JSON. */
 function parseSearch(text: string): Search {
   return Object.fromEntries(new URLSearchParams(text));
 }

@@ -1,6 +1,6 @@
 /**
- * Writes `generated/schema.d.ts`: the types that queries of the dashboard are checked against, made of
- * `schema.graphql`. gql.tada's own command needs a TypeScript with its old programming interface, which ours is not.
+ * Generates `generated/schema.d.ts` from `schema.graphql`: the types that check the dashboard's queries. The command of
+ * gql.tada is not used because it needs the old compiler API, which our version of TypeScript does not have.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -3,29 +3,29 @@ import tailwindcss from '@tailwindcss/vite';
 import react from '@vitejs/plugin-react';
 import { defineConfig } from 'vite';
 
-/** What is not the dashboard's, for `npm run dev:dashboard`: the server that `npm run dev` has started answers it. */
+/** `npm run dev:dashboard` proxies these paths to the server that `npm run dev` starts. */
 const SERVER = 'http://127.0.0.1:3000';
-const ELSEWHERE = '^/(graphql|login|logout|docs|artifacts|openapi|auth|favicon)';
+const PROXIED_PATHS = '^/(graphql|login|logout|docs|artifacts|openapi|auth|favicon)';
 
 export default defineConfig({
   root: import.meta.dirname,
   plugins: [react(), tailwindcss()],
   build: {
     target: 'baseline-widely-available',
-    // A data: address would need an exception in the policy of the pages.
+    // A data: URL would need an exception in the content security policy.
     assetsInlineLimit: 0,
     assetsDir: 'assets',
     manifest: true,
-    // All browsers of the target either preload modules, or load them a little later.
+    // Target browsers without module preload still load the modules, a little later.
     modulePreload: { polyfill: false },
     emptyOutDir: true,
     reportCompressedSize: false,
-    // The grammar of C++, which is loaded when such a file is looked at.
+    // The largest chunk is the C++ grammar, which is loaded only for C++ files.
     chunkSizeWarningLimit: 1_000,
     rolldownOptions: {
       input: ['index.html', 'diagram.html'].map((name) => join(import.meta.dirname, name)),
     },
   },
   worker: { format: 'es' },
-  server: { proxy: { [ELSEWHERE]: { target: SERVER } } },
+  server: { proxy: { [PROXIED_PATHS]: { target: SERVER } } },
 });

@@ -1,32 +1,36 @@
-/** Changing something: what came of it, whether it is under way, and what was wrong, by the field it was about. */
+/** Mutations of forms: result, pending state, and errors assigned to the form field that caused them. */
 import type { TadaDocumentNode } from 'gql.tada';
 import { useState } from 'react';
 import { type AnyVariables, useMutation } from 'urql';
 import { faultOf, type Problem, problemOf } from './client.ts';
 
-type Done<T> = { data: T; problem?: undefined } | { data?: undefined; problem: Problem };
+type MutationOutcome<T> = { data: T; problem?: undefined } | { data?: undefined; problem: Problem };
 
 /**
- * `changes`: the types whose lists are asked again, also where they were empty. `fields`: those that the form shows; a
- * problem with one of them is told there (`fault`), every other above the button (`problem`).
+ * `changes`: types whose cached lists are read again; needed for empty lists, in which the cache finds no type.
+ * `fields`: fields of the form. An error of such a field is shown at the field (`fault`), other errors above the button
+ * (`problem`).
  */
 export function useAct<T, V extends AnyVariables>(
   document: TadaDocumentNode<T, V>,
   { changes = [], fields = [] }: { changes?: string[]; fields?: readonly string[] } = {},
 ) {
   const [{ fetching }, execute] = useMutation<T, V>(document);
-  const [wrong, setWrong] = useState<Problem | null>(null);
-  const isShown = (field: string | undefined) => field !== undefined && fields.includes(field);
+  const [lastProblem, setLastProblem] = useState<Problem | null>(null);
+  const isFormField = (field: string | undefined) => field !== undefined && fields.includes(field);
   return {
     busy: fetching,
-    problem: wrong && !isShown(wrong.field) ? wrong : null,
-    fault: (field: string) => (wrong?.field === field && isShown(field) ? faultOf(wrong) : null),
-    async run(variables: V): Promise<Done<T>> {
-      setWrong(null);
+    problem: lastProblem && !isFormField(lastProblem.field) ? lastProblem : null,
+    fault: (field: string) =>
+      lastProblem?.field === field && isFormField(field) ? faultOf(lastProblem) : null,
+    async run(variables: V): Promise<MutationOutcome<T>> {
+      setLastProblem(null);
       const { data, error } = await execute(variables, { additionalTypenames: changes });
       if (error || !data) {
-        const problem = error ? problemOf(error) : { message: 'The server gave no answer.' };
-        setWrong(problem);
+        const problem = error
+          ? problemOf(error)
+          : { message: 'The server sent an empty response.' };
+        setLastProblem(problem);
         return { problem };
       }
       return { data };

@@ -1,15 +1,8 @@
-/** Asking the server: one client for the page. Answers are kept, shown at once when a page comes back, and asked for again. */
-import {
-  type AnyVariables,
-  Client,
-  type CombinedError,
-  cacheExchange,
-  fetchExchange,
-  mapExchange,
-} from 'urql';
+/** The GraphQL client of the dashboard. A page shows cached results at once and reads them again in the background. */
+import { Client, type CombinedError, cacheExchange, fetchExchange, mapExchange } from 'urql';
 import { start } from '../start.ts';
 
-/** The code of an answer to who is not, or not any more, signed in. */
+/** The error code for requests without a valid session. */
 export const SIGNED_OUT = 'AUTHENTICATION_FAILED';
 
 export const client = new Client({
@@ -27,7 +20,7 @@ export const client = new Client({
   ],
 });
 
-/** The session has ended: what was shown is not the viewer's any more. */
+/** Leaves the page for the sign-in form, which also removes data of the ended session from the screen. */
 export function signIn(): void {
   location.assign(`/login?to=${encodeURIComponent(location.pathname + location.search)}`);
 }
@@ -37,7 +30,7 @@ export function codeOf(error: CombinedError): string | undefined {
   return typeof code === 'string' ? code : undefined;
 }
 
-/** What a person is told of an error: the server's own words, and what to name when asking about it. */
+/** An error as shown to people: the server's message, and the request id to quote in a support request. */
 export type Problem = { message: string; code?: string; field?: string; requestId?: string };
 
 export function problemOf(error: CombinedError): Problem {
@@ -49,17 +42,15 @@ export function problemOf(error: CombinedError): Problem {
     return { message: first.message, code, field, requestId };
   }
   return {
-    message: 'The server cannot be reached. What you see may be old.',
+    message: 'The server cannot be reached. The data shown may be out of date.',
     code: 'OFFLINE',
     requestId,
   };
 }
 
-/** What a field's own message says: the API begins it with its name of the field, which the form does not show. */
+/** The message without the leading API field name, which the form does not show. */
 export function faultOf({ message, field }: Problem): string {
   if (!field || !message.startsWith(`${field}: `)) return message;
   const text = message.slice(field.length + 2);
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
-
-export type { AnyVariables };

@@ -1,4 +1,4 @@
-/** `graphql(…)`: a document whose answer and variables have the types that `schema.graphql` gives them. */
+/** `graphql(…)` parses a document and types its result and variables from `schema.graphql`. */
 import { initGraphQLTada } from 'gql.tada';
 import type { introspection } from '../generated/schema.d.ts';
 
@@ -9,7 +9,7 @@ export const graphql = initGraphQLTada<{
     DateTime: string;
     /** YYYY-MM-DD. */
     Date: string;
-    /** Money, as text. */
+    /** Money, as text: a float would lose cents. */
     Decimal: string;
     /** Up to 2^53 - 1. */
     SafeInt: number;

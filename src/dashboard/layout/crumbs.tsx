@@ -1,14 +1,14 @@
 import { Link, useParams } from '@tanstack/react-router';
 
-/** Where one is: the namespace, and the repository or job in it. */
-export function Crumbs() {
+/** Breadcrumbs: the namespace, and the repository or job in it. */
+export function Breadcrumbs() {
   const { namespace, repository, job } = useParams({ strict: false }) as Record<
     string,
     string | undefined
   >;
   if (!namespace) return <span className="font-semibold">Loam</span>;
   return (
-    <nav aria-label="Where you are" className="min-w-0">
+    <nav aria-label="Breadcrumb" className="min-w-0">
       <ol className="flex min-w-0 items-center gap-1.5 text-[15px]">
         <li className="min-w-0 truncate">
           <Link

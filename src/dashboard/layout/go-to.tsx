@@ -1,4 +1,4 @@
-/** Ctrl-K: to any page, namespace, repository or job by the beginning of its name. */
+/** The Ctrl-K palette: opens any page, namespace, repository or job by the start of its name. */
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { Box, Cog, FolderGit2, type LucideIcon, User } from 'lucide-react';
 import { useEffect, useState } from 'react';
@@ -20,37 +20,37 @@ const GoToQuery = graphql(`
 `);
 
 type Found = NonNullable<ResultOf<typeof GoToQuery>['search']>[number];
-type Place = { key: string; name: string; what: string; icon: LucideIcon; href: string };
+type Destination = { key: string; name: string; what: string; icon: LucideIcon; href: string };
 
-/** What was typed is looked for when no key was pressed for this long. */
-const PAUSE_MS = 120;
+/** Debounce of the search while typing. */
+const DEBOUNCE_MS = 120;
 
 export default function GoTo({ onClose }: { onClose: () => void }) {
   const navigate = useNavigate();
   const [text, setText] = useState('');
-  const [sought, setSought] = useState('');
+  const [searchText, setSearchText] = useState('');
   const [index, setIndex] = useState(0);
   useEffect(() => {
-    const timer = setTimeout(() => setSought(text.trim()), PAUSE_MS);
+    const timer = setTimeout(() => setSearchText(text.trim()), DEBOUNCE_MS);
     return () => clearTimeout(timer);
   }, [text]);
   const [{ data, fetching, error }] = useQuery({
     query: GoToQuery,
-    variables: { text: sought },
-    pause: !sought,
+    variables: { text: searchText },
+    pause: !searchText,
   });
-  const found = sought ? (data?.search ?? []).map(placeOf) : [];
+  const found = searchText ? (data?.search ?? []).map(searchDestination) : [];
   const at = useParams({ strict: false }) as { namespace?: string; repository?: string };
-  const pages = pagesOf(at).filter(({ name }) =>
+  const pages = pageDestinations(at).filter(({ name }) =>
     name.toLowerCase().includes(text.trim().toLowerCase()),
   );
-  const places = [...found, ...pages];
-  const chosen = Math.min(index, places.length - 1);
+  const destinations = [...found, ...pages];
+  const chosen = Math.min(index, destinations.length - 1);
 
-  function go(place: Place | undefined): void {
-    if (!place) return;
+  function go(destination: Destination | undefined): void {
+    if (!destination) return;
     onClose();
-    void navigate({ href: place.href });
+    void navigate({ href: destination.href });
   }
 
   return (
@@ -58,9 +58,9 @@ export default function GoTo({ onClose }: { onClose: () => void }) {
       <input
         role="combobox"
         aria-label="Name of a page, a namespace, a repository or a job"
-        aria-expanded={places.length > 0}
-        aria-controls="places"
-        aria-activedescendant={places[chosen] && `place-${chosen}`}
+        aria-expanded={destinations.length > 0}
+        aria-controls="destinations"
+        aria-activedescendant={destinations[chosen] && `destination-${chosen}`}
         autoComplete="off"
         spellCheck={false}
         placeholder="acme/tr, train, settings…"
@@ -72,48 +72,49 @@ export default function GoTo({ onClose }: { onClose: () => void }) {
         }}
         onKeyDown={(event) => {
           const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-          if (step && places.length > 0) setIndex((chosen + step + places.length) % places.length);
-          else if (event.key === 'Enter') go(places[chosen]);
+          if (step && destinations.length > 0)
+            setIndex((chosen + step + destinations.length) % destinations.length);
+          else if (event.key === 'Enter') go(destinations[chosen]);
           else return;
           event.preventDefault();
         }}
         className="field"
       />
       <div
-        id="places"
+        id="destinations"
         role="listbox"
-        aria-label="Places"
+        aria-label="Destinations"
         tabIndex={-1}
         className="mt-3 max-h-[50vh] overflow-y-auto text-sm"
       >
-        {places.map((place, position) => (
-          // biome-ignore lint/a11y/useKeyWithClickEvents: the keys are those of the field above, as of any combobox.
+        {destinations.map((destination, position) => (
+          // biome-ignore lint/a11y/useKeyWithClickEvents: the combobox above handles the keys.
           <div
-            key={place.key}
-            id={`place-${position}`}
+            key={destination.key}
+            id={`destination-${position}`}
             role="option"
             tabIndex={-1}
             aria-selected={position === chosen}
-            onClick={() => go(place)}
+            onClick={() => go(destination)}
             onMouseMove={() => setIndex(position)}
             className="flex cursor-pointer items-center gap-3 rounded px-3 py-2 aria-selected:bg-hover"
           >
-            <place.icon size={16} aria-hidden className="shrink-0 text-dim" />
-            <span className="min-w-0 flex-1 truncate">{place.name}</span>
-            <span className="text-dim">{place.what}</span>
+            <destination.icon size={16} aria-hidden className="shrink-0 text-dim" />
+            <span className="min-w-0 flex-1 truncate">{destination.name}</span>
+            <span className="text-dim">{destination.what}</span>
           </div>
         ))}
       </div>
       <p role="status" className="mt-2 text-sm text-dim">
         {error
           ? (error.graphQLErrors[0]?.message ?? 'The server cannot be reached.')
-          : sought && !fetching && places.length === 0 && 'Nothing that you may see is called so.'}
+          : searchText && !fetching && destinations.length === 0 && 'No results.'}
       </p>
     </Dialog>
   );
 }
 
-function placeOf(found: Found): Place {
+function searchDestination(found: Found): Destination {
   const key = found.id;
   switch (found.__typename) {
     case 'Namespace':
@@ -139,8 +140,8 @@ function placeOf(found: Found): Place {
   }
 }
 
-/** By the names that the pages have; those of where one is come first. */
-function pagesOf(at: { namespace?: string; repository?: string }): Place[] {
+/** Pages by their titles; pages of the current repository and namespace come first. */
+function pageDestinations(at: { namespace?: string; repository?: string }): Destination[] {
   const pages: [name: string, href: string][] = [];
   if (at.namespace && at.repository) {
     const name = `${at.namespace}/${at.repository}`;
@@ -153,7 +154,7 @@ function pagesOf(at: { namespace?: string; repository?: string }): Place[] {
       [`${name}: Search in files`, `${base}/search`],
     );
   }
-  if (!start.viewer) return pages.map(pageOf);
+  if (!start.viewer) return pages.map(pageDestination);
   const { username, operator } = start.viewer;
   for (const each of new Set([at.namespace ?? username, username]))
     pages.push(
@@ -173,9 +174,9 @@ function pagesOf(at: { namespace?: string; repository?: string }): Place[] {
   for (const [href, name] of MINE) pages.push([`Settings: ${name}`, href]);
   if (operator)
     for (const [href, name] of OF_THE_SERVER) pages.push([`This server: ${name}`, href]);
-  return pages.map(pageOf);
+  return pages.map(pageDestination);
 }
 
-function pageOf([name, href]: [name: string, href: string]): Place {
+function pageDestination([name, href]: [name: string, href: string]): Destination {
   return { key: href, name, what: 'page', icon: Cog, href };
 }

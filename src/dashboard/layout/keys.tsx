@@ -3,22 +3,22 @@ import { Dialog } from '../ui/dialog.tsx';
 const KEYS: [keys: string[], what: string][] = [
   [['Ctrl', 'K'], 'Go to a page, a repository, a job'],
   [['/'], 'Search on this page'],
-  [['?'], 'Show this'],
-  [['Esc'], 'Close what is open'],
+  [['?'], 'Show keyboard shortcuts'],
+  [['Esc'], 'Close the dialog or menu'],
 ];
 const LOG_KEYS: [keys: string[], what: string][] = [
   [['f'], 'Follow the end of the log'],
   [['w'], 'Wrap long lines'],
   [['t'], 'Show times'],
-  [['Home'], 'To the first line'],
-  [['End'], 'To the last line'],
-  [['n'], 'To the next match'],
-  [['Shift', 'N'], 'To the match before'],
+  [['Home'], 'Go to the first line'],
+  [['End'], 'Go to the last line'],
+  [['n'], 'Go to the next match'],
+  [['Shift', 'N'], 'Go to the previous match'],
 ];
 
-export default function Keys({ onClose }: { onClose: () => void }) {
+export default function KeyboardHelp({ onClose }: { onClose: () => void }) {
   return (
-    <Dialog title="Keyboard" onClose={onClose}>
+    <Dialog title="Keyboard shortcuts" onClose={onClose}>
       <List keys={KEYS} />
       <h3 className="mt-4 mb-1">In a log</h3>
       <List keys={LOG_KEYS} />

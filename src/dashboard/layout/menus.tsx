@@ -3,7 +3,7 @@ import { Keyboard, LogOut, Monitor, Moon, Plus, Server, Settings, Sun, User } fr
 import { useState } from 'react';
 import type { StartData } from '../start.ts';
 import { Menu } from '../ui/menu.tsx';
-import { setTheme, type Theme, theme } from './theme.ts';
+import { currentTheme, setTheme, type Theme } from './theme.ts';
 
 const BUTTON =
   'flex h-8 items-center gap-1.5 rounded-md px-2 text-sm text-dim hover:bg-hover hover:text-ink';
@@ -28,9 +28,9 @@ export function NewMenu() {
 }
 
 const THEMES: [Theme, string, typeof Sun][] = [
-  ['system', 'As the system', Monitor],
-  ['light', 'Light', Sun],
-  ['dark', 'Dark', Moon],
+  ['system', 'System theme', Monitor],
+  ['light', 'Light theme', Sun],
+  ['dark', 'Dark theme', Moon],
 ];
 
 export function UserMenu({
@@ -40,7 +40,7 @@ export function UserMenu({
   viewer: NonNullable<StartData['viewer']>;
   onKeys: () => void;
 }) {
-  const [chosen, setChosen] = useState(theme);
+  const [chosen, setChosen] = useState(currentTheme);
   return (
     <Menu
       label={`${viewer.username}: menu`}
@@ -84,7 +84,7 @@ export function UserMenu({
       ))}
       <hr className="my-1 border-line" />
       <button type="button" role="menuitem" onClick={onKeys}>
-        <Keyboard size={15} aria-hidden /> Keyboard
+        <Keyboard size={15} aria-hidden /> Keyboard shortcuts
       </button>
       <form method="post" action="/logout">
         <button type="submit" role="menuitem">

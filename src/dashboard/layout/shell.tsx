@@ -1,4 +1,4 @@
-/** What stands around every page: where one is, where one can go, and what was just done. */
+/** The frame of every page: header with breadcrumbs and menus, footer, notices, and global keyboard shortcuts. */
 import { Link, Outlet, useRouterState } from '@tanstack/react-router';
 import { Search } from 'lucide-react';
 import { lazy, Suspense, useEffect, useRef, useState } from 'react';
@@ -6,30 +6,30 @@ import { signIn } from '../graphql/client.ts';
 import { start } from '../start.ts';
 import { Button } from '../ui/button.tsx';
 import { Notices } from '../ui/notices.tsx';
-import { Crumbs } from './crumbs.tsx';
+import { Breadcrumbs } from './crumbs.tsx';
 import { NewMenu, UserMenu } from './menus.tsx';
 import { useShortcuts } from './shortcuts.ts';
 
 const loadGoTo = () => import('./go-to.tsx');
 const GoTo = lazy(loadGoTo);
-const Keys = lazy(() => import('./keys.tsx'));
+const KeyboardHelp = lazy(() => import('./keys.tsx'));
 
 export function Shell() {
   const [open, setOpen] = useState<'go' | 'keys' | null>(null);
   const main = useRef<HTMLElement>(null);
-  // Of the page that is shown, while another one is loaded.
+  // The resolved location is that of the page shown while the next one loads.
   const pathname = useRouterState({ select: (state) => state.resolvedLocation?.pathname });
-  const shown = useRef(pathname);
-  // A new page is read out from its beginning, as the browser does it for pages that it loads itself.
+  const lastPathname = useRef(pathname);
+  // Screen readers start at the top of a new page, as after a full page load.
   useEffect(() => {
-    const before = shown.current;
-    shown.current = pathname;
+    const before = lastPathname.current;
+    lastPathname.current = pathname;
     if (!before || before === pathname) return;
-    // A page may begin at a field of its own.
+    // A page may focus a field of its own.
     if (document.activeElement?.matches('main :is(input, textarea)')) return;
     main.current?.focus({ preventScroll: true });
   }, [pathname]);
-  // Loaded before it is needed: what is typed right after Ctrl-K must arrive there.
+  // Preloaded: keys typed right after Ctrl-K must reach the palette.
   useEffect(() => {
     const timer = setTimeout(loadGoTo, 1_000);
     return () => clearTimeout(timer);
@@ -49,14 +49,14 @@ export function Shell() {
         href="#main"
         className="sr-only focus:not-sr-only focus:absolute focus:z-50 focus:bg-card focus:p-2"
       >
-        Skip to the page
+        Skip to content
       </a>
       <header className="border-b border-line bg-card">
         <div className="mx-auto flex h-14 max-w-7xl items-center gap-2 px-4">
           <Link to="/" aria-label="Loam, home" className="shrink-0">
             <img src="/favicon.svg" alt="" width={28} height={28} />
           </Link>
-          <Crumbs />
+          <Breadcrumbs />
           <div className="ml-auto flex shrink-0 items-center gap-1.5">
             <button
               type="button"
@@ -101,13 +101,13 @@ export function Shell() {
           GraphQL
         </a>
         <button type="button" className="hover:underline" onClick={() => setOpen('keys')}>
-          Keyboard
+          Keyboard shortcuts
         </button>
       </footer>
       <Notices />
       <Suspense>
         {open === 'go' && <GoTo onClose={() => setOpen(null)} />}
-        {open === 'keys' && <Keys onClose={() => setOpen(null)} />}
+        {open === 'keys' && <KeyboardHelp onClose={() => setOpen(null)} />}
       </Suspense>
     </div>
   );

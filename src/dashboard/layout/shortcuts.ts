@@ -1,14 +1,14 @@
 import { useEffect, useRef } from 'react';
 
 /**
- * Keys and what they do: `mod+k` is Ctrl or Command with K. Single keys do nothing while somebody types, and nothing
- * behind an open dialog (WCAG 2.1.4).
+ * Binds keys to functions; `mod+k` is Ctrl or Command with K. Single keys are ignored while the user types (WCAG 2.1.4)
+ * and while a dialog is open.
  */
 export function useShortcuts(keys: Record<string, () => void>): void {
   const current = useRef(keys);
   current.current = keys;
   useEffect(() => {
-    function press(event: KeyboardEvent): void {
+    function onKeyDown(event: KeyboardEvent): void {
       const isModified = event.ctrlKey || event.metaKey;
       const act = current.current[isModified ? `mod+${event.key.toLowerCase()}` : event.key];
       if (!act || event.altKey || event.defaultPrevented) return;
@@ -16,8 +16,8 @@ export function useShortcuts(keys: Record<string, () => void>): void {
       event.preventDefault();
       act();
     }
-    addEventListener('keydown', press);
-    return () => removeEventListener('keydown', press);
+    addEventListener('keydown', onKeyDown);
+    return () => removeEventListener('keydown', onKeyDown);
   }, []);
 }
 

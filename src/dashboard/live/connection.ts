@@ -1,17 +1,23 @@
-/** The page's end of the connection: through the worker that all tabs share, or, where there is none, by itself. */
+/** Opens a page's subscriptions through the SharedWorker of all tabs, or directly in browsers without SharedWorker. */
 import { start } from '../start.ts';
-import { createHub, type Hub, type LiveMessage } from './hub.ts';
-import { type FromPage, HERE_MS, type ToPage } from './protocol.ts';
+import {
+  createHub,
+  type FromPage,
+  HEARTBEAT_MS,
+  type Hub,
+  type LiveMessage,
+  type ToPage,
+} from './hub.ts';
 
 let hub: Hub | undefined;
 
-export function connection(): Hub {
-  hub ??= 'SharedWorker' in window ? throughWorker() : createHub();
+export function sharedHub(): Hub {
+  hub ??= 'SharedWorker' in window ? openWorkerHub() : createHub();
   return hub;
 }
 
-function throughWorker(): Hub {
-  // A name for each user and version: who signs in as somebody else must not get what the former one may see.
+function openWorkerHub(): Hub {
+  // One worker per user and version: after another user signs in, the page must not use the former user's connection.
   const name = `loam ${start.build} ${start.viewer?.username ?? ''}`;
   const worker = new SharedWorker(new URL('./worker.ts', import.meta.url), {
     type: 'module',
@@ -20,32 +26,32 @@ function throughWorker(): Hub {
   const { port } = worker;
   const open = new Map<number, (message: LiveMessage) => void>();
   let last = 0;
-  const say = (message: FromPage) => port.postMessage(message);
+  const send = (message: FromPage) => port.postMessage(message);
   port.onmessage = ({ data }: MessageEvent<ToPage>) => {
     for (const [id, message] of data) {
-      const tell = open.get(id);
+      const listener = open.get(id);
       if (message.kind !== 'live' && message.kind !== 'data') open.delete(id);
-      tell?.(message);
+      listener?.(message);
     }
   };
-  setInterval(() => say({ kind: 'here' }), HERE_MS);
+  setInterval(() => send({ kind: 'here' }), HEARTBEAT_MS);
   addEventListener('pagehide', () => {
-    say({ kind: 'bye' });
-    // Kept by the browser, and shown again by its back button: what was followed is asked for again.
+    send({ kind: 'bye' });
+    // The browser may keep the page for its back button; when it is shown again, it opens its subscriptions again.
     const lost = [...open.values()];
     open.clear();
-    const goOn = () => {
-      for (const tell of lost) tell({ kind: 'lost' });
+    const reportLost = () => {
+      for (const listener of lost) listener({ kind: 'lost' });
     };
-    addEventListener('pageshow', goOn, { once: true });
+    addEventListener('pageshow', reportLost, { once: true });
   });
   return {
-    open(request, tell) {
+    open(request, listener) {
       const id = ++last;
-      open.set(id, tell);
-      say({ kind: 'open', id, request });
+      open.set(id, listener);
+      send({ kind: 'open', id, request });
       return () => {
-        if (open.delete(id)) say({ kind: 'close', id });
+        if (open.delete(id)) send({ kind: 'close', id });
       };
     },
   };

@@ -1,48 +1,48 @@
-/** Following a subscription for as long as a page shows it, over lost connections and restarts of the server. */
+/** Subscriptions that reconnect after lost connections and server restarts while a page shows them. */
 import { print } from '@0no-co/graphql.web';
 import type { TadaDocumentNode } from 'gql.tada';
 import { useEffect, useRef, useState } from 'react';
 import { SIGNED_OUT, signIn } from '../graphql/client.ts';
 import { start } from '../start.ts';
-import { connection } from './connection.ts';
+import { sharedHub } from './connection.ts';
 import type { LiveError } from './hub.ts';
 
 export type LiveState = 'connecting' | 'live' | 'lost' | 'over' | { refused: LiveError };
 
-export type Follower<T, V> = {
-  /** Asked each time that it connects: where to go on. */
+type Follower<T, V> = {
+  /** Called for each connection attempt, so that a reconnect continues from the last event. */
   variables: () => V;
   onData(data: T): void;
-  /** The server sends what happens from now on: what was missed before can be asked for. */
+  /** The subscription is active: events missed before can be read now. */
   onLive?: () => void;
   onState?: (state: LiveState) => void;
 };
 
-const FIRST_WAIT_MS = 250;
-const LONGEST_WAIT_MS = 8_000;
+const MIN_BACKOFF_MS = 250;
+const MAX_BACKOFF_MS = 8_000;
 
-/** @returns what ends it */
+/** @returns a function that ends the subscription */
 export function follow<T, V>(
   document: TadaDocumentNode<T, V>,
   follower: Follower<T, V>,
 ): () => void {
-  const query = textOf(document);
-  let wait = FIRST_WAIT_MS;
+  const query = printDocument(document);
+  let backoff = MIN_BACKOFF_MS;
   let timer: ReturnType<typeof setTimeout> | undefined;
   let close = () => {};
   let ended = false;
-  const tell = (state: LiveState) => !ended && follower.onState?.(state);
+  const report = (state: LiveState) => !ended && follower.onState?.(state);
 
   function connect(): void {
     clearTimeout(timer);
     timer = undefined;
     const variables = follower.variables() as Record<string, unknown>;
-    close = connection().open({ query, variables }, (message) => {
+    close = sharedHub().open({ query, variables }, (message) => {
       if (ended) return;
       switch (message.kind) {
         case 'live':
-          wait = FIRST_WAIT_MS;
-          tell('live');
+          backoff = MIN_BACKOFF_MS;
+          report('live');
           follower.onLive?.();
           break;
         case 'data':
@@ -50,40 +50,40 @@ export function follow<T, V>(
           break;
         case 'refused':
           if (start.viewer && message.error.extensions?.code === SIGNED_OUT) signIn();
-          tell({ refused: message.error });
+          report({ refused: message.error });
           break;
         case 'over':
-          tell('over');
+          report('over');
           break;
         case 'lost':
-          tell('lost');
-          // Not all at once, where many pages lose the same server.
-          timer = setTimeout(connect, wait * (0.5 + Math.random()));
-          wait = Math.min(wait * 2, LONGEST_WAIT_MS);
+          report('lost');
+          // With jitter: many pages lose the same server at the same time.
+          timer = setTimeout(connect, backoff * (0.5 + Math.random()));
+          backoff = Math.min(backoff * 2, MAX_BACKOFF_MS);
       }
     });
   }
 
-  /** The network is back, or somebody looks: waiting on would help nobody. */
-  function hurry(): void {
-    if (timer !== undefined && document_.visibilityState === 'visible') connect();
+  /** Reconnects without waiting when the network is back or the tab becomes visible. */
+  function reconnectNow(): void {
+    if (timer !== undefined && browserDocument.visibilityState === 'visible') connect();
   }
-  const document_ = globalThis.document;
-  addEventListener('online', hurry);
-  document_.addEventListener('visibilitychange', hurry);
-  tell('connecting');
+  const browserDocument = globalThis.document;
+  addEventListener('online', reconnectNow);
+  browserDocument.addEventListener('visibilitychange', reconnectNow);
+  report('connecting');
   connect();
   return () => {
     ended = true;
     clearTimeout(timer);
     close();
-    removeEventListener('online', hurry);
-    document_.removeEventListener('visibilitychange', hurry);
+    removeEventListener('online', reconnectNow);
+    browserDocument.removeEventListener('visibilitychange', reconnectNow);
   };
 }
 
 const texts = new WeakMap<object, string>();
-function textOf(document: TadaDocumentNode<unknown, never> | object): string {
+function printDocument(document: TadaDocumentNode<unknown, never> | object): string {
   let text = texts.get(document);
   if (text === undefined) {
     text = print(document as Parameters<typeof print>[0]);
@@ -92,7 +92,7 @@ function textOf(document: TadaDocumentNode<unknown, never> | object): string {
   return text;
 }
 
-/** Follows while the component is shown. `key`: what makes it another subscription; null: none now. */
+/** Subscribes while the component is mounted. Another `key` starts a new subscription; with null there is none. */
 export function useFollow<T, V>(
   document: TadaDocumentNode<T, V>,
   key: string | null,

@@ -1,24 +1,26 @@
 /**
- * All subscriptions of a browser over one connection: HTTP/1.1 allows a browser six to a host, for all its tabs, so one
- * for each tab would stop the seventh tab from loading anything.
+ * All subscriptions of a browser over one connection, and the messages between pages and the SharedWorker that holds it.
+ * Over HTTP/1.1 a browser opens six connections per host for all its tabs: with one per tab, the seventh could not load.
  */
 import { createClient } from 'graphql-sse';
 
-export type LiveRequest = { query: string; variables: Record<string, unknown> };
+type LiveRequest = { query: string; variables: Record<string, unknown> };
 export type LiveError = { message: string; extensions?: { code?: string } };
 export type LiveMessage =
-  /** The server has taken the subscription: what happens from now on is sent. */
+  /** The server accepted the subscription: all later events are sent. */
   | { kind: 'live' }
   | { kind: 'data'; data: unknown }
-  /** Refused, or ended for a reason of its own: asking again would not help. */
+  /** The server refused or ended the subscription with an error that a retry would repeat. */
   | { kind: 'refused'; error: LiveError }
-  /** The connection is gone; ask again, from the last that was seen. */
+  /** The connection was lost: subscribe again, from the last event received. */
   | { kind: 'lost' }
   | { kind: 'over' };
 
-export type Hub = { open(request: LiveRequest, tell: (message: LiveMessage) => void): () => void };
+export type Hub = {
+  open(request: LiveRequest, listener: (message: LiveMessage) => void): () => void;
+};
 
-/** Where the last subscription has ended, another page is often just opening. */
+/** The connection stays open this long without subscriptions, because the next page usually subscribes at once. */
 const IDLE_MS = 3_000;
 
 export function createHub(): Hub {
@@ -29,9 +31,9 @@ export function createHub(): Hub {
     singleConnection: true,
     lazy: true,
     lazyCloseTimeout: IDLE_MS,
-    // Those who ask begin where they were, which the library cannot know.
+    // `follow` retries: only the subscriber knows the last event that it received.
     retryAttempts: 0,
-    // Pages of other sites cannot send it (`isFromHere` in the server).
+    // Cross-site pages cannot send this header, so the server uses it against CSRF.
     headers: { 'loam-page': '1' },
     fetchFn: async (url: string, init: RequestInit) => {
       const response = await fetch(url, init);
@@ -41,30 +43,30 @@ export function createHub(): Hub {
     },
   });
   return {
-    open(request, tell) {
+    open(request, listener) {
       const number = String(++last);
-      accepted.set(number, () => tell({ kind: 'live' }));
-      let over = false;
+      accepted.set(number, () => listener({ kind: 'live' }));
+      let isClosed = false;
       const end = (message: LiveMessage) => {
-        if (over) return;
-        over = true;
+        if (isClosed) return;
+        isClosed = true;
         accepted.delete(number);
-        tell(message);
+        listener(message);
       };
       const close = client.subscribe(
         { ...request, extensions: { number } },
         {
           next({ data, errors }) {
             const [error] = errors ?? [];
-            if (error) end(isLoss(error) ? { kind: 'lost' } : { kind: 'refused', error });
-            else if (!over) tell({ kind: 'data', data });
+            if (error) end(isRetryable(error) ? { kind: 'lost' } : { kind: 'refused', error });
+            else if (!isClosed) listener({ kind: 'data', data });
           },
-          error: (error) => end(endOf(error)),
+          error: (error) => end(toFinalMessage(error)),
           complete: () => end({ kind: 'over' }),
         },
       );
       return () => {
-        over = true;
+        isClosed = true;
         accepted.delete(number);
         close();
       };
@@ -72,13 +74,25 @@ export function createHub(): Hub {
   };
 }
 
-/** A server that stops, or that cannot look now, says so; another, or the same one later, goes on. */
-function isLoss({ extensions }: LiveError): boolean {
+/** A server that stops, or that temporarily cannot serve a subscription, ends it with these codes: subscribe again. */
+function isRetryable({ extensions }: LiveError): boolean {
   return ['INTERNAL_ERROR', 'RATE_LIMIT_EXCEEDED'].includes(extensions?.code ?? '');
 }
 
-function endOf(error: unknown): LiveMessage {
+function toFinalMessage(error: unknown): LiveMessage {
   const [first] = Array.isArray(error) ? error : [];
-  if (first && !isLoss(first)) return { kind: 'refused', error: first };
+  if (first && !isRetryable(first)) return { kind: 'refused', error: first };
   return { kind: 'lost' };
 }
+
+export type FromPage =
+  | { kind: 'open'; id: number; request: LiveRequest }
+  | { kind: 'close'; id: number }
+  | { kind: 'here' }
+  | { kind: 'bye' };
+
+export type ToPage = [id: number, message: LiveMessage][];
+
+/** Heartbeat of a page. Browsers run timers of hidden pages once a minute, so the timeout allows more than that. */
+export const HEARTBEAT_MS = 45_000;
+export const HEARTBEAT_TIMEOUT_MS = 150_000;

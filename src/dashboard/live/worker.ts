@@ -1,8 +1,7 @@
-/** A SharedWorker: it has the one connection of all tabs, and hands each what it has asked for. */
-import { createHub } from './hub.ts';
-import { type FromPage, SILENT_MS, type ToPage } from './protocol.ts';
+/** The SharedWorker that holds the event connection of all tabs and forwards each tab its events. */
+import { createHub, type FromPage, HEARTBEAT_TIMEOUT_MS, type ToPage } from './hub.ts';
 
-/** Of many messages that come at once the first goes over to the page as it comes, the others together, within a frame. */
+/** In a burst, the first message is posted at once and the rest as one batch, within a frame. */
 const BATCH_MS = 8;
 
 const hub = createHub();
@@ -16,10 +15,10 @@ function serve(port: MessagePort): void {
   const open = new Map<number, () => void>();
   let batch: ToPage = [];
   let timer: ReturnType<typeof setTimeout> | undefined;
-  let silent = setTimeout(closeAll, SILENT_MS);
+  let watchdog = setTimeout(closeAll, HEARTBEAT_TIMEOUT_MS);
   port.onmessage = ({ data }: MessageEvent<FromPage>) => {
-    clearTimeout(silent);
-    silent = setTimeout(closeAll, SILENT_MS);
+    clearTimeout(watchdog);
+    watchdog = setTimeout(closeAll, HEARTBEAT_TIMEOUT_MS);
     switch (data.kind) {
       case 'open': {
         const { id, request } = data;
@@ -49,9 +48,9 @@ function serve(port: MessagePort): void {
     }, BATCH_MS);
   }
 
-  /** Nothing tells a worker that a tab is gone: it says so itself where it can, and else it is silent. */
+  /** A worker gets no event for a closed tab: the tab sends `bye` if it can, otherwise its heartbeats stop. */
   function closeAll(): void {
-    clearTimeout(silent);
+    clearTimeout(watchdog);
     for (const close of open.values()) close();
     open.clear();
   }

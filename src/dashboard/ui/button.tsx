@@ -14,11 +14,11 @@ const LOOKS: Record<Look, string> = {
 
 type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & {
   look?: Look;
-  /** Something is under way that it began: it cannot be pressed again. */
+  /** The action of the button is in progress; presses are ignored. */
   busy?: boolean;
 };
 
-/** `disabled` and `busy` stop presses but keep the focus, which the browser takes from a button with its own `disabled`. */
+/** `disabled` and `busy` set `aria-disabled`, because the native `disabled` attribute would take the focus away. */
 export function Button({
   look = 'plain',
   busy,
@@ -43,7 +43,7 @@ export function Button({
   );
 }
 
-/** A button to look at that leads to another page. */
+/** A link that looks like a button. */
 export function ButtonLink({
   look = 'plain',
   children,

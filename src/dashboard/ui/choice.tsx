@@ -4,8 +4,8 @@ import { Select } from './field.tsx';
 import { useMeanwhile } from './meanwhile.ts';
 
 /**
- * One of several values, changed by a button beside it: an arrow key chooses the next option at once, and on the way to
- * the third one the second would be saved, too.
+ * A select that saves on a button press. Saving on change would also save the options in between, because each arrow key
+ * selects the next option at once.
  */
 export function Choice<T extends string>({
   label,
@@ -27,7 +27,7 @@ export function Choice<T extends string>({
       className="flex items-center gap-2"
       onSubmit={(event) => {
         event.preventDefault();
-        // The button goes with what it saves.
+        // The button disappears after saving, so the focus moves to the select.
         select.current?.focus();
         setDraft(null);
         void choose(shown, save(shown));

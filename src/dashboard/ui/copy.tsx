@@ -2,7 +2,7 @@ import { Check, Copy } from 'lucide-react';
 import { useEffect, useState } from 'react';
 import { Button } from './button.tsx';
 
-/** Over plain HTTP browsers have no clipboard for pages; selecting the text is what is left there. */
+/** Over plain HTTP pages have no Clipboard API; there the deprecated copy command is used. */
 async function copy(text: string): Promise<void> {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = document.createElement('textarea');
@@ -33,22 +33,22 @@ export function CopyButton({ text, label = 'Copy' }: { text: string; label?: str
   );
 }
 
-/** Something to paste into a terminal. */
-export function Lines({ text, label = 'Lines to copy' }: { text: string; label?: string }) {
+/** Text to paste into a terminal, with a copy button. */
+export function Lines({ text, label = 'Text to copy' }: { text: string; label?: string }) {
   return (
     <div className="flex items-start gap-1 rounded-md border border-line bg-sunken">
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard. */}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard. */}
       <section tabIndex={0} aria-label={label} className="min-w-0 flex-1 overflow-x-auto">
         <pre className="px-3 py-2 text-[13px] leading-relaxed">{text}</pre>
       </section>
       <div className="p-1">
-        <CopyButton text={text} label="Copy these lines" />
+        <CopyButton text={text} label="Copy" />
       </div>
     </div>
   );
 }
 
-/** A secret that is shown this once. */
+/** A secret that is shown only once. */
 export function Secret({ label, value }: { label: string; value: string }) {
   return (
     <div className="space-y-2 rounded-md border border-good bg-good-soft p-3">

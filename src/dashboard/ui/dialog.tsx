@@ -8,8 +8,8 @@ import { ProblemBox } from './problem.tsx';
 const FIELDS = 'input:enabled:not([type=checkbox], [type=radio]), textarea:enabled, select:enabled';
 
 /**
- * The browser's own dialog: it keeps the focus, hides the rest from screen readers, and Escape closes it. The focus
- * begins at the first field of the content, else at its first button: the browser alone would choose "Close".
+ * A modal dialog element: the browser traps the focus, hides the page from screen readers and closes it on Escape. The
+ * first field of the content gets the focus, or its first button; the browser's default would be "Close".
  */
 export function Dialog({
   title,
@@ -22,7 +22,7 @@ export function Dialog({
   onClose: () => void;
   children: ReactNode;
   wide?: boolean;
-  /** The id of what is read out after the title. */
+  /** The id of the element that screen readers read after the title. */
   describedBy?: string;
 }) {
   const element = useRef<HTMLDialogElement>(null);
@@ -38,14 +38,14 @@ export function Dialog({
     }
     return () => {
       dialog?.close();
-      // Somebody else may have moved it, as `Confirm` does.
+      // `Confirm` may have moved the focus already.
       if (document.activeElement !== document.body) return;
       if (before?.isConnected) before.focus();
       else focusPage();
     };
   }, []);
   return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: Escape does the same, by the browser.
+    // biome-ignore lint/a11y/useKeyWithClickEvents: the browser closes it on Escape.
     <dialog
       ref={element}
       aria-labelledby={id}
@@ -70,14 +70,14 @@ export function Dialog({
   );
 }
 
-/** Where the focus goes when what had it is gone. */
+/** Moves the focus to the page when the element that had it is gone. */
 function focusPage(): void {
   document.getElementById('main')?.focus({ preventScroll: true });
 }
 
 /**
- * Asks before something that cannot be undone. `name`: must be typed first. `act` answers what went wrong, if anything
- * did; else the dialog closes.
+ * Confirms an action that cannot be undone. With `name`, the user must type it first. The dialog closes unless `act`
+ * returns a problem.
  */
 export function Confirm({
   title,
@@ -109,7 +109,7 @@ export function Confirm({
           const wrong = await act();
           setBusy(false);
           if (wrong) return setProblem(wrong);
-          // The button that opened the dialog is likely to go now, with what was deleted or ended.
+          // The button that opened the dialog usually disappears with the deleted object, so it cannot get the focus.
           dialog?.close();
           focusPage();
           onClose();
@@ -119,7 +119,7 @@ export function Confirm({
           {children}
         </div>
         {name && (
-          <Field label={`Type ${name} to go on`}>
+          <Field label={`Type ${name} to confirm`}>
             <Input
               value={typed}
               onChange={(event) => setTyped(event.target.value)}

@@ -1,6 +1,6 @@
 import type { ReactNode } from 'react';
 
-/** Where there is nothing yet: what would be here, and the next step. */
+/** An empty state: what will appear here, and the next step. */
 export function Empty({
   title,
   children,

@@ -3,7 +3,7 @@ import { type ComponentProps, createContext, type ReactNode, useContext, useId }
 type Ids = { control: string; description?: string; invalid: boolean };
 const Described = createContext<Ids | null>(null);
 
-/** What every control takes to belong to the field around it. */
+/** The attributes that connect a control with its `Field`. */
 function useControl() {
   const ids = useContext(Described);
   if (!ids) return {};
@@ -14,7 +14,7 @@ function useControl() {
   };
 }
 
-/** A control with its label, what may stand in it, and what is wrong with what does. */
+/** A control with its label, and its hint or error message. */
 export function Field({
   label,
   hint,
@@ -51,7 +51,7 @@ export function Field({
   );
 }
 
-/** What is wrong with a field, or a group of them; screen readers say it when it appears. */
+/** The error message of a field or a group of fields, announced by screen readers. */
 export function FieldProblem({ id, children }: { id?: string; children: string }) {
   return (
     <p id={id} role="alert" className="mt-1 text-sm text-bad">

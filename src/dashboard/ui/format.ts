@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Formats numbers, times and names for people. */
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
@@ -39,7 +39,7 @@ export function money(amount: string | number): string {
   return `$${value.toFixed(digits).replace(/(\.\d\d\d*?)0+$/, '$1')}`;
 }
 
-/** The first line of the message of a commit. */
+/** The first line of a commit message. */
 export function subject(message: string): string {
   return message.split('\n', 1)[0] || '(no message)';
 }
@@ -48,7 +48,7 @@ export function shortSha(sha: string): string {
   return sha.slice(0, 7);
 }
 
-/** An enum of the schema in words: `TIMED_OUT` is `timed out`. */
+/** Formats an enum value of the schema: `TIMED_OUT` becomes `timed out`. */
 export function words(value: string): string {
   return value.toLowerCase().replaceAll('_', ' ');
 }

@@ -1,10 +1,10 @@
 import type { LiveState } from '../live/follow.ts';
 
-/** Whether what is shown changes by itself, and what is the matter where it does not. */
+/** Whether the page receives live updates, and if not, why. */
 export function LiveDot({ state }: { state: LiveState }) {
   const [word, className] =
     typeof state === 'object'
-      ? [`Not followed: ${state.refused.message}`, 'bg-bad']
+      ? [`No live updates: ${state.refused.message}`, 'bg-bad']
       : {
           connecting: ['Connecting…', 'bg-warn'] as const,
           live: ['Live', 'bg-good'] as const,

@@ -1,4 +1,4 @@
-/** What a page shows while it asks, when it is refused, and when it has its answer. */
+/** Queries of a page, and how it shows their loading, error and success states. */
 import { createContext, type ReactNode, useContext, useEffect, useState } from 'react';
 import { type AnyVariables, type CombinedError, type UseQueryArgs, useQuery } from 'urql';
 import { codeOf, SIGNED_OUT } from '../graphql/client.ts';
@@ -10,16 +10,16 @@ export type Asked<T> = {
   data: T | undefined;
   error: CombinedError | undefined;
   fetching: boolean;
-  /** Asks again, and shows what it had until the answer is there. */
+  /** Queries again; the current data stays until the new result arrives. */
   again: () => void;
 };
 
-/** Between two tries while the server cannot answer, as when it starts again. */
+/** Delay between retries while the server is unavailable, as during a restart. */
 const RETRY_MS = 2_000;
 
 /**
- * What was there stays when asking again fails, and is asked for until the server answers: a page outlives a restart of
- * the server that its question falls into.
+ * A query that keeps its last data and retries while the server is unavailable, so that a page survives a restart of
+ * the server.
  */
 export function useAsk<T, V extends AnyVariables>(args: UseQueryArgs<V, T>): Asked<T> {
   const [{ data, error, fetching, stale }, execute] = useQuery<T, V>(args);
@@ -36,18 +36,18 @@ export function useAsk<T, V extends AnyVariables>(args: UseQueryArgs<V, T>): Ask
   return { data: data ?? before, error, fetching: fetching || stale, again };
 }
 
-/** The server did not answer, or could not; what it refuses, it refuses again. */
+/** Only network errors and 5xx are retried: the server would refuse other requests again. */
 function isPassing(error: CombinedError): boolean {
   const { status } = (error.response ?? {}) as Partial<Response>;
   return status === undefined ? error.networkError !== undefined : status >= 500;
 }
 
-/** Within what another `Load` has loaded: the page has its title and heading from there. */
+/** Whether an outer `Load` already gave the page its title and heading. */
 const Nested = createContext(false);
 
 /**
- * `of`: the part of the answer that the page is about; without it there is nothing to show. What else failed is told
- * above the page.
+ * `of` selects the part of the result that the page needs; if that part is null, the page is "not found". Errors of
+ * other parts are shown above the page.
  */
 export function Load<T, P>({
   asked,
@@ -57,7 +57,7 @@ export function Load<T, P>({
 }: {
   asked: Asked<T>;
   of: (data: T) => P | null | undefined;
-  /** For people: `repository`, `job`. */
+  /** The noun for messages: `repository`, `job`. */
   what: string;
   children: (part: P, data: T) => ReactNode;
 }) {
@@ -85,7 +85,7 @@ export function Load<T, P>({
   return <Waiting />;
 }
 
-/** Nothing is shown for the first moment, so that what comes at once does not flash. */
+/** The loading skeleton. It appears after 0.3 s, so that fast results do not flash. */
 export function Waiting() {
   return (
     <div

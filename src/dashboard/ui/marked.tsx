@@ -1,10 +1,10 @@
 import type { ReactNode } from 'react';
 
-/** Text in which each place that has one of `find`, in any case, is marked. */
+/** Wraps each case-insensitive match of a `find` string in `<mark>`. */
 export function marked(text: string, find: string | readonly string[]): ReactNode {
   const words = [find].flat().filter(Boolean);
   if (words.length === 0) return text;
-  // Of words that begin alike the longest is marked.
+  // Longest first: an alternation takes the first word that matches.
   words.sort((one, other) => other.length - one.length);
   const pattern = words.map((word) => word.replace(/[$()*+.?[\\\]^{|}]/g, '\\$&')).join('|');
   return (

@@ -3,14 +3,14 @@ import { useState } from 'react';
 type Answer = { data?: unknown };
 
 /**
- * What was chosen shows at once, and again what is known when the server refuses it.
- * @returns what to show, and what to call with a choice and the change that it begins
+ * Optimistic update: shows a chosen value at once, and the known value again if the mutation fails.
+ * @returns the value to show, and a function that takes the chosen value and its pending mutation
  */
 export function useMeanwhile<T>(
   known: T,
 ): [shown: T, choose: (value: T, change: Promise<Answer>) => Promise<void>] {
   const [chosen, setChosen] = useState<{ value: T; from: T } | null>(null);
-  // As soon as the server says something else than when it was chosen, that counts.
+  // A newer value from the server replaces the chosen value.
   const shown = chosen && Object.is(chosen.from, known) ? chosen.value : known;
   return [
     shown,

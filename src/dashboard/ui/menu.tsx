@@ -1,8 +1,8 @@
 import { type ReactNode, useEffect, useId, useRef, useState } from 'react';
 
 /**
- * A button that opens a list of links and actions. The browser's popover closes it on Escape and on a click elsewhere;
- * arrow keys, Home and End go through it.
+ * A button that opens a menu of links and actions. It is a popover, which the browser closes on Escape and on a click
+ * outside; arrow keys, Home and End move between items.
  */
 export function Menu({
   label,
@@ -55,7 +55,7 @@ export function Menu({
         onClick={() => list.current?.hidePopover()}
         onKeyDown={(event) => {
           if (!list.current) return;
-          // The focus goes back to the button, and from there on.
+          // Closing returns the focus to the button, and Tab continues from there.
           if (event.key === 'Tab') return list.current.hidePopover();
           const items = itemsOf(list.current);
           const at = items.indexOf(document.activeElement as HTMLElement);
@@ -76,7 +76,7 @@ function itemsOf(list: Element): HTMLElement[] {
   return [...list.querySelectorAll<HTMLElement>('[role^=menuitem]')];
 }
 
-/** Below its button and within the window. */
+/** Positions the menu below its button and inside the window. */
 function place(list: HTMLElement, opener: HTMLElement | null): void {
   if (!opener) return;
   const { bottom, right } = opener.getBoundingClientRect();

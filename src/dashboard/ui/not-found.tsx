@@ -5,11 +5,11 @@ import { Empty } from './empty.tsx';
 
 type Props = {
   what?: string;
-  /** Of a page that has a title and a heading of its own. */
+  /** Shown inside a page that has its own title and heading. */
   isPart?: boolean;
 };
 
-/** What is not there and what one may not see look the same, as in the API. */
+/** Missing and forbidden objects look the same, as in the API. */
 export function NotFound({ what = 'page', isPart = false }: Props) {
   return (
     <>

@@ -1,4 +1,4 @@
-/** Short words about what was just done, read out by screen readers, with a way back where there is one. */
+/** Toasts about completed actions, announced by screen readers, with an Undo button where the action has one. */
 import { X } from 'lucide-react';
 import { useSyncExternalStore } from 'react';
 import { Button } from './button.tsx';

@@ -1,7 +1,7 @@
 import { Link, type LinkProps, useLocation } from '@tanstack/react-router';
 import { type ComponentType, type ReactNode, type RefObject, useEffect, useRef } from 'react';
 
-/** The title of a page, in the tab of the browser too, with what can be done there. */
+/** The heading of a page with its actions; also sets the title of the browser tab. */
 export function PageTitle({
   title,
   tab = title,
@@ -9,7 +9,7 @@ export function PageTitle({
   children,
 }: {
   title: ReactNode;
-  /** In the tab of the browser; the title where that is text. */
+  /** The title of the browser tab; defaults to `title` if that is a string. */
   tab?: ReactNode;
   actions?: ReactNode;
   children?: ReactNode;
@@ -28,7 +28,7 @@ export function PageTitle({
   );
 }
 
-/** On a small screen links scroll sideways: that of the page itself is brought into sight. */
+/** On a small screen the tabs scroll horizontally: scrolls the tab of the current page into view. */
 export function useCurrentInSight<E extends HTMLElement>(): RefObject<E | null> {
   const list = useRef<E>(null);
   const { pathname } = useLocation();
@@ -39,21 +39,21 @@ export function useCurrentInSight<E extends HTMLElement>(): RefObject<E | null> 
     const { left, right } = link.getBoundingClientRect();
     const box = current.getBoundingClientRect();
     if (left < box.left || right > box.right) current.scrollLeft += left - box.left;
-    // Not each time that something is shown anew: who has scrolled by hand is left alone.
+    // Only after navigation, so that a render does not undo manual scrolling.
   }, [pathname]);
   return list;
 }
 
 type IconProps = { size: number; 'aria-hidden': true; className: string };
 
-/** Pages that belong together, as links. On a small screen they scroll sideways. */
+/** Links between related pages. On a small screen they scroll horizontally. */
 export function Tabs({
   label,
   within,
   tabs,
 }: {
   label: string;
-  /** The name of the one that the page is a part of, where it is none of them. */
+  /** The tab to highlight on a page that is below a tab's page. */
   within?: string;
   tabs: (LinkProps & { name: string; count?: number; icon?: ComponentType<IconProps> })[];
 }) {
@@ -81,14 +81,14 @@ export function Tabs({
   );
 }
 
-/** Goes through a list that the server gives in pages. */
+/** A button that appends the next page of a list. */
 export function Pager({
   hasMore,
   onMore,
   busy,
   left,
 }: {
-  /** How many there are beside those that are shown, where that is known. */
+  /** The number of rows not shown yet, if known. */
   left?: number;
   hasMore: boolean;
   onMore: () => void;
@@ -103,7 +103,7 @@ export function Pager({
         disabled={busy}
         className="field w-auto text-sm hover:bg-hover"
       >
-        Show more{left !== undefined && ` of the other ${left}`}
+        Show more{left !== undefined && ` (${left} left)`}
       </button>
     </div>
   );

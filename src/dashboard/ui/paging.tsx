@@ -3,12 +3,12 @@ import { Link, useSearch } from '@tanstack/react-router';
 const LOOK =
   'rounded-md border border-edge bg-card px-3 py-1 text-sm font-medium hover:bg-hover no-underline';
 
-/** The cursor in the address, after which the page begins; left out on the first one. */
+/** The cursor in the address after which the page starts; undefined for the first page. */
 export function useAfter(): string | undefined {
   return useSearch({ strict: false }).after;
 }
 
-/** Through a list that the server gives in pages. The page stands in the address, so the back button goes to the one before. */
+/** Links between pages of a list. The cursor is in the address, so that the back button returns to the previous page. */
 export function Paging({
   pageInfo: { hasNextPage, endCursor },
   total,
@@ -19,10 +19,10 @@ export function Paging({
   const after = useAfter();
   if (!hasNextPage && !after) return null;
   return (
-    <nav aria-label="Pages of the list" className="mt-4 flex items-center justify-center gap-3">
+    <nav aria-label="Pagination" className="mt-4 flex items-center justify-center gap-3">
       {after && (
         <Link to="." search={(old) => ({ ...old, after: undefined })} className={LOOK}>
-          To the beginning
+          First page
         </Link>
       )}
       {hasNextPage && (
@@ -30,7 +30,7 @@ export function Paging({
           Next page
         </Link>
       )}
-      {total !== undefined && <span className="text-sm text-dim">{total} in all</span>}
+      {total !== undefined && <span className="text-sm text-dim">{total} total</span>}
     </nav>
   );
 }

@@ -3,7 +3,7 @@ import type { CombinedError } from 'urql';
 import { type Problem, problemOf } from '../graphql/client.ts';
 import { Button } from './button.tsx';
 
-/** What went wrong, in the server's words, with the id under which its log has it. */
+/** The server's error message, with the request id to look up in its log. */
 export function ProblemBox({ problem, onRetry }: { problem: Problem; onRetry?: () => void }) {
   return (
     <div

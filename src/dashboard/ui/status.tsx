@@ -22,7 +22,7 @@ const LOOKS: Record<
   TIMED_OUT: { icon: Clock, word: 'Timed out', className: 'bg-bad-soft text-bad' },
 };
 
-/** The status in a word, a colour and a picture: no one of them alone (WCAG 1.4.1). */
+/** The status as word, colour and icon, because colour alone is not accessible (WCAG 1.4.1). */
 export function Status({ status }: { status: JobStatus }) {
   const { icon: Icon, word, className, spin } = LOOKS[status];
   return (

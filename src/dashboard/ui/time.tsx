@@ -1,8 +1,8 @@
-import { useSyncExternalStore } from 'react';
+import { useEffect, useRef, useSyncExternalStore } from 'react';
 
 /**
- * One clock for all that shows time passing, so that they change together and a page has one timer. It stands still
- * behind other tabs, where nobody sees it.
+ * One clock for all relative times, so that they change together and a page has one timer. It pauses while the tab is
+ * hidden.
  */
 const listeners = new Set<() => void>();
 let second = Math.floor(Date.now() / 1_000);
@@ -29,12 +29,12 @@ function listen(listener: () => void): () => void {
   };
 }
 
-/** Now, in seconds since 1970; the component is shown anew each second. */
+/** The Unix time in seconds; re-renders the component each second. */
 export function useSecond(): number {
   return useSyncExternalStore(listen, now);
 }
 
-/** The clock stands still where nothing shows it: what is shown first must not begin with the time at which it stopped. */
+/** The clock stops without subscribers, so the first subscriber must not get the time at which it stopped. */
 function now(): number {
   if (timer === undefined) second = Math.floor(Date.now() / 1_000);
   return second;
@@ -57,12 +57,12 @@ export function exactTime(at: string): string {
 
 const day = new Intl.DateTimeFormat('en', { dateStyle: 'long' });
 
-/** The day, where the reader is: November 26, 2026. */
+/** The date in the reader's time zone: November 26, 2026. */
 export function longDay(at: string): string {
   return day.format(new Date(at));
 }
 
-/** When something was, or will be, as seen from now. */
+/** A time relative to now, past or future. */
 export function Ago({ at }: { at: string | null | undefined }) {
   const now = useSecond();
   if (!at) return <>never</>;
@@ -79,4 +79,17 @@ export function Ago({ at }: { at: string | null | undefined }) {
       {text}
     </time>
   );
+}
+
+/** Calls `act` at an interval while the tab is visible. With `ms` null it is off. */
+export function useEvery(ms: number | null, act: () => void): void {
+  const current = useRef(act);
+  current.current = act;
+  useEffect(() => {
+    if (ms === null) return;
+    const timer = setInterval(() => {
+      if (document.visibilityState === 'visible') current.current();
+    }, ms);
+    return () => clearInterval(timer);
+  }, [ms]);
 }

@@ -40,7 +40,7 @@ test('an operator disables, enables and deletes a user', async () => {
   expect(await page.getByRole('button', { name: 'Disable admin' }).count()).toBe(0);
 
   await page.getByRole('button', { name: 'Delete carol' }).click();
-  await page.getByLabel('Type carol to go on').fill('carol');
+  await page.getByLabel('Type carol to confirm').fill('carol');
   await page.getByRole('button', { name: 'Delete user' }).click();
   await page.getByText('carol@example.com').waitFor({ state: 'detached' });
   expect(await status()).toBe(401);
@@ -63,7 +63,7 @@ test('a member leaves an organization, and its admin deletes it', async () => {
   await page.goto('/acme/-/settings');
   await page.getByRole('button', { name: 'Delete organization' }).click();
   await expectUsable(page);
-  await page.getByLabel('Type acme to go on').fill('acme');
+  await page.getByLabel('Type acme to confirm').fill('acme');
   await page.getByRole('button', { name: 'Delete permanently' }).click();
   await page.getByText('acme was deleted.').waitFor();
   expect((await app.admin.get('/auth/v1/repository/acme')).status).toBe(404);

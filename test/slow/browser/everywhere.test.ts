@@ -1,4 +1,4 @@
-/** Every page, on a wide and a narrow screen, light and dark: nothing fails in the browser, and axe finds nothing. */
+/** Every page, wide and narrow, light and dark: no errors in the browser, and no findings of axe. */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import {
@@ -87,7 +87,7 @@ const pages = () => [
   '/settings/server/audit',
 ];
 
-test('every page', async () => {
+test('every page is accessible and has no errors', async () => {
   await using visitor = await visit(browser, app, { as: app.admin });
   const { page } = visitor;
   for (const path of pages()) {
@@ -107,16 +107,16 @@ test('every page', async () => {
   visitor.expectQuiet();
 }, 600_000);
 
-test('Ctrl-K goes anywhere, and ? tells the keys', async () => {
+test('Ctrl-K opens the palette, and ? lists the keyboard shortcuts', async () => {
   await using visitor = await visit(browser, app, { as: app.admin });
   const { page } = visitor;
   await page.goto('/');
   await page.getByRole('heading', { level: 1 }).waitFor();
   await page.keyboard.press('?');
-  await page.getByRole('heading', { name: 'Keyboard' }).waitFor();
+  await page.getByRole('heading', { name: 'Keyboard shortcuts' }).waitFor();
   await page.keyboard.press('Escape');
   await page.keyboard.press('Control+k');
-  // As a person does: the keys go where the focus is.
+  // Keys go to the focused element, as with a real keyboard.
   await page.getByRole('combobox').waitFor();
   await page.keyboard.type('admin/co');
   await page.getByRole('option', { name: /admin\/code/ }).waitFor();

@@ -1,4 +1,4 @@
-/** The forms of a repository, of its namespace's people and of the operator, by clicking; what they did is asked of the API. */
+/** Forms for repositories, members, webhooks and operators. The API confirms the result of each form. */
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, type Visitor, visit } from '../../support/browser.ts';
@@ -22,11 +22,11 @@ afterAll(async () => {
 });
 
 const button = (page: Page, name: string) => page.getByRole('button', { name, exact: true });
-/** That of the dialog that asks, which may be called as the one that has opened it. */
+/** The button of the confirmation dialog, which may have the name of the button that opened it. */
 const confirmed = (page: Page, name: string) =>
   page.getByRole('dialog').getByRole('button', { name, exact: true });
 
-/** A repository with one commit, and a visitor who owns it. */
+/** Creates a repository with one commit, and returns a visitor who owns it. */
 async function owner(name: string): Promise<Visitor & { id: string }> {
   const { body } = await ada.post('/auth/v1/repository/ada', { name });
   const input = { branch: 'main', message: 'Begin', changes: [{ path: 'a.txt', content: 'a' }] };
@@ -37,7 +37,7 @@ async function owner(name: string): Promise<Visitor & { id: string }> {
   return Object.assign(await visit(browser, app, { as: ada }), { id: body.id });
 }
 
-test('branches and tags are made and deleted', async () => {
+test('branches and tags are created and deleted', async () => {
   await using visitor = await owner('refs');
   const { page } = visitor;
   await page.goto('/ada/refs/branches');
@@ -47,11 +47,11 @@ test('branches and tags are made and deleted', async () => {
   await page.getByLabel('Name', { exact: true }).fill('feature/one');
   await button(page, 'Create branch').click();
   await page.getByRole('link', { name: 'feature/one', exact: true }).waitFor();
-  // Of those who made it by hand, and of those who see it in the tabs.
+  // The count in the tab includes the new branch.
   await page.getByRole('link', { name: 'Branches 2' }).waitFor();
   await button(page, 'Delete feature/one').click();
   expect(await button(page, 'Delete branch').isDisabled()).toBe(true);
-  await page.getByLabel('Type feature/one to go on').fill('feature/one');
+  await page.getByLabel('Type feature/one to confirm').fill('feature/one');
   await button(page, 'Delete branch').click();
   await page.getByRole('link', { name: 'Branches 1' }).waitFor();
 
@@ -67,13 +67,13 @@ test('branches and tags are made and deleted', async () => {
   await page.getByText('<b>The first</b>').waitFor();
   await expectUsable(page);
   await button(page, 'Delete v1').click();
-  await page.getByLabel('Type v1 to go on').fill('v1');
+  await page.getByLabel('Type v1 to confirm').fill('v1');
   await button(page, 'Delete tag').click();
   await page.getByRole('heading', { name: 'No tags yet' }).waitFor();
   visitor.expectQuiet();
 });
 
-test('a repository is renamed, opened, given away, ruled and deleted', async () => {
+test('a repository is renamed, published, transferred, given a branch rule, and deleted', async () => {
   await app.admin.gql(
     `mutation { createOrganization(input: {name: "lab", plan: TEAM}) { namespace { id } }
       setMember(input: {namespace: "lab", username: "ada", role: ADMIN}) { member { id } } }`,
@@ -95,7 +95,7 @@ test('a repository is renamed, opened, given away, ruled and deleted', async () 
 
   await page.getByLabel('New owner').fill('lab');
   await button(page, 'Transfer').click();
-  await page.getByLabel('Type ada/after to go on').fill('ada/after');
+  await page.getByLabel('Type ada/after to confirm').fill('ada/after');
   await button(page, 'Transfer repository').click();
   await page.getByRole('heading', { name: 'lab/after', level: 1 }).waitFor();
   await page.getByRole('link', { name: 'Settings' }).click();
@@ -121,7 +121,7 @@ test('a repository is renamed, opened, given away, ruled and deleted', async () 
   visitor.expectQuiet();
 });
 
-test('the operator makes an organization and a user, and sets roles and plans', async () => {
+test('an operator creates an organization and a user, and sets roles and plans', async () => {
   await using visitor = await visit(browser, app, { as: app.admin });
   const { page } = visitor;
   await page.goto('/new/organization');
@@ -168,7 +168,7 @@ test('the operator makes an organization and a user, and sets roles and plans', 
   visitor.expectQuiet();
 });
 
-test('a webhook gets a new secret, shown once', async () => {
+test('a webhook gets a new secret, which is shown once', async () => {
   const made = await ada.post('/auth/v1/seed/webhooks', {
     name: 'hook',
     url: 'https://example.com/x',
@@ -188,7 +188,7 @@ test('a webhook gets a new secret, shown once', async () => {
   visitor.expectQuiet();
 });
 
-test('a long list goes on at the next page, and the back button goes back', async () => {
+test('a long list has a next page, and the back button returns to the previous page', async () => {
   await using visitor = await owner('many');
   const { page, id } = visitor;
   const names = Array.from({ length: 55 }, (_, number) => `b${String(number).padStart(2, '0')}`);

@@ -19,7 +19,7 @@ afterAll(async () => {
   await app?.[Symbol.asyncDispose]();
 });
 
-test('who is signed in begins at home, and a job that starts shows itself', async () => {
+test('a signed-in user starts at the home page, where a new job appears by itself', async () => {
   const ada = await app.user('home-ada');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
@@ -42,7 +42,7 @@ test('who is signed in begins at home, and a job that starts shows itself', asyn
   visitor.expectQuiet();
 });
 
-test('who is not signed in is told where to', async () => {
+test('a visitor who is not signed in gets a link to sign in', async () => {
   await using visitor = await visit(browser, app);
   await visitor.page.goto('/');
   await visitor.page.getByRole('link', { name: 'Sign in' }).click();

@@ -27,7 +27,7 @@ const run = (name: string, command: string, more: object = {}) =>
 
 const ESC = '\u001b';
 
-test('a job is watched while it runs: status, lines with their colours, artifacts', async () => {
+test('the page of a running job shows its status, its log in colour, and its artifacts', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   const colours = `printf '${ESC}[32mgreen${ESC}[0m <b>not bold</b>\\n'`;
@@ -48,7 +48,7 @@ test('a job is watched while it runs: status, lines with their colours, artifact
   visitor.expectQuiet();
 });
 
-test('addresses in a log are links, and what a job left is looked at without a download', async () => {
+test('URLs in a log are links, and artifacts have previews', async () => {
   const svg = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>';
   const left = `mkdir out; echo '<b>hello</b>' > out/a.txt; echo '${svg}' > out/b.svg; head -c 100 /dev/zero > out/c.bin`;
   const said = 'echo "See (https://example.com/a_(b)?c=1#d), or javascript://x."';
@@ -76,16 +76,16 @@ test('addresses in a log are links, and what a job left is looked at without a d
   visitor.expectQuiet();
 });
 
-test('any line of a long log is found, linked and searched for', async () => {
+test('a long log can be searched, and each of its lines can be linked', async () => {
   await run('long', 'i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo "line number $i"; done');
   await until(ada, 'ada', 'long', 'SUCCEEDED');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/-/jobs/long');
   await page.getByText('line number 30000', { exact: true }).waitFor();
-  // What is not in sight is not in the document.
+  // Only visible lines are in the document.
   expect(await page.locator('[data-seq]').count()).toBeLessThan(200);
-  // It stays at its end when the window gets another height.
+  // The log stays at its end when the window is resized.
   for (const height of [1_300, 600]) {
     await page.setViewportSize({ width: 1_280, height });
     await expect
@@ -95,14 +95,14 @@ test('any line of a long log is found, linked and searched for', async () => {
           .evaluate((log) => log.scrollHeight - log.scrollTop - log.clientHeight),
       )
       .toBeLessThan(2);
-    expect(await page.getByRole('button', { name: 'To the end' }).count()).toBe(0);
+    expect(await page.getByRole('button', { name: 'Jump to end' }).count()).toBe(0);
   }
-  // For a picture of the whole page the browser scrolls it to its beginning.
+  // For a full-page screenshot the browser scrolls the page to its top.
   await page.screenshot({ fullPage: true });
   await expect
     .poll(() => page.getByText('line number 30000', { exact: true }).isVisible())
     .toBe(true);
-  expect(await page.getByRole('button', { name: 'To the end' }).count()).toBe(0);
+  expect(await page.getByRole('button', { name: 'Jump to end' }).count()).toBe(0);
 
   await page.getByLabel('Search the log').fill('number 123');
   await page.getByText(/^1 of 100\+$/).waitFor();
@@ -114,12 +114,12 @@ test('any line of a long log is found, linked and searched for', async () => {
   await page.getByLabel('Search the log').fill('');
   await page.goto('/ada/-/jobs/long#L15000');
   await page.locator('[data-seq="15000"]').waitFor();
-  await page.getByRole('button', { name: 'To the end' }).click();
+  await page.getByRole('button', { name: 'Jump to end' }).click();
   await page.getByText('line number 30000', { exact: true }).waitFor();
   visitor.expectQuiet();
 });
 
-test('a log whose lines wrap is shown at its end', async () => {
+test('a log with wrapped lines opens at its end', async () => {
   await run(
     'wide',
     'i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo "line $i of $(pwd) $(date) wraps on a narrow screen"; done',
@@ -135,12 +135,12 @@ test('a log whose lines wrap is shown at its end', async () => {
   visitor.expectQuiet();
 });
 
-test('a log that grows by thousands of lines a second is never drawn without lines at its end', async () => {
+test('a log that grows by thousands of lines per second never renders an empty viewport', async () => {
   const step = 'for (let i = 0; i < 50; i++) console.log("step", ++n, "of the training")';
   await run('quick', `exec node -e 'let n = 0; setInterval(() => { ${step} }, 10)'`);
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
-  // In the window as a whole, or what is drawn of it would end before the log does.
+  // The log element must fit into the window; otherwise the rendered lines could end before the element does.
   await page.setViewportSize({ width: 1_280, height: 1_200 });
   await page.goto('/ada/-/jobs/quick');
   await page.locator('[data-seq]').first().waitFor();
@@ -151,7 +151,7 @@ test('a log that grows by thousands of lines a second is never drawn without lin
     let last = log.dataset.logLines;
     while (drawn < 20) {
       await new Promise(requestAnimationFrame);
-      // A task after the frame: its lines are laid out.
+      // In a task after the frame, its lines have their layout.
       await new Promise((resolve) => setTimeout(resolve));
       if (log.dataset.logLines === last) continue;
       last = log.dataset.logLines;
@@ -169,7 +169,7 @@ test('a log that grows by thousands of lines a second is never drawn without lin
   await ada.gql('mutation { cancelJob(input: {namespace: "ada", name: "quick"}) { job { id } } }');
 });
 
-test('a line of ten megabytes, colours without end and a script in a line harm no page', async () => {
+test('a 10 MB line, endless colour codes and a script in a line do not break the page', async () => {
   const lines = [
     'head -c 10000000 /dev/zero | tr "\\0" x; echo',
     `printf '${ESC}[38;5;%.0s' $(seq 1 20000); echo`,
@@ -190,7 +190,7 @@ test('a line of ten megabytes, colours without end and a script in a line harm n
   visitor.expectQuiet();
 });
 
-test('a server that starts again heals the page, and no line is lost or doubled', async () => {
+test('the page recovers from a server restart without lost or duplicate lines', async () => {
   await run('steady', 'i=0; while [ $i -lt 150 ]; do i=$((i+1)); echo "tick $i"; sleep 0.1; done');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
@@ -207,7 +207,7 @@ test('a server that starts again heals the page, and no line is lost or doubled'
     .toEqual(ticks);
 });
 
-test('a page stays while the server cannot answer, and asks until it does', async () => {
+test('a page keeps its content while the server is unreachable, and retries', async () => {
   await run('patient', 'sleep 300');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
@@ -222,7 +222,7 @@ test('a page stays while the server cannot answer, and asks until it does', asyn
   await page.locator('main [data-status=RUNNING]').first().waitFor();
 });
 
-test('a link that is followed while the server is away opens when it answers, and the app stays', async () => {
+test('a link clicked while the server is unreachable opens when the server answers', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada');
@@ -235,13 +235,13 @@ test('a link that is followed while the server is away opens when it answers, an
   expect(new URL(page.url()).pathname).toBe('/ada/-/usage');
 });
 
-test('a page behind others lets go of the log, and is up to date when it is looked at', async () => {
+test('a hidden tab ends its log subscription, and catches up when it is visible again', async () => {
   await run('aside', 'i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "tick $i"; sleep 0.02; done');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/-/jobs/aside');
   const { rechecks } = app.app.services;
-  // Playwright says of every page that it is looked at.
+  // Playwright reports every page as visible.
   const look = (state: 'hidden' | 'visible') =>
     page.evaluate((value) => {
       Object.defineProperty(document, 'visibilityState', { value, configurable: true });
@@ -250,7 +250,7 @@ test('a page behind others lets go of the log, and is up to date when it is look
   const newest = async () =>
     Number(await page.locator('[data-log-lines]').getAttribute('data-log-lines'));
   await expect.poll(newest).toBeGreaterThan(10);
-  // The first were read; those after them come by the stream.
+  // The first lines come from a query; later lines come from the subscription.
   const first = await newest();
   await expect.poll(newest).toBeGreaterThan(first + 20);
   const followed = rechecks.streams;
@@ -274,7 +274,7 @@ test('a page behind others lets go of the log, and is up to date when it is look
   visitor.expectQuiet();
 });
 
-/** The text of each entry, in the order of their numbers: one goes through the log from its beginning to its end. */
+/** Scrolls through the whole log and returns the text of each entry, in order. */
 async function readThrough(page: Page): Promise<string[]> {
   const rows = await page.getByRole('log').evaluate(async (log) => {
     const seen: [seq: number, text: string][] = [];
@@ -289,8 +289,8 @@ async function readThrough(page: Page): Promise<string[]> {
   return [...new Map(rows)].sort(([a], [b]) => a - b).map(([, text]) => text);
 }
 
-test('a job is cancelled, run again and deleted', async () => {
-  // It outlives the cancel by some seconds.
+test('a job is cancelled, rerun and deleted', async () => {
+  // The process runs for some seconds after the cancellation.
   await run('brief', "trap 'sleep 4; exit 1' TERM; while :; do sleep 0.1; done");
   await until(ada, 'ada', 'brief', 'RUNNING');
   await using visitor = await visit(browser, app, { as: ada });
@@ -299,7 +299,7 @@ test('a job is cancelled, run again and deleted', async () => {
   await page.getByRole('button', { name: 'Cancel' }).click();
   await page.getByRole('button', { name: 'Cancel job' }).click();
   await page.locator('main [data-status=CANCELLED]').first().waitFor();
-  // An attempt ran as long as its job, also when its process has ended later.
+  // The attempt has the runtime of its job, although its process ended later.
   await expect
     .poll(async () => {
       const asked =
@@ -326,7 +326,7 @@ test('a job is cancelled, run again and deleted', async () => {
   visitor.expectQuiet();
 });
 
-test('run again begins with the settings of the job, and keeps its variables when they are left alone', async () => {
+test('"Run again" starts with the settings of the job, and keeps unchanged variables', async () => {
   await run('first', 'echo "$WHAT"', {
     env: [{ name: 'WHAT', value: 'kept' }],
     memoryGb: 7,
@@ -341,7 +341,7 @@ test('run again begins with the settings of the job, and keeps its variables whe
   expect(await page.getByLabel('Memory in GB').inputValue()).toBe('7');
   expect(await page.getByLabel('Command').inputValue()).toBe('echo "$WHAT"');
   await expectUsable(page);
-  // Another command would run with an empty variable, whose value the pages do not have.
+  // With a changed command the variable would be empty, because the dashboard does not know its value.
   await page.getByLabel('Command').fill('echo "$WHAT" changed');
   await page.getByRole('button', { name: 'Create job' }).click();
   await page.getByText('Enter the value of WHAT').waitFor();
@@ -353,13 +353,13 @@ test('run again begins with the settings of the job, and keeps its variables whe
   visitor.expectQuiet();
 });
 
-test('a job that failed says why, for how long it was billed, and what it used of its limits', async () => {
+test('a failed job shows the reason, the billed time, and its usage against its limits', async () => {
   const { id } = await run('broken', 'echo no; exit 3', { memoryGb: 4 });
   await until(ada, 'ada', 'broken', 'FAILED');
   const { db } = app.app.services;
   const { attempts } = await db.job.update({
     where: { id },
-    // What the API says counts, not the time from its start to its end.
+    // The page must show the runtime from the API, not the time between start and end.
     data: { runtimeSeconds: 90 },
     select: { attempts: { select: { id: true } } },
   });
@@ -385,13 +385,13 @@ test('a job that failed says why, for how long it was billed, and what it used o
     .waitFor();
   await page.getByText('ran 1 min 30 s', { exact: true }).waitFor();
   await page.locator('[data-log-status=FAILED].text-bad').waitFor();
-  // In sight without a click, in a unit that fits, and with the line of the limit.
+  // Visible without a click, in a fitting unit, and with a line for the limit.
   const memory = page.getByRole('img', {
     name: /^Memory: last 50\.0 MiB, peak 50\.0 MiB, limit /,
   });
   await memory.locator('canvas').waitFor();
   expect(Number(await memory.getAttribute('data-limit'))).toBeGreaterThan(0);
-  // In the colours of the theme, also when it changes while the chart is shown.
+  // In the colours of the theme, also after a theme change.
   const drawn = () =>
     memory.locator('canvas').evaluate((canvas: HTMLCanvasElement) => canvas.toDataURL());
   const light = await drawn();

@@ -1,4 +1,4 @@
-/** The dashboard with a keyboard alone: every key is pressed where the focus is, and the focus is never lost. */
+/** Keyboard-only use of the dashboard: keys go to the focused element, and the focus is never lost. */
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
@@ -23,7 +23,7 @@ afterAll(async () => {
   await app?.[Symbol.asyncDispose]();
 });
 
-/** What has the focus: its label or text; `main` is the page itself, `body` is nothing. */
+/** The label or text of the focused element; `main` is the page, `body` means that no element has the focus. */
 const focused = (page: Page) =>
   page.evaluate(() => {
     const element = document.activeElement as HTMLElement & { labels?: NodeListOf<HTMLElement> };
@@ -35,7 +35,7 @@ const focused = (page: Page) =>
 
 const expectFocus = (page: Page, name: string) => expect.poll(() => focused(page)).toBe(name);
 
-/** Tab until the focus is there. */
+/** Presses Tab until the element has the focus. */
 async function tabTo(page: Page, name: string): Promise<void> {
   const seen: string[] = [];
   for (let presses = 0; presses < 80; presses++) {
@@ -48,7 +48,7 @@ async function tabTo(page: Page, name: string): Promise<void> {
 
 const palette = (page: Page) => page.getByRole('dialog', { name: 'Go to' }).getByRole('combobox');
 
-/** To a page by the palette, without loading the document again. */
+/** Opens a page with the palette, without reloading the document. */
 async function goTo(page: Page, name: string): Promise<void> {
   await page.keyboard.press('Control+k');
   await palette(page).waitFor();
@@ -58,7 +58,7 @@ async function goTo(page: Page, name: string): Promise<void> {
   await palette(page).waitFor({ state: 'detached' });
 }
 
-test('a failed submit leads to the first wrong field, and details stay open while one types', async () => {
+test('a failed submit focuses the first invalid field, and details stay open while the user types', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/new/job');
@@ -75,7 +75,7 @@ test('a failed submit leads to the first wrong field, and details stay open whil
   await tabTo(page, 'Timeout of an attempt in minutes');
   await page.keyboard.press('Control+a');
   await page.keyboard.type('0');
-  // Closed by hand, it opens where a field in it is wrong.
+  // Closed by the user, it reopens when it has an invalid field.
   await page.locator('details summary', { hasText: 'Output, environment' }).focus();
   await page.keyboard.press('Enter');
   await tabTo(page, 'Create job');
@@ -91,7 +91,7 @@ test('a failed submit leads to the first wrong field, and details stay open whil
   visitor.expectQuiet();
 });
 
-test('a busy button keeps the focus and takes no second press, and one that is done keeps it, too', async () => {
+test('a button keeps the focus while busy and when done, and ignores a second press', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/code/settings');
@@ -115,7 +115,7 @@ test('a busy button keeps the focus and takes no second press, and one that is d
   await page.getByText('The description was saved.').waitFor();
   await expect.poll(() => page.locator('button[aria-busy=true]').count()).toBe(0);
   await expectFocus(page, 'Save description');
-  // Nothing is left to save: it says so, and can still be found.
+  // With nothing to save, the button is disabled but can still be focused.
   await expect
     .poll(() => page.getByRole('button', { name: 'Save description' }).isDisabled())
     .toBe(true);
@@ -124,7 +124,7 @@ test('a busy button keeps the focus and takes no second press, and one that is d
   visitor.expectQuiet();
 });
 
-test('a problem stands at its field without the name that the API has for it', async () => {
+test('an error is shown at its field, without the API name of the field', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/code/settings');
@@ -138,7 +138,7 @@ test('a problem stands at its field without the name that the API has for it', a
   await expectFocus(page, 'Default branch');
 });
 
-test('a new token is made and deleted, and the focus is never lost', async () => {
+test('creating and deleting a token never loses the focus', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/settings/tokens');
@@ -168,7 +168,7 @@ test('a new token is made and deleted, and the focus is never lost', async () =>
   const dialog = page.getByRole('dialog', { name: 'Delete the token by-keys?' });
   await dialog.waitFor();
   expect(await dialog.getAttribute('aria-describedby')).not.toBeNull();
-  // Another page is gone to while a dialog is open.
+  // Navigates while a dialog is open.
   await goTo(page, 'Settings: API keys');
   await page.waitForURL('**/settings/api-keys');
   await expectFocus(page, 'main');
@@ -184,8 +184,8 @@ test('a new token is made and deleted, and the focus is never lost', async () =>
   visitor.expectQuiet();
 });
 
-test('a job is cancelled and deleted: the timeline ends, and the focus goes to the page', async () => {
-  // Its end comes well after its cancellation.
+test('after cancelling and deleting a job, the timeline ends and the focus moves to the page', async () => {
+  // The process ends seconds after the cancellation.
   const command = "trap 'sleep 4; exit 0' TERM; echo begun; while :; do sleep 0.1; done";
   await submit(ada, { namespace: 'ada', name: 'held', repo: 'ada/code', command });
   await using visitor = await visit(browser, app, { as: ada });
@@ -205,7 +205,7 @@ test('a job is cancelled and deleted: the timeline ends, and the focus goes to t
 
   await tabTo(page, 'Delete');
   await page.keyboard.press('Enter');
-  await expectFocus(page, 'Type held to go on');
+  await expectFocus(page, 'Type held to confirm');
   await page.keyboard.type('held');
   await page.keyboard.press('Enter');
   await page.waitForURL('**/ada/-/jobs');
@@ -214,7 +214,7 @@ test('a job is cancelled and deleted: the timeline ends, and the focus goes to t
   visitor.expectQuiet();
 });
 
-test('the palette has pages by their names, and says that there is nothing where there is nothing', async () => {
+test('the palette finds pages by name, and says when there are no results', async () => {
   await using visitor = await visit(browser, app, { as: app.admin });
   const { page } = visitor;
   await page.goto('/ada/code');
@@ -241,11 +241,11 @@ test('the palette has pages by their names, and says that there is nothing where
   await page.keyboard.press('Control+k');
   await palette(page).waitFor();
   await page.keyboard.type('no such thing');
-  await expect.poll(() => status.innerText()).toBe('Nothing that you may see is called so.');
+  await expect.poll(() => status.innerText()).toBe('No results.');
   visitor.expectQuiet();
 });
 
-test('a comparison keeps the focus, and a search says what it found', async () => {
+test('a comparison keeps the focus, and a search announces its results', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/code/compare');
@@ -263,7 +263,7 @@ test('a comparison keeps the focus, and a search says what it found', async () =
   visitor.expectQuiet();
 });
 
-test('the arrow keys choose a role, and a button saves it', async () => {
+test('arrow keys choose a role, and a button saves it', async () => {
   await app.admin.gql(
     'mutation { createOrganization(input: { name: "keys", plan: FREE }) { namespace { id } } }',
   );
@@ -291,7 +291,7 @@ test('the arrow keys choose a role, and a button saves it', async () => {
   visitor.expectQuiet();
 });
 
-test('a menu is gone through with the keys of menus, and Tab leaves it', async () => {
+test('arrow keys, Home and End move in a menu, and Tab closes it', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada');
@@ -306,7 +306,7 @@ test('a menu is gone through with the keys of menus, and Tab leaves it', async (
   await page.keyboard.press('Home');
   await expectFocus(page, 'ada');
   expect(
-    await page.getByRole('menuitemradio', { name: 'As the system' }).getAttribute('aria-checked'),
+    await page.getByRole('menuitemradio', { name: 'System theme' }).getAttribute('aria-checked'),
   ).toBe('true');
   await page.keyboard.press('Tab');
   await expect.poll(() => page.getByRole('menu').count()).toBe(0);

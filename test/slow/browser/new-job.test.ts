@@ -19,20 +19,20 @@ afterAll(async () => {
   await app?.[Symbol.asyncDispose]();
 });
 
-test('the form knows the rules and the price, and creates the job', async () => {
+test('the form validates, shows the price, and creates the job', async () => {
   const ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'code' });
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/new/job');
   const price = page.locator('[data-price]');
-  // As much of the default as there is.
+  // The default size, or the size of the largest machine if that is smaller.
   const { jobOptions } = await ada.gql('{ jobOptions { largestMachine { cpus memoryGb } } }');
   const { cpus, memoryGb } = jobOptions.largestMachine;
   const chosen = async (label: string) => Number(await page.getByLabel(label).inputValue());
   expect(await chosen('vCPUs')).toBeLessThanOrEqual(Math.max(2, Math.min(8, cpus)));
   expect(await chosen('Memory in GB')).toBeLessThanOrEqual(Math.max(2, Math.min(32, memoryGb)));
-  // 8 vCPUs and 32 GB, as the contract has it.
+  // 8 vCPUs and 32 GB, the defaults of the API.
   await page.getByLabel('vCPUs').selectOption('8');
   await page.getByLabel('Memory in GB').fill('32');
   await expect.poll(() => price.textContent()).toBe('$0.288 an hour');
@@ -68,7 +68,7 @@ test('the form knows the rules and the price, and creates the job', async () => 
     gpu: 'NONE',
   });
 
-  // The name is taken: the server knows, and says so at the field.
+  // The name is taken: the server's error is shown at the field.
   await page.goto('/new/job?command=true');
   await page.getByLabel('Name', { exact: true }).fill('formed');
   await page.getByRole('button', { name: 'Create job' }).click();
@@ -80,7 +80,7 @@ test('the form knows the rules and the price, and creates the job', async () => 
   visitor.expectQuiet();
 });
 
-test('jobs are filtered, and the filter stands in the address', async () => {
+test('jobs are filtered, and the filter is in the address', async () => {
   const bea = await app.user('bea');
   await bea.post('/auth/v1/repository/bea', { name: 'code' });
   await using visitor = await visit(browser, app, { as: bea });

@@ -53,7 +53,7 @@ test('the tour, by clicking alone', async () => {
   await page.getByLabel('Add an initial commit').uncheck();
   await page.getByRole('button', { name: 'Create repository' }).click();
   await page.getByRole('heading', { name: 'Nothing was pushed yet' }).waitFor();
-  const shown = await page.getByRole('region', { name: 'Lines to copy' }).innerText();
+  const shown = await page.getByRole('region', { name: 'Text to copy' }).innerText();
   expect(shown).toContain('git push');
   await paste(shown, app.admin.token as string);
   // The page has heard of the push.

@@ -1,4 +1,4 @@
-/** What one does with a log and a job beside reading: times, links to lines, the download, being told, and what shows before an answer is there. */
+/** The log toolbar, links to lines, notifications about finished jobs, and optimistic updates. */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
@@ -26,7 +26,7 @@ afterAll(async () => {
 const run = (name: string, command: string) =>
   submit(ada, { namespace: 'ada', name, repo: 'ada/code', command });
 
-test('a log has times, wraps, fills the screen, is downloaded, and its lines are linked', async () => {
+test('a log shows times, wraps lines, fills the screen, can be downloaded, and links its lines', async () => {
   const wide = 'printf "wide %s\\n" "$(head -c 900 /dev/zero | tr "\\0" w)"';
   await run('lines', `i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo "line $i"; done; ${wide}`);
   await until(ada, 'ada', 'lines', 'SUCCEEDED');
@@ -50,12 +50,12 @@ test('a log has times, wraps, fills the screen, is downloaded, and its lines are
   expect(before).toBe(pressed === 'false');
   await wraps.click();
   await expect.poll(isWide).toBe(!before);
-  // Scrolled sideways, the end of the line is in sight and its number still is.
+  // After horizontal scrolling, the line number is still visible.
   await log.evaluate((box) => box.scrollTo({ left: box.scrollWidth }));
   const box = await log.boundingBox();
   const number = await log.getByRole('link', { name: 'Line 43', exact: true }).boundingBox();
   expect(number?.x).toBeCloseTo(box?.x ?? 0, -1);
-  // What one has chosen is kept for the next log.
+  // The display options are kept for the next log.
   await page.reload();
   await expect.poll(() => time.textContent()).toMatch(/s$/);
   expect(await wraps.getAttribute('aria-pressed')).not.toBe(pressed);
@@ -81,7 +81,7 @@ test('a log has times, wraps, fills the screen, is downloaded, and its lines are
   visitor.expectQuiet();
 });
 
-test('a line of a log that is followed is linked, however fast others come', async () => {
+test('a line of a followed log can be clicked, however fast new lines arrive', async () => {
   await run('fast', 'i=0; while [ ! -e end ]; do i=$((i+1)); echo "line $i"; sleep 0.02; done');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
@@ -100,11 +100,11 @@ test('a line of a log that is followed is linked, however fast others come', asy
   visitor.expectQuiet();
 });
 
-test('who asks is told when a job ends, in a tab that shows how it stands', async () => {
+test('the user is notified when a watched job ends, and the tab icon shows its status', async () => {
   await run('told', 'until [ -e end ]; do sleep 0.1; done');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
-  // Chromium without a window shows none, so what the page asks for is written down in its place.
+  // Headless Chromium shows no notifications, so a fake records them.
   await page.addInitScript(() => {
     const told: string[] = [];
     class Noted {
@@ -138,7 +138,7 @@ test('who asks is told when a job ends, in a tab that shows how it stands', asyn
   visitor.expectQuiet();
 });
 
-test('a choice shows before the answer, goes back when it is refused, and says by which request', async () => {
+test('a checkbox updates optimistically, reverts on an error, and shows the request id', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/code/settings');

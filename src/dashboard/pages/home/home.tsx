@@ -1,5 +1,6 @@
 import { Link } from '@tanstack/react-router';
-import { graphql } from '../../graphql/graphql.ts';
+import type { ReactNode } from 'react';
+import { type FragmentOf, graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
 import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
@@ -15,11 +16,11 @@ const HomeQuery = graphql(
   query Home {
     viewer {
       id
-      namespace { ...Mine }
-      organizations(first: 10) { nodes { ...Mine } }
+      namespace { ...NamespaceOverview }
+      organizations(first: 10) { nodes { ...NamespaceOverview } }
     }
   }
-  fragment Mine on Namespace {
+  fragment NamespaceOverview on Namespace {
     id
     name
     kind
@@ -34,128 +35,152 @@ const HomeQuery = graphql(
   [JobRowData],
 );
 
+type NamespaceData = NonNullable<ResultOf<typeof HomeQuery>['viewer']>['namespace'];
+type JobData = FragmentOf<typeof JobRowData> & { id: string; createdAt: string };
+
 /** The viewer's running jobs, recent failures and repositories. */
 export default function Home() {
-  const asked = useAsk({ query: HomeQuery });
-  const { viewer } = asked.data ?? {};
+  const homeQuery = useAsk({ query: HomeQuery });
+  const { viewer } = homeQuery.data ?? {};
   const organizations = viewer?.organizations?.nodes ?? [];
-  const mine = viewer ? [viewer.namespace, ...organizations] : [];
+  const namespaces = viewer ? [viewer.namespace, ...organizations] : [];
   const live = useLiveJobs(
-    mine.map(({ name }) => name),
-    asked.again,
+    namespaces.map(({ name }) => name),
+    homeQuery.again,
   );
   return (
     <>
       <PageTitle title="Home" actions={<LiveDot state={live} />} />
-      <Load asked={asked} of={(data) => data.viewer} what="page">
+      <Load asked={homeQuery} of={(data) => data.viewer} what="page">
         {() => {
-          const newest = <J extends { createdAt: string }>(jobs: J[]) =>
-            jobs.sort((a, b) => b.createdAt.localeCompare(a.createdAt));
-          const running = newest(mine.flatMap((each) => each.running?.nodes ?? []));
-          const failed = newest(mine.flatMap((each) => each.failed?.nodes ?? [])).slice(0, 8);
+          const running = newestFirst(namespaces.flatMap((each) => each.running?.nodes ?? []));
+          const failed = newestFirst(namespaces.flatMap((each) => each.failed?.nodes ?? []));
           return (
             <div className="grid gap-8 lg:grid-cols-[1fr_20rem]">
               <div className="min-w-0 space-y-8">
-                <section aria-labelledby="running">
-                  <h2 id="running" className="mb-2">
-                    Running and queued
-                  </h2>
-                  {running.length > 0 ? (
-                    <ul className="rows">
-                      {running.map((job) => (
-                        <JobRow key={job.id} job={job} showNamespace />
-                      ))}
-                    </ul>
-                  ) : (
-                    <Empty title="No running jobs" level={3}>
-                      <p>
-                        A job is a command that runs once: on a commit of a repository, in an image,
-                        on a GPU.
-                      </p>
-                      <ButtonLink to="/new/job" look="primary">
-                        New job
-                      </ButtonLink>
-                    </Empty>
-                  )}
-                </section>
+                <JobList id="running" title="Running and queued" jobs={running}>
+                  <Empty title="No running jobs" level={3}>
+                    <p>
+                      A job is a command that runs once: on a commit of a repository, in an image,
+                      on a GPU.
+                    </p>
+                    <ButtonLink to="/new/job" look="primary">
+                      New job
+                    </ButtonLink>
+                  </Empty>
+                </JobList>
                 {failed.length > 0 && (
-                  <section aria-labelledby="failed">
-                    <h2 id="failed" className="mb-2">
-                      Recent failures
-                    </h2>
-                    <ul className="rows">
-                      {failed.map((job) => (
-                        <JobRow key={job.id} job={job} showNamespace />
-                      ))}
-                    </ul>
-                  </section>
+                  <JobList id="failed" title="Recent failures" jobs={failed.slice(0, 8)} />
                 )}
               </div>
               <aside className="min-w-0 space-y-6" aria-label="My namespaces">
-                {mine.map(({ id, name, kind, repositories }) => (
-                  <section key={id} aria-labelledby={`of-${name}`}>
-                    <h2
-                      id={`of-${name}`}
-                      className="mb-2 flex flex-wrap items-baseline gap-x-2 text-base"
-                    >
-                      <Link
-                        to="/$namespace"
-                        params={{ namespace: name }}
-                        className="hover:underline"
-                      >
-                        {name}
-                      </Link>
-                      <span className="text-sm font-normal text-dim">
-                        {kind === 'USER' ? 'you' : 'organization'}
-                      </span>
-                    </h2>
-                    {repositories && repositories.nodes.length > 0 ? (
-                      <ul className="rows text-sm">
-                        {repositories.nodes.map((each) => (
-                          <li key={each.id}>
-                            <Link
-                              to="/$namespace/$repository"
-                              params={{ namespace: each.namespace, repository: each.name }}
-                              className="font-medium break-words hover:underline"
-                            >
-                              {each.name}
-                            </Link>
-                            <p className="text-dim">
-                              updated <Ago at={each.updatedAt} />
-                            </p>
-                          </li>
-                        ))}
-                      </ul>
-                    ) : (
-                      <p className="text-sm text-dim">
-                        No repositories yet.{' '}
-                        <Link to="/new/repository" search={{ namespace: name }} className="link">
-                          Create one
-                        </Link>
-                      </p>
-                    )}
-                  </section>
+                {namespaces.map((each) => (
+                  <NamespaceRepositories key={each.id} namespace={each} />
                 ))}
-                <section aria-labelledby="terminal">
-                  <h2 id="terminal" className="mb-2 text-base">
-                    From a terminal
-                  </h2>
-                  <Lines
-                    text={`curl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
-                  />
-                  <p className="mt-2 text-sm text-dim">
-                    Set LOAM_TOKEN to one of your{' '}
-                    <Link to="/settings/tokens" className="link">
-                      access tokens
-                    </Link>
-                    .
-                  </p>
-                </section>
+                <TerminalExample />
               </aside>
             </div>
           );
         }}
       </Load>
     </>
+  );
+}
+
+function newestFirst(jobs: JobData[]): JobData[] {
+  return jobs.sort((a, b) => b.createdAt.localeCompare(a.createdAt));
+}
+
+/** `children` are shown if there are no jobs. */
+function JobList({
+  id,
+  title,
+  jobs,
+  children,
+}: {
+  id: string;
+  title: string;
+  jobs: JobData[];
+  children?: ReactNode;
+}) {
+  return (
+    <section aria-labelledby={id}>
+      <h2 id={id} className="mb-2">
+        {title}
+      </h2>
+      {jobs.length > 0 ? (
+        <ul className="rows">
+          {jobs.map((job) => (
+            <JobRow key={job.id} job={job} showNamespace />
+          ))}
+        </ul>
+      ) : (
+        children
+      )}
+    </section>
+  );
+}
+
+function NamespaceRepositories({
+  namespace: { name, kind, repositories },
+}: {
+  namespace: NamespaceData;
+}) {
+  return (
+    <section aria-labelledby={`of-${name}`}>
+      <h2 id={`of-${name}`} className="mb-2 flex flex-wrap items-baseline gap-x-2 text-base">
+        <Link to="/$namespace" params={{ namespace: name }} className="hover:underline">
+          {name}
+        </Link>
+        <span className="text-sm font-normal text-dim">
+          {kind === 'USER' ? 'you' : 'organization'}
+        </span>
+      </h2>
+      {repositories && repositories.nodes.length > 0 ? (
+        <ul className="rows text-sm">
+          {repositories.nodes.map((each) => (
+            <li key={each.id}>
+              <Link
+                to="/$namespace/$repository"
+                params={{ namespace: each.namespace, repository: each.name }}
+                className="font-medium break-words hover:underline"
+              >
+                {each.name}
+              </Link>
+              <p className="text-dim">
+                updated <Ago at={each.updatedAt} />
+              </p>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <p className="text-sm text-dim">
+          No repositories yet.{' '}
+          <Link to="/new/repository" search={{ namespace: name }} className="link">
+            Create one
+          </Link>
+        </p>
+      )}
+    </section>
+  );
+}
+
+function TerminalExample() {
+  return (
+    <section aria-labelledby="terminal">
+      <h2 id="terminal" className="mb-2 text-base">
+        From a terminal
+      </h2>
+      <Lines
+        text={`curl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
+      />
+      <p className="mt-2 text-sm text-dim">
+        Set LOAM_TOKEN to one of your{' '}
+        <Link to="/settings/tokens" className="link">
+          access tokens
+        </Link>
+        .
+      </p>
+    </section>
   );
 }

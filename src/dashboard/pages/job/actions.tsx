@@ -12,7 +12,7 @@ import type { JobData } from './facts.tsx';
 import { CancelJob, DeleteJob } from './queries.ts';
 import type { Watch } from './tab.ts';
 
-/** What may be done with a job, for whom may: the server decides in any case. */
+/** The actions that the viewer may take on a job; the server checks the permission again. */
 export function JobActions({
   job,
   watch,
@@ -23,8 +23,8 @@ export function JobActions({
   onChange: () => void;
 }) {
   const navigate = useNavigate();
-  const [asks, setAsks] = useState<'cancel' | 'delete' | null>(null);
-  const [artifactsToo, setArtifactsToo] = useState(false);
+  const [openDialog, setOpenDialog] = useState<'cancel' | 'delete' | null>(null);
+  const [deleteArtifacts, setDeleteArtifacts] = useState(false);
   const [, cancel] = useMutation(CancelJob);
   const [, remove] = useMutation(DeleteJob);
   const key = { namespace: job.namespace, name: job.name };
@@ -45,20 +45,20 @@ export function JobActions({
         </ButtonLink>
       )}
       {mayWrite && !over && (
-        <Button look="danger" onClick={() => setAsks('cancel')}>
+        <Button look="danger" onClick={() => setOpenDialog('cancel')}>
           <Square size={15} aria-hidden /> Cancel
         </Button>
       )}
       {mayWrite && over && (
-        <Button look="danger" onClick={() => setAsks('delete')}>
+        <Button look="danger" onClick={() => setOpenDialog('delete')}>
           <Trash2 size={15} aria-hidden /> Delete
         </Button>
       )}
-      {asks === 'cancel' && (
+      {openDialog === 'cancel' && (
         <Confirm
           title={`Cancel ${job.name}?`}
           verb="Cancel job"
-          onClose={() => setAsks(null)}
+          onClose={() => setOpenDialog(null)}
           act={async () => {
             const { data, error } = await cancel({ input: key });
             onChange();
@@ -69,26 +69,26 @@ export function JobActions({
           <p>Its processes get SIGTERM, and SIGKILL after 30 seconds.</p>
         </Confirm>
       )}
-      {asks === 'delete' && (
+      {openDialog === 'delete' && (
         <Confirm
           title={`Delete ${job.name}?`}
           verb="Delete job"
           name={job.name}
-          onClose={() => setAsks(null)}
+          onClose={() => setOpenDialog(null)}
           act={async () => {
-            const { error } = await remove({ input: { ...key, deleteArtifacts: artifactsToo } });
+            const { error } = await remove({ input: { ...key, deleteArtifacts } });
             if (error) return problemOf(error);
             notify(`${job.name} was deleted`);
             void navigate({ to: '/$namespace/-/jobs', params: { namespace: job.namespace } });
             return null;
           }}
         >
-          <p>The job and its log are deleted for good.</p>
+          <p>The job and its log are deleted permanently.</p>
           <Checkbox
             label="Delete its artifacts too"
-            hint="Otherwise they are kept, and listed in the settings of the namespace."
-            checked={artifactsToo}
-            onChange={(event) => setArtifactsToo(event.target.checked)}
+            hint="Otherwise the artifacts are kept and listed in the settings of the namespace."
+            checked={deleteArtifacts}
+            onChange={(event) => setDeleteArtifacts(event.target.checked)}
           />
         </Confirm>
       )}

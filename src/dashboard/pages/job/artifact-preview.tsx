@@ -1,13 +1,13 @@
-/** The beginning of a text, or a picture, that a job left: shown as such and as nothing else, since jobs write what they like. */
+/** Previews an artifact as text or as an image, never as HTML: artifacts are untrusted. */
 import { type ReactNode, useEffect, useState } from 'react';
 import { size } from '../../ui/format.ts';
 import { Waiting } from '../../ui/load.tsx';
 
-const TEXT_BYTES = 64 * 1024;
-const PICTURE_BYTES = 16 * 2 ** 20;
+const MAX_TEXT_BYTES = 64 * 1024;
+const MAX_IMAGE_BYTES = 16 * 2 ** 20;
 
-/** By the ending. An SVG within `<img>` runs no script and loads nothing. */
-const PICTURES: [RegExp, string][] = [
+/** Image types by file extension. An SVG inside `<img>` runs no script and loads nothing. */
+const IMAGE_TYPES: [RegExp, string][] = [
   [/\.png$/i, 'image/png'],
   [/\.jpe?g$/i, 'image/jpeg'],
   [/\.gif$/i, 'image/gif'],
@@ -16,7 +16,7 @@ const PICTURES: [RegExp, string][] = [
   [/\.svg$/i, 'image/svg+xml'],
 ];
 
-type Shown =
+type PreviewContent =
   | { kind: 'picture'; address: string }
   | { kind: 'text'; text: string; isCut: boolean }
   | { kind: 'none'; why: string };
@@ -30,22 +30,24 @@ export default function ArtifactPreview({
   url: string;
   sizeBytes: number;
 }) {
-  const [shown, setShown] = useState<Shown | null>(null);
-  // The link is another each time that the list is read; the file is not.
+  const [shown, setShown] = useState<PreviewContent | null>(null);
+  // Keep the first link: each read of the list has a new signed link to the same file.
   const [link] = useState(url);
   useEffect(() => {
-    const left = new AbortController();
+    const controller = new AbortController();
     let address: string | undefined;
-    read(path, link, sizeBytes, left.signal).then(
+    read(path, link, sizeBytes, controller.signal).then(
       (found) => {
         if (found.kind === 'picture') address = found.address;
-        if (left.signal.aborted) revoke(address);
+        if (controller.signal.aborted) revoke(address);
         else setShown(found);
       },
-      () => !left.signal.aborted && setShown({ kind: 'none', why: 'The file could not be read.' }),
+      () =>
+        !controller.signal.aborted &&
+        setShown({ kind: 'none', why: 'The file could not be read.' }),
     );
     return () => {
-      left.abort();
+      controller.abort();
       revoke(address);
     };
   }, [path, link, sizeBytes]);
@@ -59,7 +61,7 @@ export default function ArtifactPreview({
   );
 }
 
-function Contents({ path, shown }: { path: string; shown: Shown }): ReactNode {
+function Contents({ path, shown }: { path: string; shown: PreviewContent }): ReactNode {
   switch (shown.kind) {
     case 'none':
       return <p className="p-3 text-sm text-dim">{shown.why}</p>;
@@ -73,7 +75,7 @@ function Contents({ path, shown }: { path: string; shown: Shown }): ReactNode {
       return (
         <>
           <pre
-            // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+            // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
             tabIndex={0}
             className="max-h-96 overflow-auto p-3 text-[12.5px] leading-5"
           >
@@ -81,7 +83,7 @@ function Contents({ path, shown }: { path: string; shown: Shown }): ReactNode {
           </pre>
           {shown.isCut && (
             <p className="border-t border-line px-3 py-1.5 text-sm text-dim">
-              The first {size(TEXT_BYTES)} are shown.
+              Only the first {size(MAX_TEXT_BYTES)} are shown.
             </p>
           )}
         </>
@@ -94,15 +96,15 @@ async function read(
   url: string,
   sizeBytes: number,
   signal: AbortSignal,
-): Promise<Shown> {
-  const type = PICTURES.find(([ending]) => ending.test(path))?.[1];
-  if (type && sizeBytes > PICTURE_BYTES)
-    return { kind: 'none', why: `Pictures of more than ${size(PICTURE_BYTES)} are not shown.` };
-  // The server's links name its own address; the policy of the page lets through what comes from where the page is.
+): Promise<PreviewContent> {
+  const type = IMAGE_TYPES.find(([ending]) => ending.test(path))?.[1];
+  if (type && sizeBytes > MAX_IMAGE_BYTES)
+    return { kind: 'none', why: `Images larger than ${size(MAX_IMAGE_BYTES)} are not shown.` };
+  // Links have the server's configured URL; the content security policy allows only the origin of the page.
   const { pathname, search } = new URL(url);
   const response = await fetch(pathname + search, { signal });
   if (!response.ok || !response.body) throw new Error(`${response.status}`);
-  const bytes = await begin(response.body, type ? PICTURE_BYTES : TEXT_BYTES);
+  const bytes = await readStart(response.body, type ? MAX_IMAGE_BYTES : MAX_TEXT_BYTES);
   if (type) return { kind: 'picture', address: URL.createObjectURL(new Blob([bytes], { type })) };
   if (bytes.includes(0)) return { kind: 'none', why: 'This file is not text.' };
   const isCut = sizeBytes > bytes.length;
@@ -110,15 +112,15 @@ async function read(
   return { kind: 'text', text: text || 'The file is empty.', isCut };
 }
 
-/** What comes after the first bytes is not asked for. */
-async function begin(stream: ReadableStream<Uint8Array>, most: number) {
-  const bytes = new Uint8Array(most);
+/** Reads the first bytes and cancels the download of the rest. */
+async function readStart(stream: ReadableStream<Uint8Array>, maxBytes: number) {
+  const bytes = new Uint8Array(maxBytes);
   let length = 0;
   const reader = stream.getReader();
-  while (length < most) {
+  while (length < maxBytes) {
     const { done, value } = await reader.read();
     if (done) break;
-    const part = value.subarray(0, most - length);
+    const part = value.subarray(0, maxBytes - length);
     bytes.set(part, length);
     length += part.length;
   }

@@ -12,45 +12,45 @@ import { JobArtifacts } from './queries.ts';
 
 const ArtifactPreview = lazy(() => import('./artifact-preview.tsx'));
 
-type Kept = NonNullable<NonNullable<ResultOf<typeof JobArtifacts>['job']>['artifacts']>;
-type FileData = NonNullable<Kept['files']>['nodes'][number];
+type ArtifactsData = NonNullable<NonNullable<ResultOf<typeof JobArtifacts>['job']>['artifacts']>;
+type FileData = NonNullable<ArtifactsData['files']>['nodes'][number];
 
-/** Links work for a quarter of an hour; the list is asked for again before they stop. */
-const FRESH_MS = 10 * 60_000;
-const FRESH = { requestPolicy: 'network-only' } as const;
-/** More are in the archive. */
-const MOST = 2_000;
+/** Download links expire after 15 minutes, so the list is read again before that. */
+const REFRESH_MS = 10 * 60_000;
+const UNCACHED = { requestPolicy: 'network-only' } as const;
+/** All further files are in the archive. */
+const MAX_FILES = 2_000;
 
-/** What the job left at its output path, as a tree. */
+/** The artifacts of the job as a tree. */
 export function Artifacts({ job: { namespace, name, outputPath, status } }: { job: JobData }) {
   const client = useClient();
-  const [kept, setKept] = useState<Kept | null>(null);
+  const [artifacts, setArtifacts] = useState<ArtifactsData | null>(null);
   const [files, setFiles] = useState<FileData[]>([]);
   const [problem, setProblem] = useState<ReturnType<typeof problemOf> | null>(null);
   useEffect(() => {
     if (!outputPath || !isOver(status)) return;
-    let isLeft = false;
-    const ask = (after: string | null) =>
-      client.query(JobArtifacts, { namespace, name, after }, FRESH).toPromise();
+    let isUnmounted = false;
+    const fetchPage = (after: string | null) =>
+      client.query(JobArtifacts, { namespace, name, after }, UNCACHED).toPromise();
     async function read(): Promise<void> {
       const all: FileData[] = [];
       for (let after: string | null = null; ; ) {
-        const part = await ask(after);
-        if (isLeft) return;
+        const part = await fetchPage(after);
+        if (isUnmounted) return;
         if (part.error) return setProblem(problemOf(part.error));
         const found = part.data?.job?.artifacts;
         all.push(...(found?.files?.nodes ?? []));
-        setKept(found ?? null);
+        setArtifacts(found ?? null);
         setFiles([...all]);
         const page = found?.files?.pageInfo;
-        if (!page?.hasNextPage || all.length >= MOST) return;
+        if (!page?.hasNextPage || all.length >= MAX_FILES) return;
         after = page.endCursor ?? null;
       }
     }
     void read();
-    const timer = setInterval(read, FRESH_MS);
+    const timer = setInterval(read, REFRESH_MS);
     return () => {
-      isLeft = true;
+      isUnmounted = true;
       clearInterval(timer);
     };
   }, [client, namespace, name, outputPath, status]);
@@ -60,24 +60,24 @@ export function Artifacts({ job: { namespace, name, outputPath, status } }: { jo
     <section aria-labelledby="artifacts">
       <div className="mb-2 flex flex-wrap items-baseline gap-x-3">
         <h2 id="artifacts">Artifacts</h2>
-        {kept && (
+        {artifacts && (
           <>
             <span className="text-sm text-dim">
-              {count(kept.fileCount, 'file')}, {size(kept.sizeBytes)} as an archive
+              {count(artifacts.fileCount, 'file')}, {size(artifacts.sizeBytes)} as an archive
             </span>
-            <a href={kept.downloadUrl} className="link ml-auto text-sm">
+            <a href={artifacts.downloadUrl} className="link ml-auto text-sm">
               Download all
             </a>
           </>
         )}
       </div>
       {problem && <ProblemBox problem={problem} />}
-      {kept ? (
+      {artifacts ? (
         <div className="card p-2">
-          <Entries node={treeOf(files)} />
-          {kept.fileCount > files.length && files.length >= MOST && (
+          <TreeEntries node={buildTree(files)} />
+          {artifacts.fileCount > files.length && files.length >= MAX_FILES && (
             <p className="px-2 py-1 text-sm text-dim">
-              The first {MOST} are shown; all are in the archive.
+              Only the first {MAX_FILES} files are shown. The archive has all files.
             </p>
           )}
         </div>
@@ -92,14 +92,14 @@ export function Artifacts({ job: { namespace, name, outputPath, status } }: { jo
   );
 }
 
-type Node = {
-  folders: Map<string, Node>;
+type TreeNode = {
+  folders: Map<string, TreeNode>;
   files: { name: string; file: FileData }[];
   bytes: number;
 };
 
-function treeOf(files: readonly FileData[]): Node {
-  const root: Node = { folders: new Map(), files: [], bytes: 0 };
+function buildTree(files: readonly FileData[]): TreeNode {
+  const root: TreeNode = { folders: new Map(), files: [], bytes: 0 };
   for (const file of files) {
     const parts = file.path.split('/');
     const name = parts.pop() ?? file.path;
@@ -119,7 +119,7 @@ function treeOf(files: readonly FileData[]): Node {
   return root;
 }
 
-function Entries({ node }: { node: Node }) {
+function TreeEntries({ node }: { node: TreeNode }) {
   return (
     <ul className="text-sm">
       {[...node.folders].map(([name, folder]) => (
@@ -132,7 +132,7 @@ function Entries({ node }: { node: Node }) {
               <span className="text-dim tabular-nums">{size(folder.bytes)}</span>
             </summary>
             <div className="pl-5">
-              <Entries node={folder} />
+              <TreeEntries node={folder} />
             </div>
           </details>
         </li>
@@ -158,7 +158,7 @@ function Artifact({ name, file }: { name: string; file: FileData }) {
           <span className="text-dim tabular-nums">{size(file.sizeBytes)}</span>
           <Download size={14} aria-hidden className="shrink-0 text-dim" />
         </a>
-        {isHere(file.downloadUrl) && (
+        {canPreview(file.downloadUrl) && (
           <button
             type="button"
             aria-label={`Preview ${file.path}`}
@@ -179,7 +179,7 @@ function Artifact({ name, file }: { name: string; file: FileData }) {
   );
 }
 
-/** Artifacts may have an address of their own (`LOAM_ARTIFACT_URL`), which the policy of the page does not let through. */
-function isHere(url: string): boolean {
+/** The content security policy allows no previews from a separate artifact host (`LOAM_ARTIFACT_URL`). */
+function canPreview(url: string): boolean {
   return new URL(url).pathname.startsWith('/artifacts/');
 }

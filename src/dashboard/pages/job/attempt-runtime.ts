@@ -1,5 +1,5 @@
-type JobEnd = { status: string; completedAt: string | null };
-type AttemptEnd = {
+type JobTimes = { status: string; completedAt: string | null };
+type AttemptTimes = {
   startedAt: string | null;
   exitedAt: string | null;
   endedAt: string | null;
@@ -7,23 +7,22 @@ type AttemptEnd = {
 };
 
 /**
- * The seconds of an attempt that its job has in `runtimeSeconds`: from the start of its process to its end, or to the cancel
- * of the job, which the process outlives by up to half a minute. Null while it runs, and when none count: of a lost attempt.
+ * The seconds that an attempt adds to `runtimeSeconds` of its job: from the start of its process to its end, or to the
+ * cancellation of the job, after which the process may run for another 30 s. Null while it runs, and for lost attempts.
  */
-export function countedSeconds(job: JobEnd, attempt: AttemptEnd): number | null {
+export function billedSeconds(job: JobTimes, attempt: AttemptTimes): number | null {
   const { startedAt, exitedAt, endedAt, outcome } = attempt;
   if (startedAt === null) return null;
-  const cancelledAt = timeOf(job.status === 'CANCELLED' ? job.completedAt : null);
-  const wasCancelled = timeOf(endedAt) > cancelledAt;
+  const cancelledAt = parseTime(job.status === 'CANCELLED' ? job.completedAt : null);
+  const wasCancelled = parseTime(endedAt) > cancelledAt;
   if (outcome === 'LOST' && !wasCancelled) return null;
-  const end = Math.min(timeOf(exitedAt), cancelledAt);
+  const end = Math.min(parseTime(exitedAt), cancelledAt);
   if (end === NEVER) return null;
   return Math.max(0, Math.round((end - Date.parse(startedAt)) / 1_000));
 }
 
-/** Later than all that has happened. */
 const NEVER = Number.POSITIVE_INFINITY;
 
-function timeOf(at: string | null): number {
+function parseTime(at: string | null): number {
   return at === null ? NEVER : Date.parse(at);
 }

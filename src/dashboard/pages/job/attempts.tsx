@@ -1,10 +1,10 @@
 import { duration, words } from '../../ui/format.ts';
 import { Ago, exactTime } from '../../ui/time.tsx';
-import { countedSeconds } from './attempt-runtime.ts';
+import { billedSeconds } from './attempt-runtime.ts';
 import type { JobData } from './facts.tsx';
 
-/** What happened to it, in order: created, each attempt, and its end. */
-export function Attempts({ job }: { job: JobData }) {
+/** The timeline of the job: its creation, each attempt, and its end. */
+export function AttemptTimeline({ job }: { job: JobData }) {
   const attempts = job.attempts.nodes;
   return (
     <section aria-labelledby="attempts" className="card p-4">
@@ -18,14 +18,16 @@ export function Attempts({ job }: { job: JobData }) {
             <Dot className={colourOf(attempt)} />
             <p className="font-medium">
               Attempt {attempt.number}
-              {attempt.outcome === null ? doing(attempt) : ` ${OUTCOMES[attempt.outcome]}`}
+              {attempt.outcome === null
+                ? describeState(attempt)
+                : ` ${OUTCOME_LABELS[attempt.outcome]}`}
               {attempt.exitCode !== null && ` with ${attempt.exitCode}`}
             </p>
             <p className="text-dim">
               {attempt.startedAt ? (
                 <>
                   started <Ago at={attempt.startedAt} />
-                  {ran(job, attempt)}
+                  {describeRuntime(job, attempt)}
                 </>
               ) : (
                 attempt.endedAt && (
@@ -49,23 +51,23 @@ export function Attempts({ job }: { job: JobData }) {
   );
 }
 
-const OUTCOMES = {
+const OUTCOME_LABELS = {
   EXITED: 'ended',
   LOST: 'was lost with its machine',
   UNSTARTABLE: 'could not start',
 } as const;
 
-/** Of one that is not over. */
-function doing({ startedAt, exitedAt }: JobData['attempts']['nodes'][number]): string {
+/** The state of an attempt without an outcome. */
+function describeState({ startedAt, exitedAt }: JobData['attempts']['nodes'][number]): string {
   if (exitedAt) return ' has ended';
-  return startedAt ? ' runs' : ' is prepared';
+  return startedAt ? ' is running' : ' is being prepared';
 }
 
-/** As the job counts it (`ran`, in its heading), which goes on while the attempt runs. */
-function ran(job: JobData, attempt: JobData['attempts']['nodes'][number]): string {
-  const seconds = countedSeconds(job, attempt);
+/** The billed time of an attempt; empty while it runs, because the heading of the page shows the running total. */
+function describeRuntime(job: JobData, attempt: JobData['attempts']['nodes'][number]): string {
+  const seconds = billedSeconds(job, attempt);
   if (seconds !== null) return `, ran ${duration(seconds)}`;
-  return attempt.outcome === null ? '' : ', its time does not count';
+  return attempt.outcome === null ? '' : ', not billed';
 }
 
 function colourOf({ outcome, exitCode }: JobData['attempts']['nodes'][number]): string {

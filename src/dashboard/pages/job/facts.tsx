@@ -4,13 +4,13 @@ import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
 import { duration, money, shortSha } from '../../ui/format.ts';
 import { isOver } from '../../ui/status.tsx';
-import { useRuntime } from '../jobs/runtime.ts';
+import { useRuntime } from '../jobs/job-row.tsx';
 import type { JobFacts } from './queries.ts';
 
 export type JobData = ResultOf<typeof JobFacts>;
 
-/** How long it has run, and what that costs. */
-export function Cost({ job }: { job: JobData }) {
+/** The runtime of the job and its cost so far. */
+export function RuntimeAndCost({ job }: { job: JobData }) {
   const seconds = useRuntime(job);
   const cost =
     job.status === 'RUNNING' ? (seconds * Number(job.costPerHour)) / 3_600 : job.totalCost;
@@ -29,8 +29,8 @@ export function Cost({ job }: { job: JobData }) {
   );
 }
 
-/** What it was created with. */
-export function Facts({ job }: { job: JobData }) {
+/** The settings that the job was created with. */
+export function JobSettings({ job }: { job: JobData }) {
   const gpu = job.gpu === 'NONE' ? 'None' : `${job.gpuCount} × ${job.gpu.replaceAll('_', ' ')}`;
   const [owner = '', repository = ''] = job.repo?.split('/') ?? [];
   return (
@@ -49,7 +49,7 @@ export function Facts({ job }: { job: JobData }) {
       </div>
       <dl className="grid grid-cols-[auto_1fr] gap-x-4 gap-y-2 text-sm">
         {job.repo && (
-          <Fact name="Repository">
+          <Setting name="Repository">
             <Link
               to="/$namespace/$repository"
               params={{ namespace: owner, repository }}
@@ -58,10 +58,10 @@ export function Facts({ job }: { job: JobData }) {
               {job.repo}
             </Link>
             {job.branch && ` @ ${job.branch}`}
-          </Fact>
+          </Setting>
         )}
         {job.repo && job.commitSha && (
-          <Fact name="Commit">
+          <Setting name="Commit">
             <Link
               to="/$namespace/$repository/commit/$sha"
               params={{ namespace: owner, repository, sha: job.commitSha }}
@@ -69,41 +69,41 @@ export function Facts({ job }: { job: JobData }) {
             >
               {shortSha(job.commitSha)}
             </Link>
-          </Fact>
+          </Setting>
         )}
         {job.image && (
-          <Fact name="Image">
+          <Setting name="Image">
             <code className="break-all">{job.image}</code>
-          </Fact>
+          </Setting>
         )}
-        <Fact name="GPU">{gpu}</Fact>
-        <Fact name="vCPUs">{job.cpu}</Fact>
-        <Fact name="Memory">{job.memoryGb} GB</Fact>
-        <Fact name="Disk">{job.diskGb} GB</Fact>
-        <Fact name="Region">{job.region.toLowerCase().replaceAll('_', '-')}</Fact>
-        <Fact name="Timeout">
+        <Setting name="GPU">{gpu}</Setting>
+        <Setting name="vCPUs">{job.cpu}</Setting>
+        <Setting name="Memory">{job.memoryGb} GB</Setting>
+        <Setting name="Disk">{job.diskGb} GB</Setting>
+        <Setting name="Region">{job.region.toLowerCase().replaceAll('_', '-')}</Setting>
+        <Setting name="Timeout">
           {job.timeoutMinutes % 60 === 0
             ? `${job.timeoutMinutes / 60} h`
             : `${job.timeoutMinutes} min`}{' '}
           per attempt
-        </Fact>
-        <Fact name="Retries">
+        </Setting>
+        <Setting name="Retries">
           {job.retries === 0 ? 'None' : `${job.retryCount} of ${job.retries}`}
-        </Fact>
+        </Setting>
         {job.outputPath && (
-          <Fact name="Output">
+          <Setting name="Output">
             <code className="break-all">{job.outputPath}</code>
-          </Fact>
+          </Setting>
         )}
-        <Names name="Environment" names={job.environmentNames} />
-        <Names name="Secrets" names={job.secretNames} />
+        <NameSetting name="Environment" names={job.environmentNames} />
+        <NameSetting name="Secrets" names={job.secretNames} />
         {job.labels.length > 0 && (
-          <Fact name="Labels">
+          <Setting name="Labels">
             {job.labels.map(({ key, value }) => (value ? `${key}=${value}` : key)).join(', ')}
-          </Fact>
+          </Setting>
         )}
         {job.rerunOf && (
-          <Fact name="Rerun of">
+          <Setting name="Rerun of">
             <Link
               to="/$namespace/-/jobs/$job"
               params={{ namespace: job.rerunOf.namespace, job: job.rerunOf.name }}
@@ -111,17 +111,17 @@ export function Facts({ job }: { job: JobData }) {
             >
               {job.rerunOf.name}
             </Link>
-          </Fact>
+          </Setting>
         )}
-        <Fact name="ID">
+        <Setting name="ID">
           <code className="text-[11px] break-all">{job.id}</code>
-        </Fact>
+        </Setting>
       </dl>
     </section>
   );
 }
 
-function Fact({ name, children }: { name: string; children: ReactNode }) {
+function Setting({ name, children }: { name: string; children: ReactNode }) {
   return (
     <>
       <dt className="text-dim">{name}</dt>
@@ -130,11 +130,11 @@ function Fact({ name, children }: { name: string; children: ReactNode }) {
   );
 }
 
-function Names({ name, names }: { name: string; names: readonly string[] }) {
+function NameSetting({ name, names }: { name: string; names: readonly string[] }) {
   if (names.length === 0) return null;
   return (
-    <Fact name={name}>
+    <Setting name={name}>
       <code className="text-[13px]">{names.join(' ')}</code>
-    </Fact>
+    </Setting>
   );
 }

@@ -1,49 +1,47 @@
 import { useParams } from '@tanstack/react-router';
+import { CircleX, Hourglass } from 'lucide-react';
 import { type FragmentOf, readFragment } from '../../graphql/graphql.ts';
 import { useFollow } from '../../live/follow.ts';
 import { words } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
-import { useEvery } from '../../ui/repeat.ts';
 import { isFailed, isOver, Status } from '../../ui/status.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { Ago, useEvery } from '../../ui/time.tsx';
 import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { JobActions } from './actions.tsx';
 import { Artifacts } from './artifacts.tsx';
-import { Attempts } from './attempts.tsx';
-import { Cost, Facts } from './facts.tsx';
-import { Failure } from './failure.tsx';
+import { AttemptTimeline } from './attempts.tsx';
+import { type JobData, JobSettings, RuntimeAndCost } from './facts.tsx';
 import { LogView } from './log/log-view.tsx';
 import { JobFacts, JobLive, JobQuery } from './queries.ts';
 import { useTabState } from './tab.ts';
 import { Usage } from './usage.tsx';
-import { Waits } from './waits.tsx';
 
-/** A progress line changes without an event; a job that runs or waits is looked at this often. */
-const LOOK_MS = 5_000;
+/** Polling interval of queued and running jobs, because changes of the progress line send no event. */
+const POLL_MS = 5_000;
 
-/** A job while it waits, runs, and after it: how it stands, what it prints, uses, costs and leaves. */
+/** The page of a job: status, log, artifacts, resource usage, attempts and settings. */
 export default function JobPage() {
   const { namespace, job: name } = useParams({ from: '/$namespace/-/jobs/$job' });
   const key = { namespace, name };
-  const asked = useAsk({ query: JobQuery, variables: key });
-  const job = asked.data?.job;
+  const jobQuery = useAsk({ query: JobQuery, variables: key });
+  const job = jobQuery.data?.job;
   const state = useFollow(JobLive, job ? `${namespace}/${name}` : null, {
     variables: () => key,
-    onData: asked.again,
-    onLive: asked.again,
+    onData: jobQuery.again,
+    onLive: jobQuery.again,
   });
-  const facts = job && readFragment(JobFacts, job as FragmentOf<typeof JobFacts>);
-  const isEnded = facts != null && isOver(facts.status);
-  // Processes of a cancelled job may go on for a while, and the end of an attempt is no event.
-  const isMoving = facts && (!isEnded || facts.attempts.nodes.some(({ endedAt }) => !endedAt));
-  useEvery(isMoving ? LOOK_MS : null, asked.again);
-  // One that has ended is still heard of, as when it is run again, and nothing in it moves by itself.
+  const jobData = job && readFragment(JobFacts, job as FragmentOf<typeof JobFacts>);
+  const isEnded = jobData != null && isOver(jobData.status);
+  // Processes of a cancelled job may run a while longer, and the end of an attempt sends no event.
+  const mayChange = jobData && (!isEnded || jobData.attempts.nodes.some(({ endedAt }) => !endedAt));
+  useEvery(mayChange ? POLL_MS : null, jobQuery.again);
+  // A finished job stays subscribed, because it may be run again, but nothing on its page changes by itself.
   const live = isEnded && state === 'live' ? null : <LiveDot state={state} />;
   return (
-    <Load asked={asked} of={(data) => data.job} what="job">
-      {(data) => <Job data={data} live={live} onChange={asked.again} />}
+    <Load asked={jobQuery} of={(data) => data.job} what="job">
+      {(data) => <Job data={data} live={live} onChange={jobQuery.again} />}
     </Load>
   );
 }
@@ -74,13 +72,13 @@ function Job({
             created <Ago at={job.createdAt} />
             {job.createdBy && ` by ${job.createdBy.username}`}
           </span>
-          <Cost job={job} />
+          <RuntimeAndCost job={job} />
           {job.exitCode !== null && <span>exit code {job.exitCode}</span>}
           {live}
         </div>
       </PageTitle>
-      <Failure job={job} />
-      {/* Where it says no more than the status, or than why it waits, once is enough. */}
+      <FailureNotice job={job} />
+      {/* Hidden if it only repeats the status or the notices above. */}
       {job.progress &&
         job.progress !== words(status) &&
         !isFailed(status) &&
@@ -89,7 +87,7 @@ function Job({
             {job.progress}
           </p>
         )}
-      {status === 'QUEUED' && <Waits job={job} />}
+      {status === 'QUEUED' && <QueueNotice job={job} />}
       <div className="grid gap-6 xl:grid-cols-[1fr_22rem]">
         <div className="min-w-0 space-y-6">
           <LogView job={{ namespace, name }} status={status} startedAt={startedAt} />
@@ -97,10 +95,64 @@ function Job({
           <Usage job={job} />
         </div>
         <div className="min-w-0 space-y-6">
-          <Attempts job={job} />
-          <Facts job={job} />
+          <AttemptTimeline job={job} />
+          <JobSettings job={job} />
         </div>
       </div>
     </>
   );
+}
+
+/** Why a job is still queued, and when it may start. */
+function QueueNotice({ job: { queue } }: { job: JobData }) {
+  if (!queue) return null;
+  return (
+    <div className="mb-6 flex gap-3 rounded-lg border border-line bg-warn-soft p-4 text-sm">
+      <Hourglass size={18} className="mt-0.5 shrink-0 text-warn" aria-hidden />
+      <div>
+        <p className="font-medium">
+          Waiting for {queue.waitsFor}
+          {queue.position !== null && `, number ${queue.position} in the queue`}
+        </p>
+        <p>
+          {!queue.offered ? (
+            'No worker offers this hardware now. The job starts when one does.'
+          ) : queue.estimatedStart ? (
+            <>
+              Estimated start: <Ago at={queue.estimatedStart} />, at the current rate.
+            </>
+          ) : (
+            'The job starts as soon as it is first in the queue and there is capacity.'
+          )}
+        </p>
+      </div>
+    </div>
+  );
+}
+
+/** Why a job failed. */
+function FailureNotice({ job }: { job: JobData }) {
+  if (!isFailed(job.status)) return null;
+  const { progress } = job;
+  const reason = failureReason(job);
+  const hasOwnProgress = progress && progress !== 'timed out' && !progress.startsWith('failed');
+  return (
+    <section
+      aria-label="Why the job failed"
+      className="mb-6 flex gap-3 rounded-lg border border-bad bg-bad-soft p-4 text-sm"
+    >
+      <CircleX size={18} className="mt-0.5 shrink-0 text-bad" aria-hidden />
+      <div className="min-w-0">
+        <p className="font-medium break-words">{reason}</p>
+        {hasOwnProgress && <p className="break-words">Last progress: {progress}</p>}
+      </div>
+    </section>
+  );
+}
+
+/** The server writes the reason into `progress`, unless the program printed a progress line of its own. */
+function failureReason({ status, progress, exitCode, timeoutMinutes }: JobData): string {
+  if (status === 'TIMED_OUT') return `Timed out after ${timeoutMinutes} min`;
+  if (progress?.startsWith('failed')) return progress.replace('failed', 'Failed');
+  return exitCode === null ? 'Failed' : `Failed with exit code ${exitCode}`;
 }

@@ -6,23 +6,21 @@ import type { ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { start } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { Field, Input, Select, TextArea } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { NotFound } from '../../ui/not-found.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import {
   type Draft,
-  draftOf,
-  inputOf,
+  draftFromJob,
+  findMissingValues,
   isUnchanged,
-  missingValues,
   newDraft,
-  problemsOf,
+  toCreateInput,
+  validateDraft,
 } from './new/draft.ts';
-import { MoreFields } from './new/fields.tsx';
-import { HardwareFields } from './new/hardware.tsx';
-import { Preview } from './new/preview.tsx';
+import { AdvancedFields, HardwareFields, JobFields } from './new/fields.tsx';
+import { RequestPreview } from './new/preview.tsx';
 import {
   CreateJob,
   type JobOptions,
@@ -33,31 +31,35 @@ import {
 } from './new/queries.ts';
 
 /**
- * The form for a new job. `namespace`, `repo`, `branch`, `command` and `image` may stand in the address, and `rerun`: a job
- * of the namespace, with whose settings the form begins.
+ * The form for a new job. The search parameters `namespace`, `repo`, `branch`, `command` and `image` prefill it; `rerun` is
+ * the name of a job in the namespace whose settings the form starts with.
  */
 export default function NewJob() {
   const search = useSearch({ strict: false }) as Search;
   const [namespace, setNamespace] = useState(
     search.namespace ?? search.repo?.split('/')[0] ?? start.viewer?.username ?? '',
   );
-  const asked = useAsk({ query: NewJobQuery, variables: { namespace }, pause: !start.viewer });
+  const optionsQuery = useAsk({
+    query: NewJobQuery,
+    variables: { namespace },
+    pause: !start.viewer,
+  });
   const { rerun } = search;
-  const again = useAsk({
+  const rerunQuery = useAsk({
     query: RerunQuery,
     variables: {
       namespace: search.namespace ?? '',
       name: rerun ?? '',
       prefix: rerun?.replace(/-\d+$/, '') ?? '',
     },
-    // The names that are taken are those of now.
+    // Uncached: the names that are taken must be current.
     requestPolicy: 'network-only',
     pause: !start.viewer || !rerun,
   });
-  const pageOf = (repeated: RerunData | null) => (
-    <Load asked={asked} of={(data) => data.jobOptions} what="page">
+  const renderForm = (repeated: RerunData | null) => (
+    <Load asked={optionsQuery} of={(data) => data.jobOptions} what="page">
       {(options, data) => (
-        <Form
+        <JobForm
           options={options}
           data={data}
           namespace={namespace}
@@ -75,17 +77,94 @@ export default function NewJob() {
         A command that runs once, on the hardware that you choose.
       </PageTitle>
       {rerun ? (
-        <Load asked={again} of={(data) => data.job && data} what="job">
-          {pageOf}
+        <Load asked={rerunQuery} of={(data) => data.job && data} what="job">
+          {renderForm}
         </Load>
       ) : (
-        pageOf(null)
+        renderForm(null)
       )}
     </>
   );
 }
 
-function Form({
+/** The draft of the form, its validation, and its submission. */
+function useJobDraft({
+  options,
+  namespace,
+  given,
+  repeated,
+}: {
+  options: JobOptions;
+  namespace: string;
+  given: Search;
+  repeated: RerunData | null;
+}) {
+  const navigate = useNavigate();
+  const { repo, branch, command, image } = given;
+  const [initialDraft] = useState(() =>
+    newDraft(options, {
+      namespace,
+      ...(repeated && draftFromJob(repeated)),
+      ...(repo && { repo }),
+      ...(branch && { branch }),
+      ...(command && { command }),
+      ...(image && { image }),
+    }),
+  );
+  const [draft, setDraft] = useState(initialDraft);
+  const [wasSubmitted, setSubmitted] = useState(false);
+  const [serverProblem, setServerProblem] = useState<Problem | null>(null);
+  const [{ fetching: isCreating }, create] = useMutation(CreateJob);
+  const [{ fetching: isRerunning }, rerun] = useMutation(RerunJob);
+  const set = (change: Partial<Draft>) => {
+    setServerProblem(null);
+    setDraft((before) => ({ ...before, ...change }));
+  };
+  const isExactRerun = repeated !== null && isUnchanged(draft, initialDraft);
+  const found = {
+    ...validateDraft(draft, options),
+    ...(repeated && !isExactRerun && findMissingValues(draft, initialDraft)),
+  };
+  // Missing values are reported only after the first submit.
+  const shownProblems = wasSubmitted ? found : {};
+  const problems = serverProblem?.field
+    ? { ...shownProblems, [serverProblem.field]: faultOf(serverProblem) }
+    : shownProblems;
+  const [failures, setFailures] = useState(0);
+
+  async function submit(): Promise<void> {
+    setSubmitted(true);
+    if (Object.keys(found).length > 0) return setFailures(failures + 1);
+    if (isExactRerun) {
+      const { name } = repeated.job ?? { name: '' };
+      const input = { namespace: draft.namespace, name, newName: draft.name };
+      const { data: answer, error } = await rerun({ input });
+      if (error) return fail(error);
+      return go(answer?.rerunJob?.job);
+    }
+    const { data: answer, error } = await create({ input: toCreateInput(draft) });
+    if (error) return fail(error);
+    go(answer?.createJob?.job);
+  }
+
+  function fail(error: CombinedError): void {
+    setServerProblem(problemOf(error));
+    setFailures(failures + 1);
+  }
+
+  function go(job: { namespace: string; name: string } | null | undefined): void {
+    if (job)
+      void navigate({
+        to: '/$namespace/-/jobs/$job',
+        params: { namespace: job.namespace, job: job.name },
+      });
+  }
+
+  const isBusy = isCreating || isRerunning;
+  return { draft, setDraft, set, problems, serverProblem, failures, submit, isBusy };
+}
+
+function JobForm({
   options,
   data,
   namespace,
@@ -100,43 +179,19 @@ function Form({
   given: Search;
   repeated: RerunData | null;
 }) {
-  const navigate = useNavigate();
-  const { repo, branch, command, image } = given;
-  const [first] = useState(() =>
-    newDraft(options, {
-      namespace,
-      ...(repeated && draftOf(repeated)),
-      ...(repo && { repo }),
-      ...(branch && { branch }),
-      ...(command && { command }),
-      ...(image && { image }),
-    }),
-  );
-  const [draft, setDraft] = useState(first);
-  const [isTried, setTried] = useState(false);
-  const [refused, setRefused] = useState<Problem | null>(null);
-  const [{ fetching: creates }, create] = useMutation(CreateJob);
-  const [{ fetching: reruns }, rerun] = useMutation(RerunJob);
-  const set = (change: Partial<Draft>) => {
-    setRefused(null);
-    setDraft((before) => ({ ...before, ...change }));
-  };
-  const isRepeat = repeated !== null && isUnchanged(draft, first);
-  const found = {
-    ...problemsOf(draft, options),
-    ...(repeated && !isRepeat && missingValues(draft, first)),
-  };
-  // Nobody is told what is missing before they had the time to write it.
-  const own = isTried ? found : {};
-  const problems = refused?.field ? { ...own, [refused.field]: faultOf(refused) } : own;
-  const isMoreWrong = Object.keys(problems).some((field) => MORE.has(field));
-  const [failures, setFailures] = useState(0);
+  const { draft, setDraft, set, problems, serverProblem, failures, submit, isBusy } = useJobDraft({
+    options,
+    namespace,
+    given,
+    repeated,
+  });
+  const hasAdvancedProblem = Object.keys(problems).some((field) => ADVANCED_FIELDS.has(field));
   const form = useRef<HTMLFormElement>(null);
-  const more = useRef<HTMLDetailsElement>(null);
-  // Opened only: who corrects a field there is still typing when nothing is wrong any more.
+  const advanced = useRef<HTMLDetailsElement>(null);
+  // Never closed automatically: the user may still be typing there when the last error disappears.
   useEffect(() => {
-    if (isMoreWrong && more.current) more.current.open = true;
-  }, [isMoreWrong, failures]);
+    if (hasAdvancedProblem && advanced.current) advanced.current.open = true;
+  }, [hasAdvancedProblem, failures]);
   useEffect(() => {
     if (failures > 0) form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
   }, [failures]);
@@ -153,34 +208,6 @@ function Form({
     if (!draft.repo && newest && draft.source === 'repository')
       setDraft((before) => ({ ...before, repo: newest.fullName }));
   }, [newest, draft.repo, draft.source]);
-
-  async function submit(): Promise<void> {
-    setTried(true);
-    if (Object.keys(found).length > 0) return setFailures(failures + 1);
-    if (isRepeat) {
-      const { name } = repeated.job ?? { name: '' };
-      const input = { namespace: draft.namespace, name, newName: draft.name };
-      const { data: answer, error } = await rerun({ input });
-      if (error) return fail(error);
-      return go(answer?.rerunJob?.job);
-    }
-    const { data: answer, error } = await create({ input: inputOf(draft) });
-    if (error) return fail(error);
-    go(answer?.createJob?.job);
-  }
-
-  function fail(error: CombinedError): void {
-    setRefused(problemOf(error));
-    setFailures(failures + 1);
-  }
-
-  function go(job: { namespace: string; name: string } | null | undefined): void {
-    if (job)
-      void navigate({
-        to: '/$namespace/-/jobs/$job',
-        params: { namespace: job.namespace, job: job.name },
-      });
-  }
 
   return (
     <div className="grid gap-8 lg:grid-cols-[1fr_24rem]">
@@ -200,109 +227,24 @@ function Form({
             {repeated.job.repo && ' Changed, it runs the latest commit of the branch.'}
           </p>
         )}
-        <Part title="Job">
-          <div className="grid gap-4 sm:grid-cols-2">
-            <Field label="Namespace">
-              <Select
-                value={draft.namespace}
-                onChange={({ target }) => {
-                  set({ namespace: target.value, repo: '' });
-                  onNamespace(target.value);
-                }}
-              >
-                {[...new Set([draft.namespace, ...namespaces])].map((each) => (
-                  <option key={each}>{each}</option>
-                ))}
-              </Select>
-            </Field>
-            <Field label="Name" problem={problems.name}>
-              <Input
-                aria-required
-                value={draft.name}
-                placeholder="train"
-                onChange={({ target }) => set({ name: target.value })}
-              />
-            </Field>
-            <Field label="Runs on">
-              <Select
-                value={draft.source}
-                onChange={({ target }) => set({ source: target.value as Draft['source'] })}
-              >
-                <option value="repository">Repository</option>
-                <option value="image">Image only</option>
-              </Select>
-            </Field>
-            {draft.source === 'repository' && (
-              <>
-                <Field
-                  label="Repository"
-                  problem={problems.repo}
-                  hint={
-                    repositories.length === 0
-                      ? 'This namespace has no repositories yet.'
-                      : undefined
-                  }
-                >
-                  <Input
-                    list="repositories"
-                    value={draft.repo}
-                    placeholder={`${draft.namespace}/code`}
-                    onChange={({ target }) => set({ repo: target.value })}
-                  />
-                </Field>
-                <datalist id="repositories">
-                  {repositories.map(({ id, fullName }) => (
-                    <option key={id} value={fullName} />
-                  ))}
-                </datalist>
-                <Field
-                  label="Branch"
-                  problem={problems.branch}
-                  hint="Default: main if it exists, otherwise the default branch."
-                >
-                  <Input
-                    value={draft.branch}
-                    onChange={({ target }) => set({ branch: target.value })}
-                  />
-                </Field>
-              </>
-            )}
-            <Field
-              label={draft.source === 'image' ? 'Image' : 'Image (optional)'}
-              problem={problems.image}
-            >
-              <Input
-                value={draft.image}
-                placeholder="python:3.12-slim"
-                onChange={({ target }) => set({ image: target.value })}
-              />
-            </Field>
-          </div>
-          <Field
-            label="Command"
-            problem={problems.command}
-            hint={`Run by a shell${draft.source === 'repository' ? ', in the root of the repository' : ''}.`}
-          >
-            <TextArea
-              aria-required
-              rows={4}
-              className="font-mono text-[13px]"
-              value={draft.command}
-              placeholder="make train"
-              onChange={({ target }) => set({ command: target.value })}
-            />
-          </Field>
-        </Part>
-        <Part title="Hardware">
+        <FormSection title="Job">
+          <JobFields
+            {...fields}
+            namespaces={namespaces}
+            repositories={repositories}
+            onNamespace={onNamespace}
+          />
+        </FormSection>
+        <FormSection title="Hardware">
           <HardwareFields {...fields} />
-        </Part>
-        <details ref={more} className="card p-4">
+        </FormSection>
+        <details ref={advanced} className="card p-4">
           <summary className="font-semibold">Output, environment, timeout and more</summary>
           <div className="mt-4">
-            <MoreFields {...fields} />
+            <AdvancedFields {...fields} />
           </div>
         </details>
-        {refused && !refused.field && <ProblemBox problem={refused} />}
+        {serverProblem && !serverProblem.field && <ProblemBox problem={serverProblem} />}
         {Object.keys(problems).length > 0 && (
           <p className="text-sm text-bad">
             {Object.keys(problems).length === 1
@@ -310,16 +252,16 @@ function Form({
               : 'Correct the fields that are marked above.'}
           </p>
         )}
-        <Button type="submit" look="primary" busy={creates || reruns}>
+        <Button type="submit" look="primary" busy={isBusy}>
           Create job
         </Button>
       </form>
-      <Preview draft={draft} options={options} />
+      <RequestPreview draft={draft} options={options} />
     </div>
   );
 }
 
-const MORE = new Set([
+const ADVANCED_FIELDS = new Set([
   'outputPath',
   'region',
   'timeoutMinutes',
@@ -330,7 +272,7 @@ const MORE = new Set([
   'secrets',
 ]);
 
-function Part({ title, children }: { title: string; children: ReactNode }) {
+function FormSection({ title, children }: { title: string; children: ReactNode }) {
   return (
     <fieldset className="space-y-4">
       <legend className="mb-3 text-lg font-semibold">{title}</legend>

@@ -1,4 +1,4 @@
-/** The state of a job in the icon of its tab, and a notification of the browser when a job that is watched ends. */
+/** Shows the job's status in the tab icon, and notifies the user when a watched job finishes. */
 import { useEffect, useRef, useState } from 'react';
 import { words } from '../../ui/format.ts';
 import { isOver, type JobStatus } from '../../ui/status.tsx';
@@ -12,25 +12,25 @@ const COLOURS: Record<JobStatus, string> = {
   CANCELLED: '#8f8072',
 };
 
-function iconOf(status: JobStatus): string {
+function statusIcon(status: JobStatus): string {
   const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#f3ead9"/><circle cx="16" cy="16" r="10" fill="${COLOURS[status]}"/></svg>`;
   return `data:image/svg+xml,${encodeURIComponent(svg)}`;
 }
 
 export type Watch = {
-  /** Null: this browser has no notifications, or not for this page. */
+  /** Null if the browser has no notifications or the user blocked them for this site. */
   isOn: boolean | null;
   toggle: () => void;
 };
 
 export function useTabState({ name, status }: { name: string; status: JobStatus }): Watch {
-  const possible = 'Notification' in window && isSecureContext;
+  const isSupported = 'Notification' in window && isSecureContext;
   const [isOn, setOn] = useState(false);
   const before = useRef(status);
   useEffect(() => {
     const icon = document.getElementById('icon') as HTMLLinkElement | null;
     if (!icon) return;
-    icon.href = iconOf(status);
+    icon.href = statusIcon(status);
     return () => {
       icon.href = '/favicon.svg';
     };
@@ -41,7 +41,7 @@ export function useTabState({ name, status }: { name: string; status: JobStatus 
     before.current = status;
   }, [name, status, isOn]);
   return {
-    isOn: possible && Notification.permission !== 'denied' ? isOn : null,
+    isOn: isSupported && Notification.permission !== 'denied' ? isOn : null,
     async toggle() {
       if (!isOn && (await Notification.requestPermission()) !== 'granted') return;
       setOn(!isOn);

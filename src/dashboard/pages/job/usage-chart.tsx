@@ -4,10 +4,10 @@ import 'uplot/dist/uPlot.min.css';
 import { useScheme } from '../../layout/theme.ts';
 
 const HEIGHT = 160;
-/** Of a digit of the labels at the axes, in pixels, with its share of their margin. */
+/** Width of a digit in an axis label, with its share of the margin. */
 const DIGIT_PX = 9;
 
-/** One measure over time. */
+/** A line chart of one measurement over time. */
 export default function UsageChart({
   text,
   unit,
@@ -16,34 +16,34 @@ export default function UsageChart({
   max,
   limit,
 }: {
-  /** What the chart shows, in words. */
+  /** The caption, and the text for screen readers. */
   text: string;
   unit: string;
-  /** Seconds since 1970. */
+  /** Unix times in seconds. */
   times: number[];
   values: number[];
   max?: number;
   /** Drawn as a line. */
   limit?: number;
 }) {
-  const place = useRef<HTMLDivElement>(null);
+  const container = useRef<HTMLDivElement>(null);
   const scheme = useScheme();
   const chart = useRef<UPlot>(undefined);
   const data = useRef<UPlot.AlignedData>([[], []]);
   data.current = limit === undefined ? [times, values] : [times, values, times.map(() => limit)];
   useEffect(() => {
-    const element = place.current;
+    const element = container.current;
     if (!element) return;
-    // A canvas keeps the colours that it was drawn with, so another scheme has a chart of its own.
+    // A canvas keeps its colours, so a change of the colour scheme draws a new chart.
     const style = getComputedStyle(element);
     const colour = (name: string) => style.getPropertyValue(name);
     const axis = { stroke: style.color, grid: { stroke: colour('border-color'), width: 1 } };
     const points = { show: false };
-    const made = new UPlot(
+    const plot = new UPlot(
       {
         width: element.clientWidth,
         height: HEIGHT,
-        // The labels at the ends stand out over the axes.
+        // Room for the outermost labels, which extend beyond the axes.
         padding: [12, 28, 0, 0],
         cursor: { y: false },
         legend: { show: false },
@@ -51,9 +51,9 @@ export default function UsageChart({
         axes: [
           {
             ...axis,
-            // One line for each tick, with room for the longest.
+            // Room for the longest label on one line.
             space: 84,
-            values: (_u, ticks, _axis, _space, step) => ticks.map((at) => timeOf(at, step)),
+            values: (_u, ticks, _axis, _space, step) => ticks.map((at) => formatTick(at, step)),
           },
           {
             ...axis,
@@ -73,14 +73,14 @@ export default function UsageChart({
       data.current,
       element,
     );
-    chart.current = made;
-    const resized = new ResizeObserver(() =>
-      made.setSize({ width: element.clientWidth, height: HEIGHT }),
+    chart.current = plot;
+    const resizeObserver = new ResizeObserver(() =>
+      plot.setSize({ width: element.clientWidth, height: HEIGHT }),
     );
-    resized.observe(element);
+    resizeObserver.observe(element);
     return () => {
-      resized.disconnect();
-      made.destroy();
+      resizeObserver.disconnect();
+      plot.destroy();
     };
   }, [max, unit, limit, scheme]);
   useEffect(() => chart.current?.setData(data.current), [times, values]);
@@ -88,7 +88,7 @@ export default function UsageChart({
     <figure className="min-w-0">
       <figcaption className="mb-1 text-sm text-dim">{text}</figcaption>
       <div
-        ref={place}
+        ref={container}
         role="img"
         aria-label={text}
         data-limit={limit}
@@ -99,7 +99,7 @@ export default function UsageChart({
 }
 
 /** `step`: seconds between two ticks. */
-function timeOf(at: number, step: number): string {
+function formatTick(at: number, step: number): string {
   const date = new Date(at * 1_000);
   if (step >= 86_400) return date.toLocaleDateString();
   const seconds = step < 60 ? ({ second: '2-digit' } as const) : {};

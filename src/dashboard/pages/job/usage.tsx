@@ -1,17 +1,16 @@
 import { lazy, Suspense } from 'react';
 import { size } from '../../ui/format.ts';
 import { Load, useAsk, Waiting } from '../../ui/load.tsx';
-import { useEvery } from '../../ui/repeat.ts';
 import { isFailed, isOver } from '../../ui/status.tsx';
+import { useEvery } from '../../ui/time.tsx';
 import type { JobData } from './facts.tsx';
 import { JobUsage } from './queries.ts';
-import { scaleOf, showsLimit } from './usage-scale.ts';
 
 const UsageChart = lazy(() => import('./usage-chart.tsx'));
 const GIB = 2 ** 30;
-const AGAIN_MS = 10_000;
+const REFRESH_MS = 10_000;
 
-/** How much of its hardware the job used, over time. */
+/** Charts of the hardware that the job used over time. */
 export function Usage({ job }: { job: JobData }) {
   if (!job.startedAt) return null;
   return (
@@ -19,16 +18,16 @@ export function Usage({ job }: { job: JobData }) {
       <h2 id="usage" className="mb-2">
         Resource usage
       </h2>
-      <Charts job={job} />
+      <UsageCharts job={job} />
     </section>
   );
 }
 
-function Charts({ job: { namespace, name, status, attempts } }: { job: JobData }) {
-  const asked = useAsk({ query: JobUsage, variables: { namespace, name } });
-  useEvery(isOver(status) ? null : AGAIN_MS, asked.again);
+function UsageCharts({ job: { namespace, name, status, attempts } }: { job: JobData }) {
+  const usageQuery = useAsk({ query: JobUsage, variables: { namespace, name } });
+  useEvery(isOver(status) ? null : REFRESH_MS, usageQuery.again);
   return (
-    <Load asked={asked} of={(data) => data.job} what="job">
+    <Load asked={usageQuery} of={(data) => data.job} what="job">
       {(job) => {
         const samples = job.usageSamples ?? [];
         if (samples.length === 0)
@@ -42,7 +41,7 @@ function Charts({ job: { namespace, name, status, attempts } }: { job: JobData }
         const times = samples.map(({ time }) => Date.parse(time) / 1_000);
         const percents = (title: string, values: number[]) => (
           <UsageChart
-            text={inWords(title, values, (value) => `${Math.round(value)}%`)}
+            text={describe(title, values, (value) => `${Math.round(value)}%`)}
             unit="%"
             times={times}
             values={values}
@@ -50,13 +49,13 @@ function Charts({ job: { namespace, name, status, attempts } }: { job: JobData }
           />
         );
         const bytes = (title: string, values: number[], limitGb: number) => {
-          const most = Math.max(...values);
+          const peak = Math.max(...values);
           const limit = limitGb * GIB;
-          const isDrawn = showsLimit(most, limit, isFailed(status));
-          const { unit, divisor } = scaleOf(isDrawn ? limit : most);
+          const isDrawn = showsLimit(peak, limit, isFailed(status));
+          const { unit, divisor } = chooseScale(isDrawn ? limit : peak);
           return (
             <UsageChart
-              text={`${inWords(title, values, size)}, limit ${size(limit)}`}
+              text={`${describe(title, values, size)}, limit ${size(limit)}`}
               unit={` ${unit}`}
               times={times}
               values={values.map((value) => value / divisor)}
@@ -74,7 +73,7 @@ function Charts({ job: { namespace, name, status, attempts } }: { job: JobData }
               {bytes(
                 'Memory',
                 samples.map((s) => s.memoryUsedBytes),
-                // A small machine gives an attempt less than the job asks for.
+                // On a small machine an attempt gets less memory than the job requested.
                 attempts.nodes.at(-1)?.memoryGb ?? job.memoryGb,
               )}
               {job.gpu !== 'NONE' &&
@@ -95,6 +94,28 @@ function Charts({ job: { namespace, name, status, attempts } }: { job: JobData }
   );
 }
 
-function inWords(title: string, values: number[], show: (value: number) => string): string {
+function describe(title: string, values: number[], show: (value: number) => string): string {
   return `${title}: last ${show(values.at(-1) ?? 0)}, peak ${show(Math.max(...values))}`;
+}
+
+const UNITS: [unit: string, bytes: number][] = [
+  ['GiB', 2 ** 30],
+  ['MiB', 2 ** 20],
+  ['KiB', 2 ** 10],
+];
+
+type Scale = { unit: string; divisor: number };
+
+/** The largest unit in which the peak is at least 1. */
+function chooseScale(peak: number): Scale {
+  const [unit, divisor] = UNITS.find(([, bytes]) => peak >= bytes) ?? ['KiB', 2 ** 10];
+  return { unit, divisor };
+}
+
+/** Below this share of the limit, the usage would be a flat line at the bottom of the chart. */
+const MIN_SHARE_OF_LIMIT = 0.1;
+
+/** Failed jobs always show the limit: a sudden rise may have reached it between two measurements. */
+function showsLimit(peak: number, limit: number, hasFailed: boolean): boolean {
+  return hasFailed || peak >= limit * MIN_SHARE_OF_LIMIT;
 }

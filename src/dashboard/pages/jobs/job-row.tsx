@@ -1,9 +1,9 @@
 import { Link } from '@tanstack/react-router';
+import { useRef } from 'react';
 import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
 import { duration, money, words } from '../../ui/format.ts';
 import { Status } from '../../ui/status.tsx';
-import { Ago } from '../../ui/time.tsx';
-import { useRuntime } from './runtime.ts';
+import { Ago, useSecond } from '../../ui/time.tsx';
 
 export const JobRowData = graphql(`
   fragment JobRow on Job {
@@ -24,7 +24,7 @@ export const JobRowData = graphql(`
   }
 `);
 
-/** A job in a list: what it is, how it stands, what it costs. */
+/** A job in a list, with its status, progress, runtime and cost. */
 export function JobRow({
   job: data,
   showNamespace = false,
@@ -75,4 +75,17 @@ export function JobRow({
       </div>
     </li>
   );
+}
+
+/**
+ * The billed runtime of a job's attempts, without the time between attempts and the time to store artifacts. For
+ * a running job, the clock advances it between two results of the server.
+ */
+export function useRuntime(job: { status: string; runtimeSeconds: number }): number {
+  const now = useSecond();
+  const answer = useRef({ seconds: job.runtimeSeconds, at: now });
+  if (answer.current.seconds !== job.runtimeSeconds)
+    answer.current = { seconds: job.runtimeSeconds, at: now };
+  const since = job.status === 'RUNNING' ? now - answer.current.at : 0;
+  return job.runtimeSeconds + since;
 }

@@ -1,4 +1,4 @@
-/** Lists of jobs that stay as things are: asked again when a job of their namespaces has changed. */
+/** Keeps lists of jobs up to date: queries them again when a job of their namespaces changes. */
 import { useEffect, useRef } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import { type LiveState, useFollow } from '../../live/follow.ts';
@@ -9,23 +9,22 @@ const JobChanges = graphql(`
   }
 `);
 
-/** Many jobs change at once; a list is asked again for all of them. */
-const TOGETHER_MS = 300;
+/** Coalesces changes, because many jobs change at once. */
+const COALESCE_MS = 300;
 
-/** `again` asks for what is shown. */
-export function useLiveJobs(namespaces: readonly string[], again: () => void): LiveState {
+export function useLiveJobs(namespaces: readonly string[], refetch: () => void): LiveState {
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
   useEffect(() => () => clearTimeout(timer.current), []);
   const key = namespaces.length > 0 ? namespaces.join(' ') : null;
-  const soon = () => {
+  const scheduleRefetch = () => {
     timer.current ??= setTimeout(() => {
       timer.current = undefined;
-      again();
-    }, TOGETHER_MS);
+      refetch();
+    }, COALESCE_MS);
   };
   return useFollow(JobChanges, key, {
     variables: () => ({ namespaces: [...namespaces] }),
-    onData: soon,
-    onLive: soon,
+    onData: scheduleRefetch,
+    onLive: scheduleRefetch,
   });
 }

@@ -3,7 +3,7 @@ import { start } from '../../start.ts';
 import { Empty } from '../../ui/empty.tsx';
 import { duration, words } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
-import { useEvery } from '../../ui/repeat.ts';
+import { useEvery } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 
 const QueueQuery = graphql(`

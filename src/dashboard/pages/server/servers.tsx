@@ -2,8 +2,7 @@ import { graphql } from '../../graphql/graphql.ts';
 import { start } from '../../start.ts';
 import { count, size, words } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
-import { useEvery } from '../../ui/repeat.ts';
-import { Ago } from '../../ui/time.tsx';
+import { Ago, useEvery } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 
 const ServersQuery = graphql(`

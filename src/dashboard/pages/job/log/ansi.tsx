@@ -1,39 +1,38 @@
-/** A line as a terminal would show it: with its colours and links, and of a line that was written over, what was written last. */
+/** Renders a log line as a terminal would: colours, links, and only the text after the last carriage return. */
 import Anser from 'anser';
 import { type CSSProperties, Fragment, type ReactNode } from 'react';
 import { marked } from '../../../ui/marked.tsx';
 
-/** A line may have megabytes, and a browser lays out all of it. The rest is in the download. */
-const SHOWN = 20_000;
+/** Longer lines are cut, because the browser would lay out megabytes. The download has the full line. */
+const MAX_LINE_LENGTH = 20_000;
 
 const ESCAPE = '\u001b';
 
-export function plainText(message: string): string {
-  return message.includes(ESCAPE) ? Anser.ansiToText(message) : message;
-}
-
-/** `find`: what is marked in it, in any case. */
+/** Highlights case-insensitive matches of `find`. */
 export function renderLine(message: string, find: string): ReactNode {
-  // Progress bars return to the beginning of their line and write over it.
+  // Progress bars return to the start of the line and overwrite it.
   const text = message.replace(/\r+$/, '');
   const visible = text.slice(text.lastIndexOf('\r') + 1);
-  const isCut = visible.length > SHOWN;
-  const shown = isCut ? visible.slice(0, SHOWN) : visible;
+  const isCut = visible.length > MAX_LINE_LENGTH;
+  const shown = isCut ? visible.slice(0, MAX_LINE_LENGTH) : visible;
   const body = shown.includes(ESCAPE)
     ? Anser.ansiToJson(shown, { json: true, use_classes: true, remove_empty: true }).map(
         (part, index) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a line never change their order.
           <span key={index} className={classOf(part)} style={styleOf(part)}>
-            {linked(part.content, find)}
+            {linkify(part.content, find)}
           </span>
         ),
       )
-    : linked(shown, find);
+    : linkify(shown, find);
   return (
     <>
       {body}
       {isCut && (
-        <em className="text-dim"> … {visible.length - SHOWN} more characters: see the download</em>
+        <em className="text-dim">
+          {' '}
+          … {visible.length - MAX_LINE_LENGTH} more characters: see the download
+        </em>
       )}
     </>
   );
@@ -55,7 +54,7 @@ function styleOf(part: Anser.AnserJsonEntry): CSSProperties | undefined {
   return color || backgroundColor ? { color, backgroundColor } : undefined;
 }
 
-/** Colours beyond the sixteen that have a class. */
+/** RGB of colours beyond the 16 that have a class. */
 function rgbOf(name: string | null, rgb: string | null): string | undefined {
   if (name === 'ansi-truecolor' && rgb) return `rgb(${rgb})`;
   const number = Number(/^ansi-palette-(\d+)$/.exec(name ?? '')?.[1] ?? Number.NaN);
@@ -70,24 +69,24 @@ function rgbOf(name: string | null, rgb: string | null): string | undefined {
   return `rgb(${levels.join(' ')})`;
 }
 
-const LINK = /\bhttps?:\/\/[^\s<>"'`]+/gi;
-/** A longer address is no link. */
-const MAX_LINK = 2_000;
-/** At the end of an address they belong to the sentence around it; so do brackets that it did not open. */
-const SENTENCE = '.,;:!?';
+const URL_PATTERN = /\bhttps?:\/\/[^\s<>"'`]+/gi;
+/** Longer URLs are not linked. */
+const MAX_URL_LENGTH = 2_000;
+/** At the end of a URL these belong to the sentence around it, as do brackets that the URL does not open. */
+const PUNCTUATION = '.,;:!?';
 const BRACKETS: Record<string, string> = { ')': '(', ']': '[', '}': '{' };
 
-function linked(text: string, find: string): ReactNode {
+function linkify(text: string, find: string): ReactNode {
   if (!text.includes('://')) return marked(text, find);
   const parts: ReactNode[] = [];
   let from = 0;
-  for (const { 0: found, index } of text.matchAll(LINK)) {
-    if (found.length > MAX_LINK) continue;
-    const url = trimmed(found);
+  for (const { 0: found, index } of text.matchAll(URL_PATTERN)) {
+    if (found.length > MAX_URL_LENGTH) continue;
+    const url = trimUrl(found);
     if (!URL.canParse(url)) continue;
     parts.push(
       <Fragment key={`before ${index}`}>{marked(text.slice(from, index), find)}</Fragment>,
-      // A log that is followed stays open.
+      // In a new tab, so that the log stays open.
       <a
         key={index}
         href={url}
@@ -104,13 +103,13 @@ function linked(text: string, find: string): ReactNode {
   return parts;
 }
 
-function trimmed(url: string): string {
+function trimUrl(url: string): string {
   let end = url.length;
   for (; end > 0; end--) {
     const last = url.charAt(end - 1);
     const opening = BRACKETS[last];
     const count = (character: string) => url.slice(0, end).split(character).length;
-    if (opening ? count(opening) >= count(last) : !SENTENCE.includes(last)) break;
+    if (opening ? count(opening) >= count(last) : !PUNCTUATION.includes(last)) break;
   }
   return url.slice(0, end);
 }

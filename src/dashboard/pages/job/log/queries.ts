@@ -7,11 +7,10 @@ export const LogEntries = graphql(`
     $after: SafeInt
     $first: Int
     $last: Int
-    $at: DateTime
   ) {
     job(namespace: $namespace, name: $name) {
       id
-      log(after: $after, first: $first, last: $last, at: $at) {
+      log(after: $after, first: $first, last: $last) {
         lastSeq
         entries {
           __typename

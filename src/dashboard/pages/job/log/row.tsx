@@ -9,21 +9,21 @@ export type Times = 'none' | 'clock' | 'elapsed';
 
 type RowProps = {
   seq: number;
-  /** Undefined: it is being read. */
+  /** Undefined while it is being loaded. */
   entry: Entry | undefined;
   wraps: boolean;
   times: Times;
-  /** When the job began, in milliseconds since 1970. */
+  /** When the job started, as Unix time in milliseconds. */
   begin: number;
   find: string;
-  /** A link leads to it, or it is the match that one is at. */
+  /** The address links to this line, or it is the current search match. */
   isMarked: boolean;
-  /** The pointer is down on the number: where it comes up the same line has to be. */
+  /** Pointer down on the number: the log must stop scrolling, so that pointer up hits the same line. */
   onPress: () => void;
   onSelect: (seq: number, extend: boolean) => void;
 };
 
-/** One entry of the log; its number is its link. */
+/** One log entry; its number links to it. */
 export const Row = memo(function Row({
   seq,
   entry,
@@ -36,7 +36,7 @@ export const Row = memo(function Row({
   onSelect,
 }: RowProps) {
   return (
-    // The list takes no clicks while it scrolls, and a log that is followed always scrolls.
+    // The list disables pointer events while it scrolls, and a followed log scrolls all the time.
     <div
       data-seq={seq}
       className={`pointer-events-auto flex min-h-6 font-mono text-[12.5px] leading-6 ${isMarked ? 'bg-warn-soft' : 'bg-card hover:bg-hover'}`}
@@ -61,8 +61,8 @@ export const Row = memo(function Row({
           className="shrink-0 pr-3 text-dim tabular-nums select-none"
         >
           {times === 'clock'
-            ? clock(entry.timestamp)
-            : elapsed(Date.parse(entry.timestamp) - begin)}
+            ? formatClock(entry.timestamp)
+            : formatElapsed(Date.parse(entry.timestamp) - begin)}
         </time>
       )}
       <Text entry={entry} wraps={wraps} find={find} />
@@ -81,24 +81,24 @@ function Text({ entry, wraps, find }: Pick<RowProps, 'entry' | 'wraps' | 'find'>
       </span>
     );
   return (
-    <span className={`font-semibold ${colourOf(entry.status)}`} data-log-status={entry.status}>
+    <span className={`font-semibold ${statusColor(entry.status)}`} data-log-status={entry.status}>
       {words(entry.status)}
     </span>
   );
 }
 
-function colourOf(status: JobStatus): string {
+function statusColor(status: JobStatus): string {
   if (isFailed(status)) return 'text-bad';
   return status === 'SUCCEEDED' ? 'text-good' : 'text-run';
 }
 
-function clock(at: string): string {
+function formatClock(at: string): string {
   const time = new Date(at);
   const two = (value: number) => String(value).padStart(2, '0');
   const ms = String(time.getMilliseconds()).padStart(3, '0');
   return `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}.${ms}`;
 }
 
-function elapsed(ms: number): string {
+function formatElapsed(ms: number): string {
   return `${(ms / 1_000).toFixed(3).padStart(9, ' ')}s`;
 }

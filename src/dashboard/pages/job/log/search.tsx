@@ -4,40 +4,40 @@ import { useClient } from 'urql';
 import { useShortcuts } from '../../../layout/shortcuts.ts';
 import { Button } from '../../../ui/button.tsx';
 import { LogMatches } from './queries.ts';
-import type { LogOf, LogStore } from './store.ts';
+import type { JobKey, LogStore } from './store.ts';
 
-/** What was typed is looked for when no key was pressed for this long. */
-const PAUSE_MS = 250;
+/** Debounce of the search while typing. */
+const DEBOUNCE_MS = 250;
 
-type Found = {
+type SearchResult = {
   text: string;
-  /** The numbers of the lines, in their order. */
+  /** Numbers of the matching lines, in order. */
   seqs: number[];
-  /** Where to go on; null: all of the log was looked through. */
+  /** Where the next search continues; null when the whole log was searched. */
   after: number | null;
   problem?: string;
 };
 
-/** Looks through the whole log, on the server: what is on screen is a small part of it. */
+/** Searches the whole log on the server, because the page holds only a small part of it. */
 export function LogSearch({
   job,
   store,
   onFind,
   onMatch,
 }: {
-  job: LogOf;
+  job: JobKey;
   store: LogStore;
   onFind: (text: string) => void;
   onMatch: (seq: number) => void;
 }) {
   const client = useClient();
   const [text, setText] = useState('');
-  const [found, setFound] = useState<Found | null>(null);
+  const [found, setFound] = useState<SearchResult | null>(null);
   const [at, setAt] = useState(0);
   const [busy, setBusy] = useState(false);
-  const asked = useRef('');
+  const latestText = useRef('');
 
-  async function more(before: Found): Promise<Found> {
+  async function searchNext(before: SearchResult): Promise<SearchResult> {
     setBusy(true);
     const variables = { ...job, text: before.text, after: before.after };
     const { data, error } = await client.query(LogMatches, variables, {
@@ -49,27 +49,27 @@ export function LogSearch({
       return {
         ...before,
         after: null,
-        problem: error?.graphQLErrors[0]?.message ?? 'The log could not be searched',
+        problem: error?.graphQLErrors[0]?.message ?? 'The search failed',
       };
     const seqs = [...before.seqs, ...search.matches.map(({ line }) => line.seq)];
     const next = { text: before.text, seqs, after: search.hasMore ? search.searchedTo : null };
-    // One search takes two seconds at most; a long log without a match is looked through piece by piece.
-    return search.hasMore && search.matches.length === 0 && asked.current === before.text
-      ? more(next)
+    // The server limits one search to two seconds; a long log without a match takes several searches.
+    return search.hasMore && search.matches.length === 0 && latestText.current === before.text
+      ? searchNext(next)
       : next;
   }
 
   useEffect(() => {
-    asked.current = text;
+    latestText.current = text;
     onFind(text);
     if (!text) return setFound(null);
     const timer = setTimeout(async () => {
-      const result = await more({ text, seqs: [], after: null });
-      if (asked.current !== text) return;
+      const result = await searchNext({ text, seqs: [], after: null });
+      if (latestText.current !== text) return;
       setFound(result);
       setAt(0);
       if (result.seqs[0]) onMatch(result.seqs[0]);
-    }, PAUSE_MS);
+    }, DEBOUNCE_MS);
     return () => clearTimeout(timer);
   }, [text, store]);
 
@@ -78,8 +78,8 @@ export function LogSearch({
     let current = found;
     let next = at + by;
     if (next >= current.seqs.length && current.after !== null) {
-      current = await more(current);
-      if (asked.current !== current.text) return;
+      current = await searchNext(current);
+      if (latestText.current !== current.text) return;
       setFound(current);
     }
     next = (next + current.seqs.length) % current.seqs.length;
@@ -109,11 +109,11 @@ export function LogSearch({
         className="field w-44 py-1 text-sm sm:w-56"
       />
       <span role="status" className="min-w-16 text-xs text-dim tabular-nums">
-        {busy ? 'Searching…' : found && wordsOf(found, at)}
+        {busy ? 'Searching…' : found && resultLabel(found, at)}
       </span>
       {found && found.seqs.length > 0 && (
         <>
-          <Button look="quiet" className="px-1" aria-label="Match before" onClick={() => step(-1)}>
+          <Button look="quiet" className="px-1" aria-label="Previous match" onClick={() => step(-1)}>
             <ChevronUp size={16} aria-hidden />
           </Button>
           <Button look="quiet" className="px-1" aria-label="Next match" onClick={() => step(1)}>
@@ -125,8 +125,8 @@ export function LogSearch({
   );
 }
 
-function wordsOf({ seqs, after, problem }: Found, at: number): string {
+function resultLabel({ seqs, after, problem }: SearchResult, at: number): string {
   if (problem) return problem;
-  if (seqs.length === 0) return 'No line has it';
+  if (seqs.length === 0) return 'No matches';
   return `${at + 1} of ${seqs.length}${after === null ? '' : '+'}`;
 }

@@ -1,58 +1,56 @@
 /**
- * The log of a job as the page knows it: how many entries there are, those that were looked at lately, and the newest as
- * they come. An entry's `seq` is its place, from 1 and without gaps, so any part can be asked for by itself: a log of a
- * million lines is never in the page as a whole.
+ * The part of a job's log that the page holds: its length, a cache of recently viewed entries, and new entries as they
+ * arrive. The `seq` of entries counts from 1 without gaps, so any range can be loaded by itself and a log of a million
+ * lines is never in memory as a whole.
  */
 import type { Client } from 'urql';
 import type { ResultOf } from '../../../graphql/graphql.ts';
 import { follow, type LiveState } from '../../../live/follow.ts';
-import { isOver, type JobStatus } from '../../../ui/status.tsx';
 import { LogEntries, LogLive } from './queries.ts';
 
 export type Entry = NonNullable<
   NonNullable<NonNullable<ResultOf<typeof LogEntries>['job']>['log']>['entries'][number]
 >;
-export type Line = Extract<Entry, { __typename: 'LogLine' }>;
 
-/** How many are asked for at once: some screens full. */
-const PIECE = 500;
-/** Some 50 MB at most lines' length. What was looked at longest ago goes first, and is asked for again. */
-const MAX_PIECES = 200;
+/** Entries per request: a few screens. */
+const PAGE_SIZE = 500;
+/** Size of the LRU cache: about 50 MB at usual line lengths. */
+const MAX_PAGES = 200;
 /**
- * How long a page behind others is still sent its lines. Fifty tabs of one browser that were each woken for each line
- * kept the one in sight waiting.
+ * A tab that is hidden for this long ends its subscription: fifty hidden tabs that each woke up for each line slowed
+ * down the visible tab.
  */
 const HIDDEN_MS = 5_000;
 
 /**
- * At least this long between two drawings. A line that comes alone is drawn at once; of thousands a second nobody reads
- * more in sixty drawings than in twenty, and each took 12 ms of a core.
+ * Minimum time between two renders. A single line is rendered at once; at thousands of lines per second, 60 renders are
+ * no more readable than 20, and each took 12 ms of CPU.
  */
-const DRAW_MS = 50;
+const MIN_RENDER_INTERVAL_MS = 50;
 
-export type LogOf = { namespace: string; name: string };
+export type JobKey = { namespace: string; name: string };
 
 export class LogStore {
-  /** The `seq` of the newest entry: how many there are. */
+  /** The `seq` of the newest entry, which is also the number of entries. */
   last = 0;
   state: LiveState = 'connecting';
-  /** Why a part could not be read; it is tried again when it is looked at again. */
+  /** Why a part could not be loaded; it is loaded again when it is viewed again. */
   problem: string | null = null;
-  /** Set once the newest entries are here. */
+  /** Whether the newest entries are loaded. */
   isOpen = false;
-  /** Another number whenever anything here is other than before. */
+  /** Incremented by each change, for `useSyncExternalStore`. */
   version = 0;
   readonly #client: Client;
-  readonly #job: LogOf;
-  readonly #pieces = new Map<number, (Entry | undefined)[]>();
-  readonly #asked = new Set<number>();
+  readonly #job: JobKey;
+  readonly #pages = new Map<number, (Entry | undefined)[]>();
+  readonly #loading = new Set<number>();
   readonly #listeners = new Set<() => void>();
-  #told = false;
-  #drawnAt = 0;
-  #touched = -1;
-  #stop = () => {};
+  #isRenderScheduled = false;
+  #renderedAt = 0;
+  #mostRecentPage = -1;
+  #unsubscribe = () => {};
 
-  constructor(client: Client, job: LogOf) {
+  constructor(client: Client, job: JobKey) {
     this.#client = client;
     this.#job = job;
   }
@@ -64,149 +62,138 @@ export class LogStore {
 
   readonly read = (): number => this.version;
 
-  /** Undefined: it is being asked for. */
+  /** Returns undefined while the entry is being loaded. */
   entry(seq: number): Entry | undefined {
-    const number = Math.floor((seq - 1) / PIECE);
-    const piece = this.#pieces.get(number);
-    const entry = piece?.[(seq - 1) % PIECE];
-    if (!entry) void this.#ask(number);
-    else if (piece && this.#touched !== number) {
-      this.#touched = number;
-      this.#pieces.delete(number);
-      this.#pieces.set(number, piece);
+    const number = Math.floor((seq - 1) / PAGE_SIZE);
+    const page = this.#pages.get(number);
+    const entry = page?.[(seq - 1) % PAGE_SIZE];
+    if (!entry) void this.#loadPage(number);
+    else if (page && this.#mostRecentPage !== number) {
+      this.#mostRecentPage = number;
+      this.#pages.delete(number);
+      this.#pages.set(number, page);
     }
     return entry;
   }
 
-  /** The entry at or after a moment: that of its first line. */
-  async seqAt(at: string): Promise<number | null> {
-    const window = await this.#query({ at, first: 1 });
-    return window?.entries[0]?.seq ?? null;
-  }
-
   /**
-   * Reads the newest entries and follows from there, for as long as the page is looked at: behind others it lets go
-   * after a while, and reads the newest entries again when it is back. @returns what ends it
+   * Loads the newest entries and subscribes to later entries while the tab is visible. A hidden tab unsubscribes after
+   * `HIDDEN_MS` and loads the newest entries when it is visible again. @returns a function that stops both
    */
   open(): () => void {
     const stopped = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
     let paused = false;
-    const looked = () => {
+    const onVisibilityChange = () => {
       clearTimeout(timer);
       if (document.visibilityState === 'hidden')
         timer = setTimeout(() => {
           paused = this.isOpen && this.state !== 'over';
-          if (paused) this.#stop();
+          if (paused) this.#unsubscribe();
         }, HIDDEN_MS);
       else if (paused) {
         paused = false;
-        begin();
+        start();
       }
     };
-    const begin = () =>
-      void this.#newest(stopped.signal).then(() => {
+    const start = () =>
+      void this.#loadNewest(stopped.signal).then(() => {
         if (stopped.signal.aborted || !this.isOpen) return;
         this.#follow();
-        looked();
+        onVisibilityChange();
       });
-    document.addEventListener('visibilitychange', looked, { signal: stopped.signal });
-    begin();
+    document.addEventListener('visibilitychange', onVisibilityChange, { signal: stopped.signal });
+    start();
     return () => {
       stopped.abort();
       clearTimeout(timer);
-      this.#stop();
+      this.#unsubscribe();
     };
   }
 
-  async #newest(stopped: AbortSignal): Promise<void> {
-    const window = await this.#query({ last: PIECE });
+  async #loadNewest(stopped: AbortSignal): Promise<void> {
+    const window = await this.#query({ last: PAGE_SIZE });
     if (stopped.aborted || !window) return;
     this.last = Math.max(this.last, window.lastSeq);
     for (const entry of window.entries) this.#put(entry);
     this.isOpen = true;
-    this.#tell();
+    this.#scheduleRender();
   }
 
   #follow(): void {
-    this.#stop();
-    this.#stop = follow(LogLive, {
+    this.#unsubscribe();
+    this.#unsubscribe = follow(LogLive, {
       variables: () => ({ ...this.#job, after: this.last }),
       onData: ({ jobLogBatches: { entries } }) => {
         for (const entry of entries) {
-          // Sent again after a lost connection, at worst.
+          // After a reconnect the server may send entries again.
           if (entry.__typename === 'JobLogEnd' || entry.seq <= this.last) continue;
           this.last = entry.seq;
           this.#put(entry);
         }
-        this.#tell();
+        this.#scheduleRender();
       },
       onState: (state) => {
         this.state = state;
-        this.#tell();
+        this.#scheduleRender();
       },
     });
   }
 
-  async #ask(number: number): Promise<void> {
-    if (this.#asked.has(number)) return;
-    this.#asked.add(number);
-    const from = number * PIECE;
-    const to = Math.min(from + PIECE, this.last);
+  async #loadPage(number: number): Promise<void> {
+    if (this.#loading.has(number)) return;
+    this.#loading.add(number);
+    const from = number * PAGE_SIZE;
+    const to = Math.min(from + PAGE_SIZE, this.last);
     let after = from;
-    // An answer ends where its bytes do: very long lines come in several.
+    // The server limits the bytes of a response, so very long lines take several requests.
     while (after < to) {
       const window = await this.#query({ after, first: to - after });
       if (!window || window.entries.length === 0) break;
       for (const entry of window.entries) this.#put(entry);
       after = window.entries.at(-1)?.seq ?? to;
     }
-    this.#asked.delete(number);
-    this.#tell();
+    this.#loading.delete(number);
+    this.#scheduleRender();
   }
 
-  async #query(part: { after?: number; first?: number; last?: number; at?: string }) {
+  async #query(part: { after?: number; first?: number; last?: number }) {
     const { data, error } = await this.#client
       .query(LogEntries, { ...this.#job, ...part }, { requestPolicy: 'network-only' })
       .toPromise();
     this.problem = error ? error.message.replace(/^\[\w+\] /, '') : null;
-    if (error) this.#tell();
+    if (error) this.#scheduleRender();
     return data?.job?.log ?? null;
   }
 
   #put(entry: Entry): void {
-    const number = Math.floor((entry.seq - 1) / PIECE);
-    let piece = this.#pieces.get(number);
-    if (!piece) {
-      piece = [];
-      this.#pieces.set(number, piece);
-      const [oldest] = this.#pieces.keys();
-      if (this.#pieces.size > MAX_PIECES && oldest !== undefined) this.#pieces.delete(oldest);
+    const number = Math.floor((entry.seq - 1) / PAGE_SIZE);
+    let page = this.#pages.get(number);
+    if (!page) {
+      page = [];
+      this.#pages.set(number, page);
+      const [oldest] = this.#pages.keys();
+      if (this.#pages.size > MAX_PAGES && oldest !== undefined) this.#pages.delete(oldest);
     }
-    piece[(entry.seq - 1) % PIECE] = entry;
+    page[(entry.seq - 1) % PAGE_SIZE] = entry;
   }
 
   /**
-   * Once a frame at most, however many lines came. A page behind others has no frames, so there its lines are kept and
-   * drawn when it is looked at: fifty tabs cost what the one in sight does.
+   * Renders at most once per animation frame. A hidden tab has no frames, so its lines are rendered when it becomes
+   * visible: fifty tabs cost as much as the visible tab.
    */
-  #tell(): void {
-    if (this.#told) return;
-    this.#told = true;
-    const wait = this.#drawnAt + DRAW_MS - performance.now();
-    if (wait > 0) setTimeout(() => requestAnimationFrame(this.#draw), wait);
-    else requestAnimationFrame(this.#draw);
+  #scheduleRender(): void {
+    if (this.#isRenderScheduled) return;
+    this.#isRenderScheduled = true;
+    const wait = this.#renderedAt + MIN_RENDER_INTERVAL_MS - performance.now();
+    if (wait > 0) setTimeout(() => requestAnimationFrame(this.#render), wait);
+    else requestAnimationFrame(this.#render);
   }
 
-  readonly #draw = (): void => {
-    this.#told = false;
-    this.#drawnAt = performance.now();
+  readonly #render = (): void => {
+    this.#isRenderScheduled = false;
+    this.#renderedAt = performance.now();
     this.version++;
     for (const each of this.#listeners) each();
   };
-}
-
-/** Whether more may come. */
-export function mayGrow(status: JobStatus, state: LiveState): boolean {
-  return !(isOver(status) && state === 'over');
 }

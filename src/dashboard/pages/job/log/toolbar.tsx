@@ -6,34 +6,38 @@ import { LiveDot } from '../../../ui/live-dot.tsx';
 import { notify } from '../../../ui/notices.tsx';
 import { LogDownload } from './queries.ts';
 import type { Times } from './row.tsx';
-import type { LogOf, LogStore } from './store.ts';
+import type { JobKey, LogStore } from './store.ts';
 
-/** How lines are shown; kept for the next log. */
-export type Look = { wraps: boolean; times: Times };
+/** How lines are shown; stored in the browser for the next log. */
+type DisplayOptions = { wraps: boolean; times: Times };
 
-const KEY = 'loam-log-look';
-const NEXT: Record<Times, Times> = { none: 'clock', clock: 'elapsed', elapsed: 'none' };
-const NAMES: Record<Times, string> = {
+const STORAGE_KEY = 'loam-log-look';
+const NEXT_TIMES: Record<Times, Times> = { none: 'clock', clock: 'elapsed', elapsed: 'none' };
+const TIMES_LABELS: Record<Times, string> = {
   none: 'No times',
   clock: 'Time of day',
   elapsed: 'Since the start',
 };
 
-export function useLook(): [Look, (look: Look) => void] {
-  const [look, setLook] = useState<Look>(() => ({ wraps: true, times: 'none', ...kept() }));
+export function useDisplayOptions(): [DisplayOptions, (display: DisplayOptions) => void] {
+  const [display, setDisplay] = useState<DisplayOptions>(() => ({
+    wraps: true,
+    times: 'none',
+    ...readStored(),
+  }));
   return [
-    look,
+    display,
     (next) => {
-      localStorage.setItem(KEY, JSON.stringify(next));
-      setLook(next);
+      localStorage.setItem(STORAGE_KEY, JSON.stringify(next));
+      setDisplay(next);
     },
   ];
 }
 
-function kept(): Partial<Look> {
+function readStored(): Partial<DisplayOptions> {
   try {
-    const { wraps, times } = JSON.parse(localStorage.getItem(KEY) ?? '{}');
-    return { ...(typeof wraps === 'boolean' && { wraps }), ...(times in NEXT && { times }) };
+    const { wraps, times } = JSON.parse(localStorage.getItem(STORAGE_KEY) ?? '{}');
+    return { ...(typeof wraps === 'boolean' && { wraps }), ...(times in NEXT_TIMES && { times }) };
   } catch {
     return {};
   }
@@ -42,24 +46,24 @@ function kept(): Partial<Look> {
 export function Toolbar({
   job,
   store,
-  look,
-  onLook,
+  display,
+  onDisplayChange,
   onFullScreen,
   children,
 }: {
-  job: LogOf;
+  job: JobKey;
   store: LogStore;
-  look: Look;
-  onLook: (look: Look) => void;
+  display: DisplayOptions;
+  onDisplayChange: (display: DisplayOptions) => void;
   onFullScreen: () => void;
   children: ReactNode;
 }) {
   const client = useClient();
-  /** The link works for a quarter of an hour, so it is asked for when it is needed. */
+  /** Download links expire after 15 minutes, so the link is requested on click. */
   async function download(): Promise<void> {
     const { data, error } = await client.query(LogDownload, job, { requestPolicy: 'network-only' });
     if (data?.job) location.assign(data.job.logDownloadUrl);
-    else notify(error?.message ?? 'There is no such job any more');
+    else notify(error?.message ?? 'The job no longer exists');
   }
   return (
     <div className="flex flex-wrap items-center gap-1 border-b border-line px-2 py-1.5">
@@ -70,20 +74,20 @@ export function Toolbar({
           look="quiet"
           className="px-1.5"
           aria-label="Wrap long lines"
-          aria-pressed={look.wraps}
+          aria-pressed={display.wraps}
           title="Wrap long lines (w)"
-          onClick={() => onLook({ ...look, wraps: !look.wraps })}
+          onClick={() => onDisplayChange({ ...display, wraps: !display.wraps })}
         >
-          <WrapText size={16} aria-hidden className={look.wraps ? 'text-accent' : ''} />
+          <WrapText size={16} aria-hidden className={display.wraps ? 'text-accent' : ''} />
         </Button>
         <Button
           look="quiet"
           className="px-1.5"
-          aria-label={`Times: ${NAMES[look.times]}`}
-          title={`Times: ${NAMES[look.times]} (t)`}
-          onClick={() => onLook({ ...look, times: NEXT[look.times] })}
+          aria-label={`Times: ${TIMES_LABELS[display.times]}`}
+          title={`Times: ${TIMES_LABELS[display.times]} (t)`}
+          onClick={() => onDisplayChange({ ...display, times: NEXT_TIMES[display.times] })}
         >
-          <Clock size={16} aria-hidden className={look.times === 'none' ? '' : 'text-accent'} />
+          <Clock size={16} aria-hidden className={display.times === 'none' ? '' : 'text-accent'} />
         </Button>
         <Button look="quiet" className="px-1.5" title="Download the log" onClick={download}>
           <Download size={16} aria-hidden />

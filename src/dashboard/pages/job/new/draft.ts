@@ -1,10 +1,10 @@
-/** A job that is being written, what is wrong with it by the rules of the server, and what it would cost. */
+/** The draft of a new job: its defaults, its validation by the server's rules, and its price. */
 import type { VariablesOf } from '../../../graphql/graphql.ts';
 import type { CreateJob, JobOptions, RerunData } from './queries.ts';
 
 export type Input = VariablesOf<typeof CreateJob>['input'];
 
-/** As it is typed: all text, so that nothing is corrected while somebody writes. */
+/** The form values as text, so that nothing is corrected while the user types. */
 export type Draft = {
   namespace: string;
   name: string;
@@ -31,21 +31,21 @@ export type Draft = {
 
 export type Problems = Partial<Record<keyof Draft, string>>;
 
-/** The defaults of the server, or as much of them as the largest machine has. */
+/** The server's defaults, reduced to the size of the largest machine. */
 function defaultSize({ largestMachine, defaultCpu, cpus, memoryGb, ...options }: JobOptions) {
-  const { cpus: most, memoryGb: mostMemory } = largestMachine ?? {
+  const { cpus: maxCpus, memoryGb: machineMemory } = largestMachine ?? {
     cpus: defaultCpu,
     memoryGb: Number.POSITIVE_INFINITY,
   };
-  const fitting = cpus.filter((each) => each <= Math.min(most, defaultCpu));
+  const fitting = cpus.filter((each) => each <= Math.min(maxCpus, defaultCpu));
   const cpu = Math.max(...(fitting.length > 0 ? fitting : [Math.min(...cpus)]));
   const memory = Math.min(
     memoryGb.default ?? memoryGb.min,
-    Math.floor(mostMemory),
+    Math.floor(machineMemory),
     cpu * options.maxMemoryGbPerCpu,
   );
-  const least = Math.max(memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));
-  return { cpu: String(cpu), memoryGb: String(Math.max(least, memory)) };
+  const minMemory = Math.max(memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));
+  return { cpu: String(cpu), memoryGb: String(Math.max(minMemory, memory)) };
 }
 
 export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
@@ -73,8 +73,8 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
   };
 }
 
-/** The settings of a job that is to run again. Of its variables the server tells the names alone. */
-export function draftOf({ job, namespace }: RerunData): Partial<Draft> {
+/** The settings of the job to rerun. The server returns only the names of its variables, not their values. */
+export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
   if (!job) return {};
   const base = job.name.replace(/-\d+$/, '');
   const numbers = (namespace?.jobs?.nodes ?? []).map(({ name }) =>
@@ -104,15 +104,15 @@ export function draftOf({ job, namespace }: RerunData): Partial<Draft> {
   };
 }
 
-/** Whether the server can repeat the job as it was, with the values of its variables. */
+/** Whether the draft equals the job, so that the server can rerun it with the stored values of its variables. */
 export function isUnchanged(draft: Draft, first: Draft): boolean {
   return (Object.keys(first) as (keyof Draft)[]).every(
     (field) => field === 'name' || draft[field] === first[field],
   );
 }
 
-/** Variables of the job that is to run again whose value was not typed: they would be empty. */
-export function missingValues(draft: Draft, first: Draft): Problems {
+/** Variables of the job to rerun that have no value yet and would be empty. */
+export function findMissingValues(draft: Draft, first: Draft): Problems {
   const problems: Problems = {};
   for (const field of ['env', 'secrets'] as const) {
     const names = first[field].split('\n').filter((line) => line.endsWith('='));
@@ -124,8 +124,8 @@ export function missingValues(draft: Draft, first: Draft): Problems {
   return problems;
 }
 
-/** The rules are the server's, which it tells; it has the last word in any case. */
-export function problemsOf(draft: Draft, options: JobOptions): Problems {
+/** Validates by the rules in `jobOptions`; the server validates again. */
+export function validateDraft(draft: Draft, options: JobOptions): Problems {
   const problems: Problems = {};
   const { name, source, repo, image, command } = draft;
   const { maxLength, pattern } = options.name;
@@ -144,10 +144,10 @@ export function problemsOf(draft: Draft, options: JobOptions): Problems {
   const cpu = Number(draft.cpu);
   if (draft.gpu === 'NONE' && gpuCount > 1) problems.gpuCount = 'Must be 1 without a GPU';
   if (cpu < gpuCount) problems.cpu = `${gpuCount} GPUs need at least ${gpuCount} vCPUs`;
-  const least = Math.max(options.memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));
-  const most = Math.min(options.memoryGb.max, cpu * options.maxMemoryGbPerCpu);
+  const minMemory = Math.max(options.memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));
+  const maxMemory = Math.min(options.memoryGb.max, cpu * options.maxMemoryGbPerCpu);
   const ranges = {
-    memoryGb: { min: least, max: most },
+    memoryGb: { min: minMemory, max: maxMemory },
     diskGb: options.diskGb,
     timeoutMinutes: options.timeoutMinutes,
     retries: options.retries,
@@ -160,21 +160,23 @@ export function problemsOf(draft: Draft, options: JobOptions): Problems {
   if (/(^|\/)\.\.(\/|$)/.test(draft.outputPath))
     problems.outputPath = 'No part of the path may be ..';
   for (const field of ['env', 'secrets'] as const) {
-    const wrong = pairsOf(draft[field]).find(
+    const wrong = parsePairs(draft[field]).find(
       (each) => !each || !matches(options.variables.namePattern, each[0]),
     );
     if (wrong !== undefined)
-      problems[field] = 'Each line is NAME=value. Names have letters, digits and underscores.';
+      problems[field] =
+        'Each line must be NAME=value, with letters, digits and underscores in the name.';
   }
-  if (pairsOf(draft.labels, true).some((each) => !each)) problems.labels = 'Each line is key=value';
+  if (parsePairs(draft.labels, true).some((each) => !each))
+    problems.labels = 'Each line must be key=value';
   return problems;
 }
 
-export function inputOf(draft: Draft): Input {
+export function toCreateInput(draft: Draft): Input {
   const isOfRepository = draft.source === 'repository';
   const variables = (text: string) =>
-    pairsOf(text).flatMap((pair) => (pair ? [{ name: pair[0], value: pair[1] }] : []));
-  const labels = pairsOf(draft.labels, true).flatMap((pair) =>
+    parsePairs(text).flatMap((pair) => (pair ? [{ name: pair[0], value: pair[1] }] : []));
+  const labels = parsePairs(draft.labels, true).flatMap((pair) =>
     pair ? [{ key: pair[0], value: pair[1] }] : [],
   );
   return {
@@ -198,7 +200,7 @@ export function inputOf(draft: Draft): Input {
   };
 }
 
-/** US dollars an hour: of the GPUs, vCPUs and memory; disk has no price. */
+/** US dollars per hour for GPUs, vCPUs and memory; disk is free. */
 export function pricePerHour(draft: Draft, options: JobOptions): number {
   const gpu = options.gpus.find((each) => each.gpu === draft.gpu);
   const gpus = draft.gpu === 'NONE' ? 0 : Number(draft.gpuCount) * Number(gpu?.pricePerHour ?? 0);
@@ -206,14 +208,17 @@ export function pricePerHour(draft: Draft, options: JobOptions): number {
   return gpus + cpus + Number(draft.memoryGb) * Number(options.memoryGbPricePerHour);
 }
 
-/** Null for a line that is no pair. */
-function pairsOf(text: string, valueMayMiss = false): ([name: string, value: string] | null)[] {
+/** Parses lines of `name=value`; null for a line that is not a pair. */
+function parsePairs(
+  text: string,
+  isValueOptional = false,
+): ([name: string, value: string] | null)[] {
   return text
     .split('\n')
     .filter((line) => line.trim())
     .map((line) => {
       const at = line.indexOf('=');
-      if (at < 0) return valueMayMiss ? [line.trim(), ''] : null;
+      if (at < 0) return isValueOptional ? [line.trim(), ''] : null;
       return at === 0 ? null : [line.slice(0, at).trim(), line.slice(at + 1)];
     });
 }

@@ -1,16 +1,125 @@
 import { Field, Input, Select, TextArea } from '../../../ui/field.tsx';
+import { money } from '../../../ui/format.ts';
 import type { Draft, Problems } from './draft.ts';
 import type { JobOptions } from './queries.ts';
 
-export type FieldsProps = {
+type FieldsProps = {
   draft: Draft;
   options: JobOptions;
   problems: Problems;
   set: (change: Partial<Draft>) => void;
 };
 
-/** What most jobs leave as it is. */
-export function MoreFields({ draft, options, problems, set }: FieldsProps) {
+/** The namespace, name, source and command of the job. */
+export function JobFields({
+  draft,
+  problems,
+  set,
+  namespaces,
+  repositories,
+  onNamespace,
+}: FieldsProps & {
+  namespaces: readonly string[];
+  repositories: readonly { id: string; fullName: string }[];
+  onNamespace: (name: string) => void;
+}) {
+  return (
+    <>
+      <div className="grid gap-4 sm:grid-cols-2">
+        <Field label="Namespace">
+          <Select
+            value={draft.namespace}
+            onChange={({ target }) => {
+              set({ namespace: target.value, repo: '' });
+              onNamespace(target.value);
+            }}
+          >
+            {[...new Set([draft.namespace, ...namespaces])].map((each) => (
+              <option key={each}>{each}</option>
+            ))}
+          </Select>
+        </Field>
+        <Field label="Name" problem={problems.name}>
+          <Input
+            aria-required
+            value={draft.name}
+            placeholder="train"
+            onChange={({ target }) => set({ name: target.value })}
+          />
+        </Field>
+        <Field label="Runs on">
+          <Select
+            value={draft.source}
+            onChange={({ target }) => set({ source: target.value as Draft['source'] })}
+          >
+            <option value="repository">Repository</option>
+            <option value="image">Image only</option>
+          </Select>
+        </Field>
+        {draft.source === 'repository' && (
+          <>
+            <Field
+              label="Repository"
+              problem={problems.repo}
+              hint={
+                repositories.length === 0 ? 'This namespace has no repositories yet.' : undefined
+              }
+            >
+              <Input
+                list="repositories"
+                value={draft.repo}
+                placeholder={`${draft.namespace}/code`}
+                onChange={({ target }) => set({ repo: target.value })}
+              />
+            </Field>
+            <datalist id="repositories">
+              {repositories.map(({ id, fullName }) => (
+                <option key={id} value={fullName} />
+              ))}
+            </datalist>
+            <Field
+              label="Branch"
+              problem={problems.branch}
+              hint="Default: main if it exists, otherwise the default branch."
+            >
+              <Input
+                value={draft.branch}
+                onChange={({ target }) => set({ branch: target.value })}
+              />
+            </Field>
+          </>
+        )}
+        <Field
+          label={draft.source === 'image' ? 'Image' : 'Image (optional)'}
+          problem={problems.image}
+        >
+          <Input
+            value={draft.image}
+            placeholder="python:3.12-slim"
+            onChange={({ target }) => set({ image: target.value })}
+          />
+        </Field>
+      </div>
+      <Field
+        label="Command"
+        problem={problems.command}
+        hint={`Run by a shell${draft.source === 'repository' ? ', in the root of the repository' : ''}.`}
+      >
+        <TextArea
+          aria-required
+          rows={4}
+          className="font-mono text-[13px]"
+          value={draft.command}
+          placeholder="make train"
+          onChange={({ target }) => set({ command: target.value })}
+        />
+      </Field>
+    </>
+  );
+}
+
+/** Settings that most jobs leave at their defaults. */
+export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
   const number = (field: 'diskGb' | 'timeoutMinutes' | 'retries', label: string) => (
     <Field label={label} problem={problems[field]}>
       <Input
@@ -74,6 +183,60 @@ export function MoreFields({ draft, options, problems, set }: FieldsProps) {
           value={draft.secrets}
           autoComplete="off"
           onChange={({ target }) => set({ secrets: target.value })}
+        />
+      </Field>
+    </div>
+  );
+}
+
+/** The hardware of the job. A GPU that no worker has may be chosen; the job then waits for a worker that has it. */
+export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
+  const gpu = options.gpus.find((each) => each.gpu === draft.gpu);
+  return (
+    <div className="grid gap-4 sm:grid-cols-2">
+      <Field
+        label="GPU"
+        problem={problems.gpu}
+        hint={
+          gpu && gpu.maxOffered !== null && gpu.maxOffered < Number(draft.gpuCount)
+            ? `No worker has ${gpu.maxOffered === 0 ? 'this GPU' : 'that many'} now. The job waits until one does.`
+            : undefined
+        }
+      >
+        <Select
+          value={draft.gpu}
+          onChange={({ target }) => set({ gpu: target.value as typeof draft.gpu })}
+        >
+          {options.gpus.map(({ gpu, name, memoryGb, pricePerHour }) => (
+            <option key={gpu} value={gpu}>
+              {gpu === 'NONE' ? 'None' : `${name}, ${memoryGb} GB, ${money(pricePerHour)} an hour`}
+            </option>
+          ))}
+        </Select>
+      </Field>
+      <Field label="Number of GPUs" problem={problems.gpuCount}>
+        <Select
+          value={draft.gpuCount}
+          disabled={draft.gpu === 'NONE'}
+          onChange={({ target }) => set({ gpuCount: target.value })}
+        >
+          {options.gpuCounts.map((each) => (
+            <option key={each}>{each}</option>
+          ))}
+        </Select>
+      </Field>
+      <Field label="vCPUs" problem={problems.cpu}>
+        <Select value={draft.cpu} onChange={({ target }) => set({ cpu: target.value })}>
+          {options.cpus.map((each) => (
+            <option key={each}>{each}</option>
+          ))}
+        </Select>
+      </Field>
+      <Field label="Memory in GB" problem={problems.memoryGb}>
+        <Input
+          type="number"
+          value={draft.memoryGb}
+          onChange={({ target }) => set({ memoryGb: target.value })}
         />
       </Field>
     </div>

@@ -1,14 +1,14 @@
 import { useState } from 'react';
 import { Lines } from '../../../ui/copy.tsx';
 import { money } from '../../../ui/format.ts';
-import { type Draft, type Input, inputOf, pricePerHour } from './draft.ts';
+import { type Draft, type Input, pricePerHour, toCreateInput } from './draft.ts';
 import type { JobOptions } from './queries.ts';
 
-/** What the job costs, and the same request for a program. */
-export function Preview({ draft, options }: { draft: Draft; options: JobOptions }) {
+/** The price of the job, and the form as a curl or GraphQL request. */
+export function RequestPreview({ draft, options }: { draft: Draft; options: JobOptions }) {
   const [kind, setKind] = useState<'curl' | 'GraphQL'>('curl');
   const price = pricePerHour(draft, options);
-  const input = inputOf(draft);
+  const input = toCreateInput(draft);
   return (
     <aside className="min-w-0 space-y-6" aria-label="Price and request">
       <div className="card p-4">
@@ -37,7 +37,7 @@ export function Preview({ draft, options }: { draft: Draft; options: JobOptions 
           ))}
         </div>
         <Lines
-          text={kind === 'curl' ? curlOf(input) : graphqlOf(input, options)}
+          text={kind === 'curl' ? formatCurl(input) : formatGraphql(input, options)}
           label="The request"
         />
       </div>
@@ -45,7 +45,7 @@ export function Preview({ draft, options }: { draft: Draft; options: JobOptions 
   );
 }
 
-/** What REST calls the fields of the input. */
+/** REST names of input fields. */
 const REST_NAMES: Partial<Record<keyof Input, string>> = {
   gpuCount: 'gpu_count',
   memoryGb: 'memory_gb',
@@ -54,8 +54,8 @@ const REST_NAMES: Partial<Record<keyof Input, string>> = {
   outputPath: 'output_path',
 };
 
-/** REST has neither secrets nor labels; what has them goes by GraphQL. */
-function curlOf({ namespace, secrets, labels, ...input }: Input): string {
+/** REST has no secrets and no labels, so the command has a note about them. */
+function formatCurl({ namespace, secrets, labels, ...input }: Input): string {
   const body = Object.entries(input).map(([name, value]) => {
     const rest = REST_NAMES[name as keyof Input] ?? name;
     if (name === 'gpu')
@@ -72,14 +72,16 @@ function curlOf({ namespace, secrets, labels, ...input }: Input): string {
   });
   const json = JSON.stringify(Object.fromEntries(body), null, 2).replaceAll("'", "'\\''");
   const note =
-    secrets?.length || labels?.length ? '# Secrets and labels are given by GraphQL alone.\n' : '';
+    secrets?.length || labels?.length
+      ? '# Secrets and labels can only be set through GraphQL.\n'
+      : '';
   return `${note}curl -H "Authorization: Bearer $LOAM_TOKEN" \\
   -H 'Content-Type: application/json' \\
   ${location.origin}/auth/v1/seed/${namespace}/jobs \\
   -d '${json}'`;
 }
 
-function graphqlOf({ secrets, ...input }: Input, options: JobOptions): string {
+function formatGraphql({ secrets, ...input }: Input, options: JobOptions): string {
   const enums = new Set<unknown>([
     ...options.gpus.map(({ gpu }) => gpu),
     ...options.regions.map(({ region }) => region),
@@ -93,7 +95,7 @@ function graphqlOf({ secrets, ...input }: Input, options: JobOptions): string {
         .join(', ')}}`;
     return JSON.stringify(value);
   };
-  // What is typed as a secret is not shown again.
+  // Values of secrets are not shown.
   const hidden = secrets?.map(({ name }) => ({ name, value: '…' }));
   const fields = Object.entries({ ...input, ...(hidden && { secrets: hidden }) })
     .map(([name, value]) => `    ${name}: ${literal(value)}`)

@@ -38,7 +38,7 @@ export const NewJobQuery = graphql(`
 
 export type JobOptions = NonNullable<ResultOf<typeof NewJobQuery>['jobOptions']>;
 
-/** A job that is to run again, and the names that its successors have. */
+/** The job to rerun, and names of its earlier reruns, which are taken. */
 export const RerunQuery = graphql(`
   query Rerun($namespace: String!, $name: String!, $prefix: String!) {
     job(namespace: $namespace, name: $name) {
