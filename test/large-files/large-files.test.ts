@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { gearOf } from '../../src/repositories/lfs/store/cut.ts';
+import { gearOf } from '../../src/repositories/lfs/store/chunking.ts';
 import { openPackWriter } from '../../src/repositories/lfs/store/packs.ts';
 import type { LargeFiles } from '../../src/repositories/lfs/store/store.ts';
 import type { Graces } from '../../src/repositories/lfs/store/sweep.ts';

@@ -9,7 +9,7 @@ import { connect, type Socket } from 'node:net';
 import type { AuthContext, Connection, PublicKeyAuthContext, ServerChannel, Session } from 'ssh2';
 import { fingerprintOf, isSignedBy, readWireKey } from '../../platform/crypto/ssh-keys.ts';
 import { FrameReader, jsonFrame, type KeyAnswer, type KeyQuestion } from '../frames.ts';
-import { carry } from './carry.ts';
+import { carry } from './relay.ts';
 import type { SshLimits } from './protocol.ts';
 
 const USER = 'git';

@@ -8,8 +8,8 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { type Chunks, cut, firstDamaged, type Gear, HEADROOM, hashesOf, maxChunks } from './cut.ts';
-import { handedOver } from './memory.ts';
+import { type Chunks, cut, firstDamaged, type Gear, HEADROOM, hashesOf, maxChunks } from './chunking.ts';
+import { handedOver } from './chunking.ts';
 
 export type Request =
   | {

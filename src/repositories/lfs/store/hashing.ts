@@ -2,11 +2,11 @@
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { abortable } from '../../../platform/storage/streams.ts';
-import type { Gear } from './cut.ts';
-import { HASH_BYTES, HEADROOM } from './cut.ts';
+import type { Gear } from './chunking.ts';
+import { HASH_BYTES, HEADROOM } from './chunking.ts';
 import type { CheckedChunks, HashedBatch, Reply, Request, Started } from './hashing-worker.ts';
-import { handedOver, Memory } from './memory.ts';
-import { type Checking, RUN_BYTES } from './runs.ts';
+import { handedOver, Memory } from './chunking.ts';
+import { type Checking, RUN_BYTES } from './read.ts';
 
 /** Bytes of contents that are hashed at once: 7 ms, after which another upload has its turn. */
 const BATCH_BYTES = 4 * 2 ** 20;

@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto';
 import type pg from 'pg';
 import { inPoolTransaction } from '../../../platform/database/client.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
+import { textOf } from './chunking.ts';
 import { type Chunk, joined } from './hashing.ts';
 
 export type Deps = { pool: pg.Pool; storage: Storage };
@@ -52,11 +53,6 @@ export async function knownChunks(
     values: [storeId, hashes],
   });
   return new Set(rows.map(({ hash }) => textOf(hash)));
-}
-
-/** A hash as a key of maps and sets, in the order of the bytes. */
-export function textOf(hash: Buffer): string {
-  return hash.toString('latin1');
 }
 
 export type PackWriter = {

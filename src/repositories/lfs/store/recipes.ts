@@ -3,7 +3,7 @@
  * middle of a large one reads a page and not all. A chunk is 36 bytes: its SHA-256, and its length as 32 bits, most
  * significant first.
  */
-import { textOf } from './packs.ts';
+import { textOf } from './chunking.ts';
 
 const PAGE_CHUNKS = 1_024;
 const HASH_BYTES = 32;

@@ -4,7 +4,6 @@
  *
  * All transactions lock in one order: the object, its chunks by their hashes, the repository, the namespace.
  */
-
 import type pg from 'pg';
 import type { Plan } from '../../../../prisma/generated/enums.ts';
 import type { Config } from '../../../base/config/config.ts';
@@ -279,4 +278,42 @@ export async function sizesOf(
     values: [repositoryId, oids],
   });
   return new Map(rows.map(({ oid, size }) => [oid, Number(size)]));
+}
+
+/**
+ * Objects of which storage has lost or changed something. Whoever finds that out while reading notes it, and the next
+ * upload of the object stores anew what is not right (`repair.ts`). Nobody looks for damage that no reader has met: to read
+ * all chunks of a known object at each upload of it would take as long as storing it.
+ */
+type ObjectKey = { storeId: number; oid: string };
+
+export async function noteDamage({ pool }: Pick<Deps, 'pool'>, { storeId, oid }: ObjectKey): Promise<void> {
+  await pool.query('update large_objects set damaged = true where store_id = $1 and oid = $2', [
+    storeId,
+    oid,
+  ]);
+}
+
+/** All of it is in storage again. */
+export async function noteRepair({ pool }: Pick<Deps, 'pool'>, { storeId, oid }: ObjectKey): Promise<void> {
+  await pool.query('update large_objects set damaged = false where store_id = $1 and oid = $2', [
+    storeId,
+    oid,
+  ]);
+}
+
+/** Those objects of a repository that are noted as damaged. */
+export async function damagedOf(
+  { pool }: Pick<Deps, 'pool'>,
+  repositoryId: string,
+  oids: readonly string[],
+): Promise<Set<string>> {
+  const { rows } = await pool.query<{ oid: string }>({
+    name: 'loam-damaged-files',
+    text: `
+      select f.oid from large_files f join large_objects o on o.store_id = f.store_id and o.oid = f.oid
+      where f.repository_id = $1 and f.oid = any($2) and o.damaged`,
+    values: [repositoryId, oids],
+  });
+  return new Set(rows.map(({ oid }) => oid));
 }

@@ -10,12 +10,12 @@ import type { Config } from '../../../base/config/config.ts';
 import type { Logger } from '../../../base/log.ts';
 import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
-import { gearOf } from './cut.ts';
-import { damagedOf } from './damaged.ts';
+import { gearOf } from './chunking.ts';
+import { damagedOf } from './references.ts';
 import { openHashing } from './hashing.ts';
 import { type Opened, openObject, type Range } from './read.ts';
 import { type Given, sizesOf, take } from './references.ts';
-import { offsetOf, resume } from './resumed.ts';
+import { offsetOf, resume } from './resume.ts';
 import { upload } from './upload.ts';
 
 export type LargeFiles = {

@@ -9,13 +9,12 @@ import { AppError, unprocessable } from '../../../base/errors.ts';
 import type { Logger } from '../../../base/log.ts';
 import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
-import { noteRepair } from './damaged.ts';
+import { noteRepair, beginUpload, endUpload, type Given, give, keepObject } from './references.ts';
 import { type Chunk, type Hashing, TooLong, TooShort } from './hashing.ts';
-import { addChunks, knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
-import { Recipe } from './recipes.ts';
-import { beginUpload, endUpload, type Given, give, keepObject } from './references.ts';
-import { addAnew, damagedChunks } from './repair.ts';
-import { Damaged } from './runs.ts';
+import { textOf } from './chunking.ts';
+import { addChunks, knownChunks, openPackWriter, type PackWriter, moveChunks, type Recorded } from './packs.ts';
+import { Recipe, entriesOf } from './recipes.ts';
+import { Damaged, placesOf, type RunLocation, readRun, runsOf } from './read.ts';
 
 export type UploadDeps = {
   pool: pg.Pool;
@@ -174,3 +173,53 @@ function refusalOf(error: unknown, size: number): unknown {
     return unprocessable('size', `is ${size}, and there are ${error.bytes} bytes`);
   return error;
 }
+
+/* Storing anew what storage has lost or changed of an object, which is found by reading all of it. */
+
+/** The chunks of an object that are not in storage as they were put, as text. All of it is read. */
+async function damagedChunks(
+  deps: UploadDeps,
+  { storeId, oid }: { storeId: number; oid: string },
+  signal: AbortSignal,
+): Promise<ReadonlySet<string>> {
+  const damaged = new Set<string>();
+  for (let after = -1; ; ) {
+    signal.throwIfAborted();
+    const { rows } = await deps.pool.query<{ start: string; chunks: Buffer }>(
+      `select start, chunks from large_recipes where store_id = $1 and oid = $2 and start > $3
+       order by start limit 1`,
+      [storeId, oid, after],
+    );
+    const [page] = rows;
+    if (!page) return damaged;
+    for (const run of runsOf(await placesOf(deps, storeId, entriesOf(page.chunks))))
+      for await (const { hash } of damagedIn(deps, run)) damaged.add(textOf(hash));
+    after = Number(page.start);
+  }
+}
+
+async function* damagedIn(deps: UploadDeps, run: readonly RunLocation[]): AsyncGenerator<RunLocation> {
+  for (let at = 0; at < run.length; ) {
+    const begun = at;
+    try {
+      for await (const { chunks, free } of readRun(deps, run.slice(at), deps.hashing.checking)) {
+        at += chunks.length;
+        free();
+      }
+      // Its pack is gone.
+      if (at === begun) return yield* run.slice(at);
+    } catch (error) {
+      const { place } = error instanceof Damaged ? error : {};
+      if (!place) throw error;
+      yield place;
+      // Those before it in the same batch were found right.
+      at = run.indexOf(place) + 1;
+    }
+  }
+}
+
+/** As `addChunks`; what was known lies in the new pack from then on. */
+const addAnew: Recorded = async (client, storeId, pack) => {
+  await moveChunks(client, storeId, pack, null);
+  return addChunks(client, storeId, pack);
+};

@@ -6,8 +6,9 @@
 
 import { AppError, unprocessable } from '../../../base/errors.ts';
 import { inPoolTransaction } from '../../../platform/database/client.ts';
-import { damagedOf } from './damaged.ts';
-import { knownChunks, textOf } from './packs.ts';
+import { damagedOf } from './references.ts';
+import { textOf } from './chunking.ts';
+import { knownChunks } from './packs.ts';
 import { chunksOf } from './read.ts';
 import { entriesOf, type Recipe, type RecipeEntry } from './recipes.ts';
 import { type Given, sizesOf } from './references.ts';
