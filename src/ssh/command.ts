@@ -2,7 +2,7 @@
 import type { Service } from '../git/transport/service.ts';
 
 export type RepositoryPath = { namespace: string; name: string };
-export type Asked =
+export type SshCommand =
   | { kind: 'git'; service: Service; place: RepositoryPath }
   | { kind: 'lfs'; operation: 'upload' | 'download'; place: RepositoryPath }
   | { kind: 'greeting' }
@@ -11,14 +11,14 @@ export type Asked =
 
 /** Longer than any name of a repository. */
 const MAX_COMMAND = 4_096;
-const OFFERED =
+const OFFERED_COMMANDS =
   'Loam serves git over SSH: git-upload-pack, git-receive-pack and git-lfs-authenticate';
 
 /** `command` null: a shell was asked for. */
-export function parseCommand(command: string | null): Asked {
+export function parseCommand(command: string | null): SshCommand {
   if (command === null) return { kind: 'greeting' };
-  const words = command.length > MAX_COMMAND ? null : wordsOf(command);
-  if (!words) return { kind: 'refused', why: `The command cannot be read. ${OFFERED}` };
+  const words = command.length > MAX_COMMAND ? null : splitWords(command);
+  if (!words) return { kind: 'refused', why: `The command cannot be read. ${OFFERED_COMMANDS}` };
   const [first = '', ...others] = words;
   // Git may be told to send `git upload-pack`.
   const isTwoWords = first === 'git';
@@ -27,44 +27,44 @@ export function parseCommand(command: string | null): Asked {
   switch (name) {
     case 'git-upload-pack':
     case 'git-receive-pack': {
-      const place = placeOf(path);
-      if (!place || operation !== undefined) return noPath(path);
+      const place = parsePath(path);
+      if (!place || operation !== undefined) return refusePath(path);
       return { kind: 'git', service: name, place };
     }
     case 'git-lfs-authenticate': {
-      const place = placeOf(path);
+      const place = parsePath(path);
       // Old clients name an object, too.
-      if (!place || more.length > 1) return noPath(path);
+      if (!place || more.length > 1) return refusePath(path);
       if (operation === 'upload' || operation === 'download')
         return { kind: 'lfs', operation, place };
       return { kind: 'refused', why: 'git-lfs-authenticate is for upload or download' };
     }
     default:
-      return { kind: 'refused', why: `${shown(name)} is not offered here. ${OFFERED}` };
+      return { kind: 'refused', why: `${quoteForTerminal(name)} is not offered here. ${OFFERED_COMMANDS}` };
   }
 }
 
-function noPath(path: string): Asked {
+function refusePath(path: string): SshCommand {
   return {
     kind: 'refused',
-    why: `${shown(path)} names no repository; the path must be namespace/name.git`,
+    why: `${quoteForTerminal(path)} names no repository; the path must be namespace/name.git`,
   };
 }
 
 /** With and without the leading slash, which depends on the form of the client's address, and `.git`. */
-function placeOf(path: string): RepositoryPath | null {
+function parsePath(path: string): RepositoryPath | null {
   const [, namespace, name] = /^\/?([^/]+)\/([^/]+?)(?:\.git)?\/?$/.exec(path) ?? [];
   return namespace && name ? { namespace, name } : null;
 }
 
 /** What a client has sent, where it can harm no terminal. */
-function shown(text: string): string {
+function quoteForTerminal(text: string): string {
   const [beginning] = JSON.stringify(text.slice(0, 100)).match(/^.*$/) ?? [''];
   return beginning.replace(/[^\x20-\x7e]/g, '?');
 }
 
 /** As a shell cuts a line into words; null for a quote that is not closed. Nothing in it is expanded. */
-function wordsOf(line: string): string[] | null {
+function splitWords(line: string): string[] | null {
   const words: string[] = [];
   let word: string | null = null;
   let quote: "'" | '"' | null = null;

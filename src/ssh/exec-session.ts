@@ -4,7 +4,7 @@
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
 import { drained } from '../git/transport/relay.ts';
-import { type Exit, FrameReader, jsonFrame, writeBytes } from './frames.ts';
+import { type Exit, FrameReader, encodeJsonFrame, writeFrame } from './frames.ts';
 
 const CHECK_MS = 5_000;
 /** For the other end to close, after it was given the end. */
@@ -16,15 +16,15 @@ export type ExecSession = {
   /** Aborts when the client is gone. */
   readonly gone: AbortSignal;
   /** Of standard error. */
-  say(text: string): void;
+  writeError(text: string): void;
   /** From now on it ends when nothing is moved in either direction for so long. */
-  endAfterSilence(ms: number, why: string): void;
+  endWhenIdle(ms: number, why: string): void;
   /** Ends it, as a program of that exit code. */
   exit(code: number): void;
 };
 
 /** Over a socket that is at the first byte of the input. */
-export function execSessionOver(socket: Duplex): ExecSession {
+export function openExecSession(socket: Duplex): ExecSession {
   const gone = new AbortController();
   let movedAt = performance.now();
   let timer: NodeJS.Timeout | undefined;
@@ -38,7 +38,7 @@ export function execSessionOver(socket: Duplex): ExecSession {
     write(chunk: Buffer, _encoding, done) {
       moved();
       if (socket.destroyed) return done();
-      if (writeBytes(socket, 'data', chunk)) return done();
+      if (writeFrame(socket, 'data', chunk)) return done();
       drained(socket).then(() => {
         moved();
         done();
@@ -64,7 +64,7 @@ export function execSessionOver(socket: Duplex): ExecSession {
   });
   socket.on('data', (chunk: Buffer) => {
     try {
-      reader.take(chunk);
+      reader.push(chunk);
     } catch (error) {
       socket.destroy(error as Error);
     }
@@ -88,20 +88,20 @@ export function execSessionOver(socket: Duplex): ExecSession {
     if (socket.destroyed) return;
     socket.resume();
     // A slow client may take minutes for what was written before; one that takes nothing is ended by the other end.
-    socket.end(jsonFrame('exit', { code } satisfies Exit), () => {
+    socket.end(encodeJsonFrame('exit', { code } satisfies Exit), () => {
       const linger = setTimeout(() => socket.destroy(), LINGER_MS);
       socket.once('close', () => clearTimeout(linger));
     });
   };
   const say = (text: string) => {
-    if (!socket.destroyed) writeBytes(socket, 'error', Buffer.from(text));
+    if (!socket.destroyed) writeFrame(socket, 'error', Buffer.from(text));
   };
   return {
     input,
     output,
     gone: gone.signal,
-    say,
-    endAfterSilence(ms, why) {
+    writeError: say,
+    endWhenIdle(ms, why) {
       const check = () => {
         if (performance.now() - movedAt < ms) return;
         say(why);

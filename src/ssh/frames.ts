@@ -24,10 +24,10 @@ export const KINDS = {
 export type Kind = keyof typeof KINDS;
 
 /** Of a key that somebody has; its holder has not shown yet that it is theirs. */
-export type KeyQuestion = { fingerprint: string };
+export type KeyLookup = { fingerprint: string };
 /** `id`: of the credential. `userId`, `name`: whose rights it has. */
-export type KeyAnswer = { id: string; userId: string; name: string } | null;
-export type Opening = {
+export type KeyOwner = { id: string; userId: string; name: string } | null;
+export type ExecRequest = {
   /** The id of the credential whose key was shown to be the client's. */
   credential: string;
   /** Null for a shell. */
@@ -46,20 +46,20 @@ const HEADER_BYTES = 5;
 /** Of one that is no part of a stream. */
 const MAX_JSON = 65_536;
 
-export function frame(kind: Kind, content: Uint8Array): Buffer[] {
+export function encodeFrame(kind: Kind, content: Uint8Array): Buffer[] {
   const header = Buffer.allocUnsafe(HEADER_BYTES);
   header[0] = KINDS[kind];
   header.writeUInt32BE(content.length, 1);
   return [header, content as Buffer];
 }
 
-export function jsonFrame(kind: Kind, value: unknown): Buffer {
-  return Buffer.concat(frame(kind, Buffer.from(JSON.stringify(value))));
+export function encodeJsonFrame(kind: Kind, value: unknown): Buffer {
+  return Buffer.concat(encodeFrame(kind, Buffer.from(JSON.stringify(value))));
 }
 
 /** Writes the frame in one go. @returns whether the socket wants more */
-export function writeBytes(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array): boolean {
-  const [header, content] = frame(kind, bytes);
+export function writeFrame(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array): boolean {
+  const [header, content] = encodeFrame(kind, bytes);
   to.cork();
   to.write(header);
   const wantsMore = to.write(content);
@@ -67,7 +67,7 @@ export function writeBytes(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array
   return wantsMore;
 }
 
-export type Received = {
+export type FrameHandlers = {
   /** A piece of a stream. */
   bytes(kind: 'data' | 'error', piece: Buffer): void;
   json(kind: Exclude<Kind, 'data' | 'error'>, value: unknown): void;
@@ -75,7 +75,7 @@ export type Received = {
 
 /** Cuts what comes over a socket into frames. */
 export class FrameReader {
-  readonly #received: Received;
+  readonly #received: FrameHandlers;
   readonly #header = Buffer.alloc(HEADER_BYTES);
   #headerLength = 0;
   #kind: Kind = 'end';
@@ -83,12 +83,12 @@ export class FrameReader {
   #left = 0;
   #json: Buffer[] = [];
 
-  constructor(received: Received) {
+  constructor(received: FrameHandlers) {
     this.#received = received;
   }
 
   /** @throws Error for what is no frame */
-  take(chunk: Buffer): void {
+  push(chunk: Buffer): void {
     let at = 0;
     while (at < chunk.length) {
       if (this.#headerLength < HEADER_BYTES) {

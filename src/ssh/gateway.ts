@@ -12,17 +12,17 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { findSshKeyOwner } from '../identity/authenticate.ts';
 import {
   FrameReader,
-  jsonFrame,
-  type KeyAnswer,
-  type KeyQuestion,
+  encodeJsonFrame,
+  type KeyOwner,
+  type KeyLookup,
   type Kind,
-  type Opening,
+  type ExecRequest,
 } from './frames.ts';
 import type { Deps } from './session.ts';
-import { type Command, type Forwarded, serve } from './session.ts';
+import { type Command, type ForwardedCommand, serveCommand } from './session.ts';
 
 /** The other end is a process of ours, which says at once what it wants. */
-const FIRST_MS = 10_000;
+const FIRST_FRAME_MS = 10_000;
 /** Commands still running after this are cut off when the server stops. */
 const DRAIN_MS = 10_000;
 
@@ -30,7 +30,7 @@ export type Gateway = AsyncDisposable & {
   /** Commands that run. */
   readonly running: number;
   /** Runs a command that another server was asked for, whose repository is here. */
-  serve(forwarded: Forwarded, socket: Duplex): void;
+  serve(forwarded: ForwardedCommand, socket: Duplex): void;
 };
 
 /** @param path of the socket, in a folder that nobody else enters */
@@ -50,17 +50,17 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   });
 
   async function answer(socket: Socket): Promise<void> {
-    const first = await firstFrame(socket);
+    const first = await readFirstFrame(socket);
     if (!first) return void socket.destroy();
     if (first.kind === 'key') {
-      const { fingerprint } = first.value as KeyQuestion;
+      const { fingerprint } = first.value as KeyLookup;
       const owner = await findSshKeyOwner(services, fingerprint);
-      const known: KeyAnswer = owner
+      const known: KeyOwner = owner
         ? { id: owner.keyId, userId: owner.userId, name: owner.username }
         : null;
-      socket.end(jsonFrame('account', known));
+      socket.end(encodeJsonFrame('account', known));
     } else if (first.kind === 'open') {
-      const opening = first.value as Opening;
+      const opening = first.value as ExecRequest;
       await run({ opening, requestId: randomUUID(), isForwarded: false }, socket);
     } else socket.destroy();
   }
@@ -70,7 +70,7 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
     socket.once('close', () => {
       if (running.delete(socket) && running.size === 0) emptied();
     });
-    return serve(services, command, socket);
+    return serveCommand(services, command, socket);
   }
 
   // Left by a server that was killed.
@@ -98,9 +98,9 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
 }
 
 /** What is said first; null when nothing is. The socket is then at the byte after it, and paused. */
-async function firstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
+async function readFirstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
   const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
-  const timer = setTimeout(() => resolve(null), FIRST_MS);
+  const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
   socket.once('close', () => resolve(null));
   let found: { kind: Kind; value: unknown } | undefined;
   const reader = new FrameReader({
@@ -113,7 +113,7 @@ async function firstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown 
     try {
       // Byte by byte only up to the end of this frame, which is short.
       for (let at = 0; at < chunk.length && !found; at++) {
-        reader.take(chunk.subarray(at, at + 1));
+        reader.push(chunk.subarray(at, at + 1));
         if (!found) continue;
         socket.off('data', read).pause();
         if (at + 1 < chunk.length) socket.unshift(chunk.subarray(at + 1));

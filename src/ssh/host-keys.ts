@@ -16,7 +16,7 @@ export type HostKey = PublicHostKey & {
 const SETTING = 'ssh-host-keys';
 
 /** What is kept of each. */
-type Kept = Pick<HostKey, 'publicKey' | 'privateKey'>;
+type StoredKeyPair = Pick<HostKey, 'publicKey' | 'privateKey'>;
 
 /**
  * Ed25519 first, which clients prefer; ECDSA is for those that do not know it. Where the secret key was lost and replaced,
@@ -27,9 +27,9 @@ export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): P
   const name = SETTING;
   for (;;) {
     const row = await db.setting.findUnique({ where: { name } });
-    const kept = row && opened(key, row.value);
+    const kept = row && unsealKeys(key, row.value);
     if (kept) return kept.map(toHostKey);
-    const value = seal(key, Buffer.from(JSON.stringify(await makeKeys())), name);
+    const value = seal(key, Buffer.from(JSON.stringify(await generateKeys())), name);
     // Another server may be first; what it has made is then read.
     if (!row) await db.setting.createMany({ data: { name, value }, skipDuplicates: true });
     else {
@@ -41,36 +41,36 @@ export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): P
 }
 
 /** Null: they were sealed under another key, or one of them lacks a byte, with which no server can have started. */
-function opened(key: Uint8Array, sealed: Uint8Array): Kept[] | null {
+function unsealKeys(key: Uint8Array, sealed: Uint8Array): StoredKeyPair[] | null {
   try {
-    const kept: Kept[] = JSON.parse(open(key, sealed, SETTING).toString());
-    return kept.every(isWhole) ? kept : null;
+    const kept: StoredKeyPair[] = JSON.parse(open(key, sealed, SETTING).toString());
+    return kept.every(isReadable) ? kept : null;
   } catch {
     return null;
   }
 }
 
-function toHostKey({ publicKey, privateKey }: Kept): HostKey {
-  const { type, bytes } = parse(publicKey);
+function toHostKey({ publicKey, privateKey }: StoredKeyPair): HostKey {
+  const { type, bytes } = parsePublicKey(publicKey);
   return { type, publicKey, fingerprint: fingerprintOf(bytes), privateKey };
 }
 
-function parse(publicKey: string): { type: string; bytes: Buffer } {
+function parsePublicKey(publicKey: string): { type: string; bytes: Buffer } {
   const [type = '', encoded = ''] = publicKey.split(' ');
   return { type, bytes: Buffer.from(encoded, 'base64') };
 }
 
 /** Of 256 Ed25519 keys that ssh2 makes one lacks a byte in both halves, and is read by nobody (mscdex/ssh2#1390). */
-function isWhole({ publicKey }: Pick<Kept, 'publicKey'>): boolean {
+function isReadable({ publicKey }: Pick<StoredKeyPair, 'publicKey'>): boolean {
   try {
-    readWireKey(parse(publicKey).bytes);
+    readWireKey(parsePublicKey(publicKey).bytes);
     return true;
   } catch {
     return false;
   }
 }
 
-async function makeKeys(): Promise<Kept[]> {
+async function generateKeys(): Promise<StoredKeyPair[]> {
   // Only for the first start: it takes 50 ms to load.
   const { utils } = (await import('ssh2')).default;
   const makers = [
@@ -81,7 +81,7 @@ async function makeKeys(): Promise<Kept[]> {
     for (;;) {
       const pair = make();
       const kept = { publicKey: pair.public.trim(), privateKey: pair.private };
-      if (isWhole(kept)) return kept;
+      if (isReadable(kept)) return kept;
     }
   });
 }

@@ -22,7 +22,7 @@ import type { GitExit } from '../platform/processes/git-started.ts';
 import { shouldLog, toClientError } from '../platform/web/error-response.ts';
 import { withRepositoryFolder } from '../repositories/folder.ts';
 import type { Lfs } from '../repositories/lfs/lfs.ts';
-import { addressOf, openForLfs } from '../repositories/lfs/lfs.ts';
+import { lfsUrl, authorizeLfs } from '../repositories/lfs/lfs.ts';
 import { authorizeGit } from '../repositories/repositories.ts';
 import {
   gitActionOf,
@@ -30,9 +30,9 @@ import {
   type Deps as TransferDeps,
   watchTransferPermission,
 } from '../repositories/transfers.ts';
-import { type Asked, parseCommand } from './command.ts';
-import { type ExecSession, execSessionOver } from './exec-session.ts';
-import type { Opening } from './frames.ts';
+import { type SshCommand, parseCommand } from './command.ts';
+import { type ExecSession, openExecSession } from './exec-session.ts';
+import type { ExecRequest } from './frames.ts';
 
 export type Deps = TransferDeps & {
   usage: LastUsedRecorder;
@@ -42,27 +42,27 @@ export type Deps = TransferDeps & {
 };
 
 /** With it git ends when it fails. */
-const FAILED = 128;
-const REFUSED = 1;
+const EXIT_FAILED = 128;
+const EXIT_REFUSED = 1;
 
 /**
  * How long nothing may move. A client that fetches answers at once, and git gives a sign of life while it works; one that
  * pushes may need minutes to make its pack, and sends nothing meanwhile.
  */
-const SILENCE_MS = { 'git-upload-pack': 120_000, 'git-receive-pack': 600_000 };
+const IDLE_MS = { 'git-upload-pack': 120_000, 'git-receive-pack': 600_000 };
 
 /** After it git-lfs asks anew. */
-const LFS_SECONDS = 3_600;
+const LFS_TOKEN_SECONDS = 3_600;
 
 /** What one server tells another of a command. */
-export type Forwarded = { opening: Opening; requestId: string };
-export type Command = Forwarded & {
+export type ForwardedCommand = { opening: ExecRequest; requestId: string };
+export type Command = ForwardedCommand & {
   /** By another server, which found that this one has the repository. It is not sent on again. */
   isForwarded: boolean;
 };
 
 /** Who tests a key with `ssh -T` looks for it. */
-export function greetingOf({ credential, username }: Account): string {
+export function formatGreeting({ credential, username }: Account): string {
   const who = credential.kind === 'deploy' ? `deploy key of ${username}` : username;
   return `Hi ${who}! You've authenticated, but Loam gives no shell.\n`;
 }
@@ -70,14 +70,14 @@ export function greetingOf({ credential, username }: Account): string {
 /**
  * Runs the command that a client asks for over `socket`, which is at the first byte of its input. Never rejects.
  */
-export async function serve(services: Deps, asked: Command, socket: Duplex): Promise<void> {
+export async function serveCommand(services: Deps, asked: Command, socket: Duplex): Promise<void> {
   const { credential, command, address } = asked.opening;
   const { requestId: id } = asked;
   const about = { req: { id }, ssh: { credential, command, address } };
   const began = performance.now();
   let talk: ExecSession | undefined;
   const conversation = () => {
-    talk ??= execSessionOver(socket);
+    talk ??= openExecSession(socket);
     return talk;
   };
   try {
@@ -85,13 +85,13 @@ export async function serve(services: Deps, asked: Command, socket: Duplex): Pro
     const ms = Math.round(performance.now() - began);
     services.log.debug({ ...about, ms }, 'a command over SSH has ended');
   } catch (error) {
-    const { gone, say, exit } = conversation();
+    const { gone, writeError: say, exit } = conversation();
     const shown = toClientError(error);
     if (!gone.aborted && shouldLog(error))
       services.log.error({ ...about, err: error }, 'git over SSH failed');
     else services.log.debug({ ...about, code: shown.code }, 'a command over SSH was refused');
     say(`loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`);
-    exit(FAILED);
+    exit(EXIT_FAILED);
   }
 }
 
@@ -107,40 +107,40 @@ async function run(
     from: { address, requestId },
   };
   const asked = parseCommand(command);
-  if (asked.kind === 'greeting') return refuse(conversation(), greetingOf(viewer));
+  if (asked.kind === 'greeting') return refuse(conversation(), formatGreeting(viewer));
   if (asked.kind === 'refused') return refuse(conversation(), `loam: ${asked.why}\n`);
-  if (asked.kind === 'lfs') return authenticate(services, asked, viewer, conversation());
+  if (asked.kind === 'lfs') return answerLfsAuthenticate(services, asked, viewer, conversation());
   const id = await authorizeGit(services, viewer, asked.place, gitActionOf(asked.service));
-  const here = () => talkGit(services, { id, asked, viewer, opening, requestId }, conversation());
+  const here = () => runGit(services, { id, asked, viewer, opening, requestId }, conversation());
   if (isForwarded) return here();
   await runAtOwner(services, id, {
     here,
     async there(member) {
       const closed = new AbortController();
       socket.once('close', () => closed.abort());
-      const head: Forwarded = { opening, requestId };
+      const head: ForwardedCommand = { opening, requestId };
       const about = { repositoryId: id, head, signal: closed.signal };
       const other = await openTunnel(services, member, about);
       // The first byte is on its way, so this is not tried again.
-      const isWhole = await join(socket, other);
+      const isWhole = await relaySockets(socket, other);
       if (!isWhole) reportUnavailable(services.log, member, new Error('it has broken off'));
     },
   });
 }
 
-type GitAsked = Asked & { kind: 'git' };
-type Run = {
+type GitCommand = SshCommand & { kind: 'git' };
+type GitRun = {
   id: string;
-  asked: GitAsked;
+  asked: GitCommand;
   viewer: Account;
-  opening: Opening;
+  opening: ExecRequest;
   requestId: string;
 };
 
-async function talkGit(
+async function runGit(
   services: Deps,
-  { id, asked: { service }, viewer, opening, requestId }: Run,
-  { input: raw, output, gone, endAfterSilence, exit }: ExecSession,
+  { id, asked: { service }, viewer, opening, requestId }: GitRun,
+  { input: raw, output, gone, endWhenIdle: endAfterSilence, exit }: ExecSession,
 ): Promise<void> {
   using right = watchTransferPermission(
     services,
@@ -148,20 +148,20 @@ async function talkGit(
     { id, action: gitActionOf(service), output },
   );
   const { protocol } = opening;
-  const input = limited(raw, service);
+  const input = limitInput(raw, service);
   const talk =
     service === 'git-upload-pack'
       ? (session: Session) => uploadPack(session, input, output)
       : await prepareReceive(services, { viewer }, { id, requestId, right, input, output });
   const work = (dir: string) =>
     services.git.tasks.run(async (stopping) => {
-      endAfterSilence(SILENCE_MS[service], 'loam: nothing has come for too long\n');
+      endAfterSilence(IDLE_MS[service], 'loam: nothing has come for too long\n');
       // A client that is gone shows in the streams; a push of it that is whole takes effect all the same.
       const ending = await talk({ dir, protocol, signal: stopping, isConversation: true });
       if (right.refused.aborted) throw right.refused.reason;
       if (input.errored instanceof RequestTooLong) throw invalid(null, input.errored.message);
       if (stopping.aborted) throw busy('The server is being stopped');
-      if (ending.code !== 0 && !gone.aborted) throw failure(ending, dir);
+      if (ending.code !== 0 && !gone.aborted) throw toGitFailure(ending, dir);
     });
   const caller = { key: viewer.credential.id, isAnonymous: false, signal: gone };
   const fetchOrPush = () => withRepositoryFolder(services, id, work);
@@ -170,46 +170,46 @@ async function talkGit(
 }
 
 /** The input for as long as it is within its limit. */
-function limited(input: Readable, service: Service): Readable {
+function limitInput(input: Readable, service: Service): Readable {
   const limit = new RequestLimit(service);
   pipeline(input, limit).catch(() => {});
   return limit;
 }
 
 /** A client that git cannot read is at fault; what names the server's folder, or was cut off, is the server's. */
-function failure(ending: GitExit, dir: string): Error {
+function toGitFailure(ending: GitExit, dir: string): Error {
   const { signal, stderr } = ending;
   const isOurs = (signal && signal !== 'SIGABRT') || stderr.includes(dir);
   if (isOurs) return new GitError('over SSH', ending);
   return invalid(null, stderr.replace(/^fatal: /, '') || 'The client does not speak as git does');
 }
 
-function refuse({ say, exit }: ExecSession, why: string): void {
+function refuse({ writeError: say, exit }: ExecSession, why: string): void {
   say(why);
-  exit(REFUSED);
+  exit(EXIT_REFUSED);
 }
 
 /** Tells git-lfs where large files are served and gives it a token for that, in its own form. */
-async function authenticate(
+async function answerLfsAuthenticate(
   services: Deps,
-  { operation, place }: Asked & { kind: 'lfs' },
+  { operation, place }: SshCommand & { kind: 'lfs' },
   viewer: Account,
   { output, exit }: ExecSession,
 ): Promise<void> {
-  const repositoryId = await openForLfs(services, viewer, place, operation);
+  const repositoryId = await authorizeLfs(services, viewer, place, operation);
   const grant = { repositoryId, credentialId: viewer.credential.id, operation };
-  const token = services.lfs.tokens.issue(grant, LFS_SECONDS);
+  const token = services.lfs.tokens.issue(grant, LFS_TOKEN_SECONDS);
   const answer = {
-    href: addressOf(services, place),
+    href: lfsUrl(services, place),
     header: { Authorization: `Bearer ${token}` },
-    expires_in: LFS_SECONDS,
+    expires_in: LFS_TOKEN_SECONDS,
   };
   output.write(`${JSON.stringify(answer)}\n`);
   exit(0);
 }
 
 /** Carries bytes in both directions until both sockets are closed. @returns whether `other` ended before `own` left */
-async function join(own: Duplex, other: Duplex): Promise<boolean> {
+async function relaySockets(own: Duplex, other: Duplex): Promise<boolean> {
   const { promise, resolve } = Promise.withResolvers<boolean>();
   other.on('error', () => {});
   own.once('close', () => {

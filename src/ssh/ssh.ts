@@ -16,7 +16,7 @@ import type { Logger } from '../base/log.ts';
 import { acceptTunnel, isTunnelRequest } from '../cluster/tunnels.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
 import {
-  type Counts,
+  type ConnectionCounts,
   type FromFront,
   type FromServer,
   SSH_LIMITS,
@@ -24,13 +24,13 @@ import {
 } from './front/protocol.ts';
 import { openGateway } from './gateway.ts';
 import { type HostKey, readHostKeys } from './host-keys.ts';
-import type { Deps, Forwarded } from './session.ts';
+import type { Deps, ForwardedCommand } from './session.ts';
 
 export type Ssh = AsyncDisposable & {
   /** Listened on. */
   readonly port: number;
   readonly hostKeys: readonly HostKey[];
-  readonly counts: Counts;
+  readonly counts: ConnectionCounts;
   /** Of the process that speaks SSH, for tests. */
   readonly pid: number | undefined;
   /** From now on clients are answered; until then they wait. */
@@ -40,7 +40,7 @@ export type Ssh = AsyncDisposable & {
 };
 
 /** What takes sockets of other servers. */
-type Port = {
+type UpgradeHandlers = {
   onUpgrade(
     isOurs: (req: IncomingMessage) => boolean,
     serve: (req: IncomingMessage, socket: Duplex) => void,
@@ -54,7 +54,7 @@ type Port = {
 export async function serveSsh(
   services: Deps,
   ssh: Ssh | null,
-  port: Port,
+  port: UpgradeHandlers,
 ): Promise<AsyncDisposable> {
   const path = socketPath(services.config.dataDir);
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
@@ -64,7 +64,7 @@ export async function serveSsh(
     (req) => isTunnelRequest(services, req),
     (req, socket) => {
       const begun = acceptTunnel(req, socket);
-      if (begun) gateway.serve(begun.head as Forwarded, socket);
+      if (begun) gateway.serve(begun.head as ForwardedCommand, socket);
       else socket.destroy();
     },
   );
@@ -86,11 +86,11 @@ type Options = {
 };
 
 /** After a process that has ended; doubled up to the longest while they end soon. */
-const FIRST_PAUSE_MS = 500;
-const LONGEST_PAUSE_MS = 30_000;
-const SOON_MS = 60_000;
-const TAKEN_MS = 2_000;
-const TAKEN_PAUSE_MS = 200;
+const MIN_RESTART_MS = 500;
+const MAX_RESTART_MS = 30_000;
+const STABLE_MS = 60_000;
+const PORT_WAIT_MS = 2_000;
+const PORT_RETRY_MS = 200;
 /** Between SIGTERM and SIGKILL. */
 const GRACE_MS = 2_000;
 
@@ -104,7 +104,7 @@ export async function takeSshPort({ config, db, keys, log, limits }: Options): P
   const hostKeys = await readHostKeys(db, keys, log);
   const gateway = socketPath(config.dataDir);
   const stopping = new AbortController();
-  let counts: Counts = { connections: 0, waiting: 0, refused: 0 };
+  let counts: ConnectionCounts = { connections: 0, waiting: 0, refused: 0 };
   let isOpen = false;
   let child: ChildProcess;
   let ended: Promise<void>;
@@ -165,24 +165,24 @@ export async function takeSshPort({ config, db, keys, log, limits }: Options): P
       return await start(wanted);
     } catch (error) {
       const isTaken = (error as NodeJS.ErrnoException).code === 'EADDRINUSE';
-      if (!isTaken || performance.now() > until) throw listenFault(error as Error, host, wanted);
+      if (!isTaken || performance.now() > until) throw toListenError(error as Error, host, wanted);
     }
-    await delay(TAKEN_PAUSE_MS);
+    await delay(PORT_RETRY_MS);
     return take(until);
   }
-  const port = await take(performance.now() + TAKEN_MS);
+  const port = await take(performance.now() + PORT_WAIT_MS);
 
   async function supervise(): Promise<void> {
-    let pause = FIRST_PAUSE_MS;
+    let pause = MIN_RESTART_MS;
     let startedAt = performance.now();
     while (!stopping.signal.aborted) {
       await ended;
       if (stopping.signal.aborted) return;
       counts = { connections: 0, waiting: 0, refused: counts.refused };
-      pause = performance.now() - startedAt > SOON_MS ? FIRST_PAUSE_MS : pause;
+      pause = performance.now() - startedAt > STABLE_MS ? MIN_RESTART_MS : pause;
       log.error({ retryMs: pause }, 'the process that speaks SSH has ended; its sessions are over');
       await delay(pause, undefined, stopping).catch(() => {});
-      pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
+      pause = Math.min(pause * 2, MAX_RESTART_MS);
       startedAt = performance.now();
       if (!stopping.signal.aborted)
         await start(port).catch((error) => log.error({ err: error }, 'SSH cannot be served yet'));
@@ -216,14 +216,14 @@ export async function takeSshPort({ config, db, keys, log, limits }: Options): P
 }
 
 /** Where only their number is known, they are taken to be of this network. */
-const PRIVATE = ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'];
+const PRIVATE_NETWORKS = ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'];
 
 function proxiesOf({ trustedProxies }: Config): readonly string[] {
   if (Array.isArray(trustedProxies)) return trustedProxies;
-  return trustedProxies ? PRIVATE : [];
+  return trustedProxies ? PRIVATE_NETWORKS : [];
 }
 
-function listenFault(error: NodeJS.ErrnoException, host: string, port: number): Error {
+function toListenError(error: NodeJS.ErrnoException, host: string, port: number): Error {
   const { code, message } = error;
   switch (code) {
     case 'EADDRINUSE':
@@ -242,12 +242,12 @@ function listenFault(error: NodeJS.ErrnoException, host: string, port: number): 
 /* Where the server and the process that speaks SSH meet. */
 
 /** `sun_path` of the kernel. */
-const MAX_BYTES = 107;
+const MAX_SOCKET_PATH_BYTES = 107;
 
 /** In the data folder; under the temporary folder when that path is too long for a socket. */
 function socketPath(dataDir: string): string {
   const inside = join(dataDir, 'ssh', 'gateway');
-  if (Buffer.byteLength(inside) <= MAX_BYTES) return inside;
+  if (Buffer.byteLength(inside) <= MAX_SOCKET_PATH_BYTES) return inside;
   const digest = createHash('sha256').update(dataDir).digest('hex').slice(0, 16);
   return join(tmpdir(), `loam-ssh-${process.getuid?.() ?? 0}-${digest}`, 'gateway');
 }

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { gearOf } from '../../src/repositories/lfs/store/chunking.ts';
+import { deriveGearTable } from '../../src/repositories/lfs/store/chunking.ts';
 import { openPackWriter } from '../../src/repositories/lfs/store/packs.ts';
 import type { LargeFiles } from '../../src/repositories/lfs/store/store.ts';
-import type { Graces } from '../../src/repositories/lfs/store/sweep.ts';
+import type { GracePeriods } from '../../src/repositories/lfs/store/sweep.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { checkStore, sweepAll } from '../support/large-files.ts';
 
@@ -148,7 +148,7 @@ test('contents cannot be made that are cut more often than others', async () => 
   );
   expect((rows[0]?.bytes ?? 0) / 36).toBeLessThan(150);
   // Other numbers would find nothing of what servers have stored.
-  const gear = gearOf(new Uint8Array(32));
+  const gear = deriveGearTable(new Uint8Array(32));
   expect([gear[0], gear[1], gear[255]]).toEqual([-861235418, 823269103, -1098472411]);
 });
 
@@ -465,7 +465,7 @@ test('readers who leave, also before they began, let go of the packs', async () 
 });
 
 const stores = () => sum('select count(*) as sum from large_stores');
-const sweep = (graces?: Graces) => sweepAll(app.app.services, graces);
+const sweep = (graces?: GracePeriods) => sweepAll(app.app.services, graces);
 const check = () => checkStore(app.app.services);
 /** Of no other test: the shared store, with nothing in it. */
 async function empty() {

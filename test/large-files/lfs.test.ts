@@ -410,7 +410,7 @@ test('git lfs lock, locks and unlock, and pushes that change what another has lo
   expect(listed).toMatch(/a b\/ä\.psd\s+ada/);
   const taken = await workspace.try('art-bob', 'lfs', 'lock', 'a b/ä.psd');
   expect(taken.code).not.toBe(0);
-  expect(taken.stderr + taken.stdout).toContain('locked by ada already');
+  expect(taken.stderr + taken.stdout).toContain('already locked by ada');
   expect(await workspace.git('art-bob', 'lfs', 'lock', 'b.psd')).toContain('Locked');
   const locks = await lfs(ada, 'studio/art.git/info/lfs/locks/verify', {});
   expect(locks.body).toMatchObject({ ours: [{ path: 'a b/ä.psd' }], theirs: [{ path: 'b.psd' }] });

@@ -8,8 +8,8 @@
 import { connect, type Socket } from 'node:net';
 import type { AuthContext, Connection, PublicKeyAuthContext, ServerChannel, Session } from 'ssh2';
 import { fingerprintOf, isSignedBy, readWireKey } from '../../platform/crypto/ssh-keys.ts';
-import { FrameReader, jsonFrame, type KeyAnswer, type KeyQuestion } from '../frames.ts';
-import { carry } from './relay.ts';
+import { FrameReader, encodeJsonFrame, type KeyOwner, type KeyLookup } from '../frames.ts';
+import { relayCommand } from './relay.ts';
 import type { SshLimits } from './protocol.ts';
 
 const USER = 'git';
@@ -20,10 +20,10 @@ const MAX_UNSENT = 8 * 2 ** 20;
 /** What may have come and not been taken by the server; the window is 2 MiB. */
 const MAX_UNREAD = 4 * 2 ** 20;
 /** Bytes of data that a client must take in one packet; all known clients take more. */
-const LEAST_PACKET = 1_024;
-const ANSWER_MS = 10_000;
+const MIN_PACKET = 1_024;
+const LOOKUP_MS = 10_000;
 
-export type Owner = {
+export type ConnectionHost = {
   gateway: string;
   limits: SshLimits;
   /** The connection has shown a key of that user. @returns false: there are too many of the user */
@@ -37,14 +37,14 @@ export type Owner = {
 /** Serves a client whose first line was read, until it is gone. */
 export function serveConnection(
   client: Connection,
-  { socket, address, owner }: { socket: Socket; address: string; owner: Owner },
+  { socket, address, owner }: { socket: Socket; address: string; owner: ConnectionHost },
 ): void {
   const { limits } = owner;
   /** Those that the client has not closed, and those whose command still runs. */
   const sessions = new Set<Session>();
   /** Of the commands that run. */
   const channels = new Set<ServerChannel>();
-  let known: NonNullable<KeyAnswer> & { fingerprint: string } = {
+  let known: NonNullable<KeyOwner> & { fingerprint: string } = {
     id: '',
     userId: '',
     name: '',
@@ -106,10 +106,10 @@ export function serveConnection(
 
   async function decide(auth: PublicKeyAuthContext): Promise<void> {
     const { signature, blob, key, hashAlgo } = auth as PublicKeyAuthContext & { hashAlgo?: string };
-    const wire = wireKeyOf(key.data);
+    const wire = parseWireKey(key.data);
     if (!wire) return auth.reject(['publickey']);
     const fingerprint = fingerprintOf(key.data);
-    const found = await ask(owner.gateway, { fingerprint });
+    const found = await findKeyOwner(owner.gateway, { fingerprint });
     if (socket.destroyed) return;
     if (!found) {
       owner.log('debug', { address, fingerprint }, 'a key that nobody has was offered');
@@ -117,7 +117,7 @@ export function serveConnection(
     }
     // Which keys are known is asked first, so that the client signs with one of them alone.
     if (!signature || !blob) return auth.accept();
-    if (!isGood(() => isSignedBy(wire, { data: blob, signature, hash: hashAlgo }))) {
+    if (!returnsTrue(() => isSignedBy(wire, { data: blob, signature, hash: hashAlgo }))) {
       owner.log('info', { address, fingerprint }, 'a signature was wrong');
       return auth.reject(['publickey']);
     }
@@ -165,7 +165,7 @@ export function serveConnection(
       if (!own) return;
       // The library would split output into packets of that size, for ever when it is 0.
       const { packetSize } = own.outgoing as { packetSize: number };
-      if (packetSize < LEAST_PACKET) return void refuse('the packets of a client are too small');
+      if (packetSize < MIN_PACKET) return void refuse('the packets of a client are too small');
       channel = own;
       channels.add(own);
       clearTimeout(late);
@@ -179,29 +179,29 @@ export function serveConnection(
       const stalled = () => refuse('a client has taken nothing for too long');
       const { stalledMs } = limits;
       const streams = { channel: own, socket, gateway: owner.gateway };
-      carry({ ...streams, opening, stalledMs, stalled }, done);
+      relayCommand({ ...streams, opening, stalledMs, stalled }, done);
     }
   }
 }
 
 /** @throws Error when the server does not answer */
-function ask(gateway: string, question: KeyQuestion): Promise<KeyAnswer> {
-  const { promise, resolve, reject } = Promise.withResolvers<KeyAnswer>();
+function findKeyOwner(gateway: string, question: KeyLookup): Promise<KeyOwner> {
+  const { promise, resolve, reject } = Promise.withResolvers<KeyOwner>();
   const socket = connect(gateway);
   const reader = new FrameReader({
     bytes: () => {},
-    json: (_kind, value) => resolve(value as KeyAnswer),
+    json: (_kind, value) => resolve(value as KeyOwner),
   });
-  socket.setTimeout(ANSWER_MS, () => socket.destroy(new Error('the server is silent')));
-  socket.on('data', (chunk: Buffer) => reader.take(chunk));
+  socket.setTimeout(LOOKUP_MS, () => socket.destroy(new Error('the server is silent')));
+  socket.on('data', (chunk: Buffer) => reader.push(chunk));
   socket.on('error', reject);
   socket.once('close', () => reject(new Error('the server did not answer')));
   // Ended only after the answer: the other end takes an end for our leaving.
-  socket.write(jsonFrame('key', question));
+  socket.write(encodeJsonFrame('key', question));
   return promise.finally(() => socket.destroy());
 }
 
-function wireKeyOf(bytes: Buffer | undefined) {
+function parseWireKey(bytes: Buffer | undefined) {
   try {
     return bytes && readWireKey(bytes);
   } catch {
@@ -209,7 +209,7 @@ function wireKeyOf(bytes: Buffer | undefined) {
   }
 }
 
-function isGood(check: () => boolean): boolean {
+function returnsTrue(check: () => boolean): boolean {
   try {
     return check();
   } catch {

@@ -6,7 +6,7 @@
 import { type AddressInfo, BlockList, createServer, isIPv6, type Socket } from 'node:net';
 import ssh2, { type Connection } from 'ssh2';
 import { serveConnection } from './connection.ts';
-import type { FromFront, FromServer, Settings } from './protocol.ts';
+import type { FromFront, FromServer, FrontSettings } from './protocol.ts';
 
 /**
  * Without what is weak (SHA-1, CBC), what costs more than it gives (groups of Diffie-Hellman), and compression, which
@@ -41,18 +41,18 @@ const MINUTE_MS = 60_000;
 /** Addresses whose failures are counted; beyond them all are counted anew. */
 const MAX_ADDRESSES = 100_000;
 
-function tell(message: FromFront): void {
+function send(message: FromFront): void {
   // Nobody is there any more to be told.
   if (process.connected) process.send?.(message, () => {});
 }
 
-process.once('message', (settings: Settings) => start(settings));
+process.once('message', (settings: FrontSettings) => start(settings));
 process.on('disconnect', () => process.exit());
 // A terminal's Ctrl+C is for the server, which then ends this.
 process.on('SIGINT', () => {});
 
-function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): void {
-  const shared = listOf(proxies);
+function start({ host, port, hostKeys, gateway, limits, proxies }: FrontSettings): void {
+  const shared = toBlockList(proxies);
   const server = new ssh2.Server({
     hostKeys: [...hostKeys],
     ident: 'Loam',
@@ -70,7 +70,7 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
 
   const report = () => {
     const counts = { connections: connected.size, waiting: waiting.size, refused };
-    tell({ kind: 'counts', counts });
+    send({ kind: 'counts', counts });
   };
   setInterval(() => {
     failures = new Map();
@@ -119,7 +119,7 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
         return true;
       },
       log(level: 'debug' | 'info' | 'warn', fields: object, text: string) {
-        tell({ kind: 'log', level, fields, text });
+        send({ kind: 'log', level, fields, text });
       },
     };
     begin(socket, (client) => serveConnection(client, { socket, address, owner }));
@@ -149,10 +149,10 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
   });
   // Also later: where no descriptor is free for a connection.
   listener.on('error', ({ code, message }: NodeJS.ErrnoException) => {
-    tell({ kind: 'failed', code, message });
+    send({ kind: 'failed', code, message });
   });
   listener.listen(port, host, () => {
-    tell({ kind: 'listening', port: (listener.address() as AddressInfo).port });
+    send({ kind: 'listening', port: (listener.address() as AddressInfo).port });
   });
   process.on('message', ({ kind }: FromServer) => {
     if (kind === 'open') {
@@ -166,7 +166,7 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
   });
 }
 
-function listOf(networks: readonly string[]): BlockList {
+function toBlockList(networks: readonly string[]): BlockList {
   const list = new BlockList();
   for (const one of networks) {
     const [address = '', bits] = one.split('/');

@@ -43,7 +43,7 @@ export const SSH_LIMITS: SshLimits = {
   keepaliveMs: 30_000,
 };
 
-export type Settings = {
+export type FrontSettings = {
   kind: 'settings';
   host: string;
   port: number;
@@ -56,16 +56,16 @@ export type Settings = {
 };
 
 export type FromServer =
-  | Settings
+  | FrontSettings
   /** From now on what comes is answered; until then it waits. */
   | { kind: 'open' }
   /** No new connections and commands; what runs goes on. */
   | { kind: 'close' };
 
-export type Counts = { connections: number; waiting: number; refused: number };
+export type ConnectionCounts = { connections: number; waiting: number; refused: number };
 
 export type FromFront =
   | { kind: 'listening'; port: number }
   | { kind: 'failed'; code: string | undefined; message: string }
   | { kind: 'log'; level: 'debug' | 'info' | 'warn'; fields: object; text: string }
-  | { kind: 'counts'; counts: Counts };
+  | { kind: 'counts'; counts: ConnectionCounts };

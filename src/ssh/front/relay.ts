@@ -1,16 +1,16 @@
 /** The streams of one command, between its client and the server that runs it. */
 import { connect, type Socket } from 'node:net';
 import type { ServerChannel } from 'ssh2';
-import { type Exit, FrameReader, frame, jsonFrame, type Opening, writeBytes } from '../frames.ts';
+import { type Exit, FrameReader, encodeFrame, encodeJsonFrame, type ExecRequest, writeFrame } from '../frames.ts';
 
 /** Unsent bytes of a connection above which its commands pause. */
-const FULL = 2 ** 20;
+const MAX_BUFFERED = 2 ** 20;
 
-type Carried = {
+type RelayedCommand = {
   channel: ServerChannel;
   socket: Socket;
   gateway: string;
-  opening: Opening;
+  opening: ExecRequest;
   /** How long a client may take nothing of what waits for it. */
   stalledMs: number;
   /** It has taken nothing for so long: its connection is to be ended. */
@@ -18,8 +18,8 @@ type Carried = {
 };
 
 /** Carries them until the client has closed the channel; then `done` is called. */
-export function carry(
-  { channel, socket, gateway, opening, stalledMs, stalled }: Carried,
+export function relayCommand(
+  { channel, socket, gateway, opening, stalledMs, stalled }: RelayedCommand,
   done: () => void,
 ): void {
   const server = connect(gateway);
@@ -27,7 +27,7 @@ export function carry(
   let isFull = false;
   let watch: NodeJS.Timeout | undefined;
   /** Both the client's window and the connection must have room. */
-  const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < FULL;
+  const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < MAX_BUFFERED;
   const release = () => {
     clearInterval(watch);
     channel.off('drain', goOn);
@@ -71,15 +71,15 @@ export function carry(
       if (kind === 'exit') end((value as Exit).code);
     },
   });
-  server.write(jsonFrame('open', opening));
+  server.write(encodeJsonFrame('open', opening));
   channel.on('data', (chunk: Buffer) => {
     if (isOver || server.destroyed) return;
-    if (!writeBytes(server, 'data', chunk)) channel.pause();
+    if (!writeFrame(server, 'data', chunk)) channel.pause();
   });
   server.on('drain', () => channel.resume());
   channel.on('end', () => {
     if (!isOver && !server.destroyed)
-      for (const part of frame('end', Buffer.alloc(0))) server.write(part);
+      for (const part of encodeFrame('end', Buffer.alloc(0))) server.write(part);
   });
   channel.on('error', () => {});
   channel.stderr.on('error', () => {});
@@ -91,7 +91,7 @@ export function carry(
   });
   server.on('data', (chunk: Buffer) => {
     try {
-      reader.take(chunk);
+      reader.push(chunk);
     } catch {
       server.destroy();
     }
@@ -106,7 +106,7 @@ export function carry(
 
 /** Calls `stalled` when a full channel and its connection have sent nothing within `ms`. */
 function watchProgress(
-  { channel, socket }: Pick<Carried, 'channel' | 'socket'>,
+  { channel, socket }: Pick<RelayedCommand, 'channel' | 'socket'>,
   ms: number,
   stalled: () => void,
 ): NodeJS.Timeout {

@@ -1,4 +1,4 @@
-/** Large files and locks in GraphQL. */
+/** Large files and file locks in GraphQL. */
 import { builder, INPUT } from '../../../platform/schema/builder.ts';
 import {
   cursorPageArgs,
@@ -47,7 +47,7 @@ builder.prismaObjectField('Repository', 'lfsLocks', (t) =>
     },
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
-      toConnection(await locks.locksOf(services, viewer, row, args), args),
+      toConnection(await locks.listLocks(services, viewer, row, args), args),
   }),
 );
 
@@ -60,7 +60,7 @@ builder.prismaObjectField('Repository', 'lfsObjects', (t) =>
     args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
-      toConnection(await objects.objectsOf(services, viewer, row, args), args),
+      toConnection(await objects.listObjects(services, viewer, row, args), args),
   }),
 );
 

@@ -1,46 +1,43 @@
 /**
- * Where contents are cut into chunks: at places that the contents themselves choose, so that a byte put in moves no
- * cut but the next one. Blocks of a fixed size would find 50 % of a CSV new after one row was inserted; this finds 0.2 %.
+ * Content-defined chunking: an inserted byte moves only the next boundary. After one row is inserted into a CSV, fixed
+ * blocks find 50 % of it new; these chunks find 0.2 %.
  *
- * A gear hash rolls over the last 32 bytes (each byte shifts what came before out to the left), and a chunk ends
- * where its upper 16 bits are zero: on average every 64 KiB. What a byte adds to the hash is a secret of the server: who
- * knew it could make contents that are cut every 8 KiB, which takes eight times the memory and rows.
+ * A gear hash rolls over the last 32 bytes, and a chunk ends where its upper 16 bits are zero: every 64 KiB on average.
+ * The value that each byte adds is secret: a client that knew it could make contents with a boundary every 8 KiB, which
+ * take eight times the memory and rows.
  */
 import { createHmac, hash as hashOf } from 'node:crypto';
 
 const MIN_CHUNK = 8 * 1024;
 export const MAX_CHUNK = 128 * 1024;
-/** Bytes that the hash depends on: as many as it has bits. */
+/** The hash depends on as many bytes as it has bits. */
 const WINDOW = 32;
 
-/** One in 65,536: the upper 16 bits, on which all of the window has a say. */
+/** The upper 16 bits, because they depend on the whole window. They are zero at one position in 65,536. */
 const CUT_MASK = -65_536;
 
-/** One number for each byte. */
-export type Gear = Int32Array;
+/** The value that each byte adds to the hash. */
+export type GearTable = Int32Array;
 
-/**
- * The same key gives the same numbers, for ever and on every server: with other numbers, next to nothing would be found
- * of what is stored already.
- */
-export function gearOf(key: Uint8Array): Gear {
+/** Must return the same table for a key on every server and in every version: other boundaries find no stored chunks. */
+export function deriveGearTable(key: Uint8Array): GearTable {
   return Int32Array.from({ length: 256 }, (_, byte) =>
     createHmac('sha256', key).update(`gear ${byte}`).digest().readInt32BE(),
   );
 }
 
-/** The most chunks that `bytes` bytes can have, besides the one that goes on in what follows. */
+/** Upper bound of the number of chunks that end within `bytes` bytes. */
 export function maxChunks(bytes: number): number {
   return Math.ceil(bytes / MIN_CHUNK) + 1;
 }
 
 /**
- * Cuts `bytes` by `gear` from `from` to `to` and writes the end of each chunk to `ends`. What follows the last cut is a chunk
- * only when `isLast`; otherwise it has to be given again, with what comes after it.
- * @returns how many chunks there are
+ * Writes the end of each chunk between `from` and `to` to `ends`. The bytes after the last boundary are a chunk only if
+ * `isLast`; otherwise the caller passes them again, followed by the next bytes.
+ * @returns the number of chunks
  */
-export function cut(
-  gear: Gear,
+export function findCuts(
+  gear: GearTable,
   bytes: Uint8Array,
   from: number,
   to: number,
@@ -51,7 +48,7 @@ export function cut(
   for (let start = from; start < to; ) {
     const limit = Math.min(start + MAX_CHUNK, to);
     const hasRoom = limit - start > MIN_CHUNK;
-    const found = hasRoom ? endAfter(gear, bytes, start + MIN_CHUNK - WINDOW, limit) : 0;
+    const found = hasRoom ? findChunkEnd(gear, bytes, start + MIN_CHUNK - WINDOW, limit) : 0;
     if (!found && limit - start < MAX_CHUNK && !isLast) break;
     start = found || limit;
     ends[count++] = start;
@@ -60,10 +57,10 @@ export function cut(
 }
 
 /**
- * Where the first chunk ends that is longer than the window; 0 when none does before `to`. A function of its own, called
- * for each chunk: it does 1,000 MB/s, as a part of the loop above 700, and as a closure that awaits 100.
+ * Returns the first boundary after the window, or 0 if there is none before `to`. Separate from `findCuts` for speed:
+ * 1,000 MB/s, against 700 inlined into its loop and 100 as an async closure.
  */
-function endAfter(gear: Gear, bytes: Uint8Array, from: number, to: number): number {
+function findChunkEnd(gear: GearTable, bytes: Uint8Array, from: number, to: number): number {
   let hash = 0;
   let at = from | 0;
   const full = (from + WINDOW) | 0;
@@ -77,23 +74,24 @@ function endAfter(gear: Gear, bytes: Uint8Array, from: number, to: number): numb
   return 0;
 }
 
-/* Chunks as threads hand them to each other: in memory of their own, one after the other. */
-
-/** In front of what is read next, for what the chunk that it goes on with has already: so each lies in one piece. */
+/**
+ * Free bytes before each batch. The beginning of a chunk that started in the previous batch is copied there, so that
+ * every chunk is contiguous.
+ */
 export const HEADROOM = MAX_CHUNK;
 export const HASH_BYTES = 32;
 
-export type Chunks = {
+/** Consecutive chunks in one buffer, in the form that threads exchange. */
+export type ChunkBatch = {
   buffer: ArrayBufferLike;
-  /** Where the first begins; each other begins where the one before it ends. */
+  /** Where the first chunk begins. Every other chunk begins at the end of the previous one. */
   start: number;
   ends: Uint32Array;
-  /** Their SHA-256, one after the other. */
+  /** The SHA-256 of each chunk, concatenated. */
   hashes: Uint8Array;
 };
 
-/** Takes the SHA-256 of each. */
-export function hashesOf({ buffer, start, ends }: Omit<Chunks, 'hashes'>): Uint8Array {
+export function hashChunks({ buffer, start, ends }: Omit<ChunkBatch, 'hashes'>): Uint8Array {
   const hashes = new Uint8Array(ends.length * HASH_BYTES);
   let from = start;
   for (const [i, to] of ends.entries()) {
@@ -104,32 +102,29 @@ export function hashesOf({ buffer, start, ends }: Omit<Chunks, 'hashes'>): Uint8
   return hashes;
 }
 
-/** The number of the first whose SHA-256 is another; -1 when all are right. */
-export function firstDamaged(chunks: Chunks): number {
-  const found = hashesOf(chunks);
+/** Returns the index of the first chunk whose SHA-256 differs, or -1. */
+export function findDamagedChunk(chunks: ChunkBatch): number {
+  const found = hashChunks(chunks);
   const other = found.findIndex((byte, at) => byte !== chunks.hashes[at]);
   return other < 0 ? -1 : Math.floor(other / HASH_BYTES);
 }
 
-/** A hash as a key of maps and sets, in the order of the bytes. */
-export function textOf(hash: Buffer): string {
+/** A hash as a key of maps and sets. Sorts in byte order, as PostgreSQL sorts `bytea`. */
+export function hashKey(hash: Buffer): string {
   return hash.toString('latin1');
 }
 
 /**
- * Memory that one thread reads into and writes from while another hashes in it.
- *
- * Both see the same. Handing it over and back instead counts with V8 as that much new memory each time: it marked all of
- * its heap for every 100 MB, a quarter of the CPU of a download. Shared memory it does not count at all, so it would be
- * left lying for long, and there is a fixed number of pieces. Whoever comes while all are taken gets memory of its own.
+ * Buffers that one thread fills while another hashes them. They are shared, because V8 counts each transfer between
+ * threads as newly allocated memory: it ran a full mark for every 100 MB, a quarter of the CPU of a download. V8 does
+ * not count shared memory at all and would collect it late, so the number of buffers is fixed.
  */
-export class Memory {
-  /** Of a piece. */
+export class BufferPool {
   readonly #bytes: number;
   readonly #most: number;
   readonly #unused: SharedArrayBuffer[] = [];
   #made = 0;
-  /** Who is cut off may leave memory that something is still being read into or written from. */
+  /** An aborted transfer does not release buffers that may still be read or written. The garbage collector frees them. */
   readonly #left = new FinalizationRegistry<void>(() => {
     this.#made--;
   });
@@ -139,9 +134,9 @@ export class Memory {
     this.#most = options.most;
   }
 
-  /** At least so many bytes, with anything in them. */
-  take(bytes: number): ArrayBufferLike {
-    // A piece of shared memory for every small object would be kept by them all.
+  /** Returns at least `bytes` uninitialized bytes: unshared memory if all shared buffers are in use. */
+  acquire(bytes: number): ArrayBufferLike {
+    // Small objects would each occupy a whole shared buffer.
     if (bytes > this.#bytes || bytes < this.#bytes / 2) return new ArrayBuffer(bytes);
     const unused = this.#unused.pop();
     if (unused) return unused;
@@ -152,15 +147,15 @@ export class Memory {
     return fresh;
   }
 
-  /** Says that nobody reads or writes it any more. */
-  free(buffer: ArrayBufferLike): void {
+  /** The caller guarantees that no thread uses the buffer any more. */
+  release(buffer: ArrayBufferLike): void {
     if (buffer instanceof SharedArrayBuffer) this.#unused.push(buffer);
-    // To nothing: it goes at once.
+    // Detaching frees the memory at once.
     else buffer.transfer(0);
   }
 }
 
-/** What has to be handed over for another thread to see it. */
-export function handedOver(buffer: ArrayBufferLike): ArrayBuffer[] {
+/** The buffers to transfer with a message. Shared buffers need no transfer. */
+export function transferListOf(buffer: ArrayBufferLike): ArrayBuffer[] {
   return buffer instanceof ArrayBuffer ? [buffer] : [];
 }

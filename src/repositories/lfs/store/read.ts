@@ -1,41 +1,43 @@
-/** Reading objects: their chunks out of packs, each checked against its SHA-256 before it is handed on. */
+/**
+ * Reads objects and chunks. Adjacent chunks of a pack form a run, which is read in batches of 1 MiB. Each chunk is
+ * verified against its SHA-256 before its bytes are returned.
+ */
 import { Readable } from 'node:stream';
 import type pg from 'pg';
 import type { Logger } from '../../../base/log.ts';
 import type { Storage, Reading } from '../../../platform/storage/storage.ts';
-import { noteDamage } from './references.ts';
-import { textOf, type Chunks, firstDamaged, HASH_BYTES, HEADROOM, Memory } from './chunking.ts';
-import { entriesOf, type RecipeEntry } from './recipes.ts';
+import { markDamaged } from './references.ts';
+import { hashKey, type ChunkBatch, findDamagedChunk, HASH_BYTES, HEADROOM, BufferPool } from './chunking.ts';
+import { decodeEntries, type RecipeEntry } from './recipes.ts';
 
-type Deps = StorageDeps & { pool: pg.Pool; hashing: { checking: Checking } };
+type Deps = StorageDeps & { pool: pg.Pool; hashing: { verifier: ChunkVerifier } };
 
-/** Bytes, the end excluded. */
+/** In bytes, the end excluded. */
 export type Range = { start: number; end: number };
 
-/** Of reading a chunk whose pack was written anew since its place was looked up. */
-const TRIES = 5;
+/** A pack may be rewritten between the lookup of its chunks and the read. */
+const MAX_LOOKUPS = 5;
 
-/** An object that is being read, in one of two ways. */
-export type Opened = {
-  /** Of the whole, in bytes. */
+/** An object to be read, either by `pieces` or by `body`. */
+export type OpenedObject = {
+  /** Of the whole object, in bytes. */
   size: number;
-  /** Each is good until the next is asked for. Whoever does not take it all must `return` it. */
+  /** A piece is valid until the next one is requested. A caller that stops early must call `return`. */
   pieces: AsyncGenerator<Buffer>;
-  /** The same as a stream, whose pieces stay as they are. A reader who stops must destroy it. */
+  /** A stream of copies of the pieces. A caller that stops early must destroy it. */
   body(): Readable;
 };
 
 /**
- * Null when the repository was not given it.
- * @throws RangeError for a range that does not lie within; Damaged; what storage throws. What fails later fails the
- * stream, so that no byte is handed on that was not checked.
+ * Returns null if the repository does not have the object. Later failures are thrown by `pieces` or destroy the stream.
+ * @throws RangeError for a range outside of the object; DamagedChunkError; errors of the storage
  */
 export async function openObject(
   deps: Deps,
   repositoryId: string,
   oid: string,
   range?: Range,
-): Promise<Opened | null> {
+): Promise<OpenedObject | null> {
   const { rows } = await deps.pool.query<{ storeId: number; size: string }>({
     name: 'loam-find-large-file',
     text: `select store_id as "storeId", size from large_files where repository_id = $1 and oid = $2`,
@@ -46,9 +48,9 @@ export async function openObject(
   const size = Number(row.size);
   const { start, end } = range ?? { start: 0, end: size };
   if (!(start >= 0 && start <= end && end <= size))
-    throw new RangeError(`no range of ${size} bytes: ${start} to ${end}`);
+    throw new RangeError(`The range ${start} to ${end} is outside of an object of ${size} bytes`);
   const contents = read(deps, { storeId: row.storeId, oid }, { start, end });
-  // What cannot be read at all is known before an answer begins.
+  // Reads the first piece now, so that an unreadable object fails before a response has begun.
   const first = await contents.next();
   const pieces = (async function* () {
     if (!first.done) yield first.value;
@@ -59,7 +61,7 @@ export async function openObject(
       for await (const piece of pieces) yield Buffer.from(piece);
     })();
     const stream = Readable.from(copies, { objectMode: false });
-    // Also when nobody has read of it: what has not begun would not end what has.
+    // Needed if the stream was never read: returning a generator that has not started does not end its source.
     stream.once('close', () => void contents.return(undefined).catch(() => {}));
     return stream;
   };
@@ -72,7 +74,7 @@ async function* read(deps: Deps, key: Key, range: Range): AsyncGenerator<Buffer>
   try {
     yield* readPages(deps, key, range);
   } catch (error) {
-    if (error instanceof Damaged) await noteDamage(deps, key);
+    if (error instanceof DamagedChunkError) await markDamaged(deps, key);
     throw error;
   }
 }
@@ -80,12 +82,12 @@ async function* read(deps: Deps, key: Key, range: Range): AsyncGenerator<Buffer>
 async function* readPages(deps: Deps, key: Key, { start, end }: Range): AsyncGenerator<Buffer> {
   let at = start;
   while (at < end) {
-    const page = await pageAt(deps, key, at);
+    const page = await findRecipePage(deps, key, at);
     let from = page.start;
     const wanted: RecipeEntry[] = [];
-    /** Bytes of the first of them that come before the range. */
+    /** Bytes of the first wanted chunk that come before the range. */
     let before = 0;
-    for (const entry of entriesOf(page.chunks)) {
+    for (const entry of decodeEntries(page.chunks)) {
       const to = from + entry.length;
       if (to > at && from < end) {
         if (wanted.length === 0) before = at - from;
@@ -93,7 +95,7 @@ async function* readPages(deps: Deps, key: Key, { start, end }: Range): AsyncGen
       }
       from = to;
     }
-    for await (const { bytes, free } of chunksOf(deps, key.storeId, wanted)) {
+    for await (const { bytes, free } of readChunks(deps, key.storeId, wanted)) {
       const part = bytes.subarray(before, before + end - at);
       before = 0;
       at += part.length;
@@ -103,7 +105,7 @@ async function* readPages(deps: Deps, key: Key, { start, end }: Range): AsyncGen
   }
 }
 
-async function pageAt({ pool }: Deps, { storeId, oid }: Key, at: number) {
+async function findRecipePage({ pool }: Deps, { storeId, oid }: Key, at: number) {
   const { rows } = await pool.query<{ start: string; chunks: Buffer }>({
     name: 'loam-recipe-page',
     text: `
@@ -112,53 +114,53 @@ async function pageAt({ pool }: Deps, { storeId, oid }: Key, at: number) {
     values: [storeId, oid, at],
   });
   const [page] = rows;
-  const bytes = page ? entriesOf(page.chunks).reduce((sum, { length }) => sum + length, 0) : 0;
-  // It is removed with the object, while the last of its readers still reads.
-  if (!page || Number(page.start) + bytes <= at) throw new Damaged(`${oid} has no chunk at ${at}`);
+  const bytes = page ? decodeEntries(page.chunks).reduce((sum, { length }) => sum + length, 0) : 0;
+  // The page is missing if the object was removed during the read.
+  if (!page || Number(page.start) + bytes <= at) throw new DamagedChunkError(`The recipe of ${oid} has no chunk at byte ${at}`);
   return { start: Number(page.start), chunks: page.chunks };
 }
 
-/** The chunks in their order. Those that lie one after the other in a pack are read in one go. */
-export async function* chunksOf(
+/** Reads chunks in the given order. Adjacent chunks of a pack are read together. */
+export async function* readChunks(
   deps: Deps,
   storeId: number,
   wanted: readonly RecipeEntry[],
-): AsyncGenerator<Checked> {
+): AsyncGenerator<VerifiedChunks> {
   let done = 0;
   for (let tries = 1; done < wanted.length; tries++) {
-    const places = await placesOf(deps, storeId, wanted.slice(done));
-    for (const run of runsOf(places)) {
-      let isGone = true;
-      for await (const checked of readRun(deps, run, deps.hashing.checking)) {
-        isGone = false;
-        done += checked.chunks.length;
-        yield checked;
+    const locations = await locateChunks(deps, storeId, wanted.slice(done));
+    for (const run of groupIntoRuns(locations)) {
+      let isPackMissing = true;
+      for await (const batch of readRun(deps, run, deps.hashing.verifier)) {
+        isPackMissing = false;
+        done += batch.chunks.length;
+        yield batch;
       }
-      if (!isGone) tries = 0;
-      else if (tries === TRIES) throw damage(deps, run[0] as RunLocation, 'its pack is gone');
+      if (!isPackMissing) tries = 0;
+      else if (tries === MAX_LOOKUPS) throw logDamage(deps, run[0] as ChunkLocation, 'its pack is missing');
       else break;
     }
   }
 }
 
-/** @throws Damaged for a chunk that is not known */
-export async function placesOf(
+/** @throws DamagedChunkError for a chunk that is not in the database, or has another length */
+export async function locateChunks(
   { pool }: Deps,
   storeId: number,
   wanted: readonly RecipeEntry[],
-): Promise<RunLocation[]> {
-  const { rows } = await pool.query<RunLocation>({
-    name: 'loam-places-of-chunks',
+): Promise<ChunkLocation[]> {
+  const { rows } = await pool.query<ChunkLocation>({
+    name: 'loam-locate-chunks',
     text: `
       select c.hash, p.key, c.start, c.length from large_chunks c join large_packs p on p.id = c.pack_id
       where c.store_id = $1 and c.hash = any($2)`,
     values: [storeId, wanted.map(({ hash }) => hash)],
   });
-  const known = new Map(rows.map((row) => [textOf(row.hash), row]));
+  const known = new Map(rows.map((row) => [hashKey(row.hash), row]));
   return wanted.map(({ hash, length }) => {
-    const place = known.get(textOf(hash));
-    if (place?.length !== length) throw new Damaged(`there is no chunk ${hash.toString('hex')}`);
-    return place;
+    const location = known.get(hashKey(hash));
+    if (location?.length !== length) throw new DamagedChunkError(`Chunk ${hash.toString('hex')} is missing`);
+    return location;
   });
 }
 
@@ -168,91 +170,93 @@ export async function placesOf(
  */
 type StorageDeps = { storage: Storage; log: Logger };
 
-/** What was stored is not what is there: a disk or an S3 server has lost or changed it. */
-export class Damaged extends Error {
-  override name = 'Damaged';
-  /** The chunk, where it is one that has a place. */
-  readonly place?: RunLocation;
+/** The storage has lost or changed the bytes of a chunk. */
+export class DamagedChunkError extends Error {
+  override name = 'DamagedChunkError';
+  /** Undefined for a chunk that is not in the database. */
+  readonly location?: ChunkLocation;
 
-  constructor(message: string, place?: RunLocation) {
+  constructor(message: string, location?: ChunkLocation) {
     super(message);
-    this.place = place;
+    this.location = location;
   }
 }
 
-/** Where a chunk lies; `key`: of its pack. */
-export type RunLocation = { hash: Buffer; key: string; start: number; length: number };
+/** `key`: storage key of the pack. */
+export type ChunkLocation = { hash: Buffer; key: string; start: number; length: number };
 
-/** Checking chunks, and the memory that they lie in meanwhile. */
-export type Checking = {
-  memory: Memory;
-  /** Finds the first chunk that has another SHA-256: its number, or -1. What it gives back as memory is to be used on. */
-  check(chunks: Chunks): Promise<{ buffer: ArrayBufferLike; damaged: number }>;
+export type ChunkVerifier = {
+  buffers: BufferPool;
+  /** `damaged`: index of the first chunk whose SHA-256 differs, or -1. Callers must use the returned `buffer` from then on. */
+  verify(chunks: ChunkBatch): Promise<{ buffer: ArrayBufferLike; damaged: number }>;
 };
 
-/** Of chunks, read and checked at once. */
-export const RUN_BYTES = 2 ** 20;
+/** Bytes that are read and verified at once. */
+export const READ_BATCH_BYTES = 2 ** 20;
 
-/** In this thread: 2 ms for a MiB. */
-export const checkingHere: Checking = {
-  memory: new Memory({ bytes: HEADROOM + RUN_BYTES, most: 3 }),
-  check: async (chunks) => ({ buffer: chunks.buffer, damaged: firstDamaged(chunks) }),
+/** Verifies in the calling thread: 2 ms per MiB. */
+export const inlineVerifier: ChunkVerifier = {
+  buffers: new BufferPool({ bytes: HEADROOM + READ_BATCH_BYTES, most: 3 }),
+  verify: async (chunks) => ({ buffer: chunks.buffer, damaged: findDamagedChunk(chunks) }),
 };
 
-/** Some of a run, all of them right. */
-type Checked = {
-  /** One after the other in memory. */
+/** Consecutive verified chunks of a run. */
+type VerifiedChunks = {
+  /** Adjacent in memory. */
   chunks: Buffer[];
-  /** All of them as one. */
+  /** All chunks as one buffer. */
   bytes: Buffer;
-  /** Says that nobody needs them any more: their memory is used again. */
+  /** Returns the memory of the chunks to the pool. */
   free(): void;
 };
 
-export function runsOf(places: readonly RunLocation[]): RunLocation[][] {
-  const runs: RunLocation[][] = [];
-  for (const place of places) {
+export function groupIntoRuns(locations: readonly ChunkLocation[]): ChunkLocation[][] {
+  const runs: ChunkLocation[][] = [];
+  for (const location of locations) {
     const before = runs.at(-1)?.at(-1);
-    if (before?.key === place.key && before.start + before.length === place.start)
-      runs.at(-1)?.push(place);
-    else runs.push([place]);
+    if (before?.key === location.key && before.start + before.length === location.start)
+      runs.at(-1)?.push(location);
+    else runs.push([location]);
   }
   return runs;
 }
 
-/** The chunks of a run, of which those after are being checked. Nothing at all when the pack is gone. @throws Damaged */
+/**
+ * Reads a run, and verifies one batch ahead of the consumer. Yields nothing if the pack is gone.
+ * @throws DamagedChunkError
+ */
 export async function* readRun(
   deps: StorageDeps,
-  run: readonly RunLocation[],
-  { check, memory }: Checking,
-): AsyncGenerator<Checked> {
-  const [first, last] = [run[0] as RunLocation, run.at(-1) as RunLocation];
+  run: readonly ChunkLocation[],
+  { verify, buffers }: ChunkVerifier,
+): AsyncGenerator<VerifiedChunks> {
+  const [first, last] = [run[0] as ChunkLocation, run.at(-1) as ChunkLocation];
   const bounds = { start: first.start, end: last.start + last.length - 1 };
   const reading = await deps.storage.read(first.key, bounds);
   if (!reading) return;
   await using _ = reading;
-  const checked = async ({ places, ...chunks }: Batch): Promise<Checked> => {
+  const verifyBatch = async ({ locations, ...chunks }: ReadBatch): Promise<VerifiedChunks> => {
     const { start, ends } = chunks;
-    const { buffer, damaged } = await check(chunks);
+    const { buffer, damaged } = await verify(chunks);
     if (damaged >= 0)
-      throw damage(
+      throw logDamage(
         deps,
-        places[damaged] as RunLocation,
-        'its bytes are not those that were stored',
+        locations[damaged] as ChunkLocation,
+        'its bytes differ from those that were stored',
       );
     const part = (from: number, to: number) => Buffer.from(buffer, from, to - from);
     return {
-      chunks: places.map((_, i) =>
+      chunks: locations.map((_, i) =>
         part(i === 0 ? start : (ends[i - 1] as number), ends[i] as number),
       ),
       bytes: part(start, ends.at(-1) ?? start),
-      free: () => memory.free(buffer),
+      free: () => buffers.release(buffer),
     };
   };
-  let before: Promise<Checked> | undefined;
-  for await (const batch of batchesOf(deps, reading, run, memory)) {
-    const now = checked(batch);
-    // Heard below, if this goes on so far.
+  let before: Promise<VerifiedChunks> | undefined;
+  for await (const batch of readBatches(deps, reading, run, buffers)) {
+    const now = verifyBatch(batch);
+    // Awaited in the next round; until then a rejection counts as handled.
     now.catch(() => {});
     if (before) yield await before;
     before = now;
@@ -260,59 +264,58 @@ export async function* readRun(
   if (before) yield await before;
 }
 
-/** Chunks in memory of their own, behind `HEADROOM`, or with the beginning of the first right in front of it. */
-type Batch = Chunks & { places: readonly RunLocation[] };
+type ReadBatch = ChunkBatch & { locations: readonly ChunkLocation[] };
 
-/** @throws Damaged when the contents end before the run */
-async function* batchesOf(
+/** @throws DamagedChunkError if the pack ends before the run */
+async function* readBatches(
   deps: StorageDeps,
   reading: Reading,
-  run: readonly RunLocation[],
-  memory: Memory,
-): AsyncGenerator<Batch> {
+  run: readonly ChunkLocation[],
+  buffers: BufferPool,
+): AsyncGenerator<ReadBatch> {
   let left = run.reduce((sum, { length }) => sum + length, 0);
   let rest = new Uint8Array();
   for (let at = 0; at < run.length; ) {
-    const room = HEADROOM + Math.min(RUN_BYTES, left);
-    const batch = Buffer.from(memory.take(room), 0, room);
+    const room = HEADROOM + Math.min(READ_BATCH_BYTES, left);
+    const batch = Buffer.from(buffers.acquire(room), 0, room);
     const start = HEADROOM - rest.length;
     batch.set(rest, start);
-    const end = HEADROOM + (await filled(batch.subarray(HEADROOM), reading));
+    const end = HEADROOM + (await fillBuffer(batch.subarray(HEADROOM), reading));
     left -= end - HEADROOM;
     const ends: number[] = [];
     for (let to = start; ends.length < run.length - at; ends.push(to)) {
-      to += (run[at + ends.length] as RunLocation).length;
+      to += (run[at + ends.length] as ChunkLocation).length;
       if (to > end) break;
     }
-    const places = run.slice(at, at + ends.length);
+    const locations = run.slice(at, at + ends.length);
     at += ends.length;
-    const hashes = new Uint8Array(places.length * HASH_BYTES);
-    for (const [i, { hash }] of places.entries()) hashes.set(hash, i * HASH_BYTES);
-    // Copied now: the reader may be done with the batch before the next is begun.
+    const hashes = new Uint8Array(locations.length * HASH_BYTES);
+    for (const [i, { hash }] of locations.entries()) hashes.set(hash, i * HASH_BYTES);
+    // Copied now, because the consumer may release the batch before the next one starts.
     rest = Uint8Array.from(batch.subarray(ends.at(-1) ?? start, end));
-    if (places.length > 0)
-      yield { places, buffer: batch.buffer, start, ends: Uint32Array.from(ends), hashes };
+    if (locations.length > 0)
+      yield { locations, buffer: batch.buffer, start, ends: Uint32Array.from(ends), hashes };
     const missing = run[at];
-    if (missing && end < room) throw damage(deps, missing, 'its pack is too short');
+    if (missing && end < room) throw logDamage(deps, missing, 'its pack is too short');
   }
 }
 
-/** @returns how many bytes there were: fewer only at the end of what is read */
-async function filled(memory: Uint8Array, reading: Reading): Promise<number> {
+/** @returns the number of bytes read, which is less than the buffer's length only at the end */
+async function fillBuffer(buffer: Uint8Array, reading: Reading): Promise<number> {
   let filled = 0;
-  while (filled < memory.length) {
-    const bytes = await reading.into(memory.subarray(filled));
+  while (filled < buffer.length) {
+    const bytes = await reading.into(buffer.subarray(filled));
     if (bytes === 0) break;
     filled += bytes;
   }
   return filled;
 }
 
-/** The error, which is logged too. */
-function damage({ log }: Pick<StorageDeps, 'log'>, place: RunLocation, why: string): Damaged {
-  const { hash, key, start, length } = place;
+/** Logs the damage and returns the error to throw. */
+function logDamage({ log }: Pick<StorageDeps, 'log'>, location: ChunkLocation, why: string): DamagedChunkError {
+  const { hash, key, start, length } = location;
   const chunk = hash.toString('hex');
-  const error = new Damaged(`a chunk of large files is damaged: ${why}`, place);
+  const error = new DamagedChunkError(`A chunk of a large file is damaged: ${why}`, location);
   log.error({ err: error, chunk, key, start, length }, 'a large file cannot be read');
   return error;
 }
