@@ -1,29 +1,29 @@
 /**
- * The server's side of one command over SSH: the client's input, and where the command's outputs go. Its socket may be
- * that of the process that speaks SSH, or of another server, which has that process.
+ * The server's side of one SSH command: its input, outputs and exit code, over a socket to the SSH front process of this
+ * server or, for forwarded commands, to another server.
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
 import { drained } from '../git/transport/relay.ts';
 import { type Exit, FrameReader, encodeJsonFrame, writeFrame } from './frames.ts';
 
 const CHECK_MS = 5_000;
-/** For the other end to close, after it was given the end. */
+/** Time for the peer to close the socket after the exit frame. */
 const LINGER_MS = 5_000;
 
 export type ExecSession = {
   input: Readable;
   output: Writable;
-  /** Aborts when the client is gone. */
+  /** Aborts when the client has disconnected. */
   readonly gone: AbortSignal;
-  /** Of standard error. */
+  /** Writes to the client's standard error. */
   writeError(text: string): void;
-  /** From now on it ends when nothing is moved in either direction for so long. */
+  /** Ends the session when no bytes move in either direction for `ms`, with the message `why`. */
   endWhenIdle(ms: number, why: string): void;
-  /** Ends it, as a program of that exit code. */
+  /** Ends the session with an exit code, after all output is written. */
   exit(code: number): void;
 };
 
-/** Over a socket that is at the first byte of the input. */
+/** @param socket at the first byte of the input */
 export function openExecSession(socket: Duplex): ExecSession {
   const gone = new AbortController();
   let movedAt = performance.now();
@@ -45,10 +45,10 @@ export function openExecSession(socket: Duplex): ExecSession {
       });
     },
   });
-  // Whoever reads or writes them looks whether they are destroyed.
+  // The code that reads and writes these streams checks whether they are destroyed.
   input.on('error', () => {});
   output.on('error', () => {});
-  // Broken off by whoever runs the command: nobody may take what came for the whole.
+  // The output was destroyed early: closing the socket tells the client that it is incomplete.
   output.once('close', () => {
     if (!isOver) socket.destroy();
   });
@@ -73,38 +73,38 @@ export function openExecSession(socket: Duplex): ExecSession {
   const close = () => {
     clearInterval(timer);
     gone.abort();
-    if (!input.readableEnded) input.destroy(new Error('the client is gone'));
+    if (!input.readableEnded) input.destroy(new Error('The client has disconnected'));
     output.destroy();
   };
   socket.once('close', close);
   if (socket.destroyed) close();
 
-  /** After what was written. */
+  /** Sends the exit frame after the bytes that were written. */
   const finish = (code: number) => {
     isOver = true;
     clearInterval(timer);
-    // What the client still sends is read and dropped, until it closes.
+    // Reads and drops further input until the client closes.
     input.destroy();
     if (socket.destroyed) return;
     socket.resume();
-    // A slow client may take minutes for what was written before; one that takes nothing is ended by the other end.
+    // A slow client may need minutes for buffered output. The front process ends clients that read nothing.
     socket.end(encodeJsonFrame('exit', { code } satisfies Exit), () => {
       const linger = setTimeout(() => socket.destroy(), LINGER_MS);
       socket.once('close', () => clearTimeout(linger));
     });
   };
-  const say = (text: string) => {
+  const writeError = (text: string) => {
     if (!socket.destroyed) writeFrame(socket, 'error', Buffer.from(text));
   };
   return {
     input,
     output,
     gone: gone.signal,
-    writeError: say,
+    writeError,
     endWhenIdle(ms, why) {
       const check = () => {
         if (performance.now() - movedAt < ms) return;
-        say(why);
+        writeError(why);
         finish(1);
         output.destroy();
       };

@@ -1,6 +1,6 @@
 /**
- * Where the process that speaks SSH asks: a Unix socket in a folder of the server's user alone. It is asked whose a key is,
- * and is given the commands of those whose key was verified.
+ * The server's Unix socket for the SSH front process: it looks up the owners of keys, and runs the commands of clients
+ * whose key was verified. Only the server's user can enter its folder.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -21,19 +21,19 @@ import {
 import type { Deps } from './session.ts';
 import { type Command, type ForwardedCommand, serveCommand } from './session.ts';
 
-/** The other end is a process of ours, which says at once what it wants. */
+/** The front process sends the first frame at once. */
 const FIRST_FRAME_MS = 10_000;
-/** Commands still running after this are cut off when the server stops. */
+/** A stopping server cuts off commands that run longer than this. */
 const DRAIN_MS = 10_000;
 
 export type Gateway = AsyncDisposable & {
-  /** Commands that run. */
+  /** Number of running commands. */
   readonly running: number;
-  /** Runs a command that another server was asked for, whose repository is here. */
+  /** Runs a command that another server forwarded, because this one has the repository. */
   serve(forwarded: ForwardedCommand, socket: Duplex): void;
 };
 
-/** @param path of the socket, in a folder that nobody else enters */
+/** @param path of the socket, in a folder that only the server's user can enter */
 export async function openGateway(services: Deps, path: string): Promise<Gateway> {
   const running = new Set<Duplex>();
   const sockets = new Set<Socket>();
@@ -41,10 +41,10 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   const server = createServer((socket) => {
     sockets.add(socket);
     socket.once('close', () => sockets.delete(socket));
-    // Whoever reads finds it closed.
+    // Readers notice the close.
     socket.on('error', () => {});
     answer(socket).catch((error) => {
-      services.log.error({ err: error }, 'a question of the process that speaks SSH failed');
+      services.log.error({ err: error }, 'a request of the SSH front process failed');
       socket.destroy();
     });
   });
@@ -73,11 +73,11 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
     return serveCommand(services, command, socket);
   }
 
-  // Left by a server that was killed.
+  // A killed server leaves its socket file.
   await rm(path, { force: true });
   server.listen(path);
   await once(server, 'listening');
-  server.on('error', (error) => services.log.error({ err: error }, 'SSH cannot be served'));
+  server.on('error', (error) => services.log.error({ err: error }, 'the socket for the SSH front process failed'));
   return {
     get running() {
       return running.size;
@@ -97,7 +97,7 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   };
 }
 
-/** What is said first; null when nothing is. The socket is then at the byte after it, and paused. */
+/** Returns the first frame, or null if none arrives. Leaves the socket paused at the byte after it. */
 async function readFirstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
   const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
   const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
@@ -111,7 +111,7 @@ async function readFirstFrame(socket: Socket): Promise<{ kind: Kind; value: unkn
   });
   const read = (chunk: Buffer) => {
     try {
-      // Byte by byte only up to the end of this frame, which is short.
+      // Byte by byte, to stop exactly at the end of this short frame.
       for (let at = 0; at < chunk.length && !found; at++) {
         reader.push(chunk.subarray(at, at + 1));
         if (!found) continue;

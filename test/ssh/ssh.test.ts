@@ -255,7 +255,7 @@ test('no shell, no other command, no terminal, no forwarding, no sftp, no enviro
     'git-upload-archive ada/hello',
     'scp -f x',
   ])
-    expect(await refusal(command)).toContain('is not offered here');
+    expect(await refusal(command)).toContain('is not supported');
   for (const path of [
     '',
     'hello',
@@ -265,10 +265,10 @@ test('no shell, no other command, no terminal, no forwarding, no sftp, no enviro
     '~ada/hello',
     "'ada/x' --help",
   ])
-    expect(await refusal(`git-upload-pack ${path}`)).toMatch(/names no repository|not found/);
+    expect(await refusal(`git-upload-pack ${path}`)).toMatch(/is not a repository path|not found/);
   expect(await refusal("git-upload-pack 'ada/hello")).toContain('cannot be read');
   expect(await refusal('\u001b[31mred')).toBe(
-    'loam: "\\u001b[31mred" is not offered here. Loam serves git over SSH: git-upload-pack, git-receive-pack and git-lfs-authenticate\n',
+    'loam: "\\u001b[31mred" is not supported. Supported commands: git-upload-pack, git-receive-pack and git-lfs-authenticate\n',
   );
   const sftp = await adas.ssh(['-s', 'sftp']);
   expect(sftp.stderr).toContain('subsystem request failed');
