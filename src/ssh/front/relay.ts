@@ -1,9 +1,9 @@
-/** The streams of one command, between its client and the server that runs it. */
+/** Relays the streams of one command between its client and the server that runs it. */
 import { connect, type Socket } from 'node:net';
 import type { ServerChannel } from 'ssh2';
 import { type Exit, FrameReader, encodeFrame, encodeJsonFrame, type ExecRequest, writeFrame } from '../frames.ts';
 
-/** Unsent bytes of a connection above which its commands pause. */
+/** A connection with more unsent bytes pauses its commands. */
 const MAX_BUFFERED = 2 ** 20;
 
 type RelayedCommand = {
@@ -11,13 +11,13 @@ type RelayedCommand = {
   socket: Socket;
   gateway: string;
   opening: ExecRequest;
-  /** How long a client may take nothing of what waits for it. */
+  /** Maximum time that a client reads none of the buffered data. */
   stalledMs: number;
-  /** It has taken nothing for so long: its connection is to be ended. */
+  /** Called after that time, to close the connection. */
   stalled(): void;
 };
 
-/** Carries them until the client has closed the channel; then `done` is called. */
+/** Relays until the client has closed the channel, then calls `done`. */
 export function relayCommand(
   { channel, socket, gateway, opening, stalledMs, stalled }: RelayedCommand,
   done: () => void,
@@ -26,7 +26,7 @@ export function relayCommand(
   let isOver = false;
   let isFull = false;
   let watch: NodeJS.Timeout | undefined;
-  /** Both the client's window and the connection must have room. */
+  /** Whether both the client's window and the connection have room. */
   const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < MAX_BUFFERED;
   const release = () => {
     clearInterval(watch);
@@ -40,7 +40,7 @@ export function relayCommand(
     server.resume();
   };
   const give = (to: ServerChannel | ServerChannel['stderr'], piece: Buffer) => {
-    // The library writes each part of a packet by itself.
+    // ssh2 writes the parts of a packet one by one.
     socket.cork();
     to.write(piece);
     socket.uncork();
@@ -99,7 +99,7 @@ export function relayCommand(
   server.on('error', () => {});
   server.once('close', () => {
     if (isOver) return;
-    channel.stderr.write('loam: the server has broken off\n');
+    channel.stderr.write('loam: The server closed the connection; try again\n');
     end(1);
   });
 }
