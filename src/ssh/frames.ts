@@ -12,7 +12,7 @@
  */
 import type { Duplex } from 'node:stream';
 
-export const KINDS = {
+const KINDS = {
   key: 1,
   account: 2,
   open: 3,
@@ -56,7 +56,7 @@ export function encodeJsonFrame(kind: Kind, value: unknown): Buffer {
   return Buffer.concat(encodeFrame(kind, Buffer.from(JSON.stringify(value))));
 }
 
-/** Writes a frame as one packet. @returns false if the caller should wait for `drain` */
+/** Writes header and content together. @returns false if the caller should wait for `drain` */
 export function writeFrame(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array): boolean {
   const [header, content] = encodeFrame(kind, bytes);
   to.cork();

@@ -62,7 +62,7 @@ export type Command = ForwardedCommand & {
 };
 
 /** The reply to `ssh -T`, with which users test a key. */
-export function formatGreeting({ credential, username }: Account): string {
+function formatGreeting({ credential, username }: Account): string {
   const who = credential.kind === 'deploy' ? `deploy key of ${username}` : username;
   return `Hi ${who}! You've authenticated, but Loam gives no shell.\n`;
 }

@@ -6,7 +6,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { deriveGearTable } from '../../src/repositories/lfs/store/chunking.ts';
-import { openPackWriter } from '../../src/repositories/lfs/store/packs.ts';
+import { PackWriter } from '../../src/repositories/lfs/store/packs.ts';
 import type { LargeFiles } from '../../src/repositories/lfs/store/store.ts';
 import type { GracePeriods } from '../../src/repositories/lfs/store/sweep.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -326,7 +326,7 @@ test('the sweep removes a pack that the storage completes after its upload was a
       return promise;
     },
   };
-  const writer = openPackWriter({ pool, storage: late }, 1, never);
+  const writer = new PackWriter({ pool, storage: late }, 1, never);
   const bytes = randomBytes(10_000);
   await writer.add([{ hash: createHash('sha256').update(bytes).digest(), bytes }]);
   await writer.abandon();
@@ -353,7 +353,7 @@ test('a pack whose commit was not confirmed stays in storage, because its chunks
       return Object.assign(client, { query: queryAndLose });
     },
   } as unknown as typeof pool;
-  const writer = openPackWriter({ pool: unconfirmed, storage }, 1, never);
+  const writer = new PackWriter({ pool: unconfirmed, storage }, 1, never);
   const bytes = randomBytes(10_000);
   const hash = createHash('sha256').update(bytes).digest();
   await writer.add([{ hash, bytes }]);

@@ -9,7 +9,7 @@
 import { createHmac, hash as hashOf } from 'node:crypto';
 
 const MIN_CHUNK = 8 * 1024;
-export const MAX_CHUNK = 128 * 1024;
+const MAX_CHUNK = 128 * 1024;
 /** The hash depends on as many bytes as it has bits. */
 const WINDOW = 32;
 

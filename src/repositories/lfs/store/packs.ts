@@ -9,7 +9,7 @@ import type { Storage } from '../../../platform/storage/storage.ts';
 import { hashKey } from './chunking.ts';
 import { type Chunk, joinAdjacent } from './hashing.ts';
 
-export type Deps = { pool: pg.Pool; storage: Storage };
+type Deps = { pool: pg.Pool; storage: Storage };
 
 /** Large enough for about a thousand chunks per storage object, small enough to be rewritten in half a second. */
 const PACK_BYTES = 64 * 2 ** 20;
@@ -55,111 +55,124 @@ export async function findKnownChunks(
   return new Set(rows.map(({ hash }) => hashKey(hash)));
 }
 
-export type PackWriter = {
-  /** Whether the chunk was added but is not in the database yet. */
-  has(hash: string): boolean;
-  /** Adds chunks that `has` does not report. Their bytes may be reused when it resolves. @throws errors of the storage */
-  add(chunks: readonly Chunk[]): Promise<void>;
-  /** Resolves when all added chunks are in storage and in the database. */
-  finish(): Promise<void>;
-  /**
-   * Removes chunks that no other upload relies on. The sweep removes the rows of packs, and everything if this fails.
-   * @param keeping whether to keep the packs that are complete
-   */
-  abandon(keeping?: boolean): Promise<void>;
-};
-
 /**
  * Writes the chunk rows of a stored pack, in the transaction that commits the pack.
  * @returns the total bytes of the chunks that point to this pack afterwards
  */
-export type RecordChunks = (client: pg.PoolClient, storeId: number, pack: StoredPack) => Promise<number>;
+export type RecordChunks = (
+  client: pg.PoolClient,
+  storeId: number,
+  pack: StoredPack,
+) => Promise<number>;
 
 /** Writes chunks into packs. While one pack is filled, the previous one may still be uploading. */
-export function openPackWriter(
-  deps: Deps,
-  storeId: number,
-  signal: AbortSignal,
-  record: RecordChunks = addChunks,
-): PackWriter {
-  const stopping = new AbortController();
-  const either = AbortSignal.any([signal, stopping.signal]);
-  const kept: CommittedPack[] = [];
-  const unfinished = new Set<OpenPack>();
-  let open: OpenPack | undefined;
-  let closing: Promise<void> = Promise.resolve();
+export class PackWriter {
+  readonly #deps: Deps;
+  readonly #storeId: number;
+  readonly #record: RecordChunks;
+  readonly #stopping = new AbortController();
+  readonly #signal: AbortSignal;
+  readonly #committed: CommittedPack[] = [];
+  readonly #unfinished = new Set<OpenPack>();
+  #open: OpenPack | undefined;
+  #closing: Promise<void> = Promise.resolve();
 
-  async function begin(): Promise<OpenPack> {
+  constructor(
+    deps: Deps,
+    storeId: number,
+    signal: AbortSignal,
+    record: RecordChunks = addChunks,
+  ) {
+    this.#deps = deps;
+    this.#storeId = storeId;
+    this.#record = record;
+    this.#signal = AbortSignal.any([signal, this.#stopping.signal]);
+  }
+
+  /** Whether the chunk was added but is not in the database yet. */
+  has(hash: string): boolean {
+    return [...this.#unfinished].some(({ hashes }) => hashes.has(hash));
+  }
+
+  /** Adds chunks that `has` does not report. Their bytes may be reused when it resolves. @throws errors of the storage */
+  async add(chunks: readonly Chunk[]): Promise<void> {
+    let run: Buffer | undefined;
+    for (const { hash, bytes } of chunks) {
+      if (this.#open && this.#open.bytes + bytes.length > PACK_BYTES) {
+        await this.#write(this.#open, run);
+        run = undefined;
+        await this.#closing;
+        this.#closing = this.#close(this.#open);
+        this.#closing.catch(() => {});
+        this.#open = undefined;
+      }
+      this.#open ??= await this.#begin();
+      const open = this.#open;
+      open.entries.push({ hash, start: open.bytes, length: bytes.length });
+      open.hashes.add(hashKey(hash));
+      open.bytes += bytes.length;
+      const longer = run && joinAdjacent(run, bytes);
+      if (!longer) await this.#write(open, run);
+      run = longer ?? bytes;
+    }
+    if (this.#open) await this.#write(this.#open, run);
+  }
+
+  /** Resolves when all added chunks are in storage and in the database. */
+  async finish(): Promise<void> {
+    await this.#closing;
+    if (this.#open) await this.#close(this.#open);
+    this.#open = undefined;
+  }
+
+  /**
+   * Removes chunks that no other upload relies on. The sweep removes the rows of packs, and everything if this fails.
+   * @param keeping whether to keep the packs that are complete
+   */
+  async abandon(keeping = false): Promise<void> {
+    this.#stopping.abort(new Error('The upload has ended'));
+    await this.#closing.catch(() => {});
+    for (const { id, key, stored } of this.#unfinished) {
+      await stored.catch(() => {});
+      // A transaction whose result was lost may have committed. Such a pack is kept.
+      if (!(await retireUnfinishedPack(this.#deps, id))) continue;
+      // The row stays: S3 may still complete requests sent before the abort. The sweep finds the key in the row and
+      // removes the object again after the grace period.
+      await this.#deps.storage.remove(key);
+    }
+    if (!keeping)
+      for (const pack of this.#committed) await removeUntouchedChunks(this.#deps, pack);
+  }
+
+  async #begin(): Promise<OpenPack> {
     const key = `lfs/${randomBytes(1).toString('hex')}/${randomBytes(16).toString('hex')}`;
-    const { rows } = await deps.pool.query<{ id: number }>(
+    const { rows } = await this.#deps.pool.query<{ id: number }>(
       'insert into large_packs (store_id, key) values ($1, $2) returning id',
-      [storeId, key],
+      [this.#storeId, key],
     );
     const contents = new LendingQueue();
-    const stored = deps.storage.put(key, contents, { atMost: PACK_BYTES, signal: either });
-    // `write` and `close` await it; until then a rejection counts as handled.
+    const signal = this.#signal;
+    const stored = this.#deps.storage.put(key, contents, { atMost: PACK_BYTES, signal });
+    // `#write` and `#close` await it; until then a rejection counts as handled.
     stored.catch(() => {});
     const id = rows[0]?.id as number;
     const fresh = { id, key, contents, stored, entries: [], bytes: 0, hashes: new Set<string>() };
-    unfinished.add(fresh);
+    this.#unfinished.add(fresh);
     return fresh;
   }
 
-  async function write({ contents, stored }: OpenPack, bytes?: Buffer): Promise<void> {
+  async #write({ contents, stored }: OpenPack, bytes?: Buffer): Promise<void> {
     if (bytes) await Promise.race([contents.lend(bytes), stored]);
   }
 
-  async function close(pack: OpenPack): Promise<void> {
+  async #close(pack: OpenPack): Promise<void> {
     pack.contents.end();
     await pack.stored;
-    const since = await commitPack(deps, storeId, pack, record);
+    const since = await commitPack(this.#deps, this.#storeId, pack, this.#record);
     // Chunks that a rewrite moved need no removal: they stay valid in the new pack.
-    if (record === addChunks) kept.push({ id: pack.id, since });
-    unfinished.delete(pack);
+    if (this.#record === addChunks) this.#committed.push({ id: pack.id, since });
+    this.#unfinished.delete(pack);
   }
-
-  return {
-    has: (hash) => [...unfinished].some(({ hashes }) => hashes.has(hash)),
-    async add(chunks) {
-      let run: Buffer | undefined;
-      for (const { hash, bytes } of chunks) {
-        if (open && open.bytes + bytes.length > PACK_BYTES) {
-          await write(open, run);
-          run = undefined;
-          await closing;
-          closing = close(open);
-          closing.catch(() => {});
-          open = undefined;
-        }
-        open ??= await begin();
-        open.entries.push({ hash, start: open.bytes, length: bytes.length });
-        open.hashes.add(hashKey(hash));
-        open.bytes += bytes.length;
-        const longer = run && joinAdjacent(run, bytes);
-        if (!longer) await write(open, run);
-        run = longer ?? bytes;
-      }
-      if (open) await write(open, run);
-    },
-    async finish() {
-      await closing;
-      if (open) await close(open);
-      open = undefined;
-    },
-    async abandon(keeping = false) {
-      stopping.abort(new Error('the upload has ended'));
-      await closing.catch(() => {});
-      for (const { id, key, stored } of unfinished) {
-        await stored.catch(() => {});
-        // A transaction whose result was lost may have committed. Such a pack is kept.
-        if (!(await retireUnfinishedPack(deps, id))) continue;
-        // The row stays: S3 may still complete requests sent before the abort. The sweep finds the key in the row and
-        // removes the object again after the grace period.
-        await deps.storage.remove(key);
-      }
-      if (!keeping) for (const pack of kept) await removeUncountedChunks(deps, pack);
-    },
-  };
 }
 
 /** Prevents a later commit of the pack. @returns false if it is committed already */
@@ -172,7 +185,7 @@ async function retireUnfinishedPack({ pool }: Pick<Deps, 'pool'>, id: number): P
 }
 
 /** Returns the size tier of a pack, in powers of 4; null for packs that need no merge. */
-export function sizeTierOf(bytes: number): number | null {
+function sizeTierOf(bytes: number): number | null {
   return bytes >= SMALL_BYTES ? null : Math.floor(Math.log2(Math.max(1, bytes)) / 2);
 }
 
@@ -235,7 +248,10 @@ export async function addChunks(
 }
 
 /** Removes chunks that no other upload has touched since the commit of the pack, in one statement. */
-async function removeUncountedChunks({ pool }: Pick<Deps, 'pool'>, { id, since }: CommittedPack): Promise<void> {
+async function removeUntouchedChunks(
+  { pool }: Pick<Deps, 'pool'>,
+  { id, since }: CommittedPack,
+): Promise<void> {
   await pool.query(
     `with unused as (
        select store_id, hash from large_chunks

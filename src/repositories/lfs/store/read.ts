@@ -164,10 +164,6 @@ export async function locateChunks(
   });
 }
 
-/**
- * Reading chunks that lie one after the other in a pack, a MiB at a time. None is handed on whose SHA-256 is not that
- * which was stored.
- */
 type StorageDeps = { storage: Storage; log: Logger };
 
 /** The storage has lost or changed the bytes of a chunk. */

@@ -14,8 +14,7 @@ import { inPoolTransaction, withConnection } from '../../../platform/database/cl
 import type { Storage } from '../../../platform/storage/storage.ts';
 import { decodeEntries, SortedHashes } from './recipes.ts';
 import { detachRows } from './references.ts';
-import type { Chunk } from './hashing.ts';
-import { moveChunks, openPackWriter } from './packs.ts';
+import { moveChunks, PackWriter } from './packs.ts';
 import { inlineVerifier, DamagedChunkError, type ChunkLocation, readRun, groupIntoRuns } from './read.ts';
 
 export type SweepDeps = { pool: pg.Pool; storage: Storage; log: Logger };
@@ -284,11 +283,11 @@ async function mergePacks(deps: SweepDeps, packs: readonly Pack[]): Promise<void
   const [{ storeId }] = packs as [Pack];
   const ids = packs.map(({ id }) => id);
   const { signal } = new AbortController();
-  const writer = openPackWriter(deps, storeId, signal, (client, store, put) =>
+  const writer = new PackWriter(deps, storeId, signal, (client, store, put) =>
     moveChunks(client, store, put, ids),
   );
   try {
-    for (const pack of packs) await copyLiveChunks(deps, pack, writer.add);
+    for (const pack of packs) await copyLiveChunks(deps, pack, writer);
     await writer.finish();
   } catch (error) {
     await writer.abandon();
@@ -300,7 +299,7 @@ async function mergePacks(deps: SweepDeps, packs: readonly Pack[]): Promise<void
 async function copyLiveChunks(
   deps: SweepDeps,
   { id, key }: Pack,
-  add: (chunks: Chunk[]) => Promise<void>,
+  writer: PackWriter,
 ): Promise<void> {
   const { rows } = await deps.pool.query<ChunkLocation>(
     'select hash, $2::text as key, start, length from large_chunks where pack_id = $1 order by start',
@@ -310,7 +309,7 @@ async function copyLiveChunks(
     for (const run of groupIntoRuns(rows)) {
       let at = 0;
       for await (const { chunks, free } of readRun(deps, run, inlineVerifier)) {
-        await add(chunks.map((bytes) => ({ hash: (run[at++] as ChunkLocation).hash, bytes })));
+        await writer.add(chunks.map((bytes) => ({ hash: (run[at++] as ChunkLocation).hash, bytes })));
         free();
       }
       if (at < run.length) throw new DamagedChunkError(`The pack ${key} is missing`);

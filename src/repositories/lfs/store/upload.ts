@@ -11,7 +11,7 @@ import type { Storage } from '../../../platform/storage/storage.ts';
 import { markRepaired, beginUpload, cancelUpload, type NewObject, attachObject, touchObject } from './references.ts';
 import { type Chunk, type HashingPool, BodyTooLong, BodyTooShort } from './hashing.ts';
 import { hashKey } from './chunking.ts';
-import { addChunks, findKnownChunks, openPackWriter, type PackWriter, moveChunks, type RecordChunks } from './packs.ts';
+import { addChunks, findKnownChunks, PackWriter, moveChunks, type RecordChunks } from './packs.ts';
 import { Recipe, decodeEntries } from './recipes.ts';
 import { DamagedChunkError, locateChunks, type ChunkLocation, readRun, groupIntoRuns } from './read.ts';
 
@@ -94,7 +94,8 @@ async function receive(
   const lost = found === 'damaged' ? await findDamagedChunks(deps, { storeId, oid }, signal) : null;
   // A resumable upload finishes storing the received bytes after its client has disconnected.
   const until = progress ? NEVER : signal;
-  const packs = isKnown ? null : openPackWriter(deps, storeId, until, lost ? replaceChunks : addChunks);
+  const record = lost ? replaceChunks : addChunks;
+  const packs = isKnown ? null : new PackWriter(deps, storeId, until, record);
   const recipe = isKnown ? null : new Recipe();
   /** Bytes whose chunks are all in the store or in packs. */
   let taken = 0;
