@@ -10,81 +10,111 @@ const CHECK_MS = 5_000;
 /** Time for the peer to close the socket after the exit frame. */
 const LINGER_MS = 5_000;
 
-export type ExecSession = {
-  input: Readable;
-  output: Writable;
+export class ExecSession {
+  readonly input: Readable;
+  readonly output: Writable;
+  readonly #socket: Duplex;
+  readonly #gone = new AbortController();
+  #movedAt = performance.now();
+  #timer: NodeJS.Timeout | undefined;
+  #isOver = false;
+
+  /** @param socket at the first byte of the input */
+  constructor(socket: Duplex) {
+    this.#socket = socket;
+    this.input = new Readable({ read: () => void socket.resume() });
+    this.output = new Writable({
+      write: (chunk: Buffer, _encoding, done) => this.#writeOutput(chunk, done),
+    });
+    // The code that reads and writes these streams checks whether they are destroyed.
+    this.input.on('error', () => {});
+    this.output.on('error', () => {});
+    // The output was destroyed early: closing the socket tells the client that it is incomplete.
+    this.output.once('close', () => {
+      if (!this.#isOver) socket.destroy();
+    });
+    this.#readFrames();
+    socket.on('error', () => {});
+    socket.once('close', () => this.#close());
+    if (socket.destroyed) this.#close();
+  }
+
   /** Aborts when the client has disconnected. */
-  readonly gone: AbortSignal;
+  get gone(): AbortSignal {
+    return this.#gone.signal;
+  }
+
   /** Writes to the client's standard error. */
-  writeError(text: string): void;
+  writeError(text: string): void {
+    if (!this.#socket.destroyed) writeFrame(this.#socket, 'error', Buffer.from(text));
+  }
+
   /** Ends the session when no bytes move in either direction for `ms`, with the message `why`. */
-  endWhenIdle(ms: number, why: string): void;
+  endWhenIdle(ms: number, why: string): void {
+    const check = () => {
+      if (performance.now() - this.#movedAt < ms) return;
+      this.writeError(why);
+      this.#finish(1);
+      this.output.destroy();
+    };
+    this.#timer = setInterval(check, Math.min(CHECK_MS, ms));
+  }
+
   /** Ends the session with an exit code, after all output is written. */
-  exit(code: number): void;
-};
+  exit(code: number): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    const { output } = this;
+    if (output.destroyed || output.writableEnded) this.#finish(code);
+    else output.end(() => this.#finish(code));
+  }
 
-/** @param socket at the first byte of the input */
-export function openExecSession(socket: Duplex): ExecSession {
-  const gone = new AbortController();
-  let movedAt = performance.now();
-  let timer: NodeJS.Timeout | undefined;
-  let isOver = false;
-  const moved = () => {
-    movedAt = performance.now();
-  };
+  #readFrames(): void {
+    const { input } = this;
+    const socket = this.#socket;
+    const reader = new FrameReader({
+      bytes: (_kind, piece) => {
+        this.#movedAt = performance.now();
+        if (!input.destroyed && !input.push(piece)) socket.pause();
+      },
+      json(kind) {
+        if (kind === 'end' && !input.destroyed) input.push(null);
+      },
+    });
+    socket.on('data', (chunk: Buffer) => {
+      try {
+        reader.push(chunk);
+      } catch (error) {
+        socket.destroy(error as Error);
+      }
+    });
+  }
 
-  const input = new Readable({ read: () => void socket.resume() });
-  const output = new Writable({
-    write(chunk: Buffer, _encoding, done) {
-      moved();
-      if (socket.destroyed) return done();
-      if (writeFrame(socket, 'data', chunk)) return done();
-      drained(socket).then(() => {
-        moved();
-        done();
-      });
-    },
-  });
-  // The code that reads and writes these streams checks whether they are destroyed.
-  input.on('error', () => {});
-  output.on('error', () => {});
-  // The output was destroyed early: closing the socket tells the client that it is incomplete.
-  output.once('close', () => {
-    if (!isOver) socket.destroy();
-  });
+  #writeOutput(chunk: Buffer, done: () => void): void {
+    const socket = this.#socket;
+    this.#movedAt = performance.now();
+    if (socket.destroyed) return done();
+    if (writeFrame(socket, 'data', chunk)) return done();
+    drained(socket).then(() => {
+      this.#movedAt = performance.now();
+      done();
+    });
+  }
 
-  const reader = new FrameReader({
-    bytes(_kind, piece) {
-      moved();
-      if (!input.destroyed && !input.push(piece)) socket.pause();
-    },
-    json(kind) {
-      if (kind === 'end' && !input.destroyed) input.push(null);
-    },
-  });
-  socket.on('data', (chunk: Buffer) => {
-    try {
-      reader.push(chunk);
-    } catch (error) {
-      socket.destroy(error as Error);
-    }
-  });
-  socket.on('error', () => {});
-  const close = () => {
-    clearInterval(timer);
-    gone.abort();
-    if (!input.readableEnded) input.destroy(new Error('The client has disconnected'));
-    output.destroy();
-  };
-  socket.once('close', close);
-  if (socket.destroyed) close();
+  #close(): void {
+    clearInterval(this.#timer);
+    this.#gone.abort();
+    if (!this.input.readableEnded) this.input.destroy(new Error('The client has disconnected'));
+    this.output.destroy();
+  }
 
   /** Sends the exit frame after the bytes that were written. */
-  const finish = (code: number) => {
-    isOver = true;
-    clearInterval(timer);
+  #finish(code: number): void {
+    const socket = this.#socket;
+    this.#isOver = true;
+    clearInterval(this.#timer);
     // Reads and drops further input until the client closes.
-    input.destroy();
+    this.input.destroy();
     if (socket.destroyed) return;
     socket.resume();
     // A slow client may need minutes for buffered output. The front process ends clients that read nothing.
@@ -92,29 +122,5 @@ export function openExecSession(socket: Duplex): ExecSession {
       const linger = setTimeout(() => socket.destroy(), LINGER_MS);
       socket.once('close', () => clearTimeout(linger));
     });
-  };
-  const writeError = (text: string) => {
-    if (!socket.destroyed) writeFrame(socket, 'error', Buffer.from(text));
-  };
-  return {
-    input,
-    output,
-    gone: gone.signal,
-    writeError,
-    endWhenIdle(ms, why) {
-      const check = () => {
-        if (performance.now() - movedAt < ms) return;
-        writeError(why);
-        finish(1);
-        output.destroy();
-      };
-      timer = setInterval(check, Math.min(CHECK_MS, ms));
-    },
-    exit(code) {
-      if (isOver) return;
-      isOver = true;
-      if (output.destroyed || output.writableEnded) finish(code);
-      else output.end(() => finish(code));
-    },
-  };
+  }
 }

@@ -31,7 +31,7 @@ import {
   watchTransferPermission,
 } from '../repositories/transfers.ts';
 import { type SshCommand, parseCommand } from './command.ts';
-import { type ExecSession, openExecSession } from './exec-session.ts';
+import { ExecSession } from './exec-session.ts';
 import type { ExecRequest } from './frames.ts';
 
 export type Deps = TransferDeps & {
@@ -76,7 +76,7 @@ export async function serveCommand(services: Deps, asked: Command, socket: Duple
   let session: ExecSession | undefined;
   // Opened late, because a forwarded command needs the raw socket.
   const execSession = () => {
-    session ??= openExecSession(socket);
+    session ??= new ExecSession(socket);
     return session;
   };
   try {
@@ -84,13 +84,13 @@ export async function serveCommand(services: Deps, asked: Command, socket: Duple
     const ms = Math.round(performance.now() - began);
     services.log.debug({ ...about, ms }, 'an SSH command has ended');
   } catch (error) {
-    const { gone, writeError, exit } = execSession();
+    const failed = execSession();
     const shown = toClientError(error);
-    if (!gone.aborted && shouldLog(error))
+    if (!failed.gone.aborted && shouldLog(error))
       services.log.error({ ...about, err: error }, 'an SSH command failed');
     else services.log.debug({ ...about, code: shown.code }, 'an SSH command was refused');
-    writeError(`loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`);
-    exit(EXIT_FAILED);
+    failed.writeError(`loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`);
+    failed.exit(EXIT_FAILED);
   }
 }
 
@@ -122,7 +122,12 @@ async function run(
       const other = await openTunnel(services, member, about);
       // Not retried: the first bytes may have been sent.
       const isWhole = await relaySockets(socket, other);
-      if (!isWhole) reportUnavailable(services.log, member, new Error('The tunnel of an SSH command closed early'));
+      if (!isWhole)
+        reportUnavailable(
+          services.log,
+          member,
+          new Error('The tunnel of an SSH command closed early'),
+        );
     },
   });
 }
@@ -139,22 +144,23 @@ type GitRun = {
 async function runGit(
   services: Deps,
   { id, asked: { service }, viewer, opening, requestId }: GitRun,
-  { input: raw, output, gone, endWhenIdle, exit }: ExecSession,
+  session: ExecSession,
 ): Promise<void> {
+  const { output, gone } = session;
   using right = watchTransferPermission(
     services,
     { viewer },
     { id, action: gitActionOf(service), output },
   );
   const { protocol } = opening;
-  const input = limitInput(raw, service);
+  const input = limitInput(session.input, service);
   const transfer =
     service === 'git-upload-pack'
-      ? (session: Session) => uploadPack(session, input, output)
+      ? (git: Session) => uploadPack(git, input, output)
       : await prepareReceive(services, { viewer }, { id, requestId, right, input, output });
   const runTransfer = (dir: string) =>
     services.git.tasks.run(async (stopping) => {
-      endWhenIdle(
+      session.endWhenIdle(
         IDLE_MS[service],
         `loam: no data was transferred for ${IDLE_MS[service] / 1_000} seconds\n`,
       );
@@ -168,7 +174,7 @@ async function runGit(
   const caller = { key: viewer.credential.id, isAnonymous: false, signal: gone };
   const fetchOrPush = () => withRepositoryFolder(services, id, runTransfer);
   await withTransferSlot(services.git, GIT_TRANSFERS, caller, fetchOrPush);
-  exit(0);
+  session.exit(0);
 }
 
 /** Fails when the input exceeds the limit of the service. */
@@ -183,12 +189,13 @@ function toGitFailure(ending: GitExit, dir: string): Error {
   const { signal, stderr } = ending;
   const isOurs = (signal && signal !== 'SIGABRT') || stderr.includes(dir);
   if (isOurs) return new GitError('over SSH', ending);
-  return invalid(null, stderr.replace(/^fatal: /, '') || 'The client does not follow the git protocol');
+  const message = stderr.replace(/^fatal: /, '');
+  return invalid(null, message || 'The client does not follow the git protocol');
 }
 
-function refuse({ writeError, exit }: ExecSession, why: string): void {
-  writeError(why);
-  exit(EXIT_REFUSED);
+function refuse(session: ExecSession, why: string): void {
+  session.writeError(why);
+  session.exit(EXIT_REFUSED);
 }
 
 /** Writes the URL of the large files and a token for them, in the format of git-lfs. */
@@ -196,7 +203,7 @@ async function answerLfsAuthenticate(
   services: Deps,
   { operation, repository }: SshCommand & { kind: 'lfs' },
   viewer: Account,
-  { output, exit }: ExecSession,
+  session: ExecSession,
 ): Promise<void> {
   const repositoryId = await authorizeLfs(services, viewer, repository, operation);
   const grant = { repositoryId, credentialId: viewer.credential.id, operation };
@@ -206,8 +213,8 @@ async function answerLfsAuthenticate(
     header: { Authorization: `Bearer ${token}` },
     expires_in: LFS_TOKEN_SECONDS,
   };
-  output.write(`${JSON.stringify(answer)}\n`);
-  exit(0);
+  session.output.write(`${JSON.stringify(answer)}\n`);
+  session.exit(0);
 }
 
 /** Relays bytes until both sockets are closed. @returns false if `other` closed without an end before `own` closed */

@@ -2,10 +2,21 @@
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { abortable } from '../../../platform/storage/streams.ts';
-import type { GearTable } from './chunking.ts';
-import { HASH_BYTES, HEADROOM } from './chunking.ts';
-import type { VerifyReply, HashReply, WorkerReply, WorkerRequest, WorkerSettings } from './hashing-worker.ts';
-import { transferListOf, BufferPool } from './chunking.ts';
+import {
+  BufferPool,
+  type ChunkBatch,
+  type GearTable,
+  HASH_BYTES,
+  HEADROOM,
+  transferListOf,
+} from './chunking.ts';
+import type {
+  HashReply,
+  VerifyReply,
+  WorkerReply,
+  WorkerRequest,
+  WorkerSettings,
+} from './hashing-worker.ts';
 import { type ChunkVerifier, READ_BATCH_BYTES } from './read.ts';
 
 /** Bytes hashed per message: 7 ms, after which the thread can serve another upload. */
@@ -32,20 +43,6 @@ export type HashedChunks = {
   free(): void;
 };
 
-export type HashingPool = AsyncDisposable & {
-  /**
-   * Hashes the `size` bytes of `body` while they arrive, one batch ahead of the consumer.
-   * @param cutting whether to find chunks as well
-   * @throws BodyTooLong, BodyTooShort, errors of `body`, and the reason of `signal`
-   */
-  hash(
-    body: AsyncIterable<Uint8Array>,
-    options: { size: number; cutting: boolean; signal: AbortSignal },
-  ): AsyncGenerator<HashedChunks>;
-  /** Verifies chunks in one of the threads. */
-  verifier: ChunkVerifier;
-};
-
 type AnsweredRequest = Exclude<WorkerRequest, { kind: 'forget' }>;
 type PendingReply = PromiseWithResolvers<WorkerReply>;
 type Thread = {
@@ -56,45 +53,37 @@ type Thread = {
   waiting: Map<number, PendingReply[]>;
 };
 
-export function openHashingPool(gear: GearTable): HashingPool {
-  const threads = new Set<Thread>();
-  const buffers = new BufferPool(UPLOADS);
-  let lastContents = 0;
+export class HashingPool implements AsyncDisposable {
+  readonly #gear: GearTable;
+  readonly #threads = new Set<Thread>();
+  readonly #buffers = new BufferPool(UPLOADS);
+  #lastContents = 0;
+  /** Verifies chunks in one of the threads. */
+  readonly verifier: ChunkVerifier = {
+    buffers: new BufferPool(DOWNLOADS),
+    verify: (chunks) => this.#verify(chunks),
+  };
 
-  function start(): Thread {
-    const url = new URL('./hashing-worker.ts', import.meta.url);
-    const worker = new Worker(url, { env: {}, workerData: { gear } satisfies WorkerSettings });
-    const thread: Thread = { worker, open: 0, waiting: new Map() };
-    const fail = (error: Error) => {
-      threads.delete(thread);
-      for (const all of thread.waiting.values()) for (const one of all) one.reject(error);
-      thread.waiting.clear();
-    };
-    worker.on('message', (reply: WorkerReply) =>
-      thread.waiting.get(reply.contents)?.shift()?.resolve(reply),
-    );
-    worker.on('error', fail);
-    worker.on('exit', () => fail(new Error('a thread that hashes large files has ended')));
-    // Idle threads must not keep a stopping server alive. Pending replies belong to transfers, which do.
-    worker.unref();
-    threads.add(thread);
-    return thread;
+  constructor(gear: GearTable) {
+    this.#gear = gear;
   }
 
-  function leastBusy(): Thread {
-    const [first] = [...threads].sort((a, b) => a.open - b.open);
-    return first && (first.open === 0 || threads.size >= THREADS) ? first : start();
-  }
-
-  async function* hash(
+  /**
+   * Hashes the `size` bytes of `body` while they arrive, one batch ahead of the consumer.
+   * @param cutting whether to find chunks as well
+   * @throws BodyTooLong, BodyTooShort, errors of `body`, and the reason of `signal`
+   */
+  async *hash(
     body: AsyncIterable<Uint8Array>,
     { size, cutting, signal }: { size: number; cutting: boolean; signal: AbortSignal },
   ): AsyncGenerator<HashedChunks> {
-    const thread = begin();
+    const buffers = this.#buffers;
+    const thread = this.#assignThread();
     const { contents } = thread;
     try {
       let before: Promise<WorkerReply> | undefined;
-      for await (const { buffer, end, isLast } of prefetchNext(splitIntoBatches(body, size, buffers, signal))) {
+      const batches = splitIntoBatches(body, size, buffers, signal);
+      for await (const { buffer, end, isLast } of prefetchNext(batches)) {
         const reply = thread.ask({ kind: 'batch', contents, buffer, end, isLast, cutting });
         // Awaited in the next round; until then a rejection counts as handled.
         reply.catch(() => {});
@@ -107,10 +96,24 @@ export function openHashingPool(gear: GearTable): HashingPool {
     }
   }
 
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all([...this.#threads].map(({ worker }) => worker.terminate()));
+  }
+
+  async #verify(chunks: ChunkBatch): Promise<VerifyReply> {
+    const thread = this.#assignThread();
+    try {
+      const request = { kind: 'check', contents: thread.contents, ...chunks } as const;
+      return (await thread.ask(request)) as VerifyReply;
+    } finally {
+      thread.end();
+    }
+  }
+
   /** Assigns an object to the least busy thread. */
-  function begin() {
-    const thread = leastBusy();
-    const contents = ++lastContents;
+  #assignThread() {
+    const thread = this.#leastBusy();
+    const contents = ++this.#lastContents;
     const waiting: PendingReply[] = [];
     thread.open++;
     thread.waiting.set(contents, waiting);
@@ -118,8 +121,8 @@ export function openHashingPool(gear: GearTable): HashingPool {
       thread.worker.postMessage(request, 'buffer' in request ? transferListOf(request.buffer) : []);
     return {
       contents,
-      async ask(request: AnsweredRequest): Promise<WorkerReply> {
-        if (!threads.has(thread)) throw new Error('a thread that hashes large files has ended');
+      ask: async (request: AnsweredRequest): Promise<WorkerReply> => {
+        if (!this.#threads.has(thread)) throw threadEnded();
         const reply = Promise.withResolvers<WorkerReply>();
         waiting.push(reply);
         post(request);
@@ -137,24 +140,35 @@ export function openHashingPool(gear: GearTable): HashingPool {
     };
   }
 
-  return {
-    hash,
-    verifier: {
-      buffers: new BufferPool(DOWNLOADS),
-      async verify(chunks) {
-        const thread = begin();
-        try {
-          const request = { kind: 'check', contents: thread.contents, ...chunks } as const;
-          return (await thread.ask(request)) as VerifyReply;
-        } finally {
-          thread.end();
-        }
-      },
-    },
-    async [Symbol.asyncDispose]() {
-      await Promise.all([...threads].map(({ worker }) => worker.terminate()));
-    },
-  };
+  #leastBusy(): Thread {
+    const [first] = [...this.#threads].sort((a, b) => a.open - b.open);
+    return first && (first.open === 0 || this.#threads.size >= THREADS) ? first : this.#start();
+  }
+
+  #start(): Thread {
+    const url = new URL('./hashing-worker.ts', import.meta.url);
+    const workerData: WorkerSettings = { gear: this.#gear };
+    const worker = new Worker(url, { env: {}, workerData });
+    const thread: Thread = { worker, open: 0, waiting: new Map() };
+    const fail = (error: Error) => {
+      this.#threads.delete(thread);
+      for (const all of thread.waiting.values()) for (const one of all) one.reject(error);
+      thread.waiting.clear();
+    };
+    worker.on('message', (reply: WorkerReply) =>
+      thread.waiting.get(reply.contents)?.shift()?.resolve(reply),
+    );
+    worker.on('error', fail);
+    worker.on('exit', () => fail(threadEnded()));
+    // Idle threads must not keep a stopping server alive. Pending replies belong to transfers, which do.
+    worker.unref();
+    this.#threads.add(thread);
+    return thread;
+  }
+}
+
+function threadEnded(): Error {
+  return new Error('A hashing thread has ended');
 }
 
 /** Requests the next item while the consumer processes the current one. */
@@ -239,7 +253,10 @@ export function joinAdjacent(one: Buffer, other: Buffer): Buffer | null {
   return isNext ? Buffer.from(one.buffer, one.byteOffset, one.length + other.length) : null;
 }
 
-function toHashedChunks({ buffer, start, ends, hashes, oid }: HashReply, buffers: BufferPool): HashedChunks {
+function toHashedChunks(
+  { buffer, start, ends, hashes, oid }: HashReply,
+  buffers: BufferPool,
+): HashedChunks {
   const chunks: Chunk[] = [];
   let from = start;
   for (const [i, to] of ends.entries()) {

@@ -11,7 +11,7 @@ import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
 import { deriveGearTable } from './chunking.ts';
 import { findDamagedObjects } from './references.ts';
-import { openHashingPool } from './hashing.ts';
+import { HashingPool } from './hashing.ts';
 import { type OpenedObject, openObject, type Range } from './read.ts';
 import { type NewObject, readSizes, detachObjects } from './references.ts';
 import { readUploadOffset, resumeUpload } from './resume.ts';
@@ -63,7 +63,7 @@ type Deps = { pool: pg.Pool; storage: Storage; config: Config; space: DiskSpace;
 
 /** @param key `keys.derive('chunks of large files')` */
 export function openLargeFiles(deps: Deps, key: Uint8Array): LargeFiles & AsyncDisposable {
-  const hashing = openHashingPool(deriveGearTable(key));
+  const hashing = new HashingPool(deriveGearTable(key));
   return {
     put: (...args) => upload({ ...deps, hashing }, ...args),
     offset: (...args) => readUploadOffset({ ...deps, hashing }, ...args),
