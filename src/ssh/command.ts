@@ -18,7 +18,10 @@ const OFFERED_COMMANDS =
 export function parseCommand(command: string | null): SshCommand {
   if (command === null) return { kind: 'greeting' };
   const words = command.length > MAX_COMMAND ? null : splitWords(command);
-  if (!words) return { kind: 'refused', why: `The command has an unclosed quote or is too long. ${OFFERED_COMMANDS}` };
+  if (!words) {
+    const why = `The command has an unclosed quote or is too long. ${OFFERED_COMMANDS}`;
+    return { kind: 'refused', why };
+  }
   const [first = '', ...others] = words;
   // Git can be configured to send `git upload-pack`.
   const isTwoWords = first === 'git';
@@ -43,7 +46,10 @@ export function parseCommand(command: string | null): SshCommand {
       };
     }
     default:
-      return { kind: 'refused', why: `${quoteForTerminal(name)} is not supported. ${OFFERED_COMMANDS}` };
+      return {
+        kind: 'refused',
+        why: `${quoteForTerminal(name)} is not supported. ${OFFERED_COMMANDS}`,
+      };
   }
 }
 

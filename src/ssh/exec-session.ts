@@ -4,7 +4,7 @@
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
 import { drained } from '../git/transport/relay.ts';
-import { type Exit, FrameReader, encodeJsonFrame, writeFrame } from './frames.ts';
+import { type Exit, encodeJsonFrame, FrameReader, writeFrame } from './frames.ts';
 
 const CHECK_MS = 5_000;
 /** Time for the peer to close the socket after the exit frame. */

@@ -11,15 +11,14 @@ import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { findSshKeyOwner } from '../identity/authenticate.ts';
 import {
-  FrameReader,
-  encodeJsonFrame,
-  type KeyOwner,
-  type KeyLookup,
-  type Kind,
   type ExecRequest,
+  encodeJsonFrame,
+  FrameReader,
+  type KeyLookup,
+  type KeyOwner,
+  type Kind,
 } from './frames.ts';
-import type { Deps } from './session.ts';
-import { type Command, type ForwardedCommand, serveCommand } from './session.ts';
+import { type Command, type Deps, type ForwardedCommand, serveCommand } from './session.ts';
 
 /** The front process sends the first frame at once. */
 const FIRST_FRAME_MS = 10_000;
@@ -77,7 +76,9 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   await rm(path, { force: true });
   server.listen(path);
   await once(server, 'listening');
-  server.on('error', (error) => services.log.error({ err: error }, 'the socket for the SSH front process failed'));
+  server.on('error', (error) =>
+    services.log.error({ err: error }, 'the socket for the SSH front process failed'),
+  );
   return {
     get running() {
       return running.size;

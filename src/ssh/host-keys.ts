@@ -34,7 +34,7 @@ export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): P
     if (!row) await db.setting.createMany({ data: { name, value }, skipDuplicates: true });
     else {
       log.warn(
-        'creating new SSH host keys, about which clients will warn: the stored ones are invalid or encrypted with another LOAM_SECRET_KEY',
+        'creating new SSH host keys, of which clients will warn: the stored keys need another LOAM_SECRET_KEY or are invalid',
       );
       await db.setting.updateMany({ where: { name, value: row.value }, data: { value } });
     }

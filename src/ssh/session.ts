@@ -21,16 +21,15 @@ import { GIT_TRANSFERS, withTransferSlot } from '../platform/limits/fair-semapho
 import type { GitExit } from '../platform/processes/git-started.ts';
 import { shouldLog, toClientError } from '../platform/web/error-response.ts';
 import { withRepositoryFolder } from '../repositories/folder.ts';
-import type { Lfs } from '../repositories/lfs/lfs.ts';
-import { lfsUrl, authorizeLfs } from '../repositories/lfs/lfs.ts';
+import { authorizeLfs, type Lfs, lfsUrl } from '../repositories/lfs/lfs.ts';
 import { authorizeGit } from '../repositories/repositories.ts';
 import {
+  type Deps as TransferDeps,
   gitActionOf,
   prepareReceive,
-  type Deps as TransferDeps,
   watchTransferPermission,
 } from '../repositories/transfers.ts';
-import { type SshCommand, parseCommand } from './command.ts';
+import { parseCommand, type SshCommand } from './command.ts';
 import { ExecSession } from './exec-session.ts';
 import type { ExecRequest } from './frames.ts';
 

@@ -264,7 +264,9 @@ function toListenError(error: NodeJS.ErrnoException, host: string, port: number)
   const { code, message } = error;
   switch (code) {
     case 'EADDRINUSE':
-      return new ConfigError(`LOAM_SSH_PORT: ${port} is in use on ${host}; choose another port, or "off" to disable SSH`);
+      return new ConfigError(
+        `LOAM_SSH_PORT: ${port} is in use on ${host}; choose another port, or "off" to disable SSH`,
+      );
     case 'EACCES':
       return new ConfigError(
         `LOAM_SSH_PORT: no permission to listen on ${port}; choose a port from 1024 on`,

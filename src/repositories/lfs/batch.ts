@@ -12,9 +12,8 @@ import type { Urls } from '../../base/urls.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
-import type { Lfs } from './lfs.ts';
-import { lfsUrl, type LfsRepositoryName, authorizeLfs } from './lfs.ts';
-import { requireStorageFor, isOid, type LfsObject } from './objects.ts';
+import { authorizeLfs, type Lfs, type LfsRepositoryName, lfsUrl } from './lfs.ts';
+import { isOid, type LfsObject, requireStorageFor } from './objects.ts';
 import type { LargeFiles } from './store/store.ts';
 import { type LfsOperation, type LfsToken, TOKEN_SECONDS } from './tokens.ts';
 import { tusUploadPath } from './tus.ts';
@@ -38,7 +37,11 @@ type ObjectAnswer = {
   actions?: Partial<Record<'download' | 'upload' | 'verify', Action>>;
   error?: { code: number; message: string };
 };
-export type BatchAnswer = { transfer: 'basic' | 'tus'; objects: ObjectAnswer[]; hash_algo: 'sha256' };
+export type BatchAnswer = {
+  transfer: 'basic' | 'tus';
+  objects: ObjectAnswer[];
+  hash_algo: 'sha256';
+};
 
 /** @throws AppError 400 for an invalid request, 409 for an unsupported hash algorithm, 413 for too many objects */
 export function readBatch(body: Record<string, unknown>): BatchRequest {
@@ -137,7 +140,10 @@ function issueToken(
 }
 
 /** Returns the objects that the repository does not have, without duplicates. */
-function missingObjects(asked: readonly LfsObject[], here: ReadonlyMap<string, number>): LfsObject[] {
+function missingObjects(
+  asked: readonly LfsObject[],
+  here: ReadonlyMap<string, number>,
+): LfsObject[] {
   const fresh = asked.filter(({ oid }) => !here.has(oid));
   return [...new Map(fresh.map((one) => [one.oid, one])).values()];
 }

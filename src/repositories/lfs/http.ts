@@ -38,13 +38,12 @@ import { forbidRendering, sendObject } from '../../platform/web/send-object.ts';
 import { LARGE_DOWNLOAD_PATH, verifyLargeFileLink } from '../browsing/downloads.ts';
 import { watchTransferPermission } from '../transfers.ts';
 import { answerBatch, readBatch } from './batch.ts';
-import type { Lfs } from './lfs.ts';
-import { gitActionFor, authorizeLfs } from './lfs.ts';
+import { authorizeLfs, gitActionFor, type Lfs } from './lfs.ts';
 import { AlreadyLockedError, type Lock, lockFile, readLockPage, unlockFile } from './locks.ts';
 import { findObject, verifyUpload } from './objects.ts';
 import type { LargeFiles } from './store/store.ts';
 import { authenticateToken, isLfsToken, type LfsOperation, type LfsToken } from './tokens.ts';
-import { readTusPatch, readTusObject, TUS_HEADERS, type TusRequest } from './tus.ts';
+import { readTusObject, readTusPatch, TUS_HEADERS, type TusRequest } from './tus.ts';
 
 export type Deps = {
   log: Logger;
@@ -139,7 +138,8 @@ function identifyByToken(services: Deps): RequestHandler {
 
 async function batch(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const asked = readBatch(await readJson(req));
-  send(res, 200, await answerBatch(services, req.viewer, repositoryNameOf(req), asked, req.lfsToken));
+  const repository = repositoryNameOf(req);
+  send(res, 200, await answerBatch(services, req.viewer, repository, asked, req.lfsToken));
 }
 
 async function verify(services: Deps, req: LfsRequest, res: Response): Promise<void> {
@@ -177,7 +177,8 @@ async function headUpload(services: Deps, req: LfsRequest, res: Response): Promi
 async function patchUpload(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const id = await authorize(services, req, 'upload');
   for (const [name, value] of Object.entries(TUS_HEADERS)) res.setHeader(name, value);
-  const object = { ...readTusPatch(toTusRequest(req)), givenById: demandAccount(req.viewer).userId };
+  const givenById = demandAccount(req.viewer).userId;
+  const object = { ...readTusPatch(toTusRequest(req)), givenById };
   const isHere = await receive(services, req, res, id, (body, signal) =>
     services.largeFiles.resume(id, object, body, signal),
   );
@@ -200,7 +201,11 @@ async function receive(
   store: (body: AsyncIterable<Uint8Array>, signal: AbortSignal) => Promise<void>,
 ): Promise<boolean> {
   allowLongBody(req);
-  using _ = watchTransferPermission(services, req, { id, action: gitActionFor('upload'), output: res });
+  using _ = watchTransferPermission(services, req, {
+    id,
+    action: gitActionFor('upload'),
+    output: res,
+  });
   const signal = closeSignal(res);
   const body = () => countBytes(services, 'upload', freeing(req));
   try {

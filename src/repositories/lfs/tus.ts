@@ -6,7 +6,7 @@
  * to be copied into the store, and only two requests of the protocol are needed.
  */
 import { AppError, invalid } from '../../base/errors.ts';
-import { requireOid, type LfsObject } from './objects.ts';
+import { type LfsObject, requireOid } from './objects.ts';
 
 const VERSION = '1.0.0';
 const MEDIA_TYPE = 'application/offset+octet-stream';

@@ -153,8 +153,7 @@ class ClientConnection {
       log('info', { address, fingerprint }, 'a signature was wrong');
       return auth.reject(['publickey']);
     }
-    if (!this.#host.admit(found.userId))
-      return this.#refuse('a user has too many connections');
+    if (!this.#host.admit(found.userId)) return this.#refuse('a user has too many connections');
     this.#user = { ...found, fingerprint };
     log('debug', { address, fingerprint, credential: found.id, user: found.name }, 'logged in');
     auth.accept();
@@ -237,10 +236,14 @@ function findKeyOwner(gateway: string, question: KeyLookup): Promise<KeyOwner> {
     bytes: () => {},
     json: (_kind, value) => resolve(value as KeyOwner),
   });
-  socket.setTimeout(LOOKUP_MS, () => socket.destroy(new Error('The server has not answered in time')));
+  socket.setTimeout(LOOKUP_MS, () =>
+    socket.destroy(new Error('The server has not answered in time')),
+  );
   socket.on('data', (chunk: Buffer) => reader.push(chunk));
   socket.on('error', reject);
-  socket.once('close', () => reject(new Error('The server closed the connection without an answer')));
+  socket.once('close', () =>
+    reject(new Error('The server closed the connection without an answer')),
+  );
   // Not ended before the answer, because the server treats an end as a disconnect.
   socket.write(encodeJsonFrame('key', question));
   return promise.finally(() => socket.destroy());

@@ -5,7 +5,15 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { type ChunkBatch, findCuts, findDamagedChunk, type GearTable, HEADROOM, hashChunks, maxChunks } from './chunking.ts';
+import {
+  type ChunkBatch,
+  findCuts,
+  findDamagedChunk,
+  type GearTable,
+  HEADROOM,
+  hashChunks,
+  maxChunks,
+} from './chunking.ts';
 import { transferListOf } from './chunking.ts';
 
 export type WorkerRequest =

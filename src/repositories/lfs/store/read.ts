@@ -5,10 +5,17 @@
 import { Readable } from 'node:stream';
 import type pg from 'pg';
 import type { Logger } from '../../../base/log.ts';
-import type { Storage, Reading } from '../../../platform/storage/storage.ts';
-import { markDamaged } from './references.ts';
-import { hashKey, type ChunkBatch, findDamagedChunk, HASH_BYTES, HEADROOM, BufferPool } from './chunking.ts';
+import type { Reading, Storage } from '../../../platform/storage/storage.ts';
+import {
+  BufferPool,
+  type ChunkBatch,
+  findDamagedChunk,
+  HASH_BYTES,
+  HEADROOM,
+  hashKey,
+} from './chunking.ts';
 import { decodeEntries, type RecipeEntry } from './recipes.ts';
+import { markDamaged } from './references.ts';
 
 type Deps = StorageDeps & { pool: pg.Pool; hashing: { verifier: ChunkVerifier } };
 
@@ -116,7 +123,8 @@ async function findRecipePage({ pool }: Deps, { storeId, oid }: Key, at: number)
   const [page] = rows;
   const bytes = page ? decodeEntries(page.chunks).reduce((sum, { length }) => sum + length, 0) : 0;
   // The page is missing if the object was removed during the read.
-  if (!page || Number(page.start) + bytes <= at) throw new DamagedChunkError(`The recipe of ${oid} has no chunk at byte ${at}`);
+  if (!page || Number(page.start) + bytes <= at)
+    throw new DamagedChunkError(`The recipe of ${oid} has no chunk at byte ${at}`);
   return { start: Number(page.start), chunks: page.chunks };
 }
 
@@ -137,7 +145,8 @@ export async function* readChunks(
         yield batch;
       }
       if (!isPackMissing) tries = 0;
-      else if (tries === MAX_LOOKUPS) throw logDamage(deps, run[0] as ChunkLocation, 'its pack is missing');
+      else if (tries === MAX_LOOKUPS)
+        throw logDamage(deps, run[0] as ChunkLocation, 'its pack is missing');
       else break;
     }
   }
@@ -159,7 +168,8 @@ export async function locateChunks(
   const known = new Map(rows.map((row) => [hashKey(row.hash), row]));
   return wanted.map(({ hash, length }) => {
     const location = known.get(hashKey(hash));
-    if (location?.length !== length) throw new DamagedChunkError(`Chunk ${hash.toString('hex')} is missing`);
+    if (location?.length !== length)
+      throw new DamagedChunkError(`Chunk ${hash.toString('hex')} is missing`);
     return location;
   });
 }
@@ -183,7 +193,7 @@ export type ChunkLocation = { hash: Buffer; key: string; start: number; length: 
 
 export type ChunkVerifier = {
   buffers: BufferPool;
-  /** `damaged`: index of the first chunk whose SHA-256 differs, or -1. Callers must use the returned `buffer` from then on. */
+  /** `damaged`: index of the first chunk whose SHA-256 differs, or -1. The returned `buffer` replaces the passed one. */
   verify(chunks: ChunkBatch): Promise<{ buffer: ArrayBufferLike; damaged: number }>;
 };
 
@@ -308,7 +318,11 @@ async function fillBuffer(buffer: Uint8Array, reading: Reading): Promise<number>
 }
 
 /** Logs the damage and returns the error to throw. */
-function logDamage({ log }: Pick<StorageDeps, 'log'>, location: ChunkLocation, why: string): DamagedChunkError {
+function logDamage(
+  { log }: Pick<StorageDeps, 'log'>,
+  location: ChunkLocation,
+  why: string,
+): DamagedChunkError {
   const { hash, key, start, length } = location;
   const chunk = hash.toString('hex');
   const error = new DamagedChunkError(`A chunk of a large file is damaged: ${why}`, location);

@@ -296,7 +296,10 @@ export async function markDamaged(
   ]);
 }
 
-export async function markRepaired({ pool }: Pick<Deps, 'pool'>, { storeId, oid }: ObjectKey): Promise<void> {
+export async function markRepaired(
+  { pool }: Pick<Deps, 'pool'>,
+  { storeId, oid }: ObjectKey,
+): Promise<void> {
   await pool.query('update large_objects set damaged = false where store_id = $1 and oid = $2', [
     storeId,
     oid,

@@ -6,12 +6,11 @@
 
 import { AppError, unprocessable } from '../../../base/errors.ts';
 import { inPoolTransaction } from '../../../platform/database/client.ts';
-import { findDamagedObjects } from './references.ts';
 import { hashKey } from './chunking.ts';
 import { findKnownChunks } from './packs.ts';
 import { readChunks } from './read.ts';
 import { decodeEntries, type Recipe, type RecipeEntry } from './recipes.ts';
-import { type NewObject, readSizes } from './references.ts';
+import { findDamagedObjects, type NewObject, readSizes } from './references.ts';
 import { type UploadDeps, upload } from './upload.ts';
 
 /** Recipe pages per query. A page covers about 32 MB of contents, the interval in which uploads are saved. */
@@ -31,8 +30,9 @@ export async function readUploadOffset(
   { oid, size }: NewObject,
 ): Promise<number> {
   const known = (await readSizes(deps, repositoryId, [oid])).get(oid);
-  const isWhole = known !== undefined && !(await findDamagedObjects(deps, repositoryId, [oid])).has(oid);
-  if (!isWhole) return (await touchPartialUpload(deps, { repositoryId, oid }, size))?.bytes ?? 0;
+  const isIntact = async () =>
+    !(await findDamagedObjects(deps, repositoryId, [oid])).has(oid);
+  if (known === undefined || !(await isIntact())) return (await touchPartialUpload(deps, { repositoryId, oid }, size))?.bytes ?? 0;
   if (known !== size) throw unprocessable('size', `the object ${oid} has ${known} bytes`);
   return size;
 }
@@ -70,7 +70,11 @@ export async function resumeUpload(
 }
 
 /** Returns the stored part of an upload and renews its grace period; null if there is none or chunks of it are gone. */
-async function touchPartialUpload(deps: UploadDeps, key: Key, size: number): Promise<PartialUpload | null> {
+async function touchPartialUpload(
+  deps: UploadDeps,
+  key: Key,
+  size: number,
+): Promise<PartialUpload | null> {
   const { rows } = await deps.pool.query<{ storeId: number; size: string; bytes: string }>({
     name: 'loam-touch-upload',
     text: `
@@ -121,7 +125,11 @@ async function* readPages(
 }
 
 /** @returns false if a concurrent upload of the object has stored more or has ended, or the repository is gone */
-async function appendRecipe({ pool }: UploadDeps, before: PartialUpload, recipe: Recipe): Promise<boolean> {
+async function appendRecipe(
+  { pool }: UploadDeps,
+  before: PartialUpload,
+  recipe: Recipe,
+): Promise<boolean> {
   const { repositoryId, oid, storeId, size, bytes } = before;
   return inPoolTransaction(pool, async (client) => {
     const { rowCount } = await client.query(
@@ -140,7 +148,10 @@ async function appendRecipe({ pool }: UploadDeps, before: PartialUpload, recipe:
   });
 }
 
-async function removePartialUpload({ pool }: UploadDeps, { repositoryId, oid }: Key): Promise<void> {
+async function removePartialUpload(
+  { pool }: UploadDeps,
+  { repositoryId, oid }: Key,
+): Promise<void> {
   await pool.query('delete from large_uploads where repository_id = $1 and oid = $2', [
     repositoryId,
     oid,

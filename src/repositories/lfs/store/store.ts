@@ -10,10 +10,9 @@ import type { Logger } from '../../../base/log.ts';
 import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
 import { deriveGearTable } from './chunking.ts';
-import { findDamagedObjects } from './references.ts';
 import { HashingPool } from './hashing.ts';
 import { type OpenedObject, openObject, type Range } from './read.ts';
-import { type NewObject, readSizes, detachObjects } from './references.ts';
+import { detachObjects, findDamagedObjects, type NewObject, readSizes } from './references.ts';
 import { readUploadOffset, resumeUpload } from './resume.ts';
 import { upload } from './upload.ts';
 

@@ -12,10 +12,16 @@ import type { Config } from '../../../base/config/config.ts';
 import type { Logger } from '../../../base/log.ts';
 import { inPoolTransaction, withConnection } from '../../../platform/database/client.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
+import { moveChunks, PackWriter } from './packs.ts';
+import {
+  type ChunkLocation,
+  DamagedChunkError,
+  groupIntoRuns,
+  inlineVerifier,
+  readRun,
+} from './read.ts';
 import { decodeEntries, SortedHashes } from './recipes.ts';
 import { detachRows } from './references.ts';
-import { moveChunks, PackWriter } from './packs.ts';
-import { inlineVerifier, DamagedChunkError, type ChunkLocation, readRun, groupIntoRuns } from './read.ts';
 
 export type SweepDeps = { pool: pg.Pool; storage: Storage; log: Logger };
 
@@ -96,7 +102,10 @@ async function detachFromDeletedRepository({ pool }: SweepDeps): Promise<boolean
 }
 
 /** A later step removes the chunks of these uploads, which have no uses. */
-async function removeAbandonedUploads({ pool }: SweepDeps, { uploads }: GracePeriods): Promise<boolean> {
+async function removeAbandonedUploads(
+  { pool }: SweepDeps,
+  { uploads }: GracePeriods,
+): Promise<boolean> {
   const { rowCount } = await pool.query(
     `delete from large_uploads where (repository_id, oid) in (
        select repository_id, oid from large_uploads
@@ -109,7 +118,10 @@ async function removeAbandonedUploads({ pool }: SweepDeps, { uploads }: GracePer
 
 type ObjectKey = { storeId: number; oid: string };
 
-async function removeUnreferencedObjects({ pool }: SweepDeps, { uploads }: GracePeriods): Promise<boolean> {
+async function removeUnreferencedObjects(
+  { pool }: SweepDeps,
+  { uploads }: GracePeriods,
+): Promise<boolean> {
   const { rows } = await pool.query<ObjectKey>(
     `select store_id as "storeId", oid from large_objects
      where holders = 0 and touched_at < now() - $1 * interval '1 ms' order by touched_at limit $2`,
@@ -159,7 +171,10 @@ async function removeObject(
   });
 }
 
-async function removeUnusedChunks({ pool }: SweepDeps, { uploads }: GracePeriods): Promise<boolean> {
+async function removeUnusedChunks(
+  { pool }: SweepDeps,
+  { uploads }: GracePeriods,
+): Promise<boolean> {
   // Skips locked rows: an upload is about to use those chunks.
   const { rows } = await pool.query<{ count: string }>(
     `with unused as (

@@ -8,12 +8,25 @@ import { AppError, unprocessable } from '../../../base/errors.ts';
 import type { Logger } from '../../../base/log.ts';
 import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
-import { markRepaired, beginUpload, cancelUpload, type NewObject, attachObject, touchObject } from './references.ts';
-import { type Chunk, type HashingPool, BodyTooLong, BodyTooShort } from './hashing.ts';
 import { hashKey } from './chunking.ts';
-import { addChunks, findKnownChunks, PackWriter, moveChunks, type RecordChunks } from './packs.ts';
-import { Recipe, decodeEntries } from './recipes.ts';
-import { DamagedChunkError, locateChunks, type ChunkLocation, readRun, groupIntoRuns } from './read.ts';
+import { BodyTooLong, BodyTooShort, type Chunk, type HashingPool } from './hashing.ts';
+import { addChunks, findKnownChunks, moveChunks, PackWriter, type RecordChunks } from './packs.ts';
+import {
+  type ChunkLocation,
+  DamagedChunkError,
+  groupIntoRuns,
+  locateChunks,
+  readRun,
+} from './read.ts';
+import { decodeEntries, Recipe } from './recipes.ts';
+import {
+  attachObject,
+  beginUpload,
+  cancelUpload,
+  markRepaired,
+  type NewObject,
+  touchObject,
+} from './references.ts';
 
 export type UploadDeps = {
   pool: pg.Pool;
@@ -128,7 +141,7 @@ async function receive(
       error instanceof DamagedChunkError ||
       (refusal instanceof AppError && refusal.status === 422 && !(error instanceof BodyTooShort));
     await keepOrDiscard(isWrong).catch((err) => {
-      deps.log.warn({ err }, 'could not clean up, or keep, the chunks of an interrupted large-file upload');
+      deps.log.warn({ err }, 'could not keep or remove the chunks of an interrupted large-file upload');
     });
     throw refusal;
   }
@@ -200,7 +213,10 @@ async function findDamagedChunks(
   }
 }
 
-async function* findDamagedInRun(deps: UploadDeps, run: readonly ChunkLocation[]): AsyncGenerator<ChunkLocation> {
+async function* findDamagedInRun(
+  deps: UploadDeps,
+  run: readonly ChunkLocation[],
+): AsyncGenerator<ChunkLocation> {
   for (let at = 0; at < run.length; ) {
     const begun = at;
     try {
