@@ -34,7 +34,7 @@ export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): P
     if (!row) await db.setting.createMany({ data: { name, value }, skipDuplicates: true });
     else {
       log.warn(
-        'creating new SSH host keys, of which clients will warn: the stored keys need another LOAM_SECRET_KEY or are invalid',
+        'creating new SSH host keys, so clients will warn: the stored keys are invalid or need another LOAM_SECRET_KEY',
       );
       await db.setting.updateMany({ where: { name, value: row.value }, data: { value } });
     }

@@ -1,6 +1,6 @@
 /**
- * Git over SSH: starts and supervises the front process, which speaks SSH with clients, and opens the gateway, which runs
- * their commands. If the front process dies, its sessions end and it is restarted; if the server dies, it ends.
+ * Git over SSH: starts and supervises the front process, which speaks SSH with clients, and opens the gateway, which
+ * runs their commands. If the front process dies, its sessions end and it is restarted; if the server dies, it ends.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -48,8 +48,8 @@ type UpgradeHandlers = {
 };
 
 /**
- * Serves clients, and runs commands that other servers forward because this server has the repository, even if SSH is off
- * here. Disposal waits for running commands.
+ * Serves clients, and runs commands that other servers forward because this server has the repository, even if SSH is
+ * off here. Disposal waits for running commands.
  */
 export async function serveSsh(
   services: Deps,

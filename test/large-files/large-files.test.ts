@@ -132,7 +132,7 @@ test('an inserted byte adds few new chunks, and a file of one repeated byte need
 });
 
 test('clients cannot create contents with unusually many chunks', async () => {
-  // None of the boundaries that a publicly known gear table finds is a boundary here.
+  // Every piece ends at a boundary of a gear table that anybody can compute, but not of the secret one.
   const known = Array.from({ length: 256 }, (_, byte) =>
     createHash('sha256').update(`gear ${byte}`).digest().readInt32BE(),
   );
@@ -402,7 +402,7 @@ test('uploading a damaged object again replaces its damaged chunks', async () =>
   await put(shared, bytes);
   expect((await read(shared, oid))?.equals(bytes)).toBe(true);
   expect((await read(other, oid))?.equals(bytes)).toBe(true);
-  // Three or four chunks, and no intact ones.
+  // Only the three or four damaged chunks are stored again.
   expect((await packed()) - before).toBeLessThan(600_000);
   expect(await files.damaged(shared, [oid])).toEqual(new Set());
   // A truncated pack, and a missing one.

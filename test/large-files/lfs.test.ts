@@ -756,7 +756,7 @@ test('archives contain large files in place of their pointers', async (ctx) => {
   }
 });
 
-test('locks are filtered by exact path and id', async () => {
+test('lock requests are validated, and lock filters match exactly', async () => {
   await create('locks');
   await create('locks-of-another');
   const locks = 'ada/locks.git/info/lfs/locks';

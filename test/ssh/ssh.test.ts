@@ -266,7 +266,7 @@ test('shells, other commands, terminals, forwarding, sftp and environment variab
     "'ada/x' --help",
   ])
     expect(await refusal(`git-upload-pack ${path}`)).toMatch(/is not a repository path|not found/);
-  expect(await refusal("git-upload-pack 'ada/hello")).toContain('cannot be read');
+  expect(await refusal("git-upload-pack 'ada/hello")).toContain('unclosed quote');
   expect(await refusal('\u001b[31mred')).toBe(
     'loam: "\\u001b[31mred" is not supported. Supported commands: git-upload-pack, git-receive-pack and git-lfs-authenticate\n',
   );

@@ -15,7 +15,7 @@ import { relayCommand } from './relay.ts';
 const USER = 'git';
 /** Bytes before a key is accepted: the key exchange, and some offered keys of up to 2 KB. */
 const MAX_LOGIN_BYTES = 128 * 1024;
-/** Bytes sent but not read by the client. The channel window, which a client can set to any size, does not bound them. */
+/** Bytes sent but not read by the client. A client can set the channel window to any size, so it is no bound. */
 const MAX_UNSENT = 8 * 2 ** 20;
 /** Bytes received but not read by the server. The window is 2 MiB. */
 const MAX_UNREAD = 4 * 2 ** 20;

@@ -1,7 +1,7 @@
 /**
- * The SSH front process, which speaks SSH with clients through the library `ssh2`. Its only secrets are the host keys, and
- * it has no access to the database or to repositories: the server looks up keys and runs commands (`gateway.ts`). It
- * exits when the server is gone.
+ * The SSH front process, which speaks SSH with clients through the library `ssh2`. Its only secrets are the host keys,
+ * and it has no access to the database or to repositories: the server looks up keys and runs commands (`gateway.ts`).
+ * It exits when the server is gone.
  */
 import {
   type AddressInfo,
@@ -17,8 +17,8 @@ import type { FromFront, FromServer, FrontSettings } from './protocol.ts';
 
 /**
  * Left out: weak algorithms (SHA-1, CBC), finite-field Diffie-Hellman, which is slow, and compression, which can expand
- * kilobytes to gigabytes. Also ChaCha20-Poly1305: clients prefer it, but ssh2 computes it in WebAssembly with two ciphers
- * per packet. Client keys are verified in `connection.ts`, not by ssh2.
+ * kilobytes to gigabytes. Also ChaCha20-Poly1305: clients prefer it, but ssh2 computes it in WebAssembly with two
+ * ciphers per packet. Client keys are verified in `connection.ts`, not by ssh2.
  */
 const ALGORITHMS = {
   kex: [

@@ -70,7 +70,8 @@ const LockLfsFileInput = builder.inputType('LockLfsFileInput', {
     repositoryId: t.id({ required: true, description: 'The id of the repository.' }),
     path: t.string({
       required: true,
-      description: 'The path of the file, relative to the root, at most 1024 bytes. The file need not exist.',
+      description:
+        'The path of the file, relative to the root, at most 1024 bytes. The file need not exist.',
     }),
   }),
 });
@@ -107,7 +108,9 @@ const DeleteLfsObjectsPayload = builder
   .implement({
     description: 'What was deleted.',
     fields: (t) => ({
-      oids: t.exposeStringList('oids', { description: 'The deleted files. Files that the repository did not have are omitted.' }),
+      oids: t.exposeStringList('oids', {
+        description: 'The deleted files. Files that the repository did not have are omitted.',
+      }),
     }),
   });
 
@@ -115,7 +118,8 @@ builder.mutationFields((t) => ({
   lockLfsFile: t.field({
     type: lockPayload('LockLfsFile', 'The new lock.'),
     nullable: true,
-    description: 'Locks a file for the caller: pushes of other users that change the file are refused.',
+    description:
+      'Locks a file for the caller: pushes of other users that change the file are refused.',
     args: { input: t.arg({ type: LockLfsFileInput, ...INPUT }) },
     resolve: async (_root, { input: { repositoryId, path } }, { services, viewer }) => ({
       lock: await locks.lockFile(services, viewer, { repositoryId: String(repositoryId), path }),

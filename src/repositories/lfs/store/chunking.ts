@@ -124,7 +124,7 @@ export class BufferPool {
   readonly #most: number;
   readonly #unused: SharedArrayBuffer[] = [];
   #made = 0;
-  /** An aborted transfer does not release buffers that may still be read or written. The garbage collector frees them. */
+  /** An aborted transfer does not release buffers that may be in use. The garbage collector frees them. */
   readonly #left = new FinalizationRegistry<void>(() => {
     this.#made--;
   });

@@ -94,7 +94,7 @@ export class PackWriter {
     return [...this.#unfinished].some(({ hashes }) => hashes.has(hash));
   }
 
-  /** Adds chunks that `has` does not report. Their bytes may be reused when it resolves. @throws errors of the storage */
+  /** Adds chunks that `has` does not report. Their bytes may be reused afterwards. @throws errors of the storage */
   async add(chunks: readonly Chunk[]): Promise<void> {
     let run: Buffer | undefined;
     for (const { hash, bytes } of chunks) {

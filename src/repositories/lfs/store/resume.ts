@@ -30,9 +30,9 @@ export async function readUploadOffset(
   { oid, size }: NewObject,
 ): Promise<number> {
   const known = (await readSizes(deps, repositoryId, [oid])).get(oid);
-  const isIntact = async () =>
-    !(await findDamagedObjects(deps, repositoryId, [oid])).has(oid);
-  if (known === undefined || !(await isIntact())) return (await touchPartialUpload(deps, { repositoryId, oid }, size))?.bytes ?? 0;
+  const isIntact = async () => !(await findDamagedObjects(deps, repositoryId, [oid])).has(oid);
+  if (known === undefined || !(await isIntact()))
+    return (await touchPartialUpload(deps, { repositoryId, oid }, size))?.bytes ?? 0;
   if (known !== size) throw unprocessable('size', `the object ${oid} has ${known} bytes`);
   return size;
 }

@@ -1,6 +1,6 @@
 /**
- * Receives an object: splits and hashes its bytes while they arrive, writes new chunks into packs, and adds the object to
- * the repository in one transaction when size and SHA-256 match. Until then nobody can read it.
+ * Receives an object: splits and hashes its bytes while they arrive, writes new chunks into packs, and adds the object
+ * to the repository in one transaction when size and SHA-256 match. Until then nobody can read it.
  */
 import type pg from 'pg';
 import type { Config } from '../../../base/config/config.ts';
