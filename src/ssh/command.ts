@@ -1,7 +1,7 @@
 /** Parses the command line that a client sends over SSH. */
 import type { Service } from '../git/transport/service.ts';
 
-export type RepositoryPath = { namespace: string; name: string };
+type RepositoryPath = { namespace: string; name: string };
 export type SshCommand =
   | { kind: 'git'; service: Service; repository: RepositoryPath }
   | { kind: 'lfs'; operation: 'upload' | 'download'; repository: RepositoryPath }

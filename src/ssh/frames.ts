@@ -66,7 +66,7 @@ export function writeFrame(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array
   return wantsMore;
 }
 
-export type FrameHandlers = {
+type FrameHandlers = {
   /** Receives a piece of a stream. */
   bytes(kind: 'data' | 'error', piece: Buffer): void;
   json(kind: Exclude<Kind, 'data' | 'error'>, value: unknown): void;

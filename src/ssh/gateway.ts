@@ -25,7 +25,7 @@ const FIRST_FRAME_MS = 10_000;
 /** A stopping server cuts off commands that run longer than this. */
 const DRAIN_MS = 10_000;
 
-export type Gateway = AsyncDisposable & {
+type Gateway = AsyncDisposable & {
   /** Number of running commands. */
   readonly running: number;
   /** Runs a command that another server forwarded, because this one has the repository. */

@@ -19,9 +19,9 @@ import { type LfsOperation, type LfsToken, TOKEN_SECONDS } from './tokens.ts';
 import { tusUploadPath } from './tus.ts';
 
 /** Stock clients send 100. */
-export const MAX_OBJECTS = 1_000;
+const MAX_OBJECTS = 1_000;
 
-export type BatchRequest = {
+type BatchRequest = {
   operation: LfsOperation;
   /** In the client's order. Invalid objects get an error each (`readObject`). */
   objects: { oid: unknown; size: unknown }[];
@@ -37,7 +37,7 @@ type ObjectAnswer = {
   actions?: Partial<Record<'download' | 'upload' | 'verify', Action>>;
   error?: { code: number; message: string };
 };
-export type BatchAnswer = {
+type BatchAnswer = {
   transfer: 'basic' | 'tus';
   objects: ObjectAnswer[];
   hash_algo: 'sha256';

@@ -107,7 +107,7 @@ export async function unlockFile(
   });
 }
 
-export type LockFilter = { path?: string | null; id?: string | null };
+type LockFilter = { path?: string | null; id?: string | null };
 
 /** Lists the locks of a repository, oldest first. @throws AppError 400, 401, 403 */
 export function listLocks(

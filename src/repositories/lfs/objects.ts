@@ -66,7 +66,7 @@ export async function verifyUpload(
   if (known !== size) throw unprocessable('size', `the object ${oid} has ${known} bytes`);
 }
 
-export type LfsDownload = {
+type LfsDownload = {
   /** In bytes. */
   size: number;
   open(range?: ByteRange): Promise<AsyncIterable<Uint8Array>>;

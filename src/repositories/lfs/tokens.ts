@@ -15,7 +15,7 @@ import { type Account, type Scope, withImpliedScopes } from '../../identity/perm
 
 export type LfsOperation = 'download' | 'upload';
 
-export type LfsGrant = {
+type LfsGrant = {
   repositoryId: string;
   /** The credential whose rights the token has. */
   credentialId: string;

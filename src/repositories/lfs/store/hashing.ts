@@ -34,7 +34,7 @@ export type Chunk = {
 };
 
 /** The result of one batch. */
-export type HashedChunks = {
+type HashedChunks = {
   /** The chunks that end in the batch. */
   chunks: Chunk[];
   /** With the last batch: the SHA-256 of the whole object, in hexadecimal. */

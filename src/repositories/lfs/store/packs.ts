@@ -189,7 +189,7 @@ function sizeTierOf(bytes: number): number | null {
   return bytes >= SMALL_BYTES ? null : Math.floor(Math.log2(Math.max(1, bytes)) / 2);
 }
 
-export type StoredPack = Pick<OpenPack, 'id' | 'bytes' | 'entries'>;
+type StoredPack = Pick<OpenPack, 'id' | 'bytes' | 'entries'>;
 
 /** @returns the exact time of the transaction, as text */
 async function commitPack(

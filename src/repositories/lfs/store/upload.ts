@@ -38,7 +38,7 @@ export type UploadDeps = {
 };
 
 /** The part of a resumable upload that stays stored when the upload is interrupted. */
-export type ResumeState = {
+type ResumeState = {
   /** Number of stored bytes; Infinity if a concurrent upload of the object has stored more. */
   kept(): number;
   /** Stores the recipe, all of whose chunks are in the store. */
