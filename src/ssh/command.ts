@@ -1,70 +1,79 @@
-/** What a client asks for over SSH, read from the command line that it sends. */
+/** Parses the command line that a client sends over SSH. */
 import type { Service } from '../git/transport/service.ts';
 
-export type RepositoryPath = { namespace: string; name: string };
-export type Asked =
-  | { kind: 'git'; service: Service; place: RepositoryPath }
-  | { kind: 'lfs'; operation: 'upload' | 'download'; place: RepositoryPath }
+type RepositoryPath = { namespace: string; name: string };
+export type SshCommand =
+  | { kind: 'git'; service: Service; repository: RepositoryPath }
+  | { kind: 'lfs'; operation: 'upload' | 'download'; repository: RepositoryPath }
   | { kind: 'greeting' }
-  /** `why` is for the client. */
+  /** `why` is shown to the client. */
   | { kind: 'refused'; why: string };
 
-/** Longer than any name of a repository. */
+/** Enough for every command with a repository path. */
 const MAX_COMMAND = 4_096;
-const OFFERED =
-  'Loam serves git over SSH: git-upload-pack, git-receive-pack and git-lfs-authenticate';
+const OFFERED_COMMANDS =
+  'Supported commands: git-upload-pack, git-receive-pack and git-lfs-authenticate';
 
-/** `command` null: a shell was asked for. */
-export function parseCommand(command: string | null): Asked {
+/** @param command null for a shell request */
+export function parseCommand(command: string | null): SshCommand {
   if (command === null) return { kind: 'greeting' };
-  const words = command.length > MAX_COMMAND ? null : wordsOf(command);
-  if (!words) return { kind: 'refused', why: `The command cannot be read. ${OFFERED}` };
+  const words = command.length > MAX_COMMAND ? null : splitWords(command);
+  if (!words) {
+    const why = `The command has an unclosed quote or is too long. ${OFFERED_COMMANDS}`;
+    return { kind: 'refused', why };
+  }
   const [first = '', ...others] = words;
-  // Git may be told to send `git upload-pack`.
+  // Git can be configured to send `git upload-pack`.
   const isTwoWords = first === 'git';
   const name = isTwoWords ? `git-${others[0]}` : first;
   const [path = '', operation, ...more] = isTwoWords ? others.slice(1) : others;
   switch (name) {
     case 'git-upload-pack':
     case 'git-receive-pack': {
-      const place = placeOf(path);
-      if (!place || operation !== undefined) return noPath(path);
-      return { kind: 'git', service: name, place };
+      const repository = parsePath(path);
+      if (!repository || operation !== undefined) return refusePath(path);
+      return { kind: 'git', service: name, repository };
     }
     case 'git-lfs-authenticate': {
-      const place = placeOf(path);
-      // Old clients name an object, too.
-      if (!place || more.length > 1) return noPath(path);
+      const repository = parsePath(path);
+      // Old clients send an object id as a third argument.
+      if (!repository || more.length > 1) return refusePath(path);
       if (operation === 'upload' || operation === 'download')
-        return { kind: 'lfs', operation, place };
-      return { kind: 'refused', why: 'git-lfs-authenticate is for upload or download' };
+        return { kind: 'lfs', operation, repository };
+      return {
+        kind: 'refused',
+        why: 'The operation of git-lfs-authenticate must be upload or download',
+      };
     }
     default:
-      return { kind: 'refused', why: `${shown(name)} is not offered here. ${OFFERED}` };
+      return {
+        kind: 'refused',
+        why: `${quoteForTerminal(name)} is not supported. ${OFFERED_COMMANDS}`,
+      };
   }
 }
 
-function noPath(path: string): Asked {
+function refusePath(path: string): SshCommand {
   return {
     kind: 'refused',
-    why: `${shown(path)} names no repository; the path must be namespace/name.git`,
+    why: `${quoteForTerminal(path)} is not a repository path; the path must be namespace/name.git`,
   };
 }
 
-/** With and without the leading slash, which depends on the form of the client's address, and `.git`. */
-function placeOf(path: string): RepositoryPath | null {
+/** Accepts paths with and without `.git` and the leading slash, which only `ssh://` URLs have. */
+function parsePath(path: string): RepositoryPath | null {
   const [, namespace, name] = /^\/?([^/]+)\/([^/]+?)(?:\.git)?\/?$/.exec(path) ?? [];
   return namespace && name ? { namespace, name } : null;
 }
 
-/** What a client has sent, where it can harm no terminal. */
-function shown(text: string): string {
+/** Quotes client input for messages, without control characters that a terminal would interpret. */
+function quoteForTerminal(text: string): string {
   const [beginning] = JSON.stringify(text.slice(0, 100)).match(/^.*$/) ?? [''];
   return beginning.replace(/[^\x20-\x7e]/g, '?');
 }
 
-/** As a shell cuts a line into words; null for a quote that is not closed. Nothing in it is expanded. */
-function wordsOf(line: string): string[] | null {
+/** Splits a line into words like a shell, without expansion. Returns null for an unclosed quote. */
+function splitWords(line: string): string[] | null {
   const words: string[] = [];
   let word: string | null = null;
   let quote: "'" | '"' | null = null;

@@ -1,120 +1,126 @@
 /**
- * The server's side of one command over SSH: the client's input, and where the command's outputs go. Its socket may be
- * that of the process that speaks SSH, or of another server, which has that process.
+ * The server's side of one SSH command: its input, outputs and exit code, over a socket to the SSH front process of this
+ * server or, for forwarded commands, to another server.
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
 import { drained } from '../git/transport/service.ts';
-import { type Exit, FrameReader, jsonFrame, writeBytes } from './frames.ts';
+import { type Exit, encodeJsonFrame, FrameReader, writeFrame } from './frames.ts';
 
 const CHECK_MS = 5_000;
-/** For the other end to close, after it was given the end. */
+/** Time for the peer to close the socket after the exit frame. */
 const LINGER_MS = 5_000;
 
-export type ExecSession = {
-  input: Readable;
-  output: Writable;
-  /** Aborts when the client is gone. */
-  readonly gone: AbortSignal;
-  /** Of standard error. */
-  say(text: string): void;
-  /** From now on it ends when nothing is moved in either direction for so long. */
-  endAfterSilence(ms: number, why: string): void;
-  /** Ends it, as a program of that exit code. */
-  exit(code: number): void;
-};
+export class ExecSession {
+  readonly input: Readable;
+  readonly output: Writable;
+  readonly #socket: Duplex;
+  readonly #gone = new AbortController();
+  #movedAt = performance.now();
+  #timer: NodeJS.Timeout | undefined;
+  #isOver = false;
 
-/** Over a socket that is at the first byte of the input. */
-export function execSessionOver(socket: Duplex): ExecSession {
-  const gone = new AbortController();
-  let movedAt = performance.now();
-  let timer: NodeJS.Timeout | undefined;
-  let isOver = false;
-  const moved = () => {
-    movedAt = performance.now();
-  };
+  /** @param socket at the first byte of the input */
+  constructor(socket: Duplex) {
+    this.#socket = socket;
+    this.input = new Readable({ read: () => void socket.resume() });
+    this.output = new Writable({
+      write: (chunk: Buffer, _encoding, done) => this.#writeOutput(chunk, done),
+    });
+    // The code that reads and writes these streams checks whether they are destroyed.
+    this.input.on('error', () => {});
+    this.output.on('error', () => {});
+    // The output was destroyed early: closing the socket tells the client that it is incomplete.
+    this.output.once('close', () => {
+      if (!this.#isOver) socket.destroy();
+    });
+    this.#readFrames();
+    socket.on('error', () => {});
+    socket.once('close', () => this.#close());
+    if (socket.destroyed) this.#close();
+  }
 
-  const input = new Readable({ read: () => void socket.resume() });
-  const output = new Writable({
-    write(chunk: Buffer, _encoding, done) {
-      moved();
-      if (socket.destroyed) return done();
-      if (writeBytes(socket, 'data', chunk)) return done();
-      drained(socket).then(() => {
-        moved();
-        done();
-      });
-    },
-  });
-  // Whoever reads or writes them looks whether they are destroyed.
-  input.on('error', () => {});
-  output.on('error', () => {});
-  // Broken off by whoever runs the command: nobody may take what came for the whole.
-  output.once('close', () => {
-    if (!isOver) socket.destroy();
-  });
+  /** Aborts when the client has disconnected. */
+  get gone(): AbortSignal {
+    return this.#gone.signal;
+  }
 
-  const reader = new FrameReader({
-    bytes(_kind, piece) {
-      moved();
-      if (!input.destroyed && !input.push(piece)) socket.pause();
-    },
-    json(kind) {
-      if (kind === 'end' && !input.destroyed) input.push(null);
-    },
-  });
-  socket.on('data', (chunk: Buffer) => {
-    try {
-      reader.take(chunk);
-    } catch (error) {
-      socket.destroy(error as Error);
-    }
-  });
-  socket.on('error', () => {});
-  const close = () => {
-    clearInterval(timer);
-    gone.abort();
-    if (!input.readableEnded) input.destroy(new Error('the client is gone'));
-    output.destroy();
-  };
-  socket.once('close', close);
-  if (socket.destroyed) close();
+  /** Writes to the client's standard error. */
+  writeError(text: string): void {
+    if (!this.#socket.destroyed) writeFrame(this.#socket, 'error', Buffer.from(text));
+  }
 
-  /** After what was written. */
-  const finish = (code: number) => {
-    isOver = true;
-    clearInterval(timer);
-    // What the client still sends is read and dropped, until it closes.
-    input.destroy();
+  /** Ends the session when no bytes move in either direction for `ms`, with the message `why`. */
+  endWhenIdle(ms: number, why: string): void {
+    const check = () => {
+      if (performance.now() - this.#movedAt < ms) return;
+      this.writeError(why);
+      this.#finish(1);
+      this.output.destroy();
+    };
+    this.#timer = setInterval(check, Math.min(CHECK_MS, ms));
+  }
+
+  /** Ends the session with an exit code, after all output is written. */
+  exit(code: number): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    const { output } = this;
+    if (output.destroyed || output.writableEnded) this.#finish(code);
+    else output.end(() => this.#finish(code));
+  }
+
+  #readFrames(): void {
+    const { input } = this;
+    const socket = this.#socket;
+    const reader = new FrameReader({
+      bytes: (_kind, piece) => {
+        this.#movedAt = performance.now();
+        if (!input.destroyed && !input.push(piece)) socket.pause();
+      },
+      json(kind) {
+        if (kind === 'end' && !input.destroyed) input.push(null);
+      },
+    });
+    socket.on('data', (chunk: Buffer) => {
+      try {
+        reader.push(chunk);
+      } catch (error) {
+        socket.destroy(error as Error);
+      }
+    });
+  }
+
+  #writeOutput(chunk: Buffer, done: () => void): void {
+    const socket = this.#socket;
+    this.#movedAt = performance.now();
+    if (socket.destroyed) return done();
+    if (writeFrame(socket, 'data', chunk)) return done();
+    drained(socket).then(() => {
+      this.#movedAt = performance.now();
+      done();
+    });
+  }
+
+  #close(): void {
+    clearInterval(this.#timer);
+    this.#gone.abort();
+    if (!this.input.readableEnded) this.input.destroy(new Error('The client has disconnected'));
+    this.output.destroy();
+  }
+
+  /** Sends the exit frame after the bytes that were written. */
+  #finish(code: number): void {
+    const socket = this.#socket;
+    this.#isOver = true;
+    clearInterval(this.#timer);
+    // Reads and drops further input until the client closes.
+    this.input.destroy();
     if (socket.destroyed) return;
     socket.resume();
-    // A slow client may take minutes for what was written before; one that takes nothing is ended by the other end.
-    socket.end(jsonFrame('exit', { code } satisfies Exit), () => {
+    // A slow client may need minutes for buffered output. The front process ends clients that read nothing.
+    socket.end(encodeJsonFrame('exit', { code } satisfies Exit), () => {
       const linger = setTimeout(() => socket.destroy(), LINGER_MS);
       socket.once('close', () => clearTimeout(linger));
     });
-  };
-  const say = (text: string) => {
-    if (!socket.destroyed) writeBytes(socket, 'error', Buffer.from(text));
-  };
-  return {
-    input,
-    output,
-    gone: gone.signal,
-    say,
-    endAfterSilence(ms, why) {
-      const check = () => {
-        if (performance.now() - movedAt < ms) return;
-        say(why);
-        finish(1);
-        output.destroy();
-      };
-      timer = setInterval(check, Math.min(CHECK_MS, ms));
-    },
-    exit(code) {
-      if (isOver) return;
-      isOver = true;
-      if (output.destroyed || output.writableEnded) finish(code);
-      else output.end(() => finish(code));
-    },
-  };
+  }
 }

@@ -1,18 +1,18 @@
 /**
- * What the process that speaks SSH and the server say to each other, over a Unix socket: a connection for each question
- * whose a key is, and one for each command, whose streams it carries.
+ * The protocol between the SSH front process and the server over a Unix socket. Each key lookup and each command has a
+ * connection of its own:
  *
  *   key →            ← account or null
  *   open →  data → end →            ← data, error … exit
  *
- * A frame is its kind (one byte), the length of its content (four, the highest first) and the content: bytes of a stream,
- * else JSON. A stream's bytes are passed on as they come, so a frame may be as long as it likes.
+ * A frame is its kind (1 byte), the length of its content (4 bytes, big-endian) and the content: stream bytes or JSON.
+ * Stream frames can have any length, because their bytes are passed on as they arrive.
  *
- * The process that speaks SSH is a small one: this file imports nothing but Node.
+ * This file imports only Node, to keep the front process small.
  */
 import type { Duplex } from 'node:stream';
 
-export const KINDS = {
+const KINDS = {
   key: 1,
   account: 2,
   open: 3,
@@ -23,18 +23,18 @@ export const KINDS = {
 } as const;
 export type Kind = keyof typeof KINDS;
 
-/** Of a key that somebody has; its holder has not shown yet that it is theirs. */
-export type KeyQuestion = { fingerprint: string };
-/** `id`: of the credential. `userId`, `name`: whose rights it has. */
-export type KeyAnswer = { id: string; userId: string; name: string } | null;
-export type Opening = {
-  /** The id of the credential whose key was shown to be the client's. */
+/** Sent before and after the client has proved that it has the private key. */
+export type KeyLookup = { fingerprint: string };
+/** `id`: of the credential. `userId`, `name`: the user whose rights it has. Null for an unknown key. */
+export type KeyOwner = { id: string; userId: string; name: string } | null;
+export type ExecRequest = {
+  /** Id of the credential whose signature was verified. */
   credential: string;
-  /** Null for a shell. */
+  /** Null for a shell request. */
   command: string | null;
   /** The client's `GIT_PROTOCOL`. */
   protocol?: string;
-  /** Of the client. */
+  /** The client's IP address. */
   address: string;
 };
 export type Exit = { code: number };
@@ -43,23 +43,22 @@ const NAMES = new Map<number, Kind>(
   (Object.keys(KINDS) as Kind[]).map((name) => [KINDS[name], name]),
 );
 const HEADER_BYTES = 5;
-/** Of one that is no part of a stream. */
 const MAX_JSON = 65_536;
 
-export function frame(kind: Kind, content: Uint8Array): Buffer[] {
+export function encodeFrame(kind: Kind, content: Uint8Array): Buffer[] {
   const header = Buffer.allocUnsafe(HEADER_BYTES);
   header[0] = KINDS[kind];
   header.writeUInt32BE(content.length, 1);
   return [header, content as Buffer];
 }
 
-export function jsonFrame(kind: Kind, value: unknown): Buffer {
-  return Buffer.concat(frame(kind, Buffer.from(JSON.stringify(value))));
+export function encodeJsonFrame(kind: Kind, value: unknown): Buffer {
+  return Buffer.concat(encodeFrame(kind, Buffer.from(JSON.stringify(value))));
 }
 
-/** Writes the frame in one go. @returns whether the socket wants more */
-export function writeBytes(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array): boolean {
-  const [header, content] = frame(kind, bytes);
+/** Writes header and content together. @returns false if the caller should wait for `drain` */
+export function writeFrame(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array): boolean {
+  const [header, content] = encodeFrame(kind, bytes);
   to.cork();
   to.write(header);
   const wantsMore = to.write(content);
@@ -67,28 +66,28 @@ export function writeBytes(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array
   return wantsMore;
 }
 
-export type Received = {
-  /** A piece of a stream. */
+type FrameHandlers = {
+  /** Receives a piece of a stream. */
   bytes(kind: 'data' | 'error', piece: Buffer): void;
   json(kind: Exclude<Kind, 'data' | 'error'>, value: unknown): void;
 };
 
-/** Cuts what comes over a socket into frames. */
+/** Parses frames from the chunks of a socket. */
 export class FrameReader {
-  readonly #received: Received;
+  readonly #received: FrameHandlers;
   readonly #header = Buffer.alloc(HEADER_BYTES);
   #headerLength = 0;
   #kind: Kind = 'end';
-  /** Of the content. */
+  /** Missing bytes of the content. */
   #left = 0;
   #json: Buffer[] = [];
 
-  constructor(received: Received) {
+  constructor(received: FrameHandlers) {
     this.#received = received;
   }
 
-  /** @throws Error for what is no frame */
-  take(chunk: Buffer): void {
+  /** @throws Error for an invalid frame */
+  push(chunk: Buffer): void {
     let at = 0;
     while (at < chunk.length) {
       if (this.#headerLength < HEADER_BYTES) {
@@ -111,11 +110,11 @@ export class FrameReader {
 
   #begin(): void {
     const kind = NAMES.get(this.#header[0] ?? 0);
-    if (!kind) throw new Error(`a frame of the unknown kind ${this.#header[0]}`);
+    if (!kind) throw new Error(`Unknown frame kind ${this.#header[0]}`);
     this.#kind = kind;
     this.#left = this.#header.readUInt32BE(1);
     if (kind !== 'data' && kind !== 'error' && this.#left > MAX_JSON)
-      throw new Error(`a frame of the kind ${kind} with ${this.#left} bytes`);
+      throw new Error(`A frame of kind ${kind} has ${this.#left} bytes, more than ${MAX_JSON}`);
   }
 
   #finish(): void {

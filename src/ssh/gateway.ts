@@ -1,6 +1,6 @@
 /**
- * Where the process that speaks SSH asks: a Unix socket in a folder of the server's user alone. It is asked whose a key is,
- * and is given the commands of those whose key was verified.
+ * The server's Unix socket for the SSH front process: it looks up the owners of keys, and runs the commands of clients
+ * whose key was verified. Only the server's user can enter its folder.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -11,29 +11,28 @@ import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { findSshKeyOwner } from '../identity/authenticate.ts';
 import {
+  type ExecRequest,
+  encodeJsonFrame,
   FrameReader,
-  jsonFrame,
-  type KeyAnswer,
-  type KeyQuestion,
+  type KeyLookup,
+  type KeyOwner,
   type Kind,
-  type Opening,
 } from './frames.ts';
-import type { Deps } from './session.ts';
-import { type Command, type Forwarded, serve } from './session.ts';
+import { type Command, type Deps, type ForwardedCommand, serveCommand } from './session.ts';
 
-/** The other end is a process of ours, which says at once what it wants. */
-const FIRST_MS = 10_000;
-/** Commands still running after this are cut off when the server stops. */
+/** The front process sends the first frame at once. */
+const FIRST_FRAME_MS = 10_000;
+/** A stopping server cuts off commands that run longer than this. */
 const DRAIN_MS = 10_000;
 
-export type Gateway = AsyncDisposable & {
-  /** Commands that run. */
+type Gateway = AsyncDisposable & {
+  /** Number of running commands. */
   readonly running: number;
-  /** Runs a command that another server was asked for, whose repository is here. */
-  serve(forwarded: Forwarded, socket: Duplex): void;
+  /** Runs a command that another server forwarded, because this one has the repository. */
+  serve(forwarded: ForwardedCommand, socket: Duplex): void;
 };
 
-/** @param path of the socket, in a folder that nobody else enters */
+/** @param path of the socket, in a folder that only the server's user can enter */
 export async function openGateway(services: Deps, path: string): Promise<Gateway> {
   const running = new Set<Duplex>();
   const sockets = new Set<Socket>();
@@ -41,26 +40,26 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   const server = createServer((socket) => {
     sockets.add(socket);
     socket.once('close', () => sockets.delete(socket));
-    // Whoever reads finds it closed.
+    // Readers notice the close.
     socket.on('error', () => {});
     answer(socket).catch((error) => {
-      services.log.error({ err: error }, 'a question of the process that speaks SSH failed');
+      services.log.error({ err: error }, 'a request of the SSH front process failed');
       socket.destroy();
     });
   });
 
   async function answer(socket: Socket): Promise<void> {
-    const first = await firstFrame(socket);
+    const first = await readFirstFrame(socket);
     if (!first) return void socket.destroy();
     if (first.kind === 'key') {
-      const { fingerprint } = first.value as KeyQuestion;
+      const { fingerprint } = first.value as KeyLookup;
       const owner = await findSshKeyOwner(services, fingerprint);
-      const known: KeyAnswer = owner
+      const known: KeyOwner = owner
         ? { id: owner.keyId, userId: owner.userId, name: owner.username }
         : null;
-      socket.end(jsonFrame('account', known));
+      socket.end(encodeJsonFrame('account', known));
     } else if (first.kind === 'open') {
-      const opening = first.value as Opening;
+      const opening = first.value as ExecRequest;
       await run({ opening, requestId: randomUUID(), isForwarded: false }, socket);
     } else socket.destroy();
   }
@@ -70,14 +69,16 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
     socket.once('close', () => {
       if (running.delete(socket) && running.size === 0) emptied();
     });
-    return serve(services, command, socket);
+    return serveCommand(services, command, socket);
   }
 
-  // Left by a server that was killed.
+  // A killed server leaves its socket file.
   await rm(path, { force: true });
   server.listen(path);
   await once(server, 'listening');
-  server.on('error', (error) => services.log.error({ err: error }, 'SSH cannot be served'));
+  server.on('error', (error) =>
+    services.log.error({ err: error }, 'the socket for the SSH front process failed'),
+  );
   return {
     get running() {
       return running.size;
@@ -97,10 +98,10 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   };
 }
 
-/** What is said first; null when nothing is. The socket is then at the byte after it, and paused. */
-async function firstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
+/** Returns the first frame, or null if none arrives. Leaves the socket paused at the byte after it. */
+async function readFirstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
   const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
-  const timer = setTimeout(() => resolve(null), FIRST_MS);
+  const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
   socket.once('close', () => resolve(null));
   let found: { kind: Kind; value: unknown } | undefined;
   const reader = new FrameReader({
@@ -111,9 +112,9 @@ async function firstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown 
   });
   const read = (chunk: Buffer) => {
     try {
-      // Byte by byte only up to the end of this frame, which is short.
+      // Byte by byte, to stop exactly at the end of this short frame.
       for (let at = 0; at < chunk.length && !found; at++) {
-        reader.take(chunk.subarray(at, at + 1));
+        reader.push(chunk.subarray(at, at + 1));
         if (!found) continue;
         socket.off('data', read).pause();
         if (at + 1 < chunk.length) socket.unshift(chunk.subarray(at + 1));

@@ -1,6 +1,6 @@
 /**
- * One command of a client whose key was shown to be its own: read, allowed and run. What it may do is decided by the
- * functions that decide it over HTTP, and git runs under the same limits.
+ * Runs one command of a client whose key was verified. Permissions and limits are the same as over HTTP, checked by the
+ * same functions.
  */
 
 import type { Duplex, Readable } from 'node:stream';
@@ -21,18 +21,17 @@ import { GIT_TRANSFERS, withTransferSlot } from '../platform/limits/fair-semapho
 import type { GitExit } from '../platform/processes/git-started.ts';
 import { shouldLog, toClientError } from '../platform/web/error-response.ts';
 import { withRepositoryFolder } from '../repositories/folder.ts';
-import type { Lfs } from '../repositories/lfs/lfs.ts';
-import { addressOf, openForLfs } from '../repositories/lfs/lfs.ts';
+import { authorizeLfs, type Lfs, lfsUrl } from '../repositories/lfs/lfs.ts';
 import { authorizeGit } from '../repositories/repositories.ts';
 import {
+  type Deps as TransferDeps,
   gitActionOf,
   prepareReceive,
-  type Deps as TransferDeps,
   watchTransferPermission,
 } from '../repositories/transfers.ts';
-import { type Asked, parseCommand } from './command.ts';
-import { type ExecSession, execSessionOver } from './exec-session.ts';
-import type { Opening } from './frames.ts';
+import { parseCommand, type SshCommand } from './command.ts';
+import { ExecSession } from './exec-session.ts';
+import type { ExecRequest } from './frames.ts';
 
 export type Deps = TransferDeps & {
   usage: LastUsedRecorder;
@@ -41,57 +40,56 @@ export type Deps = TransferDeps & {
   urls: Urls;
 };
 
-/** With it git ends when it fails. */
-const FAILED = 128;
-const REFUSED = 1;
+/** The exit code of a failed git. */
+const EXIT_FAILED = 128;
+const EXIT_REFUSED = 1;
 
 /**
- * How long nothing may move. A client that fetches answers at once, and git gives a sign of life while it works; one that
- * pushes may need minutes to make its pack, and sends nothing meanwhile.
+ * Maximum time without traffic. During a fetch, clients answer at once and git sends progress. During a push, a client
+ * may need minutes to create its pack and sends nothing meanwhile.
  */
-const SILENCE_MS = { 'git-upload-pack': 120_000, 'git-receive-pack': 600_000 };
+const IDLE_MS = { 'git-upload-pack': 120_000, 'git-receive-pack': 600_000 };
 
-/** After it git-lfs asks anew. */
-const LFS_SECONDS = 3_600;
+/** After this time, git-lfs requests a new token. */
+const LFS_TOKEN_SECONDS = 3_600;
 
-/** What one server tells another of a command. */
-export type Forwarded = { opening: Opening; requestId: string };
-export type Command = Forwarded & {
-  /** By another server, which found that this one has the repository. It is not sent on again. */
+/** The head of a tunnel between servers. */
+export type ForwardedCommand = { opening: ExecRequest; requestId: string };
+export type Command = ForwardedCommand & {
+  /** Whether another server forwarded the command. It is not forwarded again. */
   isForwarded: boolean;
 };
 
-/** Who tests a key with `ssh -T` looks for it. */
-export function greetingOf({ credential, username }: Account): string {
+/** The reply to `ssh -T`, with which users test a key. */
+function formatGreeting({ credential, username }: Account): string {
   const who = credential.kind === 'deploy' ? `deploy key of ${username}` : username;
   return `Hi ${who}! You've authenticated, but Loam gives no shell.\n`;
 }
 
-/**
- * Runs the command that a client asks for over `socket`, which is at the first byte of its input. Never rejects.
- */
-export async function serve(services: Deps, asked: Command, socket: Duplex): Promise<void> {
+/** @param socket at the first byte of the command's input. Never rejects. */
+export async function serveCommand(services: Deps, asked: Command, socket: Duplex): Promise<void> {
   const { credential, command, address } = asked.opening;
   const { requestId: id } = asked;
   const about = { req: { id }, ssh: { credential, command, address } };
   const began = performance.now();
-  let talk: ExecSession | undefined;
-  const conversation = () => {
-    talk ??= execSessionOver(socket);
-    return talk;
+  let session: ExecSession | undefined;
+  // Opened late, because a forwarded command needs the raw socket.
+  const execSession = () => {
+    session ??= new ExecSession(socket);
+    return session;
   };
   try {
-    await run(services, asked, socket, conversation);
+    await run(services, asked, socket, execSession);
     const ms = Math.round(performance.now() - began);
-    services.log.debug({ ...about, ms }, 'a command over SSH has ended');
+    services.log.debug({ ...about, ms }, 'an SSH command has ended');
   } catch (error) {
-    const { gone, say, exit } = conversation();
+    const failed = execSession();
     const shown = toClientError(error);
-    if (!gone.aborted && shouldLog(error))
-      services.log.error({ ...about, err: error }, 'git over SSH failed');
-    else services.log.debug({ ...about, code: shown.code }, 'a command over SSH was refused');
-    say(`loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`);
-    exit(FAILED);
+    if (!failed.gone.aborted && shouldLog(error))
+      services.log.error({ ...about, err: error }, 'an SSH command failed');
+    else services.log.debug({ ...about, code: shown.code }, 'an SSH command was refused');
+    failed.writeError(`loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`);
+    failed.exit(EXIT_FAILED);
   }
 }
 
@@ -99,7 +97,7 @@ async function run(
   services: Deps,
   { opening, requestId, isForwarded }: Command,
   socket: Duplex,
-  conversation: () => ExecSession,
+  execSession: () => ExecSession,
 ): Promise<void> {
   const { credential, command, address } = opening;
   const viewer = {
@@ -107,109 +105,119 @@ async function run(
     from: { address, requestId },
   };
   const asked = parseCommand(command);
-  if (asked.kind === 'greeting') return refuse(conversation(), greetingOf(viewer));
-  if (asked.kind === 'refused') return refuse(conversation(), `loam: ${asked.why}\n`);
-  if (asked.kind === 'lfs') return authenticate(services, asked, viewer, conversation());
-  const id = await authorizeGit(services, viewer, asked.place, gitActionOf(asked.service));
-  const here = () => talkGit(services, { id, asked, viewer, opening, requestId }, conversation());
+  if (asked.kind === 'greeting') return refuse(execSession(), formatGreeting(viewer));
+  if (asked.kind === 'refused') return refuse(execSession(), `loam: ${asked.why}\n`);
+  if (asked.kind === 'lfs') return answerLfsAuthenticate(services, asked, viewer, execSession());
+  const id = await authorizeGit(services, viewer, asked.repository, gitActionOf(asked.service));
+  const here = () => runGit(services, { id, asked, viewer, opening, requestId }, execSession());
   if (isForwarded) return here();
   await runAtOwner(services, id, {
     here,
     async there(member) {
       const closed = new AbortController();
       socket.once('close', () => closed.abort());
-      const head: Forwarded = { opening, requestId };
+      const head: ForwardedCommand = { opening, requestId };
       const about = { repositoryId: id, head, signal: closed.signal };
       const other = await openTunnel(services, member, about);
-      // The first byte is on its way, so this is not tried again.
-      const isWhole = await join(socket, other);
-      if (!isWhole) reportUnavailable(services.log, member, new Error('it has broken off'));
+      // Not retried: the first bytes may have been sent.
+      const isWhole = await relaySockets(socket, other);
+      if (!isWhole)
+        reportUnavailable(
+          services.log,
+          member,
+          new Error('The tunnel of an SSH command closed early'),
+        );
     },
   });
 }
 
-type GitAsked = Asked & { kind: 'git' };
-type Run = {
+type GitCommand = SshCommand & { kind: 'git' };
+type GitRun = {
   id: string;
-  asked: GitAsked;
+  asked: GitCommand;
   viewer: Account;
-  opening: Opening;
+  opening: ExecRequest;
   requestId: string;
 };
 
-async function talkGit(
+async function runGit(
   services: Deps,
-  { id, asked: { service }, viewer, opening, requestId }: Run,
-  { input: raw, output, gone, endAfterSilence, exit }: ExecSession,
+  { id, asked: { service }, viewer, opening, requestId }: GitRun,
+  session: ExecSession,
 ): Promise<void> {
+  const { output, gone } = session;
   using right = watchTransferPermission(
     services,
     { viewer },
     { id, action: gitActionOf(service), output },
   );
   const { protocol } = opening;
-  const input = limited(raw, service);
-  const talk =
+  const input = limitInput(session.input, service);
+  const transfer =
     service === 'git-upload-pack'
-      ? (session: Session) => uploadPack(session, input, output)
+      ? (git: Session) => uploadPack(git, input, output)
       : await prepareReceive(services, { viewer }, { id, requestId, right, input, output });
-  const work = (dir: string) =>
+  const runTransfer = (dir: string) =>
     services.git.tasks.run(async (stopping) => {
-      endAfterSilence(SILENCE_MS[service], 'loam: nothing has come for too long\n');
-      // A client that is gone shows in the streams; a push of it that is whole takes effect all the same.
-      const ending = await talk({ dir, protocol, signal: stopping, isConversation: true });
+      session.endWhenIdle(
+        IDLE_MS[service],
+        `loam: no data was transferred for ${IDLE_MS[service] / 1_000} seconds\n`,
+      );
+      // A disconnected client closes the streams. Its push still takes effect if it arrived completely.
+      const ending = await transfer({ dir, protocol, signal: stopping, isConversation: true });
       if (right.refused.aborted) throw right.refused.reason;
       if (input.errored instanceof RequestTooLong) throw invalid(null, input.errored.message);
-      if (stopping.aborted) throw busy('The server is being stopped');
-      if (ending.code !== 0 && !gone.aborted) throw failure(ending, dir);
+      if (stopping.aborted) throw busy('The server is stopping; try again');
+      if (ending.code !== 0 && !gone.aborted) throw toGitFailure(ending, dir);
     });
   const caller = { key: viewer.credential.id, isAnonymous: false, signal: gone };
-  const fetchOrPush = () => withRepositoryFolder(services, id, work);
+  const fetchOrPush = () => withRepositoryFolder(services, id, runTransfer);
   await withTransferSlot(services.git, GIT_TRANSFERS, caller, fetchOrPush);
-  exit(0);
+  session.exit(0);
 }
 
-/** The input for as long as it is within its limit. */
-function limited(input: Readable, service: Service): Readable {
+/** Fails when the input exceeds the limit of the service. */
+function limitInput(input: Readable, service: Service): Readable {
   const limit = new RequestLimit(service);
   pipeline(input, limit).catch(() => {});
   return limit;
 }
 
-/** A client that git cannot read is at fault; what names the server's folder, or was cut off, is the server's. */
-function failure(ending: GitExit, dir: string): Error {
+/** Errors about the server's folder, and killed processes, are server errors. All others are invalid client input. */
+function toGitFailure(ending: GitExit, dir: string): Error {
   const { signal, stderr } = ending;
   const isOurs = (signal && signal !== 'SIGABRT') || stderr.includes(dir);
   if (isOurs) return new GitError('over SSH', ending);
-  return invalid(null, stderr.replace(/^fatal: /, '') || 'The client does not speak as git does');
+  const message = stderr.replace(/^fatal: /, '');
+  return invalid(null, message || 'The client does not follow the git protocol');
 }
 
-function refuse({ say, exit }: ExecSession, why: string): void {
-  say(why);
-  exit(REFUSED);
+function refuse(session: ExecSession, why: string): void {
+  session.writeError(why);
+  session.exit(EXIT_REFUSED);
 }
 
-/** Tells git-lfs where large files are served and gives it a token for that, in its own form. */
-async function authenticate(
+/** Writes the URL of the large files and a token for them, in the format of git-lfs. */
+async function answerLfsAuthenticate(
   services: Deps,
-  { operation, place }: Asked & { kind: 'lfs' },
+  { operation, repository }: SshCommand & { kind: 'lfs' },
   viewer: Account,
-  { output, exit }: ExecSession,
+  session: ExecSession,
 ): Promise<void> {
-  const repositoryId = await openForLfs(services, viewer, place, operation);
+  const repositoryId = await authorizeLfs(services, viewer, repository, operation);
   const grant = { repositoryId, credentialId: viewer.credential.id, operation };
-  const token = services.lfs.tokens.issue(grant, LFS_SECONDS);
+  const token = services.lfs.tokens.issue(grant, LFS_TOKEN_SECONDS);
   const answer = {
-    href: addressOf(services, place),
+    href: lfsUrl(services, repository),
     header: { Authorization: `Bearer ${token}` },
-    expires_in: LFS_SECONDS,
+    expires_in: LFS_TOKEN_SECONDS,
   };
-  output.write(`${JSON.stringify(answer)}\n`);
-  exit(0);
+  session.output.write(`${JSON.stringify(answer)}\n`);
+  session.exit(0);
 }
 
-/** Carries bytes in both directions until both sockets are closed. @returns whether `other` ended before `own` left */
-async function join(own: Duplex, other: Duplex): Promise<boolean> {
+/** Relays bytes until both sockets are closed. @returns false if `other` closed without an end before `own` closed */
+async function relaySockets(own: Duplex, other: Duplex): Promise<boolean> {
   const { promise, resolve } = Promise.withResolvers<boolean>();
   other.on('error', () => {});
   own.once('close', () => {

@@ -1,6 +1,6 @@
 /**
- * Git over SSH: a process that speaks it with strangers, and the gateway where that process asks. Each can end without the
- * other: without the process its sessions end and another one is started, without the server the process ends.
+ * Git over SSH: starts and supervises the front process, which speaks SSH with clients, and opens the gateway, which
+ * runs their commands. If the front process dies, its sessions end and it is restarted; if the server dies, it ends.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -16,31 +16,31 @@ import type { Logger } from '../base/log.ts';
 import { acceptTunnel, isTunnelRequest } from '../cluster/tunnels.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
 import {
-  type Counts,
+  type ConnectionCounts,
   type FromFront,
   type FromServer,
+  type FrontSettings,
   SSH_LIMITS,
   type SshLimits,
 } from './front/protocol.ts';
 import { openGateway } from './gateway.ts';
 import { type HostKey, readHostKeys } from './host-keys.ts';
-import type { Deps, Forwarded } from './session.ts';
+import type { Deps, ForwardedCommand } from './session.ts';
 
 export type Ssh = AsyncDisposable & {
-  /** Listened on. */
   readonly port: number;
   readonly hostKeys: readonly HostKey[];
-  readonly counts: Counts;
-  /** Of the process that speaks SSH, for tests. */
+  readonly counts: ConnectionCounts;
+  /** Of the front process, for tests. */
   readonly pid: number | undefined;
-  /** From now on clients are answered; until then they wait. */
+  /** Starts serving clients. Earlier connections wait until then. */
   open(): void;
-  /** No new connections and commands; what runs goes on. */
+  /** Refuses new connections and commands. Running commands continue. */
   close(): void;
 };
 
-/** What takes sockets of other servers. */
-type Port = {
+/** Where the HTTP server hands over sockets of other servers. */
+type UpgradeHandlers = {
   onUpgrade(
     isOurs: (req: IncomingMessage) => boolean,
     serve: (req: IncomingMessage, socket: Duplex) => void,
@@ -48,13 +48,13 @@ type Port = {
 };
 
 /**
- * Answers clients, and runs the commands that other servers were asked for, also where SSH is off: whose repository is here
- * is run here. Disposing waits for what runs.
+ * Serves clients, and runs commands that other servers forward because this server has the repository, even if SSH is
+ * off here. Disposal waits for running commands.
  */
 export async function serveSsh(
   services: Deps,
   ssh: Ssh | null,
-  port: Port,
+  port: UpgradeHandlers,
 ): Promise<AsyncDisposable> {
   const path = socketPath(services.config.dataDir);
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
@@ -64,7 +64,7 @@ export async function serveSsh(
     (req) => isTunnelRequest(services, req),
     (req, socket) => {
       const begun = acceptTunnel(req, socket);
-      if (begun) gateway.serve(begun.head as Forwarded, socket);
+      if (begun) gateway.serve(begun.head as ForwardedCommand, socket);
       else socket.destroy();
     },
   );
@@ -85,152 +85,191 @@ type Options = {
   limits?: Partial<SshLimits>;
 };
 
-/** After a process that has ended; doubled up to the longest while they end soon. */
-const FIRST_PAUSE_MS = 500;
-const LONGEST_PAUSE_MS = 30_000;
-const SOON_MS = 60_000;
-const TAKEN_MS = 2_000;
-const TAKEN_PAUSE_MS = 200;
-/** Between SIGTERM and SIGKILL. */
+/** Backoff between restarts: doubled each time, reset after a process that ran for `STABLE_MS`. */
+const MIN_RESTART_MS = 500;
+const MAX_RESTART_MS = 30_000;
+const STABLE_MS = 60_000;
+const PORT_WAIT_MS = 2_000;
+const PORT_RETRY_MS = 200;
+/** Time between SIGTERM and SIGKILL. */
 const GRACE_MS = 2_000;
 
 /**
- * Takes the port. Null: there is to be none.
+ * Starts the front process and listens on the port. Returns null if SSH is off.
  * @throws ConfigError when it cannot listen there
  */
 export async function takeSshPort({ config, db, keys, log, limits }: Options): Promise<Ssh | null> {
   if (config.ssh === 'off') return null;
-  const { host, port: wanted } = config.ssh;
   const hostKeys = await readHostKeys(db, keys, log);
-  const gateway = socketPath(config.dataDir);
-  const stopping = new AbortController();
-  let counts: Counts = { connections: 0, waiting: 0, refused: 0 };
-  let isOpen = false;
-  let child: ChildProcess;
-  let ended: Promise<void>;
+  const front = new SshFront(config.ssh, hostKeys, log, {
+    kind: 'settings',
+    hostKeys: hostKeys.map(({ privateKey }) => privateKey),
+    gateway: socketPath(config.dataDir),
+    limits: { ...SSH_LIMITS, ...limits },
+    proxies: proxiesOf(config),
+  });
+  await front.listen();
+  return front;
+}
 
-  /** @throws Error with the code of the fault when it cannot listen */
-  async function start(port: number): Promise<number> {
+/** Starts the front process, and restarts it when it ends. */
+class SshFront implements Ssh {
+  readonly hostKeys: readonly HostKey[];
+  counts: ConnectionCounts = { connections: 0, waiting: 0, refused: 0 };
+  readonly #address: { host: string; port: number };
+  readonly #log: Logger;
+  readonly #settings: Omit<FrontSettings, 'host' | 'port'>;
+  readonly #stopping = new AbortController();
+  #isOpen = false;
+  #port = 0;
+  #child: ChildProcess | undefined;
+  #ended: Promise<void> = Promise.resolve();
+  #supervised: Promise<void> = Promise.resolve();
+
+  constructor(
+    address: { host: string; port: number },
+    hostKeys: readonly HostKey[],
+    log: Logger,
+    settings: Omit<FrontSettings, 'host' | 'port'>,
+  ) {
+    this.#address = address;
+    this.hostKeys = hostKeys;
+    this.#log = log;
+    this.#settings = settings;
+  }
+
+  get port(): number {
+    return this.#port;
+  }
+
+  get pid(): number | undefined {
+    return this.#child?.pid;
+  }
+
+  /** @throws ConfigError */
+  async listen(): Promise<void> {
+    this.#port = await this.#startWhenPortIsFree(performance.now() + PORT_WAIT_MS);
+    this.#supervised = this.#supervise();
+  }
+
+  open(): void {
+    this.#isOpen = true;
+    this.#send({ kind: 'open' });
+  }
+
+  close(): void {
+    this.#send({ kind: 'close' });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stopping.abort();
+    this.#child?.kill('SIGTERM');
+    const late = setTimeout(() => this.#child?.kill('SIGKILL'), GRACE_MS);
+    await this.#ended;
+    clearTimeout(late);
+    await this.#supervised;
+  }
+
+  #send(message: FromServer): void {
+    if (this.#child?.connected) this.#child.send(message, () => {});
+  }
+
+  /** @throws Error with the system's error code if it cannot listen */
+  async #start(port: number): Promise<number> {
     const listening = Promise.withResolvers<number>();
-    const own = spawn(process.execPath, [join(import.meta.dirname, 'front/main.ts')], {
+    const child = spawn(process.execPath, [join(import.meta.dirname, 'front/main.ts')], {
       cwd: '/',
       env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
-      // What it cannot say otherwise, such as a fault of Node itself.
+      // Standard error shows failures of Node itself, which the process cannot report.
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
       detached: true,
     });
-    child = own;
-    ended = new Promise((resolve) => {
-      own.once('close', () => resolve());
-      // One that could not be started may have no end.
-      own.once('error', () => own.pid ?? resolve());
+    this.#child = child;
+    this.#ended = new Promise((resolve) => {
+      child.once('close', () => resolve());
+      // A process that could not be started may emit no `close`.
+      child.once('error', () => child.pid ?? resolve());
     });
-    own.on('error', (error) => listening.reject(error));
-    own.once('close', (code, signal) => {
-      listening.reject(new Error(`the process that speaks SSH ended with ${code ?? signal}`));
+    child.on('error', (error) => listening.reject(error));
+    child.once('close', (code, signal) => {
+      listening.reject(new Error(`The SSH front process ended with ${code ?? signal}`));
     });
-    own.on('message', (said: FromFront) => {
-      if (said.kind === 'listening') listening.resolve(said.port);
-      else if (said.kind === 'failed')
-        listening.reject(Object.assign(new Error(said.message), { code: said.code }));
-      else if (said.kind === 'log') log[said.level]({ ssh: said.fields }, said.text);
-      else counts = said.counts;
-    });
-    tell({
-      kind: 'settings',
-      host,
-      port,
-      hostKeys: hostKeys.map(({ privateKey }) => privateKey),
-      gateway,
-      limits: { ...SSH_LIMITS, ...limits },
-      proxies: proxiesOf(config),
-    });
+    child.on('message', (message: FromFront) => this.#receive(message, listening));
+    this.#send({ ...this.#settings, host: this.#address.host, port });
     try {
       const taken = await listening.promise;
-      if (isOpen) tell({ kind: 'open' });
+      if (this.#isOpen) this.#send({ kind: 'open' });
       return taken;
     } catch (error) {
-      own.kill('SIGKILL');
+      child.kill('SIGKILL');
       throw error;
     }
   }
 
-  function tell(message: FromServer): void {
-    if (child.connected) child.send(message, () => {});
+  #receive(message: FromFront, listening: PromiseWithResolvers<number>): void {
+    if (message.kind === 'listening') listening.resolve(message.port);
+    else if (message.kind === 'failed')
+      listening.reject(Object.assign(new Error(message.message), { code: message.code }));
+    else if (message.kind === 'log')
+      this.#log[message.level]({ ssh: message.fields }, message.text);
+    else this.counts = message.counts;
   }
 
-  /** The process of a server that was killed may take a moment to end, and has the port until then. */
-  async function take(until: number): Promise<number> {
+  /** Retries for a while, because the front process of a killed server holds the port until it has ended. */
+  async #startWhenPortIsFree(until: number): Promise<number> {
+    const { host, port } = this.#address;
     try {
-      return await start(wanted);
+      return await this.#start(port);
     } catch (error) {
       const isTaken = (error as NodeJS.ErrnoException).code === 'EADDRINUSE';
-      if (!isTaken || performance.now() > until) throw listenFault(error as Error, host, wanted);
+      if (!isTaken || performance.now() > until) throw toListenError(error as Error, host, port);
     }
-    await delay(TAKEN_PAUSE_MS);
-    return take(until);
+    await delay(PORT_RETRY_MS);
+    return this.#startWhenPortIsFree(until);
   }
-  const port = await take(performance.now() + TAKEN_MS);
 
-  async function supervise(): Promise<void> {
-    let pause = FIRST_PAUSE_MS;
+  async #supervise(): Promise<void> {
+    const { signal } = this.#stopping;
+    let pause = MIN_RESTART_MS;
     let startedAt = performance.now();
-    while (!stopping.signal.aborted) {
-      await ended;
-      if (stopping.signal.aborted) return;
-      counts = { connections: 0, waiting: 0, refused: counts.refused };
-      pause = performance.now() - startedAt > SOON_MS ? FIRST_PAUSE_MS : pause;
-      log.error({ retryMs: pause }, 'the process that speaks SSH has ended; its sessions are over');
-      await delay(pause, undefined, stopping).catch(() => {});
-      pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
+    while (!signal.aborted) {
+      await this.#ended;
+      if (signal.aborted) return;
+      this.counts = { connections: 0, waiting: 0, refused: this.counts.refused };
+      pause = performance.now() - startedAt > STABLE_MS ? MIN_RESTART_MS : pause;
+      this.#log.error(
+        { retryMs: pause },
+        'the SSH front process has ended, and its sessions with it; it is restarted',
+      );
+      await delay(pause, undefined, { signal }).catch(() => {});
+      pause = Math.min(pause * 2, MAX_RESTART_MS);
       startedAt = performance.now();
-      if (!stopping.signal.aborted)
-        await start(port).catch((error) => log.error({ err: error }, 'SSH cannot be served yet'));
+      if (!signal.aborted)
+        await this.#start(this.#port).catch((error) =>
+          this.#log.error({ err: error }, 'the SSH front process could not be restarted; retrying'),
+        );
     }
   }
-  const supervised = supervise();
-
-  return {
-    port,
-    hostKeys,
-    get counts() {
-      return counts;
-    },
-    get pid() {
-      return child.pid;
-    },
-    open() {
-      isOpen = true;
-      tell({ kind: 'open' });
-    },
-    close: () => tell({ kind: 'close' }),
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      child.kill('SIGTERM');
-      const late = setTimeout(() => child.kill('SIGKILL'), GRACE_MS);
-      await ended;
-      clearTimeout(late);
-      await supervised;
-    },
-  };
 }
 
-/** Where only their number is known, they are taken to be of this network. */
-const PRIVATE = ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'];
+/** If only the number of trusted proxies is configured, they are assumed to be in private networks. */
+const PRIVATE_NETWORKS = ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'];
 
 function proxiesOf({ trustedProxies }: Config): readonly string[] {
   if (Array.isArray(trustedProxies)) return trustedProxies;
-  return trustedProxies ? PRIVATE : [];
+  return trustedProxies ? PRIVATE_NETWORKS : [];
 }
 
-function listenFault(error: NodeJS.ErrnoException, host: string, port: number): Error {
+function toListenError(error: NodeJS.ErrnoException, host: string, port: number): Error {
   const { code, message } = error;
   switch (code) {
     case 'EADDRINUSE':
-      return new ConfigError(`LOAM_SSH_PORT: ${port} is in use on ${host}; off serves no SSH`);
+      return new ConfigError(
+        `LOAM_SSH_PORT: ${port} is in use on ${host}; choose another port, or "off" to disable SSH`,
+      );
     case 'EACCES':
       return new ConfigError(
-        `LOAM_SSH_PORT: no right to listen on ${port}; those from 1024 need none`,
+        `LOAM_SSH_PORT: no permission to listen on ${port}; choose a port from 1024 on`,
       );
     default:
       return new ConfigError(
@@ -239,15 +278,13 @@ function listenFault(error: NodeJS.ErrnoException, host: string, port: number): 
   }
 }
 
-/* Where the server and the process that speaks SSH meet. */
+/** Size of the kernel's `sun_path`, without the final NUL. */
+const MAX_SOCKET_PATH_BYTES = 107;
 
-/** `sun_path` of the kernel. */
-const MAX_BYTES = 107;
-
-/** In the data folder; under the temporary folder when that path is too long for a socket. */
+/** The gateway's socket is in the data folder, or in the temporary folder if that path is too long for a socket. */
 function socketPath(dataDir: string): string {
   const inside = join(dataDir, 'ssh', 'gateway');
-  if (Buffer.byteLength(inside) <= MAX_BYTES) return inside;
+  if (Buffer.byteLength(inside) <= MAX_SOCKET_PATH_BYTES) return inside;
   const digest = createHash('sha256').update(dataDir).digest('hex').slice(0, 16);
   return join(tmpdir(), `loam-ssh-${process.getuid?.() ?? 0}-${digest}`, 'gateway');
 }

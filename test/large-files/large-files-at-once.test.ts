@@ -1,11 +1,11 @@
-/** Transfers of large files share the memory that they hash in: no byte of one may come in another. */
+/** Transfers share hashing buffers: bytes of one transfer must not appear in another. */
 import { hash, randomBytes } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { startApp } from '../support/harness.ts';
 
-test('downloads at once, some of which are cut off, and uploads beside them are each what they are', async () => {
+test('concurrent downloads, aborted downloads and uploads do not mix their bytes', async () => {
   await using app = await startApp();
   const ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'many' });
@@ -25,7 +25,7 @@ test('downloads at once, some of which are cut off, and uploads beside them are 
       pieces.push(piece);
       bytes += piece.length;
       if (bytes > leaveAfter) return;
-      // A client that is slow, so that many wait with memory of theirs.
+      // A slow client, so that many transfers hold buffers at once.
       await turn();
     }
     expect(hash('sha256', Buffer.concat(pieces))).toBe(oid);

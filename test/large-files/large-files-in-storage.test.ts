@@ -1,4 +1,4 @@
-/** The store of large files where its packs lie: an S3 server, one that goes away, a disk that is full. */
+/** The large-file store on S3, on an S3 server that goes away, and on a full disk. */
 import { execFileSync } from 'node:child_process';
 import { hash, randomBytes } from 'node:crypto';
 import { mkdtempDisposable } from 'node:fs/promises';
@@ -20,7 +20,7 @@ async function repositoryOf({ admin }: TestApp): Promise<string> {
   return (await admin.post('/auth/v1/repository/admin', { name: 'large' })).body.id;
 }
 
-/** What the client of an upload that fails is told. */
+/** The error of a failed upload. */
 async function refused(work: Promise<void>): Promise<{ status: number; message: string }> {
   const error = await work.then(
     () => new Error('it was taken'),
@@ -30,7 +30,7 @@ async function refused(work: Promise<void>): Promise<{ status: number; message: 
   return { status, message };
 }
 
-test('packs lie in S3; while it is away uploads are refused, and nothing is lost', async (ctx) => {
+test('packs are stored in S3; while S3 is unavailable, uploads fail and nothing is lost', async (ctx) => {
   needs(ctx, 'ceph');
   await using server = await startS3();
   await using way = cuttable();
@@ -69,7 +69,7 @@ test('packs lie in S3; while it is away uploads are refused, and nothing is lost
   expect((await checkStore(services)).packs).toBe(0);
 });
 
-test('an upload that fills the disk is refused and leaves nothing on it', async (ctx) => {
+test('an upload that fills the disk fails and leaves no files', async (ctx) => {
   needs(ctx, 'root', 'mount');
   await using folder = await mkdtempDisposable(`${tmpdir()}/loam-full-`);
   execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=16m', 'none', folder.path]);

@@ -1,14 +1,14 @@
-/** The store of large files, through the running app's services. */
+/** The large-file store, through the services of the running app. */
 import { createHash, randomBytes } from 'node:crypto';
 import { readdir, readFile, readlink, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { gearOf } from '../../src/repositories/lfs/store/cut.ts';
-import { openPackWriter } from '../../src/repositories/lfs/store/packs.ts';
+import { deriveGearTable } from '../../src/repositories/lfs/store/chunking.ts';
+import { PackWriter } from '../../src/repositories/lfs/store/packs.ts';
 import type { LargeFiles } from '../../src/repositories/lfs/store/store.ts';
-import type { Graces } from '../../src/repositories/lfs/store/sweep.ts';
+import type { GracePeriods } from '../../src/repositories/lfs/store/sweep.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { checkStore, sweepAll } from '../support/large-files.ts';
 
@@ -48,7 +48,7 @@ async function read(repository: string, oid: string, range?: { start: number; en
 }
 
 const sum = async (sql: string) => Number((await app.pool.query(sql)).rows[0].sum ?? 0);
-/** Bytes of all packs. */
+/** Total bytes of all packs. */
 const packed = () => sum('select sum(bytes) from large_packs');
 const sizes = async (repository: string) => {
   const { rows } = await app.pool.query(
@@ -73,7 +73,7 @@ beforeEach(async () => {
   own = await make(`own${count}`, false);
 });
 
-test('what is put is read, whole and in part, and nobody else has it', async () => {
+test('an object is readable, whole and by range, in its repository only', async () => {
   for (const length of [0, 1, 8_192, 131_072, 5_000_000]) {
     const bytes = randomBytes(length);
     const oid = await put(shared, bytes);
@@ -100,7 +100,7 @@ test('what is put is read, whole and in part, and nobody else has it', async () 
   }
 });
 
-test('equal contents are kept once for repositories that share, and once for each that does not', async () => {
+test('equal contents are stored once in the shared store, and once per repository with its own store', async () => {
   const bytes = randomBytes(3_000_000);
   const before = await packed();
   const oid = await put(shared, bytes);
@@ -113,7 +113,7 @@ test('equal contents are kept once for repositories that share, and once for eac
   for (const one of [shared, other, own]) expect((await read(one, oid))?.equals(bytes)).toBe(true);
 });
 
-test('a byte put in makes little new, and a file of one byte repeated next to nothing', async () => {
+test('an inserted byte adds few new chunks, and a file of one repeated byte needs almost no space', async () => {
   const bytes = randomBytes(6_000_000);
   await put(shared, bytes);
   const before = await packed();
@@ -131,8 +131,8 @@ test('a byte put in makes little new, and a file of one byte repeated next to no
   expect((await read(shared, evenOid))?.equals(even)).toBe(true);
 });
 
-test('contents cannot be made that are cut more often than others', async () => {
-  // Numbers that anybody can compute: of all ends of chunks that follow from them, none is one here.
+test('clients cannot create contents with unusually many chunks', async () => {
+  // Every piece ends at a boundary of a gear table that anybody can compute, but not of the secret one.
   const known = Array.from({ length: 256 }, (_, byte) =>
     createHash('sha256').update(`gear ${byte}`).digest().readInt32BE(),
   );
@@ -147,12 +147,12 @@ test('contents cannot be made that are cut more often than others', async () => 
     [oid],
   );
   expect((rows[0]?.bytes ?? 0) / 36).toBeLessThan(150);
-  // Other numbers would find nothing of what servers have stored.
-  const gear = gearOf(new Uint8Array(32));
+  // With another gear table, no stored chunks would be found.
+  const gear = deriveGearTable(new Uint8Array(32));
   expect([gear[0], gear[1], gear[255]]).toEqual([-861235418, 823269103, -1098472411]);
 });
 
-test('what is not these bytes is refused and leaves nothing', async () => {
+test('an upload whose bytes do not match is refused and leaves nothing', async () => {
   const bytes = randomBytes(3_000_000);
   const oid = oidOf(bytes);
   const before = await sizes(shared);
@@ -177,7 +177,7 @@ test('what is not these bytes is refused and leaves nothing', async () => {
   expect(await files.open(shared, oid)).toBeNull();
 });
 
-test('bytes count once a repository, for it and its namespace, and move with it', async () => {
+test('an object counts once per repository, for the repository and its namespace, and moves with a transfer', async () => {
   const bytes = randomBytes(1_000_000);
   const before = await sizes(shared);
   const oid = await put(shared, bytes);
@@ -201,7 +201,7 @@ test('bytes count once a repository, for it and its namespace, and move with it'
   expect(await files.open(shared, oid)).toBeNull();
 });
 
-test('a full quota refuses before a byte is read, and one that fills meanwhile refuses at the end', async () => {
+test('a full quota refuses an upload before reading it, and a quota that fills meanwhile refuses it at the end', async () => {
   const name = `carl${count}`;
   const carl = await app.user(name, 'free');
   const { body: repository } = await carl.post(`/auth/v1/repository/${name}`, { name: 'r' });
@@ -227,7 +227,7 @@ test('a full quota refuses before a byte is read, and one that fills meanwhile r
   await set(0);
 });
 
-test('uploads at once have the room of one after the other, whether they can be resumed or not', async () => {
+test('concurrent uploads cannot exceed the quota, whether resumable or not', async () => {
   const name = `dora${count}`;
   const dora = await app.user(name, 'free');
   const { body } = await dora.post(`/auth/v1/repository/${name}`, { name: 'r' });
@@ -237,7 +237,7 @@ test('uploads at once have the room of one after the other, whether they can be 
     name,
     10 * 2 ** 30 - 20 * 2 ** 20,
   ]);
-  /** Begins one whose last bytes do not come before `go`, where it breaks off. */
+  /** Starts an upload that waits for `go` before its last bytes, and is then interrupted. */
   const begin = (isResumable: boolean) => {
     const bytes = randomBytes(size);
     const begun = Promise.withResolvers<string>();
@@ -268,11 +268,11 @@ test('uploads at once have the room of one after the other, whether they can be 
     return uploads.filter((_, i) => first[i] === 'begun');
   };
   await ranAtOnce(false);
-  // What broke off and cannot be resumed has its room no more.
+  // An interrupted upload that cannot be resumed has released its reservation.
   const [kept] = await ranAtOnce(true);
   if (!kept) throw new Error('none was begun');
   expect(await files.offset(id, kept.object)).toBeGreaterThan(0);
-  // What can be resumed has it still, for itself and for nobody else.
+  // A resumable upload keeps its reservation, which only it can use.
   expect(await begin(true).ended).toBe('quota_exceeded');
   expect(await begin(false).ended).toBe('quota_exceeded');
   expect(await sum(`select sum(size) from large_uploads where repository_id = '${id}'`)).toBe(
@@ -285,7 +285,7 @@ test('uploads at once have the room of one after the other, whether they can be 
   await after.ended;
 });
 
-test('a body that stops, fails or is aborted frees everything', async () => {
+test('a body that ends early, fails or is aborted leaves nothing', async () => {
   const bytes = randomBytes(9_000_000);
   const object = { oid: oidOf(bytes), size: bytes.length };
   const before = await packed();
@@ -313,7 +313,7 @@ test('a body that stops, fails or is aborted frees everything', async () => {
   await put(shared, bytes);
 });
 
-test('a pack that storage finishes after its upload was given up is removed by the sweep', async () => {
+test('the sweep removes a pack that the storage completes after its upload was aborted', async () => {
   const { pool, storage } = app.app.services;
   let key = '';
   const late: typeof storage = {
@@ -326,20 +326,20 @@ test('a pack that storage finishes after its upload was given up is removed by t
       return promise;
     },
   };
-  const writer = openPackWriter({ pool, storage: late }, 1, never);
+  const writer = new PackWriter({ pool, storage: late }, 1, never);
   const bytes = randomBytes(10_000);
   await writer.add([{ hash: createHash('sha256').update(bytes).digest(), bytes }]);
   await writer.abandon();
-  // What was sent before the abort, as S3 may do it: its last request cannot be taken back.
+  // S3 may complete a request that was sent before the abort.
   await storage.put(key, bytes);
   await checkStore(app.app.services);
   await sweepAll(app.app.services);
   expect(await storage.stat(key)).toBeNull();
 });
 
-test('a pack whose commit was not confirmed stays in storage, because its chunks are known', async () => {
+test('a pack whose commit was not confirmed stays in storage, because its chunks may be in the database', async () => {
   const { pool, storage } = app.app.services;
-  // The answer to a commit is lost. A client that failed is not used again, so it need not be restored.
+  // The reply to a commit is lost. A failed client is not reused, so it need not be restored.
   const unconfirmed = {
     query: pool.query.bind(pool),
     async connect() {
@@ -353,7 +353,7 @@ test('a pack whose commit was not confirmed stays in storage, because its chunks
       return Object.assign(client, { query: queryAndLose });
     },
   } as unknown as typeof pool;
-  const writer = openPackWriter({ pool: unconfirmed, storage }, 1, never);
+  const writer = new PackWriter({ pool: unconfirmed, storage }, 1, never);
   const bytes = randomBytes(10_000);
   const hash = createHash('sha256').update(bytes).digest();
   await writer.add([{ hash, bytes }]);
@@ -368,7 +368,7 @@ test('a pack whose commit was not confirmed stays in storage, because its chunks
   await checkStore(app.app.services);
 });
 
-test('puts of one object at once, into several repositories, are one object', async () => {
+test('concurrent puts of one object into several repositories store it once', async () => {
   const bytes = randomBytes(2_000_000);
   const oid = oidOf(bytes);
   await Promise.all([shared, other, shared, other, own, own].map((one) => put(one, bytes)));
@@ -383,7 +383,7 @@ test('puts of one object at once, into several repositories, are one object', as
   expect(rows).toEqual([{ holders: 2 }, { holders: 1 }]);
 });
 
-test('what storage has changed of an object is stored anew when it is sent again', async () => {
+test('uploading a damaged object again replaces its damaged chunks', async () => {
   const bytes = randomBytes(4_000_000);
   const oid = await put(shared, bytes);
   await put(other, bytes);
@@ -402,10 +402,10 @@ test('what storage has changed of an object is stored anew when it is sent again
   await put(shared, bytes);
   expect((await read(shared, oid))?.equals(bytes)).toBe(true);
   expect((await read(other, oid))?.equals(bytes)).toBe(true);
-  // Three or four chunks, and none of what was right.
+  // Only the three or four damaged chunks are stored again.
   expect((await packed()) - before).toBeLessThan(600_000);
   expect(await files.damaged(shared, [oid])).toEqual(new Set());
-  // Cut short, and gone as a whole.
+  // A truncated pack, and a missing one.
   for (const left of [2_000_000, null]) {
     const { rows: packs } = await app.pool.query<{ key: string }>(
       `select distinct p.key, p.bytes from large_chunks c join large_packs p on p.id = c.pack_id
@@ -421,7 +421,7 @@ test('what storage has changed of an object is stored anew when it is sent again
   await checkStore(app.app.services);
 });
 
-test('a byte that changed in a pack fails the reader before it is handed on', async () => {
+test('a changed byte in a pack fails the read before the chunk is returned', async () => {
   const bytes = randomBytes(3_000_000);
   const oid = await put(own, bytes);
   const { rows } = await app.pool.query(
@@ -446,12 +446,12 @@ test('a byte that changed in a pack fails the reader before it is handed on', as
   expect((await read(own, oid, { start: 0, end: 2_000_000 }))?.length).toBe(2_000_000);
   await flip(2_500_000);
   expect((await read(own, oid))?.equals(bytes)).toBe(true);
-  // Known before an answer begins.
+  // Detected before a response begins.
   await flip(10);
   await expect(files.open(own, oid)).rejects.toThrow('damaged');
 });
 
-test('readers who leave, also before they began, let go of the packs', async () => {
+test('readers that stop early, or before their first read, close the packs', async () => {
   const oid = await put(shared, randomBytes(5_000_000));
   const openPacks = async () => {
     const fds = await readdir('/proc/self/fd');
@@ -465,9 +465,9 @@ test('readers who leave, also before they began, let go of the packs', async () 
 });
 
 const stores = () => sum('select count(*) as sum from large_stores');
-const sweep = (graces?: Graces) => sweepAll(app.app.services, graces);
+const sweep = (graces?: GracePeriods) => sweepAll(app.app.services, graces);
 const check = () => checkStore(app.app.services);
-/** Of no other test: the shared store, with nothing in it. */
+/** An empty shared store that no other test uses. */
 async function empty() {
   const { rows } = await app.pool.query('select repository_id as id, oid from large_files');
   for (const { id, oid } of rows) await files.remove(id, [oid]);
@@ -475,7 +475,7 @@ async function empty() {
   expect(await check()).toEqual({ objects: 0, chunks: 0, packs: 0, bytes: 0 });
 }
 
-test('bytes go when nobody has them, and not before', async () => {
+test('bytes are deleted when no repository has them, and not before', async () => {
   await empty();
   const bytes = randomBytes(3_000_000);
   const oid = await put(shared, bytes);
@@ -493,12 +493,12 @@ test('bytes go when nobody has them, and not before', async () => {
   expect(await stores()).toBe(before - 1);
 });
 
-test('within the grace period an upload may count on what nobody has', async () => {
+test('within the grace period, an upload can reuse unreferenced chunks and objects', async () => {
   await empty();
   const bytes = randomBytes(1_000_000);
   const oid = await put(shared, bytes);
   await files.remove(shared, [oid]);
-  // Its chunks, then the object itself.
+  // First its chunks, then the object.
   for (let round = 0; round < 2; round++) {
     await sweep({ uploads: 60_000, retired: 0 });
     await put(other, bytes);
@@ -507,10 +507,10 @@ test('within the grace period an upload may count on what nobody has', async () 
   }
 });
 
-test('a pack that is mostly dead is written anew, and read by those who found it before', async () => {
+test('a mostly dead pack is rewritten, and readers that looked it up before can still read it', async () => {
   await empty();
   const all = Array.from({ length: 4 }, () => randomBytes(9_000_000));
-  // One pack of four objects.
+  // One pack with four objects.
   const joint = Buffer.concat(all);
   const whole = await put(shared, joint);
   for (const part of all.slice(0, 2)) await put(shared, part);
@@ -525,7 +525,7 @@ test('a pack that is mostly dead is written anew, and read by those who found it
   expect((await buffer(reader?.body() ?? Readable.from([]))).equals(second)).toBe(true);
 });
 
-test('small packs are joined', async () => {
+test('small packs are merged', async () => {
   await empty();
   const all = Array.from({ length: 24 }, (_, i) => randomBytes(20_000 + i));
   for (const bytes of all) await put(shared, bytes);
@@ -535,7 +535,7 @@ test('small packs are joined', async () => {
   for (const bytes of all) expect((await read(shared, oidOf(bytes)))?.equals(bytes)).toBe(true);
 });
 
-test('a damaged pack does not keep the others from being joined', async () => {
+test('a damaged pack does not prevent the merge of other packs', async () => {
   await empty();
   const all = Array.from({ length: 9 }, (_, i) => randomBytes(20_000 + i));
   for (const bytes of all) await put(shared, bytes);
@@ -549,7 +549,7 @@ test('a damaged pack does not keep the others from being joined', async () => {
     expect((await read(shared, oidOf(bytes)))?.equals(bytes)).toBe(true);
 });
 
-test('puts, removals and sweeps beside each other lose nothing', async () => {
+test('concurrent puts, removals and sweeps lose nothing', async () => {
   await empty();
   const base = randomBytes(300_000);
   const versions = Array.from({ length: 6 }, (_, i) =>

@@ -1,4 +1,4 @@
-/** Uploads of large files that break off and go on: the stock git-lfs with `tus`, and what it does not send. */
+/** Resumable uploads: the stock git-lfs with `tus`, and requests that it does not send. */
 import { hash, randomBytes } from 'node:crypto';
 import { request } from 'node:http';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -45,7 +45,7 @@ async function uploadOf(client: Client, name: string, objects: object[], transfe
 
 const objectOf = (bytes: Buffer) => ({ oid: hash('sha256', bytes), size: bytes.length });
 
-/** The address at which a server takes an object. */
+/** The upload URL of an object at a server. */
 const at = (client: Client, name: string, bytes: Buffer, size = bytes.length) =>
   `${client.base}/admin/${name}.git/info/lfs/uploads/${objectOf(bytes).oid}?size=${size}`;
 
@@ -56,7 +56,7 @@ async function offset(client: Client, url: string): Promise<number> {
   return Number(answer.headers.get('upload-offset'));
 }
 
-/** Sends all from `from`, or as much of it as `until` has, and then breaks off. */
+/** Sends the bytes from `from`, and aborts at `until` if given. */
 function patch(client: Client, url: string, bytes: Buffer, from: number, until?: number) {
   const { promise, resolve, reject } = Promise.withResolvers<number>();
   const req = request(url, {
@@ -77,7 +77,7 @@ function patch(client: Client, url: string, bytes: Buffer, from: number, until?:
   return promise;
 }
 
-/** From what was sent up to a place, once the server has noticed that it broke off. */
+/** The offset after an aborted upload, once the server has noticed the abort. */
 async function broken(client: Client, name: string, bytes: Buffer, from: number, until: number) {
   const url = at(client, name, bytes);
   expect(await patch(client, url, bytes, from, until)).toBe(0);
@@ -97,12 +97,12 @@ async function got(client: Client, name: string, bytes: Buffer): Promise<boolean
   return answer.status === 200 && found.equals(bytes);
 }
 
-test('an upload goes on where it broke off, at another server, and twice', async () => {
+test('an interrupted upload resumes, twice, and at another server', async () => {
   await create('resumed', { content_addressed: true });
   const bytes = randomBytes(40 * MIB);
   expect(await offset(one, at(one, 'resumed', bytes))).toBe(0);
   const kept = await broken(one, 'resumed', bytes, 0, 20 * MIB);
-  // What was not cut yet, and what was on its way, is sent again.
+  // Bytes of unfinished chunks, and bytes in transit, are sent again.
   expect(kept).toBeGreaterThan(4 * MIB);
   expect(kept).toBeLessThan(20 * MIB);
   expect(await got(one, 'resumed', bytes)).toBe(false);
@@ -118,14 +118,14 @@ test('an upload goes on where it broke off, at another server, and twice', async
   await checkStore(services);
 });
 
-test('what is wrong keeps nothing, what nobody goes on with is swept, and both take room until then', async () => {
+test('wrong bytes are discarded, abandoned uploads are swept, and both use storage until then', async () => {
   const id = await create('left', { content_addressed: true });
   const { services } = servers.apps[0] as (typeof servers.apps)[0];
   const before = await checkStore(services);
   const bytes = randomBytes(12 * MIB);
   const kept = await broken(one, 'left', bytes, 0, 11 * MIB);
   const other = Buffer.concat([bytes.subarray(0, kept), randomBytes(bytes.length - kept)]);
-  // The name is that of other bytes.
+  // The SHA-256 is that of other bytes.
   expect(await patch(one, at(one, 'left', bytes), other, kept)).toBe(422);
   expect(await offset(one, at(one, 'left', bytes))).toBe(0);
 
@@ -147,7 +147,7 @@ test('what is wrong keeps nothing, what nobody goes on with is swept, and both t
   expect((await services.pool.query('select from large_upload_pages')).rowCount).toBe(0);
 });
 
-test('a batch offers it to those who ask, and requests that are none are refused', async () => {
+test('a batch offers tus to clients that support it, and invalid requests are refused', async () => {
   await create('asked');
   const bytes = randomBytes(1_000);
   const object = objectOf(bytes);
@@ -155,7 +155,7 @@ test('a batch offers it to those who ask, and requests that are none are refused
   expect(asked.actions.upload.href).toBe(at(one, 'asked', bytes));
   expect(await uploadOf(one, 'asked', [object])).toMatchObject({ transfer: 'tus' });
   expect(await uploadOf(one, 'asked', [object], ['basic'])).toMatchObject({ transfer: 'basic' });
-  // The stock client would not send it.
+  // The stock client does not send this.
   const empty = objectOf(Buffer.alloc(0));
   expect(await uploadOf(one, 'asked', [object, empty])).toMatchObject({ transfer: 'basic' });
 
@@ -185,7 +185,7 @@ test('a batch offers it to those who ask, and requests that are none are refused
   expect(await got(two, 'asked', bytes)).toBe(true);
 });
 
-test('the stock client goes on by itself when its connection breaks', async (ctx) => {
+test('the stock client resumes automatically after a broken connection', async (ctx) => {
   needs(ctx, 'git-lfs');
   await using way = cuttable();
   const port = await freePort();
@@ -211,7 +211,7 @@ test('the stock client goes on by itself when its connection breaks', async (ctx
   });
   const bytes = randomBytes(96 * MIB);
   await workspace.commit('stock', { 'a.bin': bytes });
-  // git-lfs says what it does in its trace, for which there is no setting.
+  // git-lfs reports its transfers in its trace, which has no setting.
   const push = 'alias.traced=!GIT_TRANSFER_TRACE=1 git push origin HEAD';
   const pushing = workspace.try('stock', '-c', push, '-c', 'lfs.activitytimeout=5', 'traced');
   const kept = async () =>

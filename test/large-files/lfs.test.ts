@@ -1,4 +1,4 @@
-/** Large files: the stock git-lfs against our API, and what it does not send. */
+/** Large files: the stock git-lfs against the API, and requests that it does not send. */
 import { execFileSync } from 'node:child_process';
 import { hash, randomBytes } from 'node:crypto';
 import { mkdir, readdir, readFile, readlink, stat, symlink, writeFile } from 'node:fs/promises';
@@ -38,7 +38,7 @@ async function create(name: string, more: object = {}): Promise<string> {
   return body.id;
 }
 
-/** A repository that `lfs` tracks `*.bin` in, and a clone of it. */
+/** A repository in which git-lfs tracks `*.bin`, and a clone of it. */
 async function tracking(name: string, more: object = {}): Promise<string> {
   const id = await create(name, more);
   await workspace.git('.', 'lfs', 'install');
@@ -68,14 +68,14 @@ function pointerTo(bytes: Buffer): string {
   return `version https://git-lfs.github.com/spec/v1\noid sha256:${oid}\nsize ${size}\n`;
 }
 
-/** Does what the actions of a batch's answer say. */
+/** Executes the actions of a batch response. */
 async function give(client: Client, repository: string, bytes: Buffer): Promise<Answer> {
   const { body } = await batch(client, repository, 'upload', [objectOf(bytes)]);
   const { href, header } = body.objects[0].actions.upload;
   return app.anonymous.request('PUT', href, { headers: header, body: new Uint8Array(bytes) });
 }
 
-/** Ada's organization, with Bob as a member. */
+/** An organization of Ada with Bob as a member. */
 async function organization(name: string, role: string): Promise<string> {
   const query = `mutation ($input: CreateOrganizationInput!) { createOrganization(input: $input) { namespace { id } } }`;
   await app.admin.gql(query, { input: { name, plan: 'UNLIMITED' } });
@@ -90,7 +90,7 @@ async function organization(name: string, role: string): Promise<string> {
   return name;
 }
 
-test('git lfs push, clone and fetch, of twenty objects at once', async (ctx) => {
+test('git lfs push, clone and fetch of twenty objects at once', async (ctx) => {
   needs(ctx, 'git-lfs');
   await tracking('stock');
   const files = Object.fromEntries(
@@ -110,7 +110,7 @@ test('git lfs push, clone and fetch, of twenty objects at once', async (ctx) => 
   expect(await readFile(join(workspace.path, 'stock-again/3.bin'))).toEqual(changed);
 });
 
-test('clients of public repositories need no credentials, and those without rights get none', async (ctx) => {
+test('public repositories need no credentials, and viewers without rights get no token', async (ctx) => {
   needs(ctx, 'git-lfs');
   await tracking('open', { visibility: 'public' });
   const bytes = randomBytes(1_000);
@@ -130,7 +130,7 @@ test('clients of public repositories need no credentials, and those without righ
   expect(unknown.code).not.toBe(0);
 });
 
-test('a batch names what is missing, and nothing that others have', async () => {
+test('a batch reports missing objects, and reveals none of other repositories', async () => {
   await create('batch');
   await create('batch-of-others');
   const bytes = randomBytes(70_000);
@@ -165,7 +165,7 @@ test('a batch names what is missing, and nothing that others have', async () => 
   expect((await verified({ oid: unknown, size })).status).toBe(404);
 });
 
-test('an object that a reader found damaged is asked for again', async () => {
+test('an object that a reader found damaged is requested again', async () => {
   const id = await create('mended', { content_addressed: false });
   const bytes = randomBytes(300_000);
   const object = objectOf(bytes);
@@ -188,7 +188,7 @@ test('an object that a reader found damaged is asked for again', async () => {
   expect(again.body.objects).toEqual([object]);
 });
 
-test('requests that are none are refused in the form of git-lfs', async () => {
+test('invalid requests are refused with errors in the format of git-lfs', async () => {
   await create('bad');
   const path = 'ada/bad.git/info/lfs/objects/batch';
   const oid = 'a'.repeat(64);
@@ -233,7 +233,7 @@ test('requests that are none are refused in the form of git-lfs', async () => {
   expect((await lfs(ada, 'ada/bad.git/info/lfs/objects/%ff')).status).toBe(400);
 });
 
-test('who may not see a repository finds none, and who may only read cannot upload', async () => {
+test('viewers without access get 404, and viewers with read access cannot upload', async () => {
   const owner = await organization('readers', 'READ');
   await ada.post(`/auth/v1/repository/${owner}`, { name: 'data' });
   const objects = [objectOf(Buffer.from('x'))];
@@ -252,13 +252,13 @@ test('who may not see a repository finds none, and who may only read cannot uplo
     const answer = await batch(client, repository, operation, objects);
     expect([repository, operation, answer.status]).toEqual([repository, operation, status]);
     if (status !== 401) continue;
-    // JGit reads the last of them only, and can do Basic alone.
+    // JGit reads only the last header, and supports only Basic.
     expect(answer.headers.get('lfs-authenticate')).toBe(SCHEMES);
     expect(answer.headers.get('www-authenticate')).toBe(SCHEMES);
   }
 });
 
-test('a token is for one repository, one operation and the large files alone, while its account may', async () => {
+test('a token works for one repository, one operation and large files only, while its account has the rights', async () => {
   const owner = await organization('tokens', 'WRITE');
   for (const name of ['one', 'two'])
     await ada.post(`/auth/v1/repository/${owner}`, { name, visibility: 'private' });
@@ -275,7 +275,7 @@ test('a token is for one repository, one operation and the large files alone, wh
   expect((await token.get(href, { range: 'bytes=3000-' })).status).toBe(416);
   expect((await token.get(href.replace('tokens/one', 'tokens/two'))).status).toBe(404);
   expect((await batch(token, 'tokens/one', 'upload', [object])).status).toBe(403);
-  // It cannot be had anew by itself.
+  // A token cannot be used to get another one.
   const again = (await batch(token, 'tokens/one', 'download', [object])).body.objects[0];
   expect(again.actions.download.header).toEqual(header);
   expect(again.actions.download.expires_in).toBeLessThanOrEqual(3_600);
@@ -297,7 +297,7 @@ test('a token is for one repository, one operation and the large files alone, wh
   expect((await token.get(href)).status).toBe(404);
 });
 
-test('tokens end by themselves', () => {
+test('tokens expire', () => {
   let now = 1_000_000;
   const tokens = createLfsTokens(randomBytes(32), () => now);
   const grant = {
@@ -313,7 +313,7 @@ test('tokens end by themselves', () => {
     expect(tokens.read(junk)).toBeNull();
 });
 
-/** Sends the beginning of an upload, and what `then` does with the request. */
+/** Sends the beginning of an upload, then passes the request to `then`. */
 function begin(path: string, headers: Record<string, string | number>) {
   const url = new URL(`${app.base}/${path}`);
   const req = request(url, {
@@ -328,7 +328,7 @@ function begin(path: string, headers: Record<string, string | number>) {
   return { req, answer };
 }
 
-test('uploads of other bytes leave nothing, and one that is broken off frees its place', async () => {
+test('uploads of wrong bytes leave nothing, and an aborted upload releases its slot', async () => {
   const id = await create('wrong');
   const bytes = randomBytes(200_000);
   const { oid } = objectOf(bytes);
@@ -368,7 +368,7 @@ test('uploads of other bytes leave nothing, and one that is broken off frees its
   expect((await ada.get(`/auth/v1/repository/ada/${id}`)).body.size_bytes).toBe(200_000);
 });
 
-test('what a namespace has no room for is refused before it is sent', async () => {
+test('uploads that exceed the storage of the namespace are refused before they are sent', async () => {
   const free = await app.user('frieda', 'free');
   await free.post('/auth/v1/repository/frieda', { name: 'full' });
   const over = [{ oid: 'b'.repeat(64), size: 11 * 2 ** 30 }];
@@ -390,7 +390,7 @@ test('what a namespace has no room for is refused before it is sent', async () =
   req.destroy();
 });
 
-test('git lfs lock, locks and unlock, and pushes that change what another has locked', async (ctx) => {
+test('git lfs lock, locks and unlock, and pushes that change a file locked by another user', async (ctx) => {
   needs(ctx, 'git-lfs');
   const owner = await organization('studio', 'WRITE');
   const made = await ada.post(`/auth/v1/repository/${owner}`, { name: 'art' });
@@ -410,12 +410,12 @@ test('git lfs lock, locks and unlock, and pushes that change what another has lo
   expect(listed).toMatch(/a b\/ä\.psd\s+ada/);
   const taken = await workspace.try('art-bob', 'lfs', 'lock', 'a b/ä.psd');
   expect(taken.code).not.toBe(0);
-  expect(taken.stderr + taken.stdout).toContain('locked by ada already');
+  expect(taken.stderr + taken.stdout).toContain('already locked by ada');
   expect(await workspace.git('art-bob', 'lfs', 'lock', 'b.psd')).toContain('Locked');
   const locks = await lfs(ada, 'studio/art.git/info/lfs/locks/verify', {});
   expect(locks.body).toMatchObject({ ours: [{ path: 'a b/ä.psd' }], theirs: [{ path: 'b.psd' }] });
 
-  // Bob's client would stop itself; the server does, whatever the client is.
+  // Bob's git-lfs would refuse the push itself; the server must refuse it for any client.
   const push = ['-c', 'lfs.locksverify=false', 'push', '-q', 'origin'];
   await workspace.git('art-bob', 'config', 'lfs.setlockablereadonly', 'false');
   await workspace.git('art-bob', 'checkout', '-q', '-b', 'topic');
@@ -426,7 +426,7 @@ test('git lfs lock, locks and unlock, and pushes that change what another has lo
   expect(refused.stderr).toContain('a b/ä.psd is locked by ada');
   await workspace.git('art-bob', 'reset', '-q', '--hard', 'HEAD~1');
 
-  // The owner of a lock pushes, and another merges the work.
+  // The owner of the lock pushes, and another user merges that work.
   await workspace.git('art-ada', 'checkout', '-q', '-b', 'work');
   await workspace.commit('art-ada', { 'a b/ä.psd': randomBytes(600) });
   await workspace.git('art-ada', ...push, 'work');
@@ -443,7 +443,7 @@ test('git lfs lock, locks and unlock, and pushes that change what another has lo
   await app.admin.delete(`/auth/v1/repository/studio/${id}`);
 });
 
-test('a locked file is not taken back by a merge, nor by a branch that is moved back', async () => {
+test('a locked file cannot be reverted by a merge, nor by moving a branch back', async () => {
   const owner = await organization('press', 'WRITE');
   const { body } = await ada.post(`/auth/v1/repository/${owner}`, { name: 'art' });
   const file = ':a b/ä.psd';
@@ -462,19 +462,19 @@ test('a locked file is not taken back by a merge, nor by a branch that is moved 
     expect(stderr).toContain(file);
   };
   const push = (...args: string[]) => workspace.git('press-bob', 'push', '-q', 'origin', ...args);
-  // A merge that has the file as one of its parents has it: the older one.
+  // A merge that takes the older version of the file from one of its parents.
   await workspace.git('press-bob', 'checkout', '-q', '-b', 'merge', first);
   await workspace.commit('press-bob', { 'notes.txt': 'x' });
   await workspace.git('press-bob', 'merge', '-q', '--no-edit', '-s', 'ours', 'origin/main');
   await refused('merge:main');
-  // Nor in two steps, the first of which moves no branch.
+  // The same in two steps, the first of which moves no branch.
   await push('merge:two-steps');
   await refused('merge:main');
   await refused('-f', `${first}:release`);
-  // One of several that move, beside one that may.
+  // One of several moved branches, beside an allowed one.
   await refused('-f', 'origin/main:behind', `${first}:own`);
 
-  // A merge and a fast-forward that bring the owner's work, a branch without it that gets other work, and the owner.
+  // Allowed: a merge and a fast-forward to the owner's work, other work on a branch without it, and the owner's push.
   await push('origin/main:behind');
   await workspace.git('press-bob', 'checkout', '-q', '-b', 'topic', first);
   await workspace.commit('press-bob', { 'b.psd': 'changed' });
@@ -487,7 +487,7 @@ test('a locked file is not taken back by a merge, nor by a branch that is moved 
   await app.admin.delete(`/auth/v1/repository/press/${body.id}`);
 });
 
-test('a branch is not deleted while it alone has changes of a file that another has locked', async () => {
+test('a branch cannot be deleted if it alone has changes of a file locked by another user', async () => {
   const owner = await organization('attic', 'WRITE');
   const { body } = await ada.post(`/auth/v1/repository/${owner}`, { name: 'art' });
   await workspace.git('.', 'clone', '-q', remote(ada, 'attic/art'), 'attic-ada');
@@ -503,12 +503,12 @@ test('a branch is not deleted while it alone has changes of a file that another 
   const push = (...args: string[]) => workspace.try('attic-bob', 'push', '-q', 'origin', ...args);
   const refusal = { code: 1, stderr: expect.stringContaining('a.psd is locked by ada') };
   expect(await push(':work')).toMatchObject(refusal);
-  // Of the three that have the second, one must stay.
+  // Three branches have the second change; one of them must stay.
   expect(await push(':main', ':copy', ':work')).toMatchObject(refusal);
   expect(await push(':copy', ':old')).toMatchObject({ code: 0 });
-  // The default branch, which HEAD names, counts as the others do.
+  // The default branch counts like any other.
   expect(await push(':main', ':work')).toMatchObject(refusal);
-  // What a new branch keeps is not lost.
+  // A new branch keeps the changes.
   expect(await push('origin/work:refs/heads/kept', ':work', ':main')).toMatchObject({ code: 0 });
   expect(await push(`${first}:refs/heads/main`)).toMatchObject({ code: 0 });
   expect(await push(':kept')).toMatchObject(refusal);
@@ -552,7 +552,7 @@ test('objects and locks in GraphQL', async () => {
   expect(left.sizeBytes).toBe(repository.sizeBytes - 'three'.length);
 });
 
-test('pointers in directories and files lead to their objects, where the repository has them', async () => {
+test('directories and files show the objects of pointers, if the repository has them', async () => {
   const id = await create('pointers');
   const text = Buffer.from('a,b\n'.repeat(10_000));
   const binary = Buffer.concat([Buffer.alloc(9_000, 'x'), randomBytes(400_000)]);
@@ -607,7 +607,7 @@ test('pointers in directories and files lead to their objects, where the reposit
       expect([403, 404]).toContain((await fetch(changed)).status);
   }
 
-  // What was deleted from the repository is a file again, the one that git has.
+  // The pointer of a deleted object is shown as the file that git has.
   const { oid } = objectOf(text);
   await ada.gql(
     `mutation ($input: DeleteLfsObjectsInput!) { deleteLfsObjects(input: $input) { oids } }`,
@@ -619,7 +619,7 @@ test('pointers in directories and files lead to their objects, where the reposit
   expect(after.at(-1).size_bytes).toBe(pointerTo(text).length);
 });
 
-test('pushes that point to large files which were not uploaded are refused', async () => {
+test('pushes with pointers to missing objects are refused', async () => {
   const id = await create('unknown');
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/unknown'), 'unknown');
   const [here, gone] = [randomBytes(1_000), randomBytes(2_000)];
@@ -636,7 +636,7 @@ test('pushes that point to large files which were not uploaded are refused', asy
   expect(refused.stderr).toContain('refers to 7 large files missing from this repository');
   expect(refused.stderr).toContain('and 2 more');
   expect(refused.stderr).toContain('git lfs push --all');
-  // With secrets looked for, too, which reads the same files at once.
+  // Also with secret scanning, which reads the same files.
   await ada.gql(
     `mutation { updateRepository(input: { id: "${id}", secretScanning: true }) { repository { id } } }`,
   );
@@ -644,7 +644,7 @@ test('pushes that point to large files which were not uploaded are refused', asy
   expect(scanned.stderr).toContain('refers to 7 large files');
   const [first] = missing as [Buffer];
   await workspace.git('unknown', 'reset', '-q', '--hard', 'HEAD~1');
-  // A size that is another is another file.
+  // A pointer with another size is another object.
   const text = pointerTo(here).replace('size 1000', 'size 1001');
   await workspace.commit('unknown', { 'other.bin': text });
   expect((await workspace.try('unknown', 'push', '-q', 'origin', 'HEAD')).code).not.toBe(0);
@@ -653,7 +653,7 @@ test('pushes that point to large files which were not uploaded are refused', asy
   await workspace.commit('unknown', { '0.bin': pointerTo(first) });
   await workspace.git('unknown', 'push', '-q', 'origin', 'HEAD');
 
-  // The base of a delta comes with the push, and its large file was deleted.
+  // The base of a delta is part of the push, and its object was deleted.
   await ada.gql(
     `mutation ($input: DeleteLfsObjectsInput!) { deleteLfsObjects(input: $input) { oids } }`,
     { input: { repositoryId: id, oids: [objectOf(gone).oid] } },
@@ -662,7 +662,7 @@ test('pushes that point to large files which were not uploaded are refused', asy
   await workspace.git('unknown', 'push', '-q', 'origin', 'HEAD');
 });
 
-test('jobs find large files in their checkouts, as far as their disk holds them', async () => {
+test('jobs have large files in their checkouts, within their disk limit', async () => {
   const id = await create('in-jobs');
   const files = ['one', 'two', 'three'].map((text) => Buffer.from(text.repeat(100_000)));
   for (const bytes of files) expect((await give(ada, 'ada/in-jobs', bytes)).status).toBe(200);
@@ -700,7 +700,7 @@ test('jobs find large files in their checkouts, as far as their disk holds them'
   await check(3_000_000);
 });
 
-test('archives have large files in the place of their pointers', async (ctx) => {
+test('archives contain large files in place of their pointers', async (ctx) => {
   needs(ctx, 'unzip');
   await create('archived');
   const long = `${'deep/'.repeat(30)}data.bin`;
@@ -756,7 +756,7 @@ test('archives have large files in the place of their pointers', async (ctx) => 
   }
 });
 
-test('locks are asked for exactly', async () => {
+test('lock requests are validated, and lock filters match exactly', async () => {
   await create('locks');
   await create('locks-of-another');
   const locks = 'ada/locks.git/info/lfs/locks';

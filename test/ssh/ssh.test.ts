@@ -1,4 +1,4 @@
-/** Git over SSH, with the stock clients: fetches, pushes, whose keys work, and what is refused. */
+/** Git over SSH with the stock clients: fetches, pushes, keys, and refusals. */
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -45,7 +45,7 @@ async function repository(
   return body;
 }
 
-test('a clone, a fetch and a push, at the address that the repository has, and the record after it', async () => {
+test('clone, fetch and push at the ssh_url of a repository, and the recorded push', async () => {
   const { id, ssh_url } = await repository('hello');
   expect(ssh_url).toBe(`ssh://git@127.0.0.1:${port()}/ada/hello.git`);
   await adas.git('.', 'clone', '-q', ssh_url, 'hello');
@@ -55,7 +55,7 @@ test('a clone, a fetch and a push, at the address that the repository has, and t
   const { body } = await ada.get(`/auth/v1/repository/ada/${id}`);
   expect(body).toMatchObject({ branches: 1, tags: 1, pushed_at: expect.any(String) });
 
-  // Both forms of an address, with and without `.git`.
+  // Both URL forms, with and without `.git`.
   const path = `git@127.0.0.1:ada/hello`;
   await adas.git('.', '-c', 'protocol.version=1', 'clone', '-q', path, 'again');
   expect(await workspace.git('again', 'rev-parse', 'HEAD')).toBe(sha);
@@ -77,7 +77,7 @@ test('a clone, a fetch and a push, at the address that the repository has, and t
   });
 });
 
-test('a disabled user is told so', async () => {
+test('a disabled user gets an error that says so', async () => {
   const carol = await sshUser(await app.user('carol'), workspace, port());
   expect((await carol.ssh([])).stderr).toContain('Hi carol!');
   const switched = (field: string) =>
@@ -90,7 +90,7 @@ test('a disabled user is told so', async () => {
   expect((await carol.ssh([])).stderr).toContain('Hi carol!');
 });
 
-test('protocol version 2, shallow and partial', async () => {
+test('protocol version 2, shallow and partial clones', async () => {
   await repository('deep');
   await adas.git('.', 'clone', '-q', adas.url('ada/deep'), 'deep');
   for (const text of ['1', '2', '3'])
@@ -120,10 +120,10 @@ test('protocol version 2, shallow and partial', async () => {
   expect(await adas.git('part', 'show', 'HEAD:3.txt')).toBe('3'.repeat(100));
 });
 
-test('a client gets the cipher that it prefers, and keys may be exchanged midway', async () => {
+test('the preferred cipher of the client is used, and rekeying works', async () => {
   await repository('ciphers');
   await adas.git('.', 'clone', '-q', adas.url('ada/ciphers'), 'ciphers');
-  // More than the stock client's window, and of no even length.
+  // More than the stock client's window, and of an odd length.
   const sha = await workspace.commit('ciphers', { 'a.bin': randomBytes(9_000_011) });
   await adas.git('ciphers', 'push', '-q', 'origin', 'HEAD:main');
   for (const [option, used] of [
@@ -151,7 +151,7 @@ test('a client gets the cipher that it prefers, and keys may be exchanged midway
   }
 });
 
-test('every type of key opens the same account', async () => {
+test('every supported key type authenticates the account', async () => {
   for (const type of [
     ['rsa', '-b', '2048'],
     ['ecdsa', '-b', '256'],
@@ -163,7 +163,7 @@ test('every type of key opens the same account', async () => {
   }
 });
 
-test('who may read and who may push, by the same rules as over HTTP', async () => {
+test('read and push permissions are the same as over HTTP', async () => {
   const { id } = await repository('closed');
   const url = bobs.url('ada/closed');
   const hidden = await bobs.try('.', 'clone', url, 'x');
@@ -177,7 +177,7 @@ test('who may read and who may push, by the same rules as over HTTP', async () =
   const refused = await bobs.try('closed', 'push', 'origin', 'HEAD');
   expect(refused.stderr).toContain('loam: You may not push in this namespace');
 
-  // Of a stranger's key nothing works, nor of another user's name.
+  // Neither an unknown key nor another SSH user name works.
   const stranger = new SshUser(workspace, makeKey(workspace), port());
   expect((await stranger.ssh([])).stderr).toContain('Permission denied (publickey)');
   expect((await adas.ssh([], '', { user: 'ada' })).stderr).toContain('Permission denied');
@@ -185,7 +185,7 @@ test('who may read and who may push, by the same rules as over HTTP', async () =
   expect((await adas.ssh([], '', { before: password })).code).toBe(255);
 });
 
-test('a push that is refused says why, and changes nothing', async () => {
+test('a refused push shows the reason and changes nothing', async () => {
   const { id } = await repository('strict');
   await ada.gql(
     `mutation { updateRepository(input: {namespace: "ada", id: "${id}", secretScanning: true, branchProtection: true}) { repository { id } } }`,
@@ -201,7 +201,7 @@ test('a push that is refused says why, and changes nothing', async () => {
   expect(await adas.git('strict', 'ls-remote', 'origin', 'main')).toContain(before);
 });
 
-test('a commit that only looks like a descendant does not move a branch with a rule', async () => {
+test('a commit with a forged parent does not move a protected branch', async () => {
   const { id } = await repository('forged');
   await ada.gql(
     'mutation ($input: SetBranchRuleInput!) { setBranchRule(input: $input) { repository { id } } }',
@@ -218,7 +218,7 @@ test('a commit that only looks like a descendant does not move a branch with a r
   expect(await adas.git('forged', 'ls-remote', 'origin', 'main')).toContain(tip);
 });
 
-test('a deploy key reads its repository, or pushes to it, and nothing else', async () => {
+test('a deploy key can read, or push to, its repository and no other', async () => {
   const { id } = await repository('deployed');
   await repository('other', { visibility: 'public' });
   const add = async (write: boolean) => {
@@ -244,7 +244,7 @@ test('a deploy key reads its repository, or pushes to it, and nothing else', asy
   expect((await writer.ssh([])).stderr).toContain('Permission denied');
 });
 
-test('no shell, no other command, no terminal, no forwarding, no sftp, no environment', async () => {
+test('shells, other commands, terminals, forwarding, sftp and environment variables are refused', async () => {
   const refusal = async (...args: string[]) => (await adas.ssh(args)).stderr;
   expect(await refusal()).toBe("Hi ada! You've authenticated, but Loam gives no shell.\n");
   expect(await refusal('-tt')).toContain('PTY allocation request failed');
@@ -255,7 +255,7 @@ test('no shell, no other command, no terminal, no forwarding, no sftp, no enviro
     'git-upload-archive ada/hello',
     'scp -f x',
   ])
-    expect(await refusal(command)).toContain('is not offered here');
+    expect(await refusal(command)).toContain('is not supported');
   for (const path of [
     '',
     'hello',
@@ -265,14 +265,14 @@ test('no shell, no other command, no terminal, no forwarding, no sftp, no enviro
     '~ada/hello',
     "'ada/x' --help",
   ])
-    expect(await refusal(`git-upload-pack ${path}`)).toMatch(/names no repository|not found/);
-  expect(await refusal("git-upload-pack 'ada/hello")).toContain('cannot be read');
+    expect(await refusal(`git-upload-pack ${path}`)).toMatch(/is not a repository path|not found/);
+  expect(await refusal("git-upload-pack 'ada/hello")).toContain('unclosed quote');
   expect(await refusal('\u001b[31mred')).toBe(
-    'loam: "\\u001b[31mred" is not offered here. Loam serves git over SSH: git-upload-pack, git-receive-pack and git-lfs-authenticate\n',
+    'loam: "\\u001b[31mred" is not supported. Supported commands: git-upload-pack, git-receive-pack and git-lfs-authenticate\n',
   );
   const sftp = await adas.ssh(['-s', 'sftp']);
   expect(sftp.stderr).toContain('subsystem request failed');
-  // Neither to this machine nor from it.
+  // In neither direction.
   const through = await adas.ssh([], '', { before: ['-W', `127.0.0.1:${new URL(app.base).port}`] });
   expect(through).toMatchObject({
     code: 255,
@@ -284,7 +284,7 @@ test('no shell, no other command, no terminal, no forwarding, no sftp, no enviro
   expect(back.stderr).toContain('remote port forwarding failed');
 });
 
-test('git-lfs gets an address and a token over SSH, and stores its files by them', async (ctx) => {
+test('git-lfs gets a URL and a token over SSH, and uploads files with them', async (ctx) => {
   needs(ctx, 'git-lfs');
   await repository('large');
   const asked = await adas.ssh(['git-lfs-authenticate', 'ada/large.git', 'download']);
@@ -307,7 +307,7 @@ test('git-lfs gets an address and a token over SSH, and stores its files by them
   expect(await readFile(join(workspace.path, 'large-again/a.bin'))).toEqual(content);
 });
 
-test('named networks of proxies are taken where SSH is served', async () => {
+test('SSH accepts named proxy networks', async () => {
   const { trustedProxies } = readConfig({
     LOAM_TRUSTED_PROXIES: 'loopback,linklocal,uniquelocal,192.0.2.7',
   });
@@ -316,7 +316,7 @@ test('named networks of proxies are taken where SSH is served', async () => {
   expect(own.app.ssh?.port).toBeGreaterThan(0);
 });
 
-test('host keys are kept sealed, and made anew where the secret key was replaced', async () => {
+test('host keys are stored encrypted, and recreated if the secret key was replaced', async () => {
   const { db, log } = app.app.services;
   const read = (byte: number) => {
     const key = Buffer.alloc(32, byte);
@@ -332,14 +332,14 @@ test('host keys are kept sealed, and made anew where the secret key was replaced
   expect(others[0]?.fingerprint).not.toBe(first[0]?.fingerprint);
 });
 
-test('host keys are whole, whatever bytes they begin with, and those that are not are made anew', async () => {
+test('generated host keys are readable, and unreadable stored keys are replaced', async () => {
   const { db, log } = app.app.services;
   const key = Buffer.alloc(32, 7);
   const read = () => readHostKeys(db as PrismaClient, { derive: () => key, underived: key }, log);
   const name = 'ssh-host-keys';
   const whole = await read();
   const [ed25519, ecdsa] = whole.map(({ publicKey, privateKey }) => ({ publicKey, privateKey }));
-  // As ssh2 makes one of 256: without the zero that is its first byte.
+  // Like one in 256 keys of ssh2: without the leading zero byte.
   const bytes = Buffer.from(ed25519?.publicKey.split(' ')[1] as string, 'base64');
   const short = Buffer.concat([bytes.subarray(0, 18), Buffer.from([31]), bytes.subarray(20)]);
   const cut = { ...ed25519, publicKey: `ssh-ed25519 ${short.toString('base64')}` };
@@ -356,7 +356,7 @@ test('host keys are whole, whatever bytes they begin with, and those that are no
   }
 });
 
-test('a key that is deleted works no more, nor does what is under way with it', async () => {
+test('a deleted key stops working, and its running commands are cut off', async () => {
   await repository('revoked');
   const user = await sshUser(ada, workspace, port());
   const child = user.ssh(["git-receive-pack 'ada/revoked.git'"], '');

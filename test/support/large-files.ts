@@ -2,7 +2,7 @@
 import { expect } from 'vitest';
 import type { Services } from '../../src/app.ts';
 import {
-  type Graces,
+  type GracePeriods,
   type SweepDeps,
   sweepLargeFiles,
 } from '../../src/repositories/lfs/store/sweep.ts';
@@ -10,7 +10,7 @@ import {
 /** Until nothing is left to do. Without grace: for when nobody uploads. */
 export async function sweepAll(
   services: SweepDeps & Pick<Services, 'config'>,
-  graces: Graces = { uploads: 0, retired: 0 },
+  graces: GracePeriods = { uploads: 0, retired: 0 },
 ): Promise<void> {
   while (await sweepLargeFiles(services, graces)) {
     // Goes on.

@@ -1,8 +1,8 @@
 /**
- * The batch API of git-lfs: a client names objects, and is told for each what to do with it.
+ * The batch API of git-lfs: the client lists objects, and the response contains the actions for each.
  *
- * What the answer tells is about this repository alone. An upload is asked for also when the bytes are known from
- * another repository, so nobody learns, or gets, what others have by naming its hash.
+ * A response depends on this repository alone. It requests an upload even if another repository has the object, so that
+ * a hash neither reveals nor grants access to objects of other repositories.
  */
 
 import type pg from 'pg';
@@ -12,50 +12,51 @@ import type { Urls } from '../../base/urls.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
-import type { Lfs } from './lfs.ts';
-import { addressOf, type LfsKey, openForLfs } from './lfs.ts';
-import { demandRoomFor, isOid, type LfsObject } from './objects.ts';
+import { authorizeLfs, type Lfs, type LfsRepositoryName, lfsUrl } from './lfs.ts';
+import { isOid, type LfsObject, requireStorageFor } from './objects.ts';
 import type { LargeFiles } from './store/store.ts';
 import { type LfsOperation, type LfsToken, TOKEN_SECONDS } from './tokens.ts';
-import { resumablePath } from './tus.ts';
+import { tusUploadPath } from './tus.ts';
 
-/** Stock clients ask for 100 at once. */
-export const MAX_OBJECTS = 1_000;
+/** Stock clients send 100. */
+const MAX_OBJECTS = 1_000;
 
-export type BatchRequest = {
+type BatchRequest = {
   operation: LfsOperation;
-  /** In the client's order; those that are none (`readObject`) are answered with an error of their own. */
+  /** In the client's order. Invalid objects get an error each (`readObject`). */
   objects: { oid: unknown; size: unknown }[];
   /** Whether the client can resume uploads. */
   isResumable: boolean;
 };
 
 type Action = { href: string; header?: Record<string, string>; expires_in?: number };
-type Answered = {
+type ObjectAnswer = {
   oid: string;
   size: number;
   authenticated?: true;
   actions?: Partial<Record<'download' | 'upload' | 'verify', Action>>;
   error?: { code: number; message: string };
 };
-export type BatchAnswer = { transfer: 'basic' | 'tus'; objects: Answered[]; hash_algo: 'sha256' };
+type BatchAnswer = {
+  transfer: 'basic' | 'tus';
+  objects: ObjectAnswer[];
+  hash_algo: 'sha256';
+};
 
-/**
- * @throws AppError 400 for what is no request of a batch, 409 for another kind of hash, 413 for too many objects
- */
+/** @throws AppError 400 for an invalid request, 409 for an unsupported hash algorithm, 413 for too many objects */
 export function readBatch(body: Record<string, unknown>): BatchRequest {
   const { operation, objects, transfers, hash_algo: algorithm = 'sha256' } = body;
   if (operation !== 'download' && operation !== 'upload')
     throw invalid('operation', 'must be "download" or "upload"');
   if (algorithm !== 'sha256')
-    throw new AppError('conflict', 'hash_algo: only sha256 is known here', { status: 409 });
-  // Every client can do `basic`, whatever else it offers.
+    throw new AppError('conflict', 'hash_algo: must be sha256', { status: 409 });
+  // Every client supports `basic`, whether or not the list contains it.
   if (transfers !== undefined && !Array.isArray(transfers))
     throw invalid('transfers', 'must be a list');
   if (!Array.isArray(objects) || !objects.every(isRecord))
     throw invalid('objects', 'must be a list of {oid, size}');
   if (objects.length > MAX_OBJECTS)
-    throw new AppError('invalid_request', `objects: at most ${MAX_OBJECTS} at once`, {
+    throw new AppError('invalid_request', `objects: must be at most ${MAX_OBJECTS}`, {
       status: 413,
     });
   return {
@@ -66,8 +67,9 @@ export function readBatch(body: Record<string, unknown>): BatchRequest {
 }
 
 /**
- * @param held the token that the viewer has come with: its actions get no other, which would outlive it
- * @throws AppError as `openForLfs`; 403 when the namespace has no room for what is to be uploaded
+ * @param held the token that authenticated the request. The actions get the same token, because a new one would live
+ * longer
+ * @throws AppError as `authorizeLfs`; 403 if the namespace has too little storage left for the uploads
  */
 export async function answerBatch(
   services: {
@@ -80,24 +82,24 @@ export async function answerBatch(
     config: Config;
   },
   viewer: Viewer,
-  key: LfsKey,
+  key: LfsRepositoryName,
   { operation, objects, isResumable }: BatchRequest,
   held?: LfsToken,
 ): Promise<BatchAnswer> {
-  const id = await openForLfs(services, viewer, key, operation);
+  const id = await authorizeLfs(services, viewer, key, operation);
   const read = objects.map(readObject);
   const asked = read.flatMap((one) => ('object' in one ? one.object : []));
   const here = await services.largeFiles.sizes(id, [...new Set(asked.map(({ oid }) => oid))]);
-  // They are to be sent again, and have their room.
+  // Damaged objects are requested again. Their storage is counted already.
   const damaged =
     operation === 'upload' && here.size > 0
       ? await services.largeFiles.damaged(id, [...here.keys()])
       : new Set();
-  if (operation === 'upload') await demandRoomFor(services, id, toCome(asked, here));
-  const access = held ?? newToken(services, viewer, id, operation);
-  // By `tus` git-lfs takes an empty object for uploaded before it has asked.
+  if (operation === 'upload') await requireStorageFor(services, id, missingObjects(asked, here));
+  const access = held ?? issueToken(services, viewer, id, operation);
+  // With `tus`, git-lfs treats an empty object as uploaded without sending a request.
   const transfer = isResumable && asked.every(({ size }) => size > 0) ? 'tus' : 'basic';
-  const base = addressOf(services, key);
+  const base = lfsUrl(services, key);
   const action = (path: string): Action => ({
     href: `${base}/${path}`,
     ...(access && {
@@ -105,28 +107,28 @@ export async function answerBatch(
       expires_in: access.seconds,
     }),
   });
-  const answers = read.map((one): Answered => {
+  const answers = read.map((one): ObjectAnswer => {
     if (!('object' in one)) return one;
     const { oid, size } = one.object;
     const known = here.get(oid);
     if (known !== undefined && known !== size)
-      return refused(one.object, 422, `The object ${oid} has ${known} bytes, not ${size}`);
+      return refuseObject(one.object, 422, `The object ${oid} has ${known} bytes, not ${size}`);
     if (operation === 'upload') {
-      // What is here already needs nothing more.
+      // No actions: the repository has the object.
       if (known !== undefined && !damaged.has(oid)) return { oid, size };
-      const path = transfer === 'tus' ? resumablePath(one.object) : `objects/${oid}`;
+      const path = transfer === 'tus' ? tusUploadPath(one.object) : `objects/${oid}`;
       const actions = { upload: action(path), verify: action('objects/verify') };
       return { oid, size, authenticated: true, actions };
     }
     if (known === undefined)
-      return refused(one.object, 404, `The object ${oid} is not in this repository`);
+      return refuseObject(one.object, 404, `The object ${oid} is not in this repository`);
     return { oid, size, authenticated: true, actions: { download: action(`objects/${oid}`) } };
   });
   return { transfer, objects: answers, hash_algo: 'sha256' };
 }
 
-/** The anonymous need none for what anybody may read. */
-function newToken(
+/** Anonymous viewers can only read public repositories, which needs no token. */
+function issueToken(
   { lfs }: { lfs: Lfs },
   viewer: Viewer,
   repositoryId: string,
@@ -137,8 +139,11 @@ function newToken(
   return { token: lfs.tokens.issue(grant), seconds: TOKEN_SECONDS };
 }
 
-/** The objects that the repository does not have, each once. */
-function toCome(asked: readonly LfsObject[], here: ReadonlyMap<string, number>): LfsObject[] {
+/** Returns the objects that the repository does not have, without duplicates. */
+function missingObjects(
+  asked: readonly LfsObject[],
+  here: ReadonlyMap<string, number>,
+): LfsObject[] {
   const fresh = asked.filter(({ oid }) => !here.has(oid));
   return [...new Map(fresh.map((one) => [one.oid, one])).values()];
 }
@@ -146,18 +151,18 @@ function toCome(asked: readonly LfsObject[], here: ReadonlyMap<string, number>):
 function readObject({
   oid,
   size,
-}: BatchRequest['objects'][number]): { object: LfsObject } | Answered {
+}: BatchRequest['objects'][number]): { object: LfsObject } | ObjectAnswer {
   const shown = {
     oid: String(oid).slice(0, 200),
     size: Number.isSafeInteger(size) ? Number(size) : 0,
   };
-  if (!isOid(oid)) return refused(shown, 422, 'oid: must be 64 hexadecimal digits, in lower case');
+  if (!isOid(oid)) return refuseObject(shown, 422, 'oid: must be 64 lowercase hexadecimal digits');
   if (!Number.isSafeInteger(size) || Number(size) < 0)
-    return refused(shown, 422, 'size: must be a whole number of bytes');
+    return refuseObject(shown, 422, 'size: must be a whole number of bytes');
   return { object: { oid, size: Number(size) } };
 }
 
-function refused({ oid, size }: LfsObject, code: number, message: string): Answered {
+function refuseObject({ oid, size }: LfsObject, code: number, message: string): ObjectAnswer {
   return { oid, size, error: { code, message } };
 }
 

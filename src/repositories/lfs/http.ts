@@ -1,8 +1,8 @@
 /**
- * The API of git-lfs over HTTP: batches, objects and locks of a repository, beside its addresses for git.
+ * The git-lfs API over HTTP: batches, objects and locks, below the clone URL of a repository.
  *
- * Errors have the form that git-lfs shows to its user. Everything here is in the database and in storage, so any
- * server answers, whichever has the repository.
+ * Errors have the format of git-lfs. Any server of a cluster can handle these requests, because they need only the
+ * database and the storage, not the repository's folder.
  */
 
 import {
@@ -38,13 +38,12 @@ import { forbidRendering, sendObject } from '../../platform/web/send-object.ts';
 import { LARGE_DOWNLOAD_PATH, verifyLargeFileLink } from '../browsing/downloads.ts';
 import { watchTransferPermission } from '../transfers.ts';
 import { answerBatch, readBatch } from './batch.ts';
-import type { Lfs } from './lfs.ts';
-import { actionOf, openForLfs } from './lfs.ts';
-import { AlreadyLocked, type Lock, lockFile, sliceLocks, unlockFile } from './locks.ts';
+import { authorizeLfs, gitActionFor, type Lfs } from './lfs.ts';
+import { AlreadyLockedError, type Lock, lockFile, readLockPage, unlockFile } from './locks.ts';
 import { findObject, verifyUpload } from './objects.ts';
 import type { LargeFiles } from './store/store.ts';
-import { accountOfToken, isLfsToken, type LfsOperation, type LfsToken } from './tokens.ts';
-import { readRest, readTarget, TUS_HEADERS, type TusRequest } from './tus.ts';
+import { authenticateToken, isLfsToken, type LfsOperation, type LfsToken } from './tokens.ts';
+import { readTusObject, readTusPatch, TUS_HEADERS, type TusRequest } from './tus.ts';
 
 export type Deps = {
   log: Logger;
@@ -64,7 +63,7 @@ export type Deps = {
 declare global {
   namespace Express {
     interface Request {
-      /** What its sender has shown in place of a credential. */
+      /** The LFS token that authenticated the request. */
       lfsToken?: LfsToken;
     }
   }
@@ -80,13 +79,13 @@ const ROUTES: Record<string, Partial<Record<Method, Handler>>> = {
   'objects/batch': { post: batch },
   'objects/verify': { post: verify },
   'objects/:oid': { get: download, put: upload },
-  'uploads/:oid': { head: answerOffset, patch: takeRest },
+  'uploads/:oid': { head: headUpload, patch: patchUpload },
   locks: { get: listLocks, post: createLock },
   'locks/verify': { post: verifyLocks },
   'locks/:id/unlock': { post: deleteLock },
 };
 
-/** `before` refuses requests for reasons that are not of large files, such as bad credentials. */
+/** @param before handlers that reject requests for general reasons, such as invalid credentials */
 export function lfsRouter(services: Deps, before: RequestHandler[]): Router {
   const router = Router();
   for (const [path, handlers] of Object.entries(ROUTES)) {
@@ -97,11 +96,11 @@ export function lfsRouter(services: Deps, before: RequestHandler[]): Router {
       );
     route.all(refuseOtherMethods(Object.keys(handlers).map((method) => method.toUpperCase())));
   }
-  router.use(errors(services));
+  router.use(handleErrors(services));
   return router;
 }
 
-/** Large files by signed link (`download_url`). */
+/** Serves large files by signed links (`download_url`). */
 export function largeDownloadsRouter(services: Deps): Router {
   const router = Router();
   router
@@ -117,17 +116,17 @@ function downloadByLink(services: Deps): RequestHandler<{ id: string; oid: strin
     verifyLargeFileLink(services, { id, oid, query: req.query });
     res.attachment(name);
     res.setHeader('Cache-Control', 'private, max-age=900');
-    await sendLarge(services, req as unknown as Request, res, { id, oid });
+    await sendLargeFile(services, req as unknown as Request, res, { id, oid });
   };
 }
 
-/** What no other route takes: a token for the large files of one repository. */
+/** LFS tokens are accepted on these routes only. */
 function identifyByToken(services: Deps): RequestHandler {
   return async (req, _res, next) => {
     const token = /^Bearer +(\S+)$/i.exec(req.get('authorization') ?? '')?.[1];
     if (!token || !isLfsToken(token)) return next();
     try {
-      const { account, held } = await accountOfToken(services, token);
+      const { account, held } = await authenticateToken(services, token);
       req.viewer = { ...account, from: originOf(req) };
       req.lfsToken = held;
     } catch (cause) {
@@ -139,20 +138,21 @@ function identifyByToken(services: Deps): RequestHandler {
 
 async function batch(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const asked = readBatch(await readJson(req));
-  send(res, 200, await answerBatch(services, req.viewer, keyOf(req), asked, req.lfsToken));
+  const repository = repositoryNameOf(req);
+  send(res, 200, await answerBatch(services, req.viewer, repository, asked, req.lfsToken));
 }
 
 async function verify(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'upload');
+  const id = await authorize(services, req, 'upload');
   await verifyUpload(services, id, await readJson(req));
   send(res, 200, {});
 }
 
 async function upload(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'upload');
+  const id = await authorize(services, req, 'upload');
   const length = req.get('content-length');
   if (length === undefined)
-    throw new AppError('invalid_request', 'Content-Length: the size of the object is required', {
+    throw new AppError('invalid_request', 'Content-Length is required: the size of the object', {
       status: 411,
     });
   const givenById = demandAccount(req.viewer).userId;
@@ -163,49 +163,54 @@ async function upload(services: Deps, req: LfsRequest, res: Response): Promise<v
   if (isHere) res.status(200).end();
 }
 
-/** How much of an object need not be sent again. */
-async function answerOffset(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'upload');
+/** tus: returns how many bytes of an object are stored. */
+async function headUpload(services: Deps, req: LfsRequest, res: Response): Promise<void> {
+  const id = await authorize(services, req, 'upload');
   for (const [name, value] of Object.entries(TUS_HEADERS)) res.setHeader(name, value);
-  const object = readTarget(tusOf(req));
+  const object = readTusObject(toTusRequest(req));
   res.setHeader('Upload-Offset', await services.largeFiles.offset(id, object));
   res.setHeader('Upload-Length', object.size);
   res.status(200).end();
 }
 
-/** What follows of an object whose beginning is here. */
-async function takeRest(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'upload');
+/** tus: receives the rest of an object. */
+async function patchUpload(services: Deps, req: LfsRequest, res: Response): Promise<void> {
+  const id = await authorize(services, req, 'upload');
   for (const [name, value] of Object.entries(TUS_HEADERS)) res.setHeader(name, value);
-  const object = { ...readRest(tusOf(req)), givenById: demandAccount(req.viewer).userId };
+  const givenById = demandAccount(req.viewer).userId;
+  const object = { ...readTusPatch(toTusRequest(req)), givenById };
   const isHere = await receive(services, req, res, id, (body, signal) =>
     services.largeFiles.resume(id, object, body, signal),
   );
   if (isHere) res.status(204).setHeader('Upload-Offset', object.size).end();
 }
 
-function tusOf(req: LfsRequest): TusRequest {
+function toTusRequest(req: LfsRequest): TusRequest {
   return { oid: req.params.oid, size: req.query.size, header: (name) => req.get(name) };
 }
 
 /**
- * Runs `take` with the body when it is its turn, for as long as its sender may push to the repository.
- * @returns false when the client has left: that is no fault, and nobody is there to be answered
+ * Passes the body to `store` when a transfer slot is free. Aborts when the viewer loses the right to push.
+ * @returns false if the client has disconnected, so that no response is needed
  */
 async function receive(
   services: Deps,
   req: Request,
   res: Response,
   id: string,
-  take: (body: AsyncIterable<Uint8Array>, signal: AbortSignal) => Promise<void>,
+  store: (body: AsyncIterable<Uint8Array>, signal: AbortSignal) => Promise<void>,
 ): Promise<boolean> {
   allowLongBody(req);
-  using _ = watchTransferPermission(services, req, { id, action: actionOf('upload'), output: res });
+  using _ = watchTransferPermission(services, req, {
+    id,
+    action: gitActionFor('upload'),
+    output: res,
+  });
   const signal = closeSignal(res);
-  const body = () => counted(services, 'upload', freeing(req));
+  const body = () => countBytes(services, 'upload', freeing(req));
   try {
-    await measured(services, 'upload', res, () =>
-      withRequestSlot(services.lfs, LFS_TRANSFERS, req, res, () => take(body(), signal)),
+    await countOutcome(services, 'upload', res, () =>
+      withRequestSlot(services.lfs, LFS_TRANSFERS, req, res, () => store(body(), signal)),
     );
     return true;
   } catch (error) {
@@ -214,8 +219,8 @@ async function receive(
   }
 }
 
-/** Counts how a transfer ends. */
-async function measured(
+/** Counts the outcome of a transfer in the metrics. */
+async function countOutcome(
   { metrics }: Deps,
   direction: Direction,
   res: Response,
@@ -225,7 +230,7 @@ async function measured(
   const ended = (outcome: TransferOutcome) => metrics.largeFileTransferred(direction, outcome);
   try {
     await transfer();
-    // A download whose client leaves ends without an error.
+    // A download does not fail when its client disconnects.
     ended(direction === 'upload' || res.writableFinished ? 'completed' : 'broken_off');
   } catch (error) {
     ended(gone.aborted ? 'broken_off' : shouldLog(error) ? 'failed' : 'refused');
@@ -233,7 +238,7 @@ async function measured(
   }
 }
 
-async function* counted(
+async function* countBytes(
   { metrics }: Deps,
   direction: Direction,
   pieces: AsyncIterable<Uint8Array>,
@@ -245,16 +250,16 @@ async function* counted(
 }
 
 async function download(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const id = await open(services, req, 'download');
+  const id = await authorize(services, req, 'download');
   using _ = watchTransferPermission(services, req, {
     id,
-    action: actionOf('download'),
+    action: gitActionFor('download'),
     output: res,
   });
-  await sendLarge(services, req, res, { id, oid: req.params.oid });
+  await sendLargeFile(services, req, res, { id, oid: req.params.oid });
 }
 
-async function sendLarge(
+async function sendLargeFile(
   services: Deps,
   req: Request,
   res: Response,
@@ -264,69 +269,69 @@ async function sendLarge(
   res.setHeader('Content-Type', 'application/octet-stream');
   forbidRendering(res);
   const contents = async (range?: ByteRange) =>
-    counted(services, 'download', await found.open(range));
+    countBytes(services, 'download', await found.open(range));
   const object = { size: found.size, etag: oid, open: contents };
-  // Not of answers without a body.
+  // Responses without a body (HEAD, 304) need no slot and are not counted.
   await sendObject(req, res, object, (sending) =>
-    measured(services, 'download', res, () =>
+    countOutcome(services, 'download', res, () =>
       withRequestSlot(services.lfs, LFS_TRANSFERS, req, res, sending),
     ),
   );
 }
 
 async function createLock(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const repositoryId = await open(services, req, 'upload');
+  const repositoryId = await authorize(services, req, 'upload');
   const { path } = await readJson(req);
   if (typeof path !== 'string') throw invalid('path', 'must be a string');
   const lock = await lockFile(services, req.viewer, { repositoryId, path });
-  send(res, 201, { lock: shownLock(lock) });
+  send(res, 201, { lock: toLockJson(lock) });
 }
 
 async function listLocks(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const repositoryId = await open(services, req, 'download');
+  const repositoryId = await authorize(services, req, 'download');
   const { cursor, limit, path, id } = req.query;
-  // A parameter that is there twice comes as a list.
+  // Express parses a repeated parameter into a list.
   for (const [name, value] of Object.entries({ path, id, limit }))
     if (Array.isArray(value)) throw invalid(name, 'must be given once');
   const filter = { path: path as string | undefined, id: id as string | undefined };
   const range = { ...readRange({ cursor, limit: limit && Number(limit) }), ...filter };
-  const { items, hasNextPage } = await sliceLocks(services, repositoryId, range);
-  const locks = items.map(({ node }) => shownLock(node));
+  const { items, hasNextPage } = await readLockPage(services, repositoryId, range);
+  const locks = items.map(({ node }) => toLockJson(node));
   send(res, 200, { locks, next_cursor: hasNextPage ? items.at(-1)?.cursor : undefined });
 }
 
-/** What a client asks before a push: which locks are its user's, and which are not. */
+/** git-lfs calls this before a push to find out which locks belong to its user. */
 async function verifyLocks(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const repositoryId = await open(services, req, 'upload');
+  const repositoryId = await authorize(services, req, 'upload');
   const range = readRange(await readJson(req));
-  const { items, hasNextPage } = await sliceLocks(services, repositoryId, range);
+  const { items, hasNextPage } = await readLockPage(services, repositoryId, range);
   const { userId } = demandAccount(req.viewer);
   const isOurs = ({ node }: { node: Lock }) => node.owner.id === userId;
   send(res, 200, {
-    ours: items.filter(isOurs).map(({ node }) => shownLock(node)),
-    theirs: items.filter((item) => !isOurs(item)).map(({ node }) => shownLock(node)),
+    ours: items.filter(isOurs).map(({ node }) => toLockJson(node)),
+    theirs: items.filter((item) => !isOurs(item)).map(({ node }) => toLockJson(node)),
     next_cursor: hasNextPage ? items.at(-1)?.cursor : undefined,
   });
 }
 
 async function deleteLock(services: Deps, req: LfsRequest, res: Response): Promise<void> {
-  const repositoryId = await open(services, req, 'upload');
+  const repositoryId = await authorize(services, req, 'upload');
   const { force = false } = await readJson(req);
   if (typeof force !== 'boolean') throw invalid('force', 'must be true or false');
   const { id } = req.params;
   const lock = await unlockFile(services, req.viewer, { repositoryId, id, force });
-  send(res, 200, { lock: shownLock(lock) });
+  send(res, 200, { lock: toLockJson(lock) });
 }
 
-function shownLock({ id, path, lockedAt, owner }: Lock) {
+function toLockJson({ id, path, lockedAt, owner }: Lock) {
   return { id, path, locked_at: lockedAt.toISOString(), owner: { name: owner.username } };
 }
 
-/** A client may ask for more than a page has; it then asks for the next one. @throws AppError 400 */
+/** A `limit` above the maximum is reduced to it: clients then request the next page. @throws AppError 400 */
 function readRange({ cursor, limit }: { cursor?: unknown; limit?: unknown }): CursorPageRequest {
   const isLeftOut = limit === undefined || limit === '' || limit === 0;
   if (!isLeftOut && (!Number.isSafeInteger(limit) || Number(limit) < 1))
-    throw invalid('limit', 'must be a whole number from 1');
+    throw invalid('limit', 'must be a positive integer');
   if (cursor !== undefined && typeof cursor !== 'string')
     throw invalid('cursor', 'must be a string');
   return {
@@ -335,11 +340,11 @@ function readRange({ cursor, limit }: { cursor?: unknown; limit?: unknown }): Cu
   };
 }
 
-function open(services: Deps, req: LfsRequest, operation: LfsOperation): Promise<string> {
-  return openForLfs(services, req.viewer, keyOf(req), operation);
+function authorize(services: Deps, req: LfsRequest, operation: LfsOperation): Promise<string> {
+  return authorizeLfs(services, req.viewer, repositoryNameOf(req), operation);
 }
 
-function keyOf({ params: { namespace, name } }: LfsRequest) {
+function repositoryNameOf({ params: { namespace, name } }: LfsRequest) {
   return { namespace, name: name.replace(/\.git$/, '') };
 }
 
@@ -355,37 +360,37 @@ async function readJson(req: Request): Promise<Record<string, unknown>> {
 }
 
 function send(res: Response, status: number, body: object): void {
-  // Its actions hold tokens.
+  // The actions of a batch contain tokens.
   res.setHeader('Cache-Control', 'no-store');
   res.status(status).setHeader('Content-Type', MEDIA_TYPE);
   res.send(Buffer.from(JSON.stringify(body)));
 }
 
-/** What a download that is refused late had said of its object already. */
-const OF_CONTENT = ['Accept-Ranges', 'Content-Disposition', 'Content-Length', 'ETag'];
+/** Headers of a download that fails after they were set. */
+const CONTENT_HEADERS = ['Accept-Ranges', 'Content-Disposition', 'Content-Length', 'ETag'];
 
-/** `message`, `documentation_url` and `request_id`, as git-lfs reads them. */
-function errors({ log, urls }: { log: Logger; urls: Urls }): ErrorRequestHandler {
+/** Sends errors as `message`, `documentation_url` and `request_id`, as git-lfs expects. */
+function handleErrors({ log, urls }: { log: Logger; urls: Urls }): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toClientError(error);
     if (shouldLog(error) && !wasAnsweredEarly(req))
-      log.error({ err: error, req: { id: req.id } }, 'large files over HTTP failed');
+      log.error({ err: error, req: { id: req.id } }, 'a git-lfs request failed');
     if (res.headersSent) return void res.destroy();
     if (!req.complete) res.setHeader('Connection', 'close');
     const id = req.id;
     const { headers } = toErrorResponse(shown, id);
-    for (const name of OF_CONTENT) res.removeHeader(name);
+    for (const name of CONTENT_HEADERS) res.removeHeader(name);
     if (shown.status !== 416) res.removeHeader('Content-Range');
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     if (shown.status === 401) {
-      // As git's own routes: JGit reads the last of these headers only, and can do Basic alone.
+      // Basic last, as on the git routes: JGit reads only the last header, and supports only Basic.
       const schemes = ['Bearer realm="loam"', 'Basic realm="loam"'];
-      // Clients of git-lfs look for its own first, where a browser would ask for the other.
+      // git-lfs prefers `LFS-Authenticate`, because browsers prompt for credentials at the other header.
       res.setHeader('LFS-Authenticate', schemes);
       res.setHeader('WWW-Authenticate', schemes);
     }
     send(res, statusOf(shown), {
-      ...(error instanceof AlreadyLocked && { lock: shownLock(error.lock) }),
+      ...(error instanceof AlreadyLockedError && { lock: toLockJson(error.lock) }),
       message: shown.message,
       documentation_url: `${urls.base}/docs`,
       request_id: id,
@@ -393,7 +398,7 @@ function errors({ log, urls }: { log: Logger; urls: Urls }): ErrorRequestHandler
   };
 }
 
-/** git-lfs takes 403 for missing rights, and has 507 for missing room. */
+/** git-lfs interprets 403 as missing rights, and 507 as missing storage. */
 function statusOf({ code, status }: AppError): number {
   return code === 'quota_exceeded' ? 507 : status;
 }

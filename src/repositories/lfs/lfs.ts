@@ -1,4 +1,4 @@
-/** Large files (git-lfs): who may do what with those of a repository, and where a client finds them. */
+/** Large files (git-lfs): permissions, tokens and the API's URL. */
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Urls } from '../../base/urls.ts';
@@ -12,39 +12,39 @@ import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import { accessColumns, authorizeGit, type GitAction, lockRepository } from '../repositories.ts';
 import { createLfsTokens, type LfsOperation, type LfsTokens } from './tokens.ts';
 
-/** What a server holds for large files. Its transfers are uploads and downloads. */
+/** The state of one server for large files. Transfers are uploads and downloads. */
 export type Lfs = TransferSemaphores & { tokens: LfsTokens };
 
-/** @param atOnce how many transfers of large files run at once, shared out as those of git are */
+/** @param atOnce maximum concurrent transfers of large files, queued in the same way as those of git */
 export function openLfs(key: Uint8Array, atOnce: number): Lfs {
   return { tokens: createLfsTokens(key), ...openTransferSemaphores(atOnce) };
 }
 
 /** A repository by name, without `.git`. */
-export type LfsKey = { namespace: string; name: string };
+export type LfsRepositoryName = { namespace: string; name: string };
 
-export function actionOf(operation: LfsOperation): GitAction {
+export function gitActionFor(operation: LfsOperation): GitAction {
   return operation === 'upload' ? 'repository.push' : 'repository.read';
 }
 
 /**
- * The id of a repository whose large files the viewer may read, or add to: the rule of fetches and pushes.
- * @throws AppError as `openForGit`
+ * Returns the id of the repository if the viewer may fetch (download) or push (upload).
+ * @throws AppError as `authorizeGit`
  */
-export async function openForLfs(
+export async function authorizeLfs(
   services: { db: Db; pool: pg.Pool; space: DiskSpace },
   viewer: Viewer,
-  key: LfsKey,
+  key: LfsRepositoryName,
   operation: LfsOperation,
 ): Promise<string> {
-  return authorizeGit(services, viewer, key, actionOf(operation));
+  return authorizeGit(services, viewer, key, gitActionFor(operation));
 }
 
 const rowColumns = { ...accessColumns, name: true } as const;
 export type LockedRow = Prisma.RepositoryGetPayload<{ select: typeof rowColumns }>;
 
-/** The row of a repository, which nobody else changes until the transaction ends; null when it is gone. */
-export async function lockedRow(
+/** Locks the row of a repository until the end of the transaction. Returns null if the repository is gone. */
+export async function lockRepositoryRow(
   tx: Prisma.TransactionClient,
   id: string,
 ): Promise<LockedRow | null> {
@@ -52,7 +52,7 @@ export async function lockedRow(
   return isThere ? tx.repository.findUnique({ where: { id }, select: rowColumns }) : null;
 }
 
-/** Where the API of git-lfs is for a repository, without a trailing slash. */
-export function addressOf({ urls }: { urls: Urls }, { namespace, name }: LfsKey): string {
+/** The URL of a repository's git-lfs API, without a trailing slash. */
+export function lfsUrl({ urls }: { urls: Urls }, { namespace, name }: LfsRepositoryName): string {
   return `${urls.base}/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}.git/info/lfs`;
 }

@@ -1,9 +1,9 @@
 /**
- * Locks: a file that one user alone may change by pushes, until they, or an administrator, end the lock. Git itself
- * cannot merge two versions of most large files.
+ * File locks: only the owner of a lock can push changes of the file, until the owner or an administrator removes the
+ * lock. Git cannot merge two versions of most large files.
  *
- * A lock is of a path on all branches. It follows the repository when that is renamed or transferred, and goes with it.
- * The judge of pushes (`repos/pushes/locks.ts`) refuses commits that change what another user has locked.
+ * A lock applies to a path on all branches, and belongs to the repository, also after a rename or transfer. The push
+ * rules (`repositories/pushes/locks.ts`) refuse commits that change a file locked by another user.
  */
 
 import type { Prisma } from '../../../prisma/generated/client.ts';
@@ -16,7 +16,7 @@ import { inTransaction } from '../../platform/database/client.ts';
 import { readCursorPage, type Sorting } from '../../platform/database/keyset.ts';
 import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
 import { type AccessRow, accessTarget } from '../repositories.ts';
-import { type LockedRow, lockedRow } from './lfs.ts';
+import { type LockedRow, lockRepositoryRow } from './lfs.ts';
 
 export type Lock = {
   id: string;
@@ -25,9 +25,8 @@ export type Lock = {
   owner: { id: string; username: string };
 };
 
-/** In UTF-8. */
 const MAX_PATH_BYTES = 1_024;
-/** Of a repository: each push to one with locks of others reads them all. */
+/** Per repository. Pushes read all locks of other users. */
 const MAX_LOCKS = 10_000;
 
 const OLDEST: Sorting = { name: 'locks', column: 'id', type: 'text', order: 'asc' };
@@ -39,19 +38,19 @@ const columns = {
   owner: { select: { id: true, username: true } },
 } as const satisfies Prisma.FileLockSelect;
 
-/** 409: the path is locked already, perhaps by the one who asks. */
-export class AlreadyLocked extends AppError {
+/** 409: the path is locked already, possibly by the caller. */
+export class AlreadyLockedError extends AppError {
   readonly lock: Lock;
 
   constructor(lock: Lock) {
-    super('conflict', `${lock.path} is locked by ${lock.owner.username} already`);
+    super('conflict', `${lock.path} is already locked by ${lock.owner.username}`);
     this.lock = lock;
   }
 }
 
 /**
- * Locks a path for the viewer, whether or not there is a file.
- * @throws AppError 400, 401, 403, 404; 409 for too many; AlreadyLocked
+ * Locks a path for the viewer, whether or not the file exists.
+ * @throws AppError 400, 401, 403, 404; 409 for too many locks; AlreadyLockedError
  */
 export async function lockFile(
   { db }: { db: Db },
@@ -60,13 +59,16 @@ export async function lockFile(
 ): Promise<Lock> {
   const account = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
-    const row = await demandRight(tx, viewer, repositoryId, 'repository.push');
+    const row = await lockRowWithPermission(tx, viewer, repositoryId, 'repository.push');
     checkPath(path);
     const key = { repositoryId_path: { repositoryId, path } };
     const taken = await tx.fileLock.findUnique({ where: key, select: columns });
-    if (taken) throw new AlreadyLocked(taken);
+    if (taken) throw new AlreadyLockedError(taken);
     if ((await tx.fileLock.count({ where: { repositoryId } })) >= MAX_LOCKS)
-      throw new AppError('conflict', `A repository has at most ${MAX_LOCKS} locks`);
+      throw new AppError(
+        'conflict',
+        `A repository can have at most ${MAX_LOCKS} locks; remove a lock first`,
+      );
     const data = { id: newId('lock'), repositoryId, path, ownerId: account.userId };
     const lock = await tx.fileLock.create({ data, select: columns });
     await recordLock(tx, viewer, 'large_file.lock', row, lock);
@@ -75,7 +77,7 @@ export async function lockFile(
 }
 
 /**
- * Ends a lock. That of another user takes `force`, and the right to administer the repository.
+ * Removes a lock. For a lock of another user, `force` and the right to administer the repository are required.
  * @throws AppError 401, 403, 404
  */
 export async function unlockFile(
@@ -88,14 +90,14 @@ export async function unlockFile(
   return inTransaction(db, async (tx) => {
     const found = await tx.fileLock.findUnique({ where: { id }, select: { repositoryId: true } });
     if (!found || (repositoryId && found.repositoryId !== repositoryId)) throw notFound('Lock');
-    const row = await demandRight(tx, viewer, found.repositoryId, 'repository.push');
-    // Read again under the lock of the repository: another may have ended it.
+    const row = await lockRowWithPermission(tx, viewer, found.repositoryId, 'repository.push');
+    // Read again under the row lock, because another request may have removed the lock.
     const lock = await tx.fileLock.findUnique({ where: { id }, select: columns });
     if (!lock) throw notFound('Lock');
     if (lock.owner.id !== userId) {
       if (!force)
         throw forbidden(
-          `${lock.path} is locked by ${lock.owner.username}; an administrator can end the lock by force`,
+          `${lock.path} is locked by ${lock.owner.username}; an administrator can remove the lock with "force"`,
         );
       demand(viewer, 'repository.administer', accessTarget(row));
     }
@@ -105,41 +107,41 @@ export async function unlockFile(
   });
 }
 
-export type LockFilter = { path?: string | null; id?: string | null };
+type LockFilter = { path?: string | null; id?: string | null };
 
-/** Those of a repository that the viewer may read, oldest first. @throws AppError 400, 401, 403 */
-export function locksOf(
+/** Lists the locks of a repository, oldest first. @throws AppError 400, 401, 403 */
+export function listLocks(
   services: { db: Db },
   viewer: Viewer,
   repository: AccessRow,
   range: CursorPageRequest & LockFilter,
 ): Promise<CursorPage<Lock>> {
   demand(viewer, 'repository.read', accessTarget(repository));
-  return sliceLocks(services, repository.id, range);
+  return readLockPage(services, repository.id, range);
 }
 
-/** Oldest first. The caller has asked for the right to read. @throws AppError 400 */
-export async function sliceLocks(
+/** Like `listLocks`, without the permission check. @throws AppError 400 */
+export async function readLockPage(
   { db }: { db: Db },
   repositoryId: string,
   range: CursorPageRequest & LockFilter,
 ): Promise<CursorPage<Lock>> {
   const { path, id } = range;
-  // What cannot be stored is not there.
+  // PostgreSQL rejects NUL characters, so no lock can match.
   if (path?.includes('\0') || id?.includes('\0'))
     return { items: [], hasNextPage: false, totalCount: () => 0 };
   const where = { repositoryId, ...(path != null && { path }), ...(id != null && { id }) };
   return readCursorPage<Lock>(db.fileLock, OLDEST, range, { where, select: columns });
 }
 
-/** The row of a repository, which nobody else changes or locks files of until the transaction ends. */
-async function demandRight(
+/** Locks the repository row, so that no other transaction changes its locks, and checks the permission. */
+async function lockRowWithPermission(
   tx: Prisma.TransactionClient,
   viewer: Viewer,
   repositoryId: string,
   action: Action,
 ): Promise<LockedRow> {
-  const row = await lockedRow(tx, repositoryId);
+  const row = await lockRepositoryRow(tx, repositoryId);
   if (!row) throw notFound('Repository');
   demand(viewer, action, accessTarget(row));
   return row;
@@ -163,12 +165,12 @@ async function recordLock(
   });
 }
 
-/** @throws AppError 400 naming `path` for what cannot be a file's in a repository */
+/** @throws AppError 400 if git cannot have a file at `path` */
 function checkPath(path: string): void {
   if (path === '') throw invalid('path', 'must not be empty');
   if (Buffer.byteLength(path) > MAX_PATH_BYTES)
     throw invalid('path', `must be at most ${MAX_PATH_BYTES} bytes`);
-  if (path.includes('\0')) throw invalid('path', 'must not hold a NUL character');
+  if (path.includes('\0')) throw invalid('path', 'must not contain a NUL character');
   if (path.split('/').some((part) => ['', '.', '..'].includes(part)))
-    throw invalid('path', 'must lead from the root to a file, without "." and ".."');
+    throw invalid('path', 'must be relative to the root, without empty parts, "." and ".."');
 }

@@ -1,4 +1,4 @@
-/** The large files of a repository: looked for, given out, listed, deleted. */
+/** The large files of a repository: lookups, downloads, lists, deletion. */
 
 import type { Config } from '../../base/config/config.ts';
 import { AppError, invalid, notFound, unprocessable } from '../../base/errors.ts';
@@ -11,15 +11,15 @@ import type { CursorPage, CursorPageRequest } from '../../platform/database/pagi
 import { requireQuota } from '../../platform/limits/quotas.ts';
 import type { ByteRange } from '../../platform/storage/storage.ts';
 import { type AccessRow, accessTarget, repositoryNotFound } from '../repositories.ts';
-import { lockedRow } from './lfs.ts';
+import { lockRepositoryRow } from './lfs.ts';
 import type { LargeFiles } from './store/store.ts';
 
 /** `oid`: SHA-256 in hexadecimal, lower case. `size`: in bytes. */
 export type LfsObject = { oid: string; size: number };
 
-/** @throws AppError 422 for what is no SHA-256 as git-lfs writes it */
-export function demandOid(oid: string): void {
-  if (!isOid(oid)) throw unprocessable('oid', 'must be 64 hexadecimal digits, in lower case');
+/** @throws AppError 422 */
+export function requireOid(oid: string): void {
+  if (!isOid(oid)) throw unprocessable('oid', 'must be 64 lowercase hexadecimal digits');
 }
 
 export function isOid(value: unknown): value is string {
@@ -27,10 +27,11 @@ export function isOid(value: unknown): value is string {
 }
 
 /**
- * Room for objects that the repository does not have. Uploads that were begun have theirs.
- * @throws AppError 403 `quota_exceeded` when the namespace of the repository has none, 404
+ * Checks that the namespace has storage for objects that the repository does not have. Uploads in progress have
+ * reserved theirs.
+ * @throws AppError 403 `quota_exceeded`, 404
  */
-export async function demandRoomFor(
+export async function requireStorageFor(
   services: { db: Db; config: Config },
   repositoryId: string,
   objects: readonly LfsObject[],
@@ -52,41 +53,41 @@ export async function demandRoomFor(
   if (bytes > 0) await requireQuota(services, row.namespace, 'storageBytes', bytes);
 }
 
-/** Whether the repository has what its client says it has uploaded. @throws AppError 400, 404, 422 */
+/** Checks that the repository has the uploaded object. @throws AppError 400, 404, 422 */
 export async function verifyUpload(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   { oid, size }: { oid?: unknown; size?: unknown },
 ): Promise<void> {
-  if (!isOid(oid)) throw invalid('oid', 'must be 64 hexadecimal digits, in lower case');
+  if (!isOid(oid)) throw invalid('oid', 'must be 64 lowercase hexadecimal digits');
   if (!Number.isSafeInteger(size)) throw invalid('size', 'must be a whole number of bytes');
   const known = (await largeFiles.sizes(repositoryId, [oid])).get(oid);
-  if (known === undefined) throw noObject(oid);
+  if (known === undefined) throw objectNotFound(oid);
   if (known !== size) throw unprocessable('size', `the object ${oid} has ${known} bytes`);
 }
 
-export type LfsDownload = {
+type LfsDownload = {
   /** In bytes. */
   size: number;
   open(range?: ByteRange): Promise<AsyncIterable<Uint8Array>>;
 };
 
-/** @throws AppError 404 when the repository was not given it, 422 for what is no SHA-256 */
+/** @throws AppError 404 if the repository does not have the object, 422 for an invalid `oid` */
 export async function findObject(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   oid: string,
 ): Promise<LfsDownload> {
-  demandOid(oid);
+  requireOid(oid);
   const size = (await largeFiles.sizes(repositoryId, [oid])).get(oid);
-  if (size === undefined) throw noObject(oid);
+  if (size === undefined) throw objectNotFound(oid);
   return {
     size,
     async open(range) {
       const cut = range && { start: range.start, end: range.end + 1 };
       const found = await largeFiles.open(repositoryId, oid, cut);
-      // It was removed between the two.
-      if (!found) throw noObject(oid);
+      // The object was removed after its size was read.
+      if (!found) throw objectNotFound(oid);
       return found.pieces;
     },
   };
@@ -94,8 +95,8 @@ export async function findObject(
 
 export type ListedObject = { id: string; oid: string; size: bigint; givenAt: Date };
 
-/** Those of a repository that the viewer may read, newest first. @throws AppError 400, 401, 403 */
-export function objectsOf(
+/** Lists the objects of a repository, newest first. @throws AppError 400, 401, 403 */
+export function listObjects(
   { db }: { db: Db },
   viewer: Viewer,
   repository: AccessRow,
@@ -107,14 +108,14 @@ export function objectsOf(
   return readCursorPage<ListedObject>(db.largeFile, NEWEST_FIRST, range, { where, select });
 }
 
-/** As many are deleted at once. */
+/** Per call. */
 const MAX_DELETED = 1_000;
 
 /**
- * Takes large files from a repository, whose pointers to them then lead nowhere. The audit log has the entry before they
- * go: a kill between the two must not leave a deletion that nobody is named for.
- * @returns those that it had
- * @throws AppError 400, 401, 403 unless the viewer may administer it, 404
+ * Deletes objects from a repository, whose pointers to them remain. The audit entry is written first, so that a killed
+ * server cannot leave a deletion without an entry.
+ * @returns the deleted objects
+ * @throws AppError 400, 401, 403 unless the viewer may administer the repository, 404
  */
 export async function deleteObjects(
   { db, largeFiles }: { db: Db; largeFiles: LargeFiles },
@@ -124,9 +125,9 @@ export async function deleteObjects(
   const account = demandAccount(viewer);
   if (oids.length > MAX_DELETED) throw invalid('oids', `must be at most ${MAX_DELETED}`);
   if (!oids.every(isOid))
-    throw invalid('oids', 'must each be 64 hexadecimal digits, in lower case');
+    throw invalid('oids', 'must each be 64 lowercase hexadecimal digits');
   const found = await inTransaction(db, async (tx) => {
-    const row = await lockedRow(tx, repositoryId);
+    const row = await lockRepositoryRow(tx, repositoryId);
     if (!row) throw repositoryNotFound(repositoryId);
     demand(viewer, 'repository.administer', accessTarget(row));
     const here = await tx.largeFile.findMany({
@@ -148,9 +149,9 @@ export async function deleteObjects(
   return found;
 }
 
-/** Of their names in the audit log. */
+/** Objects listed in an audit entry. */
 const MAX_RECORDED = 100;
 
-function noObject(oid: string): AppError {
+function objectNotFound(oid: string): AppError {
   return new AppError('not_found', `The object ${oid} is not in this repository`);
 }

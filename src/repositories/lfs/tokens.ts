@@ -1,11 +1,10 @@
 /**
- * Tokens for large files: what the answer to a batch and `git-lfs-authenticate` give a client, so that it need not send
- * its credential with each object, and so that a key of SSH opens HTTP.
+ * LFS tokens: returned by batches and `git-lfs-authenticate`, so that a client need not send its credential with each
+ * object, and so that an SSH key gives access over HTTP.
  *
- * A token carries no rights of its own. It names a credential, whose rights are asked for at each use as they are then,
- * and it narrows them: to one repository, to downloads where it is for those, and to the routes of large files, which
- * alone know it. So deleting the credential or the membership ends it; else it ends by itself. It is signed and not
- * kept: a batch of a thousand objects writes nothing.
+ * A token refers to a credential, whose current rights are checked at each use, and restricts them to one repository,
+ * to one operation, and to the large-file routes. Deleting the credential or the membership therefore ends the token.
+ * Tokens are signed and not stored, so a batch of a thousand objects writes nothing.
  */
 
 import { createHmac, timingSafeEqual } from 'node:crypto';
@@ -16,32 +15,32 @@ import { type Account, type Scope, withImpliedScopes } from '../../identity/perm
 
 export type LfsOperation = 'download' | 'upload';
 
-export type LfsGrant = {
+type LfsGrant = {
   repositoryId: string;
-  /** The id of the credential that it stands for. */
+  /** The credential whose rights the token has. */
   credentialId: string;
   operation: LfsOperation;
 };
 
-/** The longest that a client needs between a batch and the last of its objects; then it asks again. */
+/** Enough for a client between a batch and the last of its objects. After that, the client sends a new batch. */
 export const TOKEN_SECONDS = 3_600;
-/** So that a reader of a log, and a scanner of secrets, knows what it is. */
+/** Identifies the token to readers of logs and to secret scanners. */
 const PREFIX = 'loam_lfs_';
 
 const SCOPES: Record<LfsOperation, readonly Scope[]> = {
   download: ['repo:read'],
-  // With `admin`, so that who may end the locks of others can do so over SSH.
+  // Includes admin, so that administrators can remove locks of other users over SSH.
   upload: ['repo:admin'],
 };
 
 export type LfsTokens = {
   /** @returns the token, good for `seconds` */
   issue(grant: LfsGrant, seconds?: number): string;
-  /** Null for what is none of ours, was changed, or has expired. Never throws. `seconds`: until it expires. */
+  /** Returns null if the token is invalid or has expired. Never throws. `seconds`: until it expires. */
   read(token: string): (LfsGrant & { seconds: number }) | null;
 };
 
-/** `now` is in milliseconds; a parameter so that tests can let time pass. */
+/** @param now the time in ms; a parameter for tests */
 export function createLfsTokens(key: Uint8Array, now: () => number = Date.now): LfsTokens {
   const sign = (claims: string) => createHmac('sha256', key).update(claims).digest();
   return {
@@ -52,7 +51,7 @@ export function createLfsTokens(key: Uint8Array, now: () => number = Date.now): 
     },
     read(token) {
       const [, claims, repositoryId, credentialId, operation, expires, signature] =
-        FORM.exec(token) ?? [];
+        TOKEN_PATTERN.exec(token) ?? [];
       if (!claims || !repositoryId || !credentialId || !signature) return null;
       const given = Buffer.from(signature, 'base64url');
       const right = sign(claims);
@@ -64,33 +63,33 @@ export function createLfsTokens(key: Uint8Array, now: () => number = Date.now): 
   };
 }
 
-/** Ids of credentials have dots where they are of an issuer's access token (`authenticate.ts`). */
-const FORM = /^loam_lfs_((repo_\w+)\.(\w[\w.]*)\.(download|upload)\.(\d{1,12}))\.([\w-]{43})$/;
+/** Ids of credentials that are access tokens of an external issuer contain dots (`authenticate.ts`). */
+const TOKEN_PATTERN = /^loam_lfs_((repo_\w+)\.(\w[\w.]*)\.(download|upload)\.(\d{1,12}))\.([\w-]{43})$/;
 
-/** Whether a bearer token claims to be one of these. */
+/** Whether a bearer token looks like an LFS token. */
 export function isLfsToken(token: string): boolean {
   return token.startsWith(PREFIX);
 }
 
-/** A token as its holder has it, for as many seconds more. */
+/** `seconds`: until the token expires. */
 export type LfsToken = { token: string; seconds: number };
 
 /**
- * Who a token stands for, with the rights that the credential has now, narrowed.
- * @throws AppError 401 when the token or the credential is not valid any more
+ * Returns the account of the token's credential, with the credential's current rights restricted by the token.
+ * @throws AppError 401 if the token or the credential is invalid
  */
-export async function accountOfToken(
+export async function authenticateToken(
   services: { pool: pg.Pool; usage: LastUsedRecorder; lfs: { tokens: LfsTokens } },
   token: string,
 ): Promise<{ account: Account; held: LfsToken }> {
   const grant = services.lfs.tokens.read(token);
   if (!grant) throw invalidCredentialsError();
   const account = await readAccountByCredentialId(services, grant.credentialId);
-  return { account: narrowed(account, grant), held: { token, seconds: grant.seconds } };
+  return { account: narrowToGrant(account, grant), held: { token, seconds: grant.seconds } };
 }
 
-/** The account with nothing but what the grant is for. */
-function narrowed(account: Account, { repositoryId, operation }: LfsGrant): Account {
+/** Restricts the account's rights to those of the grant. */
+function narrowToGrant(account: Account, { repositoryId, operation }: LfsGrant): Account {
   const { scopes, repositories } = account;
   const wanted = withImpliedScopes(SCOPES[operation]);
   return {

@@ -1,146 +1,175 @@
 /**
- * One connection of a client: it shows a key, and then has commands run by the server. All else that SSH can do (terminals,
- * forwarding, sftp, environment variables) is refused by never being listened for, and by the library then.
+ * One client connection: authenticates it by a key, and passes its commands to the server. All other features of SSH
+ * (terminals, forwarding, sftp, environment variables) are refused by ssh2, because no listener accepts them.
  *
- * The library trusts its client with memory: it neither looks whether what it has sent was taken, nor whether more comes
- * than it has room for. Both are looked for here, and such a connection is ended.
+ * ssh2 bounds neither the output that a client has not read nor the input that the server has not read. This file checks
+ * both, and closes connections that exceed the bounds.
  */
 import { connect, type Socket } from 'node:net';
 import type { AuthContext, Connection, PublicKeyAuthContext, ServerChannel, Session } from 'ssh2';
 import { fingerprintOf, isSignedBy, readWireKey } from '../../platform/crypto/ssh-keys.ts';
-import { FrameReader, jsonFrame, type KeyAnswer, type KeyQuestion } from '../frames.ts';
-import { carry } from './carry.ts';
+import { encodeJsonFrame, FrameReader, type KeyLookup, type KeyOwner } from '../frames.ts';
 import type { SshLimits } from './protocol.ts';
+import { relayCommand } from './relay.ts';
 
 const USER = 'git';
-/** Before a key was shown: the exchange of keys, and some offers of keys of up to 2 KB. */
+/** Bytes before a key is accepted: the key exchange, and some offered keys of up to 2 KB. */
 const MAX_LOGIN_BYTES = 128 * 1024;
-/** What was sent and not taken. Of a channel the window bounds it, which a client may make as large as it likes. */
+/** Bytes sent but not read by the client. A client can set the channel window to any size, so it is no bound. */
 const MAX_UNSENT = 8 * 2 ** 20;
-/** What may have come and not been taken by the server; the window is 2 MiB. */
+/** Bytes received but not read by the server. The window is 2 MiB. */
 const MAX_UNREAD = 4 * 2 ** 20;
-/** Bytes of data that a client must take in one packet; all known clients take more. */
-const LEAST_PACKET = 1_024;
-const ANSWER_MS = 10_000;
+/** Bytes of data that a client must accept per packet. All known clients accept more. */
+const MIN_PACKET = 1_024;
+const LOOKUP_MS = 10_000;
 
-export type Owner = {
+export type ConnectionHost = {
   gateway: string;
   limits: SshLimits;
-  /** The connection has shown a key of that user. @returns false: there are too many of the user */
+  /** Called when a key of the user was verified. @returns false if the user has too many connections */
   admit(userId: string): boolean;
-  /** A key was not accepted. */
   log(level: 'debug' | 'info' | 'warn', fields: object, text: string): void;
-  /** No new commands are taken. */
+  /** Whether new commands are refused. */
   readonly isClosing: boolean;
 };
 
-/** Serves a client whose first line was read, until it is gone. */
+/** `fingerprint`: of the verified key. */
+type AuthenticatedUser = NonNullable<KeyOwner> & { fingerprint: string };
+
+/** Serves a client, whose first line was read, until it disconnects. */
 export function serveConnection(
   client: Connection,
-  { socket, address, owner }: { socket: Socket; address: string; owner: Owner },
+  { socket, address, host }: { socket: Socket; address: string; host: ConnectionHost },
 ): void {
-  const { limits } = owner;
-  /** Those that the client has not closed, and those whose command still runs. */
-  const sessions = new Set<Session>();
-  /** Of the commands that run. */
-  const channels = new Set<ServerChannel>();
-  let known: NonNullable<KeyAnswer> & { fingerprint: string } = {
-    id: '',
-    userId: '',
-    name: '',
-    fingerprint: '',
-  };
-  let isKnown = false;
-  let attempts = 0;
-  const refuse = (why: string) => {
-    owner.log('info', { address, ...(isKnown && { credential: known.id }) }, why);
-    socket.destroy();
-  };
-  let idle: NodeJS.Timeout | undefined;
-  const rest = () => {
-    clearTimeout(idle);
-    if (channels.size === 0 && !socket.destroyed)
-      idle = setTimeout(() => client.end(), owner.isClosing ? 0 : limits.idleMs);
-  };
+  new ClientConnection(client, socket, address, host).serve();
+}
 
-  // The library writes each part of a packet by itself; what it answers to what came is sent in one go.
-  socket.prependListener('data', () => socket.cork());
-  socket.on('data', () => {
-    socket.uncork();
-    if (!isKnown && socket.bytesRead > MAX_LOGIN_BYTES) refuse('too much came before a key');
-    else if (socket.writableLength > MAX_UNSENT) refuse('a client takes nothing');
-    else
-      for (const one of channels) if (one.readableLength > MAX_UNREAD) refuse('more came than may');
-  });
-  client.on('error', (error) => {
-    owner.log('debug', { address, reason: error.message }, 'a connection over SSH failed');
-  });
-  client.on('authentication', (auth) => {
-    if (auth.username !== USER || auth.method !== 'publickey') return offer(auth);
-    if (++attempts > limits.attempts) return refuse('too many keys were offered');
-    decide(auth).catch((error) => {
-      owner.log('warn', { address, reason: error.message }, 'a key could not be looked up');
-      client.end();
+class ClientConnection {
+  readonly #client: Connection;
+  readonly #socket: Socket;
+  readonly #address: string;
+  readonly #host: ConnectionHost;
+  /** Sessions that the client has not closed, or whose command is running. */
+  readonly #sessions = new Set<Session>();
+  /** Channels of the running commands. */
+  readonly #channels = new Set<ServerChannel>();
+  /** Undefined until a signature is verified. */
+  #user: AuthenticatedUser | undefined;
+  #isAuthenticated = false;
+  #attempts = 0;
+  #idle: NodeJS.Timeout | undefined;
+
+  constructor(client: Connection, socket: Socket, address: string, host: ConnectionHost) {
+    this.#client = client;
+    this.#socket = socket;
+    this.#address = address;
+    this.#host = host;
+  }
+
+  serve(): void {
+    const socket = this.#socket;
+    const address = this.#address;
+    const { limits, log } = this.#host;
+    // ssh2 writes the parts of a packet one by one. Corking sends all replies to a chunk at once.
+    socket.prependListener('data', () => socket.cork());
+    socket.on('data', () => {
+      socket.uncork();
+      this.#checkBounds();
     });
-  });
-  client.once('ready', () => {
-    isKnown = true;
-    rest();
-  });
-  client.on('session', (accept, reject) => {
-    if (sessions.size >= limits.sessions || owner.isClosing) return reject();
-    serveSession(accept());
-  });
-  socket.once('close', () => {
-    clearTimeout(idle);
-    for (const session of sessions) session.emit('close');
-    for (const channel of channels) channel.emit('close');
-  });
+    this.#client.on('error', (error) => {
+      log('debug', { address, reason: error.message }, 'an SSH connection failed');
+    });
+    this.#client.on('authentication', (auth) => {
+      if (auth.username !== USER || auth.method !== 'publickey') return this.#offerPublicKey(auth);
+      if (++this.#attempts > limits.attempts) return this.#refuse('too many keys were offered');
+      this.#authenticate(auth).catch((error) => {
+        log('warn', { address, reason: error.message }, 'a key could not be looked up');
+        this.#client.end();
+      });
+    });
+    this.#client.once('ready', () => {
+      this.#isAuthenticated = true;
+      this.#startIdleTimer();
+    });
+    this.#client.on('session', (accept, reject) => {
+      if (this.#sessions.size >= limits.sessions || this.#host.isClosing) return reject();
+      this.#serveSession(accept());
+    });
+    socket.once('close', () => {
+      clearTimeout(this.#idle);
+      for (const session of this.#sessions) session.emit('close');
+      for (const channel of this.#channels) channel.emit('close');
+    });
+  }
 
-  /** The first question of most clients is which methods there are. */
-  function offer(auth: AuthContext): void {
+  #checkBounds(): void {
+    if (!this.#isAuthenticated && this.#socket.bytesRead > MAX_LOGIN_BYTES)
+      this.#refuse('a client sent too many bytes before a key was accepted');
+    else if (this.#socket.writableLength > MAX_UNSENT)
+      this.#refuse('a client does not read its data');
+    else
+      for (const channel of this.#channels)
+        if (channel.readableLength > MAX_UNREAD)
+          this.#refuse('a client sent more than the channel window allows');
+  }
+
+  #refuse(why: string): void {
+    const credential = this.#isAuthenticated && { credential: this.#user?.id };
+    this.#host.log('info', { address: this.#address, ...credential }, why);
+    this.#socket.destroy();
+  }
+
+  #startIdleTimer(): void {
+    clearTimeout(this.#idle);
+    const ms = this.#host.isClosing ? 0 : this.#host.limits.idleMs;
+    if (this.#channels.size === 0 && !this.#socket.destroyed)
+      this.#idle = setTimeout(() => this.#client.end(), ms);
+  }
+
+  /** Most clients first ask which methods are supported, with the method `none`, which does not count as an attempt. */
+  #offerPublicKey(auth: AuthContext): void {
     const isAttempt = auth.method !== 'none';
-    if (isAttempt && ++attempts > limits.attempts) refuse('too many attempts to log in');
+    if (isAttempt && ++this.#attempts > this.#host.limits.attempts)
+      this.#refuse('too many login attempts');
     else auth.reject(['publickey']);
   }
 
-  async function decide(auth: PublicKeyAuthContext): Promise<void> {
+  async #authenticate(auth: PublicKeyAuthContext): Promise<void> {
+    const { log } = this.#host;
+    const address = this.#address;
     const { signature, blob, key, hashAlgo } = auth as PublicKeyAuthContext & { hashAlgo?: string };
-    const wire = wireKeyOf(key.data);
+    const wire = parseWireKey(key.data);
     if (!wire) return auth.reject(['publickey']);
     const fingerprint = fingerprintOf(key.data);
-    const found = await ask(owner.gateway, { fingerprint });
-    if (socket.destroyed) return;
+    const found = await findKeyOwner(this.#host.gateway, { fingerprint });
+    if (this.#socket.destroyed) return;
     if (!found) {
-      owner.log('debug', { address, fingerprint }, 'a key that nobody has was offered');
+      log('debug', { address, fingerprint }, 'an unknown key was offered');
       return auth.reject(['publickey']);
     }
-    // Which keys are known is asked first, so that the client signs with one of them alone.
+    // A request without a signature only asks whether the key is known.
     if (!signature || !blob) return auth.accept();
-    if (!isGood(() => isSignedBy(wire, { data: blob, signature, hash: hashAlgo }))) {
-      owner.log('info', { address, fingerprint }, 'a signature was wrong');
+    if (!returnsTrue(() => isSignedBy(wire, { data: blob, signature, hash: hashAlgo }))) {
+      log('info', { address, fingerprint }, 'a signature was wrong');
       return auth.reject(['publickey']);
     }
-    if (!owner.admit(found.userId)) return refuse('too many connections of one user');
-    known = { ...found, fingerprint };
-    owner.log(
-      'debug',
-      { address, fingerprint, credential: found.id, user: found.name },
-      'logged in',
-    );
+    if (!this.#host.admit(found.userId)) return this.#refuse('a user has too many connections');
+    this.#user = { ...found, fingerprint };
+    log('debug', { address, fingerprint, credential: found.id, user: found.name }, 'logged in');
     auth.accept();
   }
 
-  function serveSession(session: Session): void {
+  #serveSession(session: Session): void {
+    const { limits } = this.#host;
     let protocol: string | undefined;
     let channel: ServerChannel | undefined;
     let isClosed = false;
-    sessions.add(session);
+    this.#sessions.add(session);
     const release = () => {
-      // The library keeps a session without a command as long as its connection, so such a session stays counted.
-      if (isClosed && channel && !channels.has(channel)) sessions.delete(session);
+      // ssh2 keeps a session without a command as long as its connection, so such a session stays counted.
+      if (isClosed && channel && !this.#channels.has(channel)) this.#sessions.delete(session);
     };
-    const late = setTimeout(() => refuse('a session has no command'), limits.commandMs);
+    const late = setTimeout(() => this.#refuse('a session has no command'), limits.commandMs);
     session.once('close', () => {
       clearTimeout(late);
       isClosed = true;
@@ -151,57 +180,76 @@ export function serveConnection(
       protocol = val.slice(0, 100);
       accept?.();
     });
-    session.on('exec', (accept, reject, { command }) => begin(accept, reject, command));
-    session.on('shell', (accept, reject) => begin(accept, reject, null));
-
-    function begin(
+    const run = (
       accept: () => ServerChannel | undefined,
       reject: (() => void) | undefined,
       command: string | null,
-    ): void {
-      if (owner.isClosing) return void reject?.();
-      const own = accept();
-      // A session has one command.
-      if (!own) return;
-      // The library would split output into packets of that size, for ever when it is 0.
-      const { packetSize } = own.outgoing as { packetSize: number };
-      if (packetSize < LEAST_PACKET) return void refuse('the packets of a client are too small');
-      channel = own;
-      channels.add(own);
+    ): void => {
+      if (this.#host.isClosing) return void reject?.();
+      const accepted = accept();
+      // A session has one command: ssh2 returns nothing for a second one.
+      if (!accepted) return;
+      // ssh2 splits output into packets of this size, endlessly if it is 0.
+      const { packetSize } = accepted.outgoing as { packetSize: number };
+      if (packetSize < MIN_PACKET)
+        return void this.#refuse('a client accepts only packets that are too small');
+      channel = accepted;
       clearTimeout(late);
-      clearTimeout(idle);
-      const done = () => {
-        if (!channels.delete(own)) return;
+      this.#runCommand(accepted, command, protocol, release);
+    };
+    session.on('exec', (accept, reject, { command }) => run(accept, reject, command));
+    session.on('shell', (accept, reject) => run(accept, reject, null));
+  }
+
+  #runCommand(
+    channel: ServerChannel,
+    command: string | null,
+    protocol: string | undefined,
+    release: () => void,
+  ): void {
+    this.#channels.add(channel);
+    clearTimeout(this.#idle);
+    const credential = this.#user?.id ?? '';
+    relayCommand(
+      {
+        channel,
+        socket: this.#socket,
+        gateway: this.#host.gateway,
+        opening: { credential, command, address: this.#address, ...(protocol && { protocol }) },
+        stalledMs: this.#host.limits.stalledMs,
+        stalled: () => this.#refuse('a client has read nothing for too long'),
+      },
+      () => {
+        if (!this.#channels.delete(channel)) return;
         release();
-        rest();
-      };
-      const opening = { credential: known.id, command, address, ...(protocol && { protocol }) };
-      const stalled = () => refuse('a client has taken nothing for too long');
-      const { stalledMs } = limits;
-      const streams = { channel: own, socket, gateway: owner.gateway };
-      carry({ ...streams, opening, stalledMs, stalled }, done);
-    }
+        this.#startIdleTimer();
+      },
+    );
   }
 }
 
-/** @throws Error when the server does not answer */
-function ask(gateway: string, question: KeyQuestion): Promise<KeyAnswer> {
-  const { promise, resolve, reject } = Promise.withResolvers<KeyAnswer>();
+/** @throws Error if the server does not answer */
+function findKeyOwner(gateway: string, question: KeyLookup): Promise<KeyOwner> {
+  const { promise, resolve, reject } = Promise.withResolvers<KeyOwner>();
   const socket = connect(gateway);
   const reader = new FrameReader({
     bytes: () => {},
-    json: (_kind, value) => resolve(value as KeyAnswer),
+    json: (_kind, value) => resolve(value as KeyOwner),
   });
-  socket.setTimeout(ANSWER_MS, () => socket.destroy(new Error('the server is silent')));
-  socket.on('data', (chunk: Buffer) => reader.take(chunk));
+  socket.setTimeout(LOOKUP_MS, () =>
+    socket.destroy(new Error('The server has not answered in time')),
+  );
+  socket.on('data', (chunk: Buffer) => reader.push(chunk));
   socket.on('error', reject);
-  socket.once('close', () => reject(new Error('the server did not answer')));
-  // Ended only after the answer: the other end takes an end for our leaving.
-  socket.write(jsonFrame('key', question));
+  socket.once('close', () =>
+    reject(new Error('The server closed the connection without an answer')),
+  );
+  // Not ended before the answer, because the server treats an end as a disconnect.
+  socket.write(encodeJsonFrame('key', question));
   return promise.finally(() => socket.destroy());
 }
 
-function wireKeyOf(bytes: Buffer | undefined) {
+function parseWireKey(bytes: Buffer | undefined) {
   try {
     return bytes && readWireKey(bytes);
   } catch {
@@ -209,7 +257,7 @@ function wireKeyOf(bytes: Buffer | undefined) {
   }
 }
 
-function isGood(check: () => boolean): boolean {
+function returnsTrue(check: () => boolean): boolean {
   try {
     return check();
   } catch {

@@ -1,17 +1,24 @@
 /**
- * The process that speaks SSH with strangers, by the library `ssh2`. It has no secret but the host keys, no database and no
- * repository: whose a key is it asks the server, and the server runs what clients ask for (`gateway.ts`). When the server
- * is gone it ends.
+ * The SSH front process, which speaks SSH with clients through the library `ssh2`. Its only secrets are the host keys,
+ * and it has no access to the database or to repositories: the server looks up keys and runs commands (`gateway.ts`).
+ * It exits when the server is gone.
  */
-import { type AddressInfo, BlockList, createServer, isIPv6, type Socket } from 'node:net';
+import {
+  type AddressInfo,
+  BlockList,
+  createServer,
+  isIPv6,
+  type Server,
+  type Socket,
+} from 'node:net';
 import ssh2, { type Connection } from 'ssh2';
-import { serveConnection } from './connection.ts';
-import type { FromFront, FromServer, Settings } from './protocol.ts';
+import { type ConnectionHost, serveConnection } from './connection.ts';
+import type { FromFront, FromServer, FrontSettings } from './protocol.ts';
 
 /**
- * Without what is weak (SHA-1, CBC), what costs more than it gives (groups of Diffie-Hellman), and compression, which
- * makes kilobytes into gigabytes. ChaCha20 with Poly1305 is left out, because clients prefer it and the library computes
- * it in WebAssembly with two ciphers a packet. The keys of clients are verified by ourselves.
+ * Left out: weak algorithms (SHA-1, CBC), finite-field Diffie-Hellman, which is slow, and compression, which can expand
+ * kilobytes to gigabytes. Also ChaCha20-Poly1305: clients prefer it, but ssh2 computes it in WebAssembly with two
+ * ciphers per packet. Client keys are verified in `connection.ts`, not by ssh2.
  */
 const ALGORITHMS = {
   kex: [
@@ -38,135 +45,172 @@ const ALGORITHMS = {
   compress: ['none'],
 };
 const MINUTE_MS = 60_000;
-/** Addresses whose failures are counted; beyond them all are counted anew. */
-const MAX_ADDRESSES = 100_000;
+/** Networks with counted failures. Beyond this number, counting starts over. */
+const MAX_NETWORKS = 100_000;
 
-function tell(message: FromFront): void {
-  // Nobody is there any more to be told.
+process.once('message', (settings: FrontSettings) => new FrontServer(settings).start());
+process.on('disconnect', () => process.exit());
+// A terminal sends Ctrl+C to the server and to this process. The server then ends this process.
+process.on('SIGINT', () => {});
+
+function send(message: FromFront): void {
+  // The server may be gone already.
   if (process.connected) process.send?.(message, () => {});
 }
 
-process.once('message', (settings: Settings) => start(settings));
-process.on('disconnect', () => process.exit());
-// A terminal's Ctrl+C is for the server, which then ends this.
-process.on('SIGINT', () => {});
+class FrontServer {
+  readonly #settings: FrontSettings;
+  readonly #proxies: BlockList;
+  readonly #ssh: InstanceType<typeof ssh2.Server>;
+  readonly #listener: Server;
+  /** Connections without an accepted key, and their networks. */
+  readonly #waiting = new Map<Socket, string>();
+  /** All connections, and their users; null before a key is accepted. */
+  readonly #connected = new Map<Socket, string | null>();
+  /** Failed logins per network in the current minute. */
+  #failures = new Map<string, number>();
+  #refused = 0;
+  #isOpen = false;
+  #isClosing = false;
+  /** Connections that arrived before the server was ready. */
+  readonly #early: Socket[] = [];
+  /** Callbacks for sockets whose first line ssh2 has not read yet, by address and port. */
+  readonly #beginning = new Map<string, (client: Connection) => void>();
 
-function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): void {
-  const shared = listOf(proxies);
-  const server = new ssh2.Server({
-    hostKeys: [...hostKeys],
-    ident: 'Loam',
-    algorithms: ALGORITHMS as never,
-    keepaliveInterval: limits.keepaliveMs,
-  } as ConstructorParameters<typeof ssh2.Server>[0]);
-  const waiting = new Map<Socket, string>();
-  /** By whom; null: no key was shown yet. */
-  const connected = new Map<Socket, string | null>();
-  let failures = new Map<string, number>();
-  let refused = 0;
-  let isOpen = false;
-  let isClosing = false;
-  const early: Socket[] = [];
+  constructor(settings: FrontSettings) {
+    this.#settings = settings;
+    this.#proxies = toBlockList(settings.proxies);
+    this.#ssh = new ssh2.Server({
+      hostKeys: [...settings.hostKeys],
+      ident: 'Loam',
+      algorithms: ALGORITHMS as never,
+      keepaliveInterval: settings.limits.keepaliveMs,
+    } as ConstructorParameters<typeof ssh2.Server>[0]);
+    this.#listener = createServer((socket) => this.#receive(socket));
+  }
 
-  const report = () => {
-    const counts = { connections: connected.size, waiting: waiting.size, refused };
-    tell({ kind: 'counts', counts });
-  };
-  setInterval(() => {
-    failures = new Map();
-    report();
-  }, MINUTE_MS).unref();
+  start(): void {
+    const { host, port } = this.#settings;
+    setInterval(() => {
+      this.#failures = new Map();
+      this.#reportCounts();
+    }, MINUTE_MS).unref();
+    this.#ssh.on('connection', (client, { ip, port }) => {
+      const serve = this.#beginning.get(`${ip} ${port}`);
+      this.#beginning.delete(`${ip} ${port}`);
+      if (serve) serve(client);
+      else client.end();
+    });
+    // Also emitted later, when no file descriptor is free for a connection.
+    this.#listener.on('error', ({ code, message }: NodeJS.ErrnoException) => {
+      send({ kind: 'failed', code, message });
+    });
+    this.#listener.listen(port, host, () => {
+      send({ kind: 'listening', port: (this.#listener.address() as AddressInfo).port });
+    });
+    process.on('message', ({ kind }: FromServer) => {
+      if (kind === 'open') this.#open();
+      else if (kind === 'close') this.#close();
+    });
+  }
 
-  function take(socket: Socket): void {
+  #open(): void {
+    this.#isOpen = true;
+    for (const socket of this.#early.splice(0)) this.#accept(socket);
+  }
+
+  #close(): void {
+    this.#isClosing = true;
+    this.#listener.close();
+    for (const socket of this.#waiting.keys()) socket.destroy();
+  }
+
+  #reportCounts(): void {
+    const counts = {
+      connections: this.#connected.size,
+      waiting: this.#waiting.size,
+      refused: this.#refused,
+    };
+    send({ kind: 'counts', counts });
+  }
+
+  #receive(socket: Socket): void {
+    // A client can disconnect before its connection is accepted.
+    socket.on('error', () => {});
+    if (this.#isOpen) this.#accept(socket);
+    else if (this.#early.length < this.#settings.limits.waiting) this.#early.push(socket);
+    else socket.destroy();
+  }
+
+  #accept(socket: Socket): void {
+    const { gateway, limits } = this.#settings;
     const address = addressOf(socket);
-    // Without an address it has left already.
+    // A socket without an address has disconnected.
     if (socket.destroyed || !address) return void socket.destroy();
-    const isShared = shared.check(address, isIPv6(address) ? 'ipv6' : 'ipv4');
     const network = networkOf(address);
-    const ofAddress = [...waiting.values()].filter((one) => one === network).length;
-    const isTooMuch =
-      connected.size >= limits.connections ||
-      waiting.size >= limits.waiting ||
-      (!isShared && ofAddress >= limits.waitingOfAddress) ||
-      (!isShared && (failures.get(network) ?? 0) >= limits.failuresOfAddress);
-    if (isTooMuch || isClosing) {
-      refused++;
+    if (this.#isClosing || this.#exceedsLimits(address, network)) {
+      this.#refused++;
       return void socket.destroy();
     }
-    waiting.set(socket, network);
-    connected.set(socket, null);
+    this.#waiting.set(socket, network);
+    this.#connected.set(socket, null);
     socket.setNoDelay(true);
     const late = setTimeout(() => socket.destroy(), limits.loginMs);
     socket.once('close', () => {
       clearTimeout(late);
-      connected.delete(socket);
-      if (!waiting.delete(socket)) return;
-      if (failures.size >= MAX_ADDRESSES) failures = new Map();
-      failures.set(network, (failures.get(network) ?? 0) + 1);
+      this.#connected.delete(socket);
+      if (this.#waiting.delete(socket)) this.#countFailure(network);
     });
-    const owner = {
+    const isClosing = () => this.#isClosing;
+    const host: ConnectionHost = {
       gateway,
       limits,
       get isClosing() {
-        return isClosing;
+        return isClosing();
       },
-      admit(userId: string) {
-        const ofUser = [...connected.values()].filter((one) => one === userId).length;
-        if (ofUser >= limits.connectionsOfUser) return false;
+      admit: (userId) => {
+        if (!this.#admit(socket, userId)) return false;
         clearTimeout(late);
-        waiting.delete(socket);
-        connected.set(socket, userId);
         return true;
       },
-      log(level: 'debug' | 'info' | 'warn', fields: object, text: string) {
-        tell({ kind: 'log', level, fields, text });
-      },
+      log: (level, fields, text) => send({ kind: 'log', level, fields, text }),
     };
-    begin(socket, (client) => serveConnection(client, { socket, address, owner }));
+    this.#begin(socket, (client) => serveConnection(client, { socket, address, host }));
   }
 
-  /** The library tells of a client when its first line was read; of several at once by the socket alone. */
-  const beginning = new Map<string, (client: Connection) => void>();
-  function begin(socket: Socket, serve: (client: Connection) => void): void {
+  #exceedsLimits(address: string, network: string): boolean {
+    const { limits } = this.#settings;
+    if (this.#connected.size >= limits.connections || this.#waiting.size >= limits.waiting)
+      return true;
+    if (this.#proxies.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')) return false;
+    const ofNetwork = [...this.#waiting.values()].filter((one) => one === network).length;
+    const failures = this.#failures.get(network) ?? 0;
+    return ofNetwork >= limits.waitingOfAddress || failures >= limits.failuresOfAddress;
+  }
+
+  #countFailure(network: string): void {
+    if (this.#failures.size >= MAX_NETWORKS) this.#failures = new Map();
+    this.#failures.set(network, (this.#failures.get(network) ?? 0) + 1);
+  }
+
+  #admit(socket: Socket, userId: string): boolean {
+    const ofUser = [...this.#connected.values()].filter((one) => one === userId).length;
+    if (ofUser >= this.#settings.limits.connectionsOfUser) return false;
+    this.#waiting.delete(socket);
+    this.#connected.set(socket, userId);
+    return true;
+  }
+
+  /** ssh2 emits `connection` only after a client's first line, and identifies the client by address and port alone. */
+  #begin(socket: Socket, serve: (client: Connection) => void): void {
     const key = `${socket.remoteAddress} ${socket.remotePort}`;
-    beginning.set(key, serve);
-    socket.once('close', () => beginning.delete(key));
-    server.injectSocket(socket);
+    this.#beginning.set(key, serve);
+    socket.once('close', () => this.#beginning.delete(key));
+    this.#ssh.injectSocket(socket);
   }
-  server.on('connection', (client, { ip, port }) => {
-    const serve = beginning.get(`${ip} ${port}`);
-    beginning.delete(`${ip} ${port}`);
-    if (serve) serve(client);
-    else client.end();
-  });
-
-  const listener = createServer((socket) => {
-    // One that leaves before it is taken.
-    socket.on('error', () => {});
-    if (isOpen) take(socket);
-    else if (early.length < limits.waiting) early.push(socket);
-    else socket.destroy();
-  });
-  // Also later: where no descriptor is free for a connection.
-  listener.on('error', ({ code, message }: NodeJS.ErrnoException) => {
-    tell({ kind: 'failed', code, message });
-  });
-  listener.listen(port, host, () => {
-    tell({ kind: 'listening', port: (listener.address() as AddressInfo).port });
-  });
-  process.on('message', ({ kind }: FromServer) => {
-    if (kind === 'open') {
-      isOpen = true;
-      for (const socket of early.splice(0)) take(socket);
-    } else if (kind === 'close') {
-      isClosing = true;
-      listener.close();
-      for (const socket of waiting.keys()) socket.destroy();
-    }
-  });
 }
 
-function listOf(networks: readonly string[]): BlockList {
+function toBlockList(networks: readonly string[]): BlockList {
   const list = new BlockList();
   for (const one of networks) {
     const [address = '', bits] = one.split('/');
@@ -182,7 +226,7 @@ function addressOf({ remoteAddress = '' }: Socket): string {
   return address;
 }
 
-/** Of IPv6 the first 64 bits count, because one customer has all the rest. */
+/** An IPv6 network is the first 64 bits, because one customer has all addresses of it. */
 function networkOf(address: string): string {
   if (!address.includes(':')) return address;
   const [head = ''] = address.split('::');

@@ -1,28 +1,28 @@
-/** What the server and the process that speaks SSH tell each other beside the socket: its settings, and what it logs. */
+/** Messages between the server and its SSH front process over the IPC channel of Node: settings, log lines, counts. */
 
-/** Numbers that bound what strangers can take. */
+/** Bounds on the resources that unknown clients can use. */
 export type SshLimits = {
-  /** From the opening of a connection to a key that is accepted. */
+  /** Time from connecting to an accepted key. */
   loginMs: number;
-  /** Connections that have not shown a key yet, in all and of one address. */
+  /** Connections without an accepted key, in total and per address. */
   waiting: number;
   waitingOfAddress: number;
-  /** Connections in all, and of one user, with whichever keys. */
+  /** Connections in total, and per user over all keys of the user. */
   connections: number;
   connectionsOfUser: number;
-  /** Connections of an address a minute that end without a key that is accepted. */
+  /** Connections per address and minute that end without an accepted key. */
   failuresOfAddress: number;
-  /** Keys that a connection may offer. */
+  /** Offered keys per connection. */
   attempts: number;
-  /** Sessions at once on one connection; each has one command. */
+  /** Concurrent sessions per connection; each has one command. */
   sessions: number;
-  /** From the opening of a session to its command. */
+  /** Time from opening a session to its command. */
   commandMs: number;
-  /** A connection without a command. */
+  /** Maximum time that a connection has no command. */
   idleMs: number;
-  /** A client that takes nothing of what waits for it. */
+  /** Maximum time that a client reads none of the data buffered for it. */
   stalledMs: number;
-  /** Between two questions whether the client is still there, of which it may leave three without an answer. */
+  /** Interval of keepalive requests. A client may leave three unanswered. */
   keepaliveMs: number;
 };
 
@@ -33,39 +33,39 @@ export const SSH_LIMITS: SshLimits = {
   connections: 1_000,
   connectionsOfUser: 100,
   failuresOfAddress: 60,
-  // An agent offers all its keys, one after the other.
+  // An SSH agent offers all of its keys, one after the other.
   attempts: 10,
   sessions: 10,
   commandMs: 10_000,
   idleMs: 120_000,
-  // Longer than the server's own limit for a fetch, which says why it ends.
+  // Longer than the server's limit for a fetch, whose error message names the reason.
   stalledMs: 150_000,
   keepaliveMs: 30_000,
 };
 
-export type Settings = {
+export type FrontSettings = {
   kind: 'settings';
   host: string;
   port: number;
   hostKeys: readonly string[];
-  /** The path of the socket where the server is asked. */
+  /** Path of the gateway's Unix socket. */
   gateway: string;
   limits: SshLimits;
-  /** Addresses and networks of proxies, behind which are many clients: limits of one address are none for them. */
+  /** Addresses and networks of proxies. Limits per address do not apply, because a proxy has many clients. */
   proxies: readonly string[];
 };
 
 export type FromServer =
-  | Settings
-  /** From now on what comes is answered; until then it waits. */
+  | FrontSettings
+  /** Start serving connections, which waited until now. */
   | { kind: 'open' }
-  /** No new connections and commands; what runs goes on. */
+  /** Refuse new connections and commands. Running commands continue. */
   | { kind: 'close' };
 
-export type Counts = { connections: number; waiting: number; refused: number };
+export type ConnectionCounts = { connections: number; waiting: number; refused: number };
 
 export type FromFront =
   | { kind: 'listening'; port: number }
   | { kind: 'failed'; code: string | undefined; message: string }
   | { kind: 'log'; level: 'debug' | 'info' | 'warn'; fields: object; text: string }
-  | { kind: 'counts'; counts: Counts };
+  | { kind: 'counts'; counts: ConnectionCounts };

@@ -1,9 +1,9 @@
 /**
- * Kills the server repeatedly while clients upload and delete large files: an API client over HTTP, `git lfs push` over
- * HTTP, which resumes interrupted uploads, and `git push` over SSH. Afterwards acknowledged files exist, deleted files
- * do not, counts are correct, and in the end no bytes remain.
+ * Kills the server repeatedly while clients upload and delete large files: an API client over HTTP, the stock
+ * `git lfs push` over HTTP, which resumes uploads, and the stock `git push` over SSH. Afterwards acknowledged uploads
+ * exist, deleted objects do not, counts are correct, and after deletion of all objects no byte is left.
  *
- * The server sweeps when it starts. The grace period is at least an hour, so the test makes rows older.
+ * The server sweeps when it starts. Its grace period is at least an hour, so the test backdates rows.
  *
  * `LOAM_TEST_KILLS=20 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/lfs-kills.test.ts`
  */
@@ -39,22 +39,22 @@ const KILLS = Number(
   process.env.LOAM_TEST_KILLS ?? (process.env.LOAM_TEST_REQUIRE === 'all' ? 6 : 2),
 );
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** Maximum number of operations before a kill, and the time limit for them on a busy machine. */
+/** Maximum operations of clients before a kill, and the time limit for them on a busy machine. */
 const STEPS = 5;
 const STEPS_MS = 8_000;
-/** Maximum delay of a kill after these operations, or after the start of a server, which begins with a sweep. */
+/** Delay until the kill, after those operations or after a start, which begins with a sweep. */
 const LATER_MS = 400;
-/** Longer than an upload takes in this test. A longer upload is answered with 503 and retried. */
+/** Longer than an upload takes here. A slower upload gets 503 and is sent again. */
 const GRACE = `interval '4 s'`;
 const AGED = `interval '2 hours'`;
 const AGE_EVERY_MS = 300;
 const DONE = ['given', 'deleted', 'git lfs push', 'git push'];
 
-test(`large files by HTTP and SSH through ${KILLS} kills`, {
+test(`large files over HTTP and SSH survive ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'git-lfs', 'ssh');
-  // Not `await using`: after a timeout vitest abandons the test, and its resources would stay open.
+  // Not `await using`: a test that times out is abandoned without disposal.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
@@ -124,7 +124,7 @@ test(`large files by HTTP and SSH through ${KILLS} kills`, {
   ageing.catch(() => {});
 
   for (let kill = 1; kill <= KILLS && !over.signal.aborted; kill++) {
-    // Every other server is killed during its sweep.
+    // Every second server is killed during its sweep.
     const wanted = kill % 2 ? stepsOf(seen) + Math.ceil(random() * STEPS) : 0;
     const deadline = Date.now() + STEPS_MS;
     while (stepsOf(seen) < wanted && Date.now() < deadline) await delay(10);
@@ -168,19 +168,19 @@ test(`large files by HTTP and SSH through ${KILLS} kills`, {
   expect(await checkStore({ pool, storage })).toEqual({
     ...{ objects: 0, chunks: 0, packs: 0, bytes: 0 },
   });
-  // Files that were being written during a kill are removed a day later.
+  // Files that a killed server was writing are removed after a day.
   const unfinished = join(folder, 'storage/.unfinished');
   for (const name of await readdir(unfinished)) await utimes(join(unfinished, name), 0, 0);
   await storage.removeAbandoned();
   expect(await readdir(unfinished)).toEqual([]);
 });
 
-/** Number of acknowledged operations. */
+/** Number of operations acknowledged to clients. */
 function stepsOf({ counts }: Seen): number {
   return DONE.reduce((sum, what) => sum + (counts[what] ?? 0), 0);
 }
 
-/** Lets the grace period pass for rows that were not touched recently. */
+/** Backdates rows that were not touched recently, so that their grace period is over. */
 async function age(pool: pg.Pool): Promise<void> {
   for (const [table, column] of [
     ['large_objects', 'touched_at'],

@@ -1,4 +1,4 @@
-/** Large transfers over SSH, many at once and refused halfway: what they take of the server, and what they leave. */
+/** Many large transfers over SSH, and a push refused halfway: resources used, and files left. */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -52,7 +52,7 @@ beforeAll(async () => {
 });
 afterAll(() => cleanup.disposeAsync());
 
-/** A repository of one commit with so many bytes of noise, on the workspace and, where it is `pushed`, on the server. */
+/** A repository with one commit of random bytes, in the workspace and, if `pushed`, on the server. */
 async function large(name: string, bytes: number, pushed: boolean): Promise<string> {
   const { body } = await admin.post('/auth/v1/repository/admin', { name, auto_init: false });
   await workspace.git('.', 'init', '-q', '-b', 'main', name);
@@ -85,10 +85,10 @@ async function gitRunning(): Promise<string[]> {
   return names.filter((name) => name.trim() === 'git');
 }
 
-test(`${AT_ONCE} large clones at once beside a slow reader take little memory, and others are served`, async () => {
+test(`${AT_ONCE} concurrent large clones and a slow reader use little memory, and other requests are served`, async () => {
   await large('large', 40 * MB, true);
   const clone = (to: string) => user.git('.', 'clone', '-q', '--bare', user.url('admin/large'), to);
-  // What one takes at most is there from then on.
+  // The memory of one clone stays allocated from here on.
   await clone('first');
   const tip = await workspace.git('large', 'rev-parse', 'HEAD');
   const slow = spawn('ssh', [...user.options, 'git@127.0.0.1', "git-upload-pack 'admin/large'"]);
@@ -129,7 +129,7 @@ test(`${AT_ONCE} large clones at once beside a slow reader take little memory, a
     const slowest = Math.max(...delays);
     console.log({ server: moved[0], front: moved[1], requests: delays.length, slowest });
     expect(Math.max(...moved)).toBeLessThan(100);
-    // No request waits for the clones: on a slow machine both take longer.
+    // Requests do not wait for the clones; on a slow machine both take longer.
     expect(slowest).toBeLessThan(Math.max(5_000, tookMs / 3));
   } finally {
     slow.kill('SIGKILL');
@@ -137,10 +137,10 @@ test(`${AT_ONCE} large clones at once beside a slow reader take little memory, a
   await eventually(async () => expect(await gitRunning()).toEqual([]));
 });
 
-test('a push over SSH that is refused halfway says why and leaves nothing', async () => {
+test('a push over SSH that is refused halfway shows the reason and leaves nothing', async () => {
   const id = await large('too-large', 24 * MB, false);
   const folder = join(dataDir, 'repositories', id.slice(-2), id.slice(-4, -2), `${id}.git`);
-  // So much of the plan's room is left.
+  // The storage that is left in the plan.
   await pool.query(`update namespaces set plan = 'free', storage_bytes = $1 where name = 'admin'`, [
     10 * 2 ** 30 - 10 * MB,
   ]);
@@ -158,7 +158,7 @@ test('a push over SSH that is refused halfway says why and leaves nothing', asyn
     const [begun] = await readdir(join(dataDir, 'repositories/begun'));
     expect(await readdir(join(dataDir, 'repositories/begun', begun ?? ''))).toEqual([]);
   });
-  // There is room again, and the same push passes.
+  // With enough storage, the same push succeeds.
   await pool.query(`update namespaces set storage_bytes = 0 where name = 'admin'`);
   await user.git('too-large', 'push', '-q', user.url('admin/too-large'), 'main');
 });

@@ -1,4 +1,4 @@
-/** Large files and locks in GraphQL. */
+/** Large files and file locks in GraphQL. */
 import { builder, INPUT } from '../../../platform/schema/builder.ts';
 import {
   cursorPageArgs,
@@ -11,22 +11,22 @@ import * as locks from '../locks.ts';
 import * as objects from '../objects.ts';
 
 const LfsLock = builder.objectRef<locks.Lock>('LfsLock').implement({
-  description: 'A file that its owner alone may change by pushes, on all branches.',
+  description: 'A file lock: only its owner can push changes of the file, on all branches.',
   fields: (t) => ({
-    id: t.exposeID('id', { description: 'The id of the lock, as git-lfs has it too.' }),
-    path: t.exposeString('path', { description: 'The path of the file from the root.' }),
+    id: t.exposeID('id', { description: 'The id of the lock, also used by git-lfs.' }),
+    path: t.exposeString('path', { description: 'The path of the file, relative to the root.' }),
     owner: t.string({
-      description: 'The name of the user who has locked it.',
+      description: 'The name of the user who locked the file.',
       resolve: ({ owner }) => owner.username,
     }),
-    lockedAt: t.expose('lockedAt', { type: 'DateTime', description: 'When it was locked.' }),
+    lockedAt: t.expose('lockedAt', { type: 'DateTime', description: 'When the file was locked.' }),
   }),
 });
 
 const LfsObject = builder.objectRef<objects.ListedObject>('LfsObject').implement({
-  description: 'A large file that the repository was given.',
+  description: 'A large file of the repository.',
   fields: (t) => ({
-    oid: t.exposeString('oid', { description: 'SHA-256 of its contents, in hexadecimal.' }),
+    oid: t.exposeString('oid', { description: 'SHA-256 of the contents, in hexadecimal.' }),
     sizeBytes: t.expose('size', { type: 'SafeInt', description: 'The size of its contents.' }),
     givenAt: t.expose('givenAt', { type: 'DateTime', description: 'When it was uploaded.' }),
   }),
@@ -39,15 +39,15 @@ builder.prismaObjectField('Repository', 'lfsLocks', (t) =>
   t.field({
     type: LfsLockConnection,
     nullable: true,
-    description: 'The locks of its files, oldest first.',
+    description: 'The file locks, oldest first.',
     complexity: pageCost(),
     args: {
       ...cursorPageArgs,
-      path: t.arg.string({ description: 'Only the lock of this path; left out: all.' }),
+      path: t.arg.string({ description: 'Only the lock of this path; all if omitted.' }),
     },
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
-      toConnection(await locks.locksOf(services, viewer, row, args), args),
+      toConnection(await locks.listLocks(services, viewer, row, args), args),
   }),
 );
 
@@ -55,12 +55,12 @@ builder.prismaObjectField('Repository', 'lfsObjects', (t) =>
   t.field({
     type: LfsObjectConnection,
     nullable: true,
-    description: 'Its large files, the newest first, also those that no commit names any more.',
+    description: 'The large files, newest first, including those that no commit refers to.',
     complexity: pageCost(),
     args: cursorPageArgs,
     select: accessColumns,
     resolve: async (row, args, { services, viewer }) =>
-      toConnection(await objects.objectsOf(services, viewer, row, args), args),
+      toConnection(await objects.listObjects(services, viewer, row, args), args),
   }),
 );
 
@@ -70,19 +70,20 @@ const LockLfsFileInput = builder.inputType('LockLfsFileInput', {
     repositoryId: t.id({ required: true, description: 'The id of the repository.' }),
     path: t.string({
       required: true,
-      description: 'The path of the file from the root, at most 1024 bytes; it need not be there.',
+      description:
+        'The path of the file, relative to the root, at most 1024 bytes. The file need not exist.',
     }),
   }),
 });
 
 const UnlockLfsFileInput = builder.inputType('UnlockLfsFileInput', {
-  description: 'The lock to end.',
+  description: 'The lock to remove.',
   fields: (t) => ({
     id: t.id({ required: true, description: 'The id of the lock.' }),
     force: t.boolean({
       required: true,
       defaultValue: false,
-      description: 'Whether to end that of another user, which takes the role `ADMIN`.',
+      description: 'Whether to remove a lock of another user, which requires the role `ADMIN`.',
     }),
   }),
 });
@@ -91,7 +92,7 @@ const DeleteLfsObjectsInput = builder.inputType('DeleteLfsObjectsInput', {
   description: 'Large files to delete.',
   fields: (t) => ({
     repositoryId: t.id({ required: true, description: 'The id of the repository.' }),
-    oids: t.stringList({ required: true, description: 'Their SHA-256s, at most 1000.' }),
+    oids: t.stringList({ required: true, description: 'The SHA-256 of each file, at most 1000.' }),
   }),
 });
 
@@ -107,24 +108,27 @@ const DeleteLfsObjectsPayload = builder
   .implement({
     description: 'What was deleted.',
     fields: (t) => ({
-      oids: t.exposeStringList('oids', { description: 'Those that the repository had.' }),
+      oids: t.exposeStringList('oids', {
+        description: 'The deleted files. Files that the repository did not have are omitted.',
+      }),
     }),
   });
 
 builder.mutationFields((t) => ({
   lockLfsFile: t.field({
-    type: lockPayload('LockLfsFile', 'The lock that was made.'),
+    type: lockPayload('LockLfsFile', 'The new lock.'),
     nullable: true,
-    description: 'Locks a file for the caller: pushes of others that change it are refused.',
+    description:
+      'Locks a file for the caller: pushes of other users that change the file are refused.',
     args: { input: t.arg({ type: LockLfsFileInput, ...INPUT }) },
     resolve: async (_root, { input: { repositoryId, path } }, { services, viewer }) => ({
       lock: await locks.lockFile(services, viewer, { repositoryId: String(repositoryId), path }),
     }),
   }),
   unlockLfsFile: t.field({
-    type: lockPayload('UnlockLfsFile', 'The lock that was ended.'),
+    type: lockPayload('UnlockLfsFile', 'The removed lock.'),
     nullable: true,
-    description: 'Ends the lock of a file.',
+    description: 'Removes the lock of a file.',
     args: { input: t.arg({ type: UnlockLfsFileInput, ...INPUT }) },
     resolve: async (_root, { input: { id, force } }, { services, viewer }) => ({
       lock: await locks.unlockFile(services, viewer, { id: String(id), force }),
@@ -134,7 +138,7 @@ builder.mutationFields((t) => ({
     type: DeleteLfsObjectsPayload,
     nullable: true,
     description:
-      'Deletes large files from a repository, for good. What commits point to them with stays, and leads nowhere.',
+      'Deletes large files from a repository permanently. Commits keep their pointers to them.',
     args: { input: t.arg({ type: DeleteLfsObjectsInput, ...INPUT }) },
     resolve: async (_root, { input: { repositoryId, oids } }, { services, viewer }) => ({
       oids: await objects.deleteObjects(services, viewer, {

@@ -1,53 +1,57 @@
 /**
- * A thread that cuts contents into chunks and takes their SHA-256, and that of the whole: 600 MB/s, during which the
- * main thread answers requests. It checks chunks that were read, too. No bytes are copied: their memory is shared, or
- * handed over and back.
- *
- * The bytes of a batch stand behind `HEADROOM`. What the batch before it had after its last cut is put right in front
- * of them, so that every chunk lies in one piece.
+ * Worker thread that finds chunk boundaries and computes the SHA-256 of each chunk and of the whole object (600 MB/s),
+ * so that the main thread stays free for requests. It also verifies chunks that were read. Buffers are shared or
+ * transferred, not copied.
  */
 import { createHash, type Hash } from 'node:crypto';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { type Chunks, cut, firstDamaged, type Gear, HEADROOM, hashesOf, maxChunks } from './cut.ts';
-import { handedOver } from './memory.ts';
+import {
+  type ChunkBatch,
+  findCuts,
+  findDamagedChunk,
+  type GearTable,
+  HEADROOM,
+  hashChunks,
+  maxChunks,
+} from './chunking.ts';
+import { transferListOf } from './chunking.ts';
 
-export type Request =
+export type WorkerRequest =
   | {
       kind: 'batch';
-      /** Of the contents that it belongs to. */
+      /** Identifies the object. */
       contents: number;
       buffer: ArrayBufferLike;
-      /** Where its bytes end; they begin at `HEADROOM`. */
+      /** Where the bytes of the batch end. They begin at `HEADROOM`. */
       end: number;
       isLast: boolean;
-      /** Whether chunks are wanted; otherwise only the whole is hashed. */
+      /** Whether to find chunks. Otherwise only the whole object is hashed. */
       cutting: boolean;
     }
-  /** Nothing more comes of it. */
+  /** The object has no more batches. */
   | { kind: 'forget'; contents: number }
-  | ({ kind: 'check'; contents: number } & Chunks);
+  | ({ kind: 'check'; contents: number } & ChunkBatch);
 
-/** `oid`: of the whole, in hexadecimal, with the last batch. */
-export type HashedBatch = Chunks & { contents: number; oid?: string };
-/** `damaged`: the first chunk that has another SHA-256; -1: none has. */
-export type CheckedChunks = { contents: number; buffer: ArrayBufferLike; damaged: number };
-export type Reply = HashedBatch | CheckedChunks;
+/** `oid`: SHA-256 of the whole object in hexadecimal, with the last batch. */
+export type HashReply = ChunkBatch & { contents: number; oid?: string };
+/** `damaged`: index of the first chunk whose SHA-256 differs, or -1. */
+export type VerifyReply = { contents: number; buffer: ArrayBufferLike; damaged: number };
+export type WorkerReply = HashReply | VerifyReply;
 
-/** What the thread is started with. */
-export type Started = { gear: Gear };
+export type WorkerSettings = { gear: GearTable };
 
 type Contents = { whole: Hash; rest: Uint8Array };
 
-function serve(port: MessagePort, { gear }: Started): void {
+function serve(port: MessagePort, { gear }: WorkerSettings): void {
   const all = new Map<number, Contents>();
 
-  port.on('message', (request: Request) => {
+  port.on('message', (request: WorkerRequest) => {
     const { contents } = request;
     if (request.kind === 'forget') return void all.delete(contents);
     if (request.kind === 'check') {
       const { buffer } = request;
-      const checked: CheckedChunks = { contents, buffer, damaged: firstDamaged(request) };
-      return port.postMessage(checked, handedOver(buffer));
+      const reply: VerifyReply = { contents, buffer, damaged: findDamagedChunk(request) };
+      return port.postMessage(reply, transferListOf(buffer));
     }
     const known = all.get(contents) ?? { whole: createHash('sha256'), rest: new Uint8Array() };
     all.set(contents, known);
@@ -57,15 +61,15 @@ function serve(port: MessagePort, { gear }: Started): void {
     const start = HEADROOM - known.rest.length;
     bytes.set(known.rest, start);
     const room = new Uint32Array(cutting ? maxChunks(end - start) : 0);
-    const ends = room.subarray(0, cutting ? cut(gear, bytes, start, end, isLast, room) : 0);
-    const hashes = hashesOf({ buffer, start, ends });
+    const ends = room.subarray(0, cutting ? findCuts(gear, bytes, start, end, isLast, room) : 0);
+    const hashes = hashChunks({ buffer, start, ends });
     known.rest = cutting ? bytes.slice(ends.at(-1) ?? start, end) : known.rest;
-    const reply: HashedBatch = { contents, buffer, start, ends, hashes };
+    const reply: HashReply = { contents, buffer, start, ends, hashes };
     if (isLast) {
       reply.oid = known.whole.digest('hex');
       all.delete(contents);
     }
-    port.postMessage(reply, handedOver(buffer));
+    port.postMessage(reply, transferListOf(buffer));
   });
 }
 

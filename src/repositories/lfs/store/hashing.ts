@@ -1,19 +1,30 @@
-/** Threads that hash (`hashing-worker.ts`): started when they are needed, shared by all transfers. */
+/** The pool of hashing threads (`hashing-worker.ts`), which start on demand and are shared by all transfers. */
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { abortable } from '../../../platform/storage/streams.ts';
-import type { Gear } from './cut.ts';
-import { HASH_BYTES, HEADROOM } from './cut.ts';
-import type { CheckedChunks, HashedBatch, Reply, Request, Started } from './hashing-worker.ts';
-import { handedOver, Memory } from './memory.ts';
-import { type Checking, RUN_BYTES } from './runs.ts';
+import {
+  BufferPool,
+  type ChunkBatch,
+  type GearTable,
+  HASH_BYTES,
+  HEADROOM,
+  transferListOf,
+} from './chunking.ts';
+import type {
+  HashReply,
+  VerifyReply,
+  WorkerReply,
+  WorkerRequest,
+  WorkerSettings,
+} from './hashing-worker.ts';
+import { type ChunkVerifier, READ_BATCH_BYTES } from './read.ts';
 
-/** Bytes of contents that are hashed at once: 7 ms, after which another upload has its turn. */
+/** Bytes hashed per message: 7 ms, after which the thread can serve another upload. */
 const BATCH_BYTES = 4 * 2 ** 20;
-/** An upload has three batches at once, a download as many of a MiB. */
+/** A transfer uses three buffers at once. */
 const UPLOADS = { bytes: HEADROOM + BATCH_BYTES, most: 6 };
-const DOWNLOADS = { bytes: HEADROOM + RUN_BYTES, most: 9 };
-/** One does 600 MB/s, more than disks and networks give it; the cores are for others too. */
+const DOWNLOADS = { bytes: HEADROOM + READ_BATCH_BYTES, most: 9 };
+/** At most half of the cores: one thread hashes 600 MB/s, more than most disks and networks deliver. */
 const THREADS = Math.max(1, Math.min(4, availableParallelism() >> 1));
 
 export type Chunk = {
@@ -22,110 +33,101 @@ export type Chunk = {
   bytes: Buffer;
 };
 
-/** What became of a batch. */
-export type Hashed = {
-  /** Those that end in it. */
+/** The result of one batch. */
+type HashedChunks = {
+  /** The chunks that end in the batch. */
   chunks: Chunk[];
-  /** With the last one: the SHA-256 of the whole, in hexadecimal. */
+  /** With the last batch: the SHA-256 of the whole object, in hexadecimal. */
   oid?: string;
-  /** Says that nobody needs the bytes of the chunks any more: fresh memory for each batch took a third of the time. */
+  /** Returns the memory of the chunks to the pool. Allocating memory for each batch took a third of the time. */
   free(): void;
 };
 
-export type Hashing = AsyncDisposable & {
-  /**
-   * Hashes `size` bytes of contents as they come, one batch ahead of the reader.
-   * @param cutting whether chunks are wanted too
-   * @throws TooLong, TooShort, what `body` throws, and the reason of `signal`
-   */
-  hash(
-    body: AsyncIterable<Uint8Array>,
-    options: { size: number; cutting: boolean; signal: AbortSignal },
-  ): AsyncGenerator<Hashed>;
-  /** In one of the threads. */
-  checking: Checking;
-};
-
-type Question = Exclude<Request, { kind: 'forget' }>;
-type Waiting = PromiseWithResolvers<Reply>;
+type AnsweredRequest = Exclude<WorkerRequest, { kind: 'forget' }>;
+type PendingReply = PromiseWithResolvers<WorkerReply>;
 type Thread = {
   worker: Worker;
-  /** Contents that it has not seen the end of. */
+  /** Number of unfinished objects. */
   open: number;
-  /** By contents: replies come in the order of the requests. */
-  waiting: Map<number, Waiting[]>;
+  /** By object. Replies arrive in the order of the requests. */
+  waiting: Map<number, PendingReply[]>;
 };
 
-/** @param gear by which contents are cut into chunks */
-export function openHashing(gear: Gear): Hashing {
-  const threads = new Set<Thread>();
-  const memory = new Memory(UPLOADS);
-  let lastContents = 0;
+export class HashingPool implements AsyncDisposable {
+  readonly #gear: GearTable;
+  readonly #threads = new Set<Thread>();
+  readonly #buffers = new BufferPool(UPLOADS);
+  #lastContents = 0;
+  /** Verifies chunks in one of the threads. */
+  readonly verifier: ChunkVerifier = {
+    buffers: new BufferPool(DOWNLOADS),
+    verify: (chunks) => this.#verify(chunks),
+  };
 
-  function start(): Thread {
-    const url = new URL('./hashing-worker.ts', import.meta.url);
-    const worker = new Worker(url, { env: {}, workerData: { gear } satisfies Started });
-    const thread: Thread = { worker, open: 0, waiting: new Map() };
-    const fail = (error: Error) => {
-      threads.delete(thread);
-      for (const all of thread.waiting.values()) for (const one of all) one.reject(error);
-      thread.waiting.clear();
-    };
-    worker.on('message', (reply: Reply) =>
-      thread.waiting.get(reply.contents)?.shift()?.resolve(reply),
-    );
-    worker.on('error', fail);
-    worker.on('exit', () => fail(new Error('a thread that hashes large files has ended')));
-    // A server that stops does not wait for it; those who wait for its reply hold the process.
-    worker.unref();
-    threads.add(thread);
-    return thread;
+  constructor(gear: GearTable) {
+    this.#gear = gear;
   }
 
-  function leastBusy(): Thread {
-    const [first] = [...threads].sort((a, b) => a.open - b.open);
-    return first && (first.open === 0 || threads.size >= THREADS) ? first : start();
-  }
-
-  async function* hash(
+  /**
+   * Hashes the `size` bytes of `body` while they arrive, one batch ahead of the consumer.
+   * @param cutting whether to find chunks as well
+   * @throws BodyTooLong, BodyTooShort, errors of `body`, and the reason of `signal`
+   */
+  async *hash(
     body: AsyncIterable<Uint8Array>,
     { size, cutting, signal }: { size: number; cutting: boolean; signal: AbortSignal },
-  ): AsyncGenerator<Hashed> {
-    const thread = begin();
+  ): AsyncGenerator<HashedChunks> {
+    const buffers = this.#buffers;
+    const thread = this.#assignThread();
     const { contents } = thread;
     try {
-      let before: Promise<Reply> | undefined;
-      for await (const { buffer, end, isLast } of ahead(batches(body, size, memory, signal))) {
+      let before: Promise<WorkerReply> | undefined;
+      const batches = splitIntoBatches(body, size, buffers, signal);
+      for await (const { buffer, end, isLast } of prefetchNext(batches)) {
         const reply = thread.ask({ kind: 'batch', contents, buffer, end, isLast, cutting });
-        // Heard below, if this goes on so far.
+        // Awaited in the next round; until then a rejection counts as handled.
         reply.catch(() => {});
-        if (before) yield hashedOf((await before) as HashedBatch, memory);
+        if (before) yield toHashedChunks((await before) as HashReply, buffers);
         before = reply;
       }
-      if (before) yield hashedOf((await before) as HashedBatch, memory);
+      if (before) yield toHashedChunks((await before) as HashReply, buffers);
     } finally {
       thread.end();
     }
   }
 
-  /** A thread for contents, until they end. */
-  function begin() {
-    const thread = leastBusy();
-    const contents = ++lastContents;
-    const waiting: Waiting[] = [];
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all([...this.#threads].map(({ worker }) => worker.terminate()));
+  }
+
+  async #verify(chunks: ChunkBatch): Promise<VerifyReply> {
+    const thread = this.#assignThread();
+    try {
+      const request = { kind: 'check', contents: thread.contents, ...chunks } as const;
+      return (await thread.ask(request)) as VerifyReply;
+    } finally {
+      thread.end();
+    }
+  }
+
+  /** Assigns an object to the least busy thread. */
+  #assignThread() {
+    const thread = this.#leastBusy();
+    const contents = ++this.#lastContents;
+    const waiting: PendingReply[] = [];
     thread.open++;
     thread.waiting.set(contents, waiting);
-    const post = (request: Request) =>
-      thread.worker.postMessage(request, 'buffer' in request ? handedOver(request.buffer) : []);
+    const post = (request: WorkerRequest) =>
+      thread.worker.postMessage(request, 'buffer' in request ? transferListOf(request.buffer) : []);
     return {
       contents,
-      async ask(request: Question): Promise<Reply> {
-        if (!threads.has(thread)) throw new Error('a thread that hashes large files has ended');
-        const reply = Promise.withResolvers<Reply>();
+      ask: async (request: AnsweredRequest): Promise<WorkerReply> => {
+        if (!this.#threads.has(thread)) throw threadEnded();
+        const reply = Promise.withResolvers<WorkerReply>();
         waiting.push(reply);
         post(request);
         const answer = await reply.promise;
-        // What is shared comes back as another object, and it is this one that is known not to be used any more.
+        // A shared buffer arrives as a new wrapper object. The pool tracks the original one.
         return request.buffer instanceof ArrayBuffer
           ? answer
           : { ...answer, buffer: request.buffer };
@@ -138,32 +140,43 @@ export function openHashing(gear: Gear): Hashing {
     };
   }
 
-  return {
-    hash,
-    checking: {
-      memory: new Memory(DOWNLOADS),
-      async check(chunks) {
-        const thread = begin();
-        try {
-          const request = { kind: 'check', contents: thread.contents, ...chunks } as const;
-          return (await thread.ask(request)) as CheckedChunks;
-        } finally {
-          thread.end();
-        }
-      },
-    },
-    async [Symbol.asyncDispose]() {
-      await Promise.all([...threads].map(({ worker }) => worker.terminate()));
-    },
-  };
+  #leastBusy(): Thread {
+    const [first] = [...this.#threads].sort((a, b) => a.open - b.open);
+    return first && (first.open === 0 || this.#threads.size >= THREADS) ? first : this.#start();
+  }
+
+  #start(): Thread {
+    const url = new URL('./hashing-worker.ts', import.meta.url);
+    const workerData: WorkerSettings = { gear: this.#gear };
+    const worker = new Worker(url, { env: {}, workerData });
+    const thread: Thread = { worker, open: 0, waiting: new Map() };
+    const fail = (error: Error) => {
+      this.#threads.delete(thread);
+      for (const all of thread.waiting.values()) for (const one of all) one.reject(error);
+      thread.waiting.clear();
+    };
+    worker.on('message', (reply: WorkerReply) =>
+      thread.waiting.get(reply.contents)?.shift()?.resolve(reply),
+    );
+    worker.on('error', fail);
+    worker.on('exit', () => fail(threadEnded()));
+    // Idle threads must not keep a stopping server alive. Pending replies belong to transfers, which do.
+    worker.unref();
+    this.#threads.add(thread);
+    return thread;
+  }
 }
 
-/** The next is on its way while the reader has one. */
-async function* ahead<T>(source: AsyncIterable<T>): AsyncGenerator<T> {
+function threadEnded(): Error {
+  return new Error('A hashing thread has ended');
+}
+
+/** Requests the next item while the consumer processes the current one. */
+async function* prefetchNext<T>(source: AsyncIterable<T>): AsyncGenerator<T> {
   const iterator = source[Symbol.asyncIterator]();
   const ask = () => {
     const answer = iterator.next();
-    // Heard below, if the reader goes on so far.
+    // Awaited in the next round; until then a rejection counts as handled.
     answer.catch(() => {});
     return answer;
   };
@@ -175,32 +188,32 @@ async function* ahead<T>(source: AsyncIterable<T>): AsyncGenerator<T> {
       yield value;
     }
   } finally {
-    // Not waited for: it would wait in turn for what does not come.
+    // Not awaited: `return` waits for a pending `next`, which may never settle.
     iterator.return?.()?.catch(() => {});
   }
 }
 
 type Batch = { buffer: ArrayBufferLike; end: number; isLast: boolean };
 
-/** The body in pieces of `BATCH_BYTES`, the last of which is smaller, and may be empty. */
-async function* batches(
+/** Splits the body into batches of `BATCH_BYTES`. The last batch is smaller and may be empty. */
+async function* splitIntoBatches(
   body: AsyncIterable<Uint8Array>,
   size: number,
-  memory: Memory,
+  buffers: BufferPool,
   signal: AbortSignal,
 ): AsyncGenerator<Batch> {
   let seen = 0;
   let placed = 0;
   const begin = () => {
     const room = HEADROOM + Math.min(BATCH_BYTES, size - placed);
-    return Buffer.from(memory.take(room), 0, room);
+    return Buffer.from(buffers.acquire(room), 0, room);
   };
   let batch = begin();
   let end = HEADROOM;
   const taken = (isLast: boolean): Batch => ({ buffer: batch.buffer, end, isLast });
   for await (let piece of abortable(body, signal)) {
     seen += piece.length;
-    if (seen > size) throw new TooLong();
+    if (seen > size) throw new BodyTooLong();
     while (piece.length > 0) {
       if (end === batch.length) {
         yield taken(false);
@@ -214,18 +227,18 @@ async function* batches(
       piece = piece.subarray(part.length);
     }
   }
-  if (seen < size) throw new TooShort(seen);
+  if (seen < size) throw new BodyTooShort(seen);
   yield taken(true);
 }
 
-/** A body has more bytes than it was to have. */
-export class TooLong extends Error {
-  override name = 'TooLong';
+/** The body has more bytes than announced. */
+export class BodyTooLong extends Error {
+  override name = 'BodyTooLong';
 }
 
-/** A body has fewer bytes than it was to have. */
-export class TooShort extends Error {
-  override name = 'TooShort';
+/** The body has fewer bytes than announced. */
+export class BodyTooShort extends Error {
+  override name = 'BodyTooShort';
   readonly bytes: number;
 
   constructor(bytes: number) {
@@ -234,13 +247,16 @@ export class TooShort extends Error {
   }
 }
 
-/** Two pieces as one where they lie one after the other in memory: 64 writes of 64 KiB cost more than one of 4 MiB. */
-export function joined(one: Buffer, other: Buffer): Buffer | null {
+/** Joins two pieces that are adjacent in memory, else returns null. One write of 4 MiB is cheaper than 64 of 64 KiB. */
+export function joinAdjacent(one: Buffer, other: Buffer): Buffer | null {
   const isNext = one.buffer === other.buffer && one.byteOffset + one.length === other.byteOffset;
   return isNext ? Buffer.from(one.buffer, one.byteOffset, one.length + other.length) : null;
 }
 
-function hashedOf({ buffer, start, ends, hashes, oid }: HashedBatch, memory: Memory): Hashed {
+function toHashedChunks(
+  { buffer, start, ends, hashes, oid }: HashReply,
+  buffers: BufferPool,
+): HashedChunks {
   const chunks: Chunk[] = [];
   let from = start;
   for (const [i, to] of ends.entries()) {
@@ -248,5 +264,5 @@ function hashedOf({ buffer, start, ends, hashes, oid }: HashedBatch, memory: Mem
     chunks.push({ hash, bytes: Buffer.from(buffer, from, to - from) });
     from = to;
   }
-  return { chunks, oid, free: () => memory.free(buffer) };
+  return { chunks, oid, free: () => buffers.release(buffer) };
 }

@@ -1,41 +1,42 @@
 /**
- * Packs: objects of storage in which chunks lie one after the other. A pack is noted before it is put, so that what a
- * killed server left is found without a list of the storage; its chunks get their rows when it is there as a whole.
+ * Packs: objects in storage that contain consecutive chunks. The row of a pack is inserted before the upload, so that
+ * packs of a killed server are found without listing the storage. The rows of its chunks are inserted after the upload.
  */
 import { randomBytes } from 'node:crypto';
 import type pg from 'pg';
 import { inPoolTransaction } from '../../../platform/database/client.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
-import { type Chunk, joined } from './hashing.ts';
+import { hashKey } from './chunking.ts';
+import { type Chunk, joinAdjacent } from './hashing.ts';
 
-export type Deps = { pool: pg.Pool; storage: Storage };
+type Deps = { pool: pg.Pool; storage: Storage };
 
-/** Of storage: many chunks an object, and a pack that is mostly dead is written anew in half a second. */
+/** Large enough for about a thousand chunks per storage object, small enough to be rewritten in half a second. */
 const PACK_BYTES = 64 * 2 ** 20;
-/** A smaller one is joined with others of its class. */
+/** Smaller packs are merged with other packs of their size tier. */
 const SMALL_BYTES = 16 * 2 ** 20;
 
 type Entry = { hash: Buffer; start: number; length: number };
-/** `since`: when its chunks became known, exactly. */
-type Kept = { id: number; since: string };
-type Open = {
+/** `since`: the exact time of the transaction that inserted its chunks, as text. */
+type CommittedPack = { id: number; since: string };
+type OpenPack = {
   id: number;
   key: string;
-  contents: Handover;
+  contents: LendingQueue;
   stored: Promise<unknown>;
   entries: Entry[];
   bytes: number;
-  /** Of all entries, as text. */
+  /** `hashKey` of all entries. */
   hashes: Set<string>;
 };
 
-/** Which of these chunks the store has. Those that no object uses are kept for the grace period from now on. */
-export async function knownChunks(
+/** Returns the chunks that the store has. Renews the grace period of those that no object uses. */
+export async function findKnownChunks(
   { pool }: Pick<Deps, 'pool'>,
   storeId: number,
   hashes: readonly Buffer[],
 ): Promise<Set<string>> {
-  // A row without uses may be removed by the sweep until it is touched; what it has removed the update does not return.
+  // The sweep can remove an unused row until this statement touches it. The update does not return removed rows.
   const { rows } = await pool.query<{ hash: Buffer }>({
     name: 'loam-known-chunks',
     text: `
@@ -51,123 +52,131 @@ export async function knownChunks(
       union all select hash from touched`,
     values: [storeId, hashes],
   });
-  return new Set(rows.map(({ hash }) => textOf(hash)));
+  return new Set(rows.map(({ hash }) => hashKey(hash)));
 }
-
-/** A hash as a key of maps and sets, in the order of the bytes. */
-export function textOf(hash: Buffer): string {
-  return hash.toString('latin1');
-}
-
-export type PackWriter = {
-  /** Whether it has taken that chunk and the database does not know it yet. */
-  has(hash: string): boolean;
-  /** Takes chunks that it does not have, and is done with their bytes when it resolves. @throws what storage throws */
-  add(chunks: readonly Chunk[]): Promise<void>;
-  /** When it resolves, all that was added is in storage and known. */
-  finish(): Promise<void>;
-  /**
-   * Takes back what nobody else counts on; rows of packs are left to the sweep. Without it the sweep would do all of it.
-   * @param keeping leaves what is in storage and known
-   */
-  abandon(keeping?: boolean): Promise<void>;
-};
 
 /**
- * Makes the chunks of a pack that was put known, in the transaction that makes the pack known.
- * @returns bytes of those that lie in this pack from now on
+ * Writes the chunk rows of a stored pack, in the transaction that commits the pack.
+ * @returns the total bytes of the chunks that point to this pack afterwards
  */
-export type Recorded = (client: pg.PoolClient, storeId: number, pack: Put) => Promise<number>;
-
-/** Writes chunks into as many packs as they need, of which the one before the last may still be on its way. */
-export function openPackWriter(
-  deps: Deps,
+export type RecordChunks = (
+  client: pg.PoolClient,
   storeId: number,
-  signal: AbortSignal,
-  record: Recorded = addChunks,
-): PackWriter {
-  const stopping = new AbortController();
-  const either = AbortSignal.any([signal, stopping.signal]);
-  const kept: Kept[] = [];
-  const unfinished = new Set<Open>();
-  let open: Open | undefined;
-  let closing: Promise<void> = Promise.resolve();
+  pack: StoredPack,
+) => Promise<number>;
 
-  async function begin(): Promise<Open> {
+/** Writes chunks into packs. While one pack is filled, the previous one may still be uploading. */
+export class PackWriter {
+  readonly #deps: Deps;
+  readonly #storeId: number;
+  readonly #record: RecordChunks;
+  readonly #stopping = new AbortController();
+  readonly #signal: AbortSignal;
+  readonly #committed: CommittedPack[] = [];
+  readonly #unfinished = new Set<OpenPack>();
+  #open: OpenPack | undefined;
+  #closing: Promise<void> = Promise.resolve();
+
+  constructor(
+    deps: Deps,
+    storeId: number,
+    signal: AbortSignal,
+    record: RecordChunks = addChunks,
+  ) {
+    this.#deps = deps;
+    this.#storeId = storeId;
+    this.#record = record;
+    this.#signal = AbortSignal.any([signal, this.#stopping.signal]);
+  }
+
+  /** Whether the chunk was added but is not in the database yet. */
+  has(hash: string): boolean {
+    return [...this.#unfinished].some(({ hashes }) => hashes.has(hash));
+  }
+
+  /** Adds chunks that `has` does not report. Their bytes may be reused afterwards. @throws errors of the storage */
+  async add(chunks: readonly Chunk[]): Promise<void> {
+    let run: Buffer | undefined;
+    for (const { hash, bytes } of chunks) {
+      if (this.#open && this.#open.bytes + bytes.length > PACK_BYTES) {
+        await this.#write(this.#open, run);
+        run = undefined;
+        await this.#closing;
+        this.#closing = this.#close(this.#open);
+        this.#closing.catch(() => {});
+        this.#open = undefined;
+      }
+      this.#open ??= await this.#begin();
+      const open = this.#open;
+      open.entries.push({ hash, start: open.bytes, length: bytes.length });
+      open.hashes.add(hashKey(hash));
+      open.bytes += bytes.length;
+      const longer = run && joinAdjacent(run, bytes);
+      if (!longer) await this.#write(open, run);
+      run = longer ?? bytes;
+    }
+    if (this.#open) await this.#write(this.#open, run);
+  }
+
+  /** Resolves when all added chunks are in storage and in the database. */
+  async finish(): Promise<void> {
+    await this.#closing;
+    if (this.#open) await this.#close(this.#open);
+    this.#open = undefined;
+  }
+
+  /**
+   * Removes chunks that no other upload relies on. The sweep removes the rows of packs, and everything if this fails.
+   * @param keeping whether to keep the packs that are complete
+   */
+  async abandon(keeping = false): Promise<void> {
+    this.#stopping.abort(new Error('The upload has ended'));
+    await this.#closing.catch(() => {});
+    for (const { id, key, stored } of this.#unfinished) {
+      await stored.catch(() => {});
+      // A transaction whose result was lost may have committed. Such a pack is kept.
+      if (!(await retireUnfinishedPack(this.#deps, id))) continue;
+      // The row stays: S3 may still complete requests sent before the abort. The sweep finds the key in the row and
+      // removes the object again after the grace period.
+      await this.#deps.storage.remove(key);
+    }
+    if (!keeping)
+      for (const pack of this.#committed) await removeUntouchedChunks(this.#deps, pack);
+  }
+
+  async #begin(): Promise<OpenPack> {
     const key = `lfs/${randomBytes(1).toString('hex')}/${randomBytes(16).toString('hex')}`;
-    const { rows } = await deps.pool.query<{ id: number }>(
+    const { rows } = await this.#deps.pool.query<{ id: number }>(
       'insert into large_packs (store_id, key) values ($1, $2) returning id',
-      [storeId, key],
+      [this.#storeId, key],
     );
-    const contents = new Handover();
-    const stored = deps.storage.put(key, contents, { atMost: PACK_BYTES, signal: either });
-    // Whoever waits for it next hears it.
+    const contents = new LendingQueue();
+    const signal = this.#signal;
+    const stored = this.#deps.storage.put(key, contents, { atMost: PACK_BYTES, signal });
+    // `#write` and `#close` await it; until then a rejection counts as handled.
     stored.catch(() => {});
     const id = rows[0]?.id as number;
     const fresh = { id, key, contents, stored, entries: [], bytes: 0, hashes: new Set<string>() };
-    unfinished.add(fresh);
+    this.#unfinished.add(fresh);
     return fresh;
   }
 
-  async function write({ contents, stored }: Open, bytes?: Buffer): Promise<void> {
-    if (bytes) await Promise.race([contents.give(bytes), stored]);
+  async #write({ contents, stored }: OpenPack, bytes?: Buffer): Promise<void> {
+    if (bytes) await Promise.race([contents.lend(bytes), stored]);
   }
 
-  async function close(pack: Open): Promise<void> {
+  async #close(pack: OpenPack): Promise<void> {
     pack.contents.end();
     await pack.stored;
-    const since = await keepPack(deps, storeId, pack, record);
-    // What a rewrite has moved is as good there as where it was.
-    if (record === addChunks) kept.push({ id: pack.id, since });
-    unfinished.delete(pack);
+    const since = await commitPack(this.#deps, this.#storeId, pack, this.#record);
+    // Chunks that a rewrite moved need no removal: they stay valid in the new pack.
+    if (this.#record === addChunks) this.#committed.push({ id: pack.id, since });
+    this.#unfinished.delete(pack);
   }
-
-  return {
-    has: (hash) => [...unfinished].some(({ hashes }) => hashes.has(hash)),
-    async add(chunks) {
-      let run: Buffer | undefined;
-      for (const { hash, bytes } of chunks) {
-        if (open && open.bytes + bytes.length > PACK_BYTES) {
-          await write(open, run);
-          run = undefined;
-          await closing;
-          closing = close(open);
-          closing.catch(() => {});
-          open = undefined;
-        }
-        open ??= await begin();
-        open.entries.push({ hash, start: open.bytes, length: bytes.length });
-        open.hashes.add(textOf(hash));
-        open.bytes += bytes.length;
-        const longer = run && joined(run, bytes);
-        if (!longer) await write(open, run);
-        run = longer ?? bytes;
-      }
-      if (open) await write(open, run);
-    },
-    async finish() {
-      await closing;
-      if (open) await close(open);
-      open = undefined;
-    },
-    async abandon(keeping = false) {
-      stopping.abort(new Error('the upload has ended'));
-      await closing.catch(() => {});
-      for (const { id, key, stored } of unfinished) {
-        await stored.catch(() => {});
-        // Of a transaction that failed we cannot know whether it committed: then the pack is kept.
-        if (!(await giveUp(deps, id))) continue;
-        // Its row stays: S3 may still finish what was sent before the abort, and the sweep, which finds the key in
-        // the row, removes it once more after the grace period.
-        await deps.storage.remove(key);
-      }
-      if (!keeping) for (const pack of kept) await takeBack(deps, pack);
-    },
-  };
 }
 
-/** From then on its chunks cannot become known any more. @returns whether they have not yet */
-async function giveUp({ pool }: Pick<Deps, 'pool'>, id: number): Promise<boolean> {
+/** Prevents a later commit of the pack. @returns false if it is committed already */
+async function retireUnfinishedPack({ pool }: Pick<Deps, 'pool'>, id: number): Promise<boolean> {
   const { rowCount } = await pool.query(
     `update large_packs set state = 'retired', since = now() where id = $1 and state = 'putting'`,
     [id],
@@ -175,26 +184,26 @@ async function giveUp({ pool }: Pick<Deps, 'pool'>, id: number): Promise<boolean
   return rowCount === 1;
 }
 
-/** The class of size of a pack, in steps of 4; null for one that is large enough. */
-export function tierOf(bytes: number): number | null {
+/** Returns the size tier of a pack, in powers of 4; null for packs that need no merge. */
+function sizeTierOf(bytes: number): number | null {
   return bytes >= SMALL_BYTES ? null : Math.floor(Math.log2(Math.max(1, bytes)) / 2);
 }
 
-export type Put = Pick<Open, 'id' | 'bytes' | 'entries'>;
+type StoredPack = Pick<OpenPack, 'id' | 'bytes' | 'entries'>;
 
-/** @returns the time of its transaction, exactly */
-async function keepPack(
+/** @returns the exact time of the transaction, as text */
+async function commitPack(
   { pool }: Pick<Deps, 'pool'>,
   storeId: number,
-  pack: Put,
-  record: Recorded,
+  pack: StoredPack,
+  record: RecordChunks,
 ): Promise<string> {
   const { id, bytes } = pack;
   return inPoolTransaction(pool, async (client) => {
     const { rowCount } = await client.query(
       `update large_packs set state = 'kept', since = now(), bytes = $2, tier = $3, changed = true
        where id = $1 and state = 'putting'`,
-      [id, bytes, tierOf(bytes)],
+      [id, bytes, sizeTierOf(bytes)],
     );
     if (rowCount === 0) throw new Error('storing a pack took longer than the grace period');
     const live = await record(client, storeId, pack);
@@ -206,13 +215,13 @@ async function keepPack(
   });
 }
 
-/** What another pack has meanwhile is dead in this one. */
+/** Chunks that another pack has by now keep pointing there and are dead bytes in this pack. */
 export async function addChunks(
   client: pg.PoolClient,
   storeId: number,
-  { id, entries }: Put,
+  { id, entries }: StoredPack,
 ): Promise<number> {
-  // In the order of the hashes, so that two that have the same chunks do not wait for each other.
+  // In hash order, so that two transactions with the same chunks cannot deadlock.
   const { rows } = await client.query<{ live: string }>({
     name: 'loam-add-chunks',
     text: `
@@ -238,8 +247,11 @@ export async function addChunks(
   return Number(rows[0]?.live ?? 0);
 }
 
-/** Removes the rows of those chunks that no upload has counted on since they became known, in one statement. */
-async function takeBack({ pool }: Pick<Deps, 'pool'>, { id, since }: Kept): Promise<void> {
+/** Removes chunks that no other upload has touched since the commit of the pack, in one statement. */
+async function removeUntouchedChunks(
+  { pool }: Pick<Deps, 'pool'>,
+  { id, since }: CommittedPack,
+): Promise<void> {
   await pool.query(
     `with unused as (
        select store_id, hash from large_chunks
@@ -256,13 +268,14 @@ async function takeBack({ pool }: Pick<Deps, 'pool'>, { id, since }: Kept): Prom
 }
 
 /**
- * From now on chunks lie in this pack that were in one of `from`, or in any other. What was removed meanwhile is dead in it.
- * @returns bytes of those
+ * Points the rows of chunks to this pack, if they are in one of the packs `from` (null: in any). Copies of chunks that
+ * were removed meanwhile are dead bytes.
+ * @returns the total bytes of the moved chunks
  */
 export async function moveChunks(
   client: pg.PoolClient,
   storeId: number,
-  { id, entries }: Put,
+  { id, entries }: StoredPack,
   from: readonly number[] | null,
 ): Promise<number> {
   const { rows } = await client.query<{ live: string }>(
@@ -286,18 +299,18 @@ export async function moveChunks(
   return Number(rows[0]?.live ?? 0);
 }
 
-/** Pieces for one reader, each of which is lent: its memory is the giver's again when the reader asks for the next. */
-type Given = { piece: Buffer; done: PromiseWithResolvers<void>; next: Next };
-type Next = PromiseWithResolvers<Given | null>;
+/** A queue with one reader. The memory of a piece returns to the writer when the reader requests the next piece. */
+type LentPiece = { piece: Buffer; done: PromiseWithResolvers<void>; next: NextPiece };
+type NextPiece = PromiseWithResolvers<LentPiece | null>;
 
-class Handover implements AsyncIterable<Buffer> {
-  readonly #first: Next = Promise.withResolvers();
+class LendingQueue implements AsyncIterable<Buffer> {
+  readonly #first: NextPiece = Promise.withResolvers();
   #last = this.#first;
 
-  /** Resolves when the reader is done with it; never where nobody reads any more. */
-  give(piece: Buffer): Promise<void> {
+  /** Resolves when the reader has finished with the piece; never if the reader has stopped. */
+  lend(piece: Buffer): Promise<void> {
     const done = Promise.withResolvers<void>();
-    const next: Next = Promise.withResolvers();
+    const next: NextPiece = Promise.withResolvers();
     this.#last.resolve({ piece, done, next });
     this.#last = next;
     return done.promise;

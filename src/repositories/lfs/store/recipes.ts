@@ -1,9 +1,8 @@
 /**
- * Recipes: which chunks an object consists of, in pages of a thousand (64 MB of contents), so that a reader in the
- * middle of a large one reads a page and not all. A chunk is 36 bytes: its SHA-256, and its length as 32 bits, most
- * significant first.
+ * Recipes: the list of chunks of an object, in pages of 1,024 chunks (64 MB of contents), so that a read in the middle
+ * of a large object loads one page. An entry has 36 bytes: SHA-256, and the length as a big-endian 32-bit number.
  */
-import { textOf } from './packs.ts';
+import { hashKey } from './chunking.ts';
 
 const PAGE_CHUNKS = 1_024;
 const HASH_BYTES = 32;
@@ -12,10 +11,10 @@ const ENTRY_BYTES = HASH_BYTES + 4;
 export type RecipeEntry = { hash: Buffer; length: number };
 export type RecipePage = { start: number; chunks: Buffer };
 
-/** Takes the chunks of an object as they come: some 3 MB of memory for each GB. */
+/** Collects the chunks of an object during its upload. Uses about 3 MB of memory per GB. */
 export class Recipe {
   readonly #pages: RecipePage[] = [];
-  readonly #hashes = new Hashes();
+  readonly #hashes = new SortedHashes();
   #used = 0;
   #size = 0;
 
@@ -44,7 +43,7 @@ export class Recipe {
     );
   }
 
-  /** Those of what follows the first `from` bytes. @throws Error where these do not end with a chunk */
+  /** The pages after the first `from` bytes. @throws Error if no chunk begins at `from` */
   pagesFrom(from: number): RecipePage[] {
     const pages = this.pages();
     const first = pages.findLastIndex(({ start }) => start <= from);
@@ -58,22 +57,22 @@ export class Recipe {
     });
   }
 
-  get hashes(): Hashes {
+  get hashes(): SortedHashes {
     return this.#hashes;
   }
 }
 
 /**
- * Hashes, each once, given back in the order of their bytes, which is that in which rows of chunks are locked. They are
- * kept by their first byte, because sorting a million at once would hold up the thread for a second.
+ * A set of hashes that returns them in byte order, in which transactions lock chunk rows. They are grouped by their
+ * first byte, because sorting a million hashes at once would block the event loop for a second.
  */
-export class Hashes {
+export class SortedHashes {
   readonly #byFirst = new Map<number, Set<string>>();
 
   add(hash: Buffer): void {
     const first = hash[0] as number;
     const known = this.#byFirst.get(first) ?? new Set();
-    this.#byFirst.set(first, known.add(textOf(hash)));
+    this.#byFirst.set(first, known.add(hashKey(hash)));
   }
 
   *batches(size: number): Generator<Buffer[]> {
@@ -89,8 +88,7 @@ export class Hashes {
   }
 }
 
-/** The chunks of a page. */
-export function entriesOf(chunks: Buffer): RecipeEntry[] {
+export function decodeEntries(chunks: Buffer): RecipeEntry[] {
   const entries: RecipeEntry[] = [];
   for (let at = 0; at < chunks.length; at += ENTRY_BYTES)
     entries.push({

@@ -1,10 +1,9 @@
 /**
- * Which objects a repository was given. What is given or taken is one transaction with the counts of the object, of its
- * chunks, and of the bytes of the repository and its namespace.
+ * References from repositories to objects. One transaction changes a reference together with the counts of the object,
+ * of its chunks, and of the bytes of the repository and its namespace.
  *
- * All transactions lock in one order: the object, its chunks by their hashes, the repository, the namespace.
+ * All transactions lock in one order: the object, its chunks in hash order, the repository, the namespace.
  */
-
 import type pg from 'pg';
 import type { Plan } from '../../../../prisma/generated/enums.ts';
 import type { Config } from '../../../base/config/config.ts';
@@ -17,23 +16,23 @@ import type { Recipe, RecipePage } from './recipes.ts';
 
 type Deps = { pool: pg.Pool; config: Config };
 
-/** Rows that one statement changes. */
+/** Rows per statement. */
 const BATCH = 1_000;
-/** Of the repositories with `content_addressed`. */
+/** The store of all repositories with `content_addressed`. */
 const SHARED_STORE = 1;
 
-export type Given = { oid: string; size: number; givenById?: string | null };
+export type NewObject = { oid: string; size: number; givenById?: string | null };
 
 /**
- * Begins an upload: its whole size counts as used from now on (`limits/storage.ts`), until it is given or ended, or nobody goes
- * on with it for the grace period. Uploads of one object to one repository share what is noted.
- * @returns the store of the repository
+ * Reserves the whole size of an upload in the namespace's storage (`limits/storage.ts`), until the upload completes, is
+ * cancelled, or is not continued for the grace period. Uploads of one object to one repository share the reservation.
+ * @returns the id of the repository's store
  * @throws AppError 404, 403 `quota_exceeded`
  */
 export async function beginUpload(
   deps: Deps,
   repositoryId: string,
-  { oid, size }: Given,
+  { oid, size }: NewObject,
 ): Promise<number> {
   const { rows } = await deps.pool.query<{ shared: boolean; given: boolean; namespaceId: string }>({
     name: 'loam-store-for',
@@ -45,8 +44,8 @@ export async function beginUpload(
   });
   const [row] = rows;
   if (!row) throw notFound('Repository');
-  const storeId = row.shared ? SHARED_STORE : await ownStore(deps, repositoryId);
-  // What the repository has counts already.
+  const storeId = row.shared ? SHARED_STORE : await findOrCreateStore(deps, repositoryId);
+  // An object that the repository has is counted already.
   await reserveStorage(deps, row.namespaceId, row.given ? 0 : size, async (client) => {
     await client.query(
       `delete from large_uploads
@@ -65,8 +64,8 @@ export async function beginUpload(
   return storeId;
 }
 
-/** Gives back the room of an upload of which nothing is kept. */
-export async function endUpload(
+/** Releases the reservation of an upload, unless bytes of it are kept. */
+export async function cancelUpload(
   { pool }: Pick<Deps, 'pool'>,
   repositoryId: string,
   oid: string,
@@ -77,7 +76,7 @@ export async function endUpload(
   );
 }
 
-async function ownStore({ pool }: Deps, repositoryId: string): Promise<number> {
+async function findOrCreateStore({ pool }: Deps, repositoryId: string): Promise<number> {
   const find = 'select id from large_stores where repository_id = $1';
   const { rows } = await pool.query<{ id: number }>(find, [repositoryId]);
   if (rows[0]) return rows[0].id;
@@ -91,8 +90,8 @@ async function ownStore({ pool }: Deps, repositoryId: string): Promise<number> {
   return made.rows[0].id;
 }
 
-/** What the store has of the object, which then stays for the grace period at least. */
-export async function keepObject(
+/** Returns what the store has of the object, and renews the grace period of the object. */
+export async function touchObject(
   { pool }: Deps,
   storeId: number,
   oid: string,
@@ -110,22 +109,22 @@ export async function keepObject(
 }
 
 /**
- * Gives an object to a repository.
- * @param recipe its chunks, which are all known; null when the store has the object
- * @throws AppError 403 `quota_exceeded`, 404 for a repository that was deleted meanwhile, 503 when what the upload
- * counted on was removed, because it took longer than the grace period
+ * Adds an object to a repository.
+ * @param recipe its chunks, which are all in the store; null if the store has the object
+ * @throws AppError 403 `quota_exceeded`, 404 if the repository was deleted meanwhile, 503 if the upload took longer than
+ * the grace period and the sweep removed the chunks or the object
  */
-export function give(
+export function attachObject(
   deps: Deps,
   repositoryId: string,
   storeId: number,
-  object: Given,
+  object: NewObject,
   recipe: Recipe | null,
 ): Promise<void> {
   const { oid, size, givenById = null } = object;
   return inPoolTransaction(deps.pool, async (client) => {
     if (recipe) await addObject(client, storeId, object, recipe);
-    else if (!(await lockObject(client, storeId, oid))) throw gone();
+    else if (!(await lockObject(client, storeId, oid))) throw dependencyRemoved();
     const { rows } = await client.query<{ namespaceId: string }>(
       `select namespace_id as "namespaceId" from repositories where id = $1 for no key update`,
       [repositoryId],
@@ -160,8 +159,8 @@ export function give(
   });
 }
 
-function gone(): AppError {
-  return busy('What the upload counted on was removed meanwhile', 1);
+function dependencyRemoved(): AppError {
+  return busy('Stored parts of the object were removed during the upload; upload it again', 1);
 }
 
 async function lockObject(client: pg.PoolClient, storeId: number, oid: string): Promise<boolean> {
@@ -173,11 +172,11 @@ async function lockObject(client: pg.PoolClient, storeId: number, oid: string): 
   return rowCount === 1;
 }
 
-/** With its recipe, unless another upload was first. */
+/** Inserts the object and its recipe, unless another upload has inserted it. */
 async function addObject(
   client: pg.PoolClient,
   storeId: number,
-  { oid, size }: Given,
+  { oid, size }: NewObject,
   recipe: Recipe,
 ): Promise<void> {
   const { rows } = await client.query<{ added: boolean }>({
@@ -199,7 +198,7 @@ async function addObject(
         where c.store_id = $1 and c.hash = locked.hash`,
       values: [storeId, batch],
     });
-    if (used.rowCount !== batch.length) throw gone();
+    if (used.rowCount !== batch.length) throw dependencyRemoved();
   }
   await addRecipe(client, storeId, oid, recipe.pages());
 }
@@ -218,7 +217,7 @@ async function addRecipe(
     });
 }
 
-/** A trigger adds to the namespace what is added to the repository. */
+/** A trigger adds the same number of bytes to the namespace. */
 async function countBytes(client: pg.PoolClient, repositoryId: string, bytes: number) {
   await client.query(
     `update repositories set large_bytes = large_bytes + $2, size_bytes = size_bytes + $2
@@ -227,27 +226,27 @@ async function countBytes(client: pg.PoolClient, repositoryId: string, bytes: nu
   );
 }
 
-/** Takes objects from a repository. Those that it does not have are passed over. */
-export async function take(
+/** Removes objects from a repository. Skips objects that it does not have. */
+export async function detachObjects(
   { pool }: Pick<Deps, 'pool'>,
   repositoryId: string,
   oids: readonly string[],
 ): Promise<void> {
   for (let at = 0; at < oids.length; at += BATCH)
     await inPoolTransaction(pool, async (client) => {
-      const removed = await takeRows(client, repositoryId, oids.slice(at, at + BATCH));
+      const removed = await detachRows(client, repositoryId, oids.slice(at, at + BATCH));
       await countBytes(client, repositoryId, -removed);
     });
 }
 
-/** Without counting the bytes of the repository. @returns how many they are */
-export async function takeRows(
+/** Like `detachObjects`, but leaves the byte count of the repository to the caller. @returns the removed bytes */
+export async function detachRows(
   client: pg.PoolClient,
   repositoryId: string,
   oids: readonly string[],
 ): Promise<number> {
-  // Only what is locked here is deleted: what is given meanwhile stays, and whoever gives it again holds the object's
-  // lock and would wait for this transaction, which waits for the lock.
+  // Deletes only references whose object is locked here. A concurrent `attachObject` holds the object's lock while it
+  // waits for the reference, so deleting a reference without that lock could deadlock.
   const locked = await client.query<{ oid: string }>(
     `select f.oid from large_objects o join large_files f on f.store_id = o.store_id and f.oid = o.oid
      where f.repository_id = $1 and f.oid = any($2) order by o.store_id, o.oid for update of o`,
@@ -267,8 +266,8 @@ export async function takeRows(
   return Number(rows[0]?.bytes ?? 0);
 }
 
-/** Sizes of those that a repository was given. */
-export async function sizesOf(
+/** Sizes of the objects that the repository has. */
+export async function readSizes(
   { pool }: Pick<Deps, 'pool'>,
   repositoryId: string,
   oids: readonly string[],
@@ -279,4 +278,45 @@ export async function sizesOf(
     values: [repositoryId, oids],
   });
   return new Map(rows.map(({ oid, size }) => [oid, Number(size)]));
+}
+
+type ObjectKey = { storeId: number; oid: string };
+
+/**
+ * Readers call this for objects whose bytes the storage has lost or changed; the next upload of the object replaces the
+ * damaged chunks. Uploads do not verify other known objects: that would take as long as storing them.
+ */
+export async function markDamaged(
+  { pool }: Pick<Deps, 'pool'>,
+  { storeId, oid }: ObjectKey,
+): Promise<void> {
+  await pool.query('update large_objects set damaged = true where store_id = $1 and oid = $2', [
+    storeId,
+    oid,
+  ]);
+}
+
+export async function markRepaired(
+  { pool }: Pick<Deps, 'pool'>,
+  { storeId, oid }: ObjectKey,
+): Promise<void> {
+  await pool.query('update large_objects set damaged = false where store_id = $1 and oid = $2', [
+    storeId,
+    oid,
+  ]);
+}
+
+export async function findDamagedObjects(
+  { pool }: Pick<Deps, 'pool'>,
+  repositoryId: string,
+  oids: readonly string[],
+): Promise<Set<string>> {
+  const { rows } = await pool.query<{ oid: string }>({
+    name: 'loam-damaged-files',
+    text: `
+      select f.oid from large_files f join large_objects o on o.store_id = f.store_id and o.oid = f.oid
+      where f.repository_id = $1 and f.oid = any($2) and o.damaged`,
+    values: [repositoryId, oids],
+  });
+  return new Set(rows.map(({ oid }) => oid));
 }

@@ -1,64 +1,60 @@
 /**
- * The store of large files: what repositories are given, each by its SHA-256 and size. Contents are cut into chunks
- * (`cut.ts`), and of equal chunks one is kept, in a pack (`packs.ts`) that lies in storage; PostgreSQL has the rest.
- * All repositories with `content_addressed` share one store, each of the others has its own.
- *
- * Who was not given an object does not get it, and learns nothing of it. Authorization is the caller's.
+ * The large-file store. Objects are identified by SHA-256 and size, cut into chunks (`chunking.ts`), and deduplicated;
+ * chunks are stored in packs (`packs.ts`), all metadata is in PostgreSQL. Repositories with `content_addressed` share
+ * one store, every other repository has its own. A repository can neither read nor detect objects that were not
+ * uploaded to it. Callers check permissions.
  */
 import type pg from 'pg';
 import type { Config } from '../../../base/config/config.ts';
 import type { Logger } from '../../../base/log.ts';
 import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
-import { gearOf } from './cut.ts';
-import { damagedOf } from './damaged.ts';
-import { openHashing } from './hashing.ts';
-import { type Opened, openObject, type Range } from './read.ts';
-import { type Given, sizesOf, take } from './references.ts';
-import { offsetOf, resume } from './resumed.ts';
+import { deriveGearTable } from './chunking.ts';
+import { HashingPool } from './hashing.ts';
+import { type OpenedObject, openObject, type Range } from './read.ts';
+import { detachObjects, findDamagedObjects, type NewObject, readSizes } from './references.ts';
+import { readUploadOffset, resumeUpload } from './resume.ts';
 import { upload } from './upload.ts';
 
 export type LargeFiles = {
   /**
-   * Verifies size and SHA-256, stores what is new of it, and gives the object to the repository: all or nothing. A
-   * few MiB are in memory, whatever the size. Several may put the same object at once. A piece of the body is done with
-   * when the next is asked for.
-   * @throws AppError 422 for what is not these bytes, 403 `quota_exceeded`, 404 for a repository that is gone, 503;
+   * Verifies size and SHA-256, stores new chunks, and adds the object to the repository, atomically. Uses a few MiB of
+   * memory for any size. Concurrent puts of one object are safe. Pieces of `body` may be reused after the next read.
+   * @throws AppError 422 if the bytes do not match, 403 `quota_exceeded`, 404 if the repository is gone, 503;
    * the reason of `signal`
    */
   put(
     repositoryId: string,
-    object: Given,
+    object: NewObject,
     body: AsyncIterable<Uint8Array>,
     signal: AbortSignal,
   ): Promise<void>;
   /**
-   * Bytes of an object, from its beginning, that need not be sent again: kept by `resume`, or all where the repository
-   * has it. They stay for the grace period from now on. @throws AppError 422 for another size than the repository has
+   * Returns how many bytes from the start of an object need not be sent: those kept by `resume`, or all if the
+   * repository has the object. Renews their grace period. @throws AppError 422 if the stored object has another size
    */
-  offset(repositoryId: string, object: Given): Promise<number>;
+  offset(repositoryId: string, object: NewObject): Promise<number>;
   /**
-   * As `put`, of an object whose first `from` bytes came before. When it breaks off, what has come is kept.
-   * @throws AppError as `put`; 409 when `from` is not what `offset` says
+   * Like `put`, for an object whose first `from` bytes are already stored. If interrupted, keeps the received bytes.
+   * @throws AppError as `put`; 409 if `from` differs from `offset`
    */
   resume(
     repositoryId: string,
-    object: Given & { from: number },
+    object: NewObject & { from: number },
     body: AsyncIterable<Uint8Array>,
     signal: AbortSignal,
   ): Promise<void>;
-  /** Sizes of those that the repository was given. */
+  /** Sizes of the objects that the repository has. */
   sizes(repositoryId: string, oids: readonly string[]): Promise<Map<string, number>>;
-  /** Those of them that a reader has found damaged since they were put: putting them again repairs them. */
+  /** The objects that a reader found damaged. Uploading them again repairs them. */
   damaged(repositoryId: string, oids: readonly string[]): Promise<Set<string>>;
   /**
-   * Null: the repository was not given it. Each chunk is verified as it is read: this fails before it hands on other
-   * bytes than were put.
+   * Returns null if the repository does not have the object. Every chunk is verified before its bytes are returned.
    * @param range in bytes, the end excluded, within the object's size
    * @throws RangeError
    */
-  open(repositoryId: string, oid: string, range?: Range): Promise<Opened | null>;
-  /** Takes them from the repository; the bytes go when nobody has them. */
+  open(repositoryId: string, oid: string, range?: Range): Promise<OpenedObject | null>;
+  /** Removes objects from the repository. The sweep deletes their bytes when no repository has them. */
   remove(repositoryId: string, oids: readonly string[]): Promise<void>;
 };
 
@@ -66,15 +62,15 @@ type Deps = { pool: pg.Pool; storage: Storage; config: Config; space: DiskSpace;
 
 /** @param key `keys.derive('chunks of large files')` */
 export function openLargeFiles(deps: Deps, key: Uint8Array): LargeFiles & AsyncDisposable {
-  const hashing = openHashing(gearOf(key));
+  const hashing = new HashingPool(deriveGearTable(key));
   return {
     put: (...args) => upload({ ...deps, hashing }, ...args),
-    offset: (...args) => offsetOf({ ...deps, hashing }, ...args),
-    resume: (...args) => resume({ ...deps, hashing }, ...args),
-    sizes: (...args) => sizesOf(deps, ...args),
-    damaged: (...args) => damagedOf(deps, ...args),
+    offset: (...args) => readUploadOffset({ ...deps, hashing }, ...args),
+    resume: (...args) => resumeUpload({ ...deps, hashing }, ...args),
+    sizes: (...args) => readSizes(deps, ...args),
+    damaged: (...args) => findDamagedObjects(deps, ...args),
     open: (...args) => openObject({ ...deps, hashing }, ...args),
-    remove: (...args) => take(deps, ...args),
+    remove: (...args) => detachObjects(deps, ...args),
     [Symbol.asyncDispose]: () => hashing[Symbol.asyncDispose](),
   };
 }

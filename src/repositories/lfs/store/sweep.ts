@@ -1,12 +1,10 @@
 /**
- * Freeing what nobody has. In order: the references of deleted repositories, uploads that nobody resumed, objects without references, chunks
- * without uses, packs without chunks. Nothing here is asked for by a client, so nobody waits for it; every step is a
- * transaction that leaves all as it has to be, and is begun again by whoever sweeps next.
+ * Garbage collection of the large-file store. In order: references of deleted repositories, abandoned uploads, objects
+ * without references, chunks without uses, packs without chunks. Each step is one transaction, so that a sweep can stop
+ * after any step, and reads a bounded number of rows through a partial index of the rows to process.
  *
- * Uploads count on what they have found: an upload touches the object or chunks that have no use at the moment, and
- * what was touched stays for the grace period. So no upload that takes less than that is disturbed.
- *
- * Each step takes a bounded number of rows through an index that has only what is to be done.
+ * An upload relies on chunks and objects that it found. It touches those without uses, and the sweep keeps touched ones
+ * for the grace period, so uploads that take less time than that are not disturbed.
  */
 import type pg from 'pg';
 import { LARGE_FILE_SWEEP_LOCK } from '../../../base/advisory-locks.ts';
@@ -14,32 +12,39 @@ import type { Config } from '../../../base/config/config.ts';
 import type { Logger } from '../../../base/log.ts';
 import { inPoolTransaction, withConnection } from '../../../platform/database/client.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
-import { entriesOf, Hashes } from './recipes.ts';
-import { takeRows } from './references.ts';
-import { rewritePacks } from './rewrite.ts';
+import { moveChunks, PackWriter } from './packs.ts';
+import {
+  type ChunkLocation,
+  DamagedChunkError,
+  groupIntoRuns,
+  inlineVerifier,
+  readRun,
+} from './read.ts';
+import { decodeEntries, SortedHashes } from './recipes.ts';
+import { detachRows } from './references.ts';
 
 export type SweepDeps = { pool: pg.Pool; storage: Storage; log: Logger };
 
 /** In ms. */
-export type Graces = {
-  /** Of objects, chunks, and packs that are being put, since an upload counted on them. */
+export type GracePeriods = {
+  /** For objects, chunks and unfinished packs: since the last upload touched them. */
   uploads: number;
   /**
-   * Of packs, since their chunks lie elsewhere or are gone. A reader that has looked up a place there finds it; and a
-   * copy of the storage has every pack that a copy of the database names which was made that long before.
+   * For packs without chunks: since they were retired. Readers that looked up a chunk before can still read it, and a
+   * backup of the storage has every pack that a backup of the database, at most this much older, refers to.
    */
   retired: number;
 };
 
 const BATCH = 1_000;
-/** Objects, packs: each is much work by itself. */
+/** Objects and packs per step: each may take long. */
 const FEW = 20;
 const HOUR_MS = 3_600_000;
 
-/** One server at a time. @returns whether there may be more */
+/** Runs on one server at a time. @returns whether there may be more to do */
 export function sweepLargeFiles(
   services: SweepDeps & { config: Config },
-  graces: Graces = gracesOf(services.config),
+  graces: GracePeriods = gracePeriodsOf(services.config),
 ): Promise<boolean> {
   return withConnection(services.pool, async (client) => {
     const lock = `hashtextextended('${LARGE_FILE_SWEEP_LOCK}', 0)`;
@@ -53,26 +58,26 @@ export function sweepLargeFiles(
   });
 }
 
-function gracesOf({ lfsGraceHours }: Config): Graces {
+function gracePeriodsOf({ lfsGraceHours }: Config): GracePeriods {
   const grace = lfsGraceHours * HOUR_MS;
   return { uploads: grace, retired: grace };
 }
 
-async function sweepOnce(deps: SweepDeps, graces: Graces): Promise<boolean> {
+async function sweepOnce(deps: SweepDeps, graces: GracePeriods): Promise<boolean> {
   const left = [
-    await takeFromDeleted(deps),
-    await removeUploads(deps, graces),
-    await removeObjects(deps, graces),
-    await removeChunks(deps, graces),
+    await detachFromDeletedRepository(deps),
+    await removeAbandonedUploads(deps, graces),
+    await removeUnreferencedObjects(deps, graces),
+    await removeUnusedChunks(deps, graces),
     await rewritePacks(deps),
-    await removePacks(deps, graces),
-    await removeStores(deps),
+    await removeRetiredPacks(deps, graces),
+    await removeEmptyStores(deps),
   ];
   return left.includes(true);
 }
 
-/** Takes objects from a repository that was deleted. */
-async function takeFromDeleted({ pool }: SweepDeps): Promise<boolean> {
+/** Removes a batch of references of one deleted repository. */
+async function detachFromDeletedRepository({ pool }: SweepDeps): Promise<boolean> {
   return inPoolTransaction(pool, async (client) => {
     const deleted = await client.query<{ id: string }>(
       'select repository_id as id from deleted_large_files order by repository_id limit 1',
@@ -83,7 +88,7 @@ async function takeFromDeleted({ pool }: SweepDeps): Promise<boolean> {
       'select oid from large_files where repository_id = $1 order by oid limit $2',
       [repository.id, BATCH],
     );
-    await takeRows(
+    await detachRows(
       client,
       repository.id,
       rows.map(({ oid }) => oid),
@@ -96,8 +101,11 @@ async function takeFromDeleted({ pool }: SweepDeps): Promise<boolean> {
   });
 }
 
-/** Those that were begun and that nobody went on with. Their chunks go like any others without a use. */
-async function removeUploads({ pool }: SweepDeps, { uploads }: Graces): Promise<boolean> {
+/** A later step removes the chunks of these uploads, which have no uses. */
+async function removeAbandonedUploads(
+  { pool }: SweepDeps,
+  { uploads }: GracePeriods,
+): Promise<boolean> {
   const { rowCount } = await pool.query(
     `delete from large_uploads where (repository_id, oid) in (
        select repository_id, oid from large_uploads
@@ -110,7 +118,10 @@ async function removeUploads({ pool }: SweepDeps, { uploads }: Graces): Promise<
 
 type ObjectKey = { storeId: number; oid: string };
 
-async function removeObjects({ pool }: SweepDeps, { uploads }: Graces): Promise<boolean> {
+async function removeUnreferencedObjects(
+  { pool }: SweepDeps,
+  { uploads }: GracePeriods,
+): Promise<boolean> {
   const { rows } = await pool.query<ObjectKey>(
     `select store_id as "storeId", oid from large_objects
      where holders = 0 and touched_at < now() - $1 * interval '1 ms' order by touched_at limit $2`,
@@ -132,14 +143,14 @@ async function removeObject(
       [storeId, oid, uploads],
     );
     if (rowCount === 0) return;
-    const hashes = new Hashes();
+    const hashes = new SortedHashes();
     for (let at = -1; ; ) {
       const { rows } = await client.query<{ start: string; chunks: Buffer }>(
         `select start, chunks from large_recipes where store_id = $1 and oid = $2 and start > $3
          order by start limit $4`,
         [storeId, oid, at, FEW],
       );
-      for (const { chunks } of rows) for (const { hash } of entriesOf(chunks)) hashes.add(hash);
+      for (const { chunks } of rows) for (const { hash } of decodeEntries(chunks)) hashes.add(hash);
       if (rows.length < FEW) break;
       at = Number(rows.at(-1)?.start);
     }
@@ -160,8 +171,11 @@ async function removeObject(
   });
 }
 
-async function removeChunks({ pool }: SweepDeps, { uploads }: Graces): Promise<boolean> {
-  // What an upload has locked it uses from now on.
+async function removeUnusedChunks(
+  { pool }: SweepDeps,
+  { uploads }: GracePeriods,
+): Promise<boolean> {
+  // Skips locked rows: an upload is about to use those chunks.
   const { rows } = await pool.query<{ count: string }>(
     `with unused as (
        select store_id, hash from large_chunks
@@ -182,12 +196,12 @@ async function removeChunks({ pool }: SweepDeps, { uploads }: Graces): Promise<b
   return Number(rows[0]?.count) === BATCH;
 }
 
-/** Those that were never put to their end, and those that nothing names any more. */
-async function removePacks(
+/** Retires packs whose upload never finished, and deletes retired packs. */
+async function removeRetiredPacks(
   { pool, storage }: SweepDeps,
-  { uploads, retired }: Graces,
+  { uploads, retired }: GracePeriods,
 ): Promise<boolean> {
-  // First, because an upload that goes on after all must not make chunks known whose pack is being removed.
+  // Retires first: an upload that is still running after all can then no longer commit a pack that is being deleted.
   const { rowCount: givenUp } = await pool.query(
     `update large_packs set state = 'retired', since = now() where id in (
        select id from large_packs
@@ -208,8 +222,8 @@ async function removePacks(
   return rows.length === FEW || (givenUp ?? 0) > 0;
 }
 
-/** Those of repositories that were deleted, as soon as they are empty. */
-async function removeStores({ pool }: SweepDeps): Promise<boolean> {
+/** Removes the empty stores of deleted repositories. */
+async function removeEmptyStores({ pool }: SweepDeps): Promise<boolean> {
   const { rowCount } = await pool.query(
     `delete from large_stores s where id in (
        select id from large_stores s where repository_id is null and id > 1
@@ -220,4 +234,105 @@ async function removeStores({ pool }: SweepDeps): Promise<boolean> {
     [FEW],
   );
   return rowCount === FEW;
+}
+
+/*
+ * Rewriting packs: those with mostly dead bytes, and small ones as soon as a size tier has eight. So a store has few
+ * small packs, and a byte is copied at most once per tier.
+ *
+ * The live chunks are copied into a new pack, and one transaction moves their rows. Readers of the old pack continue
+ * until it is deleted; a reader that no longer finds it looks up the rows again.
+ */
+
+type Pack = { id: number; storeId: number; key: string; liveBytes: number };
+type ChangedPack = Pack & { bytes: number; tier: number | null; state: string };
+
+const MERGED_PACKS = 8;
+/** Examining a pack costs one query. The step ends after one rewrite. */
+const EXAMINED_PACKS = 100;
+
+/** Examines changed packs, and rewrites packs at most once. @returns whether there may be more to do */
+async function rewritePacks(deps: SweepDeps): Promise<boolean> {
+  const { rows } = await deps.pool.query<ChangedPack>(
+    `select id, store_id as "storeId", key, bytes, live_bytes as "liveBytes", tier, state
+     from large_packs where changed order by id limit $1`,
+    [EXAMINED_PACKS],
+  );
+  for (const pack of rows) {
+    if (await retireIfEmpty(deps, pack)) continue;
+    const chosen = pack.state === 'kept' ? await choosePacksToRewrite(deps, pack) : [];
+    if (chosen.length > 0) await mergePacks(deps, chosen);
+    await deps.pool.query(
+      'update large_packs set changed = false where id = $1 and live_bytes = $2',
+      [pack.id, pack.liveBytes],
+    );
+    if (chosen.length > 0) return true;
+  }
+  return rows.length === EXAMINED_PACKS;
+}
+
+/** @returns whether the pack had no chunks */
+async function retireIfEmpty({ pool }: SweepDeps, { id }: Pack): Promise<boolean> {
+  const { rowCount } = await pool.query(
+    `update large_packs set state = 'retired', since = now(), changed = false
+     where id = $1 and state = 'kept' and live_bytes = 0
+       and not exists (select from large_chunks where pack_id = $1)`,
+    [id],
+  );
+  return rowCount === 1;
+}
+
+/** Returns the packs to rewrite together because this pack has changed. */
+async function choosePacksToRewrite({ pool }: SweepDeps, pack: ChangedPack): Promise<Pack[]> {
+  if (pack.liveBytes < pack.bytes / 2) return [pack];
+  if (pack.tier === null) return [];
+  const { rows } = await pool.query<Pack>(
+    `select id, store_id as "storeId", key, live_bytes as "liveBytes" from large_packs
+     where store_id = $1 and tier = $2 and state = 'kept' order by id limit $3`,
+    [pack.storeId, pack.tier, MERGED_PACKS],
+  );
+  return rows.length === MERGED_PACKS ? rows : [];
+}
+
+async function mergePacks(deps: SweepDeps, packs: readonly Pack[]): Promise<void> {
+  const [{ storeId }] = packs as [Pack];
+  const ids = packs.map(({ id }) => id);
+  const { signal } = new AbortController();
+  const writer = new PackWriter(deps, storeId, signal, (client, store, put) =>
+    moveChunks(client, store, put, ids),
+  );
+  try {
+    for (const pack of packs) await copyLiveChunks(deps, pack, writer);
+    await writer.finish();
+  } catch (error) {
+    await writer.abandon();
+    // The damage is logged already. The pack stays, because its other chunks are readable.
+    if (!(error instanceof DamagedChunkError)) throw error;
+  }
+}
+
+async function copyLiveChunks(
+  deps: SweepDeps,
+  { id, key }: Pack,
+  writer: PackWriter,
+): Promise<void> {
+  const { rows } = await deps.pool.query<ChunkLocation>(
+    'select hash, $2::text as key, start, length from large_chunks where pack_id = $1 order by start',
+    [id, key],
+  );
+  try {
+    for (const run of groupIntoRuns(rows)) {
+      let at = 0;
+      for await (const { chunks, free } of readRun(deps, run, inlineVerifier)) {
+        await writer.add(chunks.map((bytes) => ({ hash: (run[at++] as ChunkLocation).hash, bytes })));
+        free();
+      }
+      if (at < run.length) throw new DamagedChunkError(`The pack ${key} is missing`);
+    }
+  } catch (error) {
+    // Without a tier, the damaged pack does not block the merge of other packs.
+    if (error instanceof DamagedChunkError)
+      await deps.pool.query('update large_packs set tier = null where id = $1', [id]);
+    throw error;
+  }
 }

@@ -1,7 +1,6 @@
 /**
- * Taking an object: its bytes are cut and hashed as they come, chunks that the store does not have go into packs, and
- * when the whole is what it claims to be, one transaction gives it to the repository. Before that nobody can read it;
- * a few MiB are in memory, whatever its size.
+ * Receives an object: splits and hashes its bytes while they arrive, writes new chunks into packs, and adds the object
+ * to the repository in one transaction when size and SHA-256 match. Until then nobody can read it.
  */
 import type pg from 'pg';
 import type { Config } from '../../../base/config/config.ts';
@@ -9,13 +8,25 @@ import { AppError, unprocessable } from '../../../base/errors.ts';
 import type { Logger } from '../../../base/log.ts';
 import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
-import { noteRepair } from './damaged.ts';
-import { type Chunk, type Hashing, TooLong, TooShort } from './hashing.ts';
-import { addChunks, knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
-import { Recipe } from './recipes.ts';
-import { beginUpload, endUpload, type Given, give, keepObject } from './references.ts';
-import { addAnew, damagedChunks } from './repair.ts';
-import { Damaged } from './runs.ts';
+import { hashKey } from './chunking.ts';
+import { BodyTooLong, BodyTooShort, type Chunk, type HashingPool } from './hashing.ts';
+import { addChunks, findKnownChunks, moveChunks, PackWriter, type RecordChunks } from './packs.ts';
+import {
+  type ChunkLocation,
+  DamagedChunkError,
+  groupIntoRuns,
+  locateChunks,
+  readRun,
+} from './read.ts';
+import { decodeEntries, Recipe } from './recipes.ts';
+import {
+  attachObject,
+  beginUpload,
+  cancelUpload,
+  markRepaired,
+  type NewObject,
+  touchObject,
+} from './references.ts';
 
 export type UploadDeps = {
   pool: pg.Pool;
@@ -23,44 +34,45 @@ export type UploadDeps = {
   config: Config;
   space: DiskSpace;
   log: Logger;
-} & {
-  hashing: Hashing;
+  hashing: HashingPool;
 };
 
-/** What is kept of an upload when it breaks off. */
-export type Progress = {
-  /** Bytes of its beginning that are; Infinity: another upload of the object keeps more. */
+/** The part of a resumable upload that stays stored when the upload is interrupted. */
+type ResumeState = {
+  /** Number of stored bytes; Infinity if a concurrent upload of the object has stored more. */
   kept(): number;
-  /** Keeps what the recipe has, all of whose chunks are known. */
+  /** Stores the recipe, all of whose chunks are in the store. */
   save(storeId: number, recipe: Recipe): Promise<void>;
-  /** Keeps nothing any more. */
+  /** Deletes the stored part. */
   drop(): Promise<void>;
 };
 
-/** After so much more an upload is kept, should the server be killed: as much is lost then. */
-const SAVED_BYTES = 32 * 2 ** 20;
-/** Less than this is not worth a row. */
+/** A killed server loses at most this many received bytes of a resumable upload. */
+const SAVE_INTERVAL_BYTES = 32 * 2 ** 20;
+/** Shorter parts are not stored. */
 const MIN_SAVED_BYTES = 2 ** 20;
 
-/** Its recipe takes 200 MB of memory while it is taken, and one of 5 GB 15 MB: who uploads cannot choose the cuts. */
+/**
+ * The recipe of an object of this size takes 200 MB of memory, one of 5 GB 15 MB. Clients cannot force smaller chunks,
+ * because the boundaries depend on a secret.
+ */
 const MAX_BYTES = 64 * 2 ** 30;
-/** The name of an object: its SHA-256. */
 const OID = /^[0-9a-f]{64}$/;
 
 /**
- * @param progress of an upload that can be resumed; then the body begins with what is kept of it
- * @throws AppError 403 `quota_exceeded`, 404, 422 for what is not these bytes, 500 on a full disk, 503
+ * @param progress for a resumable upload, whose body starts with the stored part
+ * @throws AppError 403 `quota_exceeded`, 404, 422 if the bytes do not match, 500 on a full disk, 503
  */
 export async function upload(
   deps: UploadDeps,
   repositoryId: string,
-  object: Given,
+  object: NewObject,
   body: AsyncIterable<Uint8Array>,
   signal: AbortSignal,
-  progress?: Progress,
+  progress?: ResumeState,
 ): Promise<void> {
   const { oid, size } = object;
-  if (!OID.test(oid)) throw unprocessable('oid', 'must be a SHA-256: 64 of 0-9 and a-f');
+  if (!OID.test(oid)) throw unprocessable('oid', 'must be a SHA-256: 64 characters from 0-9 and a-f');
   if (!Number.isInteger(size) || size < 0 || size > MAX_BYTES)
     throw unprocessable('size', `must be a number of bytes from 0 to ${MAX_BYTES}`);
   deps.space.demand();
@@ -69,74 +81,78 @@ export async function upload(
   try {
     await receive(deps, to, body, signal, progress);
   } catch (error) {
-    await endUpload(deps, repositoryId, oid).catch((err) => {
-      deps.log.warn({ err }, 'the room of an upload is not given back yet');
+    await cancelUpload(deps, repositoryId, oid).catch((err) => {
+      deps.log.warn(
+        { err },
+        'could not release the storage reservation of a large-file upload; it ends after LOAM_LFS_GRACE_HOURS',
+      );
     });
     throw error;
   }
 }
 
-type Target = { repositoryId: string; storeId: number; object: Given };
+type Target = { repositoryId: string; storeId: number; object: NewObject };
 
 async function receive(
   deps: UploadDeps,
   { repositoryId, storeId, object }: Target,
   body: AsyncIterable<Uint8Array>,
   signal: AbortSignal,
-  progress?: Progress,
+  progress?: ResumeState,
 ): Promise<void> {
   const { oid, size } = object;
-  const found = await keepObject(deps, storeId, oid);
-  // How much is kept of an upload must not tell whether the store has the object already.
+  const found = await touchObject(deps, storeId, oid);
+  // A resumable upload stores its part in any case: the resume offset must not reveal that the store has the object.
   const isKnown = !progress && found === 'all';
-  const lost = found === 'damaged' ? await damagedChunks(deps, { storeId, oid }, signal) : null;
-  // What can be resumed is stored to its end although its client has left.
+  const lost = found === 'damaged' ? await findDamagedChunks(deps, { storeId, oid }, signal) : null;
+  // A resumable upload finishes storing the received bytes after its client has disconnected.
   const until = progress ? NEVER : signal;
-  const packs = isKnown ? null : openPackWriter(deps, storeId, until, lost ? addAnew : addChunks);
+  const record = lost ? replaceChunks : addChunks;
+  const packs = isKnown ? null : new PackWriter(deps, storeId, until, record);
   const recipe = isKnown ? null : new Recipe();
-  /** Bytes whose chunks all are known, or in packs. */
+  /** Bytes whose chunks are all in the store or in packs. */
   let taken = 0;
   const save = async () => {
     if (!progress || !packs || !recipe) return;
-    // An offset at the end would say that the repository has the object.
+    // An offset at the end would mean that the repository has the object.
     if (recipe.size !== taken || taken >= size) return;
     await packs.finish();
     await progress.save(storeId, recipe);
   };
   const unsaved = () => taken - (progress?.kept() ?? taken);
   try {
-    // Whoever sends the bytes of an object that the store has proves that they have it, and nothing is cut.
+    // For an object that the store has, hashing the body suffices: the client proves that it has the bytes.
     const hashed = deps.hashing.hash(body, { size, cutting: !isKnown, signal });
     for await (const { chunks, oid: found, free } of hashed) {
       if (found !== undefined && found !== oid)
-        throw unprocessable('oid', `is not the SHA-256 of the bytes, which is ${found}`);
-      if (packs && recipe) await takeIn(deps, storeId, chunks, { packs, recipe, lost });
+        throw unprocessable('oid', `must be the SHA-256 of the bytes, which is ${found}`);
+      if (packs && recipe) await storeNewChunks(deps, storeId, chunks, { packs, recipe, lost });
       free();
       taken = recipe?.size ?? 0;
-      if (unsaved() >= SAVED_BYTES) await save();
+      if (unsaved() >= SAVE_INTERVAL_BYTES) await save();
     }
     await packs?.finish();
     signal.throwIfAborted();
-    if (lost) await noteRepair(deps, { storeId, oid });
-    await give(deps, repositoryId, storeId, object, recipe);
+    if (lost) await markRepaired(deps, { storeId, oid });
+    await attachObject(deps, repositoryId, storeId, object, recipe);
   } catch (error) {
-    const refusal = refusalOf(error, size);
+    const refusal = toUploadError(error, size);
     const isWrong =
-      error instanceof Damaged ||
-      (refusal instanceof AppError && refusal.status === 422 && !(error instanceof TooShort));
-    await leave(isWrong).catch((err) => {
-      deps.log.warn({ err }, 'what an upload left is not removed, or not kept, yet');
+      error instanceof DamagedChunkError ||
+      (refusal instanceof AppError && refusal.status === 422 && !(error instanceof BodyTooShort));
+    await keepOrDiscard(isWrong).catch((err) => {
+      deps.log.warn({ err }, 'could not keep or remove the chunks of an interrupted large-file upload');
     });
     throw refusal;
   }
 
-  /** Takes back what came, or keeps it for an upload that goes on. */
-  async function leave(isWrong: boolean): Promise<void> {
+  /** Keeps the received bytes of a resumable upload, and removes them otherwise. */
+  async function keepOrDiscard(isWrong: boolean): Promise<void> {
     try {
       if (isWrong) await progress?.drop();
       else if (unsaved() >= MIN_SAVED_BYTES) await save();
     } finally {
-      // Another upload of the object that keeps more does not count what has come of this one.
+      // A concurrent upload that has stored more (Infinity) does not reference the chunks of this one.
       const isKept = progress !== undefined && !isWrong && Number.isFinite(progress.kept());
       await packs?.abandon(isKept);
     }
@@ -145,32 +161,83 @@ async function receive(
 
 const NEVER = new AbortController().signal;
 
-/** Notes the chunks in the recipe, and stores those that the store does not have, or has `lost`. */
-async function takeIn(
+/** Adds the chunks to the recipe, and stores those that the store does not have or has `lost`. */
+async function storeNewChunks(
   deps: UploadDeps,
   storeId: number,
   chunks: readonly Chunk[],
   { packs, recipe, lost }: { packs: PackWriter; recipe: Recipe; lost: ReadonlySet<string> | null },
 ): Promise<void> {
   for (const { hash, bytes } of chunks) recipe.add({ hash, length: bytes.length });
-  const asked = chunks.filter(({ hash }) => !packs.has(textOf(hash)));
+  const asked = chunks.filter(({ hash }) => !packs.has(hashKey(hash)));
   if (asked.length === 0) return;
   const hashes = asked.map(({ hash }) => hash);
-  const known = await knownChunks(deps, storeId, hashes);
-  // The same chunk may stand in a batch twice.
+  const known = await findKnownChunks(deps, storeId, hashes);
+  // A batch may contain a chunk twice.
   const fresh = new Map<string, Chunk>();
   for (const chunk of asked) {
-    const text = textOf(chunk.hash);
+    const text = hashKey(chunk.hash);
     const isThere = known.has(text) && !lost?.has(text);
     if (!isThere && !fresh.has(text)) fresh.set(text, chunk);
   }
   await packs.add([...fresh.values()]);
 }
 
-function refusalOf(error: unknown, size: number): unknown {
-  if (error instanceof TooLong)
-    return unprocessable('size', `is ${size}, and there are more bytes`);
-  if (error instanceof TooShort)
-    return unprocessable('size', `is ${size}, and there are ${error.bytes} bytes`);
+function toUploadError(error: unknown, size: number): unknown {
+  if (error instanceof BodyTooLong)
+    return unprocessable('size', `is ${size}, but the body has more bytes`);
+  if (error instanceof BodyTooShort)
+    return unprocessable('size', `is ${size}, but the body has ${error.bytes} bytes`);
   return error;
 }
+
+/** Reads the whole object and returns the `hashKey` of each chunk that the storage has lost or changed. */
+async function findDamagedChunks(
+  deps: UploadDeps,
+  { storeId, oid }: { storeId: number; oid: string },
+  signal: AbortSignal,
+): Promise<ReadonlySet<string>> {
+  const damaged = new Set<string>();
+  for (let after = -1; ; ) {
+    signal.throwIfAborted();
+    const { rows } = await deps.pool.query<{ start: string; chunks: Buffer }>(
+      `select start, chunks from large_recipes where store_id = $1 and oid = $2 and start > $3
+       order by start limit 1`,
+      [storeId, oid, after],
+    );
+    const [page] = rows;
+    if (!page) return damaged;
+    for (const run of groupIntoRuns(await locateChunks(deps, storeId, decodeEntries(page.chunks))))
+      for await (const { hash } of findDamagedInRun(deps, run)) damaged.add(hashKey(hash));
+    after = Number(page.start);
+  }
+}
+
+async function* findDamagedInRun(
+  deps: UploadDeps,
+  run: readonly ChunkLocation[],
+): AsyncGenerator<ChunkLocation> {
+  for (let at = 0; at < run.length; ) {
+    const begun = at;
+    try {
+      for await (const { chunks, free } of readRun(deps, run.slice(at), deps.hashing.verifier)) {
+        at += chunks.length;
+        free();
+      }
+      // The pack is missing.
+      if (at === begun) return yield* run.slice(at);
+    } catch (error) {
+      const { location } = error instanceof DamagedChunkError ? error : {};
+      if (!location) throw error;
+      yield location;
+      // The chunks before it in the batch are intact.
+      at = run.indexOf(location) + 1;
+    }
+  }
+}
+
+/** Like `addChunks`, but points chunks that the store has to the new pack as well. */
+const replaceChunks: RecordChunks = async (client, storeId, pack) => {
+  await moveChunks(client, storeId, pack, null);
+  return addChunks(client, storeId, pack);
+};
