@@ -1,9 +1,9 @@
 /**
- * Answers queries that were executed before, without Yoga: of the CPU of a POST for one row, Yoga, its plugins and the
- * interpreter took more than half.
+ * Executes compiled queries without Yoga: Yoga, its plugins and the interpreter took more than half of the CPU time of a
+ * POST that reads one row.
  *
- * Only what is plain passes here: a POST of JSON without a key or packing, with a query whose document is known, and with
- * variables that are right. All else goes on to Yoga as it came, and so whatever is refused is refused in one place.
+ * Handles only a POST of uncompressed JSON without `Idempotency-Key`, whose query is in the cache and whose variables are
+ * valid. All other requests go to Yoga unchanged, so Yoga alone responds with errors of requests.
  */
 import type { Request, RequestHandler } from 'express';
 import {
@@ -18,43 +18,50 @@ import type { Metrics } from '../../platform/metrics/metrics.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
 import { MAX_BODY_BYTES, parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
-import { IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
+import { IDEMPOTENCY_KEY } from '../http/idempotency.ts';
+import type { CompiledQuery, CompiledQueryCache } from './compiled-queries.ts';
 import { createContext } from './context.ts';
-import type { Documents, Prepared } from './documents.ts';
 import { addErrorCodes, showError } from './errors.ts';
 
 export type Deps = ContextServices & { metrics: Metrics; config: Config };
 
-export function repeatedQueries(services: Deps, documents: Documents): RequestHandler {
+export function createFastPath(services: Deps, cache: CompiledQueryCache): RequestHandler {
   const { metrics, config } = services;
   return async (req, res, next) => {
-    const type = isPlain(req) ? typeFor(req.headers.accept) : null;
+    const type = isEligible(req) ? contentTypeFor(req.headers.accept) : null;
     if (!type) return next();
     req.rawBody = await readBodyBytes(req);
-    const params = paramsOf(req.rawBody);
-    const prepared = params && documents.find(params.query, params.operationName);
-    const cost = prepared?.costOf(params?.variables ?? {});
-    if (!params || !prepared || !cost) return next();
+    const params = parseParams(req.rawBody);
+    const compiled = params && cache.get(params.query, params.operationName);
+    const cost = compiled?.costOf(params?.variables ?? {});
+    if (!params || !compiled || !cost) return next();
     req.pattern = '/graphql';
-    const begun = performance.now();
+    const startedAt = performance.now();
     const context = createContext(services, req, res);
-    const run = async () => prepared.run(context, params.variables);
-    const result = config.tracing ? await traced(prepared, run) : await run();
-    // Its variables were wrong in a way that compiled code alone sees; nothing was executed.
+    const run = async () => compiled.run(context, params.variables);
+    const result = config.tracing ? await runInSpan(compiled, run) : await run();
+    // Compiled code refused the variables before it executed anything.
     if (result.data === undefined) return next();
     const failed = result.errors !== undefined;
-    metrics.operationEnded('query', failed ? 'error' : 'ok', (performance.now() - begun) / 1_000);
+    const seconds = (performance.now() - startedAt) / 1_000;
+    metrics.operationEnded('query', failed ? 'error' : 'ok', seconds);
     const { data, errors = [] } = result;
-    const shown = errors.map((error) => showError(located(error, prepared.document), services));
-    const answer = addErrorCodes({ ...(failed && { errors: shown }), data, extensions: { cost } });
-    const text = JSON.stringify(answer satisfies ExecutionResult as FormattedExecutionResult);
+    const shown = errors.map((error) =>
+      showError(toInterpreterError(error, compiled.document), services),
+    );
+    const response = addErrorCodes({
+      ...(failed && { errors: shown }),
+      data,
+      extensions: { cost },
+    });
+    const text = JSON.stringify(response satisfies ExecutionResult as FormattedExecutionResult);
     res.setHeader('Content-Type', `${type}; charset=utf-8`);
     res.setHeader('Content-Length', Buffer.byteLength(text));
     res.end(text);
   };
 }
 
-function isPlain({ method, url, headers }: Request): boolean {
+function isEligible({ method, url, headers }: Request): boolean {
   return (
     method === 'POST' &&
     url === '/graphql' &&
@@ -67,29 +74,32 @@ function isPlain({ method, url, headers }: Request): boolean {
 
 const TYPES = ['application/graphql-response+json', 'application/json'] as const;
 
-/** What Yoga chooses: of several the first, and JSON for whatever is taken. Null: it may not be JSON, or is not clear. */
-function typeFor(accept = '*/*'): string | null {
+/**
+ * The content type that Yoga would choose: the first accepted one, and JSON for a wildcard.
+ * @returns null if neither type is accepted, or if the header has parameters, which Yoga evaluates
+ */
+function contentTypeFor(accept = '*/*'): string | null {
   if (accept.includes(';')) return null;
-  for (const asked of accept.toLowerCase().split(',')) {
-    const media = asked.trim();
-    const own = TYPES.findLast((type) => media === type || isWild(media));
-    if (own) return own;
+  for (const item of accept.toLowerCase().split(',')) {
+    const range = item.trim();
+    const match = TYPES.findLast((type) => range === type || isWildcard(range));
+    if (match) return match;
   }
   return null;
 }
 
-function isWild(media: string): boolean {
-  return media === '*/*' || media === 'application/*';
+function isWildcard(range: string): boolean {
+  return range === '*/*' || range === 'application/*';
 }
 
 type Params = { query: string; operationName?: string; variables: Record<string, unknown> };
 
-/** Null for what is anything else. */
-function paramsOf(body: Buffer): Params | null {
-  const given = parsed(body);
+/** @returns null if the body is not a plain GraphQL request */
+function parseParams(body: Buffer): Params | null {
+  const given = parseJson(body);
   if (typeof given !== 'object' || given === null || Array.isArray(given)) return null;
-  const { query, operationName, variables, ...more } = given as Record<string, unknown>;
-  if (typeof query !== 'string' || Object.keys(more).length > 0) return null;
+  const { query, operationName, variables, ...unknown } = given as Record<string, unknown>;
+  if (typeof query !== 'string' || Object.keys(unknown).length > 0) return null;
   if (operationName != null && typeof operationName !== 'string') return null;
   if (typeof (variables ?? {}) !== 'object' || Array.isArray(variables)) return null;
   return {
@@ -99,7 +109,7 @@ function paramsOf(body: Buffer): Params | null {
   };
 }
 
-function parsed(body: Buffer): unknown {
+function parseJson(body: Buffer): unknown {
   try {
     return parseBody(body.toString());
   } catch {
@@ -107,7 +117,7 @@ function parsed(body: Buffer): unknown {
   }
 }
 
-function traced({ operation }: Prepared, run: () => Promise<ExecutionResult>) {
+function runInSpan({ operation }: CompiledQuery, run: () => Promise<ExecutionResult>) {
   const name = operation.name?.value;
   const attributes = {
     'graphql.operation.type': 'query',
@@ -121,10 +131,10 @@ function traced({ operation }: Prepared, run: () => Promise<ExecutionResult>) {
 }
 
 /**
- * An error of compiled code as the interpreter makes it. Of what is at fault in an answer itself, compiled code has only the
- * message, where the interpreter has an error of its own within.
+ * Converts an error of compiled code to that of the interpreter. For an invalid result (such as null in a non-null field),
+ * compiled code has no `originalError`, and the interpreter has one.
  */
-function located(
+function toInterpreterError(
   { message, locations = [], path, originalError }: GraphQLError,
   { loc }: DocumentNode,
 ): GraphQLError {
@@ -135,7 +145,7 @@ function located(
 }
 
 function positionOf(text: string, { line, column }: SourceLocation): number {
-  const breaks = /\r\n|[\n\r]/g;
-  for (let at = 1; at < line; at++) breaks.exec(text);
-  return breaks.lastIndex + column - 1;
+  const lineBreaks = /\r\n|[\n\r]/g;
+  for (let at = 1; at < line; at++) lineBreaks.exec(text);
+  return lineBreaks.lastIndex + column - 1;
 }
