@@ -170,7 +170,7 @@ export function errorEdge(log: Logger): ErrorRequestHandler {
         { err: error, req: { id: req.id }, ...(req.traceId && { trace_id: req.traceId }) },
         'unexpected error',
       );
-    // The response has begun. Breaking it off is the only way to tell the client that it is incomplete.
+    // The response has begun, so only a broken connection can tell the client that it is incomplete.
     if (res.headersSent) return void res.destroy();
     // A download that fails late has already set the headers of its file.
     for (const name of CONTENT_HEADERS) res.removeHeader(name);
