@@ -23,7 +23,7 @@ import type { CompiledQuery, CompiledQueryCache } from './compiled-queries.ts';
 import { createContext } from './context.ts';
 import { addErrorCodes, showError } from './errors.ts';
 
-export type Deps = ContextServices & { metrics: Metrics; config: Config };
+type Deps = ContextServices & { metrics: Metrics; config: Config };
 
 export function createFastPath(services: Deps, cache: CompiledQueryCache): RequestHandler {
   const { metrics, config } = services;

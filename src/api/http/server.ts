@@ -33,7 +33,7 @@ import { requestId, requestLog } from './request-log.ts';
 import { measureRequests, traceRequests } from './telemetry.ts';
 
 /** The dependencies of all routers. */
-export type Deps = ContextServices &
+type Deps = ContextServices &
   CallsDeps &
   GraphQLDeps &
   JobsDeps &
