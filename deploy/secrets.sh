@@ -1,11 +1,11 @@
 #!/bin/sh
-# secrets.sh [DIR]: makes the secrets of docker-compose.yml once, in the volume /secrets or in DIR. They are never changed afterwards: the database
-# has its password, and servers refuse a key that is not the one they began with. Those given in the environment (.env)
-# are taken instead of new ones.
+# secrets.sh [DIR]: creates the secrets of docker-compose.yml, in the volume /secrets or in DIR. Existing secrets are kept,
+# because the database has its password, and servers refuse another key than that of the first start. LOAM_SECRET_KEY from
+# the environment (.env) is used instead of a new key.
 set -eu
 cd "${1:-/secrets}"
 [ ! -s env ] || exit 0
-umask 027 # for root and the group 0, which Loam's user has
+umask 027 # readable by root and by group 0, the group of Loam's user
 
 secret() { head -c "$1" /dev/urandom | base64 -w 0; }
 password() { secret 24 | tr '+/' '-_'; }

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Leaves of an installation what running Loam needs (the table in docs/operations.md): `npm ci && npm run build && npm run slim`.
-# What goes is what only the installation needed: development, Prisma's command line, which wrote prisma/generated, with React
-# and TypeScript that came with it; Node's C headers; the query compilers that are not used; source maps and declarations of types.
-# `npm ci` brings all of it back.
+# Removes files from node_modules that a running server does not need: `npm ci && npm run build && npm run slim`.
+# Removed are development dependencies; Prisma's command line, which has written prisma/generated, with its React and
+# TypeScript; Node's C headers; unused query compilers; source maps and type declarations. docs/operations.md has the sizes.
+# `npm ci` restores all of them.
 set -eu
 cd "$(dirname "$0")/.."
 mkdir slimming
 cp package.json package-lock.json slimming
 trap 'mv slimming/package.json slimming/package-lock.json . && rmdir slimming' EXIT
-# `npm uninstall` keeps what developing needs too, so both lists are deleted.
+# `npm uninstall prisma` would keep packages that development dependencies share with it, so both lists are deleted.
 npm pkg delete devDependencies dependencies.prisma
 npm install --ignore-scripts --offline --no-audit --no-fund
-# npm's own list of what it installed names the registry it used.
+# .package-lock.json, npm's list of installed packages, contains the address of the registry.
 rm -rf node_modules/node-linux-*/include node_modules/node-linux-*/share node_modules/.package-lock.json
 find node_modules/@prisma/client/runtime -name 'query_compiler_*' ! -name 'query_compiler_small_bg.postgresql.*' -delete
 find node_modules -type f \( -name '*.map' -o -name '*.d.ts' -o -name '*.d.cts' -o -name '*.d.mts' \) -delete

@@ -4,7 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
-import { deleteExpiredResponses } from './api/http/kept-answers.ts';
+import { deleteExpiredResponses } from './api/http/idempotency.ts';
 import type { Config } from './base/config/config.ts';
 import type { Logger } from './base/log.ts';
 import { removeGoneServers } from './cluster/members.ts';

@@ -52,7 +52,7 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   if (config.runner === 'docker') {
     if (answering.length === 0)
       throw new ConfigError(
-        `LOAM_RUNNER: docker was asked for, and no engine answers: ${unavailable.map(describeFailure).join('; ')}`,
+        `LOAM_RUNNER: docker requires a container engine, and none answers: ${unavailable.map(describeFailure).join('; ')}`,
       );
     const others = hasProcesses ? ', but for those that an earlier start began as processes' : '';
     log.info(`All jobs run in containers${others}`);
@@ -68,7 +68,9 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
     log.info(`Jobs with an image run in containers. The others run ${others}.`);
   }
   for (const engine of unavailable)
-    log.warn(`An engine does not answer yet, and what needs it waits: ${describeFailure(engine)}`);
+    log.warn(
+      `A container engine does not answer yet; jobs that need it wait: ${describeFailure(engine)}`,
+    );
 
   const containers = Object.fromEntries(opened.map(({ kind, runner }) => [kind, runner]));
   const onMachine = (machine: string) =>

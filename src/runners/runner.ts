@@ -99,7 +99,7 @@ export class Unstartable extends Error {
 
 /** The machine or engine does not answer at the moment. The state of the work is unknown, so the step has to be retried. */
 export class RunnerUnavailable extends Error {
-  override name = 'RunnerAway';
+  override name = 'RunnerUnavailable';
 }
 
 /** The machine or engine failed for a reason of its own. This may be temporary, so the step is retried for a while. */
@@ -109,7 +109,7 @@ export class RunnerFault extends Error {
 
 /** `output_path` exceeds a limit of artifacts. The message completes the sentence "They were not kept: …". */
 export class ArtifactsTooLarge extends Error {
-  override name = 'TooLarge';
+  override name = 'ArtifactsTooLarge';
 }
 
 /**
@@ -164,7 +164,7 @@ export type Runner = {
   stats(handle: Handle): Promise<Usage | null>;
   /**
    * After the end: a tar of the directory or file at `path`, with names relative to it; null: nothing exists there. The stream
-   * may fail with TooLarge.
+   * may fail with ArtifactsTooLarge.
    */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**

@@ -56,22 +56,22 @@ test.each<[string, () => Record<string, string>, RegExp]>([
   [
     'a host that does not exist',
     () => ({ HOST: 'nothost.invalid' }),
-    /^HOST: there is no host nothost\.invalid$/,
+    /^HOST: the host name nothost\.invalid cannot be resolved; use an address of this machine$/,
   ],
   [
     'an address of another machine',
     () => ({ HOST: '192.0.2.1' }),
-    /^HOST: 192\.0\.2\.1 is not an address of this machine$/,
+    /^HOST: 192\.0\.2\.1 is not an address of this machine; use one of its addresses, or 0\.0\.0\.0 for all$/,
   ],
   [
     'a port that is taken',
     () => ({ PORT: `${(refusing.address() as AddressInfo).port}` }),
-    /^PORT: \d+ is in use on 127\.0\.0\.1$/,
+    /^PORT: \d+ is in use on 127\.0\.0\.1; stop the program that uses it, or set another port$/,
   ],
   [
     'a database on a host that does not exist',
     () => ({ DATABASE_URL: database('nothost.invalid/loam') }),
-    /^DATABASE_URL: there is no host nothost\.invalid$/,
+    /^DATABASE_URL: the host name nothost\.invalid cannot be resolved$/,
   ],
   [
     'a database of another name',
@@ -108,7 +108,7 @@ test('missing root permissions stop startup with one line', async (ctx) => {
   if (!has('privileged-ports')) return;
   const env = { LOAM_DATA_DIR: join(tmpdir()), PORT: '80' };
   await expect(failedStart(env, { user: 'nobody' })).resolves.toMatch(
-    /^PORT: no permission to listen on 80; use a port from 1024\n$/,
+    /^PORT: no permission to listen on 80; use a port from 1024 on\n$/,
   );
 });
 

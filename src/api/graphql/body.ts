@@ -21,7 +21,7 @@ export function useRequestBody(show: (error: unknown) => GraphQLError): Plugin<o
         if ((headers.get('content-encoding') ?? 'identity') !== 'identity')
           throw invalid(null, 'The body must not be compressed');
         const { req } = serverContext;
-        // `repeated.ts` may have read the body already.
+        // `fast-path.ts` may have read the body already.
         req.rawBody ??= await readBodyBytes(req);
         const body = req.rawBody as Buffer<ArrayBuffer>;
         const type = headers.get('content-type') ?? '';

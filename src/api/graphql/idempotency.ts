@@ -15,7 +15,7 @@ import {
   claimIdempotencyKey,
   IDEMPOTENCY_KEY,
   type IdempotencyClaim,
-} from '../http/kept-answers.ts';
+} from '../http/idempotency.ts';
 import { acceptsJson } from './accept.ts';
 import { errorResponse } from './body.ts';
 

@@ -1,4 +1,4 @@
-/** GraphQL at `/graphql`: compiled queries first, then Yoga with its plugins in order. */
+/** GraphQL at `/graphql`: the fast path for compiled queries, then Yoga with its plugins in order. */
 import type { Request, RequestHandler, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Config } from '../../base/config/config.ts';
@@ -7,12 +7,12 @@ import type { Context, ContextServices } from '../../platform/schema/context.ts'
 import { useAcceptCheck } from './accept.ts';
 import { useRequestBody } from './body.ts';
 import { createContext } from './context.ts';
-import { Documents } from './documents.ts';
+import { CompiledQueryCache } from './compiled-queries.ts';
 import { addErrorCodes, showError } from './errors.ts';
+import { createFastPath } from './fast-path.ts';
 import { useGraphiql } from './graphiql.ts';
 import { useIdempotency } from './idempotency.ts';
 import { useLimits } from './limits.ts';
-import { repeatedQueries } from './repeated.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
 import { useMetrics, useTracing } from './telemetry.ts';
@@ -20,28 +20,28 @@ import { useMetrics, useTracing } from './telemetry.ts';
 export type Deps = ContextServices & { metrics: Metrics; config: Config };
 
 type GraphQLServer = {
-  /** Answers queries that it has compiled, and passes on all others. */
-  repeated: RequestHandler;
-  /** Answers every request; used after `repeated`. */
-  any(req: Request, res: Response): unknown;
+  /** Executes compiled queries, and passes on all other requests. */
+  fastPath: RequestHandler;
+  /** Handles every request that `fastPath` passed on. */
+  yoga(req: Request, res: Response): unknown;
 };
 
 export function createGraphQLServer(services: Deps): GraphQLServer {
   const show = (error: unknown) => showError(error, services);
-  const documents = new Documents(schema);
-  const any = createYoga<{ req: Request; res: Response }, Context>({
+  const compiledQueries = new CompiledQueryCache(schema);
+  const yoga = createYoga<{ req: Request; res: Response }, Context>({
     schema,
     graphqlEndpoint: '/graphql',
-    // `useGraphiql` serves it.
+    // Served by `useGraphiql`.
     graphiql: false,
     landingPage: false,
-    // Express does both.
+    // Express handles CORS and logging.
     cors: false,
     logging: false,
     batching: false,
     // No field accepts a file.
     multipart: false,
-    // `useRequestBody` limits it.
+    // Limited by `useRequestBody`.
     maxRequestBodySize: false,
     context: ({ req, res }) => createContext(services, req, res),
     maskedErrors: { maskError: show },
@@ -55,23 +55,24 @@ export function createGraphQLServer(services: Deps): GraphQLServer {
       ...(services.config.tracing ? [useTracing] : []),
       useErrorCodes,
       useSse({ show, ...services }),
-      useDocuments(documents),
+      useCompiledQueries(compiledQueries),
     ],
   });
-  return { repeated: repeatedQueries(services, documents), any };
+  return { fastPath: createFastPath(services, compiledQueries), yoga };
 }
 
-function useDocuments(documents: Documents): Plugin {
+/** Adds each valid document to the cache. */
+function useCompiledQueries(cache: CompiledQueryCache): Plugin {
   return {
     onExecute({ args: { document } }) {
-      documents.note(document);
+      cache.add(document);
     },
   };
 }
 
 const useErrorCodes: Plugin = {
   onResultProcess({ result }) {
-    for (const one of Array.isArray(result) ? result : [result])
-      if ('errors' in one) addErrorCodes(one);
+    for (const item of Array.isArray(result) ? result : [result])
+      if ('errors' in item) addErrorCodes(item);
   },
 };

@@ -15,7 +15,7 @@ const FOLDER = join(import.meta.dirname, '../../../dist/dashboard');
 /** The placeholder in the document for the data that its script needs before the first query. */
 const START_DATA = /(<script id="start" type="application\/json">)null(?=<\/script>)/;
 
-/** The theme that the user chose (`layout/theme.ts`), set in the document so that a dark page does not flash white. */
+/** The cookie of the theme that the user chose (`layout/theme.ts`). It is set in the document, so that a dark page does not flash white. */
 const THEME = /(?:^|; )loam-theme=(light|dark)(?:;|$)/;
 
 /**
@@ -58,7 +58,7 @@ export function createDashboard(): Router | null {
   if (!existsSync(path)) return null;
   const document = readFileSync(path, 'utf8');
   if (!START_DATA.test(document))
-    throw new Error(`${path} lacks the element #start. Build the dashboard again.`);
+    throw new Error(`${path} lacks the element #start. Run npm run build.`);
 
   const diagram = readFileSync(join(FOLDER, 'diagram.html'), 'utf8');
 

@@ -17,7 +17,7 @@ const CLOSE_IDLE_MS = 50;
 /** A failure to accept connections repeats with each round of the event loop: it is logged at this interval. */
 const LOG_FAILURE_MS = 10_000;
 
-/** Where a server listens, and the variables that set it. */
+/** Where a server listens, and the variables that set host and port. */
 type ListenAddress = { host: string; port: number; names?: { host: string; port: string } };
 
 /** @returns the address, without a trailing slash. @throws ConfigError when it cannot listen on the port. */
@@ -46,16 +46,22 @@ function toConfigError(
 ): Error {
   switch (code) {
     case 'EADDRINUSE':
-      return new ConfigError(`${names.port}: ${port} is in use on ${host}`);
+      return new ConfigError(
+        `${names.port}: ${port} is in use on ${host}; stop the program that uses it, or set another port`,
+      );
     case 'EACCES':
       return new ConfigError(
-        `${names.port}: no permission to listen on ${port}; use a port from 1024`,
+        `${names.port}: no permission to listen on ${port}; use a port from 1024 on`,
       );
     case 'ENOTFOUND':
     case 'EAI_AGAIN':
-      return new ConfigError(`${names.host}: there is no host ${host}`);
+      return new ConfigError(
+        `${names.host}: the host name ${host} cannot be resolved; use an address of this machine`,
+      );
     case 'EADDRNOTAVAIL':
-      return new ConfigError(`${names.host}: ${host} is not an address of this machine`);
+      return new ConfigError(
+        `${names.host}: ${host} is not an address of this machine; use one of its addresses, or 0.0.0.0 for all`,
+      );
     default:
       return new ConfigError(
         `${names.host}, ${names.port}: cannot listen on ${host}, port ${port}: ${message}`,
@@ -76,7 +82,7 @@ export async function drain(server: Server): Promise<void> {
 
 type UpgradeHandler = (req: IncomingMessage, socket: Duplex) => void;
 
-/** The port of the service. One handler answers during the start, another one after it. */
+/** The port of the service. One handler serves requests during startup, another one afterwards. */
 type Port = Disposable & {
   server: Server;
   address: string;
@@ -87,8 +93,8 @@ type Port = Disposable & {
 };
 
 /**
- * The first step of the start: clients get a response from now on, and a port that is in use ends the start before it
- * has changed anything.
+ * The first step of startup: from now on clients get a response, and if the port is in use, startup fails before it has
+ * changed anything.
  */
 export async function takePort(
   config: Config,

@@ -51,7 +51,8 @@ export async function openRateLimits(
       perSecond: counter(`${plan}:second`, 1),
     });
 
-  async function admit(
+  /** Counts a request and sets the rate limit headers. @throws AppError 429 above the rate, unless `mayRefuse` is false */
+  async function countAndCheck(
     res: HeaderTarget,
     key: string,
     plan: Plan,
@@ -59,7 +60,7 @@ export async function openRateLimits(
   ): Promise<void> {
     const limits = table?.[plan];
     const own = buckets.get(plan);
-    if (!limits || !own) return show(res, UNLIMITED, UNLIMITED, WINDOW_SECONDS * 1_000);
+    if (!limits || !own) return setRateHeaders(res, UNLIMITED, UNLIMITED, WINDOW_SECONDS * 1_000);
     // Per second first: a request that this bucket refuses must not use up the minute.
     const second = await own.perSecond.consume(key);
     const isBurst = second.consumedPoints > limits.perSecond;
@@ -68,7 +69,7 @@ export async function openRateLimits(
       : own.perMinute.consume(key));
     const used = minute?.consumedPoints ?? 0;
     const resetMs = minute?.msBeforeNext ?? WINDOW_SECONDS * 1_000;
-    show(res, limits.perMinute, Math.max(0, limits.perMinute - used), resetMs);
+    setRateHeaders(res, limits.perMinute, Math.max(0, limits.perMinute - used), resetMs);
     if (!mayRefuse || (!isBurst && used <= limits.perMinute)) return;
     // The next request must pass both buckets, whichever of them refused this one.
     const waits = [
@@ -84,17 +85,17 @@ export async function openRateLimits(
     async refuseInvalidCredentials(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account' || !viewer.failure) return next();
-      await admit(res, `refused ${clientAddress(req)}`, 'team');
+      await countAndCheck(res, `refused ${clientAddress(req)}`, 'team');
       throw viewer.failure;
     },
     async countRequest(req, res, next) {
       const { viewer } = req;
-      if (viewer.kind === 'account') await admit(res, viewer.credential.id, viewer.plan);
+      if (viewer.kind === 'account') await countAndCheck(res, viewer.credential.id, viewer.plan);
       else if (needsCredentials(req) && req.method !== 'OPTIONS')
-        await admit(res, clientAddress(req), 'free');
+        await countAndCheck(res, clientAddress(req), 'free');
       // Monitors and preflights carry no credentials. They are never refused, and count in buckets of their own, so that
       // they do not use up the rate of their address.
-      else await admit(res, `open ${clientAddress(req)}`, 'free', false);
+      else await countAndCheck(res, `open ${clientAddress(req)}`, 'free', false);
       next();
     },
     async headersFor(peer) {
@@ -102,7 +103,7 @@ export async function openRateLimits(
       const setHeader = (name: string, value: number) => {
         headers[name] = value;
       };
-      await admit({ setHeader }, `open ${addressNetwork(peer)}`, 'free', false);
+      await countAndCheck({ setHeader }, `open ${addressNetwork(peer)}`, 'free', false);
       return headers;
     },
     async [Symbol.asyncDispose]() {
@@ -111,7 +112,12 @@ export async function openRateLimits(
   };
 }
 
-function show(res: HeaderTarget, limit: number, remaining: number, resetMs: number): void {
+function setRateHeaders(
+  res: HeaderTarget,
+  limit: number,
+  remaining: number,
+  resetMs: number,
+): void {
   res.setHeader('X-RateLimit-Limit', limit);
   res.setHeader('X-RateLimit-Remaining', remaining);
   res.setHeader('X-RateLimit-Reset', Math.ceil((Date.now() + resetMs) / 1_000));

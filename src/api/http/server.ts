@@ -27,13 +27,13 @@ import { answerPreflights, cors } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
 import { isDatabaseReachable } from './diagnostics.ts';
 import { createHomePage } from './home.ts';
-import { idempotency } from './kept-answers.ts';
+import { idempotency } from './idempotency.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { requestId, requestLog } from './request-log.ts';
 import { measureRequests, traceRequests } from './telemetry.ts';
 
 /** The dependencies of all routers. */
-export type Deps = ContextServices &
+type Deps = ContextServices &
   CallsDeps &
   GraphQLDeps &
   JobsDeps &
@@ -41,13 +41,13 @@ export type Deps = ContextServices &
   RepositoriesDeps &
   SignInDeps;
 
-/** Once per process: compiling the operations takes a moment, and they do not depend on an app. */
+/** Created once per process, because compiling the operations is slow and does not depend on the app. */
 const endpoints = createEndpoints(schema, routes);
 
 export function createHttpApp(services: Deps, limits: RateLimits): Express {
   const app = express();
   app.disable('x-powered-by');
-  // Express makes ETags for files, and REST makes its own. Hashing other responses would be of no use.
+  // Files and REST responses have ETags of their own; hashing all other responses would cost time without use.
   app.set('etag', () => undefined);
   app.set('query parser', 'simple');
   app.set('trust proxy', services.config.trustedProxies);
@@ -86,7 +86,7 @@ export function createHttpApp(services: Deps, limits: RateLimits): Express {
   // Routes above this line are not rate limited: git, large-file objects, downloads, static files.
   app.use(limits.countRequest);
   const graphql = createGraphQLServer(services);
-  app.use(graphql.repeated);
+  app.use(graphql.fastPath);
   app.use(signInRouter(services));
 
   app.use(
@@ -100,7 +100,7 @@ export function createHttpApp(services: Deps, limits: RateLimits): Express {
   // Only these paths: Yoga responds to others with an empty 404, Express with the error envelope.
   app.all(/^\/graphql(?:\/|\/stream)?$/, (req, res) => {
     req.pattern = req.path === '/graphql/stream' ? '/graphql/stream' : '/graphql';
-    return graphql.any(req, res);
+    return graphql.yoga(req, res);
   });
 
   app.use((req) => {
@@ -170,7 +170,7 @@ export function errorEdge(log: Logger): ErrorRequestHandler {
         { err: error, req: { id: req.id }, ...(req.traceId && { trace_id: req.traceId }) },
         'unexpected error',
       );
-    // The response has begun. Breaking it off is the only way to tell the client that it is incomplete.
+    // The response has begun, so only a broken connection can tell the client that it is incomplete.
     if (res.headersSent) return void res.destroy();
     // A download that fails late has already set the headers of its file.
     for (const name of CONTENT_HEADERS) res.removeHeader(name);

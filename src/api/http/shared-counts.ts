@@ -63,86 +63,105 @@ export async function openSharedCounts(redis: RedisConfig, log: Logger): Promise
     // From a command to its reply. Without it, AUTH would wait for a Redis that hangs.
     socketTimeout: CONNECT_MS,
     disconnectTimeout: CLOSE_MS,
-    // `tryRedis` checks more: that Redis counts.
+    // `#tryRedis` checks more: that Redis counts.
     enableReadyCheck: false,
     disableClientInfo: true,
     protocol: 2,
   });
-  const stored = (name: string, seconds: number) =>
-    new RateLimiterRedis({
-      storeClient: client,
+  return new RedisCounts(client, redis.db, log);
+}
+
+class RedisCounts implements SharedCounts {
+  readonly #client: Redis;
+  readonly #db: number;
+  readonly #log: Logger;
+  readonly #trial: RateLimiterRedis;
+  /** Whether Redis works. */
+  #isShared = false;
+  /** The last logged value of `#isShared`. */
+  #reported: boolean | undefined;
+  #isClosing = false;
+
+  constructor(client: Redis, db: number, log: Logger) {
+    this.#client = client;
+    this.#db = db;
+    this.#log = log;
+    this.#trial = this.#limiter('trial', 1);
+    client.on('ready', () => this.#tryRedis());
+    client.on('error', (error) => this.#reconnect(error));
+    client.on('close', () => this.#setShared(false, 'the connection was closed'));
+  }
+
+  counter(name: string, seconds: number): Counter {
+    const shared = this.#limiter(name, seconds);
+    const local = localCounter(seconds);
+    return {
+      consume: (key) =>
+        this.#withFallback(
+          () => shared.consume(key),
+          () => local.consume(key),
+        ),
+      // Consumes 0 points, because the library's `get` takes four commands.
+      get: (key) =>
+        this.#withFallback(
+          () => shared.consume(key, 0),
+          () => local.get(key),
+        ),
+    };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosing = true;
+    this.#isShared = false;
+    await close(this.#client);
+  }
+
+  #limiter(name: string, seconds: number): RateLimiterRedis {
+    return new RateLimiterRedis({
+      storeClient: this.#client,
       points: NO_LIMIT,
       duration: seconds,
       keyPrefix: `${PREFIX}:${name}`,
       customIncrTtlLuaScript: SCRIPT,
     });
-  const trial = stored('trial', 1);
+  }
 
-  let isShared = false;
-  let reported: boolean | undefined;
-  let isClosing = false;
-  /** Logs each change once. Logs only the message of an error, because its command may contain the password. */
-  function setShared(shared: boolean, reason?: string): void {
-    isShared = shared;
-    if (reported === shared || isClosing) return;
-    reported = shared;
-    if (shared) log.info('Redis counts the requests of all servers');
-    else log.warn({ reason }, 'Redis does not count: each server counts its own requests');
-  }
-  function reconnect(error: Error): void {
-    setShared(false, error.message);
-    // Fails the pending commands. The client connects again after a pause.
-    if (client.status === 'ready') client.disconnect(true);
-  }
-  async function tryRedis(): Promise<void> {
-    try {
-      // When it may not use this database, ioredis silently uses database 0.
-      if (redis.db > 0) await inTime(client.select(redis.db));
-      await inTime(trial.consume(''));
-      setShared(true);
-    } catch (error) {
-      reconnect(error as Error);
-    }
-  }
-  client.on('ready', tryRedis);
-  client.on('error', reconnect);
-  client.on('close', () => setShared(false, 'the connection was closed'));
-
-  async function withFallback<T>(shared: () => Promise<T>, local: () => Promise<T>): Promise<T> {
-    if (!isShared) return local();
+  async #withFallback<T>(shared: () => Promise<T>, local: () => Promise<T>): Promise<T> {
+    if (!this.#isShared) return local();
     try {
       return await inTime(shared());
     } catch (error) {
       // Of several requests that fail together, only the first reconnects.
-      if (isShared) reconnect(error as Error);
+      if (this.#isShared) this.#reconnect(error as Error);
       return local();
     }
   }
 
-  return {
-    counter(name, seconds) {
-      const shared = stored(name, seconds);
-      const local = localCounter(seconds);
-      return {
-        consume: (key) =>
-          withFallback(
-            () => shared.consume(key),
-            () => local.consume(key),
-          ),
-        // Consumes 0 points, because the library's `get` takes four commands.
-        get: (key) =>
-          withFallback(
-            () => shared.consume(key, 0),
-            () => local.get(key),
-          ),
-      };
-    },
-    async [Symbol.asyncDispose]() {
-      isClosing = true;
-      isShared = false;
-      await close(client);
-    },
-  };
+  async #tryRedis(): Promise<void> {
+    try {
+      // When it may not use this database, ioredis silently uses database 0.
+      if (this.#db > 0) await inTime(this.#client.select(this.#db));
+      await inTime(this.#trial.consume(''));
+      this.#setShared(true);
+    } catch (error) {
+      this.#reconnect(error as Error);
+    }
+  }
+
+  #reconnect(error: Error): void {
+    this.#setShared(false, error.message);
+    // Fails the pending commands. The client connects again after a pause.
+    if (this.#client.status === 'ready') this.#client.disconnect(true);
+  }
+
+  /** Logs each change once. Logs only the message of an error, because its command may contain the password. */
+  #setShared(shared: boolean, reason?: string): void {
+    this.#isShared = shared;
+    if (this.#reported === shared || this.#isClosing) return;
+    this.#reported = shared;
+    if (shared) this.#log.info('Redis counts the requests of all servers');
+    else this.#log.warn({ reason }, 'Redis does not count: each server counts its own requests');
+  }
 }
 
 /** @throws Error when there is no reply in time */

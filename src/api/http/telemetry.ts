@@ -9,7 +9,7 @@ declare global {
     interface Request {
       /** Set only when tracing is on. */
       traceId?: string;
-      /** The documented pattern of the route, if Express knows it by another one. */
+      /** The documented pattern of the route, if the pattern in Express is different. */
       pattern?: string;
     }
   }
@@ -26,12 +26,12 @@ export const traceRequests: RequestHandler = (req, res, next) => {
   };
   serveInSpan(req.method, req.headers, attributes, (span) => {
     req.traceId = span.spanContext().traceId;
-    res.once('close', () => end(span, req));
+    res.once('close', () => endSpan(span, req));
     next();
   });
 };
 
-function end(span: Span, req: Request): void {
+function endSpan(span: Span, req: Request): void {
   const { headersSent, statusCode, writableFinished } = req.res ?? {};
   const route = routeOf(req);
   if (route) {
@@ -78,7 +78,7 @@ export function measureRequests(metrics: Metrics): RequestHandler {
   };
 }
 
-/** By the path given to Express: one entry per route. */
+/** Path in Express → documented pattern. One entry per route. */
 const patterns = new Map<unknown, string>();
 
 /** @returns undefined before a route was found */

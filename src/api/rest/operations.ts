@@ -72,7 +72,7 @@ export function readOperations(schema: GraphQLSchema): Map<string, Operation> {
   if (problems.length > 0)
     throw new Error(`The stored operations do not match the schema:\n${problems.join('\n\n')}`);
 
-  const answerOf = createShapeReader(schema);
+  const readShape = createShapeReader(schema);
   const operations = new Map<string, Operation>();
   for (const [name, document] of Object.entries(separateOperations(all))) {
     const definition = document.definitions.find((d) => d.kind === Kind.OPERATION_DEFINITION);
@@ -86,7 +86,7 @@ export function readOperations(schema: GraphQLSchema): Map<string, Operation> {
       summary,
       description: description.join('\n').trim(),
       parameters: readParameters(schema, document, definition),
-      response: answerOf(document, definition),
+      response: readShape(document, definition),
     });
   }
   return operations;

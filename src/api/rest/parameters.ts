@@ -189,7 +189,7 @@ function textReader(type: GraphQLInputType): Reader {
   }
 }
 
-/** What beside its type determines how a value is read. */
+/** The properties of a parameter, besides its type, that determine how its value is read. */
 type Conversion = Partial<Pick<Parameter, 'stringMap' | 'among'>>;
 
 function jsonReader(type: GraphQLInputType, { stringMap, among }: Conversion = {}): Reader {

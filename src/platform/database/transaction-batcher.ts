@@ -13,7 +13,7 @@ const MAX_ALONE = 8;
 const LOCK_TIMEOUT_MS = 120_000;
 
 /** Result for a request that the batch left out, because it would have had to wait for a lock. */
-export const RUN_ALONE = Symbol('by itself');
+export const RUN_ALONE = Symbol('run alone');
 
 type Runners<T, R> = {
   /** Runs the requests in one transaction without long lock waits. @returns a result for each, in order */

@@ -1,11 +1,10 @@
 /**
- /**
-  * Reservations of storage, for pushes that are being checked and for uploads of large files. Without reservations, many
-  * concurrent writers would each find the space that is left for one.
-  *
-  * A reservation is a row, so all servers see it. A push has a row in `storage_reservations`; an upload uses its row in
-  * `large_uploads`. Reservations of a killed server expire.
-  */
+ * Reservations of storage, for pushes that are being checked and for uploads of large files. Without reservations, many
+ * concurrent writers would each find the space that is left for one.
+ *
+ * A reservation is a row, so all servers see it. A push has a row in `storage_reservations`; an upload uses its row in
+ * `large_uploads`. Reservations of a killed server expire.
+ */
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import { quotaLock } from '../../base/advisory-locks.ts';

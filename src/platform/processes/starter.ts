@@ -50,8 +50,8 @@ export function runProgram(program: Program, options: RunOptions = {}): Promise<
     send({ id, kind: 'kill', signal: 'SIGTERM' });
     killing = setTimeout(() => send({ id, kind: 'kill', signal: 'SIGKILL' }), GRACE_MS);
   };
-  // `startOrder` throws if not even the starter can be started; nothing needs cleanup then.
-  startOrder({ id, kind: 'run', program, input, maxBytes }, (report) => {
+  // `sendCommand` throws if not even the starter can be started; nothing needs cleanup then.
+  sendCommand({ id, kind: 'run', program, input, maxBytes }, (report) => {
     if (report.kind === 'failed') reject(report.error);
     else if (report.kind === 'ended') resolve(report.ending);
   });
@@ -91,12 +91,12 @@ export type Detached = {
 
 /**
  * @param errors file to which standard error is appended
- * @param hear called with each line of standard output
+ * @param onLine called with each line of standard output
  */
 export function detach(
   program: Program,
   errors: string,
-  hear: (line: string) => void = () => {},
+  onLine: (line: string) => void = () => {},
 ): Detached {
   const ended = Promise.withResolvers<ProgramExit>();
   // Callers that do not await `ended` must not cause an unhandled rejection.
@@ -104,7 +104,7 @@ export function detach(
   const id = ++count;
   let partialLine = '';
   let ending: ProgramExit | undefined;
-  startOrder({ id, kind: 'detach', program, errors }, (report) => {
+  sendCommand({ id, kind: 'detach', program, errors }, (report) => {
     if (report.kind === 'failed') ended.reject(report.error);
     else if (report.kind === 'ended') {
       ending = report.ending;
@@ -112,7 +112,7 @@ export function detach(
     } else if (report.kind === 'output') {
       const lines = (partialLine + report.text).split('\n');
       partialLine = lines.pop() ?? '';
-      for (const line of lines) hear(line);
+      for (const line of lines) onLine(line);
     }
   });
   return {
@@ -195,7 +195,7 @@ export function startProgram(
       take(report.pid);
     }
   };
-  startOrder({ id, kind: 'start', program, pipes }, listener);
+  sendCommand({ id, kind: 'start', program, pipes }, listener);
   return started.promise;
 }
 
@@ -204,24 +204,25 @@ function closedStream(): PassThrough {
   return new PassThrough().on('error', () => {});
 }
 
-function startOrder(what: Command & { program: Program }, listener: Listener): void {
+/** Sends a command that starts a program, and calls `listener` with the reports about it. */
+function sendCommand(command: Command & { program: Program }, listener: Listener): void {
   starter ??= spawnStarter();
   const { listeners, child } = starter;
-  const keepsAlive = what.kind !== 'detach';
+  const keepsAlive = command.kind !== 'detach';
   if (keepsAlive) changeRunningCount(child, 1);
-  listeners.set(what.id, (report, stream) => {
+  listeners.set(command.id, (report, stream) => {
     if (report.kind === 'ended' || report.kind === 'failed') {
-      listeners.delete(what.id);
+      listeners.delete(command.id);
       if (keepsAlive) changeRunningCount(child, -1);
     }
     listener(report, stream);
   });
-  send(what);
+  send(command);
 }
 
-function send(what: Command): void {
+function send(command: Command): void {
   // If the starter has gone, its `exit` event fails all programs.
-  if (starter?.child.connected) starter.child.send(what, () => {});
+  if (starter?.child.connected) starter.child.send(command, () => {});
 }
 
 function spawnStarter(): Starter {

@@ -3,8 +3,8 @@
  * S3-compatible servers (`s3.ts`), and one contract test for both.
  *
  * A key is a path whose parts are separated by slashes. An object becomes visible as a whole, replaces an earlier object,
- * and is durable before `put` returns. Unfinished objects of a killed server are never visible; `removeAbandoned` removes them a day
- * later.
+ * and is durable before `put` returns. Unfinished objects of a killed server are never visible; `removeAbandoned` removes
+ * them a day later.
  */
 import type { Readable } from 'node:stream';
 

@@ -24,7 +24,7 @@ type Source = {
 };
 
 /**
- * @returns null when the path does not exist. The stream fails with TooLarge beyond `maxEntries`, and with RunnerAway when
+ * @returns null when the path does not exist. The stream fails with ArtifactsTooLarge beyond `maxEntries`, and with RunnerUnavailable when
  *   the engine breaks off or sends nothing for `silentMs`
  */
 export async function readArtifacts(

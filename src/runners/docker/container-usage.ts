@@ -16,7 +16,7 @@ const ANSWER_TIMEOUT_MS = 5_000;
 const MAX_ANSWER_BYTES = 4_096;
 
 export type GpuUtilization = {
-  /** Average percent of the container's GPUs; 0 where `nvidia-smi` is missing or fails. @throws RunnerAway */
+  /** Average percent of the container's GPUs; 0 where `nvidia-smi` is missing or fails. @throws RunnerUnavailable */
   percentOf(container: string): Promise<number>;
   forget(container: string): void;
 };

@@ -176,7 +176,7 @@ const QUOTA_UNSUPPORTED = /storage.opt|quota/i;
  * @returns a function that creates containers whose image folders can hold `diskBytes`, where the engine's storage has
  *   quotas (overlay over XFS with project quotas, btrfs, ZFS). No engine reports this, so the first container is tried with
  *   a quota. `disk-watch.ts` watches in any case: the job's folders are not on that storage.
- * @throws RunnerFault for a failure of the engine itself; RunnerAway
+ * @throws RunnerFault for a failure of the engine itself; RunnerUnavailable
  */
 export function openContainerCreator(engine: Engine, getFacts: () => Promise<EngineFacts>) {
   let supportsQuota = true;

@@ -51,7 +51,7 @@ const NO_IMAGE = 'loam.invalid/none';
 
 /**
  * @param folder an existing folder of this server
- * @throws RunnerAway
+ * @throws RunnerUnavailable
  */
 export async function readEngineFacts(engine: Engine, folder: string): Promise<EngineFacts> {
   const [{ Version, Platform }, info] = await Promise.all([

@@ -20,7 +20,7 @@ export type EngineStatus = {
 
 export type EngineHealth = EngineStatus &
   AsyncDisposable & {
-    /** Asks the engine now if it has not answered yet. @throws RunnerAway */
+    /** Asks the engine now if it has not answered yet. @throws RunnerUnavailable */
     getFacts(): Promise<EngineFacts>;
   };
 

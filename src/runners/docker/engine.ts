@@ -2,7 +2,7 @@
  * The connection to a container engine with Docker's API. `call` sends one request with a time limit; streams (logs,
  * archives) last until they are destroyed or their signal aborts.
  *
- * An engine that does not answer, because it restarts or its socket is gone, says nothing about its jobs. `RunnerAway`
+ * An engine that does not answer, because it restarts or its socket is gone, says nothing about its jobs. `RunnerUnavailable`
  * therefore means that the step must be repeated, and never ends a job.
  */
 import { readFileSync } from 'node:fs';
@@ -36,7 +36,7 @@ export type Engine = {
   docker: Docker;
   /**
    * Aborts every request that is made with `docker` after `ms`.
-   * @throws RunnerAway when the engine does not answer
+   * @throws RunnerUnavailable when the engine does not answer
    * @throws EngineError with the status of an error response
    */
   call<T>(request: (docker: Docker) => Promise<T>, ms?: number): Promise<T>;

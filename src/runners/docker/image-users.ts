@@ -22,7 +22,7 @@ const MAX_ID = 2 ** 31 - 1;
 export type ImageUsers = {
   /**
    * @param account the user of the attempt, when this server is root
-   * @throws Unstartable when the image names a user that it does not have; RunnerAway; `signal`'s reason
+   * @throws Unstartable when the image names a user that it does not have; RunnerUnavailable; `signal`'s reason
    */
   resolveOwner(image: Image, account: Owner | null, signal: AbortSignal): Promise<Owner>;
 };

@@ -40,7 +40,7 @@ type LogSource = {
   engine: Engine;
   container: string;
   caps: Caps;
-  /** Whether the container has ended; true when it is gone. @throws RunnerAway */
+  /** Whether the container has ended; true when it is gone. @throws RunnerUnavailable */
   hasEnded(): Promise<boolean>;
   /** In place of `QUIET_MS`. */
   quietMs?: number;
@@ -125,7 +125,7 @@ function createSilenceHandler(input: Readable, { hasEnded }: LogSource): () => v
   };
 }
 
-/** @returns null when the container does not exist. The stream fails with RunnerAway */
+/** @returns null when the container does not exist. The stream fails with RunnerUnavailable */
 async function openLog(
   { engine, container }: LogSource,
   { stdout, stderr }: LogPositions,

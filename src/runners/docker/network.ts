@@ -51,7 +51,7 @@ const NETWORK = 'loam';
 const REFUSALS = /already (?:exists|connected)|not connected|private \(none\) mode/i;
 const BUILT_IN = /^(?:bridge|default|host|none|container:.*)$/;
 
-/** @throws RunnerAway */
+/** @throws RunnerUnavailable */
 type GetFacts = () => Promise<Pick<EngineFacts, 'isLocal' | 'isRemapped' | 'runtime'>>;
 
 /**

@@ -23,7 +23,7 @@ type Scope = {
   keep: ReadonlySet<string>;
 };
 
-/** @throws RunnerAway */
+/** @throws RunnerUnavailable */
 export async function findOrphans(
   engine: Engine,
   { dir, worker, reader, keep }: Scope,

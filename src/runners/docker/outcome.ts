@@ -30,7 +30,7 @@ export type ContainerState = {
   mayMissEnd?: boolean | undefined;
 };
 
-/** @returns null when the container does not exist @throws RunnerAway */
+/** @returns null when the container does not exist @throws RunnerUnavailable */
 export async function readContainerState(
   engine: Engine,
   container: string,
@@ -113,7 +113,7 @@ const EVENTS_BEFORE_S = 60;
 /**
  * Reads the exit code of a container from the events that the engine has seen since its own start. It keeps 256 events, in
  * memory only.
- * @returns undefined when the engine has not seen the end, or has forgotten it @throws RunnerAway
+ * @returns undefined when the engine has not seen the end, or has forgotten it @throws RunnerUnavailable
  */
 export async function readExitCodeFromEvents(
   engine: Engine,
@@ -136,7 +136,7 @@ export async function readExitCodeFromEvents(
 
 /**
  * Whether the engine was restarted since the container started. An engine creates its default network anew at each start,
- * unless it finds containers running. @throws RunnerAway
+ * unless it finds containers running. @throws RunnerUnavailable
  */
 export async function hasEngineRestartedSince(
   engine: Engine,

@@ -361,7 +361,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     };
     if ((await readOpening(attemptDir))?.recorded) {
       // An unavailable engine is asked again later.
-      const hasSurelyEnded = () => hasEnded().catch(falseIfAway);
+      const hasSurelyEnded = () => hasEnded().catch(falseIfUnavailable);
       yield* recordings.readLog(attempt, cursor, hasSurelyEnded, abort);
       // An image whose `/bin/sh` is not a shell prints nothing into the FIFOs; its output is in the engine's log.
       if (abort.aborted || !recordings.isUnused(attempt)) return;
@@ -530,7 +530,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 }
 
-function falseIfAway(error: unknown): false {
+function falseIfUnavailable(error: unknown): false {
   if (error instanceof RunnerUnavailable) return false;
   throw error;
 }

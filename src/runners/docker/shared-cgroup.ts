@@ -12,9 +12,9 @@ import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
 import type { EngineFacts } from './engine-facts.ts';
 
 export type SharedCgroup = {
-  /** `CgroupParent` of containers; undefined where the group cannot be created. @throws RunnerAway */
+  /** `CgroupParent` of containers; undefined where the group cannot be created. @throws RunnerUnavailable */
   cgroupParent(): Promise<string | undefined>;
-  /** Call it before each start: an earlier server may have removed the group with its last container. @throws RunnerAway */
+  /** Call it before each start: an earlier server may have removed the group with its last container. @throws RunnerUnavailable */
   applyLimits(): Promise<void>;
   /** Removes the group, unless containers are left in it. */
   remove(): void;

@@ -30,7 +30,7 @@ type StartOptions = SupervisedContainer & {
 
 /**
  * Can be called again after a failure, and then resumes.
- * @returns whether the attempt may begin @throws RunnerAway also when the container must be recreated
+ * @returns whether the attempt may begin @throws RunnerUnavailable also when the container must be recreated
  */
 export async function startContainer(options: StartOptions): Promise<boolean> {
   const { attempt, engine, container, attemptDir, recordings, mayBegin } = options;

@@ -35,7 +35,7 @@ export async function* readChunks(
 
 /**
  * Yields the entries of a tar archive that an engine sends. Leaving the loop ends the request.
- * @throws RunnerAway when the archive breaks off, or nothing arrives for `ms`
+ * @throws RunnerUnavailable when the archive breaks off, or nothing arrives for `ms`
  */
 export function readArchive(
   archive: Readable,
@@ -50,12 +50,12 @@ async function* unpackArchive(archive: Readable, ms: number): AsyncGenerator<Arc
   const entries = extract();
   entries.once('close', () => archive.destroy());
   // The reader of the entries receives the error, so the callback ignores it.
-  pipeline(withRunnerAway(archive, ms), entries, () => {});
+  pipeline(withRunnerUnavailable(archive, ms), entries, () => {});
   yield* entries;
 }
 
-/** Turns silence and connection errors into RunnerAway. */
-async function* withRunnerAway(archive: Readable, ms: number): AsyncGenerator<Buffer> {
+/** Turns silence and connection errors into RunnerUnavailable. */
+async function* withRunnerUnavailable(archive: Readable, ms: number): AsyncGenerator<Buffer> {
   try {
     yield* readChunks(archive, ms, () =>
       archive.destroy(new RunnerUnavailable(`the engine sent nothing for ${ms / 1000} s`)),

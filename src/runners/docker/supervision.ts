@@ -94,7 +94,7 @@ type Observation = {
   opening: BarrierOpening | null;
 };
 
-/** @returns null when the container does not exist @throws RunnerAway */
+/** @returns null when the container does not exist @throws RunnerUnavailable */
 async function observe({
   engine,
   container,

@@ -247,44 +247,43 @@ function countSubfolders(folder: string): number | undefined {
 }
 
 /*
- * Making the control groups of an attempt, as the server has planned them: by the attempt's shim, since the kernel makes one
- * at a time, and the eight folders of version 1 with their limits took 3 ms of the server's thread for each job.
- *
- * Imports nothing but Node and the files beside it: the shim does.
+ * Creates the control groups of an attempt by the plan of the server. The attempt's shim does it, because the kernel creates
+ * one group at a time: the eight folders of version 1 with their limits took 3 ms of the server's thread for each job.
  */
 
-/** A file of a group, and what is written to it. */
+/** A file of a group, and the value to write to it. */
 export type GroupSetting = [file: string, value: string | number];
 
-/** For each folder of the group, as JSON. `parent`: of the group of all attempts, if that has to be made. */
+/** Settings for each folder of the group; sent as JSON. `parent`: for the group of all attempts, if it must be created. */
 export type GroupPlan = { parent: GroupSetting[]; own: GroupSetting[] }[];
 
-/** Makes those that are not there yet, without limits of their own. @throws Error when the kernel refuses. */
+/** Creates the missing groups, without limits. @throws Error when the kernel refuses */
 export function createGroup(group: Cgroup, plan: GroupPlan): void {
-  for (const [i, folder] of group.folders.entries()) makeBelow(folder, plan[i]?.parent ?? []);
+  for (const [i, folder] of group.folders.entries())
+    makeFolderInParent(folder, plan[i]?.parent ?? []);
   for (const inner of listJobFolders(group)) makeFolder(inner);
 }
 
-/** Gives those that were made their limits. @throws Error when the kernel refuses. */
+/** Sets the limits of the attempt's group. @throws Error when the kernel refuses */
 export function applyGroupLimits(group: Cgroup, plan: GroupPlan): void {
   for (const [i, folder] of group.folders.entries())
-    for (const setting of plan[i]?.own ?? []) set(folder, setting);
+    for (const setting of plan[i]?.own ?? []) writeSetting(folder, setting);
 }
 
-/** Parents that this process has given their limits: which folder it was, and which limits. */
-const prepared = new Map<string, string>();
+/** Parents whose settings this process has written: path → inode and settings. */
+const preparedParents = new Map<string, string>();
 
-/** The parent may be removed by the end of another attempt at any moment: then it is made again. */
-function makeBelow(folder: string, settings: readonly GroupSetting[]): void {
+/** Creates the parent again if it disappears: the end of another attempt may remove it at any moment. */
+function makeFolderInParent(folder: string, settings: readonly GroupSetting[]): void {
   const parent = dirname(folder);
   for (let round = 0; ; round++) {
     try {
-      const known = `${statSync(parent, { throwIfNoEntry: false })?.ino} ${settings}`;
-      // Who made it may have been killed before it had its limits.
-      if (prepared.get(parent) !== known) {
+      const current = `${statSync(parent, { throwIfNoEntry: false })?.ino} ${settings}`;
+      // An existing parent may lack its settings: the process that created it may have been killed before it wrote them.
+      if (preparedParents.get(parent) !== current) {
         mkdirSync(parent, { recursive: true });
-        for (const setting of settings) set(parent, setting);
-        prepared.set(parent, `${statSync(parent).ino} ${settings}`);
+        for (const setting of settings) writeSetting(parent, setting);
+        preparedParents.set(parent, `${statSync(parent).ino} ${settings}`);
       }
       makeFolder(folder);
       return;
@@ -295,7 +294,7 @@ function makeBelow(folder: string, settings: readonly GroupSetting[]): void {
   }
 }
 
-/** It may be there: a shim that was killed before the start of its attempt leaves it to the next. */
+/** The folder may exist already: left by a shim that was killed before the start of its attempt. */
 function makeFolder(folder: string): void {
   try {
     mkdirSync(folder);
@@ -304,8 +303,8 @@ function makeFolder(folder: string): void {
   }
 }
 
-/** Without what a kernel or its configuration may lack: swap accounting, hierarchies that can be switched, shares. */
-function set(folder: string, [file, value]: GroupSetting): void {
+/** Ignores errors of optional settings. */
+function writeSetting(folder: string, [file, value]: GroupSetting): void {
   try {
     writeFileSync(join(folder, file), String(value));
   } catch (error) {
@@ -313,6 +312,7 @@ function set(folder: string, [file, value]: GroupSetting): void {
   }
 }
 
+/** Settings that a kernel or its configuration may lack: swap accounting, hierarchical accounting, CPU shares. */
 const OPTIONAL = [
   'memory.swap.max',
   'memory.memsw.limit_in_bytes',

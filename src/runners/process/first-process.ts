@@ -1,8 +1,9 @@
 /**
  * The first process of a job: a shell that joins the job's control groups and then waits for the command to execute.
  *
- * Joining a control group waits for the kernel (16 ms: until every processor has left its current work), so this process is started before the job's
- * network is open. While it waits it has no secrets of the job, and it ends with its parent, because its input does.
+ * Joining a control group takes the kernel 16 ms (until every processor has left its current work), so this process is
+ * started before the job's network is open. While it waits it has no secrets of the job, and it ends with its parent,
+ * because its input does.
  *
  * The shim imports this file, so it imports nothing but Node and files beside it: the start of a job waits for it.
  */

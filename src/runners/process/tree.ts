@@ -16,7 +16,7 @@ import { signalUserCommand } from '../supervisor/user.ts';
 import { type Cgroup, hasProcesses, killGroup, listGroupPids } from './cgroup.ts';
 import { type Command, PATH } from './launch.ts';
 
-/** Limits the rounds that kill processes which fork meanwhile. A round takes some 10 ms. The server repeats the kill. */
+/** Maximum rounds of killing processes that fork meanwhile. A round takes about 10 ms. The server repeats the kill. */
 const MAX_ROUNDS = 100;
 
 export type ProcessTree = {
@@ -38,15 +38,19 @@ export function openProcessTree(
   const { setup, uid } = command;
   const hasOwnUserOrSandbox = setup !== null || uid !== null;
   const tree =
-    setup !== null ? sandboxed(up) : uid === null ? unconfined(attempt, root) : ofUser(uid, root);
+    setup !== null
+      ? openSandboxTree(up)
+      : uid === null
+        ? openUnconfinedTree(attempt, root)
+        : openUserTree(uid, root);
   if (!cgroup) return tree;
   // The first process joins the group shortly after its start, so the tree is listed too.
   const pids = () => [...new Set([...tree.pids(), ...listGroupPids(cgroup)])];
-  // The server goes on trying to kill processes that hang in the kernel.
+  // If a process hangs in the kernel, the server retries the kill.
   const killAllInGroup = () => killGroup(cgroup).catch(() => {});
   return {
     pids,
-    // With a sandbox, not to the sandbox's own processes, which are in the group too.
+    // In a sandbox, the sandbox's own processes, which are in the group too, get no signal.
     terminate: hasOwnUserOrSandbox ? tree.terminate : () => void terminateAll(pids),
     kill() {
       tree.kill();
@@ -60,7 +64,7 @@ export function openProcessTree(
 }
 
 /** The first process of the sandbox is the init of its pid namespace: when it is killed, all others are. */
-function sandboxed(up: Promise<number>): ProcessTree {
+function openSandboxTree(up: Promise<number>): ProcessTree {
   let first: number | undefined;
   void up.then((init) => {
     first = init;
@@ -79,8 +83,8 @@ function sandboxed(up: Promise<number>): ProcessTree {
   };
 }
 
-/** When each job has a user of its own, its processes are those of that user. */
-function ofUser(uid: number, root: number | undefined): ProcessTree {
+/** The processes of the job's user. Each job has a user of its own. */
+function openUserTree(uid: number, root: number | undefined): ProcessTree {
   const ownerOf = (pid: number) => lstatSync(`/proc/${pid}`, { throwIfNoEntry: false })?.uid;
   const signal = (name: 'TERM' | 'KILL') => {
     // The first process may not have changed to that user yet.
@@ -99,7 +103,7 @@ function ofUser(uid: number, root: number | undefined): ProcessTree {
 }
 
 /** Daemons that left the tree are found by the attempt's variable, which they inherited in their environment. */
-function unconfined(attempt: string, root: number | undefined): ProcessTree {
+function openUnconfinedTree(attempt: string, root: number | undefined): ProcessTree {
   const pids = () => {
     // A pid that is not a child of the shim any more may belong to another program.
     const alive =
@@ -107,17 +111,17 @@ function unconfined(attempt: string, root: number | undefined): ProcessTree {
     return [...new Set([...alive, ...listMarkedPids(attempt)])];
   };
   // Without /proc only the process group can be reached.
-  const group = (name: NodeJS.Signals) => root && signalOne(-root, name);
-  const linux = process.platform === 'linux';
+  const signalGroup = (name: NodeJS.Signals) => root && signalOne(-root, name);
+  const isLinux = process.platform === 'linux';
   const kill = () => {
-    if (!linux) return void group('SIGKILL');
+    if (!isLinux) return void signalGroup('SIGKILL');
     killAll(pids);
     for (let round = 0, empty = 0; round < MAX_ROUNDS && empty < 2; round++)
       empty = killMarked(attempt) ? 0 : empty + 1;
   };
   return {
     pids,
-    terminate: () => void (linux ? terminateAll(pids) : group('SIGTERM')),
+    terminate: () => void (isLinux ? terminateAll(pids) : signalGroup('SIGTERM')),
     kill,
     killRest: async () => kill(),
   };

@@ -36,7 +36,7 @@ export async function locateOutput(dir: string, path: string): Promise<OutputPat
 /**
  * Names are bytes, relative to `path`; a single file has its own name. Links keep their targets, and empty folders are
  * entries. Devices, FIFOs, sockets, files of other users and unreadable files are entries without contents, so that the
- * store can count them. Fails with TooLarge beyond `maxEntries`, before more names than that are in memory.
+ * store can count them. Fails with ArtifactsTooLarge beyond `maxEntries`, before more names than that are in memory.
  */
 export function createTar(output: OutputPath, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
   return Readable.from(generateTar(output, maxEntries), { objectMode: false });

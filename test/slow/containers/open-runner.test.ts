@@ -64,7 +64,7 @@ test('while a configured engine does not answer, jobs with an image wait', async
   expect(said).toEqual([
     'Jobs with an image run in containers. The others run as processes of this machine.',
     expect.stringContaining(
-      `An engine does not answer yet, and what needs it waits: ${docker.host} (`,
+      `A container engine does not answer yet; jobs that need it wait: ${docker.host} (`,
     ),
   ]);
   expect(kindsOf(runner)).toEqual(['auto', 'process', 'docker']);
@@ -95,7 +95,7 @@ test('with LOAM_RUNNER=docker all jobs run in containers, and an engine must ans
   await expect(opened({ runner: 'docker', docker })).rejects.toMatchObject({
     name: 'ConfigError',
     message: expect.stringMatching(
-      /^LOAM_RUNNER: docker was asked for, and no engine answers: unix:.*engine.sock \(/,
+      /^LOAM_RUNNER: docker requires a container engine, and none answers: unix:.*engine.sock \(/,
     ),
   });
   needs(ctx, 'docker');
@@ -120,7 +120,7 @@ test('with a default image and no engine, jobs wait, and none runs as a process'
     await using made = await opened(config);
     expect(made.said).toEqual([
       `Jobs with an image run in containers. The others run in ${BUSYBOX} (LOAM_DEFAULT_IMAGE).`,
-      expect.stringContaining(`An engine does not answer yet, and what needs it waits: unix://`),
+      expect.stringContaining(`A container engine does not answer yet; jobs that need it wait: unix://`),
     ]);
   }
   await using app = await startApp({ config });

@@ -9,7 +9,7 @@ import { refuseOtherMethods } from '../../../platform/web/methods.ts';
 import type { Endpoint } from '../endpoints.ts';
 import { openApiDocument } from './document.ts';
 
-export type Deps = { urls: Urls };
+type Deps = { urls: Urls };
 
 const SWAGGER_UI = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
 const ASSETS = ['swagger-ui.css', 'swagger-ui-bundle.js'];

@@ -68,7 +68,7 @@ export async function deleteExpiredResponses({ pool }: { pool: pg.Pool }): Promi
   return rowCount === PURGE_ROWS;
 }
 
-export type StoredResponse = { status: number; headers: Record<string, string>; body: Uint8Array };
+type StoredResponse = { status: number; headers: Record<string, string>; body: Uint8Array };
 
 /** The claim of a request on its key. The request must call one of the methods, once. */
 export type IdempotencyClaim = {

@@ -1,7 +1,7 @@
-/** Repeated queries run as compiled code, with the same responses as from the interpreter. */
+/** Compiled queries give the same responses as the interpreter. */
 import { parse } from 'graphql';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Documents } from '../../src/api/graphql/documents.ts';
+import { CompiledQueryCache } from '../../src/api/graphql/compiled-queries.ts';
 import { schema } from '../../src/api/graphql/schema.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
@@ -32,7 +32,7 @@ const QUERIES: Record<string, { query: string; variables?: object; operationName
     query: `query ($id: ID) { repository(namespace: "admin", id: $id) { ${ROW} } }`,
     variables: { id: 'ID' },
   },
-  'a variable left out': {
+  'an omitted variable': {
     query:
       'query ($id: ID, $name: String) { repository(namespace: "admin", id: $id, name: $name) { id } }',
     variables: { name: 'one' },
@@ -46,7 +46,7 @@ const QUERIES: Record<string, { query: string; variables?: object; operationName
       repositories(sort: $sort, order: $order, visibility: $visibility) { nodes { name visibility } } } }`,
     variables: { sort: 'NAME', visibility: 'PRIVATE' },
   },
-  'jobs with what belongs to them': {
+  'jobs with nested fields': {
     query: `{ namespace(name: "admin") { jobs(first: 5) { totalCount nodes {
       id name status gpu region costPerHour totalCost runtimeSeconds progress createdAt startedAt
       owner { name } createdBy { username } labels { key value } environmentNames
@@ -58,14 +58,14 @@ const QUERIES: Record<string, { query: string; variables?: object; operationName
         none: repository(namespace: "admin", name: "none") { ...R } }
       fragment R on Repository { id name owner { name } }`,
   },
-  'the same field in parts': {
+  'a field selected twice': {
     query: `{ namespace(name: "admin") { repositories { nodes { name } } } namespace(name: "admin") { repositories { nodes { id owner { id } } } } }`,
   },
   'nodes of several types': {
     query: `query ($ids: [ID!]!) { nodes(ids: $ids) { __typename id ... on Repository { name } ... on Job { status } } }`,
     variables: { ids: ['ID', 'nonsense', 'repo_00000000000000000000000000'] },
   },
-  'what is left out by a variable': {
+  'fields skipped by a variable': {
     query: `query ($no: Boolean!) { viewer { username email @skip(if: $no) namespace @include(if: $no) { name } } }`,
     variables: { no: true },
   },
@@ -78,12 +78,12 @@ const QUERIES: Record<string, { query: string; variables?: object; operationName
   'a cursor of another list': {
     query: '{ namespace(name: "admin") { repositories(after: "x") { nodes { id } } } }',
   },
-  'a wrong value of a variable': {
+  'an invalid value of a variable': {
     query:
       'query ($first: Int!) { namespace(name: "admin") { repositories(first: $first) { totalCount } } }',
     variables: { first: 'many' },
   },
-  'more than may be asked': {
+  'an operation above the cost limit': {
     query:
       'query ($n: Int!) { viewer { repositories(first: $n) { nodes { owner { repositories(first: $n) { nodes { owner { repositories(first: $n) { nodes { id } } } } } } } } } }',
     variables: { n: 100 },
@@ -98,11 +98,11 @@ const QUERIES: Record<string, { query: string; variables?: object; operationName
       'query ($prefix: String) { namespace(name: "admin") { jobs(filter: {namePrefix: $prefix}) { nodes { name } } } }',
     variables: {},
   },
-  'one operation of two': {
+  'one of two operations': {
     query: 'query One { viewer { username } } query Two { viewer { id } }',
     operationName: 'Two',
   },
-  'no operation': { query: 'query One { viewer { id } } query Two { viewer { id } }' },
+  'no selected operation': { query: 'query One { viewer { id } } query Two { viewer { id } }' },
   introspection: { query: '{ __schema { queryType { name } } __typename }' },
 };
 
@@ -114,20 +114,20 @@ const ACCEPTED = [
   'application/json, text/plain, */*',
 ];
 
-test.for(Object.entries(QUERIES))('%s', async ([, asked]) => {
-  const body = JSON.stringify(asked).replaceAll('"ID"', `"${repositoryId}"`);
+test.for(Object.entries(QUERIES))('%s', async ([, request]) => {
+  const body = JSON.stringify(request).replaceAll('"ID"', `"${repositoryId}"`);
   for (const authorization of [app.admin.authorization, null])
     for (const accept of ACCEPTED) {
       // A different text for each, so that each starts uncompiled.
       const text = body.replace('"query":"', `"query":"# ${authorization && 1} ${accept}\\n`);
       const answers = [];
-      for (let i = 0; i < 4; i++) answers.push(await ask(text, authorization, accept));
+      for (let i = 0; i < 4; i++) answers.push(await post(text, authorization, accept));
       expect(answers[3]).toEqual(answers[0]);
       expect(answers[1]).toEqual(answers[0]);
     }
 });
 
-async function ask(body: string, authorization: string | null, accept: string | undefined) {
+async function post(body: string, authorization: string | null, accept: string | undefined) {
   const response = await fetch(`${app.base}/graphql`, {
     method: 'POST',
     headers: {
@@ -146,24 +146,24 @@ async function ask(body: string, authorization: string | null, accept: string | 
   return { status: response.status, headers: headers.sort(), sorted, text: JSON.stringify(rest) };
 }
 
-test('which documents are compiled', () => {
+test('all queries but those listed are compiled', () => {
   const compiled = Object.entries(QUERIES).flatMap(([name, { query, operationName }]) => {
-    const documents = new Documents(schema);
-    expect(documents.find(query, operationName)).toBeNull();
-    documents.note(parse(query));
-    return documents.find(query, operationName) ? [] : name;
+    const cache = new CompiledQueryCache(schema);
+    expect(cache.get(query, operationName)).toBeNull();
+    cache.add(parse(query));
+    return cache.get(query, operationName) ? [] : name;
   });
-  expect(compiled).toEqual(['a variable in a filter', 'no operation', 'introspection']);
+  expect(compiled).toEqual(['a variable in a filter', 'no selected operation', 'introspection']);
 });
 
-test('a mutation runs each time that it is sent', async () => {
+test('a mutation runs each time it is sent', async () => {
   const mutation = 'mutation { createAccessToken(input: {name: "t"}) { accessToken { id } } }';
   const answers = [];
   for (let i = 0; i < 3; i++) answers.push(await app.admin.graphql(mutation));
   expect(answers.map(({ errors }) => errors?.length ?? 0)).toEqual([0, 1, 1]);
 });
 
-test('the permissions are those of the caller', async () => {
+test('a cached query runs with the permissions of its caller', async () => {
   const alice = await app.user('alice');
   const query = '{ repository(namespace: "admin", name: "one") { id } }';
   for (let i = 0; i < 3; i++) expect((await app.admin.graphql(query)).data.repository).toBeTruthy();

@@ -1,8 +1,8 @@
 /**
- * Queries that were executed before, by their text: parsed, valid, within the limits, and compiled from the second time on.
+ * A cache of parsed and validated queries by their text. Each is compiled when it is requested for the second time.
  *
- * Compiled code turns a variable that was left out of an input object into null, so a query with a variable in one is left
- * to the interpreter; and so are introspection, and whatever else does not compile.
+ * Not compiled: introspection, and queries with a variable inside an input object, because compiled code turns an omitted
+ * variable there into null.
  */
 import {
   type DocumentNode,
@@ -21,10 +21,10 @@ import { LRUCache } from 'lru-cache';
 import type { Context } from '../../platform/schema/context.ts';
 import { measureOperation, type OperationCost } from './limits.ts';
 
-export type Prepared = {
+export type CompiledQuery = {
   operation: OperationDefinitionNode;
   document: DocumentNode;
-  /** Undefined where the values are wrong, or too much is asked for: who else executes it says so. */
+  /** @returns undefined if a variable is invalid or a limit is exceeded; Yoga then responds with the error */
   costOf(variables: Record<string, unknown>): NonNullable<OperationCost['cost']> | undefined;
   run(
     context: Context,
@@ -32,52 +32,53 @@ export type Prepared = {
   ): Promise<ExecutionResult> | ExecutionResult;
 };
 
-/** A front end has some hundred. A parsed document takes some hundred times its text. */
+/** A front end has about a hundred queries. A parsed document takes about a hundred times the memory of its text. */
 const MAX_DOCUMENTS = 300;
 const MAX_CHARACTERS = 300_000;
 
-type Known = { document: DocumentNode; operations: Map<string, Prepared | null> };
+/** The operations of a document by name; null for an operation that cannot be compiled. */
+type Entry = { document: DocumentNode; operations: Map<string, CompiledQuery | null> };
 
-export class Documents {
+export class CompiledQueryCache {
   readonly #schema: GraphQLSchema;
-  readonly #known = new LRUCache<string, Known>({
+  readonly #entries = new LRUCache<string, Entry>({
     max: MAX_DOCUMENTS,
     maxSize: MAX_CHARACTERS,
-    sizeCalculation: (_known, text) => text.length + 1,
+    sizeCalculation: (_entry, text) => text.length + 1,
   });
 
   constructor(schema: GraphQLSchema) {
     this.#schema = schema;
   }
 
-  /** Of a document that is valid, and about to be executed. */
-  note(document: DocumentNode): void {
+  /** `document` must be valid. */
+  add(document: DocumentNode): void {
     const text = document.loc?.source.body;
-    if (text !== undefined && !this.#known.has(text))
-      this.#known.set(text, { document, operations: new Map() });
+    if (text !== undefined && !this.#entries.has(text))
+      this.#entries.set(text, { document, operations: new Map() });
   }
 
-  /** Null for what is no query that can be answered so, and at the first time. */
-  find(text: string, operationName: string | undefined): Prepared | null {
-    const known = this.#known.get(text);
-    if (!known) return null;
+  /** @returns null if the document is not in the cache, or the operation does not exist or cannot be compiled */
+  get(text: string, operationName: string | undefined): CompiledQuery | null {
+    const entry = this.#entries.get(text);
+    if (!entry) return null;
     const name = operationName ?? '';
-    const found = known.operations.get(name);
+    const found = entry.operations.get(name);
     if (found !== undefined) return found;
-    const operation = getOperationAST(known.document, operationName);
-    // Names that no operation has would be kept without end.
+    const operation = getOperationAST(entry.document, operationName);
+    // Not stored: a client could fill the memory with names of operations that do not exist.
     if (!operation) return null;
-    const prepared = prepare(this.#schema, known.document, operation);
-    known.operations.set(name, prepared);
-    return prepared;
+    const compiled = compile(this.#schema, entry.document, operation);
+    entry.operations.set(name, compiled);
+    return compiled;
   }
 }
 
-function prepare(
+function compile(
   schema: GraphQLSchema,
   document: DocumentNode,
   operation: OperationDefinitionNode,
-): Prepared | null {
+): CompiledQuery | null {
   const operationName = operation.name?.value;
   if (operation.operation !== 'query' || !canBeCompiled(document)) return null;
   const compiled = compileQuery(schema, document, operationName, {
@@ -85,22 +86,22 @@ function prepare(
   });
   if (!isCompiledQuery(compiled)) return null;
   const hasVariables = (operation.variableDefinitions ?? []).length > 0;
-  const measured = (variableValues: Record<string, unknown>) =>
+  const measure = (variableValues: Record<string, unknown>) =>
     measureOperation({ schema, document, operationName, variableValues }).cost;
   const defaults = defaultsOf(operation);
-  const known = decidedByVariables(schema, document) ? undefined : measured({});
+  const fixedCost = doesCostDependOnVariables(schema, document) ? undefined : measure({});
   return {
     operation,
     document,
     costOf(variables) {
-      if (hasVariables && !areRight(schema, operation, variables)) return undefined;
-      return known ?? measured(variables);
+      if (hasVariables && !areValid(schema, operation, variables)) return undefined;
+      return fixedCost ?? measure(variables);
     },
     run: (context, variables) => compiled.query(undefined, context, { ...defaults, ...variables }),
   };
 }
 
-/** As a client would send them: compiled code takes the internal value of an enum for a wrong one. */
+/** The default values in the form in which a client sends values: compiled code refuses internal values of enums. */
 function defaultsOf({ variableDefinitions = [] }: OperationDefinitionNode) {
   return Object.fromEntries(
     variableDefinitions.flatMap(({ variable, defaultValue }) =>
@@ -109,7 +110,7 @@ function defaultsOf({ variableDefinitions = [] }: OperationDefinitionNode) {
   );
 }
 
-function areRight(
+function areValid(
   schema: GraphQLSchema,
   { variableDefinitions = [] }: OperationDefinitionNode,
   variables: Record<string, unknown>,
@@ -121,25 +122,25 @@ function areRight(
 }
 
 function canBeCompiled(document: DocumentNode): boolean {
-  let can = true;
+  let canCompile = true;
   visit(document, {
     Field({ name: { value } }) {
-      if (value === '__schema' || value === '__type') can = false;
+      if (value === '__schema' || value === '__type') canCompile = false;
     },
     ObjectValue(object) {
       visit(object, {
         Variable() {
-          can = false;
+          canCompile = false;
         },
       });
     },
   });
-  return can;
+  return canCompile;
 }
 
-/** Whether the cost of a field depends on what a variable says. */
-function decidedByVariables(schema: GraphQLSchema, document: DocumentNode): boolean {
-  let isDecided = false;
+/** Whether an argument that determines the cost of a field contains a variable. */
+function doesCostDependOnVariables(schema: GraphQLSchema, document: DocumentNode): boolean {
+  let depends = false;
   const types = new TypeInfo(schema);
   const visitor = visitWithTypeInfo(types, {
     Field({ arguments: given = [] }) {
@@ -147,11 +148,11 @@ function decidedByVariables(schema: GraphQLSchema, document: DocumentNode): bool
       for (const argument of given)
         visit(argument, {
           Variable() {
-            isDecided = true;
+            depends = true;
           },
         });
     },
   });
   visit(document, visitor);
-  return isDecided;
+  return depends;
 }
