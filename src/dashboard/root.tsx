@@ -11,7 +11,7 @@ export function readSearch(search: Record<string, unknown>): Search {
   );
 }
 
-export const root = createRootRoute({ component: Shell, validateSearch: readSearch });
+export const rootRoute = createRootRoute({ component: Shell, validateSearch: readSearch });
 
 /**
  * A repository may be named `-`, but `/{namespace}/-/` is the prefix of namespace pages. Its addresses use `~-` instead,
@@ -31,12 +31,12 @@ function replaceRepository(given: PathParams, from: string, to: string): PathPar
 }
 
 /** Defines a page. Its script is loaded on the first visit, or when the pointer is over a link to it. */
-export function page<P extends string>(
+export function definePage<P extends string>(
   path: P,
   load: () => Promise<{ default: () => React.ReactNode }>,
 ) {
   return createRoute({
-    getParentRoute: () => root,
+    getParentRoute: () => rootRoute,
     path,
     // Cast to `object`: with the type of `params`, the router would not infer the parameter names from the path.
     ...({ params } as object),

@@ -11,11 +11,11 @@ import { repositoryRoutes } from './pages/repository/routes.ts';
 import { serverRoutes } from './pages/server/routes.ts';
 import { settingsRoutes } from './pages/settings/routes.ts';
 import { webhookRoutes } from './pages/webhooks/routes.ts';
-import { readSearch, root, type Search } from './root.tsx';
-import { Waiting } from './ui/load.tsx';
+import { readSearch, rootRoute, type Search } from './root.tsx';
+import { LoadingSkeleton } from './ui/load.tsx';
 import { NotFound } from './ui/not-found.tsx';
 
-const routeTree = root.addChildren([
+const routeTree = rootRoute.addChildren([
   ...homeRoutes,
   ...namespaceRoutes,
   ...repositoryRoutes,
@@ -44,7 +44,7 @@ export const router = createRouter({
   scrollRestoration: true,
   defaultNotFoundComponent: () => <NotFound />,
   defaultErrorComponent: Crashed,
-  defaultPendingComponent: Waiting,
+  defaultPendingComponent: LoadingSkeleton,
 });
 
 declare module '@tanstack/react-router' {

@@ -6,4 +6,4 @@ export type StartData = {
 
 const text = document.getElementById('start')?.textContent ?? 'null';
 // Vite's development server serves the document without this data.
-export const start: StartData = JSON.parse(text) ?? { viewer: null, build: 'dev' };
+export const startData: StartData = JSON.parse(text) ?? { viewer: null, build: 'dev' };

@@ -38,7 +38,7 @@ export type Git = AsyncDisposable &
     activity: Activity;
     searches: Searches;
     /** Limits short reader processes. Every caller that starts a reader process must hold a slot. */
-    turns: FairSemaphore;
+    readSlots: FairSemaphore;
     maintenance: Maintenance;
     /** Pushes and background work that a stopping server waits for. */
     tasks: Tasks;
@@ -88,7 +88,7 @@ export async function openGit({
     lastCommits: new LastCommits(turns),
     activity: new Activity(turns),
     searches: new Searches(),
-    turns,
+    readSlots: turns,
     ...openTransferSemaphores(transfers),
     maintenance: new Maintenance(tasks, locks),
     tasks,

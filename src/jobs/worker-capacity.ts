@@ -20,9 +20,9 @@ const AWAY_ENGINE: WorkerCapacity = {
 /** What a worker advertises. While its engine is away it still claims to run images; otherwise peers would fail such jobs. */
 export function capacityOf({
   machines,
-  engineAway,
-}: Pick<Runner, 'machines' | 'engineAway'>): WorkerCapacity[] {
-  return engineAway ? [...machines, AWAY_ENGINE] : [...machines];
+  hasUnavailableEngine,
+}: Pick<Runner, 'machines' | 'hasUnavailableEngine'>): WorkerCapacity[] {
+  return hasUnavailableEngine ? [...machines, AWAY_ENGINE] : [...machines];
 }
 
 type Row = { id: string; runner: string; machines: WorkerCapacity[]; alive: boolean };

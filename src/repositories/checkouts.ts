@@ -10,7 +10,7 @@ import {
   CheckoutTooLarge,
   checkOut,
   checkOutReceived,
-  type Limits,
+  type CheckoutLimits,
   measure,
   sendPack,
 } from '../git/disk/checkout.ts';
@@ -21,7 +21,7 @@ import { fetchLargeFiles } from './large-checkout.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 
 /** The commit to check out, and the size limits of the checkout. */
-type CheckoutInput = Limits & {
+type CheckoutInput = CheckoutLimits & {
   repositoryId: string;
   commitSha: string;
   signal?: AbortSignal;

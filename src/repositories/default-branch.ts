@@ -6,7 +6,7 @@
 import { AppError } from '../base/errors.ts';
 import { defineRemoteCall } from '../cluster/calls.ts';
 import type { Git } from '../git/git.ts';
-import { PREFIX, setHead } from '../git/objects/refs.ts';
+import { REF_PREFIX, setHead } from '../git/objects/refs.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { withRepositoryFolder } from './folder.ts';
@@ -25,7 +25,7 @@ export const detectBranchLanguage = defineRemoteCall(
   (services, id, branch: string) =>
     withRepositoryFolder(services, id, async () => {
       const { refs, language } = await measureRepository(services, id, () => branch);
-      if (!refs.has(PREFIX.branch + branch))
+      if (!refs.has(REF_PREFIX.branch + branch))
         throw new AppError('not_found', `defaultBranch: the repository has no branch ${branch}`, {
           field: 'defaultBranch',
         });

@@ -1,7 +1,7 @@
 /** Subscriptions to repository events. */
 
 import type pg from 'pg';
-import type { Command } from '../git/transport/hooks.ts';
+import type { ReceivedRefUpdate } from '../git/transport/hooks.ts';
 import { resolveNamespace } from '../identity/accounts.ts';
 import { anyTargetIn, demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
@@ -128,7 +128,7 @@ function toRepositoryEvent({
 function readPush(data: OutboxEvent['data']): PushSummary {
   const push = data.push as PushPayload | undefined;
   if (push) return { pusher: push.pusher, refCount: push.ref_count, refs: push.refs };
-  const commands = data.refs as unknown as Command[];
+  const commands = data.refs as unknown as ReceivedRefUpdate[];
   return {
     pusher: String(data.pusher),
     refCount: Number(data.refCount),

@@ -7,7 +7,7 @@
 import { createWriteStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
 import type pg from 'pg';
-import { demandBytes, type Limits } from '../git/disk/checkout.ts';
+import { checkSize, type CheckoutLimits } from '../git/disk/checkout.ts';
 import { type PointerFile, pointerFiles } from '../git/objects/pointer.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
@@ -32,7 +32,7 @@ export async function readHasLargeFiles(
   return rows[0]?.has ?? false;
 }
 
-type Input = Limits & {
+type Input = CheckoutLimits & {
   repositoryId: string;
   /** The checkout's directory. */
   dir: string;
@@ -52,7 +52,7 @@ export async function fetchLargeFiles(
     const sizes = await largeFiles.sizes(repositoryId, oids);
     const available = batch.filter(({ pointer }) => sizes.has(pointer.oid));
     for (const { pointer } of available) sum += sizes.get(pointer.oid) ?? 0;
-    demandBytes(sum, limits);
+    checkSize(sum, limits);
     await forEachConcurrently(available, signal, ({ path, pointer }, ended) =>
       replacePointer(path, () => largeFiles.open(repositoryId, pointer.oid), ended),
     );

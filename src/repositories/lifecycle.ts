@@ -13,7 +13,7 @@ import { AppError, invalid, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import type { Begun } from '../git/disk/disk.ts';
+import type { PendingOperation } from '../git/disk/disk.ts';
 import type { Git } from '../git/git.ts';
 import { lockNamespace, resolveNamespace } from '../identity/accounts.ts';
 import { type AuditAction, recordAudit } from '../identity/audit.ts';
@@ -62,7 +62,7 @@ export async function createRepository<S extends Select>(
 
   const { disk } = services.git;
   const id = newId('repo');
-  const begun = await disk.begin(id, { kind: 'create' });
+  const begun = await disk.beginOperation(id, { kind: 'create' });
   let mayHaveCommitted = false;
   try {
     await disk.create(
@@ -116,7 +116,7 @@ export async function createRepository<S extends Select>(
 }
 
 /** Errors are ignored by the caller: the next start cleans up. */
-async function undo({ disk }: Git, id: string, begun: Begun): Promise<void> {
+async function undo({ disk }: Git, id: string, begun: PendingOperation): Promise<void> {
   await disk.remove(id);
   await begun.done();
 }
@@ -218,7 +218,7 @@ export async function updateRepository<S extends Select>(
   await demandAdminAccess(services.db, viewer, key);
   const language = await detectBranchLanguage(services, id, defaultBranch);
   const note: DefaultBranchNote = { kind: 'default-branch' };
-  const begun = await services.git.disk.begin(id, note);
+  const begun = await services.git.disk.beginOperation(id, note);
   // A push that is being recorded may have read the previous default branch. Incrementing `records` makes it measure
   // again.
   const row = await update({ language, records: { increment: 1 } });
@@ -239,7 +239,7 @@ export async function deleteRepository(
   const { disk, objects } = services.git;
   const author = demandAccount(viewer);
   const row = await demandAdminAccess(services.db, viewer, key);
-  const begun = await disk.begin(row.id, { kind: 'delete' });
+  const begun = await disk.beginOperation(row.id, { kind: 'delete' });
   await detachJobs(services.db, row.id);
   await inTransaction(services.db, async (tx) => {
     const { count } = await tx.repository.deleteMany({ where: { id: row.id } });
@@ -257,7 +257,7 @@ export async function deleteRepository(
     if (error instanceof AppError) await begun.done();
     throw error;
   });
-  objects.forget(disk.pathOf(row.id));
+  objects.endIdle(disk.pathOf(row.id));
   try {
     await disk.remove(row.id);
     await begun.done();

@@ -4,7 +4,7 @@
  * push it fits into 20 kB.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { type Command, NONE } from '../git/transport/hooks.ts';
+import { type ReceivedRefUpdate, ZERO_ID } from '../git/transport/hooks.ts';
 
 /** The columns that `payloadOf` needs. */
 export const payloadColumns = {
@@ -69,7 +69,7 @@ export function payloadOf(row: PayloadRow, namespace: string) {
 const MAX_LISTED_REFS = 50;
 const MAX_LISTED_BYTES = 15_000;
 
-export function pushPayloadOf(pusher: string, commands: readonly Command[]): PushPayload {
+export function pushPayloadOf(pusher: string, commands: readonly ReceivedRefUpdate[]): PushPayload {
   const refs: RefPayload[] = [];
   let bytes = 0;
   for (const { ref, before, after } of commands.slice(0, MAX_LISTED_REFS)) {
@@ -82,5 +82,5 @@ export function pushPayloadOf(pusher: string, commands: readonly Command[]): Pus
 }
 
 export function idOrNull(sha: string): string | null {
-  return sha === NONE ? null : sha;
+  return sha === ZERO_ID ? null : sha;
 }

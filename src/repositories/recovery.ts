@@ -6,9 +6,9 @@
 
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import type { Begun } from '../git/disk/disk.ts';
-import type { BegunReceiving } from '../git/disk/quarantines.ts';
-import { removeCutRefs, storeRefs } from '../git/disk/ref-files.ts';
+import type { PendingOperation } from '../git/disk/disk.ts';
+import type { PendingReceive } from '../git/disk/quarantines.ts';
+import { removeTruncatedRefs, syncRefs } from '../git/disk/ref-files.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Session } from '../platform/database/session.ts';
@@ -21,7 +21,7 @@ type Deps = { db: Db; git: Git; log: Logger; pushes: PushRecorder; cluster: Clus
 
 /** The cost depends on the number of interrupted operations, not on the number of repositories. */
 export async function recoverRepositories(services: Deps): Promise<void> {
-  await finishAll(services, await services.git.disk.begun());
+  await finishAll(services, await services.git.disk.pendingOperations());
 }
 
 /** Maintenance task: deletes abandoned folders, including those whose earlier removal was interrupted. */
@@ -48,12 +48,12 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
   async function takeOverAll(): Promise<boolean> {
     const { disk } = services.git;
     const isServing = (server: string) => members.serving.some(({ id }) => id === server);
-    for (const server of await disk.othersWithBegun()) {
+    for (const server of await disk.serversWithPendingOperations()) {
       if (isServing(server)) continue;
       const taken = await session.runWhileStopped(server, () => disk.takeOver(server));
       if (taken) await finishAll(services, taken);
     }
-    return (await disk.othersWithBegun()).some((server) => !isServing(server));
+    return (await disk.serversWithPendingOperations()).some((server) => !isServing(server));
   }
 
   const working = (async () => {
@@ -82,7 +82,7 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
  */
 const ORPHANED_GIT_MS = 10_000;
 
-async function finishAll(services: Deps, all: Begun[]): Promise<void> {
+async function finishAll(services: Deps, all: PendingOperation[]): Promise<void> {
   const byRepository = Map.groupBy(all, ({ id }) => id);
   for (const [id, begun] of byRepository) {
     try {
@@ -100,7 +100,7 @@ async function finishAll(services: Deps, all: Begun[]): Promise<void> {
   }
 }
 
-async function finish(services: Deps, id: string, begun: Begun[]): Promise<void> {
+async function finish(services: Deps, id: string, begun: PendingOperation[]): Promise<void> {
   const { db, git, log } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   // The creation never committed, or the deletion did not remove the folder.
@@ -122,27 +122,27 @@ async function finish(services: Deps, id: string, begun: Begun[]): Promise<void>
   if (!row) return;
   const dir = git.disk.pathOf(id);
   // If a git process moved a ref after the refs were read, nothing would record its push.
-  if (pushes.length > 0 && !(await git.locks.outlive(dir, ORPHANED_GIT_MS)))
+  if (pushes.length > 0 && !(await git.locks.waitForWriters(dir, ORPHANED_GIT_MS)))
     log.warn(
       { repository: id },
       'a git process of a dead server is still running and may move refs without a record',
     );
-  await git.locks.remove(dir);
+  await git.locks.removeAll(dir);
   if (pushes.length === 0) return;
   const refs = pushes.flatMap(({ data }) => data.commands.map(({ ref }) => ref));
-  await removeCutRefs(dir, refs);
-  await storeRefs(dir, refs);
+  await removeTruncatedRefs(dir, refs);
+  await syncRefs(dir, refs);
   await services.pushes.recover(id, pushes);
 }
 
-function isDefaultBranch({ data }: Begun): boolean {
+function isDefaultBranch({ data }: PendingOperation): boolean {
   return (data as Partial<DefaultBranchNote> | null)?.kind === 'default-branch';
 }
 
-function isReceiving({ data }: Begun): boolean {
-  return (data as Partial<BegunReceiving> | null)?.kind === 'receiving';
+function isReceiving({ data }: PendingOperation): boolean {
+  return (data as Partial<PendingReceive> | null)?.kind === 'receiving';
 }
 
-function isPush(begun: Begun): begun is Begun<PushNote> {
+function isPush(begun: PendingOperation): begun is PendingOperation<PushNote> {
   return (begun.data as { kind?: unknown } | null)?.kind === 'push';
 }

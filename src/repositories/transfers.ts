@@ -70,7 +70,7 @@ export async function prepareReceive(
   const by = demandAccount(viewer);
   const rules = await createPushRules(services, { repositoryId: id, by, requestId, right });
   return (session) =>
-    services.git.quarantines.during(
+    services.git.quarantines.runPush(
       id,
       () => receivePack(session, input, output, rules),
       () => removeQuarantines(services, id),

@@ -9,15 +9,15 @@ import { defineRemoteCall } from '../cluster/calls.ts';
 import { isCommitId, isRefName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
-  type FileChange,
+  type FileEdit,
   type NewTag,
-  NoSuchChange,
+  InvalidEdit,
   type Packed,
   packCommit,
   packTag,
 } from '../git/objects/new-commit.ts';
-import { PREFIX, type RefKind } from '../git/objects/refs.ts';
-import { NONE } from '../git/transport/hooks.ts';
+import { REF_PREFIX, type RefKind } from '../git/objects/refs.ts';
+import { ZERO_ID } from '../git/transport/hooks.ts';
 import { FLUSH, pktLine, reportedRefs } from '../git/transport/pkt-line.ts';
 import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
@@ -79,7 +79,7 @@ export async function createRef<S extends Select>(
   const { defaultBranch } = row;
   await createRefOnServer(services, row.id, {
     ...{ account, requestId: request.requestId, defaultBranch, from },
-    ref: PREFIX[kind] + name,
+    ref: REF_PREFIX[kind] + name,
     annotation: message == null ? null : { name, message },
   });
   return readRow(services, row.id, select);
@@ -94,7 +94,7 @@ export async function deleteRef<S extends Select>(
 ): Promise<Row<S>> {
   const { account, row } = await demandPushAccess(services, request.viewer, key);
   const pusher = { account, requestId: request.requestId };
-  await deleteRefOnServer(services, row.id, { ...pusher, ref: PREFIX[kind] + name });
+  await deleteRefOnServer(services, row.id, { ...pusher, ref: REF_PREFIX[kind] + name });
   return readRow(services, row.id, select);
 }
 
@@ -170,7 +170,7 @@ function checkMessage(message: string): void {
 }
 
 /** @throws AppError 400 naming `content` */
-function readChange({ path, content, encoding }: WrittenChange): FileChange {
+function readChange({ path, content, encoding }: WrittenChange): FileEdit {
   if (content == null) return { path, content: null };
   if (
     encoding === 'base64' &&
@@ -181,7 +181,7 @@ function readChange({ path, content, encoding }: WrittenChange): FileChange {
 }
 
 /** @throws AppError 400 naming `changes` */
-function checkChanges(changes: readonly FileChange[]): void {
+function checkChanges(changes: readonly FileEdit[]): void {
   if (changes.length === 0 || changes.length > MAX_CHANGES)
     throw invalid('changes', `must have 1 to ${MAX_CHANGES} entries`);
   const paths = new Set<string>();
@@ -223,7 +223,7 @@ const createRefOnServer = defineRemoteCall<NewRef, null, Deps>(
       const before = await readRef(services, dir, ref);
       // A retry after the first response was lost.
       if (await alreadyExists(services, dir, { before, commit, annotation })) return null;
-      if (before !== NONE) throw new AppError('already_exists', `name: ${ref} already exists`);
+      if (before !== ZERO_ID) throw new AppError('already_exists', `name: ${ref} already exists`);
       const { sha: after, pack } = annotation
         ? await packAnnotatedTag(services, dir, pusher.account, { ...annotation, commit })
         : { sha: commit, pack: EMPTY_PACK };
@@ -239,7 +239,7 @@ async function alreadyExists(
   dir: string,
   { before, commit, annotation }: ExistingRef,
 ): Promise<boolean> {
-  if (!annotation || before === NONE) return before === commit;
+  if (!annotation || before === ZERO_ID) return before === commit;
   const [[tag], [peeled]] = await Promise.all([
     readAnnotations(git.objects, dir, [before]),
     git.objects.use(dir, (objects) => objects.info([`${before}^{commit}`])),
@@ -254,7 +254,7 @@ function packAnnotatedTag(
   tag: Omit<NewTag, 'tagger'>,
 ): Promise<Packed> {
   const tagger = { name: username, email };
-  return git.disk.inScratch((scratch) => packTag(dir, scratch, { ...tag, tagger }));
+  return git.disk.withScratchFolder((scratch) => packTag(dir, scratch, { ...tag, tagger }));
 }
 
 const deleteRefOnServer = defineRemoteCall<RefInput, null, Deps>(
@@ -262,14 +262,14 @@ const deleteRefOnServer = defineRemoteCall<RefInput, null, Deps>(
   (services, id, { ref, ...pusher }) =>
     withRepositoryFolder(services, id, async (dir) => {
       const name = ref.slice(ref.indexOf('/', 'refs/'.length) + 1);
-      const before = isRefName(name) ? await readRef(services, dir, ref) : NONE;
-      if (before === NONE) throw notFound('Ref');
-      await push(services, pusher, { id, dir, ref, before, after: NONE, pack: null });
+      const before = isRefName(name) ? await readRef(services, dir, ref) : ZERO_ID;
+      if (before === ZERO_ID) throw notFound('Ref');
+      await push(services, pusher, { id, dir, ref, before, after: ZERO_ID, pack: null });
       return null;
     }),
 );
 
-type NewCommit = Pusher & { defaultBranch: string; changes: FileChange[] } & Omit<
+type NewCommit = Pusher & { defaultBranch: string; changes: FileEdit[] } & Omit<
     CommitInput,
     keyof RepositoryId | 'changes'
   >;
@@ -279,17 +279,17 @@ const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
   (services, id, { account, requestId, defaultBranch, branch, expectedHead, from, ...input }) =>
     withRepositoryFolder(services, id, async (dir) => {
       const { git } = services;
-      const ref = PREFIX.branch + branch;
+      const ref = REF_PREFIX.branch + branch;
       const before = await readRef(services, dir, ref);
       if (expectedHead != null && expectedHead !== before)
         throw new AppError(
           'conflict',
-          before === NONE
+          before === ZERO_ID
             ? 'expectedHead: the branch does not exist'
             : `expectedHead: the branch is at ${before}`,
         );
       const start =
-        before === NONE
+        before === ZERO_ID
           ? await git.objects.use(dir, (objects) =>
               locateAtRef(objects, { defaultBranch }, from, ''),
             )
@@ -298,9 +298,9 @@ const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
       const author = { name: account.username, email: account.email };
       const commit = { ...input, author, parent: start?.commit ?? null };
       const { sha, pack } = await git.disk
-        .inScratch((scratch) => packCommit(dir, scratch, commit))
+        .withScratchFolder((scratch) => packCommit(dir, scratch, commit))
         .catch((error) => {
-          throw error instanceof NoSuchChange ? invalid('changes', error.message) : error;
+          throw error instanceof InvalidEdit ? invalid('changes', error.message) : error;
         });
       await push(services, { account, requestId }, { id, dir, ref, before, after: sha, pack });
       return sha;
@@ -310,7 +310,7 @@ const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
 /** Returns the object id that a ref points to, or `NONE` if the ref does not exist. */
 async function readRef({ git }: Deps, dir: string, ref: string): Promise<string> {
   const [info] = await git.objects.use(dir, (objects) => objects.info([ref]));
-  return info?.oid ?? NONE;
+  return info?.oid ?? ZERO_ID;
 }
 
 type ServerPush = {

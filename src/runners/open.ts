@@ -233,8 +233,8 @@ export function composeRunners(name: string, kinds: Kinds, choose: Choose): Runn
       }));
       return offered.filter(({ withImage, withoutImage }) => withImage || withoutImage);
     },
-    get engineAway() {
-      return runners.some(({ engineAway }) => engineAway);
+    get hasUnavailableEngine() {
+      return runners.some(({ hasUnavailableEngine }) => hasUnavailableEngine);
     },
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     async prepare(spec, signal) {

@@ -135,7 +135,7 @@ export type Runner = {
    */
   readonly machines: readonly Machine[];
   /** Whether an expected container engine does not answer. Then attempts may run on more machines than `machines` lists. */
-  readonly engineAway?: boolean;
+  readonly hasUnavailableEngine?: boolean;
   /** A startup warning for the operator, for example that jobs run unconfined. */
   warning?: string;
   /**

@@ -3,7 +3,7 @@
  * server or, for forwarded commands, to another server.
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
-import { drained } from '../git/transport/service.ts';
+import { waitForDrain } from '../git/transport/service.ts';
 import { type Exit, encodeJsonFrame, FrameReader, writeFrame } from './frames.ts';
 
 const CHECK_MS = 5_000;
@@ -95,7 +95,7 @@ export class ExecSession {
     this.#movedAt = performance.now();
     if (socket.destroyed) return done();
     if (writeFrame(socket, 'data', chunk)) return done();
-    drained(socket).then(() => {
+    waitForDrain(socket).then(() => {
       this.#movedAt = performance.now();
       done();
     });

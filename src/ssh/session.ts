@@ -164,7 +164,7 @@ async function runGit(
         `loam: no data was transferred for ${IDLE_MS[service] / 1_000} seconds\n`,
       );
       // A disconnected client closes the streams. Its push still takes effect if it arrived completely.
-      const ending = await transfer({ dir, protocol, signal: stopping, isConversation: true });
+      const ending = await transfer({ dir, protocol, signal: stopping, isStateful: true });
       if (right.refused.aborted) throw right.refused.reason;
       if (input.errored instanceof RequestTooLong) throw invalid(null, input.errored.message);
       if (stopping.aborted) throw busy('The server is stopping; try again');

@@ -135,7 +135,7 @@ test('idle processes end after a timeout, for another repository, and with their
   await eventually(() => expect(pool.counts.idle).toBe(0));
   await using patient = open();
   await patient.use(dir, async () => {});
-  patient.forget(dir);
+  patient.endIdle(dir);
   expect(patient.counts.idle).toBe(0);
 });
 

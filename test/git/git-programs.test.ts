@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { diskUsage } from '../../src/git/objects/walk.ts';
+import { measureDiskUsage } from '../../src/git/objects/walk.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -117,6 +117,6 @@ test('the size on disk equals that of git count-objects, for packs and loose obj
       env: { PATH: process.env.PATH, GIT_DIR: dir },
       input: 'x'.repeat(i * 3_000) + i,
     });
-  expect(await diskUsage(dir)).toBe(counted());
-  expect(await diskUsage(join(workspace.path, 'one/.git'))).toBeGreaterThan(0);
+  expect(await measureDiskUsage(dir)).toBe(counted());
+  expect(await measureDiskUsage(join(workspace.path, 'one/.git'))).toBeGreaterThan(0);
 });

@@ -470,14 +470,14 @@ test('the next start finishes or undoes operations of a killed server', async ()
 
   // Killed after git had updated the ref, before the push was recorded.
   const commands = [{ ref: 'refs/heads/late', before: none, after: tip }];
-  await disk.begin(id, { kind: 'push', pusher: 'ada', commands });
+  await disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands });
   execFileSync('git', ['-C', dir, 'update-ref', 'refs/heads/late', tip]);
   // Killed before git updated the ref: no effect.
   const lost = [{ ref: 'refs/heads/never', before: none, after: tip }];
-  await disk.begin(id, { kind: 'push', pusher: 'ada', commands: lost });
+  await disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands: lost });
   // Killed before the row of a new repository was committed.
   const orphan = newId('repo');
-  await disk.begin(orphan, { kind: 'create' });
+  await disk.beginOperation(orphan, { kind: 'create' });
   await disk.create(orphan, 'main');
 
   const before = await read('survivor');
@@ -486,7 +486,7 @@ test('the next start finishes or undoes operations of a killed server', async ()
   expect(after.branchCount).toBe(2);
   expect(Date.parse(after.pushedAt)).toBeGreaterThan(Date.parse(before.pushedAt));
   await expect(readdir(disk.pathOf(orphan))).rejects.toThrow('ENOENT');
-  expect(await disk.begun()).toEqual([]);
+  expect(await disk.pendingOperations()).toEqual([]);
 });
 
 test('an invalid git request is answered with an error', async () => {

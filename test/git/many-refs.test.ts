@@ -171,7 +171,7 @@ test('refs whose files a power loss left empty get their values from before the 
     before: name === 'new/a' ? NONE : head,
     after: head.replace(/./g, 'a'),
   }));
-  await app.app.services.git.disk.begin(id, {
+  await app.app.services.git.disk.beginOperation(id, {
     kind: 'push',
     pusher: 'ada',
     commands,
@@ -183,6 +183,6 @@ test('refs whose files a power loss left empty get their values from before the 
   await recoverRepositories(app.app.services);
   expect(await workspace.git('source', 'ls-remote', url)).toBe(before);
   expect(await events(id)).toBe(1);
-  expect(await app.app.services.git.disk.begun()).toEqual([]);
+  expect(await app.app.services.git.disk.pendingOperations()).toEqual([]);
   await workspace.git('source', 'push', '-q', url, 'main:refs/heads/new/a');
 });

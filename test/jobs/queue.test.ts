@@ -443,7 +443,7 @@ test('a worker whose engine does not answer still counts as running images', asy
       'waiting for a server that runs container images: no worker has a container engine',
     ),
   );
-  const docker = { ...fakeRunner({ machines: [] }), engineAway: true };
+  const docker = { ...fakeRunner({ machines: [] }), hasUnavailableEngine: true };
   const offers = JSON.stringify(capacityOf(docker));
   await pool.query(`insert into workers (id, runner, machines) values ('other', 'docker', $1)`, [
     offers,

@@ -108,7 +108,7 @@ test('totals are exact after force pushes, merges and concurrent pushes', async 
 test('totals survive a restart; a truncated entry is counted again', async () => {
   const commit = await workspace.git('long', 'rev-parse', 'main');
   const total = await exact('main');
-  const again = () => new CommitTotals(new FairSemaphore(4)).of(dir, commit);
+  const again = () => new CommitTotals(new FairSemaphore(4)).countCommits(dir, commit);
   counted.length = 0;
   expect(await again()).toBe(total);
   expect(counted).toEqual([]);

@@ -274,7 +274,7 @@ test('a running clone or push ends when the permission is revoked', async () => 
   await expect(buffer(answer)).rejects.toThrow('aborted');
   const dir = services.git.disk.pathOf(id);
   expect(execFileSync('git', ['-C', dir, 'rev-parse', 'main']).toString().trim()).toBe(before);
-  expect(await services.git.disk.begun()).toEqual([]);
+  expect(await services.git.disk.pendingOperations()).toEqual([]);
 });
 
 /** Leaves this many bytes of the plan's storage quota. */
@@ -384,7 +384,7 @@ test('a push that is ended by a signal leaves nothing on disk', async () => {
   process.kill(running?.pid as number, 'SIGTERM');
   await eventually(async () => {
     expect(await quarantines()).toEqual([]);
-    expect(await app.app.services.git.disk.begun()).toEqual([]);
+    expect(await app.app.services.git.disk.pendingOperations()).toEqual([]);
   });
   sent.destroy();
   await ended;
@@ -547,7 +547,7 @@ test('a failed record is retried while the server runs, and writes one event', a
     expect(stderr).not.toContain('refused');
     expect(await pushEvents(id)).toEqual(earlier);
     expect(services.pushes.waiting).toBe(1);
-    expect(await services.git.disk.begun()).toHaveLength(1);
+    expect(await services.git.disk.pendingOperations()).toHaveLength(1);
   } finally {
     await blocker.query('drop trigger refuse on repositories');
     await blocker.end();
@@ -555,7 +555,7 @@ test('a failed record is retried while the server runs, and writes one event', a
   await eventually(async () =>
     expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${sha}`]),
   );
-  await eventually(async () => expect(await services.git.disk.begun()).toEqual([]));
+  await eventually(async () => expect(await services.git.disk.pendingOperations()).toEqual([]));
   await eventually(() => expect(services.pushes.waiting).toBe(0));
 });
 
@@ -600,7 +600,7 @@ test('after a kill each push that took effect has an event, even if its ref move
     'HEAD:main',
   ]);
   const move = (before: string, after: string, at: string, ref = 'refs/heads/main') =>
-    disk.begin(id, { kind: 'push', pusher: 'ada', commands: [{ ref, before, after }], at });
+    disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands: [{ ref, before, after }], at });
   await move(one, two, '2026-01-01T00:00:02.000Z');
   await move(base, one, '2026-01-01T00:00:01.000Z');
   await move(NONE, one, '2026-01-01T00:00:01.500Z', 'refs/heads/never');
@@ -610,7 +610,7 @@ test('after a kill each push that took effect has an event, even if its ref move
     `refs/heads/main ${one}`,
     `refs/heads/main ${two}`,
   ]);
-  expect(await disk.begun()).toEqual([]);
+  expect(await disk.pendingOperations()).toEqual([]);
 });
 
 test('a push has one event although its note outlived its record', async () => {
@@ -631,12 +631,12 @@ test('a push has one event although its note outlived its record', async () => {
   await blocker.query('commit');
   await blocker.end();
   expect((await pushed).code).toBe(0);
-  expect(await services.git.disk.begun()).toEqual([]);
+  expect(await services.git.disk.pendingOperations()).toEqual([]);
   // The state after a kill between the commit of the record and the removal of the note.
   await writeFile(join(folder, note), text);
   await recoverRepositories(services);
   expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${sha}`]);
-  expect(await services.git.disk.begun()).toEqual([]);
+  expect(await services.git.disk.pendingOperations()).toEqual([]);
 });
 
 test('no transaction is open while git measures the repository', async () => {
@@ -709,7 +709,7 @@ test('a push that was sent twice has one event after kills', async () => {
   const earlier = await pushEvents(id);
   const local = join(workspace.path, 'repeated');
   execFileSync('git', ['-C', local, 'push', '-q', disk.pathOf(id), 'HEAD:main']);
-  const noted = (at: string) => disk.begin(id, { kind: 'push', pusher: 'ada', commands, at });
+  const noted = (at: string) => disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands, at });
   // Two notes at once, and a third after the first was recorded.
   await noted('2026-01-01T00:00:01.000Z');
   await noted('2026-01-01T00:00:02.000Z');
@@ -723,7 +723,7 @@ test('a push that was sent twice has one event after kills', async () => {
   const moved = async (from: string, to: string, at: string) => {
     const push = [{ ref: 'refs/heads/main', before: from, after: to }];
     const note = { kind: 'push' as const, pusher: 'ada', commands: push, at };
-    await services.pushes.record(await disk.begin(id, note), push);
+    await services.pushes.record(await disk.beginOperation(id, note), push);
   };
   await moved(before, after, '2026-01-01T00:00:04.000Z');
   expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${after}`]);

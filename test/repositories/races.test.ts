@@ -35,7 +35,7 @@ test('20 renames, 10 transfers and 10 deletions of one repository run concurrent
     for (const { status, text } of deletions) expect([204, 404], text).toContain(status);
     for (const owner of ['ada', 'bob']) await ada.delete(`/auth/v1/repository/${owner}/${id}`);
     const { git } = app.app.services;
-    expect(await git.disk.begun()).toEqual([]);
+    expect(await git.disk.pendingOperations()).toEqual([]);
   }
 });
 

@@ -131,7 +131,7 @@ test('names conflict case-insensitively, and a name is free after its repository
   const { id } = await create(ada, 'Taken');
   const input = { namespace: 'ada', name: 'tAKEN' };
   expect(await refusal(ada, CREATE, { input })).toBe('ALREADY_EXISTS name');
-  expect(await app.app.services.git.disk.begun()).toEqual([]);
+  expect(await app.app.services.git.disk.pendingOperations()).toEqual([]);
   await ada.gql(
     'mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) { id } }',
     {
@@ -285,18 +285,18 @@ test('a changed default branch is what clones check out', async () => {
     [id],
   );
   expect(rows).toEqual([{ branch: 'trunk' }]);
-  expect(await app.app.services.git.disk.begun()).toEqual([]);
+  expect(await app.app.services.git.disk.pendingOperations()).toEqual([]);
 });
 
 test('a change of the default branch that a kill interrupted is finished at the next start', async () => {
   const { id } = await create(ada, 'cut-short');
   const { disk } = app.app.services.git;
-  await disk.begin(id, { kind: 'default-branch' });
+  await disk.beginOperation(id, { kind: 'default-branch' });
   await app.pool.query(`update repositories set default_branch = 'trunk' where id = $1`, [id]);
   await app.restart();
   const head = await readFile(join(app.app.services.git.disk.pathOf(id), 'HEAD'), 'utf8');
   expect(head).toBe('ref: refs/heads/trunk\n');
-  expect(await app.app.services.git.disk.begun()).toEqual([]);
+  expect(await app.app.services.git.disk.pendingOperations()).toEqual([]);
 });
 
 test('node returns only repositories that the viewer may see', async () => {

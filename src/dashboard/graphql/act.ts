@@ -2,7 +2,7 @@
 import type { TadaDocumentNode } from 'gql.tada';
 import { useState } from 'react';
 import { type AnyVariables, useMutation } from 'urql';
-import { faultOf, type Problem, problemOf } from './client.ts';
+import { fieldMessage, type Problem, toProblem } from './client.ts';
 
 type MutationOutcome<T> = { data: T; problem?: undefined } | { data?: undefined; problem: Problem };
 
@@ -11,7 +11,7 @@ type MutationOutcome<T> = { data: T; problem?: undefined } | { data?: undefined;
  * `fields`: fields of the form. An error of such a field is shown at the field (`fault`), other errors above the button
  * (`problem`).
  */
-export function useAct<T, V extends AnyVariables>(
+export function useFormMutation<T, V extends AnyVariables>(
   document: TadaDocumentNode<T, V>,
   { changes = [], fields = [] }: { changes?: string[]; fields?: readonly string[] } = {},
 ) {
@@ -21,14 +21,14 @@ export function useAct<T, V extends AnyVariables>(
   return {
     busy: fetching,
     problem: lastProblem && !isFormField(lastProblem.field) ? lastProblem : null,
-    fault: (field: string) =>
-      lastProblem?.field === field && isFormField(field) ? faultOf(lastProblem) : null,
+    fieldError: (field: string) =>
+      lastProblem?.field === field && isFormField(field) ? fieldMessage(lastProblem) : null,
     async run(variables: V): Promise<MutationOutcome<T>> {
       setLastProblem(null);
       const { data, error } = await execute(variables, { additionalTypenames: changes });
       if (error || !data) {
         const problem = error
-          ? problemOf(error)
+          ? toProblem(error)
           : { message: 'The server sent an empty response.' };
         setLastProblem(problem);
         return { problem };

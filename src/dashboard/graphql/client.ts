@@ -1,6 +1,6 @@
 /** The GraphQL client of the dashboard. A page shows cached results at once and reads them again in the background. */
 import { Client, type CombinedError, cacheExchange, fetchExchange, mapExchange } from 'urql';
-import { start } from '../start.ts';
+import { startData } from '../start.ts';
 
 /** The error code for requests without a valid session. */
 export const SIGNED_OUT = 'AUTHENTICATION_FAILED';
@@ -13,7 +13,7 @@ export const client = new Client({
     cacheExchange,
     mapExchange({
       onError(error) {
-        if (start.viewer && codeOf(error) === SIGNED_OUT) signIn();
+        if (startData.viewer && errorCode(error) === SIGNED_OUT) redirectToSignIn();
       },
     }),
     fetchExchange,
@@ -21,11 +21,11 @@ export const client = new Client({
 });
 
 /** Leaves the page for the sign-in form, which also removes data of the ended session from the screen. */
-export function signIn(): void {
+export function redirectToSignIn(): void {
   location.assign(`/login?to=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
-export function codeOf(error: CombinedError): string | undefined {
+export function errorCode(error: CombinedError): string | undefined {
   const code = error.graphQLErrors[0]?.extensions?.code;
   return typeof code === 'string' ? code : undefined;
 }
@@ -33,7 +33,7 @@ export function codeOf(error: CombinedError): string | undefined {
 /** An error as shown to people: the server's message, and the request id to quote in a support request. */
 export type Problem = { message: string; code?: string; field?: string; requestId?: string };
 
-export function problemOf(error: CombinedError): Problem {
+export function toProblem(error: CombinedError): Problem {
   const requestId =
     (error.response as Response | undefined)?.headers?.get('x-request-id') ?? undefined;
   const [first] = error.graphQLErrors;
@@ -49,7 +49,7 @@ export function problemOf(error: CombinedError): Problem {
 }
 
 /** The message without the leading API field name, which the form does not show. */
-export function faultOf({ message, field }: Problem): string {
+export function fieldMessage({ message, field }: Problem): string {
   if (!field || !message.startsWith(`${field}: `)) return message;
   const text = message.slice(field.length + 2);
   return text.charAt(0).toUpperCase() + text.slice(1);

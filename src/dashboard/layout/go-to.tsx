@@ -4,8 +4,8 @@ import { Box, Cog, FolderGit2, type LucideIcon, User } from 'lucide-react';
 import { useEffect, useState } from 'react';
 import { useQuery } from 'urql';
 import { graphql, type ResultOf } from '../graphql/graphql.ts';
-import { MINE, OF_THE_SERVER } from '../pages/settings/sections.ts';
-import { start } from '../start.ts';
+import { USER_SECTIONS, SERVER_SECTIONS } from '../pages/settings/sections.ts';
+import { startData } from '../start.ts';
 import { Dialog } from '../ui/dialog.tsx';
 
 const GoToQuery = graphql(`
@@ -154,8 +154,8 @@ function pageDestinations(at: { namespace?: string; repository?: string }): Dest
       [`${name}: Search in files`, `${base}/search`],
     );
   }
-  if (!start.viewer) return pages.map(pageDestination);
-  const { username, operator } = start.viewer;
+  if (!startData.viewer) return pages.map(pageDestination);
+  const { username, operator } = startData.viewer;
   for (const each of new Set([at.namespace ?? username, username]))
     pages.push(
       [`${each}: Jobs`, `/${each}/-/jobs`],
@@ -171,9 +171,9 @@ function pageDestinations(at: { namespace?: string; repository?: string }): Dest
     ['New webhook', '/new/webhook'],
     ['New organization', '/new/organization'],
   );
-  for (const [href, name] of MINE) pages.push([`Settings: ${name}`, href]);
+  for (const [href, name] of USER_SECTIONS) pages.push([`Settings: ${name}`, href]);
   if (operator)
-    for (const [href, name] of OF_THE_SERVER) pages.push([`This server: ${name}`, href]);
+    for (const [href, name] of SERVER_SECTIONS) pages.push([`This server: ${name}`, href]);
   return pages.map(pageDestination);
 }
 

@@ -2,8 +2,8 @@
 import { Link, Outlet, useRouterState } from '@tanstack/react-router';
 import { Search } from 'lucide-react';
 import { lazy, Suspense, useEffect, useRef, useState } from 'react';
-import { signIn } from '../graphql/client.ts';
-import { start } from '../start.ts';
+import { redirectToSignIn } from '../graphql/client.ts';
+import { startData } from '../start.ts';
 import { Button } from '../ui/button.tsx';
 import { Notices } from '../ui/notices.tsx';
 import { Breadcrumbs } from './crumbs.tsx';
@@ -70,13 +70,13 @@ export function Shell() {
                 Ctrl K
               </kbd>
             </button>
-            {start.viewer ? (
+            {startData.viewer ? (
               <>
                 <NewMenu />
-                <UserMenu viewer={start.viewer} onKeys={() => setOpen('keys')} />
+                <UserMenu viewer={startData.viewer} onKeys={() => setOpen('keys')} />
               </>
             ) : (
-              <Button look="primary" onClick={signIn}>
+              <Button look="primary" onClick={redirectToSignIn}>
                 Sign in
               </Button>
             )}
@@ -93,7 +93,7 @@ export function Shell() {
         <Outlet />
       </main>
       <footer className="mx-auto flex w-full max-w-7xl flex-wrap gap-x-4 gap-y-1 px-4 py-6 text-sm text-dim">
-        <span>Loam {start.build}</span>
+        <span>Loam {startData.build}</span>
         <a href="/docs" className="hover:underline">
           REST
         </a>

@@ -1,5 +1,5 @@
 /** Opens a page's subscriptions through the SharedWorker of all tabs, or directly in browsers without SharedWorker. */
-import { start } from '../start.ts';
+import { startData } from '../start.ts';
 import {
   createHub,
   type FromPage,
@@ -18,7 +18,7 @@ export function sharedHub(): Hub {
 
 function openWorkerHub(): Hub {
   // One worker per user and version: after another user signs in, the page must not use the former user's connection.
-  const name = `loam ${start.build} ${start.viewer?.username ?? ''}`;
+  const name = `loam ${startData.build} ${startData.viewer?.username ?? ''}`;
   const worker = new SharedWorker(new URL('./worker.ts', import.meta.url), {
     type: 'module',
     name,

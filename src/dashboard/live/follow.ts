@@ -2,8 +2,8 @@
 import { print } from '@0no-co/graphql.web';
 import type { TadaDocumentNode } from 'gql.tada';
 import { useEffect, useRef, useState } from 'react';
-import { SIGNED_OUT, signIn } from '../graphql/client.ts';
-import { start } from '../start.ts';
+import { SIGNED_OUT, redirectToSignIn } from '../graphql/client.ts';
+import { startData } from '../start.ts';
 import { sharedHub } from './connection.ts';
 import type { LiveError } from './hub.ts';
 
@@ -22,7 +22,7 @@ const MIN_BACKOFF_MS = 250;
 const MAX_BACKOFF_MS = 8_000;
 
 /** @returns a function that ends the subscription */
-export function follow<T, V>(
+export function subscribe<T, V>(
   document: TadaDocumentNode<T, V>,
   follower: Follower<T, V>,
 ): () => void {
@@ -49,7 +49,7 @@ export function follow<T, V>(
           follower.onData(message.data as T);
           break;
         case 'refused':
-          if (start.viewer && message.error.extensions?.code === SIGNED_OUT) signIn();
+          if (startData.viewer && message.error.extensions?.code === SIGNED_OUT) redirectToSignIn();
           report({ refused: message.error });
           break;
         case 'over':
@@ -93,7 +93,7 @@ function printDocument(document: TadaDocumentNode<unknown, never> | object): str
 }
 
 /** Subscribes while the component is mounted. Another `key` starts a new subscription; with null there is none. */
-export function useFollow<T, V>(
+export function useLiveSubscription<T, V>(
   document: TadaDocumentNode<T, V>,
   key: string | null,
   follower: Follower<T, V>,
@@ -103,7 +103,7 @@ export function useFollow<T, V>(
   current.current = follower;
   useEffect(() => {
     if (key === null) return;
-    return follow(document, {
+    return subscribe(document, {
       variables: () => current.current.variables(),
       onData: (data) => current.current.onData(data),
       onLive: () => current.current.onLive?.(),

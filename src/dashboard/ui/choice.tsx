@@ -1,13 +1,13 @@
 import { useRef, useState } from 'react';
 import { Button } from './button.tsx';
 import { Select } from './field.tsx';
-import { useMeanwhile } from './meanwhile.ts';
+import { useOptimisticValue } from './meanwhile.ts';
 
 /**
  * A select that saves on a button press. Saving on change would also save the options in between, because each arrow key
  * selects the next option at once.
  */
-export function Choice<T extends string>({
+export function SelectWithSave<T extends string>({
   label,
   value,
   options,
@@ -18,7 +18,7 @@ export function Choice<T extends string>({
   options: readonly (readonly [value: T, name: string])[];
   save: (value: T) => Promise<{ data?: unknown }>;
 }) {
-  const [saved, choose] = useMeanwhile(value);
+  const [saved, choose] = useOptimisticValue(value);
   const [draft, setDraft] = useState<T | null>(null);
   const select = useRef<HTMLSelectElement>(null);
   const shown = draft ?? saved;

@@ -34,7 +34,7 @@ export function CopyButton({ text, label = 'Copy' }: { text: string; label?: str
 }
 
 /** Text to paste into a terminal, with a copy button. */
-export function Lines({ text, label = 'Text to copy' }: { text: string; label?: string }) {
+export function CopyableText({ text, label = 'Text to copy' }: { text: string; label?: string }) {
   return (
     <div className="flex items-start gap-1 rounded-md border border-line bg-sunken">
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard. */}
@@ -49,7 +49,7 @@ export function Lines({ text, label = 'Text to copy' }: { text: string; label?: 
 }
 
 /** A secret that is shown only once. */
-export function Secret({ label, value }: { label: string; value: string }) {
+export function OneTimeSecret({ label, value }: { label: string; value: string }) {
   return (
     <div className="space-y-2 rounded-md border border-good bg-good-soft p-3">
       <p className="text-sm font-medium">{label} Copy it now: it is not shown again.</p>

@@ -2,7 +2,7 @@
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
-export function size(bytes: number): string {
+export function formatBytes(bytes: number): string {
   let unit = 0;
   while (bytes >= 1_024 && unit < UNITS.length - 1) {
     bytes /= 1_024;
@@ -12,7 +12,7 @@ export function size(bytes: number): string {
 }
 
 /** 3 h 05 min, 2 min 09 s, 12 s. */
-export function duration(seconds: number): string {
+export function formatDuration(seconds: number): string {
   const total = Math.round(seconds);
   const two = (value: number) => String(value).padStart(2, '0');
   if (total >= 86_400)
@@ -25,7 +25,7 @@ export function duration(seconds: number): string {
 
 const whole = new Intl.NumberFormat('en');
 
-export function count(value: number, one: string, many = `${one}s`): string {
+export function formatCount(value: number, one: string, many = `${one}s`): string {
   return `${whole.format(value)} ${value === 1 ? one : many}`;
 }
 
@@ -33,14 +33,14 @@ export function count(value: number, one: string, many = `${one}s`): string {
  * A price. The contract has it as text, so that no cent is lost; what is shown is rounded, below a dollar to a hundredth
  * of a cent.
  */
-export function money(amount: string | number): string {
+export function formatMoney(amount: string | number): string {
   const value = Number(amount);
   const digits = value !== 0 && Math.abs(value) < 1 ? 4 : 2;
   return `$${value.toFixed(digits).replace(/(\.\d\d\d*?)0+$/, '$1')}`;
 }
 
 /** The first line of a commit message. */
-export function subject(message: string): string {
+export function commitSubject(message: string): string {
   return message.split('\n', 1)[0] || '(no message)';
 }
 
@@ -49,6 +49,6 @@ export function shortSha(sha: string): string {
 }
 
 /** Formats an enum value of the schema: `TIMED_OUT` becomes `timed out`. */
-export function words(value: string): string {
+export function formatEnum(value: string): string {
   return value.toLowerCase().replaceAll('_', ' ');
 }

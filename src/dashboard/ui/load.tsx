@@ -1,12 +1,12 @@
 /** Queries of a page, and how it shows their loading, error and success states. */
 import { createContext, type ReactNode, useContext, useEffect, useState } from 'react';
 import { type AnyVariables, type CombinedError, type UseQueryArgs, useQuery } from 'urql';
-import { codeOf, SIGNED_OUT } from '../graphql/client.ts';
-import { start } from '../start.ts';
+import { errorCode, SIGNED_OUT } from '../graphql/client.ts';
+import { startData } from '../start.ts';
 import { NotFound } from './not-found.tsx';
 import { ErrorBox } from './problem.tsx';
 
-export type Asked<T> = {
+export type QueryResult<T> = {
   data: T | undefined;
   error: CombinedError | undefined;
   fetching: boolean;
@@ -21,7 +21,7 @@ const RETRY_MS = 2_000;
  * A query that keeps its last data and retries while the server is unavailable, so that a page survives a restart of
  * the server.
  */
-export function useAsk<T, V extends AnyVariables>(args: UseQueryArgs<V, T>): Asked<T> {
+export function useRetryingQuery<T, V extends AnyVariables>(args: UseQueryArgs<V, T>): QueryResult<T> {
   const [{ data, error, fetching, stale }, execute] = useQuery<T, V>(args);
   const asked = JSON.stringify(args.variables ?? {});
   const [kept, keep] = useState<{ asked: string; data: T }>();
@@ -55,7 +55,7 @@ export function Load<T, P>({
   what,
   children,
 }: {
-  asked: Asked<T>;
+  asked: QueryResult<T>;
   of: (data: T) => P | null | undefined;
   /** The noun for messages: `repository`, `job`. */
   what: string;
@@ -76,17 +76,17 @@ export function Load<T, P>({
       </>
     );
   if (error) {
-    const code = codeOf(error);
-    if (code === 'NOT_FOUND' || (code === SIGNED_OUT && !start.viewer))
+    const code = errorCode(error);
+    if (code === 'NOT_FOUND' || (code === SIGNED_OUT && !startData.viewer))
       return <NotFound what={what} isPart={isPart} />;
     return <ErrorBox error={error} onRetry={again} />;
   }
   if (data) return <NotFound what={what} isPart={isPart} />;
-  return <Waiting />;
+  return <LoadingSkeleton />;
 }
 
 /** The loading skeleton. It appears after 0.3 s, so that fast results do not flash. */
-export function Waiting() {
+export function LoadingSkeleton() {
   return (
     <div
       role="status"

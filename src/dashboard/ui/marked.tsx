@@ -1,7 +1,7 @@
 import type { ReactNode } from 'react';
 
 /** Wraps each case-insensitive match of a `find` string in `<mark>`. */
-export function marked(text: string, find: string | readonly string[]): ReactNode {
+export function highlightMatches(text: string, find: string | readonly string[]): ReactNode {
   const words = [find].flat().filter(Boolean);
   if (words.length === 0) return text;
   // Longest first: an alternation takes the first word that matches.

@@ -6,7 +6,7 @@ type Answer = { data?: unknown };
  * Optimistic update: shows a chosen value at once, and the known value again if the mutation fails.
  * @returns the value to show, and a function that takes the chosen value and its pending mutation
  */
-export function useMeanwhile<T>(
+export function useOptimisticValue<T>(
   known: T,
 ): [shown: T, choose: (value: T, change: Promise<Answer>) => Promise<void>] {
   const [chosen, setChosen] = useState<{ value: T; from: T } | null>(null);

@@ -1,5 +1,5 @@
-import { signIn } from '../graphql/client.ts';
-import { start } from '../start.ts';
+import { redirectToSignIn } from '../graphql/client.ts';
+import { startData } from '../start.ts';
 import { Button, ButtonLink } from './button.tsx';
 import { Empty } from './empty.tsx';
 
@@ -16,14 +16,14 @@ export function NotFound({ what = 'page', isPart = false }: Props) {
       {!isPart && <title>Not found · Loam</title>}
       <Empty title={`${what[0]?.toUpperCase()}${what.slice(1)} not found`} level={isPart ? 2 : 1}>
         <p>
-          {start.viewer
-            ? `It does not exist, or ${start.viewer.username} has no access to it.`
+          {startData.viewer
+            ? `It does not exist, or ${startData.viewer.username} has no access to it.`
             : 'It does not exist, or only users who are signed in can see it.'}
         </p>
-        {start.viewer ? (
+        {startData.viewer ? (
           <ButtonLink to="/">Go home</ButtonLink>
         ) : (
-          <Button look="primary" onClick={signIn}>
+          <Button look="primary" onClick={redirectToSignIn}>
             Sign in
           </Button>
         )}

@@ -29,7 +29,7 @@ export function PageTitle({
 }
 
 /** On a small screen the tabs scroll horizontally: scrolls the tab of the current page into view. */
-export function useCurrentInSight<E extends HTMLElement>(): RefObject<E | null> {
+export function useScrollCurrentIntoView<E extends HTMLElement>(): RefObject<E | null> {
   const list = useRef<E>(null);
   const { pathname } = useLocation();
   useEffect(() => {
@@ -57,7 +57,7 @@ export function Tabs({
   within?: string;
   tabs: (LinkProps & { name: string; count?: number; icon?: ComponentType<IconProps> })[];
 }) {
-  const list = useCurrentInSight<HTMLElement>();
+  const list = useScrollCurrentIntoView<HTMLElement>();
   return (
     <nav ref={list} aria-label={label} className="sideways mb-6 border-b border-line">
       <ul className="flex gap-1">
@@ -82,7 +82,7 @@ export function Tabs({
 }
 
 /** A button that appends the next page of a list. */
-export function Pager({
+export function ShowMoreButton({
   hasMore,
   onMore,
   busy,

@@ -1,6 +1,6 @@
 import { CircleAlert } from 'lucide-react';
 import type { CombinedError } from 'urql';
-import { type Problem, problemOf } from '../graphql/client.ts';
+import { type Problem, toProblem } from '../graphql/client.ts';
 import { Button } from './button.tsx';
 
 /** The server's error message, with the request id to look up in its log. */
@@ -29,5 +29,5 @@ export function ProblemBox({ problem, onRetry }: { problem: Problem; onRetry?: (
 }
 
 export function ErrorBox({ error, onRetry }: { error: CombinedError; onRetry?: () => void }) {
-  return <ProblemBox problem={problemOf(error)} onRetry={onRetry} />;
+  return <ProblemBox problem={toProblem(error)} onRetry={onRetry} />;
 }

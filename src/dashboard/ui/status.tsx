@@ -23,7 +23,7 @@ const LOOKS: Record<
 };
 
 /** The status as word, colour and icon, because colour alone is not accessible (WCAG 1.4.1). */
-export function Status({ status }: { status: JobStatus }) {
+export function JobStatusBadge({ status }: { status: JobStatus }) {
   const { icon: Icon, word, className, spin } = LOOKS[status];
   return (
     <span
@@ -40,6 +40,6 @@ export function isFailed(status: JobStatus): boolean {
   return status === 'FAILED' || status === 'TIMED_OUT';
 }
 
-export function isOver(status: JobStatus): boolean {
+export function isFinished(status: JobStatus): boolean {
   return status !== 'QUEUED' && status !== 'RUNNING';
 }

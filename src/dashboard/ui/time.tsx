@@ -30,7 +30,7 @@ function listen(listener: () => void): () => void {
 }
 
 /** The Unix time in seconds; re-renders the component each second. */
-export function useSecond(): number {
+export function useUnixSeconds(): number {
   return useSyncExternalStore(listen, now);
 }
 
@@ -51,20 +51,20 @@ const STEPS: [unit: Intl.RelativeTimeFormatUnit, seconds: number][] = [
   ['minute', 60],
 ];
 
-export function exactTime(at: string): string {
+export function formatExactTime(at: string): string {
   return exact.format(new Date(at));
 }
 
 const day = new Intl.DateTimeFormat('en', { dateStyle: 'long' });
 
 /** The date in the reader's time zone: November 26, 2026. */
-export function longDay(at: string): string {
+export function formatLongDate(at: string): string {
   return day.format(new Date(at));
 }
 
 /** A time relative to now, past or future. */
-export function Ago({ at }: { at: string | null | undefined }) {
-  const now = useSecond();
+export function RelativeTime({ at }: { at: string | null | undefined }) {
+  const now = useUnixSeconds();
   if (!at) return <>never</>;
   const ahead = Date.parse(at) / 1_000 - now;
   const [unit, seconds] = STEPS.find(([, size]) => Math.abs(ahead) >= size) ?? ['second', 1];
@@ -75,14 +75,14 @@ export function Ago({ at }: { at: string | null | undefined }) {
         : 'just now'
       : relative.format(Math.trunc(ahead / seconds), unit);
   return (
-    <time dateTime={at} title={exactTime(at)}>
+    <time dateTime={at} title={formatExactTime(at)}>
       {text}
     </time>
   );
 }
 
 /** Calls `act` at an interval while the tab is visible. With `ms` null it is off. */
-export function useEvery(ms: number | null, act: () => void): void {
+export function useInterval(ms: number | null, act: () => void): void {
   const current = useRef(act);
   current.current = act;
   useEffect(() => {

@@ -25,7 +25,7 @@ const MAX_PATHS_BYTES = 256 * 2 ** 20;
 /** Disk block size: the least that a file takes on most disks. */
 const BLOCK_BYTES = 4096;
 
-type Source = {
+type CheckoutSource = {
   /** The bare repository. */
   from: string;
   /** A full commit id. */
@@ -33,7 +33,7 @@ type Source = {
   signal?: AbortSignal;
 };
 
-export type Limits = {
+export type CheckoutLimits = {
   /** Disk space that the checkout may take, including its repository. */
   maxBytes: number;
   /** Free bytes on the disk. Checkouts that are being written at the same time are not subtracted. */
@@ -42,7 +42,7 @@ export type Limits = {
   maxFiles: number;
 };
 
-type Target = Limits & {
+type Target = CheckoutLimits & {
   sha: string;
   /** Created here; its parent must exist. */
   to: string;
@@ -64,7 +64,7 @@ const commitAlone = (sha: string) => `--shallow ${sha}\n${sha}\n`;
  * @returns the bytes that the checkout takes on disk
  * @throws CheckoutTooLarge, GitError when the commit or one of its objects is missing, Error when `to` exists.
  */
-export async function checkOut(options: Target & Source): Promise<number> {
+export async function checkOut(options: Target & CheckoutSource): Promise<number> {
   const { from, sha, signal } = options;
   const fileBytes = await measure(options);
   return writeCheckout(options, fileBytes, (gitdir) =>
@@ -91,7 +91,7 @@ export async function checkOutReceived(
   options: Target & { fileBytes: number; pack: AsyncIterable<Uint8Array> },
 ): Promise<number> {
   const { fileBytes, pack } = options;
-  demandBytes(fileBytes, options);
+  checkSize(fileBytes, options);
   return writeCheckout(options, fileBytes, (gitdir) =>
     indexPack(gitdir, options, fileBytes, pack),
   );
@@ -101,7 +101,7 @@ export async function checkOutReceived(
  * Writes the pack of a commit that `measure` has accepted. Stops when the output closes.
  * @throws GitError when the commit or one of its objects is missing, Error when the output closed early
  */
-export async function sendPack({ from, sha, signal }: Source, output: Writable): Promise<void> {
+export async function sendPack({ from, sha, signal }: CheckoutSource, output: Writable): Promise<void> {
   using process = await startGit([...PACK, '--stdout'], { dir: from, signal });
   process.stdin.end(commitAlone(sha));
   await pipeline(process.stdout, output, { end: false });
@@ -121,7 +121,7 @@ async function writeCheckout(
   await addPack(gitdir);
   let bytes = fileBytes;
   for (const name of await readdir(packs)) bytes += (await stat(join(packs, name))).size;
-  demandBytes(bytes, options);
+  checkSize(bytes, options);
   await gitViaStarter(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
   return bytes;
 }
@@ -156,7 +156,7 @@ async function indexPack(
     try {
       for await (const chunk of pack) {
         bytes += chunk.length;
-        demandBytes(bytes, limits);
+        checkSize(bytes, limits);
         yield chunk;
       }
     } catch (error) {
@@ -179,7 +179,7 @@ async function indexPack(
  * so its cost is bounded too.
  * @throws CheckoutTooLarge
  */
-export async function measure(options: Source & Limits): Promise<number> {
+export async function measure(options: CheckoutSource & CheckoutLimits): Promise<number> {
   const { from, sha } = options;
   const known = measuredCommits.get(sha);
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
@@ -191,7 +191,7 @@ export async function measure(options: Source & Limits): Promise<number> {
     checkFileCount(files, options);
     if (nameBytes > MAX_PATHS_BYTES)
       throw new CheckoutTooLarge('The paths of the files in the checkout are too long in total');
-    demandBytes(Math.max(bytes, files * BLOCK_BYTES), options);
+    checkSize(Math.max(bytes, files * BLOCK_BYTES), options);
   };
   if (known) {
     checkLimits();
@@ -264,16 +264,16 @@ function bytesOnDisk(size: number): number {
 }
 
 /** @throws CheckoutTooLarge when the number of files and folders exceeds the limit */
-function checkFileCount(count: number, limits: Pick<Limits, 'maxFiles'>): void {
+function checkFileCount(count: number, limits: Pick<CheckoutLimits, 'maxFiles'>): void {
   const maxFiles = Math.min(limits.maxFiles, MAX_CHECKOUT_FILES);
   if (count > maxFiles)
     throw new CheckoutTooLarge(`The checkout has more than ${maxFiles} files and folders`);
 }
 
 /** @throws CheckoutTooLarge when the checkout takes more bytes than the limit */
-export function demandBytes(
+export function checkSize(
   bytes: number,
-  { maxBytes, room = Number.POSITIVE_INFINITY }: Pick<Limits, 'maxBytes' | 'room'>,
+  { maxBytes, room = Number.POSITIVE_INFINITY }: Pick<CheckoutLimits, 'maxBytes' | 'room'>,
 ): void {
   if (bytes > maxBytes)
     throw new CheckoutTooLarge(

@@ -38,7 +38,7 @@ type FirstCommit = {
 };
 
 /** An operation on a repository that has begun. `data` is for the code that finishes the operation. */
-export type Begun<T = unknown> = { id: string; data: T; done(): Promise<void> };
+export type PendingOperation<T = unknown> = { id: string; data: T; done(): Promise<void> };
 
 /**
  * An operation that is neither finished nor undone after this time belongs to a dead server: transactions that create
@@ -105,7 +105,7 @@ export class Disk {
    * Runs `work` in an empty folder on the repositories' disk and removes the folder afterwards. After a kill, the
    * folder is removed later.
    */
-  async inScratch<T>(work: (folder: string) => Promise<T>): Promise<T> {
+  async withScratchFolder<T>(work: (folder: string) => Promise<T>): Promise<T> {
     const folder = join(this.#new, `scratch.${randomUUID()}`);
     await mkdir(folder, { recursive: true });
     try {
@@ -150,7 +150,7 @@ export class Disk {
   }
 
   /** Other servers that have unfinished operations. */
-  async othersWithBegun(): Promise<string[]> {
+  async serversWithPendingOperations(): Promise<string[]> {
     const servers: string[] = [];
     for (const name of await readdir(join(this.#root, 'begun'))) {
       const folder = join(this.#root, 'begun', name);
@@ -164,9 +164,9 @@ export class Disk {
    * removing its leftovers twice does no harm. Other operations are transferred when they are so old that nobody can be
    * working on them.
    */
-  async takeOver(server: string): Promise<Begun[]> {
+  async takeOver(server: string): Promise<PendingOperation[]> {
     const folder = join(this.#root, 'begun', server);
-    const taken: Begun[] = [];
+    const taken: PendingOperation[] = [];
     for (const name of await readdir(folder)) {
       const { data } = await this.#read(join(folder, name));
       const { kind } = (data ?? {}) as { kind?: unknown };
@@ -184,7 +184,7 @@ export class Disk {
    * Records an operation so that it survives a kill; `done` removes the record. With `flush` it also survives a power
    * loss.
    */
-  async begin<T>(id: string, data: T, { flush = true } = {}): Promise<Begun<T>> {
+  async beginOperation<T>(id: string, data: T, { flush = true } = {}): Promise<PendingOperation<T>> {
     const file = join(this.#operations, `${id}.${randomUUID()}`);
     const write = () => writeFile(file, JSON.stringify(data), { flush });
     await write().catch(async (error) => {
@@ -197,12 +197,12 @@ export class Disk {
   }
 
   /** Operations that began before this start and are not done. */
-  async begun(): Promise<Begun[]> {
+  async pendingOperations(): Promise<PendingOperation[]> {
     const names = await readdir(this.#operations);
     return Promise.all(names.map((name) => this.#read(join(this.#operations, name))));
   }
 
-  async #read(file: string): Promise<Begun> {
+  async #read(file: string): Promise<PendingOperation> {
     const data = parseRecord(await readFile(file, 'utf8'));
     const id = basename(file).split('.')[0] as string;
     return { id, data, done: () => removeRecord(file) };

@@ -70,7 +70,7 @@ export class Maintenance {
       const hasManyPacks = packs.filter(({ name }) => name.endsWith('.pack')).length >= MANY_PACKS;
       const hasManyNew = await hasManyNewObjects(dir, packs);
       // Git cannot write files that have a stale lock.
-      if (isFullCheck || hasManyPacks || hasManyNew) await this.#locks.remove(dir);
+      if (isFullCheck || hasManyPacks || hasManyNew) await this.#locks.removeAll(dir);
       const options = { dir, signal, timeoutMs: TIMEOUT_MS };
       if (hasManyPacks) await git(['repack', '-d', '--geometric=2', '--quiet'], options);
       if (isFullCheck && (await hasManyLooseRefs(dir))) await git(['pack-refs', '--all'], options);

@@ -10,10 +10,10 @@
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { GitExit } from '../../platform/processes/git-started.ts';
-import type { Begun, Disk } from './disk.ts';
+import type { PendingOperation, Disk } from './disk.ts';
 
 /** Record of a push on disk, from its beginning to its end. */
-export type BegunReceiving = { kind: 'receiving' };
+export type PendingReceive = { kind: 'receiving' };
 
 export const QUARANTINE_PREFIX = 'tmp_objdir-';
 
@@ -32,17 +32,17 @@ export class Quarantines {
    * Runs a push. Calls `clean` when the push may have left a quarantine; `clean` must call `remove` on the server that
    * has the repository at that time. After a kill of this server, recovery calls `remove` (`repositories/recovery.ts`).
    */
-  async during(
+  async runPush(
     id: string,
     receive: () => Promise<GitExit>,
     clean: () => Promise<void>,
   ): Promise<GitExit> {
     this.#receiving.set(id, (this.#receiving.get(id) ?? 0) + 1);
-    let record: Begun | undefined;
+    let record: PendingOperation | undefined;
     let hasExited = false;
     try {
       // Not flushed: maintenance finds quarantines after a power loss by their age (`maintenance.ts`).
-      record = await this.#disk.begin<BegunReceiving>(id, { kind: 'receiving' }, { flush: false });
+      record = await this.#disk.beginOperation<PendingReceive>(id, { kind: 'receiving' }, { flush: false });
       const ending = await receive();
       hasExited = ending.code !== null;
       return ending;

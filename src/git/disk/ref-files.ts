@@ -181,7 +181,7 @@ export async function packRefs(dir: string): Promise<void> {
 }
 
 /** Syncs refs that git has written without syncing. */
-export async function storeRefs(dir: string, refs: readonly string[]): Promise<void> {
+export async function syncRefs(dir: string, refs: readonly string[]): Promise<void> {
   // Packing fails when another process holds the lock of `packed-refs` for too long.
   await packRefs(dir).catch(() => syncTree(join(dir, 'refs')));
   // The removal or renaming of a file is durable only after its folder is synced.
@@ -190,7 +190,7 @@ export async function storeRefs(dir: string, refs: readonly string[]): Promise<v
 }
 
 /** Removes files of these refs that a power loss left incomplete. */
-export async function removeCutRefs(dir: string, refs: readonly string[]): Promise<void> {
+export async function removeTruncatedRefs(dir: string, refs: readonly string[]): Promise<void> {
   for (const ref of refs) {
     const file = join(dir, ref);
     const text = await readFile(file, 'latin1').catch(() => null);

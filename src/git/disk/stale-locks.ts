@@ -62,7 +62,7 @@ export class StaleLocks {
   }
 
   /** Removes all stale locks of a repository. */
-  async remove(dir: string): Promise<void> {
+  async removeAll(dir: string): Promise<void> {
     const files: string[] = [];
     const folders = ['', 'objects/info', 'objects/info/commit-graphs', 'objects/pack'];
     for (const folder of folders)
@@ -78,7 +78,7 @@ export class StaleLocks {
    * not decided yet. Git processes of a killed server continue for a moment, and the refs are final only after that.
    * @returns whether they ended within `timeoutMs`
    */
-  async outlive(dir: string, timeoutMs: number): Promise<boolean> {
+  async waitForWriters(dir: string, timeoutMs: number): Promise<boolean> {
     const deadline = Date.now() + timeoutMs;
     const found = (await findWriters(dir)).filter((pid) => !this.#undecided.has(pid));
     for (

@@ -60,7 +60,7 @@ export class CatFilePool {
    * Lends a process of the repository at `dir` to `read` and takes the process back when the promise settles.
    * @throws QueueTimeout when no process became free, Error when `read` exceeded the timeout, and errors of `read`
    */
-  async use<T>(dir: string, read: (objects: Objects) => Promise<T>): Promise<T> {
+  async use<T>(dir: string, read: (objects: ObjectReader) => Promise<T>): Promise<T> {
     const process = await this.#checkOut(dir);
     const timer = setTimeout(() => process.kill('took too long'), this.#timeoutMs);
     try {
@@ -75,12 +75,12 @@ export class CatFilePool {
    * Like `use`, for reads that hold megabytes in memory: few at once, shared fairly between repositories.
    * @throws as `use`; QueueTimeout also when too many large reads run
    */
-  useHeavily<T>(dir: string, read: (objects: Objects) => Promise<T>): Promise<T> {
+  useForLargeObjects<T>(dir: string, read: (objects: ObjectReader) => Promise<T>): Promise<T> {
     return this.#largeReads.run(() => this.use(dir, read), { key: dir });
   }
 
   /** Ends the idle processes of a repository that is being removed. */
-  forget(dir: string): void {
+  endIdle(dir: string): void {
     for (const process of this.#idle) if (process.dir === dir) this.#end(process);
   }
 
@@ -158,7 +158,7 @@ export class CatFilePool {
 }
 
 /** Reads objects. Names have any form that git accepts: an id, `<id>:<path>`, `refs/heads/main^{commit}`. */
-export type Objects = {
+export type ObjectReader = {
   /** Type and size of each object, null for missing objects. One round trip for all names. */
   info(names: readonly string[]): Promise<(ObjectInfo | null)[]>;
   /** Contents of each object. @throws Error when an object is larger than `maxBytes`; the process is then killed */
@@ -176,7 +176,7 @@ type Batch = AnswerRequest & {
 };
 
 /** One process. Git answers commands in order, so pending batches form a queue. */
-class CatFile implements Objects {
+class CatFile implements ObjectReader {
   readonly dir: string;
   /** Resolves when the process has exited, or could not be started. */
   readonly exited: Promise<void>;

@@ -35,7 +35,7 @@ export class CommitTotals {
   }
 
   /** Concurrent callers share one count. @throws as `git` */
-  of(dir: string, commit: string): Promise<number> {
+  countCommits(dir: string, commit: string): Promise<number> {
     const known = this.#known.get(commit);
     if (known) return known;
     const found = this.#find(dir, commit);
@@ -141,7 +141,7 @@ export class Activity {
   }
 
   /** Oldest week first, by committer date. Null when the walk takes longer than 5 seconds. @throws GitError */
-  async of(dir: string, commit: string, now = Date.now() / 1_000): Promise<Week[] | null> {
+  async countByWeek(dir: string, commit: string, now = Date.now() / 1_000): Promise<Week[] | null> {
     const thisWeek = Math.floor((now - FIRST_MONDAY_S) / WEEK_S);
     const key = `${commit}@${thisWeek}`;
     const known = this.#known.get(key);

@@ -59,7 +59,7 @@ const OPTIONS = [
 const CONFIG = { 'core.bigFileThreshold': '2m' };
 
 /** How many commits each of two commits has that the other does not have. */
-export type Distance = { ahead: number; behind: number };
+export type AheadBehind = { ahead: number; behind: number };
 
 export class DiffReader {
   readonly #readSlots: FairSemaphore;
@@ -70,7 +70,7 @@ export class DiffReader {
   });
   readonly #underWay = new Map<string, Promise<Changes>>();
   /** By both commit ids. */
-  readonly #distances = new LRUCache<string, Distance>({ max: 10_000 });
+  readonly #distances = new LRUCache<string, AheadBehind>({ max: 10_000 });
 
   constructor(readSlots: FairSemaphore) {
     this.#readSlots = readSlots;
@@ -110,7 +110,7 @@ export class DiffReader {
   }
 
   /** Counts the commits that each of the two has and the other does not have. */
-  async apart(dir: string, base: string, head: string, timeoutMs = TIMEOUT_MS): Promise<Distance> {
+  async countAheadBehind(dir: string, base: string, head: string, timeoutMs = TIMEOUT_MS): Promise<AheadBehind> {
     const range = `${base}...${head}`;
     const known = this.#distances.get(range);
     if (known) return known;
@@ -128,18 +128,18 @@ export class DiffReader {
    * page of branches holds one read slot. Git 2.41 counts all in one process (`%(ahead-behind:…)`), but git 2.38 is
    * supported too.
    */
-  async apartFrom(
+  async countAheadBehindOfEach(
     dir: string,
     base: string,
     heads: readonly string[],
-  ): Promise<[head: string, Distance][]> {
+  ): Promise<[head: string, AheadBehind][]> {
     const deadline = Date.now() + COUNT_ALL_MS;
-    const counted: [head: string, Distance][] = [];
+    const counted: [head: string, AheadBehind][] = [];
     for (const head of heads) {
       const timeoutMs = deadline - Date.now();
       if (timeoutMs <= 0) break;
       try {
-        counted.push([head, await this.apart(dir, base, head, timeoutMs)]);
+        counted.push([head, await this.countAheadBehind(dir, base, head, timeoutMs)]);
       } catch (error) {
         // The timeout ended git.
         if (!(error instanceof GitError) || error.code !== null) throw error;

@@ -37,7 +37,7 @@ export class HistoryCache {
   async prepare(pool: CatFilePool, dir: string, tips: readonly string[]): Promise<void> {
     if (!(await hasLongHistory(dir))) return;
     for (const tip of tips.slice(0, MAX_TIPS)) {
-      await this.totals.of(dir, tip);
+      await this.totals.countCommits(dir, tip);
       const ids = await listCommitIds(this, dir, tip, { skip: 0, take: CACHED_PAGE });
       await readCommits(pool, dir, ids.slice(0, DEFAULT_PAGE));
     }
@@ -52,7 +52,7 @@ export async function readHistory(
   commit: string,
   { skip, take }: { skip: number; take: number },
 ): Promise<History> {
-  const total = await cache.totals.of(dir, commit);
+  const total = await cache.totals.countCommits(dir, commit);
   const shas = skip >= total ? [] : await listCommitIds(cache, dir, commit, { skip, take });
   const commits = await readCommits(pool, dir, shas);
   return { commits: commits.filter((commit) => commit !== null), total };
@@ -125,7 +125,7 @@ function readLarge(
   dir: string,
   oids: readonly string[],
 ): Promise<(ObjectData | null)[]> {
-  return pool.useHeavily(dir, async (objects) => {
+  return pool.useForLargeObjects(dir, async (objects) => {
     const infos = await objects.info(oids);
     const pooled = infos.filter((info) => info !== null && info.size <= POOLED_BYTES);
     const read = await objects.readBeginning(idsOf(pooled), SHOWN_BYTES);

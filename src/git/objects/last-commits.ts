@@ -31,7 +31,7 @@ export class LastCommits {
   }
 
   /** Omits entries whose commit is unknown. @throws GitError */
-  of(dir: string, at: DirectoryAt): Promise<EntryCommit[]> {
+  ofDirectory(dir: string, at: DirectoryAt): Promise<EntryCommit[]> {
     const key = `${at.commit}:${at.path}`;
     const known = this.#known.get(key);
     if (known) return Promise.resolve(known);

@@ -4,14 +4,14 @@ import { join } from 'node:path';
 import { git } from '../processes/run.ts';
 
 /** `content` is null to delete the file. */
-export type FileChange = { path: string; content: Uint8Array | null };
+export type FileEdit = { path: string; content: Uint8Array | null };
 
 type Person = { name: string; email: string };
 
 export type NewCommit = {
   /** Null for the first commit. */
   parent: string | null;
-  changes: readonly FileChange[];
+  changes: readonly FileEdit[];
   message: string;
   author: Person;
 };
@@ -27,7 +27,7 @@ export type NewTag = {
 export type Packed = { sha: string; pack: Buffer };
 
 /** The change of a file is not possible. The message has the reason. */
-export class NoSuchChange extends Error {
+export class InvalidEdit extends Error {
   override name = 'NoSuchChange';
 }
 
@@ -97,18 +97,18 @@ function signatureLine({ name, email }: Person): string {
 async function checkEdits(
   dir: string,
   parent: string | null,
-  changes: readonly FileChange[],
+  changes: readonly FileEdit[],
 ): Promise<Map<string, string>> {
   const entries = parent ? await readEntries(dir, parent, changes) : new Map<string, Entry>();
   for (const { path, content } of changes) {
     const entry = entries.get(path);
     if (entry && entry.type !== 'blob')
-      throw new NoSuchChange(`${path} is ${entry.type === 'tree' ? 'a directory' : 'a submodule'}`);
-    if (!content && !entry) throw new NoSuchChange(`${path} does not exist`);
+      throw new InvalidEdit(`${path} is ${entry.type === 'tree' ? 'a directory' : 'a submodule'}`);
+    if (!content && !entry) throw new InvalidEdit(`${path} does not exist`);
     const file = ancestors(path).find(
       (folder) => entries.has(folder) && entries.get(folder)?.type !== 'tree',
     );
-    if (file) throw new NoSuchChange(`${file} is not a directory`);
+    if (file) throw new InvalidEdit(`${file} is not a directory`);
   }
   return new Map([...entries].map(([path, { mode }]) => [path, mode]));
 }
@@ -119,7 +119,7 @@ type Entry = { mode: string; type: string };
 async function readEntries(
   dir: string,
   commit: string,
-  changes: readonly FileChange[],
+  changes: readonly FileEdit[],
 ): Promise<Map<string, Entry>> {
   const paths = new Set(changes.flatMap(({ path }) => [...ancestors(path), path]));
   const entries = new Map<string, Entry>();

@@ -2,12 +2,12 @@
 import { pipeline } from 'node:stream/promises';
 import { GitError, gitLines, startGit } from '../processes/run.ts';
 import type { ObjectType } from './cat-file.ts';
-import type { Quarantined } from './walk.ts';
+import type { RepositoryWithQuarantine } from './walk.ts';
 
 export type NewObject = { type: ObjectType; oid: string; data: Buffer };
 
 /** Selects objects by type and by size in bytes; both limits are inclusive. */
-export type Wanted = { types: readonly ObjectType[]; min: number; max: number };
+export type ObjectFilter = { types: readonly ObjectType[]; min: number; max: number };
 
 const NEWLINE = 10;
 /** Ids are written to git in batches of this many characters. */
@@ -27,9 +27,9 @@ const READ_ARGS = ['cat-file', '--buffer', '--batch=%(objectname) %(objecttype) 
  * repository already, because packs also contain bases of deltas. Leaving the loop ends the processes.
  * @throws GitError
  */
-export async function* newObjects(
-  { dir, quarantine, signal }: Quarantined,
-  wanted: Wanted,
+export async function* readNewObjects(
+  { dir, quarantine, signal }: RepositoryWithQuarantine,
+  wanted: ObjectFilter,
 ): AsyncGenerator<NewObject[]> {
   if (!quarantine) return;
   // Reads the quarantine alone, without the objects of the repository.
@@ -61,19 +61,19 @@ export async function* newObjects(
   }
 }
 
-export function isWanted({ types, min, max }: Wanted, type: ObjectType, size: number): boolean {
+export function matchesFilter({ types, min, max }: ObjectFilter, type: ObjectType, size: number): boolean {
   return types.includes(type) && size >= min && size <= max;
 }
 
 /** Selects ids from lines of `<type> <size> <id>`. Yields batches of one id per line. */
 async function* listWantedIds(
   lines: AsyncIterable<string>,
-  wanted: Wanted,
+  wanted: ObjectFilter,
 ): AsyncGenerator<string, undefined> {
   let ids = '';
   for await (const line of lines) {
     const [type, size, oid] = line.split(' ');
-    if (!isWanted(wanted, type as ObjectType, Number(size))) continue;
+    if (!matchesFilter(wanted, type as ObjectType, Number(size))) continue;
     ids += `${oid}\n`;
     if (ids.length < BATCH) continue;
     yield ids;

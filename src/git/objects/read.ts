@@ -2,7 +2,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { Readable } from 'node:stream';
 import { GitError, startGit } from '../processes/run.ts';
-import type { ObjectInfo, Objects } from './cat-file.ts';
+import type { ObjectInfo, ObjectReader } from './cat-file.ts';
 import { canBePointer, type Pointer, parsePointer } from './pointer.ts';
 
 export type TreeEntry = {
@@ -34,7 +34,7 @@ export const LIGHT_TREE_BYTES = 128 * 1024;
  * @param pointers whether to look for Git LFS pointers, which reads all files that have the size of a pointer
  */
 export async function readTree(
-  objects: Objects,
+  objects: ObjectReader,
   tree: string,
   { pointers }: { pointers: boolean },
 ): Promise<TreeEntry[]> {
@@ -63,7 +63,7 @@ export async function readTree(
 
 /** Pointers by blob id. */
 async function readPointers(
-  objects: Objects,
+  objects: ObjectReader,
   blobs: readonly RawEntry[],
 ): Promise<Map<string, Pointer>> {
   const found = new Map<string, Pointer>();
@@ -83,7 +83,7 @@ async function readPointers(
 const POINTERS_AT_ONCE = 1_000;
 
 /** The text of a file up to `INLINE_BYTES`; null when the file is binary. */
-export async function readText(objects: Objects, oid: string): Promise<string | null> {
+export async function readText(objects: ObjectReader, oid: string): Promise<string | null> {
   const [answer] = await objects.read([oid], INLINE_BYTES);
   if (!answer) throw new Error(`the object ${oid} is missing`);
   return looksBinary(answer.data, false) ? null : answer.data.toString('utf8');

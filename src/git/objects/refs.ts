@@ -12,7 +12,7 @@ export type Ref = {
 export type RefKind = 'branch' | 'tag';
 
 /** Prefix of full ref names. */
-export const PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
+export const REF_PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
 const MAX_BYTES = 64 * 2 ** 20;
 
 /**
@@ -56,7 +56,7 @@ async function peelNestedTags(dir: string, refs: readonly ListedRef[]): Promise<
 
 /** Sorted by the bytes of the names. */
 async function readFirstRefs(dir: string, kind: RefKind, count?: number): Promise<ListedRef[]> {
-  const prefix = PREFIX[kind];
+  const prefix = REF_PREFIX[kind];
   const format = '--format=%(objectname) %(*objectname) %(*objecttype) %(refname)';
   const limit = count === undefined ? [] : [`--count=${count}`];
   const output = await git(['for-each-ref', format, ...limit, prefix], {
@@ -75,7 +75,7 @@ async function readFirstRefs(dir: string, kind: RefKind, count?: number): Promis
 }
 
 /** Object ids by full ref name, such as `refs/heads/main`. @throws as `git` */
-export async function allRefs(dir: string): Promise<ReadonlyMap<string, string>> {
+export async function readAllRefs(dir: string): Promise<ReadonlyMap<string, string>> {
   const read = await readRefFiles(dir);
   if (read) return new Map([...read].map(([name, { id }]) => [name, id]));
   const format = '--format=%(objectname) %(refname)';

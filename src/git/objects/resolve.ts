@@ -1,7 +1,7 @@
 /** Resolves a revision given by a user to a commit, and a path in the commit to an object. */
 
 import { isCommitId, isRefName } from '../names.ts';
-import type { CatFilePool, ObjectInfo, Objects } from './cat-file.ts';
+import type { CatFilePool, ObjectInfo, ObjectReader } from './cat-file.ts';
 
 export type Located = {
   /** The given revision. */
@@ -35,7 +35,7 @@ export async function branchTip(
 }
 
 /** Finds `path` (empty for the root) in the commit that `ref` names; null when `ref` names no commit. */
-export async function locate(objects: Objects, ref: string, path: string): Promise<Located | null> {
+export async function locate(objects: ObjectReader, ref: string, path: string): Promise<Located | null> {
   if (isCommitId(ref)) {
     const found = await lookUp(objects, ref, path);
     return found && { ref, ...found };
@@ -54,7 +54,7 @@ export async function locate(objects: Objects, ref: string, path: string): Promi
 
 /** Like `locate`, for branches only. */
 export async function locateInBranch(
-  objects: Objects,
+  objects: ObjectReader,
   branch: string,
   path: string,
 ): Promise<Located | null> {
@@ -63,7 +63,7 @@ export async function locateInBranch(
 }
 
 /** Requests commit and object together, because a round trip costs as much as an answer. */
-async function lookUp(objects: Objects, name: string, path: string) {
+async function lookUp(objects: ObjectReader, name: string, path: string) {
   const wanted = path ? `${name}:${path}` : `${name}^{tree}`;
   const asked = canBePath(path) ? [wanted] : [];
   const [commit, object = null] = await objects.info([`${name}^{commit}`, ...asked]);

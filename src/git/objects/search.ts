@@ -26,7 +26,7 @@ type LineSearch = {
 };
 
 /** The text is not a valid or acceptable regular expression. */
-export class NoPattern extends Error {
+export class InvalidPattern extends Error {
   override name = 'NoPattern';
 }
 
@@ -132,7 +132,7 @@ async function grep(
 ): Promise<FoundLines> {
   const { commit, path, text, isPattern, ignoresCase, limit } = search;
   if (isPattern && countRepetitions(text) > MAX_REPETITIONS)
-    throw new NoPattern(`The repetitions of the pattern exceed ${MAX_REPETITIONS}`);
+    throw new InvalidPattern(`The repetitions of the pattern exceed ${MAX_REPETITIONS}`);
   const args = ['-n', '-z', '--column', '-I', '--full-name', '--threads=1', '--no-color'];
   args.push(`--max-count=${MAX_LINES_PER_FILE}`, isPattern ? '-E' : '-F');
   if (ignoresCase) args.push('-i');
@@ -159,7 +159,7 @@ async function grep(
 /** Exit code 1 means no match. Git exits with 128 for an invalid pattern, or one that exceeds the memory limit. */
 function throwOnFailure(ending: GitExit, isPattern: boolean): void {
   if (ending.code === 0 || ending.code === 1) return;
-  if (isPattern && ending.code !== null) throw new NoPattern(ending.stderr);
+  if (isPattern && ending.code !== null) throw new InvalidPattern(ending.stderr);
   throw new GitError('grep', ending);
 }
 

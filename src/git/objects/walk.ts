@@ -23,14 +23,14 @@ export async function* walkTree(
 }
 
 /** A repository together with the objects of a push that is still in quarantine. */
-export type Quarantined = { dir: string; quarantine: string | null; signal: AbortSignal };
+export type RepositoryWithQuarantine = { dir: string; quarantine: string | null; signal: AbortSignal };
 
 /**
  * Whether `before` is an ancestor of `after`, which may still be in quarantine. Git decides: with a separate parser, a
  * forged parent that git does not accept could remove the history of a protected branch.
  */
 export async function isFastForward(
-  { dir, quarantine, signal }: Quarantined,
+  { dir, quarantine, signal }: RepositoryWithQuarantine,
   before: string,
   after: string,
 ): Promise<boolean> {
@@ -56,8 +56,8 @@ export const MAX_COMPARED_BYTES = 8 * 2 ** 20;
  * files. Lines and paths are Latin-1, which preserves every byte.
  * @param tips objects that are neither commits nor tags of commits are skipped
  */
-export async function* patchOf(
-  { dir, quarantine, signal }: Quarantined,
+export async function* readPatch(
+  { dir, quarantine, signal }: RepositoryWithQuarantine,
   tips: readonly string[],
   paths: readonly string[],
 ): AsyncGenerator<string> {
@@ -102,8 +102,8 @@ export async function* patchOf(
  * paths that differ from all its parents. Tips that are not commits, or are missing, are skipped.
  * @param without refs that are ignored when looking for reachable commits
  */
-export async function* changedPaths(
-  { dir, quarantine, signal }: Quarantined,
+export async function* listChangedPaths(
+  { dir, quarantine, signal }: RepositoryWithQuarantine,
   tips: readonly string[],
   without: readonly string[] = [],
 ): AsyncGenerator<string> {
@@ -129,7 +129,7 @@ export async function* changedPaths(
 }
 
 /** Bytes on disk of all objects, in whole KiB, as `git count-objects -v` reports, but without a process. */
-export async function diskUsage(dir: string): Promise<number> {
+export async function measureDiskUsage(dir: string): Promise<number> {
   const objects = join(dir, 'objects');
   const names = await readdir(objects);
   let loose = 0;
@@ -150,7 +150,7 @@ async function listStats(folder: string, pattern: RegExp): Promise<Stats[]> {
 }
 
 /** Total size of the files in a quarantine. Synchronous, because git has just written them on this machine. */
-export function sizeOf(quarantine: string): number {
+export function measureQuarantine(quarantine: string): number {
   const entries = readdirSync(quarantine, { recursive: true, withFileTypes: true });
   const files = entries.filter((entry) => entry.isFile());
   return files.reduce(
@@ -172,7 +172,7 @@ function quarantineEnv(dir: string, quarantine: string | null): Record<string, s
 /* Changes of files between commits */
 
 /** A ref moves from one commit to another. */
-export type Move = { before: string; after: string };
+export type RefMove = { before: string; after: string };
 
 /** The mode and blob id of a file at a commit; both are zeros when the file does not exist. */
 export type FileState = string;
@@ -191,15 +191,15 @@ const RAW_OPTIONS = ['--raw', '-z', '--no-abbrev', '--no-renames'];
  * Yields the files that differ between the two commits of each move, in the order of moves, with one process. Moves to
  * objects that are not commits yield nothing.
  */
-export async function* movedFiles(
-  { dir, quarantine, signal }: Quarantined,
-  moves: readonly Move[],
-): AsyncGenerator<{ move: Move; change: FileChange }> {
+export async function* diffRefMoves(
+  { dir, quarantine, signal }: RepositoryWithQuarantine,
+  moves: readonly RefMove[],
+): AsyncGenerator<{ move: RefMove; change: FileChange }> {
   // `diff-tree` compares the first commit of a line with the second, as if the second were its parent.
   const input = moves.map(({ before, after }) => `${after} ${before}\n`).join('');
   const args = ['diff-tree', '--stdin', '-r', ...RAW_OPTIONS, '--format=%H %P'];
   const options = { dir, signal, env: quarantineEnv(dir, quarantine), input };
-  let move: Move | undefined;
+  let move: RefMove | undefined;
   for await (const item of parseChanges(gitLines(args, options, { separator: '\0' }))) {
     if (typeof item === 'string') {
       const [after = '', before = ''] = item.split(' ');
@@ -212,9 +212,9 @@ export async function* movedFiles(
  * Yields the changes of the files at `paths` by commits that are reachable from `after` and not from `before`, newest
  * first. Of a merge, only files that differ from all its parents.
  */
-export async function* changesBetween(
-  { dir, quarantine, signal }: Quarantined,
-  { before, after }: Move,
+export async function* listFileChanges(
+  { dir, quarantine, signal }: RepositoryWithQuarantine,
+  { before, after }: RefMove,
   paths: readonly string[],
 ): AsyncGenerator<FileChange> {
   // Without `--full-history`, git omits the side of a merge whose version of the file the merge did not take.
@@ -234,8 +234,8 @@ export async function* changesBetween(
  * tag points to has no path.
  * @throws GitError
  */
-export async function pathsOf(
-  { dir, quarantine, signal }: Quarantined,
+export async function findBlobPaths(
+  { dir, quarantine, signal }: RepositoryWithQuarantine,
   tips: readonly string[],
   oids: ReadonlySet<string>,
 ): Promise<Map<string, Set<string>>> {

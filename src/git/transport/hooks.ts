@@ -13,11 +13,11 @@ import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 
 /** An update of one ref. `before` is `NONE` when the ref is created, `after` is `NONE` when it is deleted. */
-export type Command = { ref: string; before: string; after: string };
-export const NONE = '0'.repeat(40);
+export type ReceivedRefUpdate = { ref: string; before: string; after: string };
+export const ZERO_ID = '0'.repeat(40);
 
 export type Push = {
-  commands: Command[];
+  commands: ReceivedRefUpdate[];
   /** Folder of the new objects; null when the push has no objects. */
   quarantine: string | null;
   /** Values of `git push -o`: at most `MAX_OPTIONS`, each a single line. */
@@ -117,7 +117,7 @@ export function writeVerdict(to: Writable, verdict: Verdict): void {
   to.end(lines.map((line) => `${oneLine(line)}\n`).join(''));
 }
 
-function parseCommand(line: string): Command {
+function parseCommand(line: string): ReceivedRefUpdate {
   const [before = '', after = '', ...ref] = line.split(' ');
   return { before, after, ref: ref.join(' ') };
 }

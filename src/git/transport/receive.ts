@@ -6,13 +6,13 @@
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
 import type { GitExit } from '../../platform/processes/git-started.ts';
-import { packRefs, storeRefs } from '../disk/ref-files.ts';
+import { packRefs, syncRefs } from '../disk/ref-files.ts';
 import type { StaleLocks } from '../disk/stale-locks.ts';
-import { allRefs } from '../objects/refs.ts';
+import { readAllRefs } from '../objects/refs.ts';
 import type { GitProcess } from '../processes/run.ts';
 import {
-  type Command,
-  NONE,
+  type ReceivedRefUpdate,
+  ZERO_ID,
   type Push,
   readPush,
   type Verdict,
@@ -34,7 +34,7 @@ export type PushRules = {
    * Called after git has ended, when `judge` accepted, with the refs that were updated, which may be fewer than
    * requested. Null when git has not reported, because the push had no refs or git was cut off.
    */
-  settle(updated: Command[] | null): Promise<void>;
+  settle(updated: ReceivedRefUpdate[] | null): Promise<void>;
 };
 
 /** For a push of many refs, which are synced together (`disk/ref-files.ts`). */
@@ -151,7 +151,7 @@ async function handlePush(
 ): Promise<GitExit> {
   feed(input, process);
   let accepted = false;
-  let updates: Command[] = [];
+  let updates: ReceivedRefUpdate[] = [];
   const endTracking = rules.locks.trackUndecidedPush(process.pid);
   const answerHook = async () => {
     const [hook] = process.pipes as [Duplex];
@@ -182,7 +182,7 @@ async function handlePush(
     return ending;
   }
   const refs = updates.map(({ ref }) => ref);
-  if (hasMany) await storeRefs(dir, refs);
+  if (hasMany) await syncRefs(dir, refs);
   const reported = reportedRefs(output.held);
   await rules.settle(reported && updates.filter(({ ref }) => reported.has(ref)));
   output.release();
@@ -190,8 +190,8 @@ async function handlePush(
 }
 
 /** Git reports a deletion of a ref that does not exist as successful. */
-async function withoutMissingRefs(dir: string, commands: readonly Command[]): Promise<Command[]> {
-  if (!commands.some(({ after }) => after === NONE)) return [...commands];
-  const refs = await allRefs(dir);
-  return commands.filter(({ ref, after }) => after !== NONE || refs.has(ref));
+async function withoutMissingRefs(dir: string, commands: readonly ReceivedRefUpdate[]): Promise<ReceivedRefUpdate[]> {
+  if (!commands.some(({ after }) => after === ZERO_ID)) return [...commands];
+  const refs = await readAllRefs(dir);
+  return commands.filter(({ ref, after }) => after !== ZERO_ID || refs.has(ref));
 }

@@ -13,7 +13,7 @@ export type Session = {
   protocol?: string;
   signal: AbortSignal;
   /** Over SSH, client and git exchange any number of messages, refs first. Over HTTP, each request is independent. */
-  isConversation?: boolean;
+  isStateful?: boolean;
 };
 
 const UPLOAD_CONFIG: Record<string, string> = {
@@ -61,13 +61,13 @@ export function startService(
     cwd: dir,
     config: service === 'git-upload-pack' ? UPLOAD_CONFIG : { ...RECEIVE_CONFIG, ...config },
     env: {
-      ...(versionOf(protocol) > 0 && { GIT_PROTOCOL: `version=${versionOf(protocol)}` }),
+      ...(protocolVersion(protocol) > 0 && { GIT_PROTOCOL: `version=${protocolVersion(protocol)}` }),
       ...(service === 'git-receive-pack' && { GIT_ALLOC_LIMIT: RECEIVE_MAX_ALLOCATION }),
     },
   });
 }
 
-export function modeArgs({ isConversation }: Session): string[] {
+export function modeArgs({ isStateful: isConversation }: Session): string[] {
   return isConversation ? [] : ['--stateless-rpc'];
 }
 
@@ -77,7 +77,7 @@ export function feed(input: Readable, process: GitProcess): void {
 }
 
 /** The highest version in a `Git-Protocol` header (`version=2:extra`), 0 without one. */
-export function versionOf(protocol = ''): number {
+export function protocolVersion(protocol = ''): number {
   const versions = [...protocol.matchAll(/(?:^|:)version=([0-2])(?=:|$)/g)];
   return Math.max(0, ...versions.map(([, digit]) => Number(digit)));
 }
@@ -98,7 +98,7 @@ export async function relay(
     for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
       const bytes = shown(chunk);
       if (bytes.length === 0 || output.destroyed) continue;
-      if (!output.write(bytes)) await drained(output);
+      if (!output.write(bytes)) await waitForDrain(output);
     }
   } catch {
     process.end();
@@ -107,7 +107,7 @@ export async function relay(
 }
 
 /** Resolves when `output` accepts more data, and when it is closed. */
-export function drained(output: Writable): Promise<void> {
+export function waitForDrain(output: Writable): Promise<void> {
   return new Promise((resolve) => {
     const go = () => {
       output.off('drain', go);

@@ -5,7 +5,7 @@ import type { Readable, Writable } from 'node:stream';
 import type { GitExit } from '../../platform/processes/git-started.ts';
 import { MAX_SERVED_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
 import { startGit } from '../processes/run.ts';
-import { NONE } from './hooks.ts';
+import { ZERO_ID } from './hooks.ts';
 import { answerLsRefs, peekRequest, parseLsRefs } from './ls-refs.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
 import {
@@ -16,7 +16,7 @@ import {
   type Service,
   type Session,
   startService,
-  versionOf,
+  protocolVersion,
 } from './service.ts';
 
 const SUCCESS: GitExit = { code: 0, signal: null, stderr: '' };
@@ -27,7 +27,7 @@ export async function advertise(
   { dir, protocol, signal }: Session,
   output: Writable,
 ): Promise<GitExit> {
-  const version = versionOf(protocol);
+  const version = protocolVersion(protocol);
   const known = await cachedAdvertisement(service, version, dir);
   if (known) {
     output.write(known);
@@ -69,10 +69,10 @@ export async function uploadPack(
 
 /** Null when this is another request, or git must answer it. */
 async function answerRefsRequest(
-  { dir, protocol, signal, isConversation }: Session,
+  { dir, protocol, signal, isStateful: isConversation }: Session,
   input: Readable,
 ): Promise<string | null> {
-  if (isConversation || versionOf(protocol) !== 2) return null;
+  if (isConversation || protocolVersion(protocol) !== 2) return null;
   const request = await peekRequest(input, signal);
   const asked = request && parseLsRefs(request);
   return asked && answerLsRefs(dir, asked);
@@ -120,7 +120,7 @@ async function cachedAdvertisement(
   const refs = await readRefFiles(dir, MAX_SERVED_PACKED_BYTES);
   if (!refs) return null;
   const lines = [...refs].map(([name, { id }]) => `${id} ${name}`);
-  const [first = `${NONE} ${NO_REFS}`, ...others] = lines;
+  const [first = `${ZERO_ID} ${NO_REFS}`, ...others] = lines;
   const all = [`${first}\0${pushCapabilities.text.toString()}`, ...others];
   return serviceHeader(service) + all.map((line) => pktLine(`${line}\n`)).join('') + FLUSH;
 }
@@ -149,7 +149,7 @@ function fileExists(dir: string, file: string): Promise<boolean> {
 
 /* Archives */
 
-export type ArchiveOf = {
+export type ArchiveRequest = {
   dir: string;
   commit: string;
   format: 'tar.gz' | 'zip';
@@ -160,7 +160,7 @@ export type ArchiveOf = {
 
 /** Streams an archive of all files of a commit. Does not end `output`. */
 export async function writeArchive(
-  { dir, commit, format, folder, signal }: ArchiveOf,
+  { dir, commit, format, folder, signal }: ArchiveRequest,
   output: Writable,
 ): Promise<GitExit> {
   const args = ['archive', `--format=${format}`, `--prefix=${folder}/`, commit];

@@ -10,7 +10,7 @@ import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
 import { isObjectId } from '../../git/names.ts';
 import { startGit } from '../../git/processes/run.ts';
-import { type ArchiveOf, writeArchive } from '../../git/transport/transport.ts';
+import { type ArchiveRequest, writeArchive } from '../../git/transport/transport.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import { demand } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
@@ -85,7 +85,7 @@ export function verifyArchiveLink(
 export async function sendArchive(
   services: { db: Db; pool: pg.Pool; largeFiles: LargeFiles; log: Logger },
   repositoryId: string,
-  of: ArchiveOf,
+  of: ArchiveRequest,
   output: Writable,
 ): Promise<boolean> {
   if (!(await readHasLargeFiles(services, repositoryId)))

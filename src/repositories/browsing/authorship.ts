@@ -86,7 +86,7 @@ const blameOnServer = defineBoundedFolderTask(
     // Git rejects a line range in an empty file.
     if (found.object.size === 0) return { lines: [], commits: [] };
     const range = { commit, path, from, to: to ?? from };
-    const lines = await git.turns.run(() => blameOf(dir, range), { key: dir });
+    const lines = await git.readSlots.run(() => blameOf(dir, range), { key: dir });
     if (!lines) throw invalid('from', 'is beyond the end of the file');
     const shas = [...new Set(lines.map(({ sha }) => sha))];
     return { lines, commits: await readCommits(git.objects, dir, shas) };
@@ -173,7 +173,7 @@ const lastCommitsOnServer = defineBoundedFolderTask(
   'lastChanges',
   TOO_LONG,
   async ({ git }, dir, directory: DirectoryAt) => {
-    const changed = await git.lastCommits.of(dir, directory);
+    const changed = await git.lastCommits.ofDirectory(dir, directory);
     const shas = [...new Set(changed.map(([, sha]) => sha))];
     return { changed, commits: await readCommits(git.objects, dir, shas) };
   },

@@ -4,7 +4,7 @@ import { lazyAsync } from '../../base/lazy-async.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import type {
   Changes,
-  Distance,
+  AheadBehind,
   ChangedFile as FileShape,
   Patch,
   Range,
@@ -124,7 +124,7 @@ export type Comparison = {
   /** The best common ancestor; null if there is none. */
   mergeBase: RepositoryCommit | null;
   /** Counts the commits that each side has and the other lacks. */
-  distance(): Promise<Distance>;
+  distance(): Promise<AheadBehind>;
 };
 
 /** Compares `head` with `base`. @throws AppError 401, 403, 404 for an unknown revision, 422 if it takes too long. */
@@ -175,7 +175,7 @@ const comparisonOnServer = defineComparisonTask(
 );
 
 const distanceOnServer = defineComparisonTask('distance', ({ git }, dir, { base, head }: Ends) =>
-  git.diffs.apart(dir, base, head),
+  git.diffs.countAheadBehind(dir, base, head),
 );
 
 /** Reads what `head` changes since the merge base; without one, relative to `base`. */

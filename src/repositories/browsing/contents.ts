@@ -3,7 +3,7 @@
 import { stat } from 'node:fs/promises';
 import { invalid, notFound } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
-import type { Objects } from '../../git/objects/cat-file.ts';
+import type { ObjectReader } from '../../git/objects/cat-file.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import { readHistory } from '../../git/objects/history.ts';
 import {
@@ -119,7 +119,7 @@ const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeA
 type WideTree = { oid: string; pointers: boolean };
 
 const readWideTree = defineFolderTask('readWideTree', ({ git }, dir, { oid, pointers }: WideTree) =>
-  git.objects.useHeavily(dir, (objects) => readTree(objects, oid, { pointers })),
+  git.objects.useForLargeObjects(dir, (objects) => readTree(objects, oid, { pointers })),
 );
 
 /**
@@ -192,7 +192,7 @@ const readTextOnServer = defineFolderTask('readText', ({ git }, dir, oid: string
 );
 
 const isTextOnServer = defineFolderTask('looksLikeText', ({ git }, dir, oid: string) =>
-  git.turns.run(() => looksLikeText(dir, oid), { key: dir }),
+  git.readSlots.run(() => looksLikeText(dir, oid), { key: dir }),
 );
 
 /** A commit and its repository. */
@@ -242,7 +242,7 @@ export function chargeCommits(
 
 /** Locates a path at a ref. Without a ref: `main` if that branch exists, else the default branch. */
 export async function locateAtRef(
-  objects: Objects,
+  objects: ObjectReader,
   { defaultBranch }: Pick<AccessRow, 'defaultBranch'>,
   ref: string | null | undefined,
   path: string,

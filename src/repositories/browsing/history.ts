@@ -4,7 +4,7 @@ import { notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
 import type { Week } from '../../git/objects/commit-counts.ts';
 import type { Annotation } from '../../git/objects/commit.ts';
-import type { Distance } from '../../git/objects/diff.ts';
+import type { AheadBehind } from '../../git/objects/diff.ts';
 import { readAnnotations, readCommits, readHistory } from '../../git/objects/history.ts';
 import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';
 import { locateInBranch } from '../../git/objects/resolve.ts';
@@ -125,7 +125,7 @@ const activityOnServer = defineFolderTask(
   async ({ git }, dir, { name, ...at }: RevisionInput) => {
     const found = await git.objects.use(dir, (objects) => locateAtRef(objects, at, name, ''));
     if (!found && name) throw notFound('Revision');
-    return found && git.activity.of(dir, found.commit);
+    return found && git.activity.countByWeek(dir, found.commit);
   },
 );
 
@@ -133,7 +133,7 @@ const activityOnServer = defineFolderTask(
 export type RefWithDetails = Ref & {
   commit(): Promise<RepositoryCommit | null>;
   /** Distance of a branch from the default branch; null for tags, and if counting takes longer than 5 seconds. */
-  distance(): Promise<Distance | null>;
+  distance(): Promise<AheadBehind | null>;
   /** Null except for annotated tags. */
   annotation(): Promise<Annotation | null>;
 };
@@ -197,7 +197,7 @@ export async function sliceRefs(
 type RefsInput = { kind: RefKind } & Parameters<typeof listRefs>[2];
 
 const refsOnServer = defineFolderTask('pageOfRefs', ({ git }, dir, { kind, ...range }: RefsInput) =>
-  git.turns.run(() => listRefs(dir, kind, range), { key: dir }),
+  git.readSlots.run(() => listRefs(dir, kind, range), { key: dir }),
 );
 
 const commitsOnServer = defineFolderTask('commitsOf', ({ git }, dir, shas: string[]) =>
@@ -216,7 +216,7 @@ const distancesOnServer = defineFolderTask(
     const base = await git.objects.use(dir, (objects) =>
       locateInBranch(objects, defaultBranch, ''),
     );
-    return base ? git.diffs.apartFrom(dir, base.commit, shas) : [];
+    return base ? git.diffs.countAheadBehindOfEach(dir, base.commit, shas) : [];
   },
 );
 

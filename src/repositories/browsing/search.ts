@@ -2,7 +2,7 @@
 
 import { invalid, notFound } from '../../base/errors.ts';
 import type { Git } from '../../git/git.ts';
-import { type FoundLines, NoPattern } from '../../git/objects/search.ts';
+import { type FoundLines, InvalidPattern } from '../../git/objects/search.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import { checkFirst } from '../../platform/database/paging.ts';
 import type { Caller } from '../../platform/limits/fair-semaphore.ts';
@@ -101,7 +101,7 @@ const findLinesOnServer = defineBoundedFolderTask(
       const lines = await git.searches.lines(dir, within, { caller, signal });
       return { ref: found.ref, ...lines };
     } catch (error) {
-      throw error instanceof NoPattern
+      throw error instanceof InvalidPattern
         ? invalid('text', 'must be a valid regular expression, and one that is not too expensive')
         : error;
     }

@@ -1,8 +1,8 @@
 /** Checks a push against the protection of branches: the default branch and the branch rules. */
 
-import { PREFIX } from '../../git/objects/refs.ts';
-import { isFastForward, type Quarantined } from '../../git/objects/walk.ts';
-import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
+import { REF_PREFIX } from '../../git/objects/refs.ts';
+import { isFastForward, type RepositoryWithQuarantine } from '../../git/objects/walk.ts';
+import { type ReceivedRefUpdate, ZERO_ID, type Verdict } from '../../git/transport/hooks.ts';
 import { type Account, roleIn } from '../../identity/permissions.ts';
 import { matchesPattern } from '../branch-patterns.ts';
 import { createYielder, reject } from './incoming-push.ts';
@@ -22,16 +22,16 @@ const MAX_FAST_FORWARD_CHECKS = 500;
 export async function checkBranches(
   { namespaceId, defaultBranch, rules }: Protection,
   by: Account,
-  commands: readonly Command[],
-  quarantined: Quarantined,
+  commands: readonly ReceivedRefUpdate[],
+  quarantined: RepositoryWithQuarantine,
 ): Promise<Verdict> {
-  const updates: { branch: string; command: Command }[] = [];
+  const updates: { branch: string; command: ReceivedRefUpdate }[] = [];
   const yieldIfDue = createYielder(quarantined.signal);
   for (const command of commands) {
     // Matching 100,000 refs against 100 rules takes minutes.
     await yieldIfDue();
-    if (!command.ref.startsWith(PREFIX.branch)) continue;
-    const branch = command.ref.slice(PREFIX.branch.length);
+    if (!command.ref.startsWith(REF_PREFIX.branch)) continue;
+    const branch = command.ref.slice(REF_PREFIX.branch.length);
     const isDefault = branch === defaultBranch;
     const matching = rules.filter(({ pattern }) => matchesPattern(pattern, branch));
     const violated = matching.find((rule) => !mayPush(rule, by, namespaceId));
@@ -39,10 +39,10 @@ export async function checkBranches(
       return reject(
         `The branch ${branch} is protected: ${describePushers(violated)} to push to it`,
       );
-    if (command.after === NONE && (isDefault || matching.some((rule) => !rule.allowsDeletions)))
+    if (command.after === ZERO_ID && (isDefault || matching.some((rule) => !rule.allowsDeletions)))
       return reject(`The branch ${branch} is protected and cannot be deleted`);
     const mustFastForward = isDefault || matching.some((rule) => !rule.allowsForcePushes);
-    if (mustFastForward && command.before !== NONE && command.after !== NONE)
+    if (mustFastForward && command.before !== ZERO_ID && command.after !== ZERO_ID)
       updates.push({ branch, command });
   }
   if (updates.length > MAX_FAST_FORWARD_CHECKS)

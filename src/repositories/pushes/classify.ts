@@ -2,13 +2,13 @@
  * Decides which pushes took effect. Git reports this for a push that it finished. For a push whose server was killed,
  * it is inferred from the current refs and from the recorded events.
  */
-import { type Command, NONE } from '../../git/transport/hooks.ts';
+import { type ReceivedRefUpdate, ZERO_ID } from '../../git/transport/hooks.ts';
 import type { PushToRecord, RecordedPush } from './rows.ts';
 
 /** Ref name → object id. */
 type Refs = ReadonlyMap<string, string>;
 
-type RecordedUpdate = Command & { at: Date };
+type RecordedUpdate = ReceivedRefUpdate & { at: Date };
 
 /** Ref name → its recorded updates, latest first. */
 type RecordedUpdates = ReadonlyMap<string, readonly RecordedUpdate[]>;
@@ -50,9 +50,9 @@ export function classifyPushes(
   /** Refs whose current value is the result of a later push. */
   const explained = new Set<string>();
   /** Whether the latest recorded update of the ref is this command, no older than `since`. */
-  const isLatestRecorded = (command: Command, since = 0) =>
+  const isLatestRecorded = (command: ReceivedRefUpdate, since = 0) =>
     isRecordedSince(updates.get(command.ref)?.slice(0, 1) ?? [], command, since);
-  const isRecorded = (command: Command) => {
+  const isRecorded = (command: ReceivedRefUpdate) => {
     const { ref, before } = command;
     if (!isLatestRecorded(command)) return false;
     // Unless one of these pushes moved the ref back in between.
@@ -87,8 +87,8 @@ function findUndecided(
   updates: RecordedUpdates,
 ): ReadonlySet<PushToRecord> {
   const explained = new Set(pushes.flatMap(({ commands }) => commands.map(refValueKey)));
-  const isUndecided = ({ ref, before, after }: Command) => {
-    const value = refs.get(ref) ?? NONE;
+  const isUndecided = ({ ref, before, after }: ReceivedRefUpdate) => {
+    const value = refs.get(ref) ?? ZERO_ID;
     if (value === before || explained.has(refValueKey({ ref, after: value }))) return false;
     // The latest event may be the push's own, if its note outlived the record.
     const last = updates.get(ref)?.find((move) => move.before !== before || move.after !== after);
@@ -105,7 +105,7 @@ function groupByRef(recorded: readonly RecordedPush[]): RecordedUpdates {
   for (const { refs, at } of recorded)
     for (const { ref, before, after } of refs) {
       const all = updates.get(ref) ?? [];
-      all.push({ ref, before: before ?? NONE, after: after ?? NONE, at });
+      all.push({ ref, before: before ?? ZERO_ID, after: after ?? ZERO_ID, at });
       updates.set(ref, all);
     }
   return updates;
@@ -115,7 +115,7 @@ function groupByRef(recorded: readonly RecordedPush[]): RecordedUpdates {
  * Whether a younger recorded update starts from the result of the command, while no recorded update leads to that
  * value.
  */
-function isContinued(command: Command, since: number, updates: RecordedUpdates): boolean {
+function isContinued(command: ReceivedRefUpdate, since: number, updates: RecordedUpdates): boolean {
   const all = updates.get(command.ref) ?? [];
   if (isRecordedSince(all, command, since)) return false;
   return all.some(
@@ -128,7 +128,7 @@ function isContinued(command: Command, since: number, updates: RecordedUpdates):
 
 function isRecordedSince(
   all: readonly RecordedUpdate[],
-  { before, after }: Command,
+  { before, after }: ReceivedRefUpdate,
   since: number,
 ): boolean {
   return all.some(
@@ -136,10 +136,10 @@ function isRecordedSince(
   );
 }
 
-function isCurrent(refs: Refs, { ref, after }: Command): boolean {
-  return (refs.get(ref) ?? NONE) === after;
+function isCurrent(refs: Refs, { ref, after }: ReceivedRefUpdate): boolean {
+  return (refs.get(ref) ?? ZERO_ID) === after;
 }
 
-function refValueKey({ ref, after }: Pick<Command, 'ref' | 'after'>): string {
+function refValueKey({ ref, after }: Pick<ReceivedRefUpdate, 'ref' | 'after'>): string {
   return `${ref} ${after}`;
 }

@@ -1,28 +1,28 @@
 /** Types and helpers that the pre-receive checks share. */
 
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
-import type { NewObject, Wanted } from '../../git/objects/new-objects.ts';
-import type { Quarantined } from '../../git/objects/walk.ts';
-import type { Command, Verdict } from '../../git/transport/hooks.ts';
+import type { NewObject, ObjectFilter } from '../../git/objects/new-objects.ts';
+import type { RepositoryWithQuarantine } from '../../git/objects/walk.ts';
+import type { ReceivedRefUpdate, Verdict } from '../../git/transport/hooks.ts';
 import type { Actor } from '../../identity/audit.ts';
 
 /** A push before its refs are updated. */
 export type IncomingPush = {
   repository: { id: string; name: string; namespaceId: string };
   by: Actor;
-  commands: readonly Command[];
+  commands: readonly ReceivedRefUpdate[];
   /** The commits and tags that the refs will point to. Objects reachable from them and from no existing ref are new. */
   tips: readonly string[];
   /** The `git push -o` options. */
   options: readonly string[];
   /** The signal bounds the duration of the checks. */
-  quarantined: Quarantined;
+  quarantined: RepositoryWithQuarantine;
 };
 
 /** Inspects the new objects of a push. The objects are read once for all scanners. */
 export type ObjectScanner = {
   /** The objects to inspect. */
-  wanted: Wanted;
+  wanted: ObjectFilter;
   /** @returns whether it has seen enough to reject the push */
   inspect(object: NewObject): Promise<boolean>;
   /** Called after all objects, or after `inspect` returned true. */

@@ -1,15 +1,15 @@
 /** Checks a push against file locks (`src/repositories/lfs/locks.ts`). */
-import { PREFIX } from '../../git/objects/refs.ts';
+import { REF_PREFIX } from '../../git/objects/refs.ts';
 import {
-  changedPaths,
-  changesBetween,
+  listChangedPaths,
+  listFileChanges,
   type FileChange,
   type FileState,
-  type Move,
-  movedFiles,
-  type Quarantined,
+  type RefMove,
+  diffRefMoves,
+  type RepositoryWithQuarantine,
 } from '../../git/objects/walk.ts';
-import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
+import { type ReceivedRefUpdate, ZERO_ID, type Verdict } from '../../git/transport/hooks.ts';
 import { type IncomingPush, reject } from './incoming-push.ts';
 
 /** Locked files listed in the message. */
@@ -40,16 +40,16 @@ export async function checkLocks(
     return found.size >= MAX_SHOWN;
   };
   if (tips.length > 0)
-    for await (const path of changedPaths(quarantined, tips)) if (add(path)) break;
+    for await (const path of listChangedPaths(quarantined, tips)) if (add(path)) break;
   const updates = commands.filter(
     ({ ref, before, after }) =>
-      ref.startsWith(PREFIX.branch) && before !== NONE && after !== NONE && before !== after,
+      ref.startsWith(REF_PREFIX.branch) && before !== ZERO_ID && after !== ZERO_ID && before !== after,
   );
   if (found.size === 0 && updates.length > 0)
     for await (const path of revertedPaths(quarantined, updates, (path) => locks.has(path)))
       if (add(path)) break;
   const deleted = commands.filter(
-    ({ ref, after }) => ref.startsWith(PREFIX.branch) && after === NONE,
+    ({ ref, after }) => ref.startsWith(REF_PREFIX.branch) && after === ZERO_ID,
   );
   if (deleted.length > MAX_DELETED)
     return reject(
@@ -67,12 +67,12 @@ export async function checkLocks(
 
 /** Paths changed by commits that are reachable only from the deleted branches, and from no other ref or `tips`. */
 function lostPaths(
-  quarantined: Quarantined,
-  deleted: readonly Command[],
+  quarantined: RepositoryWithQuarantine,
+  deleted: readonly ReceivedRefUpdate[],
   tips: readonly string[],
 ): AsyncGenerator<string> {
   const refs = deleted.map(({ ref }) => ref);
-  return changedPaths(quarantined, [...refs, ...tips.map((tip) => `^${tip}`)], refs);
+  return listChangedPaths(quarantined, [...refs, ...tips.map((tip) => `^${tip}`)], refs);
 }
 
 /**
@@ -80,13 +80,13 @@ function lostPaths(
  * step by step from the old state to the new one.
  */
 async function* revertedPaths(
-  quarantined: Quarantined,
-  updates: readonly Move[],
+  quarantined: RepositoryWithQuarantine,
+  updates: readonly RefMove[],
   isLocked: (path: string) => boolean,
 ): AsyncGenerator<string> {
-  let move: Move | undefined;
+  let move: RefMove | undefined;
   let changes: FileChange[] = [];
-  for await (const next of movedFiles(quarantined, updates)) {
+  for await (const next of diffRefMoves(quarantined, updates)) {
     if (!isLocked(next.change.path)) continue;
     const isNextUpdate = next.move.before !== move?.before || next.move.after !== move.after;
     if (move && (isNextUpdate || changes.length === MAX_PATHS)) {
@@ -104,14 +104,14 @@ type Transitions = Map<FileState, Set<FileState>>;
 
 /** Paths of changes that no chain of commits between the two tips explains. */
 async function* unexplainedPaths(
-  quarantined: Quarantined,
-  move: Move,
+  quarantined: RepositoryWithQuarantine,
+  move: RefMove,
   changes: readonly FileChange[],
 ): AsyncGenerator<string> {
   const transitionsByPath = new Map<string, Transitions>(
     changes.map(({ path }) => [path, new Map()]),
   );
-  for await (const { path, from, to } of changesBetween(quarantined, move, [
+  for await (const { path, from, to } of listFileChanges(quarantined, move, [
     ...transitionsByPath.keys(),
   ])) {
     const transitions = transitionsByPath.get(path);

@@ -3,8 +3,8 @@
 import { LRUCache } from 'lru-cache';
 import type { Logger } from '../../base/log.ts';
 import type { Git } from '../../git/git.ts';
-import { allRefs, PREFIX } from '../../git/objects/refs.ts';
-import { diskUsage, walkTree } from '../../git/objects/walk.ts';
+import { readAllRefs, REF_PREFIX } from '../../git/objects/refs.ts';
+import { measureDiskUsage, walkTree } from '../../git/objects/walk.ts';
 import { countLanguages } from './language.ts';
 
 export type Measurements = {
@@ -30,15 +30,15 @@ export async function measureRepository(
   choose: (refs: Measurements['refs']) => string,
 ): Promise<Measurements> {
   const dir = git.disk.pathOf(id);
-  const [refs, sizeBytes] = await Promise.all([allRefs(dir), diskUsage(dir)]);
+  const [refs, sizeBytes] = await Promise.all([readAllRefs(dir), measureDiskUsage(dir)]);
   const names = [...refs.keys()];
   const defaultBranch = choose(refs);
-  const head = refs.get(PREFIX.branch + defaultBranch);
+  const head = refs.get(REF_PREFIX.branch + defaultBranch);
   return {
     refs,
     defaultBranch,
-    branchCount: names.filter((name) => name.startsWith(PREFIX.branch)).length,
-    tagCount: names.filter((name) => name.startsWith(PREFIX.tag)).length,
+    branchCount: names.filter((name) => name.startsWith(REF_PREFIX.branch)).length,
+    tagCount: names.filter((name) => name.startsWith(REF_PREFIX.tag)).length,
     sizeBytes,
     language: head
       ? await detectLanguage(dir, head).catch((error) => {

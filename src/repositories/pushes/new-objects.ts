@@ -1,7 +1,7 @@
 /** Scans the new objects of a push for missing large files and secrets. The objects are read once for all scanners. */
 
 import type { Git } from '../../git/git.ts';
-import { isWanted, newObjects } from '../../git/objects/new-objects.ts';
+import { matchesFilter, readNewObjects } from '../../git/objects/new-objects.ts';
 import type { Verdict } from '../../git/transport/hooks.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
@@ -52,11 +52,11 @@ async function scan(
     min: Math.min(...all.map(({ min }) => min)),
     max: Math.max(...all.map(({ max }) => max)),
   };
-  for await (const objects of newObjects(quarantined, wanted))
+  for await (const objects of readNewObjects(quarantined, wanted))
     for (const object of objects)
       for (const scanner of scanners)
         if (
-          isWanted(scanner.wanted, object.type, object.data.length) &&
+          matchesFilter(scanner.wanted, object.type, object.data.length) &&
           (await scanner.inspect(object))
         )
           return scanner.verdict();

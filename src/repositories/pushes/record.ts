@@ -3,8 +3,8 @@
 import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
 import type { Git } from '../../git/git.ts';
-import { PREFIX, setHead } from '../../git/objects/refs.ts';
-import { NONE } from '../../git/transport/hooks.ts';
+import { REF_PREFIX, setHead } from '../../git/objects/refs.ts';
+import { ZERO_ID } from '../../git/transport/hooks.ts';
 import { withConnection } from '../../platform/database/client.ts';
 import { pipeline } from '../../platform/database/statement.ts';
 import { classifyPushes } from './classify.ts';
@@ -106,11 +106,11 @@ function chooseDefaultBranch(
   effective: readonly PushToRecord[],
   refs: Measurements['refs'],
 ): string {
-  if (branchCount > 0 || refs.has(PREFIX.branch + defaultBranch)) return defaultBranch;
+  if (branchCount > 0 || refs.has(REF_PREFIX.branch + defaultBranch)) return defaultBranch;
   for (const { commands } of effective) {
     const pushed = commands
-      .filter(({ ref, after }) => after !== NONE && ref.startsWith(PREFIX.branch) && refs.has(ref))
-      .map(({ ref }) => ref.slice(PREFIX.branch.length));
+      .filter(({ ref, after }) => after !== ZERO_ID && ref.startsWith(REF_PREFIX.branch) && refs.has(ref))
+      .map(({ ref }) => ref.slice(REF_PREFIX.branch.length));
     const chosen = PREFERRED_BRANCHES.find((name) => pushed.includes(name)) ?? pushed[0];
     if (chosen !== undefined) return chosen;
   }

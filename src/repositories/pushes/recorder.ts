@@ -9,17 +9,17 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
-import type { Begun } from '../../git/disk/disk.ts';
+import type { PendingOperation } from '../../git/disk/disk.ts';
 import type { Git } from '../../git/git.ts';
-import type { Command } from '../../git/transport/hooks.ts';
+import type { ReceivedRefUpdate } from '../../git/transport/hooks.ts';
 import { recordPushes } from './record.ts';
 import type { PushNote, PushToRecord } from './rows.ts';
 
 type Deps = { git: Git; log: Logger; pool: pg.Pool };
 
 type Entry = {
-  begun: Begun<PushNote>;
-  updated: Command[] | null;
+  begun: PendingOperation<PushNote>;
+  updated: ReceivedRefUpdate[] | null;
   /** Settles with the first attempt. */
   recorded: PromiseWithResolvers<void>;
   /**
@@ -58,7 +58,7 @@ export class PushRecorder {
    * Records a finished push. `updated` is what git reported as updated; null if it gave no report.
    * @throws the error of the first attempt; retries continue in the background.
    */
-  record(begun: Begun<PushNote>, updated: Command[] | null): Promise<void> {
+  record(begun: PendingOperation<PushNote>, updated: ReceivedRefUpdate[] | null): Promise<void> {
     return this.#add(begun.id, [{ begun, updated }]);
   }
 
@@ -67,7 +67,7 @@ export class PushRecorder {
    * show which of them took effect, and one push may have moved a ref that another had updated.
    * @throws as `record`.
    */
-  recover(id: string, begun: readonly Begun<PushNote>[]): Promise<void> {
+  recover(id: string, begun: readonly PendingOperation<PushNote>[]): Promise<void> {
     return this.#add(
       id,
       begun.map((one) => ({ begun: one, updated: null })),
@@ -129,7 +129,7 @@ export class PushRecorder {
   }
 
   /** If the note stays, the next start records the push again and finds its event. */
-  async #removeNote({ id, done }: Begun<PushNote>): Promise<void> {
+  async #removeNote({ id, done }: PendingOperation<PushNote>): Promise<void> {
     await done().catch((error) => {
       this.#deps.log.error({ err: error, repository: id }, 'could not remove the note of a push');
     });

@@ -6,7 +6,7 @@
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import { newId } from '../../base/ids.ts';
-import type { Command } from '../../git/transport/hooks.ts';
+import type { ReceivedRefUpdate } from '../../git/transport/hooks.ts';
 import type { Actor } from '../../identity/audit.ts';
 import { addAuditToStatement } from '../../identity/audit.ts';
 import { toColumnName } from '../../platform/database/keyset.ts';
@@ -39,14 +39,14 @@ export type PushNote = {
   pusher: string;
   /** For the audit log. Notes of earlier versions have none. */
   by?: Actor;
-  commands: Command[];
+  commands: ReceivedRefUpdate[];
   /** When the push was accepted, as ISO 8601. */
   at: string;
 };
 
 /** A push to record. `updated` is what git reported as updated; null if it gave no report. */
 export type PushToRecord = PushNote & {
-  updated: Command[] | null;
+  updated: ReceivedRefUpdate[] | null;
   /** The push may stay undecided for now. */
   canWait?: boolean;
 };

@@ -13,12 +13,12 @@ import type { Config } from '../../base/config/config.ts';
 import { AppError, diskFull } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
 import type { Logger } from '../../base/log.ts';
-import type { Begun } from '../../git/disk/disk.ts';
+import type { PendingOperation } from '../../git/disk/disk.ts';
 import type { Git } from '../../git/git.ts';
 import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
-import { PREFIX } from '../../git/objects/refs.ts';
-import { sizeOf } from '../../git/objects/walk.ts';
-import { NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
+import { REF_PREFIX } from '../../git/objects/refs.ts';
+import { measureQuarantine } from '../../git/objects/walk.ts';
+import { ZERO_ID, type Push, type Verdict } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/receive.ts';
 import { copyActor } from '../../identity/audit.ts';
 import type { Account } from '../../identity/permissions.ts';
@@ -77,7 +77,7 @@ export async function createPushRules(
   const namespaceStorage = await readNamespaceStorage(pool, id);
   const event = newId('evt');
   const reservation = new PushReservation(services, event);
-  let begun: Begun<PushNote> | undefined;
+  let begun: PendingOperation<PushNote> | undefined;
   return {
     hooks: git.hooks,
     locks: git.locks,
@@ -92,7 +92,7 @@ export async function createPushRules(
         const at = new Date().toISOString();
         const { commands } = push;
         if (verdict.accepted)
-          begun = await git.disk.begin(id, {
+          begun = await git.disk.beginOperation(id, {
             kind: 'push',
             event,
             pusher: by.username,
@@ -120,7 +120,7 @@ export async function createPushRules(
       const dir = git.disk.pathOf(id);
       git.maintenance.schedule(dir);
       const moved = (updated ?? []).filter(
-        ({ ref, after }) => ref.startsWith(PREFIX.branch) && after !== NONE,
+        ({ ref, after }) => ref.startsWith(REF_PREFIX.branch) && after !== ZERO_ID,
       );
       const tips = moved.map(({ after }) => after);
       git.tasks.background(() => git.history.prepare(git.objects, dir, tips));
@@ -165,7 +165,7 @@ async function checkPush(
   const row = await readPushPolicy(services.pool, id, by.userId);
   if (!row) return reject(DELETED);
   for (const { ref, after } of commands) {
-    const problem = after === NONE ? undefined : findNameProblem(ref);
+    const problem = after === ZERO_ID ? undefined : findNameProblem(ref);
     if (problem) return reject(`${ref.slice(0, MAX_SHOWN_NAME)} ${problem}; choose another name`);
   }
   const limit = AbortSignal.timeout(MAX_CHECK_MS);
@@ -177,9 +177,9 @@ async function checkPush(
     rules: row.rules,
   };
   if (services.space.low) return reject(diskFull().message);
-  await reservation.take(row.namespaceId, row.plan, quarantine ? sizeOf(quarantine) : 0);
+  await reservation.take(row.namespaceId, row.plan, quarantine ? measureQuarantine(quarantine) : 0);
   const repository = { id, name: row.name, namespaceId: row.namespaceId };
-  const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
+  const tips = commands.map(({ after }) => after).filter((after) => after !== ZERO_ID);
   const incoming = { repository, by, commands, tips, options, quarantined };
   try {
     const branchVerdict = await checkBranches(protection, by, commands, quarantined);

@@ -217,7 +217,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     return this.#parts.health;
   }
 
-  get engineAway(): boolean {
+  get hasUnavailableEngine(): boolean {
     return this.#parts.health.unavailableReason !== undefined;
   }
 
@@ -225,7 +225,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
   get machines(): readonly Machine[] {
     const { engine, health } = this.#parts;
     const { facts } = health;
-    if (this.#options.engine !== undefined && this.engineAway) return [];
+    if (this.#options.engine !== undefined && this.hasUnavailableEngine) return [];
     if (!facts && !this.#options.docker.host.startsWith('unix:')) return [];
     const { cpus, memoryBytes } = facts ?? readMachineCapacity();
     const isRemote = facts?.isLocal === false;

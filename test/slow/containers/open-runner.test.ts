@@ -54,7 +54,7 @@ test('without an engine, jobs run as processes and jobs with an image are refuse
   expect(runner.machines).toEqual([
     expect.objectContaining({ id: LOCAL_MACHINE, withImage: false }),
   ]);
-  expect(runner.engineAway ?? false).toBe(false);
+  expect(runner.hasUnavailableEngine ?? false).toBe(false);
 });
 
 test('while a configured engine does not answer, jobs with an image wait', async () => {
@@ -68,7 +68,7 @@ test('while a configured engine does not answer, jobs with an image wait', async
     ),
   ]);
   expect(kindsOf(runner)).toEqual(['auto', 'process', 'docker']);
-  expect(runner.engineAway).toBe(true);
+  expect(runner.hasUnavailableEngine).toBe(true);
 });
 
 test('with an engine, jobs with an image run in containers and others as processes', async (ctx) => {
@@ -80,7 +80,7 @@ test('with an engine, jobs with an image run in containers and others as process
     'Jobs with an image run in containers. The others run as processes of this machine.',
   ]);
   expect(runner.machines).toEqual(here(true, true));
-  expect(runner.engineAway).toBe(false);
+  expect(runner.hasUnavailableEngine).toBe(false);
 });
 
 test('with an engine and a default image, all jobs run in containers', async (ctx) => {

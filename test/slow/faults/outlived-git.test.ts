@@ -46,7 +46,7 @@ async function world(name: string): Promise<World> {
 
 /** Stores the record of a push that a server has accepted. */
 const note = (id: string, before: string, after: string) =>
-  app.app.services.git.disk.begin<PushNote>(id, {
+  app.app.services.git.disk.beginOperation<PushNote>(id, {
     kind: 'push',
     event: newId('evt'),
     pusher: 'ada',
@@ -109,7 +109,7 @@ test('a push is recorded although a later push moved its ref before recovery', a
   ];
   expect(await toldOf(id)).toEqual(moves);
   // State after a kill before the record was removed.
-  await app.app.services.git.disk.begin(id, data);
+  await app.app.services.git.disk.beginOperation(id, data);
   await recoverRepositories(app.app.services);
   expect(await toldOf(id)).toEqual(moves);
   expect(app.app.services.pushes.waiting).toBe(0);
@@ -132,7 +132,7 @@ test('a push is recorded when a later push of the same ref is not recorded yet',
     { before, after: first },
     { before: first, after: second },
   ]);
-  expect(await services.git.disk.begun()).toEqual([]);
+  expect(await services.git.disk.pendingOperations()).toEqual([]);
 });
 
 test('a push without effect is not recorded, and recovery stops waiting for it', async () => {
@@ -145,5 +145,5 @@ test('a push without effect is not recorded, and recovery stops waiting for it',
   await recoverRepositories(services);
   await eventually(() => expect(services.pushes.waiting).toBe(0));
   expect(await toldOf(id)).toEqual([]);
-  expect(await services.git.disk.begun()).toEqual([]);
+  expect(await services.git.disk.pendingOperations()).toEqual([]);
 });

@@ -167,14 +167,14 @@ test('what is left of a push is removed by the server that has the repository, a
   const { disk, quarantines } = owner.services.git;
   const left = join(disk.pathOf(id), 'objects/tmp_objdir-incoming-AbCdEf');
   await mkdir(join(left, 'pack'), { recursive: true });
-  await other.services.git.disk.begin(id, { kind: 'receiving' });
+  await other.services.git.disk.beginOperation(id, { kind: 'receiving' });
   const push = async () => {
     await recoverRepositories(other.services);
-    await eventually(async () => expect(await other.services.git.disk.begun()).toEqual([]));
+    await eventually(async () => expect(await other.services.git.disk.pendingOperations()).toEqual([]));
     expect(await readdir(dirname(left))).toContain(basename(left));
     return { code: 0, signal: null, stderr: '' };
   };
-  await quarantines.during(id, push, async () => {});
+  await quarantines.runPush(id, push, async () => {});
   expect(await readdir(dirname(left))).not.toContain(basename(left));
 });
 

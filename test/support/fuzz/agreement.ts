@@ -13,7 +13,7 @@ export async function agreement(app: TestApp, ids: readonly string[] = []): Prom
   const { db, git, pushes } = app.app.services;
   await eventually(async () => {
     expect(pushes.waiting, 'pushes that are not recorded').toBe(0);
-    expect(await git.disk.begun(), 'notes of what was begun').toEqual([]);
+    expect(await git.disk.pendingOperations(), 'notes of what was begun').toEqual([]);
     for (const turns of [git.transfers, git.anonymousTransfers])
       expect(turns.counts).toEqual({ running: 0, waiting: 0 });
   });

@@ -2,12 +2,12 @@ import { Link } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
 import { type FragmentOf, graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { LiveDot } from '../../ui/live-dot.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
 
@@ -40,7 +40,7 @@ type JobData = FragmentOf<typeof JobRowData> & { id: string; createdAt: string }
 
 /** The viewer's running jobs, recent failures and repositories. */
 export default function Home() {
-  const homeQuery = useAsk({ query: HomeQuery });
+  const homeQuery = useRetryingQuery({ query: HomeQuery });
   const { viewer } = homeQuery.data ?? {};
   const organizations = viewer?.organizations?.nodes ?? [];
   const namespaces = viewer ? [viewer.namespace, ...organizations] : [];
@@ -148,7 +148,7 @@ function NamespaceRepositories({
                 {each.name}
               </Link>
               <p className="text-dim">
-                updated <Ago at={each.updatedAt} />
+                updated <RelativeTime at={each.updatedAt} />
               </p>
             </li>
           ))}
@@ -171,7 +171,7 @@ function TerminalExample() {
       <h2 id="terminal" className="mb-2 text-base">
         From a terminal
       </h2>
-      <Lines
+      <CopyableText
         text={`curl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
       />
       <p className="mt-2 text-sm text-dim">

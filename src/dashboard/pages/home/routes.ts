@@ -1,3 +1,3 @@
-import { page } from '../../root.tsx';
+import { definePage } from '../../root.tsx';
 
-export const homeRoutes = [page('/', () => import('./home.tsx'))] as const;
+export const homeRoutes = [definePage('/', () => import('./home.tsx'))] as const;

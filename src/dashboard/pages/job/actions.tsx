@@ -2,12 +2,12 @@ import { useNavigate } from '@tanstack/react-router';
 import { Bell, BellRing, Play, Square, Trash2 } from 'lucide-react';
 import { useState } from 'react';
 import { useMutation } from 'urql';
-import { problemOf } from '../../graphql/client.ts';
+import { toProblem } from '../../graphql/client.ts';
 import { Button, ButtonLink } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Checkbox } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { isOver } from '../../ui/status.tsx';
+import { isFinished } from '../../ui/status.tsx';
 import type { JobData } from './facts.tsx';
 import { CancelJob, DeleteJob } from './queries.ts';
 import type { Watch } from './tab.ts';
@@ -29,7 +29,7 @@ export function JobActions({
   const [, remove] = useMutation(DeleteJob);
   const key = { namespace: job.namespace, name: job.name };
   const mayWrite = job.owner.viewerRole === 'WRITE' || job.owner.viewerRole === 'ADMIN';
-  const over = isOver(job.status);
+  const over = isFinished(job.status);
 
   return (
     <>
@@ -63,7 +63,7 @@ export function JobActions({
             const { data, error } = await cancel({ input: key });
             onChange();
             if (data?.cancelJob?.message) notify(data.cancelJob.message);
-            return error && problemOf(error);
+            return error && toProblem(error);
           }}
         >
           <p>Its processes get SIGTERM, and SIGKILL after 30 seconds.</p>
@@ -77,7 +77,7 @@ export function JobActions({
           onClose={() => setOpenDialog(null)}
           act={async () => {
             const { error } = await remove({ input: { ...key, deleteArtifacts } });
-            if (error) return problemOf(error);
+            if (error) return toProblem(error);
             notify(`${job.name} was deleted`);
             void navigate({ to: '/$namespace/-/jobs', params: { namespace: job.namespace } });
             return null;

@@ -1,7 +1,7 @@
 /** Previews an artifact as text or as an image, never as HTML: artifacts are untrusted. */
 import { type ReactNode, useEffect, useState } from 'react';
-import { size } from '../../ui/format.ts';
-import { Waiting } from '../../ui/load.tsx';
+import { formatBytes } from '../../ui/format.ts';
+import { LoadingSkeleton } from '../../ui/load.tsx';
 
 const MAX_TEXT_BYTES = 64 * 1024;
 const MAX_IMAGE_BYTES = 16 * 2 ** 20;
@@ -56,7 +56,7 @@ export default function ArtifactPreview({
       aria-label={`Preview of ${path}`}
       className="my-1 ml-[30px] rounded-md border border-line"
     >
-      {shown ? <Contents path={path} shown={shown} /> : <Waiting />}
+      {shown ? <Contents path={path} shown={shown} /> : <LoadingSkeleton />}
     </section>
   );
 }
@@ -83,7 +83,7 @@ function Contents({ path, shown }: { path: string; shown: PreviewContent }): Rea
           </pre>
           {shown.isCut && (
             <p className="border-t border-line px-3 py-1.5 text-sm text-dim">
-              Only the first {size(MAX_TEXT_BYTES)} are shown.
+              Only the first {formatBytes(MAX_TEXT_BYTES)} are shown.
             </p>
           )}
         </>
@@ -99,7 +99,7 @@ async function read(
 ): Promise<PreviewContent> {
   const type = IMAGE_TYPES.find(([ending]) => ending.test(path))?.[1];
   if (type && sizeBytes > MAX_IMAGE_BYTES)
-    return { kind: 'none', why: `Images larger than ${size(MAX_IMAGE_BYTES)} are not shown.` };
+    return { kind: 'none', why: `Images larger than ${formatBytes(MAX_IMAGE_BYTES)} are not shown.` };
   // Links have the server's configured URL; the content security policy allows only the origin of the page.
   const { pathname, search } = new URL(url);
   const response = await fetch(pathname + search, { signal });

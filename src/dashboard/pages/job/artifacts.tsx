@@ -1,12 +1,12 @@
 import { ChevronRight, Download, Eye, File, Folder } from 'lucide-react';
 import { lazy, Suspense, useEffect, useState } from 'react';
 import { useClient } from 'urql';
-import { problemOf } from '../../graphql/client.ts';
+import { toProblem } from '../../graphql/client.ts';
 import type { ResultOf } from '../../graphql/graphql.ts';
-import { count, size } from '../../ui/format.ts';
-import { Waiting } from '../../ui/load.tsx';
+import { formatCount, formatBytes } from '../../ui/format.ts';
+import { LoadingSkeleton } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { isOver } from '../../ui/status.tsx';
+import { isFinished } from '../../ui/status.tsx';
 import type { JobData } from './facts.tsx';
 import { JobArtifacts } from './queries.ts';
 
@@ -26,9 +26,9 @@ export function Artifacts({ job: { namespace, name, outputPath, status } }: { jo
   const client = useClient();
   const [artifacts, setArtifacts] = useState<ArtifactsData | null>(null);
   const [files, setFiles] = useState<FileData[]>([]);
-  const [problem, setProblem] = useState<ReturnType<typeof problemOf> | null>(null);
+  const [problem, setProblem] = useState<ReturnType<typeof toProblem> | null>(null);
   useEffect(() => {
-    if (!outputPath || !isOver(status)) return;
+    if (!outputPath || !isFinished(status)) return;
     let isUnmounted = false;
     const fetchPage = (after: string | null) =>
       client.query(JobArtifacts, { namespace, name, after }, UNCACHED).toPromise();
@@ -37,7 +37,7 @@ export function Artifacts({ job: { namespace, name, outputPath, status } }: { jo
       for (let after: string | null = null; ; ) {
         const part = await fetchPage(after);
         if (isUnmounted) return;
-        if (part.error) return setProblem(problemOf(part.error));
+        if (part.error) return setProblem(toProblem(part.error));
         const found = part.data?.job?.artifacts;
         all.push(...(found?.files?.nodes ?? []));
         setArtifacts(found ?? null);
@@ -63,7 +63,7 @@ export function Artifacts({ job: { namespace, name, outputPath, status } }: { jo
         {artifacts && (
           <>
             <span className="text-sm text-dim">
-              {count(artifacts.fileCount, 'file')}, {size(artifacts.sizeBytes)} as an archive
+              {formatCount(artifacts.fileCount, 'file')}, {formatBytes(artifacts.sizeBytes)} as an archive
             </span>
             <a href={artifacts.downloadUrl} className="link ml-auto text-sm">
               Download all
@@ -83,7 +83,7 @@ export function Artifacts({ job: { namespace, name, outputPath, status } }: { jo
         </div>
       ) : (
         <p className="text-sm text-dim">
-          {isOver(status)
+          {isFinished(status)
             ? `The job wrote no files to ${outputPath}.`
             : `Files under ${outputPath} are kept as artifacts when the job ends.`}
         </p>
@@ -129,7 +129,7 @@ function TreeEntries({ node }: { node: TreeNode }) {
               <ChevronRight size={14} aria-hidden className="shrink-0 text-dim" />
               <Folder size={15} aria-hidden className="shrink-0 text-dim" />
               <span className="min-w-0 flex-1 break-all">{name}</span>
-              <span className="text-dim tabular-nums">{size(folder.bytes)}</span>
+              <span className="text-dim tabular-nums">{formatBytes(folder.bytes)}</span>
             </summary>
             <div className="pl-5">
               <TreeEntries node={folder} />
@@ -155,7 +155,7 @@ function Artifact({ name, file }: { name: string; file: FileData }) {
         >
           <File size={15} aria-hidden className="ml-[22px] shrink-0 text-dim" />
           <span className="min-w-0 flex-1 break-all">{name}</span>
-          <span className="text-dim tabular-nums">{size(file.sizeBytes)}</span>
+          <span className="text-dim tabular-nums">{formatBytes(file.sizeBytes)}</span>
           <Download size={14} aria-hidden className="shrink-0 text-dim" />
         </a>
         {canPreview(file.downloadUrl) && (
@@ -171,7 +171,7 @@ function Artifact({ name, file }: { name: string; file: FileData }) {
         )}
       </div>
       {isOpen && (
-        <Suspense fallback={<Waiting />}>
+        <Suspense fallback={<LoadingSkeleton />}>
           <ArtifactPreview path={file.path} url={file.downloadUrl} sizeBytes={file.sizeBytes} />
         </Suspense>
       )}

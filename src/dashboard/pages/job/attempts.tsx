@@ -1,5 +1,5 @@
-import { duration, words } from '../../ui/format.ts';
-import { Ago, exactTime } from '../../ui/time.tsx';
+import { formatDuration, formatEnum } from '../../ui/format.ts';
+import { RelativeTime, formatExactTime } from '../../ui/time.tsx';
 import { billedSeconds } from './attempt-runtime.ts';
 import type { JobData } from './facts.tsx';
 
@@ -26,13 +26,13 @@ export function AttemptTimeline({ job }: { job: JobData }) {
             <p className="text-dim">
               {attempt.startedAt ? (
                 <>
-                  started <Ago at={attempt.startedAt} />
+                  started <RelativeTime at={attempt.startedAt} />
                   {describeRuntime(job, attempt)}
                 </>
               ) : (
                 attempt.endedAt && (
                   <>
-                    ended <Ago at={attempt.endedAt} />
+                    ended <RelativeTime at={attempt.endedAt} />
                   </>
                 )
               )}
@@ -45,7 +45,7 @@ export function AttemptTimeline({ job }: { job: JobData }) {
             </p>
           </li>
         ))}
-        {job.completedAt && <Step at={job.completedAt} what={words(job.status)} />}
+        {job.completedAt && <Step at={job.completedAt} what={formatEnum(job.status)} />}
       </ol>
     </section>
   );
@@ -66,7 +66,7 @@ function describeState({ startedAt, exitedAt }: JobData['attempts']['nodes'][num
 /** The billed time of an attempt; empty while it runs, because the heading of the page shows the running total. */
 function describeRuntime(job: JobData, attempt: JobData['attempts']['nodes'][number]): string {
   const seconds = billedSeconds(job, attempt);
-  if (seconds !== null) return `, ran ${duration(seconds)}`;
+  if (seconds !== null) return `, ran ${formatDuration(seconds)}`;
   return attempt.outcome === null ? '' : ', not billed';
 }
 
@@ -80,7 +80,7 @@ function Step({ at, what }: { at: string; what: string }) {
     <li className="relative">
       <Dot className="bg-edge" />
       <p className="font-medium first-letter:uppercase">{what}</p>
-      <p className="text-dim">{exactTime(at)}</p>
+      <p className="text-dim">{formatExactTime(at)}</p>
     </li>
   );
 }

@@ -2,8 +2,8 @@ import { Link } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { duration, money, shortSha } from '../../ui/format.ts';
-import { isOver } from '../../ui/status.tsx';
+import { formatDuration, formatMoney, shortSha } from '../../ui/format.ts';
+import { isFinished } from '../../ui/status.tsx';
 import { useRuntime } from '../jobs/job-row.tsx';
 import type { JobFacts } from './queries.ts';
 
@@ -18,12 +18,12 @@ export function RuntimeAndCost({ job }: { job: JobData }) {
     <>
       {job.startedAt && (
         <span className="tabular-nums" data-runtime>
-          ran {duration(seconds)}
+          ran {formatDuration(seconds)}
         </span>
       )}
       <span className="tabular-nums" data-cost>
-        {money(cost)}
-        {!isOver(job.status) && ` at ${money(job.costPerHour)} an hour`}
+        {formatMoney(cost)}
+        {!isFinished(job.status) && ` at ${formatMoney(job.costPerHour)} an hour`}
       </span>
     </>
   );

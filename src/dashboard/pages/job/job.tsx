@@ -1,13 +1,13 @@
 import { useParams } from '@tanstack/react-router';
 import { CircleX, Hourglass } from 'lucide-react';
 import { type FragmentOf, readFragment } from '../../graphql/graphql.ts';
-import { useFollow } from '../../live/follow.ts';
-import { words } from '../../ui/format.ts';
+import { useLiveSubscription } from '../../live/follow.ts';
+import { formatEnum } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
-import { isFailed, isOver, Status } from '../../ui/status.tsx';
-import { Ago, useEvery } from '../../ui/time.tsx';
+import { isFailed, isFinished, JobStatusBadge } from '../../ui/status.tsx';
+import { RelativeTime, useInterval } from '../../ui/time.tsx';
 import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { JobActions } from './actions.tsx';
 import { Artifacts } from './artifacts.tsx';
@@ -25,18 +25,18 @@ const POLL_MS = 5_000;
 export default function JobPage() {
   const { namespace, job: name } = useParams({ from: '/$namespace/-/jobs/$job' });
   const key = { namespace, name };
-  const jobQuery = useAsk({ query: JobQuery, variables: key });
+  const jobQuery = useRetryingQuery({ query: JobQuery, variables: key });
   const job = jobQuery.data?.job;
-  const state = useFollow(JobLive, job ? `${namespace}/${name}` : null, {
+  const state = useLiveSubscription(JobLive, job ? `${namespace}/${name}` : null, {
     variables: () => key,
     onData: jobQuery.again,
     onLive: jobQuery.again,
   });
   const jobData = job && readFragment(JobFacts, job as FragmentOf<typeof JobFacts>);
-  const isEnded = jobData != null && isOver(jobData.status);
+  const isEnded = jobData != null && isFinished(jobData.status);
   // Processes of a cancelled job may run a while longer, and the end of an attempt sends no event.
   const mayChange = jobData && (!isEnded || jobData.attempts.nodes.some(({ endedAt }) => !endedAt));
-  useEvery(mayChange ? POLL_MS : null, jobQuery.again);
+  useInterval(mayChange ? POLL_MS : null, jobQuery.again);
   // A finished job stays subscribed, because it may be run again, but nothing on its page changes by itself.
   const live = isEnded && state === 'live' ? null : <LiveDot state={state} />;
   return (
@@ -63,13 +63,13 @@ function Job({
       <NamespaceTabs name={namespace} viewerRole={job.owner.viewerRole} within="Jobs" />
       <PageTitle
         title={name}
-        tab={`${name} · ${words(status)}`}
+        tab={`${name} · ${formatEnum(status)}`}
         actions={<JobActions job={job} watch={watch} onChange={onChange} />}
       >
         <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
-          <Status status={status} />
+          <JobStatusBadge status={status} />
           <span>
-            created <Ago at={job.createdAt} />
+            created <RelativeTime at={job.createdAt} />
             {job.createdBy && ` by ${job.createdBy.username}`}
           </span>
           <RuntimeAndCost job={job} />
@@ -80,7 +80,7 @@ function Job({
       <FailureNotice job={job} />
       {/* Hidden if it only repeats the status or the notices above. */}
       {job.progress &&
-        job.progress !== words(status) &&
+        job.progress !== formatEnum(status) &&
         !isFailed(status) &&
         status !== 'QUEUED' && (
           <p className="mb-4 text-sm" data-progress>
@@ -119,7 +119,7 @@ function QueueNotice({ job: { queue } }: { job: JobData }) {
             'No worker offers this hardware now. The job starts when one does.'
           ) : queue.estimatedStart ? (
             <>
-              Estimated start: <Ago at={queue.estimatedStart} />, at the current rate.
+              Estimated start: <RelativeTime at={queue.estimatedStart} />, at the current rate.
             </>
           ) : (
             'The job starts as soon as it is first in the queue and there is capacity.'

@@ -1,12 +1,12 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type ReactNode, useEffect, useRef, useState } from 'react';
 import { type CombinedError, useMutation } from 'urql';
-import { faultOf, type Problem, problemOf } from '../../graphql/client.ts';
+import { fieldMessage, type Problem, toProblem } from '../../graphql/client.ts';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { NotFound } from '../../ui/not-found.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
@@ -37,15 +37,15 @@ import {
 export default function NewJob() {
   const search = useSearch({ strict: false }) as Search;
   const [namespace, setNamespace] = useState(
-    search.namespace ?? search.repo?.split('/')[0] ?? start.viewer?.username ?? '',
+    search.namespace ?? search.repo?.split('/')[0] ?? startData.viewer?.username ?? '',
   );
-  const optionsQuery = useAsk({
+  const optionsQuery = useRetryingQuery({
     query: NewJobQuery,
     variables: { namespace },
-    pause: !start.viewer,
+    pause: !startData.viewer,
   });
   const { rerun } = search;
-  const rerunQuery = useAsk({
+  const rerunQuery = useRetryingQuery({
     query: RerunQuery,
     variables: {
       namespace: search.namespace ?? '',
@@ -54,7 +54,7 @@ export default function NewJob() {
     },
     // Uncached: the names that are taken must be current.
     requestPolicy: 'network-only',
-    pause: !start.viewer || !rerun,
+    pause: !startData.viewer || !rerun,
   });
   const renderForm = (repeated: RerunData | null) => (
     <Load asked={optionsQuery} of={(data) => data.jobOptions} what="page">
@@ -70,7 +70,7 @@ export default function NewJob() {
       )}
     </Load>
   );
-  if (!start.viewer) return <NotFound />;
+  if (!startData.viewer) return <NotFound />;
   return (
     <>
       <PageTitle title="New job">
@@ -128,7 +128,7 @@ function useJobDraft({
   // Missing values are reported only after the first submit.
   const shownProblems = wasSubmitted ? found : {};
   const problems = serverProblem?.field
-    ? { ...shownProblems, [serverProblem.field]: faultOf(serverProblem) }
+    ? { ...shownProblems, [serverProblem.field]: fieldMessage(serverProblem) }
     : shownProblems;
   const [failures, setFailures] = useState(0);
 
@@ -148,7 +148,7 @@ function useJobDraft({
   }
 
   function fail(error: CombinedError): void {
-    setServerProblem(problemOf(error));
+    setServerProblem(toProblem(error));
     setFailures(failures + 1);
   }
 

@@ -1,6 +1,6 @@
-import { page } from '../../root.tsx';
+import { definePage } from '../../root.tsx';
 
 export const jobRoutes = [
-  page('/$namespace/-/jobs/$job', () => import('./job.tsx')),
-  page('/new/job', () => import('./new.tsx')),
+  definePage('/$namespace/-/jobs/$job', () => import('./job.tsx')),
+  definePage('/new/job', () => import('./new.tsx')),
 ] as const;

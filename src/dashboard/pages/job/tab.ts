@@ -1,7 +1,7 @@
 /** Shows the job's status in the tab icon, and notifies the user when a watched job finishes. */
 import { useEffect, useRef, useState } from 'react';
-import { words } from '../../ui/format.ts';
-import { isOver, type JobStatus } from '../../ui/status.tsx';
+import { formatEnum } from '../../ui/format.ts';
+import { isFinished, type JobStatus } from '../../ui/status.tsx';
 
 const COLOURS: Record<JobStatus, string> = {
   QUEUED: '#c58a1c',
@@ -36,8 +36,8 @@ export function useTabState({ name, status }: { name: string; status: JobStatus 
     };
   }, [status]);
   useEffect(() => {
-    if (isOn && !isOver(before.current) && isOver(status))
-      new Notification(`${name}: ${words(status)}`, { tag: `job ${name}` });
+    if (isOn && !isFinished(before.current) && isFinished(status))
+      new Notification(`${name}: ${formatEnum(status)}`, { tag: `job ${name}` });
     before.current = status;
   }, [name, status, isOn]);
   return {

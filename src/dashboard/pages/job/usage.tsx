@@ -1,8 +1,8 @@
 import { lazy, Suspense } from 'react';
-import { size } from '../../ui/format.ts';
-import { Load, useAsk, Waiting } from '../../ui/load.tsx';
-import { isFailed, isOver } from '../../ui/status.tsx';
-import { useEvery } from '../../ui/time.tsx';
+import { formatBytes } from '../../ui/format.ts';
+import { Load, useRetryingQuery, LoadingSkeleton } from '../../ui/load.tsx';
+import { isFailed, isFinished } from '../../ui/status.tsx';
+import { useInterval } from '../../ui/time.tsx';
 import type { JobData } from './facts.tsx';
 import { JobUsage } from './queries.ts';
 
@@ -24,8 +24,8 @@ export function Usage({ job }: { job: JobData }) {
 }
 
 function UsageCharts({ job: { namespace, name, status, attempts } }: { job: JobData }) {
-  const usageQuery = useAsk({ query: JobUsage, variables: { namespace, name } });
-  useEvery(isOver(status) ? null : REFRESH_MS, usageQuery.again);
+  const usageQuery = useRetryingQuery({ query: JobUsage, variables: { namespace, name } });
+  useInterval(isFinished(status) ? null : REFRESH_MS, usageQuery.again);
   return (
     <Load asked={usageQuery} of={(data) => data.job} what="job">
       {(job) => {
@@ -33,7 +33,7 @@ function UsageCharts({ job: { namespace, name, status, attempts } }: { job: JobD
         if (samples.length === 0)
           return (
             <p className="text-sm text-dim">
-              {isOver(status)
+              {isFinished(status)
                 ? 'The job was too short to be measured.'
                 : 'No measurements yet. A running job is measured every few seconds.'}
             </p>
@@ -55,7 +55,7 @@ function UsageCharts({ job: { namespace, name, status, attempts } }: { job: JobD
           const { unit, divisor } = chooseScale(isDrawn ? limit : peak);
           return (
             <UsageChart
-              text={`${describe(title, values, size)}, limit ${size(limit)}`}
+              text={`${describe(title, values, formatBytes)}, limit ${formatBytes(limit)}`}
               unit={` ${unit}`}
               times={times}
               values={values.map((value) => value / divisor)}
@@ -64,7 +64,7 @@ function UsageCharts({ job: { namespace, name, status, attempts } }: { job: JobD
           );
         };
         return (
-          <Suspense fallback={<Waiting />}>
+          <Suspense fallback={<LoadingSkeleton />}>
             <div className="card grid gap-6 p-4 md:grid-cols-2">
               {percents(
                 'vCPUs',

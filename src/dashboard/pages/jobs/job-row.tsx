@@ -1,9 +1,9 @@
 import { Link } from '@tanstack/react-router';
 import { useRef } from 'react';
 import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
-import { duration, money, words } from '../../ui/format.ts';
-import { Status } from '../../ui/status.tsx';
-import { Ago, useSecond } from '../../ui/time.tsx';
+import { formatDuration, formatMoney, formatEnum } from '../../ui/format.ts';
+import { JobStatusBadge } from '../../ui/status.tsx';
+import { RelativeTime, useUnixSeconds } from '../../ui/time.tsx';
 
 export const JobRowData = graphql(`
   fragment JobRow on Job {
@@ -58,20 +58,20 @@ export function JobRow({
         </div>
         <p className="text-sm break-words text-dim">
           {job.repo && `${job.repo}${job.branch ? ` @ ${job.branch}` : ''} · `}
-          {hardware} · created <Ago at={job.createdAt} />
+          {hardware} · created <RelativeTime at={job.createdAt} />
         </p>
-        {job.progress && job.progress !== words(job.status) && (
+        {job.progress && job.progress !== formatEnum(job.status) && (
           <p className="text-sm break-words" data-progress>
             {job.progress}
           </p>
         )}
       </div>
       <div className="order-last text-right sm:order-none text-sm text-dim tabular-nums">
-        <div>{job.startedAt ? duration(seconds) : '–'}</div>
-        <div>{money(job.totalCost)}</div>
+        <div>{job.startedAt ? formatDuration(seconds) : '–'}</div>
+        <div>{formatMoney(job.totalCost)}</div>
       </div>
       <div className="sm:text-right">
-        <Status status={job.status} />
+        <JobStatusBadge status={job.status} />
       </div>
     </li>
   );
@@ -82,7 +82,7 @@ export function JobRow({
  * a running job, the clock advances it between two results of the server.
  */
 export function useRuntime(job: { status: string; runtimeSeconds: number }): number {
-  const now = useSecond();
+  const now = useUnixSeconds();
   const answer = useRef({ seconds: job.runtimeSeconds, at: now });
   if (answer.current.seconds !== job.runtimeSeconds)
     answer.current = { seconds: job.runtimeSeconds, at: now };

@@ -1,7 +1,7 @@
 /** Keeps lists of jobs up to date: queries them again when a job of their namespaces changes. */
 import { useEffect, useRef } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
-import { type LiveState, useFollow } from '../../live/follow.ts';
+import { type LiveState, useLiveSubscription } from '../../live/follow.ts';
 
 const JobChanges = graphql(`
   subscription JobChanges($namespaces: [String!]!) {
@@ -22,7 +22,7 @@ export function useLiveJobs(namespaces: readonly string[], refetch: () => void):
       refetch();
     }, COALESCE_MS);
   };
-  return useFollow(JobChanges, key, {
+  return useLiveSubscription(JobChanges, key, {
     variables: () => ({ namespaces: [...namespaces] }),
     onData: scheduleRefetch,
     onLive: scheduleRefetch,

@@ -1,14 +1,14 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { graphql } from '../../graphql/graphql.ts';
-import { useFollow } from '../../live/follow.ts';
+import { useLiveSubscription } from '../../live/follow.ts';
 import { useCoalescedRefetch } from '../../live/refetch.ts';
 import { ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { words } from '../../ui/format.ts';
+import { formatEnum } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { AuditEntries, AuditFilters, AuditRow, useAuditFilter } from './audit-entries.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
@@ -88,11 +88,11 @@ export default function Activity() {
 const REFETCH_DELAY_MS = 300;
 
 function Events({ namespace }: { namespace: string }) {
-  const after = useAfter();
-  const asked = useAsk({ query: EventsQuery, variables: { namespace, after } });
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: EventsQuery, variables: { namespace, after } });
   const refetch = useCoalescedRefetch(asked.again, REFETCH_DELAY_MS);
   // New events appear on the first page only, so later pages are not updated live.
-  const live = useFollow(EventChanges, after ? null : namespace, {
+  const live = useLiveSubscription(EventChanges, after ? null : namespace, {
     variables: () => ({ namespaces: [namespace] }),
     onData: refetch,
     onLive: refetch,
@@ -118,16 +118,16 @@ function Events({ namespace }: { namespace: string }) {
                 {nodes.map((event) => (
                   <li key={event.id} className="text-sm" data-event={event.type}>
                     <p className="font-medium">
-                      {words(event.type)}{' '}
+                      {formatEnum(event.type)}{' '}
                       <Subject namespace={namespace} type={event.type} payload={event.payload} />
                     </p>
                     <p className="text-dim">
-                      <Ago at={event.timestamp} />
+                      <RelativeTime at={event.timestamp} />
                     </p>
                   </li>
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} />
+              <CursorPagination pageInfo={pageInfo} />
             </>
           )
         }
@@ -162,9 +162,9 @@ function Subject({
 }
 
 function Audit({ namespace }: { namespace: string }) {
-  const after = useAfter();
+  const after = useAfterCursor();
   const filter = useAuditFilter();
-  const asked = useAsk({ query: AuditQuery, variables: { namespace, after, ...filter } });
+  const asked = useRetryingQuery({ query: AuditQuery, variables: { namespace, after, ...filter } });
   return (
     <section aria-labelledby="audit">
       <h2 id="audit" className="mb-3">
@@ -175,7 +175,7 @@ function Audit({ namespace }: { namespace: string }) {
         {({ nodes, pageInfo }) => (
           <>
             <AuditEntries entries={nodes} />
-            <Paging pageInfo={pageInfo} />
+            <CursorPagination pageInfo={pageInfo} />
           </>
         )}
       </Load>

@@ -4,8 +4,8 @@ import { type FormEvent, useState } from 'react';
 import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
-import { words } from '../../ui/format.ts';
-import { Ago } from '../../ui/time.tsx';
+import { formatEnum } from '../../ui/format.ts';
+import { RelativeTime } from '../../ui/time.tsx';
 
 export const AuditRow = graphql(`
   fragment AuditRow on AuditEntry {
@@ -106,7 +106,7 @@ export function AuditFilters() {
           <option value="">All</option>
           {ACTIONS.map((each) => (
             <option key={each} value={each}>
-              {words(each)}
+              {formatEnum(each)}
             </option>
           ))}
         </Select>
@@ -134,7 +134,7 @@ export function AuditEntries({ entries }: { entries: readonly FragmentOf<typeof 
               {entry.namespace && entry.namespace !== entry.name && ` in ${entry.namespace}`}
             </p>
             <p className="break-words text-dim">
-              <Ago at={entry.timestamp} />
+              <RelativeTime at={entry.timestamp} />
               {entry.address && ` · from ${entry.address}`}
               {entry.credential &&
                 ` · ${CREDENTIAL_LABELS[entry.credential.kind] ?? entry.credential.kind} “${entry.credential.name}”`}
@@ -142,7 +142,7 @@ export function AuditEntries({ entries }: { entries: readonly FragmentOf<typeof 
             <details className="mt-1">
               <summary
                 className="text-dim"
-                aria-label={`Details: ${words(entry.action)} ${entry.name}`}
+                aria-label={`Details: ${formatEnum(entry.action)} ${entry.name}`}
               >
                 Details
               </summary>

@@ -2,7 +2,7 @@ import { useEffect, useRef } from 'react';
 import UPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import { useScheme } from '../../layout/theme.ts';
-import { money } from '../../ui/format.ts';
+import { formatMoney } from '../../ui/format.ts';
 
 const HEIGHT = 200;
 const DAY_SECONDS = 86_400;
@@ -46,7 +46,7 @@ export default function CostChart({
           x: { range: [toSeconds(from) - DAY_SECONDS, toSeconds(to) + DAY_SECONDS] },
           y: { range: (_u, _min, highest) => [0, Math.max(highest * 1.1, 0.0001)] },
         },
-        axes: [axis, { ...axis, size: 72, values: (_u, ticks) => ticks.map(money) }],
+        axes: [axis, { ...axis, size: 72, values: (_u, ticks) => ticks.map(formatMoney) }],
         series: [
           {},
           { fill, paths: UPlot.paths.bars?.({ size: [0.7, 40] }), points: { show: false } },

@@ -1,7 +1,7 @@
 import { useParams } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { NamespaceTabs } from './tabs.tsx';
 
@@ -25,7 +25,7 @@ export function NamespaceFrame({
   children: (namespace: NamespaceData) => ReactNode;
 }) {
   const { namespace: name } = useParams({ strict: false }) as { namespace: string };
-  const asked = useAsk({ query: NamespaceQuery, variables: { name } });
+  const asked = useRetryingQuery({ query: NamespaceQuery, variables: { name } });
   return (
     <Load asked={asked} of={(data) => data.namespace} what="namespace">
       {(namespace) => (

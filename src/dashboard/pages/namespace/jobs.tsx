@@ -3,13 +3,13 @@ import { type ReactNode, useState } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { ButtonLink } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Input, Select } from '../../ui/field.tsx';
-import { count, words } from '../../ui/format.ts';
+import { formatCount, formatEnum } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Pager } from '../../ui/page.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { ShowMoreButton } from '../../ui/page.tsx';
 import type { JobStatus } from '../../ui/status.tsx';
 import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
@@ -82,7 +82,7 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
     ...(repository && { repository }),
   };
   const [by, order] = SORTS[sort as keyof typeof SORTS] ?? SORTS.newest;
-  const asked = useAsk({
+  const asked = useRetryingQuery({
     query: JobsQuery,
     variables: { namespace, filter, first, sort: by, order },
   });
@@ -98,14 +98,14 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
           ) : (
             <>
               <p role="status" className="mb-2 text-sm text-dim">
-                {count(totalCount, 'job')}
+                {formatCount(totalCount, 'job')}
               </p>
               <ul className="rows">
                 {nodes.map((job) => (
                   <JobRow key={job.id} job={job} />
                 ))}
               </ul>
-              <Pager
+              <ShowMoreButton
                 hasMore={pageInfo.hasNextPage && first < MAX_JOBS}
                 onMore={() => setFirst(Math.min(first + PAGE_SIZE, MAX_JOBS))}
                 busy={asked.fetching}
@@ -155,7 +155,7 @@ function Filters({ search, live }: { search: Search; live: ReactNode }) {
         <option value="">Any status</option>
         {STATUSES.map((each) => (
           <option key={each} value={each}>
-            {words(each)}
+            {formatEnum(each)}
           </option>
         ))}
       </Select>
@@ -208,7 +208,7 @@ function NoJobs({
       </ButtonLink>
       <p>Or from a terminal:</p>
       <div>
-        <Lines
+        <CopyableText
           text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/seed/${namespace}/jobs \\\n  -d '${body}'`}
         />
       </div>

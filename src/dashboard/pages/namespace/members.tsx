@@ -1,17 +1,17 @@
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { Choice } from '../../ui/choice.tsx';
+import { SelectWithSave } from '../../ui/choice.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
-import { words } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { formatEnum } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const MembersQuery = graphql(`
@@ -58,10 +58,10 @@ export default function MembersPage() {
 }
 
 function Members({ namespace, canManage }: { namespace: string; canManage: boolean }) {
-  const after = useAfter();
-  const asked = useAsk({ query: MembersQuery, variables: { namespace, after } });
-  const set = useAct(SetMember, { changes: ['Member'] });
-  const remove = useAct(RemoveMember, { changes: ['Member'] });
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: MembersQuery, variables: { namespace, after } });
+  const set = useFormMutation(SetMember, { changes: ['Member'] });
+  const remove = useFormMutation(RemoveMember, { changes: ['Member'] });
   const [removing, setRemoving] = useState<string | null>(null);
   return (
     <div className="max-w-4xl space-y-8">
@@ -88,23 +88,23 @@ function Members({ namespace, canManage }: { namespace: string; canManage: boole
                     <div className="min-w-0 flex-1 basis-40">
                       <p className="font-medium break-all">
                         {username}
-                        {username === start.viewer?.username && (
+                        {username === startData.viewer?.username && (
                           <span className="ml-2 text-sm font-normal text-dim">you</span>
                         )}
                       </p>
                       <p className="text-sm text-dim">
-                        added <Ago at={createdAt} />
+                        added <RelativeTime at={createdAt} />
                       </p>
                     </div>
                     {canManage && username !== namespace ? (
                       <div className="flex items-center gap-x-4">
-                        <Choice
+                        <SelectWithSave
                           label={`Role of ${username}`}
                           value={role}
-                          options={ROLES.map(([each]) => [each, words(each)] as const)}
+                          options={ROLES.map(([each]) => [each, formatEnum(each)] as const)}
                           save={async (next) => {
                             const done = await set.run({ namespace, username, role: next });
-                            if (done.data) notify(`${username} has the role ${words(next)}.`);
+                            if (done.data) notify(`${username} has the role ${formatEnum(next)}.`);
                             return done;
                           }}
                         />
@@ -118,8 +118,8 @@ function Members({ namespace, canManage }: { namespace: string; canManage: boole
                       </div>
                     ) : (
                       <>
-                        <span className="text-sm text-dim">{words(role)}</span>
-                        {username === start.viewer?.username && username !== namespace && (
+                        <span className="text-sm text-dim">{formatEnum(role)}</span>
+                        {username === startData.viewer?.username && username !== namespace && (
                           <Button look="danger" onClick={() => setRemoving(username)}>
                             Leave
                           </Button>
@@ -129,7 +129,7 @@ function Members({ namespace, canManage }: { namespace: string; canManage: boole
                   </li>
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} total={totalCount} />
+              <CursorPagination pageInfo={pageInfo} total={totalCount} />
             </>
           )}
         </Load>
@@ -147,7 +147,7 @@ function Members({ namespace, canManage }: { namespace: string; canManage: boole
         >
           <p>
             {removing} immediately loses access to everything private in {namespace}.
-            {removing === start.viewer?.username &&
+            {removing === startData.viewer?.username &&
               ' This is you: only an administrator can add you again.'}
           </p>
         </Confirm>
@@ -157,7 +157,7 @@ function Members({ namespace, canManage }: { namespace: string; canManage: boole
 }
 
 function AddMember({ namespace }: { namespace: string }) {
-  const add = useAct(SetMember, { changes: ['Member'], fields: ['username', 'role'] });
+  const add = useFormMutation(SetMember, { changes: ['Member'], fields: ['username', 'role'] });
   const [username, setUsername] = useState('');
   const [role, setRole] = useState<Role>('WRITE');
   return (
@@ -176,7 +176,7 @@ function AddMember({ namespace }: { namespace: string }) {
         }}
       >
         <div className="grid gap-3 sm:grid-cols-2">
-          <Field label="User name" problem={add.fault('username')}>
+          <Field label="User name" problem={add.fieldError('username')}>
             <Input
               value={username}
               onChange={({ target }) => setUsername(target.value)}
@@ -184,7 +184,7 @@ function AddMember({ namespace }: { namespace: string }) {
               autoComplete="off"
             />
           </Field>
-          <Field label="Role" problem={add.fault('role')}>
+          <Field label="Role" problem={add.fieldError('role')}>
             <Select value={role} onChange={({ target }) => setRole(target.value as Role)}>
               {ROLES.map(([value, label]) => (
                 <option key={value} value={value}>

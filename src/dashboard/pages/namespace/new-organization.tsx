@@ -1,8 +1,8 @@
 import { useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
@@ -20,17 +20,17 @@ const CreateOrganization = graphql(`
 
 /** The form for a new organization. Only operators can create organizations. */
 export default function NewOrganization() {
-  const create = useAct(CreateOrganization, { changes: ['Namespace'], fields: ['name', 'plan'] });
+  const create = useFormMutation(CreateOrganization, { changes: ['Namespace'], fields: ['name', 'plan'] });
   const [name, setName] = useState('');
   const [plan, setPlan] = useState<Plan>('FREE');
   const navigate = useNavigate();
-  if (!start.viewer) return <NotFound />;
+  if (!startData.viewer) return <NotFound />;
   return (
     <div className="max-w-4xl">
       <PageTitle title="New organization">
         A namespace that several users share, each with a role.
       </PageTitle>
-      {start.viewer.operator ? (
+      {startData.viewer.operator ? (
         <form
           className="space-y-5"
           onSubmit={async (event) => {
@@ -44,7 +44,7 @@ export default function NewOrganization() {
           <Field
             label="Name"
             hint="1 to 39 of a-z, 0-9 and -, with no hyphen at either end"
-            problem={create.fault('name')}
+            problem={create.fieldError('name')}
           >
             <Input
               value={name}
@@ -55,7 +55,7 @@ export default function NewOrganization() {
               autoFocus
             />
           </Field>
-          <Field label="Plan" hint="Sets its quotas" problem={create.fault('plan')}>
+          <Field label="Plan" hint="Sets its quotas" problem={create.fieldError('plan')}>
             <Select value={plan} onChange={({ target }) => setPlan(target.value as Plan)}>
               {PLANS.map(([value, label]) => (
                 <option key={value} value={value}>
@@ -72,7 +72,7 @@ export default function NewOrganization() {
       ) : (
         <Empty title="Only operators can create organizations">
           <p>
-            {start.viewer.username} is not an operator of this server. Send an operator the name of
+            {startData.viewer.username} is not an operator of this server. Send an operator the name of
             the organization and of the user who will administer it.
           </p>
         </Empty>

@@ -2,14 +2,14 @@ import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router'
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { ButtonLink } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Input, Select } from '../../ui/field.tsx';
-import { count, size } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Ago } from '../../ui/time.tsx';
-import { PageLinks } from '../repository/page-links.tsx';
-import { VisibilityMark } from '../repository/visibility.tsx';
+import { formatCount, formatBytes } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
+import { PageNavigation } from '../repository/page-links.tsx';
+import { VisibilityBadge } from '../repository/visibility.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const RepositoriesQuery = graphql(`
@@ -59,7 +59,7 @@ function List({ namespace, mayCreate }: { namespace: string; mayCreate: boolean 
   const { q = '', sort = 'changed', visibility } = search;
   const page = Math.max(1, Number.parseInt(search.page ?? '1', 10) || 1);
   const [by, order] = SORTS[sort as keyof typeof SORTS] ?? SORTS.changed;
-  const asked = useAsk({
+  const asked = useRetryingQuery({
     query: RepositoriesQuery,
     variables: {
       namespace,
@@ -91,8 +91,8 @@ function List({ namespace, mayCreate }: { namespace: string; mayCreate: boolean 
             <>
               <p role="status" className="mb-2 text-sm text-dim">
                 {q
-                  ? count(shown.length, 'repository', 'repositories')
-                  : count(total, 'repository', 'repositories')}
+                  ? formatCount(shown.length, 'repository', 'repositories')
+                  : formatCount(total, 'repository', 'repositories')}
                 {q && total > MAX_PER_PAGE && ` among the first ${MAX_PER_PAGE}`}
               </p>
               <ul className="rows">
@@ -100,7 +100,7 @@ function List({ namespace, mayCreate }: { namespace: string; mayCreate: boolean 
                   <RepositoryRow key={each.id} repository={each} />
                 ))}
               </ul>
-              {!q && <PageLinks page={page} pages={totalPages} search={search} />}
+              {!q && <PageNavigation page={page} pages={totalPages} search={search} />}
             </>
           );
         }}
@@ -121,15 +121,15 @@ function RepositoryRow({ repository }: { repository: Row }) {
         >
           {name}
         </Link>
-        <VisibilityMark visibility={visibility} />
+        <VisibilityBadge visibility={visibility} />
       </div>
       {description && <p className="text-sm break-words">{description}</p>}
       <p className="mt-0.5 text-sm text-dim">
         {language && `${language} · `}
-        {size(sizeBytes)} ·{' '}
+        {formatBytes(sizeBytes)} ·{' '}
         {pushedAt ? (
           <>
-            pushed <Ago at={pushedAt} />
+            pushed <RelativeTime at={pushedAt} />
           </>
         ) : (
           'nothing pushed yet'
@@ -201,7 +201,7 @@ function NoRepositories({
       </ButtonLink>
       <p>Or from a terminal:</p>
       <div>
-        <Lines
+        <CopyableText
           text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/repository/${namespace} \\\n  -d '{"name":"my-repository"}'`}
         />
       </div>

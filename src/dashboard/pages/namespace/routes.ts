@@ -1,11 +1,11 @@
-import { page } from '../../root.tsx';
+import { definePage } from '../../root.tsx';
 
 export const namespaceRoutes = [
-  page('/$namespace', () => import('./repositories.tsx')),
-  page('/$namespace/-/jobs', () => import('./jobs.tsx')),
-  page('/$namespace/-/activity', () => import('./activity.tsx')),
-  page('/$namespace/-/members', () => import('./members.tsx')),
-  page('/$namespace/-/usage', () => import('./usage.tsx')),
-  page('/$namespace/-/settings', () => import('./settings.tsx')),
-  page('/new/organization', () => import('./new-organization.tsx')),
+  definePage('/$namespace', () => import('./repositories.tsx')),
+  definePage('/$namespace/-/jobs', () => import('./jobs.tsx')),
+  definePage('/$namespace/-/activity', () => import('./activity.tsx')),
+  definePage('/$namespace/-/members', () => import('./members.tsx')),
+  definePage('/$namespace/-/usage', () => import('./usage.tsx')),
+  definePage('/$namespace/-/settings', () => import('./settings.tsx')),
+  definePage('/new/organization', () => import('./new-organization.tsx')),
 ] as const;

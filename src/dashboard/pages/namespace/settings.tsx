@@ -1,14 +1,14 @@
 import { useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
-import { count, size, words } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { formatCount, formatBytes, formatEnum } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const SettingsQuery = graphql(`
@@ -46,9 +46,9 @@ export default function NamespaceSettings() {
 }
 
 function Settings({ namespace }: { namespace: string }) {
-  const after = useAfter();
-  const asked = useAsk({ query: SettingsQuery, variables: { namespace, after } });
-  const remove = useAct(DeleteKeptArtifacts, {
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: SettingsQuery, variables: { namespace, after } });
+  const remove = useFormMutation(DeleteKeptArtifacts, {
     changes: ['KeptArtifacts', 'KeptArtifactsConnection'],
   });
   const [deleting, setDeleting] = useState<{ jobId: string; jobName: string } | null>(null);
@@ -61,11 +61,11 @@ function Settings({ namespace }: { namespace: string }) {
               Plan
             </h2>
             <p className="text-sm">
-              {plan ? `The plan is ${words(plan)}.` : 'You may not see the plan.'}{' '}
+              {plan ? `The plan is ${formatEnum(plan)}.` : 'You may not see the plan.'}{' '}
               <span className="text-dim">
                 It sets rate limits and quotas; the operator of the server can change it.{' '}
                 {kind === 'USER' ? 'The user' : 'The organization'} was created{' '}
-                <Ago at={createdAt} />.
+                <RelativeTime at={createdAt} />.
               </span>
             </p>
           </section>
@@ -84,8 +84,8 @@ function Settings({ namespace }: { namespace: string }) {
                       <div className="min-w-0 flex-1 basis-60">
                         <p className="font-medium break-all">{jobName}</p>
                         <p className="text-sm text-dim">
-                          {count(artifacts.fileCount, 'file')}, {size(artifacts.sizeBytes)} · job
-                          deleted <Ago at={jobDeletedAt} />
+                          {formatCount(artifacts.fileCount, 'file')}, {formatBytes(artifacts.sizeBytes)} · job
+                          deleted <RelativeTime at={jobDeletedAt} />
                         </p>
                       </div>
                       <a href={artifacts.downloadUrl} className="link text-sm" download>
@@ -103,7 +103,7 @@ function Settings({ namespace }: { namespace: string }) {
                     </li>
                   ))}
                 </ul>
-                <Paging pageInfo={kept.pageInfo} total={kept.totalCount} />
+                <CursorPagination pageInfo={kept.pageInfo} total={kept.totalCount} />
               </>
             ) : (
               <p className="card px-4 py-3 text-sm text-dim">None</p>
@@ -138,7 +138,7 @@ function Settings({ namespace }: { namespace: string }) {
 function DeleteOrganizationSection({ name }: { name: string }) {
   const [isConfirming, setConfirming] = useState(false);
   const navigate = useNavigate();
-  const remove = useAct(DeleteOrganization, { changes: ['Namespace', 'NamespaceConnection'] });
+  const remove = useFormMutation(DeleteOrganization, { changes: ['Namespace', 'NamespaceConnection'] });
   return (
     <section aria-labelledby="danger" className="rounded-lg border border-bad p-4">
       <h2 id="danger">Delete this organization</h2>

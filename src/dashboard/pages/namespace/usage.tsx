@@ -4,9 +4,9 @@ import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
-import { count, duration, money } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
+import { formatCount, formatDuration, formatMoney } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const CostChart = lazy(() => import('./cost-chart.tsx'));
@@ -55,8 +55,8 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
   const to = DATE.test(search.to ?? '') ? (search.to as string) : daysAgo(0);
   const period = search.period === 'month' ? 'MONTH' : 'DAY';
   const byUser = isAdmin && search.by === 'user';
-  const after = useAfter();
-  const asked = useAsk({
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({
     query: UsageQuery,
     variables: { namespace, from, to, period: byUser ? null : period, byUser, after },
   });
@@ -120,16 +120,16 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
             <>
               {sum && (
                 <p className="text-sm">
-                  <span className="text-2xl font-semibold tabular-nums">{money(sum.cost)}</span>{' '}
+                  <span className="text-2xl font-semibold tabular-nums">{formatMoney(sum.cost)}</span>{' '}
                   <span className="text-dim">
-                    for {count(sum.jobs, 'finished job')}, {duration(sum.runtimeSeconds)} of run
-                    time and {duration(sum.gpuSeconds)} of GPU time
+                    for {formatCount(sum.jobs, 'finished job')}, {formatDuration(sum.runtimeSeconds)} of run
+                    time and {formatDuration(sum.gpuSeconds)} of GPU time
                   </span>
                 </p>
               )}
               {!byUser && <Chart rows={usage.nodes} from={from} to={to} />}
               <UsageTable rows={usage.nodes} byUser={byUser} />
-              <Paging pageInfo={usage.pageInfo} total={usage.totalCount} />
+              <CursorPagination pageInfo={usage.pageInfo} total={usage.totalCount} />
             </>
           );
         }}
@@ -163,9 +163,9 @@ function UsageTable({ rows, byUser }: { rows: readonly UsageRow[]; byUser: boole
                     : `${row.from} to ${row.to}`}
               </th>
               <td>{row.jobs}</td>
-              <td>{duration(row.runtimeSeconds)}</td>
-              <td>{duration(row.gpuSeconds)}</td>
-              <td>{money(row.cost)}</td>
+              <td>{formatDuration(row.runtimeSeconds)}</td>
+              <td>{formatDuration(row.gpuSeconds)}</td>
+              <td>{formatMoney(row.cost)}</td>
             </tr>
           ))}
         </tbody>

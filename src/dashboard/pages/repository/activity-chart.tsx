@@ -1,7 +1,7 @@
 import { graphql } from '../../graphql/graphql.ts';
-import { count } from '../../ui/format.ts';
-import { useAsk } from '../../ui/load.tsx';
-import { longDay } from '../../ui/time.tsx';
+import { formatCount } from '../../ui/format.ts';
+import { useRetryingQuery } from '../../ui/load.tsx';
+import { formatLongDate } from '../../ui/time.tsx';
 
 const ActivityQuery = graphql(`
   query CommitActivity($namespace: String!, $name: String!, $ref: String) {
@@ -25,12 +25,12 @@ export function ActivityChart({
   name: string;
   revision: string;
 }) {
-  const asked = useAsk({ query: ActivityQuery, variables: { namespace, name, ref: revision } });
+  const asked = useRetryingQuery({ query: ActivityQuery, variables: { namespace, name, ref: revision } });
   const weeks = asked.data?.repository?.commitActivity;
   if (!weeks) return null;
   const total = weeks.reduce((sum, { commits }) => sum + commits, 0);
   const max = Math.max(...weeks.map(({ commits }) => commits), 1);
-  const summary = `${count(total, 'commit')} in the last year`;
+  const summary = `${formatCount(total, 'commit')} in the last year`;
   return (
     <section aria-labelledby="activity">
       <h2 id="activity" className="mb-2 text-base">
@@ -54,7 +54,7 @@ export function ActivityChart({
               height={height}
               className={commits === 0 ? 'fill-line' : 'fill-accent'}
             >
-              <title>{`${count(commits, 'commit')} in the week of ${longDay(start)}`}</title>
+              <title>{`${formatCount(commits, 'commit')} in the week of ${formatLongDate(start)}`}</title>
             </rect>
           );
         })}

@@ -1,16 +1,16 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { shortSha, subject } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging } from '../../ui/paging.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { shortSha, commitSubject } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination } from '../../ui/paging.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefForm } from './ref-form.tsx';
 
@@ -63,13 +63,13 @@ export default function Branches() {
 function BranchList({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, defaultBranch } = repository;
   const { after } = useSearch({ strict: false }) as Search;
-  const asked = useAsk({ query: BranchesQuery, variables: { namespace, name, after } });
-  const distances = useAsk({ query: DistancesQuery, variables: { namespace, name, after } });
+  const asked = useRetryingQuery({ query: BranchesQuery, variables: { namespace, name, after } });
+  const distances = useRetryingQuery({ query: DistancesQuery, variables: { namespace, name, after } });
   const distanceOf = new Map(
     distances.data?.repository?.branches?.nodes.map((each) => [each.name, each]),
   );
-  const create = useAct(CreateBranch, { fields: ['name', 'from'] });
-  const remove = useAct(DeleteBranch);
+  const create = useFormMutation(CreateBranch, { fields: ['name', 'from'] });
+  const remove = useFormMutation(DeleteBranch);
   const [toDelete, setToDelete] = useState<string | null>(null);
   const canWrite = mayWrite(repository);
   return (
@@ -80,7 +80,7 @@ function BranchList({ repository }: { repository: RepositoryData }) {
             <Empty title="No branches yet">
               <p>The first push creates one:</p>
               <div>
-                <Lines text={`git push -u origin ${defaultBranch}`} />
+                <CopyableText text={`git push -u origin ${defaultBranch}`} />
               </div>
             </Empty>
           ) : (
@@ -100,7 +100,7 @@ function BranchList({ repository }: { repository: RepositoryData }) {
                   />
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} />
+              <CursorPagination pageInfo={pageInfo} />
               {canWrite && (
                 <RefForm
                   title="New branch"
@@ -166,12 +166,12 @@ function BranchRow({
             params={{ ...params, sha }}
             className="hover:underline"
           >
-            <code>{shortSha(sha)}</code> {commit && subject(commit.message)}
+            <code>{shortSha(sha)}</code> {commit && commitSubject(commit.message)}
           </Link>
           {commit && (
             <>
               {' '}
-              · {commit.author.name} <Ago at={commit.committer.date} />
+              · {commit.author.name} <RelativeTime at={commit.committer.date} />
             </>
           )}
         </p>

@@ -2,8 +2,8 @@ import { Link } from '@tanstack/react-router';
 import { ChevronRight } from 'lucide-react';
 import { useState } from 'react';
 import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
-import { count, words } from '../../ui/format.ts';
-import { Pager } from '../../ui/page.tsx';
+import { formatCount, formatEnum } from '../../ui/format.ts';
+import { ShowMoreButton } from '../../ui/page.tsx';
 import { PatchView } from './patch-view.tsx';
 
 export const ChangesData = graphql(`
@@ -59,7 +59,7 @@ export function ChangesView({
   return (
     <section aria-label="Changes" className="space-y-4">
       <h2 className="flex flex-wrap items-baseline gap-x-3 text-base">
-        {count(files.totalCount, 'file')} changed
+        {formatCount(files.totalCount, 'file')} changed
         <Counts additions={additions} deletions={deletions} />
       </h2>
       {isTruncated && (
@@ -76,7 +76,7 @@ export function ChangesView({
           at={at}
         />
       ))}
-      <Pager
+      <ShowMoreButton
         hasMore={files.pageInfo.hasNextPage && shown < MAX_FILES}
         onMore={() => onMore(MAX_FILES)}
         busy={busy}
@@ -137,7 +137,7 @@ function FileChange({
         </h3>
         {status !== 'MODIFIED' && (
           <span className="rounded-full border border-line px-2 text-xs text-dim">
-            {words(status)}
+            {formatEnum(status)}
           </span>
         )}
         <Counts additions={additions} deletions={deletions} />

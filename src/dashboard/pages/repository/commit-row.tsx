@@ -1,8 +1,8 @@
 import { Link } from '@tanstack/react-router';
 import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { shortSha, subject } from '../../ui/format.ts';
-import { Ago } from '../../ui/time.tsx';
+import { shortSha, commitSubject } from '../../ui/format.ts';
+import { RelativeTime } from '../../ui/time.tsx';
 
 export const CommitRowData = graphql(`
   fragment CommitRow on Commit {
@@ -33,10 +33,10 @@ export function CommitRow({
           params={{ ...params, sha }}
           className="font-medium break-words hover:underline"
         >
-          {subject(message)}
+          {commitSubject(message)}
         </Link>
         <p className="text-dim">
-          {author.name} · <Ago at={committer.date} />
+          {author.name} · <RelativeTime at={committer.date} />
         </p>
       </div>
       <div className="flex items-center gap-1">

@@ -2,9 +2,9 @@ import { Link, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { shortSha, subject } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { shortSha, commitSubject } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { ChangesData, ChangesView, INITIAL_FILES } from './changes.tsx';
 import { RepositoryFrame } from './frame.tsx';
 
@@ -36,11 +36,11 @@ export default function Commit() {
   });
   const [files, setFiles] = useState(INITIAL_FILES);
   const variables = { namespace, name: repository, sha, files };
-  const asked = useAsk({ query: CommitQuery, variables });
+  const asked = useRetryingQuery({ query: CommitQuery, variables });
   const message = asked.data?.repository?.commit?.message;
   return (
     <RepositoryFrame
-      tab={message === undefined ? shortSha(sha) : subject(message)}
+      tab={message === undefined ? shortSha(sha) : commitSubject(message)}
       within="Commits"
     >
       {() => (
@@ -82,7 +82,7 @@ function CommitHeader({
     <section className="card space-y-3 p-4" aria-labelledby="message">
       <div className="flex flex-wrap items-start gap-3">
         <h2 id="message" className="min-w-0 flex-1 basis-64 break-words">
-          {subject(message)}
+          {commitSubject(message)}
         </h2>
         <Link
           to="/$namespace/$repository"
@@ -96,10 +96,10 @@ function CommitHeader({
       {rest && <p className="text-sm break-words whitespace-pre-wrap">{rest}</p>}
       <p className="text-sm text-dim">
         <span className="text-ink">{author.name}</span> &lt;{author.email}&gt; authored{' '}
-        <Ago at={author.date} />
+        <RelativeTime at={author.date} />
         {(committer.name !== author.name || committer.date !== author.date) && (
           <>
-            , {committer.name} committed <Ago at={committer.date} />
+            , {committer.name} committed <RelativeTime at={committer.date} />
           </>
         )}
       </p>

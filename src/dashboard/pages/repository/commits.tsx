@@ -1,12 +1,12 @@
 import { useSearch } from '@tanstack/react-router';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { count } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging } from '../../ui/paging.tsx';
-import { longDay } from '../../ui/time.tsx';
+import { formatCount } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination } from '../../ui/paging.tsx';
+import { formatLongDate } from '../../ui/time.tsx';
 import { CommitRow, CommitRowData } from './commit-row.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefPicker } from './ref-picker.tsx';
@@ -35,7 +35,7 @@ export default function Commits() {
         repository.branchCount === 0 ? (
           <Empty title="No commits yet">
             <div>
-              <Lines text={`git push -u origin ${repository.defaultBranch}`} />
+              <CopyableText text={`git push -u origin ${repository.defaultBranch}`} />
             </div>
           </Empty>
         ) : (
@@ -50,7 +50,7 @@ function History({ repository }: { repository: RepositoryData }) {
   const { namespace, name, defaultBranch } = repository;
   const { ref, after } = useSearch({ strict: false }) as Search;
   const variables = { namespace, name, revision: ref || defaultBranch, after };
-  const asked = useAsk({ query: CommitsQuery, variables });
+  const asked = useRetryingQuery({ query: CommitsQuery, variables });
   return (
     <>
       <div className="mb-3 flex flex-wrap items-center gap-3">
@@ -60,7 +60,7 @@ function History({ repository }: { repository: RepositoryData }) {
         {({ nodes, totalCount, pageInfo }) => (
           <>
             <p role="status" className="mb-2 text-sm text-dim">
-              {count(totalCount, 'commit')}
+              {formatCount(totalCount, 'commit')}
             </p>
             <div className="space-y-5">
               {groupByDay(nodes).map(({ day, commits }) => (
@@ -79,7 +79,7 @@ function History({ repository }: { repository: RepositoryData }) {
                 </section>
               ))}
             </div>
-            <Paging pageInfo={pageInfo} />
+            <CursorPagination pageInfo={pageInfo} />
           </>
         )}
       </Load>
@@ -93,7 +93,7 @@ type Dated = { committer: { date: string } };
 function groupByDay<C extends Dated>(commits: readonly C[]): { day: string; commits: C[] }[] {
   const days: { day: string; commits: C[] }[] = [];
   for (const commit of commits) {
-    const day = longDay(commit.committer.date);
+    const day = formatLongDate(commit.committer.date);
     const last = days.at(-1);
     if (last?.day === day) last.commits.push(commit);
     else days.push({ day, commits: [commit] });

@@ -5,8 +5,8 @@ import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input } from '../../ui/field.tsx';
-import { count } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { formatCount } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ChangesData, ChangesView, INITIAL_FILES } from './changes.tsx';
 import { CommitRow, CommitRowData } from './commit-row.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
@@ -84,7 +84,7 @@ function RevisionForm({
     setHead(urlHead);
   }, [urlBase, urlHead]);
   const navigate = useNavigate();
-  const asked = useAsk({ query: RefNamesQuery, variables: { namespace, name } });
+  const asked = useRetryingQuery({ query: RefNamesQuery, variables: { namespace, name } });
   const { branches, tags } = asked.data?.repository ?? {};
   const names = [...(branches?.nodes ?? []), ...(tags?.nodes ?? [])].map((ref) => ref.name);
   return (
@@ -140,7 +140,7 @@ function Comparison({
   head: string;
 }) {
   const [files, setFiles] = useState(INITIAL_FILES);
-  const asked = useAsk({ query: CompareQuery, variables: { namespace, name, base, head, files } });
+  const asked = useRetryingQuery({ query: CompareQuery, variables: { namespace, name, base, head, files } });
   return (
     <Load asked={asked} of={(data) => data.repository?.comparison} what="branch, tag or commit">
       {({ aheadBy, behindBy, mergeBase, head: headCommit, commits, changes }) => (
@@ -149,7 +149,7 @@ function Comparison({
             <code className="break-all">{head}</code>{' '}
             {aheadBy === 0 && behindBy === 0
               ? 'is the same as'
-              : `is ${count(aheadBy, 'commit')} ahead of and ${count(behindBy, 'commit')} behind`}{' '}
+              : `is ${formatCount(aheadBy, 'commit')} ahead of and ${formatCount(behindBy, 'commit')} behind`}{' '}
             <code className="break-all">{base}</code>.
             {!mergeBase && ' They have no common ancestor.'}
           </p>

@@ -4,9 +4,9 @@ import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { CopyButton } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { count, shortSha, size, subject } from '../../ui/format.ts';
-import { Load, useAsk, Waiting } from '../../ui/load.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { formatCount, shortSha, formatBytes, commitSubject } from '../../ui/format.ts';
+import { Load, useRetryingQuery, LoadingSkeleton } from '../../ui/load.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { CodeView } from './code.tsx';
 import { EditLink } from './edit/links.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
@@ -89,7 +89,7 @@ function FileView({
 }: FileLocation & { repository: RepositoryData }) {
   const { ref: linkRef, view } = useSearch({ strict: false }) as Search;
   const { hash } = useLocation();
-  const asked = useAsk({ query: FileQuery, variables: { namespace, name, path, ref } });
+  const asked = useRetryingQuery({ query: FileQuery, variables: { namespace, name, path, ref } });
   return (
     <Load asked={asked} of={(data) => data.repository?.file} what="file">
       {({ content, sizeBytes, rawUrl, downloadUrl }) => {
@@ -109,8 +109,8 @@ function FileView({
               {content !== null && <ViewSwitch shown={shown} preview={preview !== null} />}
               <span>
                 {content !== null &&
-                  `${count(content.replace(/\n$/, '').split('\n').length, 'line')}, `}
-                {size(sizeBytes)}
+                  `${formatCount(content.replace(/\n$/, '').split('\n').length, 'line')}, `}
+                {formatBytes(sizeBytes)}
               </span>
               <span className="ml-auto flex items-center gap-3">
                 {content !== null && <EditLink repository={repository} ref={linkRef} path={path} />}
@@ -129,7 +129,7 @@ function FileView({
                 <Empty title="This file is not shown">
                   <p>It is not text, or it is larger than 1 MiB.</p>
                   <a href={downloadUrl ?? rawUrl} className="link">
-                    Download {size(sizeBytes)}
+                    Download {formatBytes(sizeBytes)}
                   </a>
                 </Empty>
               </div>
@@ -138,7 +138,7 @@ function FileView({
             ) : shown === 'blame' ? (
               <Blame namespace={namespace} name={name} path={path} ref={ref} content={content} />
             ) : shown === 'preview' && preview ? (
-              <Suspense fallback={<Waiting />}>
+              <Suspense fallback={<LoadingSkeleton />}>
                 <Preview
                   kind={preview}
                   namespace={namespace}
@@ -219,7 +219,7 @@ function pathOf(url: string): string {
 }
 
 function Blame({ namespace, name, path, ref, content }: FileLocation & { content: string }) {
-  const asked = useAsk({ query: BlameQuery, variables: { namespace, name, path, ref } });
+  const asked = useRetryingQuery({ query: BlameQuery, variables: { namespace, name, path, ref } });
   const lines = content.replace(/\n$/, '').split('\n');
   const tokens = useTokens(languageOf(path), content);
   return (
@@ -244,13 +244,13 @@ function Blame({ namespace, name, path, ref, content }: FileLocation & { content
                           to="/$namespace/$repository/commit/$sha"
                           params={{ namespace, repository: name, sha: commit.sha }}
                           className="block truncate text-ink hover:underline"
-                          title={subject(commit.message)}
+                          title={commitSubject(commit.message)}
                         >
-                          <code>{shortSha(commit.sha)}</code> {subject(commit.message)}
+                          <code>{shortSha(commit.sha)}</code> {commitSubject(commit.message)}
                         </Link>
                         {count > 1 && (
                           <span className="block truncate">
-                            {commit.author.name}, <Ago at={commit.author.date} />
+                            {commit.author.name}, <RelativeTime at={commit.author.date} />
                           </span>
                         )}
                       </>

@@ -19,12 +19,12 @@ import {
 import { lazy, Suspense, useState } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { size, subject } from '../../ui/format.ts';
-import { Load, useAsk, Waiting } from '../../ui/load.tsx';
-import { Pager } from '../../ui/page.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { formatBytes, commitSubject } from '../../ui/format.ts';
+import { Load, useRetryingQuery, LoadingSkeleton } from '../../ui/load.tsx';
+import { ShowMoreButton } from '../../ui/page.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { NewFileLink } from './edit/links.tsx';
 import { RepositoryFrame } from './frame.tsx';
 import { languageOf } from './highlight.ts';
@@ -76,7 +76,7 @@ type FolderProps = {
 /** The entries of a folder, each with its last commit, and the README of the folder. */
 export function FolderView({ namespace, name, path, ref, defaultBranch }: FolderProps) {
   const revision = ref || defaultBranch;
-  const asked = useAsk({ query: FolderQuery, variables: { namespace, name, path, ref: revision } });
+  const asked = useRetryingQuery({ query: FolderQuery, variables: { namespace, name, path, ref: revision } });
   const [shown, setShown] = useState(STEP);
   return (
     <Load asked={asked} of={(data) => data.repository?.tree} what="folder">
@@ -87,7 +87,7 @@ export function FolderView({ namespace, name, path, ref, defaultBranch }: Folder
             <Empty title="No files yet">
               <p>In a clone of this repository:</p>
               <div>
-                <Lines
+                <CopyableText
                   text={`echo "# ${name}" > README.md\ngit add README.md && git commit -m "Add README"\ngit push`}
                 />
               </div>
@@ -120,7 +120,7 @@ export function FolderView({ namespace, name, path, ref, defaultBranch }: Folder
                 ))}
               </ul>
             </div>
-            <Pager
+            <ShowMoreButton
               hasMore={entries.length > shown}
               onMore={() => setShown(shown + STEP)}
               left={entries.length - shown}
@@ -170,15 +170,15 @@ function EntryRow({ entry, namespace, repository, path, linkRef }: EntryProps) {
             params={{ namespace, repository, sha: entry.lastCommit.sha }}
             className="hover:underline"
           >
-            {subject(entry.lastCommit.message)}
+            {commitSubject(entry.lastCommit.message)}
           </Link>
         )}
       </span>
       <span className="text-right text-dim">
         {entry.lastCommit ? (
-          <Ago at={entry.lastCommit.committer.date} />
+          <RelativeTime at={entry.lastCommit.committer.date} />
         ) : (
-          entry.sizeBytes !== null && size(entry.sizeBytes)
+          entry.sizeBytes !== null && formatBytes(entry.sizeBytes)
         )}
       </span>
     </li>
@@ -237,7 +237,7 @@ function EntryLink({
 
 function Readme({ namespace, name, path, ref, defaultBranch }: FolderProps) {
   const revision = ref || defaultBranch;
-  const asked = useAsk({ query: ReadmeQuery, variables: { namespace, name, path, ref: revision } });
+  const asked = useRetryingQuery({ query: ReadmeQuery, variables: { namespace, name, path, ref: revision } });
   const content = asked.data?.repository?.file?.content;
   if (content == null) return null;
   return (
@@ -245,7 +245,7 @@ function Readme({ namespace, name, path, ref, defaultBranch }: FolderProps) {
       {/\.txt$|readme$/i.test(path) ? (
         <pre className="overflow-x-auto text-[13px] whitespace-pre-wrap">{content}</pre>
       ) : (
-        <Suspense fallback={<Waiting />}>
+        <Suspense fallback={<LoadingSkeleton />}>
           <Markdown
             namespace={namespace}
             repository={name}

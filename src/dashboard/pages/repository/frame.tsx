@@ -11,9 +11,9 @@ import {
 } from 'lucide-react';
 import type { ReactNode } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle, Tabs } from '../../ui/page.tsx';
-import { VisibilityMark } from './visibility.tsx';
+import { VisibilityBadge } from './visibility.tsx';
 
 const RepositoryQuery = graphql(`
   query RepositoryFrame($namespace: String!, $name: String!) {
@@ -57,7 +57,7 @@ export function RepositoryFrame({
     namespace: string;
     repository: string;
   };
-  const asked = useAsk({ query: RepositoryQuery, variables: { namespace, name } });
+  const asked = useRetryingQuery({ query: RepositoryQuery, variables: { namespace, name } });
   const params = { namespace, repository: name };
   return (
     <Load asked={asked} of={(data) => data.repository} what="repository">
@@ -69,7 +69,7 @@ export function RepositoryFrame({
             actions={actions}
           >
             <span className="mr-2">
-              <VisibilityMark visibility={repository.visibility} />
+              <VisibilityBadge visibility={repository.visibility} />
             </span>
             {repository.description}
           </PageTitle>

@@ -1,19 +1,19 @@
 import { useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input } from '../../ui/field.tsx';
-import { count, size } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging } from '../../ui/paging.tsx';
+import { formatCount, formatBytes } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 
 /** Git LFS objects of a repository, and its file locks. */
@@ -56,12 +56,12 @@ const LOCK_TYPES = ['LfsLock', 'LfsLockConnection'];
 /** Locked files: only the owner of the lock may change them, on every branch. */
 function Locks({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, owner } = repository;
-  const asked = useAsk({ query: LocksQuery, variables: { namespace, name } });
-  const unlock = useAct(UnlockFile, { changes: LOCK_TYPES });
+  const asked = useRetryingQuery({ query: LocksQuery, variables: { namespace, name } });
+  const unlock = useFormMutation(UnlockFile, { changes: LOCK_TYPES });
   const [toUnlock, setToUnlock] = useState<{ id: string; path: string; owner: string } | null>(
     null,
   );
-  const isMine = (lock: { owner: string }) => lock.owner === start.viewer?.username;
+  const isMine = (lock: { owner: string }) => lock.owner === startData.viewer?.username;
   const mayUnlock = (lock: { owner: string }) => owner.viewerRole === 'ADMIN' || isMine(lock);
   return (
     <section aria-labelledby="locks" className="space-y-3">
@@ -79,7 +79,7 @@ function Locks({ repository }: { repository: RepositoryData }) {
                     <div className="min-w-0 flex-1">
                       <code className="break-all">{lock.path}</code>
                       <p className="text-dim">
-                        locked by {lock.owner} <Ago at={lock.lockedAt} />
+                        locked by {lock.owner} <RelativeTime at={lock.lockedAt} />
                       </p>
                     </div>
                     {mayUnlock(lock) && (
@@ -120,7 +120,7 @@ function Locks({ repository }: { repository: RepositoryData }) {
 
 function LockForm({ repositoryId }: { repositoryId: string }) {
   const [path, setPath] = useState('');
-  const lock = useAct(LockFile, { changes: LOCK_TYPES, fields: ['path'] });
+  const lock = useFormMutation(LockFile, { changes: LOCK_TYPES, fields: ['path'] });
   return (
     <form
       className="max-w-2xl space-y-3"
@@ -133,7 +133,7 @@ function LockForm({ repositoryId }: { repositoryId: string }) {
       <Field
         label="Path"
         hint="From the root of the repository, such as models/large.bin"
-        problem={lock.fault('path')}
+        problem={lock.fieldError('path')}
       >
         <Input required value={path} onChange={({ target }) => setPath(target.value)} />
       </Field>
@@ -167,8 +167,8 @@ const DeleteObjects = graphql(`
 function Objects({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name } = repository;
   const { after } = useSearch({ strict: false }) as Search;
-  const asked = useAsk({ query: ObjectsQuery, variables: { namespace, name, after } });
-  const remove = useAct(DeleteObjects, { changes: ['LfsObject', 'LfsObjectConnection'] });
+  const asked = useRetryingQuery({ query: ObjectsQuery, variables: { namespace, name, after } });
+  const remove = useFormMutation(DeleteObjects, { changes: ['LfsObject', 'LfsObjectConnection'] });
   const [toDelete, setToDelete] = useState<string | null>(null);
   const mayDelete = repository.owner.viewerRole === 'ADMIN';
   return (
@@ -180,7 +180,7 @@ function Objects({ repository }: { repository: RepositoryData }) {
             <Empty title="No large files" level={3}>
               <p>Git LFS stores them outside the commits, so that clones stay small:</p>
               <div>
-                <Lines
+                <CopyableText
                   text={
                     'git lfs install\ngit lfs track "*.bin"\ngit add .gitattributes model.bin\ngit commit -m "Add the model" && git push'
                   }
@@ -189,14 +189,14 @@ function Objects({ repository }: { repository: RepositoryData }) {
             </Empty>
           ) : (
             <>
-              <p className="text-sm text-dim">{count(totalCount, 'large file')}</p>
+              <p className="text-sm text-dim">{formatCount(totalCount, 'large file')}</p>
               <ul className="rows text-sm">
                 {nodes.map(({ oid, sizeBytes, givenAt }) => (
                   <li key={oid} className="flex flex-wrap items-center gap-x-4 gap-y-1">
                     <code className="min-w-0 flex-1 basis-56 text-xs break-all">{oid}</code>
-                    <span className="tabular-nums">{size(sizeBytes)}</span>
+                    <span className="tabular-nums">{formatBytes(sizeBytes)}</span>
                     <span className="text-dim">
-                      uploaded <Ago at={givenAt} />
+                      uploaded <RelativeTime at={givenAt} />
                     </span>
                     {mayDelete && (
                       <Button
@@ -210,7 +210,7 @@ function Objects({ repository }: { repository: RepositoryData }) {
                   </li>
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} />
+              <CursorPagination pageInfo={pageInfo} />
             </>
           )
         }

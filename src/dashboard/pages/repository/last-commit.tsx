@@ -1,9 +1,9 @@
 import { Link } from '@tanstack/react-router';
 import { History } from 'lucide-react';
 import { graphql } from '../../graphql/graphql.ts';
-import { shortSha, subject } from '../../ui/format.ts';
-import { useAsk } from '../../ui/load.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { shortSha, commitSubject } from '../../ui/format.ts';
+import { useRetryingQuery } from '../../ui/load.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 
 const LastCommitQuery = graphql(`
   query LastCommit($namespace: String!, $name: String!, $path: String!, $ref: String) {
@@ -30,7 +30,7 @@ export function LastCommit({
   /** `ref`, or the default branch. */
   revision: string;
 }) {
-  const asked = useAsk({
+  const asked = useRetryingQuery({
     query: LastCommitQuery,
     variables: { namespace, name, path, ref: revision },
   });
@@ -51,11 +51,11 @@ export function LastCommit({
             params={{ ...params, sha: commit.sha }}
             className="min-w-0 flex-1 truncate hover:underline"
           >
-            {subject(commit.message)}
+            {commitSubject(commit.message)}
           </Link>
           <code className="max-md:hidden">{shortSha(commit.sha)}</code>
           <span className="shrink-0">
-            <Ago at={commit.committer.date} />
+            <RelativeTime at={commit.committer.date} />
           </span>
         </>
       )}

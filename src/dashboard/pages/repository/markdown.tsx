@@ -10,7 +10,7 @@ import rehypeSanitize from 'rehype-sanitize';
 import remarkGfm from 'remark-gfm';
 import remarkMath from 'remark-math';
 import { graphql } from '../../graphql/graphql.ts';
-import { useAsk } from '../../ui/load.tsx';
+import { useRetryingQuery } from '../../ui/load.tsx';
 import { Diagram } from './diagram.tsx';
 import { Formula } from './formula.tsx';
 import { languageNamed } from './highlight.ts';
@@ -223,7 +223,7 @@ function Image({
   alt,
 }: Source & { from: string; src: string; alt: string }) {
   const path = resolvePath(from, src);
-  const asked = useAsk({
+  const asked = useRetryingQuery({
     query: ImageQuery,
     variables: { namespace, name: repository, path: path ?? '', ref: revision },
     pause: path === null,

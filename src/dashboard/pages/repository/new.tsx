@@ -1,14 +1,14 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useMutation } from 'urql';
-import { faultOf, type Problem, problemOf } from '../../graphql/client.ts';
+import { fieldMessage, type Problem, toProblem } from '../../graphql/client.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Checkbox, Field, Input, Select, TextArea } from '../../ui/field.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { checkDescription, checkRefName, checkRepositoryName } from './rules.ts';
@@ -32,7 +32,7 @@ const Create = graphql(`
 
 /** The form for a new repository. Problems show while the user types. */
 export default function NewRepository() {
-  const asked = useAsk({ query: NamespacesQuery });
+  const asked = useRetryingQuery({ query: NamespacesQuery });
   return (
     <div className="max-w-4xl">
       <PageTitle title="New repository" />
@@ -59,7 +59,7 @@ function Form({ namespaces }: { namespaces: string[] }) {
   const [problem, setProblem] = useState<Problem | null>(null);
   const [busy, setBusy] = useState(false);
   const [input, setInput] = useState({
-    namespace: preselected ?? start.viewer?.username ?? '',
+    namespace: preselected ?? startData.viewer?.username ?? '',
     name: '',
     description: '',
     visibility: 'PRIVATE' as Visibility,
@@ -77,7 +77,7 @@ function Form({ namespaces }: { namespaces: string[] }) {
     defaultBranch: checkRefName(input.defaultBranch),
   };
   const fieldProblem = (field: keyof typeof problems) =>
-    problems[field] ?? (problem?.field === field ? faultOf(problem) : null);
+    problems[field] ?? (problem?.field === field ? fieldMessage(problem) : null);
   const values = {
     ...input,
     gitignoreTemplate: (input.autoInit && input.gitignoreTemplate) || null,
@@ -96,7 +96,7 @@ function Form({ namespaces }: { namespaces: string[] }) {
             to: '/$namespace/$repository',
             params: { namespace: created.namespace, repository: created.name },
           });
-        else if (error) setProblem(problemOf(error));
+        else if (error) setProblem(toProblem(error));
       }}
     >
       <div className="grid gap-5 sm:grid-cols-[14rem_1fr]">
@@ -174,8 +174,8 @@ function Form({ namespaces }: { namespaces: string[] }) {
       <details>
         <summary className="text-sm">Create it with curl or GraphQL</summary>
         <div className="mt-3 space-y-3">
-          <Lines text={curlOf(values)} label="curl command" />
-          <Lines text={graphqlOf(values)} label="GraphQL mutation" />
+          <CopyableText text={curlOf(values)} label="curl command" />
+          <CopyableText text={graphqlOf(values)} label="GraphQL mutation" />
         </div>
       </details>
     </form>

@@ -1,14 +1,14 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
-import { useFollow } from '../../live/follow.ts';
+import { useLiveSubscription } from '../../live/follow.ts';
 import type { Search } from '../../root.tsx';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { size } from '../../ui/format.ts';
-import { Ago } from '../../ui/time.tsx';
+import { formatBytes } from '../../ui/format.ts';
+import { RelativeTime } from '../../ui/time.tsx';
 import { ActivityChart } from './activity-chart.tsx';
 import { NewFileLink } from './edit/links.tsx';
 import { FolderView } from './folder.tsx';
@@ -29,7 +29,7 @@ export default function Overview() {
               <Empty title="Nothing was pushed yet">
                 <p>From a terminal, with a token as the password:</p>
                 <div>
-                  <Lines text={pushCommands(repository)} />
+                  <CopyableText text={pushCommands(repository)} />
                 </div>
                 <NewFileLink repository={repository} path="" />
               </Empty>
@@ -71,10 +71,10 @@ export default function Overview() {
                   </>
                 )}
                 <dt className="text-dim">Size</dt>
-                <dd>{size(repository.sizeBytes)}</dd>
+                <dd>{formatBytes(repository.sizeBytes)}</dd>
                 <dt className="text-dim">Pushed</dt>
                 <dd>
-                  <Ago at={repository.pushedAt} />
+                  <RelativeTime at={repository.pushedAt} />
                 </dd>
               </dl>
               <ActivityChart
@@ -111,7 +111,7 @@ function CloneBox({ repository }: { repository: RepositoryData }) {
           </button>
         ))}
       </div>
-      <Lines text={`git clone ${url}`} label="Clone command" />
+      <CopyableText text={`git clone ${url}`} label="Clone command" />
       <p className="mt-2 text-sm text-dim">
         {protocol === 'HTTP'
           ? 'Use a token as the password, with any user name.'
@@ -146,7 +146,7 @@ function PushNotice({
 }) {
   const { namespace, name, branchCount } = repository;
   const [isNew, setNew] = useState(false);
-  useFollow(PushSubscription, start.viewer ? `${namespace}/${name}` : null, {
+  useLiveSubscription(PushSubscription, startData.viewer ? `${namespace}/${name}` : null, {
     variables: () => ({ namespace, name }),
     onData: ({ repositoryEvents: { type } }) => {
       if (type !== 'PUSHED') return;

@@ -4,7 +4,7 @@ import type { Search } from '../../root.tsx';
 const LINK_STYLE = 'field w-auto text-sm no-underline hover:bg-hover';
 
 /** Links to the pages of a list. The URL has the page number, so that Back and Reload keep the page. */
-export function PageLinks({
+export function PageNavigation({
   page,
   pages,
   search,

@@ -19,7 +19,7 @@ export function RefForm({
   title: string;
   from: string;
   withMessage?: boolean;
-  act: { busy: boolean; problem: Problem | null; fault: (field: string) => string | null };
+  act: { busy: boolean; problem: Problem | null; fieldError: (field: string) => string | null };
   /** @returns whether the ref was created */
   submit: (input: RefInput) => Promise<boolean>;
 }) {
@@ -40,7 +40,7 @@ export function RefForm({
           setInput(initial);
         }}
       >
-        <Field label="Name" problem={nameProblem ?? act.fault('name')}>
+        <Field label="Name" problem={nameProblem ?? act.fieldError('name')}>
           <Input
             required
             autoComplete="off"
@@ -48,7 +48,7 @@ export function RefForm({
             onChange={({ target }) => set({ name: target.value })}
           />
         </Field>
-        <Field label="Starts at" hint="A branch, tag or commit" problem={act.fault('from')}>
+        <Field label="Starts at" hint="A branch, tag or commit" problem={act.fieldError('from')}>
           <Input
             required
             value={input.from}
@@ -59,7 +59,7 @@ export function RefForm({
           <Field
             label="Message"
             hint="With a message, the tag records its author and date."
-            problem={act.fault('message')}
+            problem={act.fieldError('message')}
           >
             <TextArea
               rows={3}

@@ -3,7 +3,7 @@ import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Select } from '../../ui/field.tsx';
 import { shortSha } from '../../ui/format.ts';
-import { useAsk } from '../../ui/load.tsx';
+import { useRetryingQuery } from '../../ui/load.tsx';
 
 const RefsQuery = graphql(`
   query RefNames($namespace: String!, $name: String!) {
@@ -20,7 +20,7 @@ const RefsQuery = graphql(`
 export function RefPicker({ namespace, name }: { namespace: string; name: string }) {
   const navigate = useNavigate();
   const search = useSearch({ strict: false }) as Search;
-  const asked = useAsk({ query: RefsQuery, variables: { namespace, name } });
+  const asked = useRetryingQuery({ query: RefsQuery, variables: { namespace, name } });
   const { defaultBranch = '', branches, tags } = asked.data?.repository ?? {};
   const current = search.ref || defaultBranch;
   const branchNames = branches?.nodes.map((each) => each.name) ?? [];

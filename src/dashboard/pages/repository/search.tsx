@@ -4,9 +4,9 @@ import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Input } from '../../ui/field.tsx';
-import { count } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { marked } from '../../ui/marked.tsx';
+import { formatCount } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { highlightMatches } from '../../ui/marked.tsx';
 import { RepositoryFrame } from './frame.tsx';
 import { RefPicker } from './ref-picker.tsx';
 
@@ -83,7 +83,7 @@ function Results({
   ref?: string;
   revision: string;
 }) {
-  const asked = useAsk({ query: SearchQuery, variables: { namespace, name, text, ref: revision } });
+  const asked = useRetryingQuery({ query: SearchQuery, variables: { namespace, name, text, ref: revision } });
   const params = (path: string) => ({ namespace, repository: name, _splat: path });
   return (
     <Load asked={asked} of={(data) => data.repository} what="repository">
@@ -100,7 +100,7 @@ function Results({
         return (
           <div className="space-y-6">
             <p role="status" className="mb-2 text-sm text-dim">
-              {count(paths.length, 'file')} by name, {count(lines.length, 'line')} by text
+              {formatCount(paths.length, 'file')} by name, {formatCount(lines.length, 'line')} by text
             </p>
             {paths.length > 0 && (
               <section aria-labelledby="names">
@@ -116,7 +116,7 @@ function Results({
                         search={{ ref }}
                         className="break-all hover:underline"
                       >
-                        {marked(path, text.split(/\s+/))}
+                        {highlightMatches(path, text.split(/\s+/))}
                       </Link>
                     </li>
                   ))}
@@ -147,7 +147,7 @@ function Results({
                                 <span className="w-14 shrink-0 pr-3 text-right text-dim">
                                   {line}
                                 </span>
-                                <span className="whitespace-pre">{marked(found, text)}</span>
+                                <span className="whitespace-pre">{highlightMatches(found, text)}</span>
                               </Link>
                             </li>
                           ))}

@@ -1,6 +1,6 @@
 import { useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
@@ -53,7 +53,7 @@ type Props = { repository: RepositoryData };
 function RenameForm({ repository }: Props) {
   const [name, setName] = useState(repository.name);
   const navigate = useNavigate();
-  const rename = useAct(Rename, { fields: ['name'] });
+  const rename = useFormMutation(Rename, { fields: ['name'] });
   const nameProblem = checkRepositoryName(name);
   return (
     <form
@@ -73,7 +73,7 @@ function RenameForm({ repository }: Props) {
     >
       <Field
         label="Name"
-        problem={nameProblem ?? rename.fault('name')}
+        problem={nameProblem ?? rename.fieldError('name')}
         hint="Clone URLs with the old name stop working immediately."
       >
         <Input value={name} onChange={({ target }) => setName(target.value)} />
@@ -93,7 +93,7 @@ function RenameForm({ repository }: Props) {
 function VisibilityForm({ repository }: Props) {
   const [visibility, setVisibility] = useState<Visibility>(repository.visibility);
   const [isConfirming, setConfirming] = useState(false);
-  const change = useAct(ChangeVisibility);
+  const change = useFormMutation(ChangeVisibility);
   return (
     <>
       <form
@@ -126,7 +126,7 @@ function TransferForm({ repository }: Props) {
   const [newNamespace, setNewNamespace] = useState('');
   const [isConfirming, setConfirming] = useState(false);
   const navigate = useNavigate();
-  const transfer = useAct(Transfer);
+  const transfer = useFormMutation(Transfer);
   return (
     <>
       <form
@@ -179,7 +179,7 @@ function TransferForm({ repository }: Props) {
 function DeleteButton({ repository }: Props) {
   const [isConfirming, setConfirming] = useState(false);
   const navigate = useNavigate();
-  const remove = useAct(Delete, { changes: ['RepositoryPage', 'RepositoryConnection'] });
+  const remove = useFormMutation(Delete, { changes: ['RepositoryPage', 'RepositoryConnection'] });
   return (
     <div className="rounded-lg border border-bad p-4">
       <h3>Delete this repository</h3>

@@ -1,12 +1,12 @@
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Checkbox, Field, Input, TextArea } from '../../ui/field.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import type { RepositoryData } from './frame.tsx';
 
 const KeysQuery = graphql(`
@@ -33,8 +33,8 @@ const DeleteKey = graphql(`
 /** SSH keys of machines, each valid for one repository. */
 export function DeployKeys({ repository }: { repository: RepositoryData }) {
   const { namespace, name } = repository;
-  const asked = useAsk({ query: KeysQuery, variables: { namespace, name } });
-  const remove = useAct(DeleteKey, { changes: ['DeployKey', 'DeployKeyConnection'] });
+  const asked = useRetryingQuery({ query: KeysQuery, variables: { namespace, name } });
+  const remove = useFormMutation(DeleteKey, { changes: ['DeployKey', 'DeployKeyConnection'] });
   const [toDelete, setToDelete] = useState<{ id: string; title: string } | null>(null);
   return (
     <section aria-labelledby="keys" className="space-y-3">
@@ -57,7 +57,7 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
                     </p>
                     <code className="text-xs break-all">{key.fingerprint}</code>
                     <p className="text-dim">
-                      added <Ago at={key.createdAt} /> · used <Ago at={key.lastUsedAt} />
+                      added <RelativeTime at={key.createdAt} /> · used <RelativeTime at={key.lastUsedAt} />
                     </p>
                   </div>
                   <Button
@@ -92,7 +92,7 @@ const EMPTY_KEY = { title: '', key: '', write: false };
 
 function KeyForm({ repositoryId }: { repositoryId: string }) {
   const [input, setInput] = useState(EMPTY_KEY);
-  const add = useAct(AddKey, {
+  const add = useFormMutation(AddKey, {
     changes: ['DeployKey', 'DeployKeyConnection'],
     fields: ['title', 'key'],
   });
@@ -107,7 +107,7 @@ function KeyForm({ repositoryId }: { repositoryId: string }) {
           if (data) setInput(EMPTY_KEY);
         }}
       >
-        <Field label="Title" problem={add.fault('title')}>
+        <Field label="Title" problem={add.fieldError('title')}>
           <Input
             required
             value={input.title}
@@ -117,7 +117,7 @@ function KeyForm({ repositoryId }: { repositoryId: string }) {
         <Field
           label="Public key"
           hint="The line of a .pub file: ssh-ed25519 AAAA…"
-          problem={add.fault('key')}
+          problem={add.fieldError('key')}
         >
           <TextArea
             required

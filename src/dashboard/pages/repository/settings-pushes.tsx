@@ -1,13 +1,13 @@
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import type { RepositoryData } from './frame.tsx';
 
 const RulesQuery = graphql(`
@@ -44,9 +44,9 @@ type Rule = {
 /** Branch rules: who may push to which branches. */
 export function BranchRules({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name } = repository;
-  const asked = useAsk({ query: RulesQuery, variables: { namespace, name } });
-  const remove = useAct(DeleteRule);
-  const save = useAct(SetRule);
+  const asked = useRetryingQuery({ query: RulesQuery, variables: { namespace, name } });
+  const remove = useFormMutation(DeleteRule);
+  const save = useFormMutation(SetRule);
   async function deleteRule(rule: Rule): Promise<void> {
     // Field by field: the query result has a `__typename`, which the input type refuses.
     const { pattern, pushRole, pushers, allowsForcePushes, allowsDeletions } = rule;
@@ -113,7 +113,7 @@ const EMPTY_RULE = {
 
 function RuleForm({ id }: { id: string }) {
   const [rule, setRule] = useState(EMPTY_RULE);
-  const save = useAct(SetRule, { fields: ['pattern', 'pushers'] });
+  const save = useFormMutation(SetRule, { fields: ['pattern', 'pushers'] });
   const set = (change: Partial<typeof rule>) => setRule({ ...rule, ...change });
   return (
     <details className="card p-4">
@@ -130,7 +130,7 @@ function RuleForm({ id }: { id: string }) {
         <Field
           label="Branches"
           hint="A name, or a pattern: * stands for any characters but /, ** for any, ? for one."
-          problem={save.fault('pattern')}
+          problem={save.fieldError('pattern')}
         >
           <Input
             required
@@ -151,7 +151,7 @@ function RuleForm({ id }: { id: string }) {
         <Field
           label="Also allowed"
           hint="User names, separated by spaces"
-          problem={save.fault('pushers')}
+          problem={save.fieldError('pushers')}
         >
           <Input value={rule.pushers} onChange={({ target }) => set({ pushers: target.value })} />
         </Field>
@@ -192,8 +192,8 @@ const Disallow = graphql(`
 /** Findings of the secret scan that a user has allowed. */
 export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name } = repository;
-  const asked = useAsk({ query: SecretsQuery, variables: { namespace, name } });
-  const disallow = useAct(Disallow);
+  const asked = useRetryingQuery({ query: SecretsQuery, variables: { namespace, name } });
+  const disallow = useFormMutation(Disallow);
   const [finding, setFinding] = useState<string | null>(null);
   return (
     <section aria-labelledby="secrets" className="space-y-3">
@@ -213,7 +213,7 @@ export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
                       {each.kind} in <code>{each.path}</code>
                     </p>
                     <p className="text-dim">
-                      allowed by {each.allowedBy} <Ago at={each.createdAt} />
+                      allowed by {each.allowedBy} <RelativeTime at={each.createdAt} />
                     </p>
                   </div>
                   <Button

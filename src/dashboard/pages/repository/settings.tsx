@@ -1,10 +1,10 @@
 import { useId, useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Checkbox, Field, Input, TextArea } from '../../ui/field.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { useMeanwhile } from '../../ui/meanwhile.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { useOptimisticValue } from '../../ui/meanwhile.ts';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
@@ -53,8 +53,8 @@ const ChecksQuery = graphql(`
 
 function Description({ repository }: { repository: RepositoryData }) {
   const [text, setText] = useState(repository.description);
-  const update = useAct(Update, { fields: ['description'] });
-  const problem = checkDescription(text) ?? update.fault('description');
+  const update = useFormMutation(Update, { fields: ['description'] });
+  const problem = checkDescription(text) ?? update.fieldError('description');
   return (
     <form
       className="space-y-3"
@@ -87,9 +87,9 @@ const BranchNamesQuery = graphql(`
 
 function DefaultBranch({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, defaultBranch } = repository;
-  const asked = useAsk({ query: BranchNamesQuery, variables: { namespace, name } });
+  const asked = useRetryingQuery({ query: BranchNamesQuery, variables: { namespace, name } });
   const [branch, setBranch] = useState(defaultBranch);
-  const update = useAct(Update, { fields: ['defaultBranch'] });
+  const update = useFormMutation(Update, { fields: ['defaultBranch'] });
   const branchListId = useId();
   return (
     <Load asked={asked} of={(data) => data.repository?.branches} what="list of branches">
@@ -104,7 +104,7 @@ function DefaultBranch({ repository }: { repository: RepositoryData }) {
         >
           <Field
             label="Default branch"
-            problem={update.fault('defaultBranch')}
+            problem={update.fieldError('defaultBranch')}
             hint="Checked out by clones, and shown first on the pages of the repository."
           >
             <Input
@@ -132,8 +132,8 @@ function DefaultBranch({ repository }: { repository: RepositoryData }) {
 /** Checks that apply to every push. */
 function PushChecks({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, defaultBranch } = repository;
-  const asked = useAsk({ query: ChecksQuery, variables: { namespace, name } });
-  const update = useAct(Update);
+  const asked = useRetryingQuery({ query: ChecksQuery, variables: { namespace, name } });
+  const update = useFormMutation(Update);
   async function set(change: { branchProtection?: boolean; secretScanning?: boolean }) {
     const result = await update.run({ input: { id, ...change } });
     if (result.data) notify('Saved.');
@@ -176,7 +176,7 @@ function CheckSetting({
   checked: boolean;
   set: (checked: boolean) => Promise<{ data?: unknown }>;
 }) {
-  const [shown, choose] = useMeanwhile(checked);
+  const [shown, choose] = useOptimisticValue(checked);
   return (
     <Checkbox
       label={label}

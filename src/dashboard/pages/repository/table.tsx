@@ -1,5 +1,5 @@
 /** A CSV or TSV file as a table. The first row has the column names. */
-import { count } from '../../ui/format.ts';
+import { formatCount } from '../../ui/format.ts';
 import { parseTable } from './parse-table.ts';
 
 /** More cells would block the browser. */
@@ -52,7 +52,7 @@ export default function Table({ text, path }: { text: string; path: string }) {
       </section>
       {isTruncated && (
         <p className="border-t border-line px-3 py-2 text-sm text-dim">
-          At most {count(MAX_ROWS, 'row')} and {count(MAX_COLUMNS, 'column')} are shown. The "Code"
+          At most {formatCount(MAX_ROWS, 'row')} and {formatCount(MAX_COLUMNS, 'column')} are shown. The "Code"
           view has the whole file.
         </p>
       )}

@@ -1,19 +1,19 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useClient } from 'urql';
-import { useAct } from '../../graphql/act.ts';
-import { type Problem, problemOf } from '../../graphql/client.ts';
+import { useFormMutation } from '../../graphql/act.ts';
+import { type Problem, toProblem } from '../../graphql/client.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { shortSha, subject } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging } from '../../ui/paging.tsx';
+import { shortSha, commitSubject } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefForm } from './ref-form.tsx';
 
@@ -61,9 +61,9 @@ export default function Tags() {
 function TagList({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, defaultBranch, branchCount } = repository;
   const { after } = useSearch({ strict: false }) as Search;
-  const asked = useAsk({ query: TagsQuery, variables: { namespace, name, after } });
-  const create = useAct(CreateTag, { fields: ['name', 'from', 'message'] });
-  const remove = useAct(DeleteTag);
+  const asked = useRetryingQuery({ query: TagsQuery, variables: { namespace, name, after } });
+  const create = useFormMutation(CreateTag, { fields: ['name', 'from', 'message'] });
+  const remove = useFormMutation(DeleteTag);
   const [toDelete, setToDelete] = useState<string | null>(null);
   const canWrite = mayWrite(repository);
   return (
@@ -74,7 +74,7 @@ function TagList({ repository }: { repository: RepositoryData }) {
             <Empty title="No tags yet">
               <p>A tag is a name for one commit, such as a release:</p>
               <div>
-                <Lines text={'git tag -a v1.0 -m "The first release"\ngit push origin v1.0'} />
+                <CopyableText text={'git tag -a v1.0 -m "The first release"\ngit push origin v1.0'} />
               </div>
             </Empty>
           ) : (
@@ -89,7 +89,7 @@ function TagList({ repository }: { repository: RepositoryData }) {
                   />
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} />
+              <CursorPagination pageInfo={pageInfo} />
             </>
           )
         }
@@ -153,10 +153,10 @@ function TagRow({
                 params={{ ...params, sha }}
                 className="hover:underline"
               >
-                <code>{shortSha(sha)}</code> {!annotation && subject(commit.message)}
+                <code>{shortSha(sha)}</code> {!annotation && commitSubject(commit.message)}
               </Link>{' '}
               · {annotation?.tagger && `${annotation.tagger.name} `}
-              <Ago at={annotation?.tagger?.date ?? commit.committer.date} />
+              <RelativeTime at={annotation?.tagger?.date ?? commit.committer.date} />
             </>
           ) : (
             <>
@@ -204,7 +204,7 @@ function ArchiveLinks({
     setBusy(false);
     const url = data?.repository?.archiveUrl;
     if (url) location.assign(url);
-    else setProblem(error ? problemOf(error) : { message: `No archive of ${at} is available.` });
+    else setProblem(error ? toProblem(error) : { message: `No archive of ${at} is available.` });
   }
   return (
     <div>

@@ -16,7 +16,7 @@ export const VISIBILITY_TEXT: Record<Visibility, string> = {
   PUBLIC: 'Everyone can read it, without signing in.',
 };
 
-export function VisibilityMark({ visibility }: { visibility: Visibility }) {
+export function VisibilityBadge({ visibility }: { visibility: Visibility }) {
   const [Icon, word] = LABELS[visibility];
   return (
     <span className="inline-flex items-center gap-1 rounded-full border border-line px-2 text-xs text-dim">

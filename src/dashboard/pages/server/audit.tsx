@@ -1,7 +1,7 @@
 import { graphql } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
+import { startData } from '../../start.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import {
   AuditEntries,
   AuditFilters,
@@ -24,12 +24,12 @@ const AuditQuery = graphql(
 
 /** The audit log of the server, newest entries first. */
 export default function AuditPage() {
-  const after = useAfter();
+  const after = useAfterCursor();
   const filter = useAuditFilter();
-  const asked = useAsk({
+  const asked = useRetryingQuery({
     query: AuditQuery,
     variables: { after, ...filter },
-    pause: !start.viewer?.operator,
+    pause: !startData.viewer?.operator,
   });
   return (
     <SettingsFrame title="Audit log" operatorsOnly>
@@ -38,7 +38,7 @@ export default function AuditPage() {
         {({ nodes, pageInfo }) => (
           <>
             <AuditEntries entries={nodes} />
-            <Paging pageInfo={pageInfo} />
+            <CursorPagination pageInfo={pageInfo} />
           </>
         )}
       </Load>

@@ -1,6 +1,6 @@
 import { graphql } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 
 const HealthQuery = graphql(`
@@ -13,7 +13,7 @@ const HealthQuery = graphql(`
 
 /** The health, version and SSH host keys of the server. */
 export default function HealthPage() {
-  const asked = useAsk({ query: HealthQuery });
+  const asked = useRetryingQuery({ query: HealthQuery });
   return (
     <SettingsFrame title="Health" operatorsOnly>
       <Load asked={asked} of={(data) => data} what="page">

@@ -1,10 +1,10 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { graphql } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { ButtonLink } from '../../ui/button.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 import { PlanSelect } from './plans.tsx';
 import { SearchField } from './search-field.tsx';
@@ -22,11 +22,11 @@ const OrganizationsQuery = graphql(`
 /** The organizations of the server, for operators. */
 export default function OrganizationsPage() {
   const { text } = useSearch({ strict: false });
-  const after = useAfter();
-  const asked = useAsk({
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({
     query: OrganizationsQuery,
     variables: { text, after },
-    pause: !start.viewer?.operator,
+    pause: !startData.viewer?.operator,
   });
   return (
     <SettingsFrame
@@ -59,7 +59,7 @@ export default function OrganizationsPage() {
                         {name}
                       </Link>
                       <p className="text-sm text-dim">
-                        created <Ago at={createdAt} />
+                        created <RelativeTime at={createdAt} />
                       </p>
                     </div>
                     <PlanSelect namespace={name} plan={plan} />
@@ -74,7 +74,7 @@ export default function OrganizationsPage() {
                   </li>
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} total={totalCount} />
+              <CursorPagination pageInfo={pageInfo} total={totalCount} />
             </>
           )
         }

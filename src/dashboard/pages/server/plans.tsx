@@ -1,7 +1,7 @@
 /** The plans of namespaces, and the field that changes the plan of one. */
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
-import { Choice } from '../../ui/choice.tsx';
+import { SelectWithSave } from '../../ui/choice.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 
@@ -22,10 +22,10 @@ const SetPlan = graphql(`
 
 /** Lets an operator change the plan of a namespace. */
 export function PlanSelect({ namespace, plan }: { namespace: string; plan: Plan | null }) {
-  const set = useAct(SetPlan, { changes: ['Namespace', 'User'] });
+  const set = useFormMutation(SetPlan, { changes: ['Namespace', 'User'] });
   return (
     <div>
-      <Choice
+      <SelectWithSave
         label={`Plan of ${namespace}`}
         value={plan ?? ''}
         options={PLANS}

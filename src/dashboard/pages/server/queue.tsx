@@ -1,9 +1,9 @@
 import { graphql } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Empty } from '../../ui/empty.tsx';
-import { duration, words } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { useEvery } from '../../ui/time.tsx';
+import { formatDuration, formatEnum } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { useInterval } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 
 const QueueQuery = graphql(`
@@ -16,9 +16,9 @@ const REFRESH_MS = 3_000;
 
 /** The numbers of waiting and running jobs, by GPU and region. */
 export default function QueuePage() {
-  const operator = Boolean(start.viewer?.operator);
-  const asked = useAsk({ query: QueueQuery, pause: !operator });
-  useEvery(operator ? REFRESH_MS : null, asked.again);
+  const operator = Boolean(startData.viewer?.operator);
+  const asked = useRetryingQuery({ query: QueueQuery, pause: !operator });
+  useInterval(operator ? REFRESH_MS : null, asked.again);
   return (
     <SettingsFrame title="Queue" operatorsOnly about="Updated every 3 seconds.">
       <Load asked={asked} of={(data) => data.queue} what="queue">
@@ -45,10 +45,10 @@ export default function QueuePage() {
                     <tr key={`${gpu} ${region}`}>
                       <th scope="row" className="text-left font-normal">
                         {gpu === 'NONE' ? 'CPU' : gpu.replaceAll('_', ' ')},{' '}
-                        {words(region).replaceAll(' ', '-')}
+                        {formatEnum(region).replaceAll(' ', '-')}
                       </th>
                       <td>{waiting}</td>
-                      <td>{oldestWait === null ? '–' : duration(oldestWait)}</td>
+                      <td>{oldestWait === null ? '–' : formatDuration(oldestWait)}</td>
                       <td>{running}</td>
                       <td>{gpusOffered ?? '–'}</td>
                     </tr>

@@ -1,10 +1,10 @@
-import { page } from '../../root.tsx';
+import { definePage } from '../../root.tsx';
 
 export const serverRoutes = [
-  page('/settings/server', () => import('./health.tsx')),
-  page('/settings/server/users', () => import('./users.tsx')),
-  page('/settings/server/organizations', () => import('./organizations.tsx')),
-  page('/settings/server/servers', () => import('./servers.tsx')),
-  page('/settings/server/queue', () => import('./queue.tsx')),
-  page('/settings/server/audit', () => import('./audit.tsx')),
+  definePage('/settings/server', () => import('./health.tsx')),
+  definePage('/settings/server/users', () => import('./users.tsx')),
+  definePage('/settings/server/organizations', () => import('./organizations.tsx')),
+  definePage('/settings/server/servers', () => import('./servers.tsx')),
+  definePage('/settings/server/queue', () => import('./queue.tsx')),
+  definePage('/settings/server/audit', () => import('./audit.tsx')),
 ] as const;

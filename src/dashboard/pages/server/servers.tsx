@@ -1,8 +1,8 @@
 import { graphql } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
-import { count, size, words } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Ago, useEvery } from '../../ui/time.tsx';
+import { startData } from '../../start.ts';
+import { formatCount, formatBytes, formatEnum } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { RelativeTime, useInterval } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 
 const ServersQuery = graphql(`
@@ -21,9 +21,9 @@ const REFRESH_MS = 3_000;
 
 /** The Loam processes that share this database, and the machines that run jobs. */
 export default function ServersPage() {
-  const operator = Boolean(start.viewer?.operator);
-  const asked = useAsk({ query: ServersQuery, pause: !operator });
-  useEvery(operator ? REFRESH_MS : null, asked.again);
+  const operator = Boolean(startData.viewer?.operator);
+  const asked = useRetryingQuery({ query: ServersQuery, pause: !operator });
+  useInterval(operator ? REFRESH_MS : null, asked.again);
   return (
     <SettingsFrame title="Servers" operatorsOnly about="Updated every 3 seconds.">
       <Load asked={asked} of={(data) => data.servers} what="list">
@@ -37,8 +37,8 @@ export default function ServersPage() {
                     {isAlive ? 'alive' : 'gone'}
                   </span>
                   <span className="text-sm text-dim">
-                    role: {words(role)}
-                    {isCurrent && ' · serves this page'} · last heartbeat <Ago at={heartbeatAt} />
+                    role: {formatEnum(role)}
+                    {isCurrent && ' · serves this page'} · last heartbeat <RelativeTime at={heartbeatAt} />
                   </span>
                 </div>
                 {worker && (
@@ -47,9 +47,9 @@ export default function ServersPage() {
                       <li key={machine.name}>
                         <span className="font-medium break-all">{machine.name}</span>{' '}
                         <span className="text-dim">
-                          {count(machine.jobs, 'job')} by {worker.runner} · {machine.usedCpus} of{' '}
-                          {machine.cpus} vCPUs · {size(machine.usedMemoryBytes)} of{' '}
-                          {size(machine.memoryBytes)}
+                          {formatCount(machine.jobs, 'job')} by {worker.runner} · {machine.usedCpus} of{' '}
+                          {machine.cpus} vCPUs · {formatBytes(machine.usedMemoryBytes)} of{' '}
+                          {formatBytes(machine.memoryBytes)}
                           {machine.gpus.map((gpu) => ` · ${gpu.count} × ${gpu.name}`).join('')}
                         </span>
                       </li>

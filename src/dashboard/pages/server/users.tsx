@@ -1,17 +1,17 @@
 import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { Secret } from '../../ui/copy.tsx';
+import { OneTimeSecret } from '../../ui/copy.tsx';
 import { Confirm, Dialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Ago, exactTime } from '../../ui/time.tsx';
+import { RelativeTime, formatExactTime } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 import { PLANS, type Plan, PlanSelect } from './plans.tsx';
 import { SearchField } from './search-field.tsx';
@@ -60,13 +60,13 @@ type SignInLink = { username: string; url: string; expiresAt: string };
 /** The users of the server, for operators. */
 export default function UsersPage() {
   const { text } = useSearch({ strict: false });
-  const after = useAfter();
-  const asked = useAsk({
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({
     query: UsersQuery,
     variables: { text, after },
-    pause: !start.viewer?.operator,
+    pause: !startData.viewer?.operator,
   });
-  const createLink = useAct(CreateSignInLink);
+  const createLink = useFormMutation(CreateSignInLink);
   const [creating, setCreating] = useState(false);
   const [link, setLink] = useState<SignInLink | null>(null);
   async function showLink(username: string) {
@@ -105,7 +105,7 @@ export default function UsersPage() {
                   />
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} total={totalCount} />
+              <CursorPagination pageInfo={pageInfo} total={totalCount} />
             </>
           )
         }
@@ -122,8 +122,8 @@ export default function UsersPage() {
       {link && (
         <Dialog title={`Sign-in link for ${link.username}`} onClose={() => setLink(null)}>
           <div className="space-y-4">
-            <Secret label={`Signs in as ${link.username}. Works once.`} value={link.url} />
-            <p className="text-sm text-dim">It works until {exactTime(link.expiresAt)}.</p>
+            <OneTimeSecret label={`Signs in as ${link.username}. Works once.`} value={link.url} />
+            <p className="text-sm text-dim">It works until {formatExactTime(link.expiresAt)}.</p>
           </div>
         </Dialog>
       )}
@@ -155,7 +155,7 @@ function UserRow({
           {disabledAt && <span className="ml-2 text-sm text-bad">disabled</span>}
         </p>
         <p className="text-sm break-words text-dim">
-          {email} · created <Ago at={createdAt} />
+          {email} · created <RelativeTime at={createdAt} />
         </p>
       </div>
       <PlanSelect namespace={username} plan={plan} />
@@ -166,7 +166,7 @@ function UserRow({
       >
         Sign-in link
       </Button>
-      {username !== start.viewer?.username && (
+      {username !== startData.viewer?.username && (
         <UserActions username={username} isDisabled={disabledAt !== null} />
       )}
     </li>
@@ -181,7 +181,7 @@ function NewUser({
   onClose: () => void;
   onCreated: (username: string) => void;
 }) {
-  const create = useAct(CreateUser, {
+  const create = useFormMutation(CreateUser, {
     changes: ['User', 'UserConnection'],
     fields: ['username', 'email', 'plan'],
   });
@@ -201,7 +201,7 @@ function NewUser({
         <Field
           label="User name"
           hint="1 to 39 of a-z, 0-9 and -, with no hyphen at either end"
-          problem={create.fault('username')}
+          problem={create.fieldError('username')}
         >
           <Input
             value={username}
@@ -211,7 +211,7 @@ function NewUser({
             autoComplete="off"
           />
         </Field>
-        <Field label="Email" problem={create.fault('email')}>
+        <Field label="Email" problem={create.fieldError('email')}>
           <Input
             type="email"
             value={email}
@@ -220,7 +220,7 @@ function NewUser({
             autoComplete="off"
           />
         </Field>
-        <Field label="Plan" problem={create.fault('plan')}>
+        <Field label="Plan" problem={create.fieldError('plan')}>
           <Select value={plan} onChange={({ target }) => setPlan(target.value as Plan)}>
             {PLANS.map(([value, label]) => (
               <option key={value} value={value}>
@@ -244,9 +244,9 @@ function NewUser({
 
 /** Buttons that disable, enable or delete another user. */
 function UserActions({ username, isDisabled }: { username: string; isDisabled: boolean }) {
-  const disable = useAct(DisableUser);
-  const enable = useAct(EnableUser);
-  const remove = useAct(DeleteUser, { changes: ['User', 'UserConnection'] });
+  const disable = useFormMutation(DisableUser);
+  const enable = useFormMutation(EnableUser);
+  const remove = useFormMutation(DeleteUser, { changes: ['User', 'UserConnection'] });
   const [confirming, setConfirming] = useState<'disable' | 'enable' | 'delete' | null>(null);
   const onClose = () => setConfirming(null);
   return (

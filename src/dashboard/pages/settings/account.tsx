@@ -3,9 +3,9 @@ import { type ReactNode, useEffect, useState } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button, ButtonLink } from '../../ui/button.tsx';
 import { CopyButton } from '../../ui/copy.tsx';
-import { words } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { formatEnum } from '../../ui/format.ts';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { SettingsFrame } from './frame.tsx';
 
 const AccountQuery = graphql(`
@@ -27,7 +27,7 @@ type User = NonNullable<ResultOf<typeof AccountQuery>['viewer']>;
 
 /** The signed-in user: name, plan, rate limit and organizations. */
 export default function AccountPage() {
-  const asked = useAsk({ query: AccountQuery });
+  const asked = useRetryingQuery({ query: AccountQuery });
   const limit = useRateLimit();
   return (
     <SettingsFrame title="Account">
@@ -50,7 +50,7 @@ export default function AccountPage() {
                 )}
               </Row>
               <Row name="Email">{user.email ?? 'None'}</Row>
-              <Row name="Plan">{user.plan ? words(user.plan) : 'None'}</Row>
+              <Row name="Plan">{user.plan ? formatEnum(user.plan) : 'None'}</Row>
               <Row name="Requests">
                 {limit === null
                   ? '…'
@@ -59,7 +59,7 @@ export default function AccountPage() {
                     : `${limit.perMinute} per minute for each token, key or session; ${limit.remaining} left in this session`}
               </Row>
               <Row name="Member since">
-                <Ago at={user.createdAt} />
+                <RelativeTime at={user.createdAt} />
               </Row>
               <Row name="ID">
                 <span className="inline-flex items-center gap-1">
@@ -110,8 +110,8 @@ function Organizations({ user }: { user: User }) {
                 {name}
               </Link>
               <span className="text-sm text-dim">
-                {viewerRole && `your role: ${words(viewerRole)}`}
-                {plan && ` · plan: ${words(plan)}`}
+                {viewerRole && `your role: ${formatEnum(viewerRole)}`}
+                {plan && ` · plan: ${formatEnum(plan)}`}
               </span>
             </li>
           ))}

@@ -1,13 +1,13 @@
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
-import { useAsk } from '../../ui/load.tsx';
-import { useAfter } from '../../ui/paging.tsx';
+import { useRetryingQuery } from '../../ui/load.tsx';
+import { useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
 import { useMyNamespaces } from './restrictions.tsx';
@@ -38,9 +38,9 @@ const DeleteApiKey = graphql(`
 
 /** API keys: the viewer's own, and the keys of namespaces that the viewer administers. */
 export default function ApiKeysPage() {
-  const after = useAfter();
-  const asked = useAsk({ query: ApiKeysQuery, variables: { after } });
-  const remove = useAct(DeleteApiKey, { changes: ['ApiKey'] });
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: ApiKeysQuery, variables: { after } });
+  const remove = useFormMutation(DeleteApiKey, { changes: ['ApiKey'] });
   return (
     <CredentialsPage
       title="API keys"
@@ -62,7 +62,7 @@ export default function ApiKeysPage() {
           {addButton}
           <p>Or from a terminal:</p>
           <div>
-            <Lines
+            <CopyableText
               text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/api_keys \\\n  -d '{"name":"ci"}'`}
             />
           </div>
@@ -79,7 +79,7 @@ const FIELDS = ['name', 'expiresInDays', 'scopes', 'namespace'] as const;
 
 /** The form for a new API key, then the key itself: the server shows it only once. */
 function NewApiKey({ onClose }: { onClose: () => void }) {
-  const create = useAct(CreateApiKey, { changes: ['ApiKey'], fields: FIELDS });
+  const create = useFormMutation(CreateApiKey, { changes: ['ApiKey'], fields: FIELDS });
   const administered = useMyNamespaces().filter(({ viewerRole }) => viewerRole === 'ADMIN');
   const [name, setName] = useState('');
   const [days, setDays] = useState('30');
@@ -121,7 +121,7 @@ function NewApiKey({ onClose }: { onClose: () => void }) {
         <Field
           label="Name"
           hint="Letters, digits and . _ -; unique on this server"
-          problem={create.fault('name')}
+          problem={create.fieldError('name')}
         >
           <Input
             value={name}
@@ -131,16 +131,16 @@ function NewApiKey({ onClose }: { onClose: () => void }) {
             autoComplete="off"
           />
         </Field>
-        <ExpiryField days={days} onChange={setDays} problem={create.fault('expiresInDays')} />
+        <ExpiryField days={days} onChange={setDays} problem={create.fieldError('expiresInDays')} />
         <ScopeFields
           chosen={scopes}
           onChange={setScopes}
-          problem={isMissingScopes ? 'Choose at least one.' : create.fault('scopes')}
+          problem={isMissingScopes ? 'Choose at least one.' : create.fieldError('scopes')}
         />
         <Field
           label="Where it works"
           hint="You can choose a namespace that you administer"
-          problem={create.fault('namespace')}
+          problem={create.fieldError('namespace')}
         >
           <Select value={namespace} onChange={({ target }) => setNamespace(target.value)}>
             <option value="">Everywhere I have access</option>

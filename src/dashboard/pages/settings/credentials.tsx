@@ -2,13 +2,13 @@
 import { type ReactNode, useState } from 'react';
 import type { Problem } from '../../graphql/client.ts';
 import { Button } from '../../ui/button.tsx';
-import { Lines, Secret } from '../../ui/copy.tsx';
+import { CopyableText, OneTimeSecret } from '../../ui/copy.tsx';
 import { Confirm, Dialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
-import { type Asked, Load } from '../../ui/load.tsx';
+import { type QueryResult, Load } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { Paging } from '../../ui/paging.tsx';
-import { Ago, exactTime, useSecond } from '../../ui/time.tsx';
+import { CursorPagination } from '../../ui/paging.tsx';
+import { RelativeTime, formatExactTime, useUnixSeconds } from '../../ui/time.tsx';
 import { SettingsFrame } from './frame.tsx';
 
 type Dates = { createdAt: string; lastUsedAt: string | null; expiresAt?: string | null };
@@ -38,7 +38,7 @@ export function CredentialsPage<Data, Credential extends Dates & { id: string }>
   /** The kind within a sentence: `token`. */
   noun: string;
   addLabel: string;
-  asked: Asked<Data>;
+  asked: QueryResult<Data>;
   of: (data: Data) => CredentialConnection<Credential> | null | undefined;
   nameOf: (credential: Credential) => string;
   details: (credential: Credential) => ReactNode;
@@ -82,7 +82,7 @@ export function CredentialsPage<Data, Credential extends Dates & { id: string }>
                   </li>
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} total={totalCount} />
+              <CursorPagination pageInfo={pageInfo} total={totalCount} />
             </>
           )
         }
@@ -108,12 +108,12 @@ export function CredentialsPage<Data, Credential extends Dates & { id: string }>
 
 /** When a credential was created and last used, and when it expires; a warning colour in its last 7 days. */
 function Times({ createdAt, lastUsedAt, expiresAt }: Dates) {
-  const now = useSecond();
+  const now = useUnixSeconds();
   const secondsLeft = expiresAt ? Date.parse(expiresAt) / 1_000 - now : Number.POSITIVE_INFINITY;
   return (
     <p className="text-sm text-dim">
-      created <Ago at={createdAt} /> · {lastUsedAt ? 'last used ' : 'never used'}
-      {lastUsedAt && <Ago at={lastUsedAt} />}
+      created <RelativeTime at={createdAt} /> · {lastUsedAt ? 'last used ' : 'never used'}
+      {lastUsedAt && <RelativeTime at={lastUsedAt} />}
       {expiresAt !== undefined && ' · '}
       {expiresAt === null && 'no expiry'}
       {expiresAt && (
@@ -122,7 +122,7 @@ function Times({ createdAt, lastUsedAt, expiresAt }: Dates) {
             secondsLeft <= 0 ? 'text-bad' : secondsLeft < 7 * 86_400 ? 'text-warn' : undefined
           }
         >
-          {secondsLeft <= 0 ? 'expired' : 'expires'} <Ago at={expiresAt} />
+          {secondsLeft <= 0 ? 'expired' : 'expires'} <RelativeTime at={expiresAt} />
         </span>
       )}
     </p>
@@ -145,7 +145,7 @@ export function ExpiryField({
   const count = Number(days);
   const isValid = Number.isInteger(count) && count >= 1 && count <= 365;
   const hint = isValid
-    ? `Until ${exactTime(new Date(Date.now() + count * 86_400_000).toISOString())}`
+    ? `Until ${formatExactTime(new Date(Date.now() + count * 86_400_000).toISOString())}`
     : '1 to 365 days';
   return (
     <div className="grid gap-3 sm:grid-cols-2">
@@ -205,9 +205,9 @@ export function CreatedDialog({
   return (
     <Dialog title={title} onClose={onClose}>
       <div className="space-y-4">
-        <Secret label={label} value={secret} />
+        <OneTimeSecret label={label} value={secret} />
         <p className="text-sm">Try it in a terminal:</p>
-        <Lines text={command} />
+        <CopyableText text={command} />
         {note && <p className="text-sm text-dim">{note}</p>}
         <div className="flex justify-end">
           <Button look="primary" onClick={onClose}>

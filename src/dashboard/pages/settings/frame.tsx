@@ -1,10 +1,10 @@
 import { Link } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Empty } from '../../ui/empty.tsx';
 import { NotFound } from '../../ui/not-found.tsx';
-import { PageTitle, useCurrentInSight } from '../../ui/page.tsx';
-import { MINE, OF_THE_SERVER } from './sections.ts';
+import { PageTitle, useScrollCurrentIntoView } from '../../ui/page.tsx';
+import { USER_SECTIONS, SERVER_SECTIONS } from './sections.ts';
 
 /** A settings page beside the list of all of them. Only operators see the pages about the server in the list. */
 export function SettingsFrame({
@@ -22,14 +22,14 @@ export function SettingsFrame({
   operatorsOnly?: boolean;
   children: ReactNode;
 }) {
-  const nav = useCurrentInSight<HTMLElement>();
-  if (!start.viewer) return <NotFound />;
-  const isRefused = operatorsOnly && !start.viewer.operator;
+  const nav = useScrollCurrentIntoView<HTMLElement>();
+  if (!startData.viewer) return <NotFound />;
+  const isRefused = operatorsOnly && !startData.viewer.operator;
   return (
     <div className="gap-10 lg:grid lg:grid-cols-[12rem_1fr]">
       <nav ref={nav} aria-label="Settings" className="sideways mb-6 lg:mb-0">
-        <SectionLinks name="My settings" sections={MINE} />
-        {start.viewer.operator && <SectionLinks name="This server" sections={OF_THE_SERVER} />}
+        <SectionLinks name="My settings" sections={USER_SECTIONS} />
+        {startData.viewer.operator && <SectionLinks name="This server" sections={SERVER_SECTIONS} />}
       </nav>
       <div className="min-w-0 max-w-4xl">
         <PageTitle
@@ -42,7 +42,7 @@ export function SettingsFrame({
         {isRefused ? (
           <Empty title="Only operators can see this page">
             <p>
-              {start.viewer.username} is not an operator of this server. Ask an operator to look
+              {startData.viewer.username} is not an operator of this server. Ask an operator to look
               here for you.
             </p>
           </Empty>

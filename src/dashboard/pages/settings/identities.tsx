@@ -1,11 +1,11 @@
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 
 const IdentitiesQuery = graphql(`
   query Identities {
@@ -23,8 +23,8 @@ const DeleteIdentity = graphql(`
 
 /** The issuers by which the viewer signs in, and links to connect others. Empty if the server has no issuers. */
 export function Identities() {
-  const asked = useAsk({ query: IdentitiesQuery });
-  const remove = useAct(DeleteIdentity, { changes: ['ConnectedIdentity', 'Session'] });
+  const asked = useRetryingQuery({ query: IdentitiesQuery });
+  const remove = useFormMutation(DeleteIdentity, { changes: ['ConnectedIdentity', 'Session'] });
   const [removing, setRemoving] = useState<{ id: string; name: string } | null>(null);
   return (
     <Load asked={asked} of={(data) => data} what="list">
@@ -44,7 +44,7 @@ export function Identities() {
                     <div className="min-w-0 flex-1 basis-60">
                       <p className="font-medium break-all">{label ?? issuer}</p>
                       <p className="text-sm break-all text-dim">
-                        {subject} · since <Ago at={createdAt} />
+                        {subject} · since <RelativeTime at={createdAt} />
                         {label === null &&
                           ' · cannot sign in: this server no longer has the issuer'}
                       </p>

@@ -2,11 +2,11 @@
 import { X } from 'lucide-react';
 import { useState } from 'react';
 import { useClient } from 'urql';
-import { problemOf } from '../../graphql/client.ts';
+import { toProblem } from '../../graphql/client.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Checkbox, Field, FieldProblem, Input } from '../../ui/field.tsx';
-import { useAsk } from '../../ui/load.tsx';
+import { useRetryingQuery } from '../../ui/load.tsx';
 import { Radio } from './scopes.tsx';
 
 const ViewerNamespaces = graphql(`
@@ -21,7 +21,7 @@ const ViewerNamespaces = graphql(`
 
 /** The viewer's own namespace and organizations. */
 export function useMyNamespaces() {
-  const { data } = useAsk({ query: ViewerNamespaces });
+  const { data } = useRetryingQuery({ query: ViewerNamespaces });
   if (!data?.viewer) return [];
   return [data.viewer.namespace, ...(data.viewer.organizations?.nodes ?? [])];
 }
@@ -120,7 +120,7 @@ function Repositories({
     if (!namespace || !name || rest.length > 0)
       return setProblem('Enter the repository as namespace/repository.');
     const { data, error } = await client.query(RepositoryByName, { namespace, name }).toPromise();
-    if (error) return setProblem(problemOf(error).message);
+    if (error) return setProblem(toProblem(error).message);
     const found = data?.repository;
     if (!found) return setProblem(`There is no repository ${namespace}/${name}.`);
     setProblem(null);

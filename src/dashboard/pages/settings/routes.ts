@@ -1,9 +1,9 @@
-import { page } from '../../root.tsx';
+import { definePage } from '../../root.tsx';
 
 export const settingsRoutes = [
-  page('/settings', () => import('./account.tsx')),
-  page('/settings/tokens', () => import('./tokens.tsx')),
-  page('/settings/api-keys', () => import('./api-keys.tsx')),
-  page('/settings/ssh-keys', () => import('./ssh-keys.tsx')),
-  page('/settings/sessions', () => import('./sessions.tsx')),
+  definePage('/settings', () => import('./account.tsx')),
+  definePage('/settings/tokens', () => import('./tokens.tsx')),
+  definePage('/settings/api-keys', () => import('./api-keys.tsx')),
+  definePage('/settings/ssh-keys', () => import('./ssh-keys.tsx')),
+  definePage('/settings/sessions', () => import('./sessions.tsx')),
 ] as const;

@@ -1,5 +1,5 @@
 /** The settings pages of the signed-in user: path and title. */
-export const MINE = [
+export const USER_SECTIONS = [
   ['/settings', 'Account'],
   ['/settings/tokens', 'Access tokens'],
   ['/settings/api-keys', 'API keys'],
@@ -8,7 +8,7 @@ export const MINE = [
 ] as const;
 
 /** The settings pages of the server, which only operators see. */
-export const OF_THE_SERVER = [
+export const SERVER_SECTIONS = [
   ['/settings/server', 'Health'],
   ['/settings/server/users', 'Users'],
   ['/settings/server/organizations', 'Organizations'],

@@ -1,13 +1,13 @@
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
-import { signIn } from '../../graphql/client.ts';
+import { useFormMutation } from '../../graphql/act.ts';
+import { redirectToSignIn } from '../../graphql/client.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { SettingsFrame } from './frame.tsx';
 import { Identities } from './identities.tsx';
 
@@ -46,10 +46,10 @@ const METHODS: Record<Session['method'], string> = {
 
 /** The browsers in which the viewer is signed in. */
 export default function SessionsPage() {
-  const after = useAfter();
-  const asked = useAsk({ query: SessionsQuery, variables: { after } });
-  const end = useAct(EndSession, { changes: ['Session'] });
-  const endAll = useAct(EndSessions, { changes: ['Session'] });
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: SessionsQuery, variables: { after } });
+  const end = useFormMutation(EndSession, { changes: ['Session'] });
+  const endAll = useFormMutation(EndSessions, { changes: ['Session'] });
   const [ending, setEnding] = useState<Session | null>(null);
   const [endingAll, setEndingAll] = useState<'elsewhere' | 'everywhere' | null>(null);
   return (
@@ -63,7 +63,7 @@ export default function SessionsPage() {
                   <SessionRow key={session.id} session={session} onEnd={() => setEnding(session)} />
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} total={totalCount} />
+              <CursorPagination pageInfo={pageInfo} total={totalCount} />
             </div>
             <Identities />
             <section aria-labelledby="everywhere">
@@ -115,7 +115,7 @@ export default function SessionsPage() {
           act={async () => {
             const { problem } = await endAll.run({ keepCurrent: endingAll === 'elsewhere' });
             if (problem) return problem;
-            if (endingAll === 'everywhere') signIn();
+            if (endingAll === 'everywhere') redirectToSignIn();
             else notify('Signed out everywhere else.');
           }}
         >
@@ -143,11 +143,11 @@ function SessionRow({ session, onEnd }: { session: Session; onEnd: () => void })
           )}
         </p>
         <p className="text-sm text-dim">
-          signed in <Ago at={session.createdAt} /> {METHODS[session.method]}
+          signed in <RelativeTime at={session.createdAt} /> {METHODS[session.method]}
           {session.address && `, from ${session.address}`}
         </p>
         <p className="text-sm text-dim">
-          last used <Ago at={session.lastUsedAt} /> · ends <Ago at={session.expiresAt} /> at the
+          last used <RelativeTime at={session.lastUsedAt} /> · ends <RelativeTime at={session.expiresAt} /> at the
           latest
         </p>
       </div>

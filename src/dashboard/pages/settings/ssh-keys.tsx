@@ -1,14 +1,14 @@
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { CopyButton, Lines } from '../../ui/copy.tsx';
+import { CopyButton, CopyableText } from '../../ui/copy.tsx';
 import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, TextArea } from '../../ui/field.tsx';
-import { useAsk } from '../../ui/load.tsx';
+import { useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { useAfter } from '../../ui/paging.tsx';
+import { useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { CredentialsPage } from './credentials.tsx';
 
@@ -39,9 +39,9 @@ const KEYGEN_COMMANDS = 'ssh-keygen -t ed25519\ncat ~/.ssh/id_ed25519.pub';
 
 /** The viewer's SSH keys. */
 export default function SshKeysPage() {
-  const after = useAfter();
-  const asked = useAsk({ query: SshKeysQuery, variables: { after } });
-  const remove = useAct(DeleteSshKey, { changes: ['SshKey'] });
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: SshKeysQuery, variables: { after } });
+  const remove = useFormMutation(DeleteSshKey, { changes: ['SshKey'] });
   return (
     <CredentialsPage
       title="SSH keys"
@@ -60,7 +60,7 @@ export default function SshKeysPage() {
       empty={(addButton) => (
         <Empty title="No SSH keys yet">
           <p>Create a key if you have none, and paste the output of the second command.</p>
-          <Lines text={KEYGEN_COMMANDS} />
+          <CopyableText text={KEYGEN_COMMANDS} />
           {addButton}
         </Empty>
       )}
@@ -72,7 +72,7 @@ export default function SshKeysPage() {
 }
 
 function NewKey({ onClose }: { onClose: () => void }) {
-  const add = useAct(AddSshKey, { changes: ['SshKey'], fields: ['title', 'key'] });
+  const add = useFormMutation(AddSshKey, { changes: ['SshKey'], fields: ['title', 'key'] });
   const [title, setTitle] = useState('');
   const [key, setKey] = useState('');
   return (
@@ -90,7 +90,7 @@ function NewKey({ onClose }: { onClose: () => void }) {
         <Field
           label="Public key"
           hint="The content of a file that ends in .pub. Never paste the private key."
-          problem={add.fault('key')}
+          problem={add.fieldError('key')}
         >
           <TextArea
             value={key}
@@ -104,7 +104,7 @@ function NewKey({ onClose }: { onClose: () => void }) {
         <Field
           label="Title"
           hint="If empty, the comment at the end of the key is used"
-          problem={add.fault('title')}
+          problem={add.fieldError('title')}
         >
           <Input
             value={title}
@@ -116,7 +116,7 @@ function NewKey({ onClose }: { onClose: () => void }) {
         <details className="text-sm">
           <summary className="text-dim">How to create a key</summary>
           <div className="mt-2">
-            <Lines text={KEYGEN_COMMANDS} />
+            <CopyableText text={KEYGEN_COMMANDS} />
           </div>
         </details>
         {add.problem && <ProblemBox problem={add.problem} />}

@@ -1,13 +1,13 @@
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input } from '../../ui/field.tsx';
-import { count } from '../../ui/format.ts';
-import { useAsk } from '../../ui/load.tsx';
-import { useAfter } from '../../ui/paging.tsx';
+import { formatCount } from '../../ui/format.ts';
+import { useRetryingQuery } from '../../ui/load.tsx';
+import { useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
 import { RestrictionFields, type TokenRestriction } from './restrictions.tsx';
@@ -48,9 +48,9 @@ type Token = NonNullable<
 
 /** The viewer's access tokens. */
 export default function TokensPage() {
-  const after = useAfter();
-  const asked = useAsk({ query: TokensQuery, variables: { after } });
-  const remove = useAct(DeleteToken, { changes: ['AccessToken', 'Session'] });
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: TokensQuery, variables: { after } });
+  const remove = useFormMutation(DeleteToken, { changes: ['AccessToken', 'Session'] });
   return (
     <CredentialsPage
       title="Access tokens"
@@ -86,7 +86,7 @@ export default function TokensPage() {
 
 /** The namespaces or repositories to which a token is limited; nothing for a token that works everywhere. */
 function RestrictionText({ token: { namespaces, repositories } }: { token: Token }) {
-  const { data } = useAsk({
+  const { data } = useRetryingQuery({
     query: RepositoriesOf,
     variables: { ids: repositories },
     pause: repositories.length === 0,
@@ -104,7 +104,7 @@ function RestrictionText({ token: { namespaces, repositories } }: { token: Token
         <span className="text-sm break-all text-dim">
           only for {names.join(', ')}
           {hiddenCount > 0 &&
-            `${names.length > 0 ? ' and ' : ''}${count(hiddenCount, 'repository', 'repositories')} that you can no longer see`}
+            `${names.length > 0 ? ' and ' : ''}${formatCount(hiddenCount, 'repository', 'repositories')} that you can no longer see`}
         </span>
       )}
     </>
@@ -115,7 +115,7 @@ const FIELDS = ['name', 'expiresInDays', 'scopes', 'namespaces', 'repositories']
 
 /** The form for a new token, then the token itself: the server shows it only once. */
 function NewToken({ onClose }: { onClose: () => void }) {
-  const create = useAct(CreateToken, { changes: ['AccessToken'], fields: FIELDS });
+  const create = useFormMutation(CreateToken, { changes: ['AccessToken'], fields: FIELDS });
   const [name, setName] = useState('');
   const [days, setDays] = useState('30');
   const [scopes, setScopes] = useState<Scope[] | null>(null);
@@ -166,7 +166,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
         <Field
           label="Name"
           hint="What the token is for, for example laptop or ci"
-          problem={create.fault('name')}
+          problem={create.fieldError('name')}
         >
           <Input
             value={name}
@@ -176,11 +176,11 @@ function NewToken({ onClose }: { onClose: () => void }) {
             autoComplete="off"
           />
         </Field>
-        <ExpiryField days={days} onChange={setDays} problem={create.fault('expiresInDays')} />
+        <ExpiryField days={days} onChange={setDays} problem={create.fieldError('expiresInDays')} />
         <ScopeFields
           chosen={scopes}
           onChange={setScopes}
-          problem={missing === 'scopes' ? 'Choose at least one.' : create.fault('scopes')}
+          problem={missing === 'scopes' ? 'Choose at least one.' : create.fieldError('scopes')}
         />
         <RestrictionFields
           value={where}
@@ -188,7 +188,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
           problem={
             missing === 'where'
               ? 'Choose at least one.'
-              : (create.fault('namespaces') ?? create.fault('repositories'))
+              : (create.fieldError('namespaces') ?? create.fieldError('repositories'))
           }
         />
         {create.problem && <ProblemBox problem={create.problem} />}

@@ -1,20 +1,20 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
-import { useFollow } from '../../live/follow.ts';
+import { useLiveSubscription } from '../../live/follow.ts';
 import { useCoalescedRefetch } from '../../live/refetch.ts';
 import { Button } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Select } from '../../ui/field.tsx';
-import { words } from '../../ui/format.ts';
+import { formatEnum } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Ago, exactTime } from '../../ui/time.tsx';
+import { RelativeTime, formatExactTime } from '../../ui/time.tsx';
 import { type EventType, eventName, SENT_TYPES } from './event-types.tsx';
 import { DeliveryState, type DeliveryStatus } from './state.tsx';
 
@@ -67,10 +67,10 @@ export function Deliveries({ id }: { id: string }) {
   const search = useSearch({ strict: false });
   const status = STATUSES.find((each) => each === search.status);
   const type = SENT_TYPES.find((each) => each === search.type);
-  const after = useAfter();
-  const asked = useAsk({ query: DeliveriesQuery, variables: { id, after, status, type } });
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: DeliveriesQuery, variables: { id, after, status, type } });
   const refetch = useCoalescedRefetch(asked.again, REFETCH_DELAY_MS);
-  const live = useFollow(DeliveryChanges, id, {
+  const live = useLiveSubscription(DeliveryChanges, id, {
     variables: () => ({ id }),
     onData: refetch,
     onLive: refetch,
@@ -94,7 +94,7 @@ export function Deliveries({ id }: { id: string }) {
             <option value="">All</option>
             {STATUSES.map((each) => (
               <option key={each} value={each}>
-                {words(each)}
+                {formatEnum(each)}
               </option>
             ))}
           </Select>
@@ -130,7 +130,7 @@ export function Deliveries({ id }: { id: string }) {
                   <Delivery key={delivery.id} delivery={delivery} webhookId={id} />
                 ))}
               </ul>
-              <Paging pageInfo={pageInfo} total={totalCount} />
+              <CursorPagination pageInfo={pageInfo} total={totalCount} />
             </>
           )
         }
@@ -142,7 +142,7 @@ export function Deliveries({ id }: { id: string }) {
 /** A delivery in the list: its result and, when expanded, its attempts, headers and payload. */
 function Delivery({ delivery, webhookId }: { delivery: DeliveryRow; webhookId: string }) {
   const [open, setOpen] = useState(false);
-  const redeliver = useAct(Redeliver, { changes: ['Delivery'] });
+  const redeliver = useFormMutation(Redeliver, { changes: ['Delivery'] });
   return (
     <li data-event={delivery.eventType}>
       <div className="flex flex-wrap items-center gap-x-4 gap-y-2">
@@ -156,13 +156,13 @@ function Delivery({ delivery, webhookId }: { delivery: DeliveryRow; webhookId: s
             <code>{eventName(delivery.eventType)}</code>
           </button>
           <p className="text-sm text-dim">
-            <Ago at={delivery.createdAt} />
+            <RelativeTime at={delivery.createdAt} />
             {delivery.outcome && ` · ${delivery.outcome.replaceAll('_', ' ')}`}
             {` · ${delivery.attempts === 1 ? '1 attempt' : `${delivery.attempts} attempts`}`}
             {delivery.nextAttemptAt && (
               <>
                 {' '}
-                · next attempt <Ago at={delivery.nextAttemptAt} />
+                · next attempt <RelativeTime at={delivery.nextAttemptAt} />
               </>
             )}
           </p>
@@ -191,7 +191,7 @@ function Delivery({ delivery, webhookId }: { delivery: DeliveryRow; webhookId: s
 }
 
 function Details({ id }: { id: string }) {
-  const asked = useAsk({
+  const asked = useRetryingQuery({
     query: DeliveryQuery,
     variables: { id },
     requestPolicy: 'network-only',
@@ -211,10 +211,10 @@ function Details({ id }: { id: string }) {
                 {tries.map((each) => (
                   <li key={each.startedAt}>
                     <p>
-                      {exactTime(each.startedAt)}: {each.outcome.replaceAll('_', ' ')}
+                      {formatExactTime(each.startedAt)}: {each.outcome.replaceAll('_', ' ')}
                       {each.reason && ` (${each.reason})`}, in {each.milliseconds} ms
                     </p>
-                    {each.response && <Lines label="Response" text={each.response} />}
+                    {each.response && <CopyableText label="Response" text={each.response} />}
                   </li>
                 ))}
               </ol>
@@ -222,7 +222,7 @@ function Details({ id }: { id: string }) {
               <p className="text-dim">No attempts yet.</p>
             )}
             <h3>Headers</h3>
-            <Lines
+            <CopyableText
               label="Headers"
               text={`Content-Type: application/json\nwebhook-id: ${eventId}\nwebhook-timestamp: time of the attempt, in seconds\nwebhook-signature: computed for each attempt if the webhook has a secret`}
             />
@@ -230,7 +230,7 @@ function Details({ id }: { id: string }) {
             {payload == null ? (
               <p className="text-dim">The payload has been deleted.</p>
             ) : (
-              <Lines label="Payload" text={JSON.stringify(payload, null, 2)} />
+              <CopyableText label="Payload" text={JSON.stringify(payload, null, 2)} />
             )}
           </>
         )}

@@ -15,11 +15,11 @@ export const WEBHOOK_FIELDS = ['name', 'url', 'eventTypes', 'namespaces', 'secre
 export function WebhookFields({
   values,
   onChange,
-  fault,
+  fieldError,
 }: {
   values: WebhookValues;
   onChange: (values: WebhookValues) => void;
-  fault: (field: string) => string | null;
+  fieldError: (field: string) => string | null;
 }) {
   const administered = useMyNamespaces()
     .filter(({ viewerRole }) => viewerRole === 'ADMIN')
@@ -27,7 +27,7 @@ export function WebhookFields({
   const namespaces = [...new Set([...administered, ...values.namespaces])];
   return (
     <>
-      <Field label="Name" hint="Shown in the list of webhooks" problem={fault('name')}>
+      <Field label="Name" hint="Shown in the list of webhooks" problem={fieldError('name')}>
         <Input
           value={values.name}
           onChange={({ target }) => onChange({ ...values, name: target.value })}
@@ -39,7 +39,7 @@ export function WebhookFields({
       <Field
         label="URL"
         hint="Receives a POST for each event. Must use https and a public address."
-        problem={fault('url')}
+        problem={fieldError('url')}
       >
         <Input
           type="url"
@@ -56,7 +56,7 @@ export function WebhookFields({
         <EventTypeFields
           chosen={values.eventTypes}
           onChange={(eventTypes) => onChange({ ...values, eventTypes })}
-          problem={fault('eventTypes')}
+          problem={fieldError('eventTypes')}
         />
       </section>
       <fieldset>
@@ -78,8 +78,8 @@ export function WebhookFields({
             />
           ))}
         </div>
-        <p className={`mt-1 text-sm ${fault('namespaces') ? 'text-bad' : 'text-dim'}`}>
-          {fault('namespaces') ?? 'Events of the selected namespaces are sent.'}
+        <p className={`mt-1 text-sm ${fieldError('namespaces') ? 'text-bad' : 'text-dim'}`}>
+          {fieldError('namespaces') ?? 'Events of the selected namespaces are sent.'}
         </p>
       </fieldset>
     </>

@@ -1,8 +1,8 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
+import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
+import { startData } from '../../start.ts';
 import { Button, ButtonLink } from '../../ui/button.tsx';
 import { CopyButton } from '../../ui/copy.tsx';
 import { Field, Input } from '../../ui/field.tsx';
@@ -22,15 +22,15 @@ const CreateWebhook = graphql(`
 export default function NewWebhook() {
   const { namespace } = useSearch({ strict: false });
   const navigate = useNavigate();
-  const create = useAct(CreateWebhook, { changes: ['Webhook'], fields: WEBHOOK_FIELDS });
+  const create = useFormMutation(CreateWebhook, { changes: ['Webhook'], fields: WEBHOOK_FIELDS });
   const [values, setValues] = useState<WebhookValues>({
     name: '',
     url: '',
     eventTypes: ['JOB_COMPLETED', 'JOB_FAILED'],
-    namespaces: [namespace ?? start.viewer?.username ?? ''],
+    namespaces: [namespace ?? startData.viewer?.username ?? ''],
   });
   const [secret, setSecret] = useState(newSecret);
-  if (!start.viewer) return <NotFound />;
+  if (!startData.viewer) return <NotFound />;
   return (
     <div className="max-w-4xl">
       <PageTitle title="New webhook">
@@ -52,11 +52,11 @@ export default function NewWebhook() {
           });
         }}
       >
-        <WebhookFields values={values} onChange={setValues} fault={create.fault} />
+        <WebhookFields values={values} onChange={setValues} fault={create.fieldError} />
         <Field
           label="Secret"
           hint="Signs each delivery. Copy it now: it is not shown again. If empty, deliveries are not signed."
-          problem={create.fault('secret')}
+          problem={create.fieldError('secret')}
         >
           <Input
             value={secret}
@@ -77,7 +77,7 @@ export default function NewWebhook() {
           </Button>
           <ButtonLink
             to="/$namespace/-/webhooks"
-            params={{ namespace: namespace ?? start.viewer.username }}
+            params={{ namespace: namespace ?? startData.viewer.username }}
           >
             Cancel
           </ButtonLink>

@@ -1,7 +1,7 @@
-import { page } from '../../root.tsx';
+import { definePage } from '../../root.tsx';
 
 export const webhookRoutes = [
-  page('/$namespace/-/webhooks', () => import('./webhooks.tsx')),
-  page('/$namespace/-/webhooks/$webhook', () => import('./webhook.tsx')),
-  page('/new/webhook', () => import('./new.tsx')),
+  definePage('/$namespace/-/webhooks', () => import('./webhooks.tsx')),
+  definePage('/$namespace/-/webhooks/$webhook', () => import('./webhook.tsx')),
+  definePage('/new/webhook', () => import('./new.tsx')),
 ] as const;

@@ -1,5 +1,5 @@
 /** Coloured badges for the state of a webhook and of a delivery. */
-import { words } from '../../ui/format.ts';
+import { formatEnum } from '../../ui/format.ts';
 
 const BADGE =
   'inline-block first-letter:uppercase rounded-full px-2 py-0.5 text-xs font-medium whitespace-nowrap';
@@ -43,7 +43,7 @@ export function DeliveryState({
       data-delivery={status}
       className={`${BADGE} ${willRetry ? 'bg-warn-soft text-warn' : STATUS_COLOURS[status]}`}
     >
-      {willRetry ? 'failing, will retry' : words(status)}
+      {willRetry ? 'failing, will retry' : formatEnum(status)}
     </span>
   );
 }

@@ -1,16 +1,16 @@
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
-import { useAct } from '../../graphql/act.ts';
-import { codeOf } from '../../graphql/client.ts';
+import { useFormMutation } from '../../graphql/act.ts';
+import { errorCode } from '../../graphql/client.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { Secret } from '../../ui/copy.tsx';
+import { OneTimeSecret } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Ago } from '../../ui/time.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { Deliveries } from './deliveries.tsx';
 import { newSecret, WEBHOOK_FIELDS, WebhookFields, type WebhookValues } from './form.tsx';
@@ -53,8 +53,8 @@ export default function WebhookPage() {
     namespace: string;
     webhook: string;
   };
-  const asked = useAsk({ query: WebhookQuery, variables: { id } });
-  const isRefused = asked.error && codeOf(asked.error) === 'PERMISSION_DENIED';
+  const asked = useRetryingQuery({ query: WebhookQuery, variables: { id } });
+  const isRefused = asked.error && errorCode(asked.error) === 'PERMISSION_DENIED';
   return (
     <>
       {asked.data?.webhook && (
@@ -70,8 +70,8 @@ export default function WebhookPage() {
 
 function WebhookDetails({ webhook }: { webhook: Webhook }) {
   const { id, name, active } = webhook;
-  const test = useAct(TestWebhook, { changes: ['Delivery'] });
-  const toggle = useAct(UpdateWebhook, { changes: ['Webhook'] });
+  const test = useFormMutation(TestWebhook, { changes: ['Delivery'] });
+  const toggle = useFormMutation(UpdateWebhook, { changes: ['Webhook'] });
   const problem = test.problem ?? toggle.problem;
   return (
     <>
@@ -107,7 +107,7 @@ function WebhookDetails({ webhook }: { webhook: Webhook }) {
         {webhook.failingSince && (
           <>
             {' '}
-            first failure <Ago at={webhook.failingSince} />
+            first failure <RelativeTime at={webhook.failingSince} />
           </>
         )}
       </PageTitle>
@@ -128,7 +128,7 @@ function WebhookDetails({ webhook }: { webhook: Webhook }) {
 
 function Settings({ webhook }: { webhook: Webhook }) {
   const { id, name, url, eventTypes, namespaces } = webhook;
-  const update = useAct(UpdateWebhook, { changes: ['Webhook'], fields: WEBHOOK_FIELDS });
+  const update = useFormMutation(UpdateWebhook, { changes: ['Webhook'], fields: WEBHOOK_FIELDS });
   const [values, setValues] = useState<WebhookValues>({ name, url, eventTypes, namespaces });
   return (
     <details className="card">
@@ -140,7 +140,7 @@ function Settings({ webhook }: { webhook: Webhook }) {
           if ((await update.run({ input: { id, ...values } })).data) notify('Saved.');
         }}
       >
-        <WebhookFields values={values} onChange={setValues} fault={update.fault} />
+        <WebhookFields values={values} onChange={setValues} fault={update.fieldError} />
         {update.problem && <ProblemBox problem={update.problem} />}
         <Button type="submit" look="primary" busy={update.busy}>
           Save changes
@@ -152,7 +152,7 @@ function Settings({ webhook }: { webhook: Webhook }) {
 
 /** Replaces the secret of a webhook. Deliveries are also signed with the previous secret for 24 hours. */
 function RotateSecret({ webhook: { id, hasSecret, formerSecretUntil } }: { webhook: Webhook }) {
-  const set = useAct(SetSecret, { changes: ['Webhook'] });
+  const set = useFormMutation(SetSecret, { changes: ['Webhook'] });
   const [isConfirming, setConfirming] = useState(false);
   const [newValue, setNewValue] = useState<string | null>(null);
   return (
@@ -163,11 +163,11 @@ function RotateSecret({ webhook: { id, hasSecret, formerSecretUntil } }: { webho
         {formerSecretUntil && (
           <>
             {' '}
-            The previous secret also signs until <Ago at={formerSecretUntil} />.
+            The previous secret also signs until <RelativeTime at={formerSecretUntil} />.
           </>
         )}
       </p>
-      {newValue && <Secret label="New secret." value={newValue} />}
+      {newValue && <OneTimeSecret label="New secret." value={newValue} />}
       <Button onClick={() => setConfirming(true)}>
         {hasSecret ? 'Generate new secret' : 'Generate secret'}
       </Button>
@@ -195,7 +195,7 @@ function RotateSecret({ webhook: { id, hasSecret, formerSecretUntil } }: { webho
 
 function DeleteSection({ webhook: { id, name } }: { webhook: Webhook }) {
   const { namespace } = useParams({ strict: false }) as { namespace: string };
-  const remove = useAct(DeleteWebhook, { changes: ['Webhook'] });
+  const remove = useFormMutation(DeleteWebhook, { changes: ['Webhook'] });
   const [isConfirming, setConfirming] = useState(false);
   const navigate = useNavigate();
   return (

@@ -1,10 +1,10 @@
 import { Link } from '@tanstack/react-router';
 import { graphql } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
-import { Lines } from '../../ui/copy.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { NamespaceFrame } from '../namespace/frame.tsx';
 import { eventName } from './event-types.tsx';
 import { WebhookState } from './state.tsx';
@@ -49,8 +49,8 @@ function exampleBody(namespace: string): string {
 }
 
 function List({ namespace }: { namespace: string }) {
-  const after = useAfter();
-  const asked = useAsk({ query: WebhooksQuery, variables: { namespace, after } });
+  const after = useAfterCursor();
+  const asked = useRetryingQuery({ query: WebhooksQuery, variables: { namespace, after } });
   const create = (
     <ButtonLink to="/new/webhook" search={{ namespace }} look="primary">
       New webhook
@@ -65,7 +65,7 @@ function List({ namespace }: { namespace: string }) {
             {create}
             <p>Or from a terminal:</p>
             <div>
-              <Lines
+              <CopyableText
                 text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/seed/webhooks \\\n  -d '${exampleBody(namespace)}'`}
               />
             </div>
@@ -98,7 +98,7 @@ function List({ namespace }: { namespace: string }) {
                 </li>
               ))}
             </ul>
-            <Paging pageInfo={pageInfo} total={totalCount} />
+            <CursorPagination pageInfo={pageInfo} total={totalCount} />
           </>
         )
       }

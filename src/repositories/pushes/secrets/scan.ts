@@ -13,7 +13,7 @@
 import type { ObjectType } from '../../../git/objects/cat-file.ts';
 import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
-import { patchOf, pathsOf, type Quarantined } from '../../../git/objects/walk.ts';
+import { readPatch, findBlobPaths, type RepositoryWithQuarantine } from '../../../git/objects/walk.ts';
 import { createYielder } from '../incoming-push.ts';
 import { findSecrets } from './find.ts';
 
@@ -61,7 +61,7 @@ const SHORT_ID = 10;
 
 /** Finds the secrets added by the commits that are reachable from `tips` and from no existing ref. */
 export class SecretScan {
-  readonly #quarantined: Quarantined;
+  readonly #quarantined: RepositoryWithQuarantine;
   readonly #tips: readonly string[];
   readonly #options: ScanOptions;
   readonly #yieldIfDue: () => Promise<void> | undefined;
@@ -70,7 +70,7 @@ export class SecretScan {
   /** Object id → object. */
   #suspected = new Map<string, SuspectObject>();
 
-  constructor(quarantined: Quarantined, tips: readonly string[], options: ScanOptions) {
+  constructor(quarantined: RepositoryWithQuarantine, tips: readonly string[], options: ScanOptions) {
     this.#quarantined = quarantined;
     this.#tips = tips;
     this.#options = options;
@@ -127,7 +127,7 @@ export class SecretScan {
     this.#suspected = new Map();
     if (suspected.size === 0) return;
     const blobs = suspected.entries().filter(([, { type }]) => type === 'blob');
-    const paths = await pathsOf(this.#quarantined, this.#tips, new Set(blobs.map(([oid]) => oid)));
+    const paths = await findBlobPaths(this.#quarantined, this.#tips, new Set(blobs.map(([oid]) => oid)));
     const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) =>
       !isOpaque && paths.has(oid);
     const [patchable, wholeObjects] = [
@@ -228,7 +228,7 @@ function candidatesByPath(
 
 /** Yields the lines in the patch of these files that add a candidate. */
 async function* findAddedLines(
-  quarantined: Quarantined,
+  quarantined: RepositoryWithQuarantine,
   tips: readonly string[],
   candidates: ReadonlyMap<string, Candidate[]>,
 ): AsyncGenerator<Finding> {
@@ -237,7 +237,7 @@ async function* findAddedLines(
   // took 5 s.
   const matchers = new Map(paths.map((path) => [path, createMatcher(candidates.get(path) ?? [])]));
   const yieldIfDue = createYielder(quarantined.signal);
-  for await (const { text, path, line, commit } of addedLines(patchOf(quarantined, tips, paths))) {
+  for await (const { text, path, line, commit } of addedLines(readPatch(quarantined, tips, paths))) {
     const wait = yieldIfDue();
     if (wait) await wait;
     if (!matchers.get(path)?.test(text)) continue;

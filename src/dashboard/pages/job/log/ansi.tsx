@@ -1,7 +1,7 @@
 /** Renders a log line as a terminal would: colours, links, and only the text after the last carriage return. */
 import Anser from 'anser';
 import { type CSSProperties, Fragment, type ReactNode } from 'react';
-import { marked } from '../../../ui/marked.tsx';
+import { highlightMatches } from '../../../ui/marked.tsx';
 
 /** Longer lines are cut, because the browser would lay out megabytes. The download has the full line. */
 const MAX_LINE_LENGTH = 20_000;
@@ -77,7 +77,7 @@ const PUNCTUATION = '.,;:!?';
 const BRACKETS: Record<string, string> = { ')': '(', ']': '[', '}': '{' };
 
 function linkify(text: string, find: string): ReactNode {
-  if (!text.includes('://')) return marked(text, find);
+  if (!text.includes('://')) return highlightMatches(text, find);
   const parts: ReactNode[] = [];
   let from = 0;
   for (const { 0: found, index } of text.matchAll(URL_PATTERN)) {
@@ -85,7 +85,7 @@ function linkify(text: string, find: string): ReactNode {
     const url = trimUrl(found);
     if (!URL.canParse(url)) continue;
     parts.push(
-      <Fragment key={`before ${index}`}>{marked(text.slice(from, index), find)}</Fragment>,
+      <Fragment key={`before ${index}`}>{highlightMatches(text.slice(from, index), find)}</Fragment>,
       // In a new tab, so that the log stays open.
       <a
         key={index}
@@ -94,12 +94,12 @@ function linkify(text: string, find: string): ReactNode {
         rel="nofollow noreferrer noopener"
         className="underline"
       >
-        {marked(url, find)}
+        {highlightMatches(url, find)}
       </a>,
     );
     from = index + url.length;
   }
-  parts.push(<Fragment key="end">{marked(text.slice(from), find)}</Fragment>);
+  parts.push(<Fragment key="end">{highlightMatches(text.slice(from), find)}</Fragment>);
   return parts;
 }
 

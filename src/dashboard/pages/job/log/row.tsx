@@ -1,7 +1,7 @@
 import { memo } from 'react';
-import { words } from '../../../ui/format.ts';
+import { formatEnum } from '../../../ui/format.ts';
 import { isFailed, type JobStatus } from '../../../ui/status.tsx';
-import { exactTime } from '../../../ui/time.tsx';
+import { formatExactTime } from '../../../ui/time.tsx';
 import { renderLine } from './ansi.tsx';
 import type { Entry } from './store.ts';
 
@@ -57,7 +57,7 @@ export const Row = memo(function Row({
       {times !== 'none' && entry && 'timestamp' in entry && (
         <time
           dateTime={entry.timestamp}
-          title={exactTime(entry.timestamp)}
+          title={formatExactTime(entry.timestamp)}
           className="shrink-0 pr-3 text-dim tabular-nums select-none"
         >
           {times === 'clock'
@@ -82,7 +82,7 @@ function Text({ entry, wraps, find }: Pick<RowProps, 'entry' | 'wraps' | 'find'>
     );
   return (
     <span className={`font-semibold ${statusColor(entry.status)}`} data-log-status={entry.status}>
-      {words(entry.status)}
+      {formatEnum(entry.status)}
     </span>
   );
 }

@@ -5,7 +5,7 @@
  */
 import type { Client } from 'urql';
 import type { ResultOf } from '../../../graphql/graphql.ts';
-import { follow, type LiveState } from '../../../live/follow.ts';
+import { subscribe, type LiveState } from '../../../live/follow.ts';
 import { LogEntries, LogLive } from './queries.ts';
 
 export type Entry = NonNullable<
@@ -122,7 +122,7 @@ export class LogStore {
 
   #follow(): void {
     this.#unsubscribe();
-    this.#unsubscribe = follow(LogLive, {
+    this.#unsubscribe = subscribe(LogLive, {
       variables: () => ({ ...this.#job, after: this.last }),
       onData: ({ jobLogBatches: { entries } }) => {
         for (const entry of entries) {

@@ -1,5 +1,5 @@
 import { Field, Input, Select, TextArea } from '../../../ui/field.tsx';
-import { money } from '../../../ui/format.ts';
+import { formatMoney } from '../../../ui/format.ts';
 import type { Draft, Problems } from './draft.ts';
 import type { JobOptions } from './queries.ts';
 
@@ -209,7 +209,7 @@ export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
         >
           {options.gpus.map(({ gpu, name, memoryGb, pricePerHour }) => (
             <option key={gpu} value={gpu}>
-              {gpu === 'NONE' ? 'None' : `${name}, ${memoryGb} GB, ${money(pricePerHour)} an hour`}
+              {gpu === 'NONE' ? 'None' : `${name}, ${memoryGb} GB, ${formatMoney(pricePerHour)} an hour`}
             </option>
           ))}
         </Select>

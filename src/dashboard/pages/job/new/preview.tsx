@@ -1,6 +1,6 @@
 import { useState } from 'react';
-import { Lines } from '../../../ui/copy.tsx';
-import { money } from '../../../ui/format.ts';
+import { CopyableText } from '../../../ui/copy.tsx';
+import { formatMoney } from '../../../ui/format.ts';
 import { type Draft, type Input, pricePerHour, toCreateInput } from './draft.ts';
 import type { JobOptions } from './queries.ts';
 
@@ -14,10 +14,10 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
       <div className="card p-4">
         <p className="text-sm text-dim">Cost while running</p>
         <p className="text-2xl font-semibold tabular-nums" data-price>
-          {money(price)} <span className="text-base font-normal text-dim">an hour</span>
+          {formatMoney(price)} <span className="text-base font-normal text-dim">an hour</span>
         </p>
         <p className="mt-1 text-sm text-dim">
-          At most {money((price * Number(draft.timeoutMinutes || 0)) / 60)} per attempt, reached at
+          At most {formatMoney((price * Number(draft.timeoutMinutes || 0)) / 60)} per attempt, reached at
           the timeout.
         </p>
       </div>
@@ -36,7 +36,7 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
             </button>
           ))}
         </div>
-        <Lines
+        <CopyableText
           text={kind === 'curl' ? formatCurl(input) : formatGraphql(input, options)}
           label="The request"
         />

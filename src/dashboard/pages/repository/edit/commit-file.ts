@@ -1,6 +1,6 @@
 /** Reads a file at the head of a branch, and commits a new version of it. */
 import { type Client, type CombinedError, useClient } from 'urql';
-import { useAct } from '../../../graphql/act.ts';
+import { useFormMutation } from '../../../graphql/act.ts';
 import type { Problem } from '../../../graphql/client.ts';
 import { graphql } from '../../../graphql/graphql.ts';
 
@@ -77,7 +77,7 @@ type CommitOutcome = { sha: string } | { conflict: BranchTip } | { problem: Prob
 
 export function useCommitFile(id: string) {
   const client = useClient();
-  const act = useAct(CreateCommit, {
+  const act = useFormMutation(CreateCommit, {
     changes: ['Repository', 'Commit', 'File', 'Tree'],
     fields: ['path', 'message', 'branch'],
   });

@@ -6,7 +6,7 @@ import { Button } from '../../../ui/button.tsx';
 import { Confirm } from '../../../ui/dialog.tsx';
 import { Empty } from '../../../ui/empty.tsx';
 import { shortSha } from '../../../ui/format.ts';
-import { Waiting } from '../../../ui/load.tsx';
+import { LoadingSkeleton } from '../../../ui/load.tsx';
 import { notify } from '../../../ui/notices.tsx';
 import { ErrorBox } from '../../../ui/problem.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from '../frame.tsx';
@@ -44,7 +44,7 @@ function Editor({ repository, branch, path }: Props) {
     readTip(client, { namespace, name, branch, path }).then(setBase, setError);
   }, [client, namespace, name, branch, path]);
   if (error) return <ErrorBox error={error} />;
-  if (!base) return <Waiting />;
+  if (!base) return <LoadingSkeleton />;
   if (base.file?.content == null)
     return (
       <Empty title={base.file ? 'This file cannot be edited here' : 'File not found'}>

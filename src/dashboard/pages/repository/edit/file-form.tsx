@@ -92,7 +92,7 @@ export function FileForm({
         <Field
           label="Path"
           hint="From the root of the repository, such as docs/start.md."
-          problem={taken === 'path' ? 'names a file that already exists' : act.fault('path')}
+          problem={taken === 'path' ? 'names a file that already exists' : act.fieldError('path')}
         >
           <Input
             required
@@ -114,7 +114,7 @@ export function FileForm({
         />
       </Field>
       <div className="grid gap-4 sm:grid-cols-2">
-        <Field label="Message" problem={act.fault('message')}>
+        <Field label="Message" problem={act.fieldError('message')}>
           <TextArea
             rows={2}
             placeholder={defaultMessage}
@@ -128,7 +128,7 @@ export function FileForm({
           problem={
             taken === 'branch'
               ? 'already exists: choose another name, or edit the file on that branch'
-              : (branchProblem ?? act.fault('branch'))
+              : (branchProblem ?? act.fieldError('branch'))
           }
         >
           <Input required value={to} onChange={({ target }) => setTo(target.value)} />

@@ -1,6 +1,6 @@
 import { Link } from '@tanstack/react-router';
 import { graphql } from '../../../graphql/graphql.ts';
-import { useAsk } from '../../../ui/load.tsx';
+import { useRetryingQuery } from '../../../ui/load.tsx';
 import { mayWrite, type RepositoryData } from '../frame.tsx';
 import { branchRef } from './commit-file.ts';
 
@@ -16,7 +16,7 @@ type Props = { repository: RepositoryData; ref?: string; path: string };
 function useMayEdit(repository: RepositoryData, ref: string | undefined): boolean {
   const { namespace, name, defaultBranch } = repository;
   const isDefault = !ref || ref === defaultBranch;
-  const asked = useAsk({
+  const asked = useRetryingQuery({
     query: IsBranchQuery,
     variables: { namespace, name, revision: branchRef(ref ?? defaultBranch) },
     pause: isDefault || !mayWrite(repository),
