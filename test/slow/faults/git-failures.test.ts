@@ -1,7 +1,7 @@
 /**
- * Every way in which a request reaches git, while git cannot do its work: the repository's folder is gone, the
- * program is gone, no descriptor is free. Each is answered, and the server goes on; it runs as a process of
- * its own here, because what is looked for ends it.
+ * Every way in which a request reaches git, while git cannot work: the repository's folder is missing, the program is
+ * missing, no descriptor is free. Each request gets an answer, and the server keeps running. The server is a process of
+ * its own here, because these faults could end it.
  */
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, rename, rm, stat, symlink } from 'node:fs/promises';
@@ -29,7 +29,7 @@ beforeAll(async () => {
   cleanup.defer(() => database.drop());
   dataDir = await mkdtemp(join(tmpdir(), 'loam-failures-'));
   cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
-  // A PATH of its own for the server, so that git can be taken out of it.
+  // The server has its own PATH, so that the test can remove git from it.
   path = join(dataDir, 'bin');
   await mkdir(path);
   for (const folder of (process.env.PATH ?? '').split(':'))
@@ -51,7 +51,7 @@ beforeAll(async () => {
 });
 afterAll(() => cleanup.disposeAsync());
 
-/** A public repository with one file of text and one that is large, and a clone of it on the workspace. */
+/** A public repository with one text file and one large file, and a clone of it in the workspace. */
 async function seeded(name: string): Promise<{ id: string; dir: string; blob: string }> {
   const { id } = (await admin.post(REPOSITORIES, { name, visibility: 'public' })).body;
   await workspace.git('.', 'clone', '-q', remote(admin, `admin/${name}`), name);
@@ -65,7 +65,7 @@ async function seeded(name: string): Promise<{ id: string; dir: string; blob: st
 
 type Seeded = Awaited<ReturnType<typeof seeded>>;
 
-/** Every entry to git that reads or writes a repository which exists: its name → what it was answered. */
+/** Every operation that reads or writes an existing repository with git: its name → the status of the answer. */
 function entries(name: string, { id, blob }: Seeded): Record<string, () => Promise<number>> {
   const rest = (what: string) => async () =>
     (await admin.get(`${REPOSITORIES}/${id}/${what}`)).status;
@@ -91,7 +91,7 @@ function entries(name: string, { id, blob }: Seeded): Record<string, () => Promi
       if (code === 0) return 200;
       if (/repository '.*' not found/.test(stderr)) return 404;
       const status = /returned error: (\d+)/.exec(stderr)?.[1];
-      // Told within an answer that had begun.
+      // Reported within a response that had already started.
       if (status) return Number(status);
       if (/remote|early EOF|hung up|RPC failed|expected|disconnect|index-pack/.test(stderr))
         return 410;
@@ -130,7 +130,7 @@ function entries(name: string, { id, blob }: Seeded): Record<string, () => Promi
   };
 }
 
-/** All entries at once, and again one by one: their answers by name. */
+/** All operations at once, and again one by one. @returns their answers by name */
 async function drive(name: string, repository: Seeded): Promise<Record<string, number>> {
   const all = Object.entries(entries(name, repository));
   await Promise.all(all.map(([, run]) => run()));
@@ -144,7 +144,7 @@ function expectAlive(): void {
   expect(server.child.signalCode, server.output()).toBeNull();
 }
 
-test('a repository whose folder is missing is answered with an error, and the others are served', async () => {
+test('a repository whose folder is missing gives an error, and the others are served', async () => {
   const lost = await seeded('lost');
   const other = await seeded('other');
   await rename(lost.dir, `${lost.dir}.moved`);
@@ -156,7 +156,7 @@ test('a repository whose folder is missing is answered with an error, and the ot
     code: 'internal_error',
     message: expect.stringContaining("The repository's data is missing on the server"),
   });
-  // For the operator, once: not with every request.
+  // Logged for the operator once, not with every request.
   expect(server.output().split('the data of a repository is missing')).toHaveLength(2);
 
   for (const [entry, status] of Object.entries(await drive('other', other)))
@@ -165,7 +165,7 @@ test('a repository whose folder is missing is answered with an error, and the ot
   expect((await admin.delete(`${REPOSITORIES}/${lost.id}`)).status).toBe(204);
 });
 
-test('a repository that is deleted while it is read is not found', async () => {
+test('a repository that is deleted during a read is not found', async () => {
   for (let round = 0; round < 4; round++) {
     const name = `doomed-${crypto.randomUUID()}`;
     const repository = await seeded(name);
@@ -182,7 +182,7 @@ test('a repository that is deleted while it is read is not found', async () => {
   expectAlive();
 });
 
-test('a git process does not make the folder of a repository anew that is deleted while it runs', async () => {
+test('a git process does not recreate the folder of a repository that is deleted while it runs', async () => {
   const { dir } = await seeded('vanishing');
   const head = await workspace.git('vanishing', 'rev-parse', 'origin/HEAD');
   const process = await startGit(['update-ref', '--stdin'], { dir });
@@ -196,20 +196,20 @@ test('a git process does not make the folder of a repository anew that is delete
   await rename(`${dir}.moved`, dir);
 });
 
-test('without git on the PATH each request is asked to come again, and works when git is back', async () => {
+test('without git on the PATH each request is refused with a time to retry, and works when git is back', async () => {
   const repository = await seeded('without-git');
   await rename(join(path, 'git'), join(path, 'git-away'));
   try {
     const answers = await drive('without-git', repository);
     expectAlive();
-    // What needs no new process is read by those that run already, and the refs of a client that has all of them from their files.
+    // Reads that need no new process use the running ones; refs are read from files if the client has all of their commits.
     const { tree, file, job, 'commit by id': byId, fetch, 'ls-remote': refs, ...rest } = answers;
     expect([tree, file, job, byId, fetch, refs]).toEqual([200, 200, 201, 404, 200, 200]);
     expect(new Set(Object.values(rest)), JSON.stringify(rest)).toEqual(new Set([503]));
     const refused = await admin.get('/admin/without-git.git/info/refs?service=git-upload-pack');
     expect(refused.status).toBe(503);
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
-    // Neither creation nor deletion needs the program.
+    // Neither creation nor deletion of a repository needs git.
     const made = await admin.post(REPOSITORIES, { name: 'meanwhile' });
     expect((await admin.delete(`${REPOSITORIES}/${made.body.id}`)).status).toBe(204);
   } finally {
@@ -219,7 +219,7 @@ test('without git on the PATH each request is asked to come again, and works whe
   expect(answers).toMatchObject({ tree: 200, clone: 200, push: 200, branches: 200, job: 201 });
 });
 
-test('with no descriptor left requests fail, and the server does not', async () => {
+test('without free descriptors requests fail, and the server keeps running', async () => {
   const repository = await seeded('starved');
   const {
     fetch: _,
@@ -230,12 +230,12 @@ test('with no descriptor left requests fail, and the server does not', async () 
   const answers: number[] = [];
   for (let round = 0; round < 2; round++) {
     const flood = Array.from({ length: 20 }, () => Object.values(cheap)).flat();
-    // A request that is not even accepted counts as 0.
+    // A connection that is not even accepted counts as 0.
     answers.push(...(await Promise.all(flood.map((run) => run().catch(() => 0)))));
     expectAlive();
   }
   expect(answers, 'the limit was met').toContain(503);
-  // When the earlier connections have closed.
+  // When the earlier connections are closed.
   for (const run of [clone, push, job])
     await eventually(async () => expect(await run?.()).toBeLessThan(300));
   expectAlive();

@@ -1,4 +1,4 @@
-/** What git moved whose server was killed is told of, however late that is found, and whatever was pushed since. */
+/** A push whose git process outlived its killed server is recorded, however late it is found and whatever was pushed since. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { access, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -33,7 +33,7 @@ afterAll(async () => {
 
 type World = { dir: string; id: string; before: string; shas: string[] };
 
-/** A repository, and commits on its only branch that are in it, but not on the branch. */
+/** A repository, and commits that are in it but not on its main branch. */
 async function world(name: string): Promise<World> {
   const { body } = await ada.post('/auth/v1/repository/ada', { name });
   await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
@@ -44,7 +44,7 @@ async function world(name: string): Promise<World> {
   return { dir: app.app.services.git.disk.pathOf(body.id), id: body.id, before, shas };
 }
 
-/** The note of a push that a server has let pass. */
+/** The note of a push that a server has accepted. */
 const note = (id: string, before: string, after: string) =>
   app.app.services.git.disk.begin<PushNote>(id, {
     kind: 'push',
@@ -54,7 +54,7 @@ const note = (id: string, before: string, after: string) =>
     at: new Date().toISOString(),
   });
 
-/** What events tell of the branch. */
+/** The moves of the branch in the events. */
 async function toldOf(id: string) {
   const pushed = await app.app.services.db.event.findMany({
     where: { type: 'repository.pushed', subject: id },
@@ -65,11 +65,11 @@ async function toldOf(id: string) {
   return moves.filter(({ ref }) => ref === REF).map(({ before, after }) => ({ before, after }));
 }
 
-test('a push is recorded whose git has not moved its ref yet when its server is found to be dead', async () => {
+test('a push is recorded if its git has not yet moved the ref when the death of its server is detected', async () => {
   const { services } = app.app;
   const { dir, id, before, shas } = await world('late');
   const [after = ''] = shas;
-  // As the server had left it: the note of a push that it let pass, and git, which has locked the ref.
+  // The state that the server left: the note of an accepted push, and a git process that has locked the ref.
   await note(id, before, after);
   const folder = await mkdtemp(join(tmpdir(), 'loam-outlived-'));
   const [locked, go] = [join(folder, 'locked'), join(folder, 'go')];
@@ -87,7 +87,7 @@ test('a push is recorded whose git has not moved its ref yet when its server is 
   await eventually(() => access(locked));
 
   const recovering = recoverRepositories(services);
-  // Time enough to look at the refs for who does not wait for git.
+  // Enough time for a recovery that does not wait for git to read the refs.
   await Promise.race([recovering, delay(300)]);
   await writeFile(go, '');
   await Promise.all([recovering, ended]);
@@ -96,7 +96,7 @@ test('a push is recorded whose git has not moved its ref yet when its server is 
   await rm(folder, { recursive: true });
 });
 
-test('a push is recorded whose ref another has moved on before its server is found to be dead', async () => {
+test('a push is recorded if another push moved the ref before the death of its server is detected', async () => {
   const { dir, id, before, shas } = await world('moved-on');
   const [first = '', second = ''] = shas;
   const { data } = await note(id, before, first);
@@ -108,14 +108,14 @@ test('a push is recorded whose ref another has moved on before its server is fou
     { before, after: first },
   ];
   expect(await toldOf(id)).toEqual(moves);
-  // As a server that was killed before it removed the note would.
+  // As if the server had been killed before it removed the note.
   await app.app.services.git.disk.begin(id, data);
   await recoverRepositories(app.app.services);
   expect(await toldOf(id)).toEqual(moves);
   expect(app.app.services.pushes.waiting).toBe(0);
 });
 
-test('a push is recorded whose ref another moves on that is not recorded yet', async () => {
+test('a push is recorded if another push, not recorded yet, moved the ref', async () => {
   const { services } = app.app;
   const { dir, id, before, shas } = await world('in-flight');
   const [first = '', second = ''] = shas;
@@ -135,12 +135,12 @@ test('a push is recorded whose ref another moves on that is not recorded yet', a
   expect(await services.git.disk.begun()).toEqual([]);
 });
 
-test('a push that did not take effect is not recorded, and not waited for without end', async () => {
+test('a push that did not take effect is not recorded, and is not waited for indefinitely', async () => {
   const { services } = app.app;
   const { dir, id, before, shas } = await world('by-hand');
   const [first = '', second = ''] = shas;
   await note(id, before, first);
-  // Not by a push: nobody ever tells of it.
+  // Not moved by a push, so this move is never recorded.
   await workspace.git('.', '--git-dir', dir, 'update-ref', REF, second);
   await recoverRepositories(services);
   await eventually(() => expect(services.pushes.waiting).toBe(0));

@@ -297,7 +297,7 @@ test('clients that disconnect leave no descriptor, process or queue entry', asyn
 });
 
 test('a slow client receives all of a fetch, also after git has exited', async () => {
-  // It reads 700 kB per second, so that the data left when git has exited takes longer than the socket's linger time.
+  // It reads 700 kB per second, so that sending the rest after git has exited outlasts the time that a socket stays open.
   const proxy = createServer((near) => {
     const far = connect(port(), '127.0.0.1');
     const slowly = setInterval(() => near.write(far.read(70_000) ?? far.read() ?? ''), 100);

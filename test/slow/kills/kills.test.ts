@@ -1,7 +1,6 @@
 /**
- * Servers are killed at random, and come back, while callers push, clone, read, run jobs and follow, and endpoints of
- * webhooks fail at random. Nothing that was acknowledged is lost, nothing is done twice, each event is told of, and
- * nothing is left behind.
+ * Randomly kills and restarts servers while callers push, clone, read, run jobs and follow logs, and webhook endpoints fail
+ * at random. No acknowledged change is lost, none is duplicated, each event is delivered, and nothing is left behind.
  *
  * `LOAM_TEST_KILLS=60 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/kills.test.ts`
  */
@@ -25,23 +24,23 @@ import { needs } from '../../support/needs.ts';
 import { makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 8);
-/** Of the victims and the times; the load goes by chance. */
+/** Determines the victims and the times; the load is not reproducible. */
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** For what servers finish on their own when the load has ended. */
+/** Time for the servers to finish their work after the load has ended. */
 const SETTLED_MS = 60_000;
 
-test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
+test(`nothing is lost, duplicated or left behind after ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'haproxy', 'ceph', 'bubblewrap');
-  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
   const authority = cleanup.use(await makeAuthority());
   const receiver = cleanup.use(await startReceiver(authority));
   const env = {
-    // The host's: jobs tell a witness of themselves that no server knows.
+    // The host's network: jobs report to a witness, independently of all servers.
     LOAM_JOB_NETWORK: 'host',
     LOAM_WEBHOOK_CA: authority.file,
   };
@@ -80,7 +79,7 @@ async function checkJobs({ pool }: Servers, { jobs, said }: Load): Promise<void>
   );
 }
 
-/** Every push is on every server, and was told of once. */
+/** Every push is on every server, and has one event. */
 async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void> {
   await using workspace = await Workspace.open();
   for (const server of loam.serving) {
@@ -101,7 +100,7 @@ async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void
   expect(await repositoriesIn(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
 }
 
-/** The feed's subscriber has every event once, in order. @returns the ids of those that webhooks are told of */
+/** The feed's subscriber has every event once, in order. @returns the ids of the events that webhooks receive */
 async function checkEvents({ pool }: Servers, { heard }: Load): Promise<string[]> {
   const { rows } = await pool.query<{ id: string; type: EventType }>(
     'select id, type from events order by xid, seq',

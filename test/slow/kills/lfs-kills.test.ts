@@ -1,9 +1,9 @@
 /**
- * The server is killed again and again while clients give large files to its repositories, and take them away: one that
- * speaks the API over HTTP, the stock `git lfs push` over HTTP, which resumes what broke off, and the stock `git push` over SSH. What was acknowledged
- * is there afterwards, what was deleted is not, counts are right, and in the end no byte is left.
+ * Repeatedly kills the server while clients upload and delete large files: an HTTP client of the LFS API, the stock
+ * `git lfs push` over HTTP, which resumes interrupted uploads, and the stock `git push` over SSH. Acknowledged files exist
+ * afterwards, deleted files do not, counts are right, and at the end no byte is left.
  *
- * The server sweeps as it starts. Its period of grace is at least an hour, so the test makes rows older.
+ * The server sweeps when it starts. Its grace period is at least an hour, so the test makes rows older.
  *
  * `LOAM_TEST_KILLS=20 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/lfs-kills.test.ts`
  */
@@ -39,22 +39,22 @@ const KILLS = Number(
   process.env.LOAM_TEST_KILLS ?? (process.env.LOAM_TEST_REQUIRE === 'all' ? 6 : 2),
 );
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** What clients have finished before a kill, at most, and the time that they have for it on a busy machine. */
+/** The steps that clients complete before a kill, at most, and the time limit for these steps on a busy machine. */
 const STEPS = 5;
 const STEPS_MS = 8_000;
-/** After that, or after the start of a server, which begins with a sweep. */
+/** The longest delay of a kill after these steps, or after the start of a server, which begins with a sweep. */
 const LATER_MS = 400;
-/** Longer than an upload takes here. One that takes longer after all is answered 503, and sent again. */
+/** Longer than an upload takes here. An upload that takes longer is answered 503, and retried. */
 const GRACE = `interval '4 s'`;
 const AGED = `interval '2 hours'`;
 const AGE_EVERY_MS = 300;
 const DONE = ['given', 'deleted', 'git lfs push', 'git push'];
 
-test(`large files by HTTP and SSH through ${KILLS} kills`, {
+test(`large files over HTTP and SSH through ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'git-lfs', 'ssh');
-  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
@@ -124,7 +124,7 @@ test(`large files by HTTP and SSH through ${KILLS} kills`, {
   ageing.catch(() => {});
 
   for (let kill = 1; kill <= KILLS && !over.signal.aborted; kill++) {
-    // Every other server is to be killed while it sweeps.
+    // Every other server is killed during its sweep.
     const wanted = kill % 2 ? stepsOf(seen) + Math.ceil(random() * STEPS) : 0;
     const deadline = Date.now() + STEPS_MS;
     while (stepsOf(seen) < wanted && Date.now() < deadline) await delay(10);
@@ -168,19 +168,19 @@ test(`large files by HTTP and SSH through ${KILLS} kills`, {
   expect(await checkStore({ pool, storage })).toEqual({
     ...{ objects: 0, chunks: 0, packs: 0, bytes: 0 },
   });
-  // What was being written when a server was killed is removed a day later.
+  // Files that were being written when a server was killed are removed a day later.
   const unfinished = join(folder, 'storage/.unfinished');
   for (const name of await readdir(unfinished)) await utimes(join(unfinished, name), 0, 0);
   await storage.removeAbandoned();
   expect(await readdir(unfinished)).toEqual([]);
 });
 
-/** How often a client was told that something is done. */
+/** Number of acknowledgements that clients have received. */
 function stepsOf({ counts }: Seen): number {
   return DONE.reduce((sum, what) => sum + (counts[what] ?? 0), 0);
 }
 
-/** Lets the period of grace pass for what was not touched for a while. */
+/** Makes rows that were not touched for a while older than the grace period. */
 async function age(pool: pg.Pool): Promise<void> {
   for (const [table, column] of [
     ['large_objects', 'touched_at'],

@@ -1,7 +1,7 @@
 /**
- * The server is killed at random instants, with every program of git that it has started, while clients push many refs at
- * once. Of what was acknowledged all is there afterwards and was told of once; what was not, is there or is not; and
- * the repository takes the next push, whatever locks the killed have left.
+ * Kills the server at random times, with all git processes that it has started, while clients push many refs at once. Every
+ * acknowledged push is there afterwards, with one event; other pushes are there or not; and the repository accepts the next
+ * push, whatever locks are left.
  *
  * `LOAM_TEST_KILLS=20 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/push-kills.test.ts`
  */
@@ -24,19 +24,19 @@ import { startServer } from '../../support/process.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 3);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** One takes them together (`src/git/disk/ref-files.ts`), one each by itself. */
+/** Many refs are updated in one step (`src/git/disk/ref-files.ts`), few refs one by one. */
 const REFS = { many: 400, few: 20 };
-/** A push of them takes this long here, more or less. */
+/** The approximate time of a push here. */
 const PUSH_MS = 1_200;
 const NONE = '0'.repeat(40);
 
-/** What a push of all of its refs was to do, and whether it was acknowledged. */
+/** The commit that a push was to give to all of its refs, and whether the push was acknowledged. */
 type Pushed = { refs: readonly string[]; sha: string; acknowledged: boolean };
 
 test(`pushes of many refs through ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 30_000,
 }, async (ctx) => {
-  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
@@ -69,7 +69,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
       expect(status, text).toBe(201);
       await workspace.git('.', 'init', '-q', '-b', 'main', name);
       const made = await workspace.git('.', 'ls-remote', remote(admin, `admin/${name}`), 'main');
-      // Its first commit stands until a push has come through.
+      // The first commit is expected until a push succeeds.
       const [sha = ''] = made.split('\t');
       const pushes: Pushed[] = [{ refs: [], sha, acknowledged: true }];
       return { name, count, pushes, id: body.id as string, dir: disk.pathOf(body.id) };
@@ -77,7 +77,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
   );
   type Pusher = (typeof pushers)[number];
 
-  /** Moves half of the refs that there are, adds as many, takes some away. */
+  /** Moves half of the existing refs, and creates as many. */
   async function push({ name, count, pushes }: Pusher): Promise<Pushed> {
     const sha = await workspace.commit(name, { 'a.txt': `${pushes.length}` });
     const first = (pushes.length * count) / 2;
@@ -91,7 +91,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
     return made;
   }
 
-  /** As if the next push came later: on a database of its own a server trusts no lock of less than a minute to be left. */
+  /** As if the next push came later: with an external database a server does not treat a lock younger than a minute as stale. */
   async function age(dir: string): Promise<number> {
     const names = await readdir(dir, { recursive: true });
     const locks = names.filter((one) => /\.lock$|packed-refs\.new$/.test(one));
@@ -105,7 +105,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
     const refs = new Map(
       listed.split('\n').map((line) => line.split('\t').reverse() as [string, string]),
     );
-    /** What each ref may be: the last that was acknowledged, or what was tried since. */
+    /** The possible values of each ref: the last acknowledged one, and those of later pushes. */
     const possible = new Map<string, Set<string>>();
     for (const { refs, sha, acknowledged } of pushes)
       for (const ref of [...refs, 'refs/heads/main']) {
@@ -144,7 +144,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
     server = await start();
     for (const pusher of pushers) {
       await check(pusher);
-      // At most a push that a former server has let pass is recorded meanwhile.
+      // Only a push that the killed server had accepted may be recorded meanwhile.
       expect(await push(pusher)).toMatchObject({ acknowledged: true });
       await check(pusher);
     }
@@ -152,14 +152,14 @@ test(`pushes of many refs through ${KILLS} kills`, {
   console.log(counts);
 });
 
-/** Every process that works in the folder, as at the end of a container. */
+/** Kills every process that works in the folder, as at the end of a container. */
 function killAllIn(dir: string): void {
   for (const name of readdirSync('/proc')) {
     try {
       if (!/^\d+$/.test(name) || readlinkSync(`/proc/${name}/cwd`) !== dir) continue;
       if (readFileSync(`/proc/${name}/cmdline`).length > 0) process.kill(Number(name), 'SIGKILL');
     } catch {
-      // It has ended meanwhile, or is another user's.
+      // The process has ended meanwhile, or belongs to another user.
     }
   }
 }
