@@ -1,12 +1,12 @@
-/** What runs on this machine. */
+/** Finds processes on this machine. */
 import { readdirSync, readFileSync } from 'node:fs';
 
-/** Command lines of processes with `text` in them. */
+/** Command lines of processes that contain `text`. */
 export function processesNaming(text: string): string[] {
   return namingProcesses(text).map(({ line }) => line);
 }
 
-/** The same, with their pids. */
+/** The same, with pids. */
 export function namingProcesses(text: string): { pid: number; line: string }[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))

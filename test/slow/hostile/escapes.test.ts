@@ -111,7 +111,7 @@ const REACHED: Record<Who, Record<Sandbox, string[]>> = {
   },
 };
 
-describe.each(rows)('$sandbox, by a server that runs as $who', (row) => {
+describe.each(rows)('$sandbox, server runs as $who', (row) => {
   const { who, sandbox } = row;
   let opened: Promise<Confined> | undefined;
   /** One server for all tests of the row, opened by the first test that is not skipped. */

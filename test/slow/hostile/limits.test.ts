@@ -19,7 +19,7 @@ const LIMITS = { memoryBytes: 200 * MiB, processes: 200, diskBytes: 20 * MiB, fi
 const noteOf = ({ outcome }: Awaited<ReturnType<Confined['run']>>) =>
   outcome.kind === 'exited' ? outcome.note : undefined;
 
-describe.each(['an ordinary user, sandboxed by %s', 'none'] as const)('an ordinary user, confined by %s', (sandbox) => {
+describe.each(['bubblewrap', 'none'] as const)('an ordinary user, sandboxed by %s', (sandbox) => {
   test('memory, processes, bytes, files and hidden files are bounded', async (ctx) => {
     needs(ctx, 'shared-checkout');
     if (sandbox === 'bubblewrap') needs(ctx, 'bubblewrap');

@@ -23,7 +23,7 @@ const combinations = (['root', 'an ordinary user'] as const).flatMap((who) =>
   (['bubblewrap', 'unshare'] as const).map((sandbox) => ({ who, sandbox })),
 );
 
-test.for(combinations)('$sandbox, by a server that runs as $who', async ({ who, sandbox }, ctx) => {
+test.for(combinations)('$sandbox, server runs as $who', async ({ who, sandbox }, ctx) => {
   needs(ctx, 'root', 'shared-checkout', 'perl', 'slirp4netns', sandbox);
   const command = [
     ...HOSTS.map((host) => connect(host)),

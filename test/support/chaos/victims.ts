@@ -1,4 +1,4 @@
-/** Parts of a job that are killed by themselves: what records a container, and what runs a process. */
+/** Parts of a job that are killed separately: the recorder of a container, and the shim of a process. */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -7,7 +7,7 @@ import { signalOne } from '../../../src/runners/supervisor/proc.ts';
 import type { Victim } from '../kills/killer.ts';
 import type { OneServer } from '../many-servers.ts';
 
-/** Where the data folder of a worker has the attempts, and where in an attempt's folder it says which process it is. */
+/** The folder of attempts in a worker's data folder, and the file in an attempt's folder that names its process. */
 const CLAIMS = {
   recorder: { folder: 'containers', claim: 'record/claim' },
   shim: { folder: 'attempts', claim: 'claim' },
@@ -15,20 +15,20 @@ const CLAIMS = {
 export type Part = keyof typeof CLAIMS;
 const PARTS: readonly Part[] = ['recorder', 'shim'];
 
-/** The name of the victim that it is. */
+/** The name of the engine among the victims. */
 export const ENGINE = 'dockerd';
 
-/** Attempts by what was killed of them, each as often as it was. */
+/** The attempts whose recorder or shim was killed, once for each kill. */
 export type Hit = Record<Part, string[]>;
 
-/** At some moments a worker has no job. */
+/** Retries, because a worker has no job at some moments. */
 const TRIES = 20;
 const AGAIN_MS = 100;
 
 /**
- * One of them, if there is any. The server that runs sees to what becomes of its attempt.
+ * One recorder or shim, if there is any. The running server handles the consequences for its attempt.
  *
- * Not beside what else knows how a container ended: when nobody saw it, nobody can say.
+ * A recorder is not killed together with the engine or the worker, because nothing else would know how its container ended.
  */
 export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Victim {
   return {
@@ -46,7 +46,7 @@ export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Vic
   };
 }
 
-/** A worker with all recorders and shims that it has, as an init system kills a whole service. */
+/** A worker with all its recorders and shims, as when an init system kills a whole service. */
 export function allOf(server: OneServer, start: () => Promise<void>, hit: Hit): Victim {
   const { name, dataDir } = server;
   return {
@@ -64,7 +64,7 @@ export function allOf(server: OneServer, start: () => Promise<void>, hit: Hit): 
   };
 }
 
-/** Their processes that live, with the attempts of each: a shim takes one after the other. */
+/** The live processes with the attempts of each: a shim runs several attempts in turn. */
 async function partsOf(part: Part, dataDir: string): Promise<Map<number, string[]>> {
   const { folder, claim: file } = CLAIMS[part];
   const found = new Map<number, string[]>();

@@ -1,6 +1,6 @@
 /**
- * A process of its own that runs jobs for `user.ts`, because tests need one under another user. It is given the
- * options of the runner as JSON, and a line of JSON for each job on its standard input; it answers in lines.
+ * A separate process that runs jobs for `user.ts`, because tests need a runner under another user. It gets the options of
+ * the runner as JSON, and a line of JSON for each job on its standard input; it answers in lines.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -23,7 +23,7 @@ tell({ warning: runner.warning ?? '' });
 for await (const line of createInterface(process.stdin))
   tell(await runJob(runner, JSON.parse(line)));
 await runner.sweep(new Set());
-// It may keep a process for the next job.
+// The runner may keep a shim for the next job.
 await runner[Symbol.asyncDispose]();
 
 function tell(told: { warning: string } | Told): void {
@@ -50,7 +50,7 @@ async function runJob(runner: Runner, asked: Asked): Promise<Told> {
   return { lines, outcome, artifacts };
 }
 
-/** Kills the shim, and nothing else. */
+/** Kills the shim only. */
 async function crash(attempt: string, alone = false): Promise<void> {
   const claim = readFileSync(join(options.dir, attempt, 'claim'), 'utf8');
   const { pid } = JSON.parse(claim) as Claim;

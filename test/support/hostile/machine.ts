@@ -1,4 +1,4 @@
-/** What a job must not reach, put up by the test: listeners, files and processes. */
+/** Resources that a job must not reach, created by the test: listeners, files and processes. */
 import { once } from 'node:events';
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
@@ -22,14 +22,14 @@ export function fillDataFolder(data: string, who: Who): void {
 export type Machine = AsyncDisposable & {
   loopback: number;
   lan: { host: string; port: number } | null;
-  /** In a folder as our PostgreSQL has one. */
+  /** In a folder like that of our PostgreSQL. */
   socket: string;
   abstract: string;
-  /** How often anything was connected to. */
+  /** Number of connections to any of the listeners. */
   connections(): number;
 };
 
-/** Listeners that say the secret to whoever connects. */
+/** Listeners that send the secret to each client. */
 export async function machine(data: string, who: Who): Promise<Machine> {
   let connections = 0;
   const servers: Server[] = [];

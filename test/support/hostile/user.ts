@@ -1,4 +1,4 @@
-/** Jobs in a confinement of choice, by a runner that is root or an ordinary user, as `driver.ts` runs them. */
+/** Runs jobs in a given sandbox, with a runner as root or as an ordinary user, in the process of `driver.ts`. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
@@ -14,19 +14,19 @@ export type Asked = {
   command: string;
   image?: string;
   env?: Record<string, string>;
-  /** One of this model. */
+  /** The model of a GPU; the job gets one. */
   gpu?: string;
-  /** When the job has printed `up`: its end is asked for, or its shim is killed. */
+  /** After the job has printed `up`: sends the signal, or kills its shim (CRASH). */
   stop?: 'TERM' | 'KILL' | 'CRASH';
-  /** Of a shim that is killed: the job has to end by itself, while no server looks after it. */
+  /** After its shim was killed, the job has to end by itself, while no server supervises it. */
   alone?: boolean;
-  /** Whose artifacts to read at the end. */
+  /** Paths of the artifacts to read at the end. */
   outputs?: string[];
 };
 export type Told = {
   lines: string[];
   outcome: Outcome;
-  /** The names of files for each of the outputs; null where there is nothing. */
+  /** File names for each of the outputs; null if the output does not exist. */
   artifacts: (string[] | null)[];
 };
 
@@ -38,9 +38,9 @@ export type Confined = AsyncDisposable & {
 };
 
 type Around = {
-  /** Where the data folder is made, and removed at the end. */
+  /** The parent of the data folder, which is removed at the end. */
   parent?: string;
-  /** The beginning of the server's command line. */
+  /** The start of the server's command line. */
   wrapper?: string[];
   path?: string;
 };

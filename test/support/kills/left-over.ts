@@ -1,4 +1,4 @@
-/** What servers that were killed may leave behind, and must not: processes, files, rows, uploads. */
+/** Finds leftovers of killed servers: processes, files, rows, uploads. */
 import { execFile } from 'node:child_process';
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
@@ -14,7 +14,7 @@ import type { Servers } from '../many-servers.ts';
 
 const run = promisify(execFile);
 
-/** Git's words on each repository that it finds a fault in. */
+/** Git's messages on each repository in which it finds an error. */
 export async function faultsByGit(loam: Servers): Promise<string[]> {
   const faults: string[] = [];
   for (const gitdir of await repositoriesIn(loam)) {
@@ -28,14 +28,14 @@ export async function faultsByGit(loam: Servers): Promise<string[]> {
   return faults;
 }
 
-/** Files that belong to work in flight, by their path in the folder of repositories or of a server. */
+/** Files of unfinished operations, by their path in the folder of repositories or of a server. */
 export async function filesLeft(loam: Servers): Promise<string[]> {
   const left: string[] = [];
   for (const gitdir of await repositoriesIn(loam)) {
     const files = await readdir(gitdir, { recursive: true });
     left.push(
       ...files
-        // Quarantines, packs and objects that were being written, locks.
+        // Unfinished quarantines, packs and objects, and locks.
         .filter((path) => /(^|\/)(tmp_|\.tmp-|incoming-)|\.lock$/.test(path))
         .map((path) => join(gitdir, path)),
     );
@@ -52,7 +52,7 @@ export async function filesLeft(loam: Servers): Promise<string[]> {
   return left;
 }
 
-/** Processes that were given the folder of these servers or work in it, but those that still serve: command lines. */
+/** Command lines of processes that have the folder of these servers as an argument or work in it, except the live servers. */
 export function processesLeft(loam: Servers): string[] {
   const serving = new Set(loam.servers.map(({ pid }) => String(pid)));
   return readdirSync('/proc').flatMap((pid) => {
@@ -66,9 +66,9 @@ export function processesLeft(loam: Servers): string[] {
     };
     const command = read('cmdline');
     if (!`${command}${read('environ')}${folderOf(pid)}`.includes(loam.root)) return [];
-    // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
+    // The database, its proxy and its storage; and pooled git processes, which exit when they are idle.
     if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
-    // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt.
+    // The shim and the recorder that a worker keeps for its next job: started by its starter, and without an attempt.
     const isKept = () =>
       serving.has(parentOf(parentOf(pid))) &&
       !openFiles(pid).some((file) => file.includes('/att_')) &&
@@ -78,7 +78,7 @@ export function processesLeft(loam: Servers): string[] {
   });
 }
 
-/** Whether it has the mark of an attempt. */
+/** Whether the process has the mark of an attempt. */
 function isOfAttempt(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${ATTEMPT_ID_VARIABLE}=att_`);
@@ -95,7 +95,7 @@ function openFiles(pid: string): string[] {
   try {
     return readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`));
   } catch {
-    // It has ended meanwhile.
+    // The process has ended meanwhile.
     return [];
   }
 }
@@ -108,7 +108,7 @@ function folderOf(pid: string): string {
   }
 }
 
-/** Keys of objects, and of uploads that were not ended. */
+/** Keys of objects, and of unfinished uploads. */
 export async function storedIn({ s3 }: Servers): Promise<{ keys: string[]; uploads: string[] }> {
   const { endpoint, region, credentials, bucket: Bucket } = s3;
   const client = new S3Client({ endpoint, region, credentials, forcePathStyle: true });
