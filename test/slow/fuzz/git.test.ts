@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { agreement, expectNoGit } from '../../support/fuzz/agreement.ts';
+import { expectConsistent, expectNoGit } from '../../support/fuzz/agreement.ts';
 import { mostly, nastyString } from '../../support/fuzz/values.ts';
 import { count } from '../../support/fuzz/world.ts';
 import { remote, Workspace } from '../../support/git.ts';
@@ -73,7 +73,7 @@ test('no git request gets a 5xx, and none leaves anything behind', {
   await workspace.git('.', 'clone', '-q', remote(app.admin, 'admin/fuzzed'), 'again');
   await workspace.git('work', 'fetch', '-q', 'origin');
   await workspace.git('work', 'push', '-q', '-f', 'origin', 'HEAD:main');
-  await agreement(app, [id]);
+  await expectConsistent(app, [id]);
   await expectNoGit(app.config.dataDir);
 });
 

@@ -6,7 +6,7 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { agreement, expectNoGit } from '../../support/fuzz/agreement.ts';
+import { expectConsistent, expectNoGit } from '../../support/fuzz/agreement.ts';
 import { count } from '../../support/fuzz/world.ts';
 import { Workspace } from '../../support/git.ts';
 import { type Client, startApp } from '../../support/harness.ts';
@@ -192,6 +192,6 @@ test('every concurrent request to the same repositories is answered, and the rep
   // No shrinking: a race seldom has the same result twice, so one failing run is enough.
   await fc.assert(property, { numRuns: count(12, 80), endOnFailure: true });
   console.log('races:', Object.fromEntries([...seen].sort()));
-  await agreement(app);
+  await expectConsistent(app);
   await expectNoGit(app.config.dataDir);
 });

@@ -14,7 +14,7 @@ import { eventually } from '../../support/eventually.ts';
 import * as far from '../../support/hostile/engine.ts';
 import { importPerl, type OwnEngine, ownEngine } from '../../support/hostile/engine.ts';
 import { INTERNET, LAN, METADATA, PORT } from '../../support/hostile/internet.ts';
-import { type Confined, confined } from '../../support/hostile/user.ts';
+import { type ConfinedRunner, openConfinedRunner } from '../../support/hostile/user.ts';
 import { has, needs } from '../../support/needs.ts';
 import { attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
@@ -72,9 +72,9 @@ describe('on a machine with its own networks', () => {
 
   let engine: OwnEngine;
   /** In mode `internet`, run on the machine of the engine, with the given firewall program. */
-  const jobsBy = new Map<string, Confined>();
+  const jobsBy = new Map<string, ConfinedRunner>();
   /** With the program that is chosen if both exist. */
-  let jobs: Confined;
+  let jobs: ConfinedRunner;
   /** Firewall programs that are slow while a file /mnt/slow exists. */
   let tools: string;
 
@@ -110,7 +110,7 @@ print "nothing\\n";`;
       ['nft', tools],
       ['iptables', `${without}:${tools}`],
     ] as const) {
-      const started = await confined(
+      const started = await openConfinedRunner(
         'root',
         {
           docker: dockerOf(engine),

@@ -8,8 +8,8 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, describe, expect, type TestContext, test } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
-import { type Machine, machine, SECRET } from '../../support/hostile/machine.ts';
-import { type Confined, confined } from '../../support/hostile/user.ts';
+import { type Machine, SECRET, startForbiddenTargets } from '../../support/hostile/machine.ts';
+import { type ConfinedRunner, openConfinedRunner } from '../../support/hostile/user.ts';
 import type { Who } from '../../support/hostile/who.ts';
 import { needs } from '../../support/needs.ts';
 import { processesNaming } from '../../support/processes.ts';
@@ -113,15 +113,15 @@ const REACHED: Record<Who, Record<Sandbox, string[]>> = {
 
 describe.each(rows)('$sandbox, server runs as $who', (row) => {
   const { who, sandbox } = row;
-  let opened: Promise<Confined> | undefined;
+  let opened: Promise<ConfinedRunner> | undefined;
   /** One server for all tests of the row, opened by the first test that is not skipped. */
-  const open = (ctx: TestContext): Promise<Confined> => {
+  const open = (ctx: TestContext): Promise<ConfinedRunner> => {
     require(ctx, row);
     const network = sandbox === 'none' ? undefined : 'internet';
     // Control groups would end daemons too; here the sandbox has to.
     // Node closes the first sixteen descriptors itself, and only bash can open higher ones.
     const wrapper = ['bash', '-c', 'exec 21< /etc/hosts; exec "$@"', 'bash'];
-    opened ??= confined(who, { sandbox, network, cgroups: 'off' }, { wrapper });
+    opened ??= openConfinedRunner(who, { sandbox, network, cgroups: 'off' }, { wrapper });
     return opened;
   };
   afterAll(async () => (await opened)?.[Symbol.asyncDispose]());
@@ -129,7 +129,7 @@ describe.each(rows)('$sandbox, server runs as $who', (row) => {
   test('a job reaches only what it may, and its environment has no effect on the sandbox programs', async (ctx) => {
     needs(ctx, 'perl');
     const server = await open(ctx);
-    await using around = await machine(server.data, who);
+    await using around = await startForbiddenTargets(server.data, who);
     const list = targets(around, server.data);
     const env = {
       LD_PRELOAD: '/work/none.so',
@@ -213,12 +213,12 @@ describe.each(rows.filter(({ sandbox }) => sandbox !== 'none'))(
         await writeFile(join(place, 'private'), SECRET, { mode: 0o600 });
         await mkdir(join(place, 'data'), { mode: 0o755 });
         execFileSync('chmod', ['755', place]);
-        await using server = await confined(
+        await using server = await openConfinedRunner(
           row.who,
           { sandbox: row.sandbox },
           { parent: join(place, 'data') },
         );
-        await using _ = await machine(server.data, row.who);
+        await using _ = await startForbiddenTargets(server.data, row.who);
         const hidden = server.data;
         const nested = `unshare -Urm sh -c 'umount -l ${hidden}; cat ${hidden}/secret-key'`;
         const command = `ls ${hidden}; cat ${hidden}/secret-key; ${nested}; cat ${place}/private; echo end`;

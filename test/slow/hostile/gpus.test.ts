@@ -13,7 +13,7 @@ import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import type { Handle } from '../../../src/runners/runner.ts';
 import { BUSYBOX, DOCKER, dockerRunner } from '../../support/docker.ts';
 import { engineProxy } from '../../support/engine-proxy.ts';
-import { confined } from '../../support/hostile/user.ts';
+import { openConfinedRunner } from '../../support/hostile/user.ts';
 import { needs } from '../../support/needs.ts';
 import { attemptSpec } from '../../support/runner.contract.ts';
 
@@ -64,7 +64,7 @@ test.for(['bubblewrap', 'unshare'] as const)(
       `mkdir ${dev}/pts ${dev}/shm && mount --bind ${dev} /dev && exec "$@"`,
     ].join('\n');
     const path = `${tools.path}:${process.env.PATH}`;
-    await using server = await confined(
+    await using server = await openConfinedRunner(
       'root',
       { sandbox, network: 'host' },
       { wrapper: ['unshare', '--mount', '--', '/bin/sh', '-c', before, 'sh'], path },

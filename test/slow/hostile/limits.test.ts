@@ -5,8 +5,8 @@
 import { mkdirSync, readdirSync, rmdirSync } from 'node:fs';
 import { describe, expect, test, vi } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
-import { type Confined, confined } from '../../support/hostile/user.ts';
-import { give } from '../../support/hostile/who.ts';
+import { type ConfinedRunner, openConfinedRunner } from '../../support/hostile/user.ts';
+import { chownTo } from '../../support/hostile/who.ts';
 import { needs } from '../../support/needs.ts';
 
 const MiB = 2 ** 20;
@@ -16,7 +16,7 @@ const MiB = 2 ** 20;
  */
 const LIMITS = { memoryBytes: 200 * MiB, processes: 200, diskBytes: 20 * MiB, files: 2_000 };
 
-const noteOf = ({ outcome }: Awaited<ReturnType<Confined['run']>>) =>
+const noteOf = ({ outcome }: Awaited<ReturnType<ConfinedRunner['run']>>) =>
   outcome.kind === 'exited' ? outcome.note : undefined;
 
 describe.each(['bubblewrap', 'none'] as const)('an ordinary user, sandboxed by %s', (sandbox) => {
@@ -25,7 +25,7 @@ describe.each(['bubblewrap', 'none'] as const)('an ordinary user, sandboxed by %
     if (sandbox === 'bubblewrap') needs(ctx, 'bubblewrap');
     const options = { sandbox, cgroups: 'off', network: 'host', limits: LIMITS } as const;
     const wrapper = ['prlimit', '--nproc=1000', '--'];
-    await using made = await confined('an ordinary user', options, { wrapper });
+    await using made = await openConfinedRunner('an ordinary user', options, { wrapper });
     /**
      * The kernel counts exited processes of the user until the init of the machine has read their exit codes. Room for a
      * few is not enough: the threads of one more shim would use it, and the shell of the next job would exit with 2.
@@ -80,7 +80,8 @@ function delegated() {
   const folders = ['memory', 'pids', 'cpu', 'cpuacct'].map((at) => `/sys/fs/cgroup/${at}/${name}`);
   for (const folder of folders) {
     mkdirSync(folder);
-    for (const file of ['', ...readdirSync(folder)]) give(`${folder}/${file}`, 'an ordinary user');
+    for (const file of ['', ...readdirSync(folder)])
+      chownTo(`${folder}/${file}`, 'an ordinary user');
   }
   const join = folders.map((folder) => `echo $$ > ${folder}/cgroup.procs`).join(';');
   return {
@@ -98,7 +99,7 @@ test.for(['bubblewrap', 'unshare'] as const)(
     needs(ctx, 'root', 'shared-checkout', 'cgroups', sandbox);
     if (!readdirSync('/sys/fs/cgroup').includes('memory')) return ctx.skip('version 1 alone');
     await using groups = delegated();
-    await using made = await confined(
+    await using made = await openConfinedRunner(
       'an ordinary user',
       { sandbox, network: 'host', limits: { ...LIMITS, processes: 60, memoryBytes: 100 * MiB } },
       groups,

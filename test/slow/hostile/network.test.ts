@@ -6,7 +6,7 @@ import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import { listDescendants, listMarkedPids } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../../support/eventually.ts';
 import { INTERNET, LAN, METADATA, PORT, WITH_NETWORKS } from '../../support/hostile/internet.ts';
-import { confined } from '../../support/hostile/user.ts';
+import { openConfinedRunner } from '../../support/hostile/user.ts';
 import { needs } from '../../support/needs.ts';
 import { attemptSpec } from '../../support/runner.contract.ts';
 
@@ -34,7 +34,11 @@ test.for(combinations)('$sandbox, server runs as $who', async ({ who, sandbox },
     `perl -MSocket -e 'socket(L, AF_INET, SOCK_STREAM, 0); bind(L, pack_sockaddr_in(9, INADDR_LOOPBACK)) or bind(L, pack_sockaddr_in(9999, INADDR_LOOPBACK)) or die; listen(L, 1); socket(S, AF_INET, SOCK_STREAM, 0); connect(S, getsockname(L)) or die; print "itself\\n"'`,
   ].join('\n');
   const reached = async (network: 'internet' | 'none' | 'host') => {
-    await using server = await confined(who, { sandbox, network }, { wrapper: WITH_NETWORKS });
+    await using server = await openConfinedRunner(
+      who,
+      { sandbox, network },
+      { wrapper: WITH_NETWORKS },
+    );
     expect(server.warning).toBe('');
     return (await server.run({ command })).lines;
   };

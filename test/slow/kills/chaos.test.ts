@@ -10,11 +10,11 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { listDescendants } from '../../../src/runners/supervisor/proc.ts';
-import { compare, type Ran } from '../../support/chaos/compare.ts';
+import { compareWithExpected, type Ran } from '../../support/chaos/compare.ts';
 import {
   CONTAINERS,
   FILE,
-  jobOf,
+  jobInput,
   KINDS,
   type Kind,
   makeImageWithVolume,
@@ -22,13 +22,18 @@ import {
   PROCESS,
   REPOSITORY,
 } from '../../support/chaos/jobs.ts';
-import { allOf, ENGINE, type Hit, onePart } from '../../support/chaos/victims.ts';
+import {
+  ENGINE,
+  type KilledAttempts,
+  partVictim,
+  wholeWorkerVictim,
+} from '../../support/chaos/victims.ts';
 import { startFarWitness } from '../../support/chaos/witness.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
 import { AGAIN_MS, openCaller, type Witness } from '../../support/kills/caller.ts';
 import { killAtRandom, type Victim } from '../../support/kills/killer.ts';
-import { filesLeft, processesLeft } from '../../support/kills/left-over.ts';
+import { findLeftoverFiles, findLeftoverProcesses } from '../../support/kills/leftovers.ts';
 import { type OneServer, type Servers, startServers } from '../../support/many-servers.ts';
 import { needs } from '../../support/needs.ts';
 import { type OwnEngine, startOwnEngine } from '../../support/own-engine.ts';
@@ -59,14 +64,14 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
   // Jobs report to a witness, independently of all servers.
   const witness = await startFarWitness(engine, cleanup);
   const load = await startJobs(loam, witness, ctx.signal);
-  const hit: Hit = { recorder: [], shim: [] };
+  const hit: KilledAttempts = { recorder: [], shim: [] };
   const kills: Record<string, number> = {};
   const victims = [
-    ...loam.servers.map(restarted),
+    ...loam.servers.map(restartedBySupervisor),
     ...dependencies(loam, engine),
     ...loam.working.flatMap((one) => [
-      ...[onePart('recorder', one, hit), onePart('shim', one, hit)],
-      allOf(one, restarted(one).start, hit),
+      ...[partVictim('recorder', one, hit), partVictim('shim', one, hit)],
+      wholeWorkerVictim(one, restartedBySupervisor(one).start, hit),
     ]),
   ].map((victim) => counted(victim, kills));
   await killAtRandom(victims, { kills: KILLS, seed: SEED, signal: ctx.signal });
@@ -75,12 +80,12 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
 
   expect(load.faults).toEqual([]);
   expect(diedIn(loam)).toEqual([]);
-  const { lost, doubled } = await compare(loam, {
+  const { lost, doubled } = await compareWithExpected(loam, {
     ...{ ran: load.ran, said: witness.said, hit },
   });
   let orphans: string[] = [];
   await eventually(async () => {
-    orphans = await orphansOf(loam, engine);
+    orphans = await findOrphans(loam, engine);
     if (orphans.length > 0) throw new Error(orphans.join('\n'));
   }, SETTLED_MS).catch(() => {});
   console.log(
@@ -93,7 +98,7 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
 });
 
 /** Like a service manager: a start without a database fails, and is retried. */
-function restarted({ name, kill, start }: OneServer): Victim {
+function restartedBySupervisor({ name, kill, start }: OneServer): Victim {
   return { name, kill, start: () => eventually(start, 60_000) };
 }
 
@@ -140,7 +145,7 @@ async function startJobs(loam: Servers, witness: Witness & { host: string }, sig
       // Each kind of job runs in each place.
       const place = places[(i + Math.floor(i / KINDS.length)) % places.length] as Place;
       const name = `${kind.name}-${place.name}-${caller}-${i}`;
-      await submit(jobOf(kind, name, place, witness));
+      await submit(jobInput(kind, name, place, witness));
       const seen: Ran = { name, kind, lines: [] };
       ran.push(seen);
       const cancelling = kind.cancelled ? cancel(name) : undefined;
@@ -189,7 +194,7 @@ async function makeRepository({ admin }: Servers): Promise<void> {
 const LASTING = 'network loam';
 
 /** Containers, networks, volumes, folders and processes of ended attempts. */
-async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<string[]> {
+async function findOrphans(loam: Servers, { docker, config }: OwnEngine): Promise<string[]> {
   const containers = await docker('ps', '--all', '--format', 'container {{.Names}}');
   const networks = await docker(
     'network',
@@ -212,9 +217,9 @@ async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<
       .split('\n')
       .filter((line) => line !== '' && line !== LASTING),
     ...folders,
-    ...(await filesLeft(loam)),
-    ...processesLeft(loam),
-    ...forgottenBy(config.configFolder),
+    ...(await findLeftoverFiles(loam)),
+    ...findLeftoverProcesses(loam),
+    ...findForgottenContainers(config.configFolder),
   ];
 }
 
@@ -222,7 +227,7 @@ async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<
  * Processes of containers that their engine no longer knows, by the supervisor of each. A supervisor without children
  * may remain from an engine that was killed while it removed a container: this is a limitation of the engine.
  */
-function forgottenBy(folder: string): string[] {
+function findForgottenContainers(folder: string): string[] {
   return namingProcesses(`-address ${folder}/`)
     .filter(({ pid }) => listDescendants(pid).length > 0)
     .map(({ line }) => line);

@@ -9,16 +9,16 @@ import type { EventType } from '../../../src/platform/events/outbox.ts';
 import { WEBHOOK_TYPE_OF_EVENT } from '../../../src/webhooks/event-types.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
+import { startFailingEndpoints } from '../../support/kills/failing-endpoints.ts';
 import { killAtRandom } from '../../support/kills/killer.ts';
 import {
-  faultsByGit,
-  filesLeft,
-  processesLeft,
-  repositoriesIn,
-  storedIn,
-} from '../../support/kills/left-over.ts';
+  findGitErrors,
+  findLeftoverFiles,
+  findLeftoverProcesses,
+  listRepositories,
+  listStoredKeys,
+} from '../../support/kills/leftovers.ts';
 import { type Load, startLoad } from '../../support/kills/load.ts';
-import { startTelling } from '../../support/kills/told.ts';
 import { type Servers, startServers } from '../../support/many-servers.ts';
 import { needs } from '../../support/needs.ts';
 import { makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
@@ -45,7 +45,7 @@ test(`nothing is lost, duplicated or left behind after ${KILLS} kills`, {
     LOAM_WEBHOOK_CA: authority.file,
   };
   const loam = cleanup.use(await startServers({ serve: 3, work: 2, env }));
-  const told = await startTelling(loam, receiver, cleanup);
+  const told = await startFailingEndpoints(loam, receiver, cleanup);
   const load = await startLoad(loam, cleanup, ctx.signal);
   await killAtRandom(loam.servers, { kills: KILLS, seed: SEED, signal: ctx.signal });
   await load.finish();
@@ -96,8 +96,8 @@ async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void
   );
   expect(rows.map(({ after }) => after).sort(), 'events of pushes').toEqual(tips);
   expect(heard.flatMap(({ after }) => after ?? []).sort(), 'pushes heard of').toEqual(tips);
-  expect(await faultsByGit(loam)).toEqual([]);
-  expect(await repositoriesIn(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
+  expect(await findGitErrors(loam)).toEqual([]);
+  expect(await listRepositories(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
 }
 
 /** The feed's subscriber has every event once, in order. @returns the ids of the events that webhooks receive */
@@ -111,8 +111,8 @@ async function checkEvents({ pool }: Servers, { heard }: Load): Promise<string[]
 
 async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {
   const settled = <T>(check: () => T | Promise<T>) => eventually(check, SETTLED_MS);
-  await settled(async () => expect(await filesLeft(loam)).toEqual([]));
-  await settled(() => expect(processesLeft(loam)).toEqual([]));
+  await settled(async () => expect(await findLeftoverFiles(loam)).toEqual([]));
+  await settled(() => expect(findLeftoverProcesses(loam)).toEqual([]));
   await settled(async () => {
     const { rows } = await loam.pool.query(
       `select (select count(*)::int from job_attempts where ended_at is null) as attempts,
@@ -121,7 +121,7 @@ async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {
     );
     expect(rows).toEqual([{ attempts: 0, workers: loam.working.length, requests: 0 }]);
   });
-  const { keys, uploads } = await storedIn(loam);
+  const { keys, uploads } = await listStoredKeys(loam);
   expect(keys).toHaveLength(2 * jobs.length);
   expect(uploads).toEqual([]);
 }

@@ -23,11 +23,11 @@ import { Client, cloneDatabase } from '../../support/harness.ts';
 import { mulberry32 } from '../../support/kills/killer.ts';
 import {
   cloneForPushes,
-  giveAndTake,
-  pushAgainAndAgain,
+  hasValidObject,
+  pushUntilOver,
   remove,
   type Seen,
-  stateOf,
+  uploadAndDelete,
 } from '../../support/kills/lfs-clients.ts';
 import { checkStore, sweepAll } from '../../support/large-files.ts';
 import { needs } from '../../support/needs.ts';
@@ -107,12 +107,12 @@ test(`large files over HTTP and SSH through ${KILLS} kills`, {
   const seen: Seen = { has: new Map(), faults: [], counts: {} };
   const acting = { admin, seen, over: over.signal };
   const clients = [
-    ...[one, two, own].map((to, i) => giveAndTake(acting, to, mulberry32(SEED + i))),
-    pushAgainAndAgain(
+    ...[one, two, own].map((to, i) => uploadAndDelete(acting, to, mulberry32(SEED + i))),
+    pushUntilOver(
       { ...acting, git: workspace },
       { ...stock, folder: 'stock', push: ['lfs', 'push', 'origin', 'HEAD'] },
     ),
-    pushAgainAndAgain(
+    pushUntilOver(
       { ...acting, git: user },
       { ...ssh, folder: 'ssh', push: ['push', '-q', 'origin', 'HEAD'] },
     ),
@@ -145,7 +145,7 @@ test(`large files over HTTP and SSH through ${KILLS} kills`, {
 
   const checkAll = async () => {
     for (const [key, known] of seen.has) {
-      const found = await stateOf(admin, key);
+      const found = await hasValidObject(admin, key);
       if (known !== null) expect([key, found]).toEqual([key, known]);
     }
   };

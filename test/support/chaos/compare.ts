@@ -1,11 +1,11 @@
 /** Compares the output, witness messages and results of jobs with the expected ones. */
 import type { JobSeen } from '../kills/caller.ts';
 import type { Servers } from '../many-servers.ts';
-import { type Kind, linesOf, tellingsOf } from './jobs.ts';
-import type { Hit } from './victims.ts';
+import { type Kind, linesOf, messagesOf } from './jobs.ts';
+import type { KilledAttempts } from './victims.ts';
 
 export type Ran = JobSeen & { kind: Kind };
-export type Found = { lost: string[]; doubled: string[] };
+export type Discrepancies = { lost: string[]; doubled: string[] };
 
 /**
  * The most bytes that a killed recorder loses: its unwritten data, and the content of the FIFOs if the job ends before the
@@ -23,17 +23,17 @@ type Stored = { name: string; status: string; attempts: Attempt[] };
  * @param said the messages of jobs to the witness
  * @returns for each job, which lines, results and messages are missing, and which are there more than once
  */
-export async function compare(
+export async function compareWithExpected(
   { pool }: Pick<Servers, 'pool'>,
-  { ran, said, hit }: { ran: readonly Ran[]; said: readonly string[]; hit: Hit },
-): Promise<Found> {
+  { ran, said, hit }: { ran: readonly Ran[]; said: readonly string[]; hit: KilledAttempts },
+): Promise<Discrepancies> {
   const { rows } = await pool.query<Stored>(
     `select name, status, coalesce((select json_agg(json_build_object('id', id, 'number', number, 'outcome', outcome, 'started', started_at is not null) order by number)
        from job_attempts where job_id = jobs.id), '[]') as attempts from jobs`,
   );
   const stored = new Map(rows.map((row) => [row.name, row]));
   const toldBy = Map.groupBy(said, (line) => line.split(' ')[1] ?? '');
-  const found: Found = { lost: [], doubled: [] };
+  const found: Discrepancies = { lost: [], doubled: [] };
   for (const job of ran) {
     const row = stored.get(job.name);
     if (row) compareJob(job, row, toldBy.get(job.name) ?? [], hit, found);
@@ -47,8 +47,8 @@ function compareJob(
   { name, kind, lines, end }: Ran,
   { status, attempts }: Stored,
   said: readonly string[],
-  hit: Hit,
-  { lost, doubled }: Found,
+  hit: KilledAttempts,
+  { lost, doubled }: Discrepancies,
 ): void {
   const whole = attempts.filter(({ outcome }) => outcome !== 'lost');
   const isGivenUp = attempts.length - whole.length > MOST_LOSSES && whole.length === 0;
@@ -70,8 +70,8 @@ function compareJob(
 
   const own = { lines: [...lines], said: [...said] };
   for (const { id, number, outcome } of attempts) {
-    const printed = takeFrom(own.lines, linesOf(kind, name, number));
-    const told = takeFrom(own.said, tellingsOf(kind, name, number));
+    const printed = removeExpected(own.lines, linesOf(kind, name, number));
+    const told = removeExpected(own.said, messagesOf(kind, name, number));
     const what = `of attempt ${number} of ${name}`;
     if (printed.twice.length > 0) doubled.push(`${printed.twice.length} lines ${what}`);
     if (told.twice.length > 0) doubled.push(`${told.twice.join(', ')} ${what}`);
@@ -89,7 +89,7 @@ function compareJob(
 }
 
 /** Removes the expected lines from `lines`, and leaves the others. */
-function takeFrom(lines: string[], expected: readonly string[]) {
+function removeExpected(lines: string[], expected: readonly string[]) {
   const left = new Set(expected);
   const all = new Set(expected);
   const [rest, twice]: [string[], string[]] = [[], []];

@@ -90,7 +90,7 @@ const CHECKS = {
 };
 
 /** The input of the request that creates the job. */
-export function jobOf(kind: Kind, name: string, place: Place, { host, port }: Address) {
+export function jobInput(kind: Kind, name: string, place: Place, { host, port }: Address) {
   const { image, repo, volume } = place;
   // The network of a job ends with its process, and data still in it is lost, so each message waits for its answer.
   const say = image
@@ -116,6 +116,6 @@ export function linesOf({ lines }: Kind, name: string, attempt: number): string[
 }
 
 /** Messages of one attempt to the witness. */
-export function tellingsOf({ cancelled }: Kind, name: string, attempt: number): string[] {
+export function messagesOf({ cancelled }: Kind, name: string, attempt: number): string[] {
   return (cancelled ? ['begin'] : ['begin', 'end']).map((what) => `${what} ${name} ${attempt}`);
 }

@@ -19,7 +19,7 @@ const PARTS: readonly Part[] = ['recorder', 'shim'];
 export const ENGINE = 'dockerd';
 
 /** The attempts whose recorder or shim was killed, once for each kill. */
-export type Hit = Record<Part, string[]>;
+export type KilledAttempts = Record<Part, string[]>;
 
 /** Retries, because a worker has no job at some moments. */
 const TRIES = 20;
@@ -30,15 +30,15 @@ const AGAIN_MS = 100;
  *
  * A recorder is not killed together with the engine or the worker, because nothing else would know how its container ended.
  */
-export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Victim {
+export function partVictim(part: Part, { name, dataDir }: OneServer, hit: KilledAttempts): Victim {
   return {
     name: `a ${part} of ${name}`,
     ...(part === 'recorder' && { of: [ENGINE, name] }),
     async kill() {
       for (let tries = 0; tries < TRIES; tries++) {
-        const found = await partsOf(part, dataDir);
+        const found = await findParts(part, dataDir);
         const pid = [...found.keys()][Math.floor(Math.random() * found.size)];
-        if (pid !== undefined) return end(part, [pid], found, hit);
+        if (pid !== undefined) return killParts(part, [pid], found, hit);
         await delay(AGAIN_MS);
       }
     },
@@ -47,17 +47,21 @@ export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Vic
 }
 
 /** A worker with all its recorders and shims, as when an init system kills a whole service. */
-export function allOf(server: OneServer, start: () => Promise<void>, hit: Hit): Victim {
+export function wholeWorkerVictim(
+  server: OneServer,
+  start: () => Promise<void>,
+  hit: KilledAttempts,
+): Victim {
   const { name, dataDir } = server;
   return {
     name: `all of ${name}`,
     of: [ENGINE, name],
     async kill() {
       const found = await Promise.all(
-        PARTS.map(async (part) => [part, await partsOf(part, dataDir)] as const),
+        PARTS.map(async (part) => [part, await findParts(part, dataDir)] as const),
       );
       const killed = server.kill();
-      for (const [part, pids] of found) end(part, [...pids.keys()], pids, hit);
+      for (const [part, pids] of found) killParts(part, [...pids.keys()], pids, hit);
       await killed;
     },
     start,
@@ -65,7 +69,7 @@ export function allOf(server: OneServer, start: () => Promise<void>, hit: Hit): 
 }
 
 /** The live processes with the attempts of each: a shim runs several attempts in turn. */
-async function partsOf(part: Part, dataDir: string): Promise<Map<number, string[]>> {
+async function findParts(part: Part, dataDir: string): Promise<Map<number, string[]>> {
   const { folder, claim: file } = CLAIMS[part];
   const found = new Map<number, string[]>();
   const names = await readdir(join(dataDir, folder)).catch(() => []);
@@ -76,7 +80,12 @@ async function partsOf(part: Part, dataDir: string): Promise<Map<number, string[
   return found;
 }
 
-function end(part: Part, pids: number[], found: Map<number, string[]>, hit: Hit): void {
+function killParts(
+  part: Part,
+  pids: number[],
+  found: Map<number, string[]>,
+  hit: KilledAttempts,
+): void {
   for (const pid of pids) {
     hit[part].push(...(found.get(pid) ?? []));
     signalOne(pid, 'SIGKILL');

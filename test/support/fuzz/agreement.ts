@@ -9,7 +9,7 @@ import type { TestApp } from '../harness.ts';
 const run = promisify(execFile);
 
 /** `ids`: the repositories that must exist. Waits for operations in progress to end. */
-export async function agreement(app: TestApp, ids: readonly string[] = []): Promise<void> {
+export async function expectConsistent(app: TestApp, ids: readonly string[] = []): Promise<void> {
   const { db, git, pushes } = app.app.services;
   await eventually(async () => {
     expect(pushes.waiting, 'pushes that are not recorded').toBe(0);

@@ -14,7 +14,7 @@ import type { Claim } from '../../../src/runners/supervisor/claim.ts';
 import { listDescendants, readProcessStat } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../eventually.ts';
 import { attemptSpec } from '../runner.contract.ts';
-import type { Asked, Told } from './user.ts';
+import type { JobRequest, JobResult } from './user.ts';
 
 const never = new AbortController().signal;
 const options = JSON.parse(process.argv[2] ?? '{}');
@@ -26,11 +26,11 @@ await runner.sweep(new Set());
 // The runner may keep a shim for the next job.
 await runner[Symbol.asyncDispose]();
 
-function tell(told: { warning: string } | Told): void {
+function tell(told: { warning: string } | JobResult): void {
   process.stdout.write(`${JSON.stringify(told)}\n`);
 }
 
-async function runJob(runner: Runner, asked: Asked): Promise<Told> {
+async function runJob(runner: Runner, asked: JobRequest): Promise<JobResult> {
   const { command, env = {}, image = null, gpu = 'none', stop, outputs = [] } = asked;
   const spec = attemptSpec(command, { env, image });
   spec.hardware.gpu = gpu;
@@ -44,7 +44,7 @@ async function runJob(runner: Runner, asked: Asked): Promise<Told> {
     else await runner.signal(handle, stop);
   }
   const outcome = await runner.wait(handle, never);
-  const artifacts: Told['artifacts'] = [];
+  const artifacts: JobResult['artifacts'] = [];
   for (const path of outputs) artifacts.push(await namesIn(await runner.artifacts(handle, path)));
   await runner.remove(handle);
   return { lines, outcome, artifacts };

@@ -4,7 +4,7 @@ import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
-import { give, type Who } from './who.ts';
+import { chownTo, type Who } from './who.ts';
 
 export const SECRET = `not-for-jobs-${process.pid}`;
 
@@ -15,7 +15,7 @@ export function fillDataFolder(data: string, who: Who): void {
     const folder = join(file, '..');
     mkdirSync(folder, { recursive: true });
     writeFileSync(file, `${SECRET}\n`, { mode: 0o600 });
-    for (const path of [folder, file]) give(path, who);
+    for (const path of [folder, file]) chownTo(path, who);
   }
 }
 
@@ -30,7 +30,7 @@ export type Machine = AsyncDisposable & {
 };
 
 /** Listeners that send the secret to each client. */
-export async function machine(data: string, who: Who): Promise<Machine> {
+export async function startForbiddenTargets(data: string, who: Who): Promise<Machine> {
   let connections = 0;
   const servers: Server[] = [];
   const listen = async (where: { port: number; host: string } | { path: string }) => {
@@ -47,11 +47,11 @@ export async function machine(data: string, who: Who): Promise<Machine> {
   };
   const run = join(data, 'run');
   mkdirSync(run, { mode: 0o700 });
-  give(run, who);
+  chownTo(run, who);
   const socket = join(run, '.s.PGSQL.5432');
   await listen({ path: socket });
   chmodSync(socket, 0o700);
-  give(socket, who);
+  chownTo(socket, who);
   const abstract = `loam-hostile-${process.pid}`;
   await listen({ path: `\0${abstract}` });
   const host = Object.values(networkInterfaces())

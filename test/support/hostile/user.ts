@@ -8,9 +8,9 @@ import type { DockerRunnerOptions } from '../../../src/runners/docker/runner.ts'
 import type { ProcessRunnerOptions } from '../../../src/runners/process/runner.ts';
 import type { Outcome } from '../../../src/runners/runner.ts';
 import { fillDataFolder } from './machine.ts';
-import { asWho, give, type Who } from './who.ts';
+import { chownTo, commandPrefixFor, type Who } from './who.ts';
 
-export type Asked = {
+export type JobRequest = {
   command: string;
   image?: string;
   env?: Record<string, string>;
@@ -23,18 +23,18 @@ export type Asked = {
   /** Paths of the artifacts to read at the end. */
   outputs?: string[];
 };
-export type Told = {
+export type JobResult = {
   lines: string[];
   outcome: Outcome;
   /** File names for each of the outputs; null if the output does not exist. */
   artifacts: (string[] | null)[];
 };
 
-export type Confined = AsyncDisposable & {
+export type ConfinedRunner = AsyncDisposable & {
   /** The data folder, with a folder of attempts in it. */
   data: string;
   warning: string;
-  run(asked: Asked): Promise<Told>;
+  run(asked: JobRequest): Promise<JobResult>;
 };
 
 type Around = {
@@ -45,18 +45,19 @@ type Around = {
   path?: string;
 };
 
-export async function confined(
+export async function openConfinedRunner(
   who: Who,
   options: Omit<ProcessRunnerOptions, 'dir' | 'hidden'> | Omit<DockerRunnerOptions, 'dir'>,
   { parent = '/tmp', wrapper = [], path = process.env.PATH }: Around = {},
-): Promise<Confined> {
+): Promise<ConfinedRunner> {
   const data = await mkdtemp(join(parent, 'loam-hostile-'));
   const dir = join(data, 'attempts');
   await mkdir(dir);
-  for (const path of [data, dir]) give(path, who);
+  for (const path of [data, dir]) chownTo(path, who);
   fillDataFolder(data, who);
   const [program = '', ...args] = [
-    ...[...wrapper, ...asWho(who), process.execPath, join(import.meta.dirname, 'driver.ts')],
+    ...[...wrapper, ...commandPrefixFor(who), process.execPath],
+    join(import.meta.dirname, 'driver.ts'),
     JSON.stringify({ ...options, dir, hidden: [data], graceMs: 500 }),
   ];
   const env = { PATH: path, HOME: data };

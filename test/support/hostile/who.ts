@@ -10,7 +10,7 @@ export type Who = 'root' | 'an ordinary user';
 const ORDINARY = 10_000_000 + process.pid;
 
 /** The start of a command line that runs as an ordinary user, also if the test is root. */
-export function asWho(who: Who): string[] {
+export function commandPrefixFor(who: Who): string[] {
   if (who === 'root' || process.getuid?.() !== 0) return [];
   // On most machines anyone may open this device. On others root can create one that only this command sees.
   const tun =
@@ -22,6 +22,6 @@ export function asWho(who: Who): string[] {
 }
 
 /** Changes the owner to the user who runs the server. */
-export function give(path: string, who: Who): void {
+export function chownTo(path: string, who: Who): void {
   if (who !== 'root' && process.getuid?.() === 0) chownSync(path, ORDINARY, ORDINARY);
 }

@@ -44,7 +44,7 @@ async function batch(client: Client, path: string, operation: string, object: ob
 }
 
 /** Whether a repository has an object with the correct content. */
-export async function stateOf(client: Client, key: string): Promise<boolean> {
+export async function hasValidObject(client: Client, key: string): Promise<boolean> {
   const [, path = '', oid = ''] = key.split(' ');
   const url = `${client.base}/${path}.git/info/lfs/objects/${oid}`;
   const answer = await fetch(url, { headers: { authorization: client.authorization ?? '' } });
@@ -69,7 +69,7 @@ async function untilReady(client: Client): Promise<void> {
 class CutOff extends Error {}
 
 /** Uploads objects to a repository by batch, `PUT` and verify, and deletes others, until the test ends. */
-export async function giveAndTake(
+export async function uploadAndDelete(
   { admin, seen, over }: Acting,
   repository: Repository,
   random: () => number,
@@ -93,7 +93,7 @@ export async function giveAndTake(
         seen.has.set(key, false);
         count(seen, 'deleted');
       }
-      if ((await stateOf(admin, key)) !== isGiven)
+      if ((await hasValidObject(admin, key)) !== isGiven)
         seen.faults.push(`${key} was ${isGiven ? 'given' : 'deleted'}, and is not`);
     } catch (error) {
       // `fetch` throws a TypeError when the server has ended.
@@ -149,7 +149,7 @@ export async function cloneForPushes(
 }
 
 /** Repeatedly commits a large file and pushes it until the push succeeds, until the test ends. */
-export async function pushAgainAndAgain(
+export async function pushUntilOver(
   { git, admin, seen, over }: Acting & { git: Workspace | SshUser },
   { folder, push, ...repository }: Repository & { folder: string; push: string[] },
 ): Promise<void> {

@@ -211,7 +211,7 @@ export async function startLoad(
       while (Date.now() < deadline) {
         const { rows } = await loam.pool.query('select count(*)::int as count from events');
         // A server that was killed during a push records it after its restart, although git has already printed "up to date".
-        if (load.heard.length >= rows[0].count && isAllTold(load)) break;
+        if (load.heard.length >= rows[0].count && hasHeardAllPushes(load)) break;
         await delay(50);
       }
       listening.abort();
@@ -221,7 +221,7 @@ export async function startLoad(
 }
 
 /** Whether the subscriber has received every push. */
-function isAllTold({ pushed, heard }: Pick<Load, 'pushed' | 'heard'>): boolean {
+function hasHeardAllPushes({ pushed, heard }: Pick<Load, 'pushed' | 'heard'>): boolean {
   const tips = new Set(heard.map(({ after }) => after));
   return pushed.every(({ shas }) => shas.every((sha) => tips.has(sha)));
 }

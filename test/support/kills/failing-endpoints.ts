@@ -15,7 +15,7 @@ const HURRY_MS = 300;
 const SETTLED_MS = 30_000;
 
 /** Creates the webhooks. Must be called before the events that they receive. */
-export async function startTelling(
+export async function startFailingEndpoints(
   { admin, pool }: Servers,
   receiver: Receiver,
   cleanup: AsyncDisposableStack,

@@ -15,9 +15,9 @@ import type { Servers } from '../many-servers.ts';
 const run = promisify(execFile);
 
 /** Git's messages on each repository in which it finds an error. */
-export async function faultsByGit(loam: Servers): Promise<string[]> {
+export async function findGitErrors(loam: Servers): Promise<string[]> {
   const faults: string[] = [];
-  for (const gitdir of await repositoriesIn(loam)) {
+  for (const gitdir of await listRepositories(loam)) {
     const env = { PATH: process.env.PATH, GIT_DIR: gitdir };
     const said = await run('git', ['fsck', '--strict', '--no-dangling'], { cwd: gitdir, env }).then(
       ({ stdout, stderr }) => `${stdout}${stderr}`.replace(/^notice:.*\n/gm, ''),
@@ -29,9 +29,9 @@ export async function faultsByGit(loam: Servers): Promise<string[]> {
 }
 
 /** Files of unfinished operations, by their path in the folder of repositories or of a server. */
-export async function filesLeft(loam: Servers): Promise<string[]> {
+export async function findLeftoverFiles(loam: Servers): Promise<string[]> {
   const left: string[] = [];
-  for (const gitdir of await repositoriesIn(loam)) {
+  for (const gitdir of await listRepositories(loam)) {
     const files = await readdir(gitdir, { recursive: true });
     left.push(
       ...files
@@ -53,7 +53,7 @@ export async function filesLeft(loam: Servers): Promise<string[]> {
 }
 
 /** Command lines of processes that have the folder of these servers as an argument or work in it, except the live servers. */
-export function processesLeft(loam: Servers): string[] {
+export function findLeftoverProcesses(loam: Servers): string[] {
   const serving = new Set(loam.servers.map(({ pid }) => String(pid)));
   return readdirSync('/proc').flatMap((pid) => {
     if (!/^\d+$/.test(pid) || serving.has(pid)) return [];
@@ -72,14 +72,14 @@ export function processesLeft(loam: Servers): string[] {
     const isKept = () =>
       serving.has(parentOf(parentOf(pid))) &&
       !openFiles(pid).some((file) => file.includes('/att_')) &&
-      !listDescendants(Number(pid)).some(isOfAttempt);
+      !listDescendants(Number(pid)).some(hasAttemptMark);
     if (/process\/shim\.ts|docker\/recorder\.ts/.test(command) && isKept()) return [];
     return command ? [`${pid} ${command}`] : [];
   });
 }
 
 /** Whether the process has the mark of an attempt. */
-function isOfAttempt(pid: number): boolean {
+function hasAttemptMark(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${ATTEMPT_ID_VARIABLE}=att_`);
   } catch {
@@ -109,7 +109,9 @@ function folderOf(pid: string): string {
 }
 
 /** Keys of objects, and of unfinished uploads. */
-export async function storedIn({ s3 }: Servers): Promise<{ keys: string[]; uploads: string[] }> {
+export async function listStoredKeys({
+  s3,
+}: Servers): Promise<{ keys: string[]; uploads: string[] }> {
   const { endpoint, region, credentials, bucket: Bucket } = s3;
   const client = new S3Client({ endpoint, region, credentials, forcePathStyle: true });
   try {
@@ -124,7 +126,7 @@ export async function storedIn({ s3 }: Servers): Promise<{ keys: string[]; uploa
   }
 }
 
-export async function repositoriesIn({ repositoriesDir }: Servers): Promise<string[]> {
+export async function listRepositories({ repositoriesDir }: Servers): Promise<string[]> {
   const found: string[] = [];
   for (const shard of await readdir(repositoriesDir)) {
     if (shard.length !== 2) continue;
