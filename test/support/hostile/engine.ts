@@ -22,7 +22,7 @@ export const INTERNET6 = '2001:db8:7::7';
 export const LAN6 = '2001:db8:1::1';
 /** The network of the containers. */
 const CONTAINERS6 = '2001:db8:2::/64';
-/** The address of the engine's first bridge: first of its pool. With `--bip` an engine before Docker 23 reports it. */
+/** The address of the engine's first bridge: the first of its pool. With `--bip`, engines before Docker 23 report it at once. */
 export const BRIDGE = '198.51.80.1';
 
 export type OwnEngine = AsyncDisposable & {

@@ -8,7 +8,7 @@ import { chownTo, type Who } from './who.ts';
 
 export const SECRET = `not-for-jobs-${process.pid}`;
 
-/** As a server has them before it runs jobs. */
+/** Creates the files that a server has in its data folder before it runs jobs. */
 export function fillDataFolder(data: string, who: Who): void {
   for (const name of ['secret-key', 'repositories/one/HEAD']) {
     const file = join(data, name);
