@@ -7,7 +7,7 @@ import { expect, test } from 'vitest';
 import { ConfigError } from '../../src/base/config/config.ts';
 import { waitingJobs } from '../../src/jobs/overview.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
-import { cuttable } from '../support/cut.ts';
+import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Family, readExposition } from '../support/exposition.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -275,7 +275,7 @@ test('counting 10,000 waiting jobs reads each once, and the age of an unread eve
 });
 
 test('a scrape works while the database is unavailable, without the metrics from the database', async () => {
-  await using cut = cuttable();
+  await using cut = openCuttableProxy();
   await using app = await startApp({ config: { metrics }, via: (url) => cut.via(url) });
   await cut.cut();
   const away = await scrape(app.app);

@@ -1,16 +1,16 @@
 /** Artifacts on an S3 server: storing, listing, downloads, redirects and removal. */
 import { execFileSync } from 'node:child_process';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { cuttable } from '../support/cut.ts';
+import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { has, needs } from '../support/needs.ts';
-import { processesNaming } from '../support/processes.ts';
+import { listCommandLines } from '../support/processes.ts';
 import { type S3Server, startS3 } from '../support/s3-server.ts';
 import { job, lines, remove, submit, until } from '../support/submit.ts';
 
 const cleanup = new AsyncDisposableStack();
-const way = cleanup.use(cuttable());
+const way = cleanup.use(openCuttableProxy());
 let server: S3Server;
 let app: TestApp;
 let ada: Client;
@@ -124,7 +124,7 @@ test('while the S3 server does not answer, downloads fail with a clear error and
     outputPath: 'out',
   });
   await eventually(async () => expect(await lines(ada, 'ada', 'late')).toEqual(['up']));
-  await eventually(() => expect(processesNaming('sleep 0.7654')).toEqual([]));
+  await eventually(() => expect(listCommandLines('sleep 0.7654')).toEqual([]));
   expect((await job(ada, 'ada', 'late')).status).toBe('RUNNING');
   await way.mend();
   expect((await until(ada, 'ada', 'late', 'SUCCEEDED')).artifacts.fileCount).toBe(1);

@@ -7,7 +7,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
 import { toClientError } from '../../src/platform/web/error-response.ts';
-import { cuttable } from '../support/cut.ts';
+import { openCuttableProxy } from '../support/cut.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 import { checkStore, sweepAll } from '../support/large-files.ts';
 import { needs } from '../support/needs.ts';
@@ -33,7 +33,7 @@ async function refused(work: Promise<void>): Promise<{ status: number; message: 
 test('packs are stored in S3; while S3 is unavailable, uploads fail and nothing is lost', async (ctx) => {
   needs(ctx, 'ceph');
   await using server = await startS3();
-  await using way = cuttable();
+  await using way = openCuttableProxy();
   const port = Number(new URL(server.config.endpoint ?? '').port);
   server.config.endpoint = `http://${await way.before(port)}`;
   await using app = await startApp({ config: { storage: { kind: 's3', ...server.config } } });

@@ -2,7 +2,7 @@
 import { hash, randomBytes } from 'node:crypto';
 import { request } from 'node:http';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { cuttable } from '../support/cut.ts';
+import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { Client, startApp, type TestApp } from '../support/harness.ts';
@@ -187,7 +187,7 @@ test('a batch offers tus to clients that support it, and invalid requests are re
 
 test('the stock client resumes automatically after a broken connection', async (ctx) => {
   needs(ctx, 'git-lfs');
-  await using way = cuttable();
+  await using way = openCuttableProxy();
   const port = await freePort();
   const base = `http://${await way.before(port)}`;
   await using app: TestApp = await startApp({ config: { port, baseUrl: base } });

@@ -1,7 +1,7 @@
 /** The database becomes unavailable and returns while jobs, followers and subscribers are active. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { isDatabaseUnavailable } from '../../src/platform/database/outage.ts';
-import { cuttable } from '../support/cut.ts';
+import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -9,7 +9,7 @@ import { followStream } from '../support/sse.ts';
 import { cancel, job, lines, submit, until } from '../support/submit.ts';
 import { MODES, take } from '../support/subscribe.ts';
 
-const database = cuttable();
+const database = openCuttableProxy();
 let runner: FakeRunner;
 let app: TestApp;
 let ada: Client;

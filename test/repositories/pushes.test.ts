@@ -16,7 +16,7 @@ import { recoverRepositories } from '../../src/repositories/recovery.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
-import { namingProcesses } from '../support/processes.ts';
+import { listProcessesNaming } from '../support/processes.ts';
 
 const REPOSITORIES = '/auth/v1/repository/ada';
 const NONE = '0'.repeat(40);
@@ -380,7 +380,7 @@ test('a push that is ended by a signal leaves nothing on disk', async () => {
   const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
   sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 50_000)]));
   await eventually(async () => expect(await quarantines()).toHaveLength(1));
-  const [running] = namingProcesses(id).filter(({ line }) => line.startsWith('git receive-pack '));
+  const [running] = listProcessesNaming(id).filter(({ line }) => line.startsWith('git receive-pack '));
   process.kill(running?.pid as number, 'SIGTERM');
   await eventually(async () => {
     expect(await quarantines()).toEqual([]);

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { namingProcesses } from '../support/processes.ts';
+import { listProcessesNaming } from '../support/processes.ts';
 
 let app: TestApp;
 let workspace: Workspace;
@@ -136,13 +136,13 @@ test('searches with credentials come before anonymous ones, and a search ends wh
   );
   let settled = 0;
   for (const one of pending) one.catch(() => {}).finally(() => settled++);
-  await eventually(() => expect(namingProcesses(pattern)).not.toEqual([]));
+  await eventually(() => expect(listProcessesNaming(pattern)).not.toEqual([]));
   const { textSearch } = await ask('textSearch(text: "hello") { lines { path } }');
   expect(textSearch.lines).toHaveLength(3);
   expect(settled).toBeLessThan(3);
   leaving.abort();
   await Promise.allSettled(pending);
-  await eventually(() => expect(namingProcesses(pattern)).toEqual([]));
+  await eventually(() => expect(listProcessesNaming(pattern)).toEqual([]));
   await ada.post(`/auth/v1/repository/ada/${id}/visibility`, { visibility: 'private' });
 });
 

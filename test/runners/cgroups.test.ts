@@ -1,6 +1,6 @@
 /**
- * Control groups of version 2, which most machines have and test machines may not: against a folder that looks
- * like one, and where the kernel has some of it, against that. Version 1 is tried for real in limits-of-jobs.
+ * Control groups of version 2, which most machines have and test machines may not: tested on a folder that imitates the
+ * hierarchy, and on the kernel where it has one. limits-of-jobs.test.ts tests version 1 on the kernel.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -22,7 +22,7 @@ import {
 import { openCgroups } from '../../src/runners/process/cgroups.ts';
 import { eventually } from '../support/eventually.ts';
 import { needs } from '../support/needs.ts';
-import { processesNaming } from '../support/processes.ts';
+import { listCommandLines } from '../support/processes.ts';
 
 const LIMITS = { memoryBytes: 1_000_000, allJobsMemoryBytes: 9_000_000, cpus: 1.5, processes: 77 };
 
@@ -44,7 +44,7 @@ async function folder(files: Record<string, string>) {
 const unified = (path: string, root = '/') =>
   `31 23 0:28 ${root} ${path} rw - cgroup2 cgroup2 rw\n`;
 
-test('version 2: the server moves into a group of its own, and each attempt gets one with its limits', async () => {
+test('version 2: the server moves into its own group, and each attempt gets a group with its limits', async () => {
   const own = 'system.slice/loam.service';
   await using at = await folder({
     [`${own}/cgroup.type`]: 'domain\n',
@@ -73,16 +73,16 @@ test('version 2: the server moves into a group of its own, and each attempt gets
     '77',
   ]);
 
-  // A server that was started in the group that it once moved into finds the same place.
+  // A server that was started in the group that an earlier process moved into finds the same parent.
   expect(
     openCgroups({ ...hierarchy, membership: `0::/${own}/loam-server\n` })?.groupOf('a'),
   ).toEqual(group);
-  // In a container the mount begins at its own group.
+  // In a container the mount starts at the container's own group.
   const inside = { mounts: unified(join(at.path, own), `/${own}`), membership: `0::/${own}\n` };
   expect(openCgroups(inside)?.groupOf('a')).toEqual(group);
 });
 
-test('version 2: the root of the hierarchy keeps its processes; without controllers version 1 is taken', async () => {
+test('version 2: the root group keeps its processes; without version 2 controllers, version 1 is used', async () => {
   await using at = await folder({
     'v2/cgroup.controllers': 'memory pids',
     'v2/cgroup.procs': '1\n',
@@ -117,7 +117,7 @@ test('version 2: the root of the hierarchy keeps its processes; without controll
   expect(openCgroups({ mounts: '', membership: '0::/\n' })).toBeNull();
 });
 
-test('version 2: the use of a group, its processes and its end are read from its files', async () => {
+test('version 2: usage, processes and OOM kills of a group are read from its files', async () => {
   await using at = await folder({
     'g/memory.current': '5000\n',
     'g/memory.stat': 'anon 1\ninactive_file 2000\n',
@@ -133,12 +133,12 @@ test('version 2: the use of a group, its processes and its end are read from its
   expect(countOomKills(group)).toBe(2);
   expect(listGroupPids(group)).toEqual([2147483646]);
   expect(killGroupOnce(group)).toBe(true);
-  // Of a kernel's file the whole value would be replaced.
+  // A kernel file would take the written value as a whole; this ordinary file keeps its second byte.
   expect([at.read('g/cgroup.kill'), at.read('g/pids.max')]).toEqual(['1', '07']);
   expect(readGroupUsage({ folders: [join(at.path, 'none')] })).toBeNull();
 });
 
-test('version 2: a group of the kernel is killed as a whole, with the groups below it, and removed', async (ctx) => {
+test('version 2: a kernel group is killed with its child groups, and removed', async (ctx) => {
   needs(ctx, 'cgroup2');
   const mount = readFileSync('/proc/self/mountinfo', 'utf8')
     .split('\n')
@@ -154,7 +154,7 @@ test('version 2: a group of the kernel is killed as a whole, with the groups bel
   await eventually(() => expect(listGroupPids(group).length).toBeGreaterThan(5));
   await killGroup(group);
   expect(await ended).toEqual([null, 'SIGKILL']);
-  await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+  await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toEqual([]));
   await removeGroup(group);
   expect(existsSync(place)).toBe(false);
 });

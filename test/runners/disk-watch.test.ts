@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { watchDisk } from '../../src/runners/supervisor/disk.ts';
 
-test('folders that could not be looked at are looked at again at once', async () => {
+test('folders that could not be measured are measured again at once', async () => {
   await using root = await mkdtempDisposable(join(tmpdir(), 'loam-disk-'));
   await writeFile(join(root.path, 'x'), Buffer.alloc(4 * 2 ** 20, 1));
   let looks = 0;
@@ -23,6 +23,6 @@ test('folders that could not be looked at are looked at again at once', async ()
   );
   expect(verdict).toMatchObject({ full: false, reason: expect.stringContaining('4 MB on disk') });
   expect(looks).toBe(2);
-  // Not only when the folders are due anyway, every 30 seconds.
+  // The test fails if the folders are only measured at their normal time, every 30 seconds.
   expect(Date.now() - asked).toBeLessThan(20_000);
 });

@@ -1,4 +1,4 @@
-/** What jobs see of /etc is a copy of its parts that follows them. */
+/** Jobs see a copy of parts of /etc, which follows changes of /etc. */
 import {
   chmod,
   mkdir,
@@ -17,7 +17,7 @@ import { copyEtc } from '../../src/runners/process/etc.ts';
 
 const PLACES = ['group', 'passwd', 'resolv.conf'];
 
-test('the copy has the parts that programs read, follows what changes, and has nothing else', async () => {
+test('the copy has the files that programs read, follows changes, and contains nothing else', async () => {
   const root = await mkdtemp(join(tmpdir(), 'loam-etc-'));
   const [etc, copy] = [join(root, 'etc'), join(root, 'copy')];
   await mkdir(join(etc, 'ssl/certs'), { recursive: true });
@@ -42,7 +42,7 @@ test('the copy has the parts that programs read, follows what changes, and has n
   expect(await readdir(at('ssl'))).toEqual(['certs']);
   expect(await readdir(at('fonts'))).toEqual([]);
   expect(await readFile(at('ssl/certs/ca.pem'), 'utf8')).toBe('certificate');
-  // A part may be a link to where jobs see nothing; what is in a part leads where it led.
+  // A link at the top level is followed, because its target may be hidden from jobs; links below it are copied as links.
   expect(await readFile(at('localtime'), 'utf8')).toBe('UTC');
   expect(await readlink(at('ssl/certs/link.pem'))).toBe('/usr/share/ca.crt');
 
@@ -65,7 +65,7 @@ test('the copy has the parts that programs read, follows what changes, and has n
   await rm(root, { recursive: true });
 });
 
-test('a part that is gone is gone from the copy', async () => {
+test('a removed part is removed from the copy', async () => {
   const root = await mkdtemp(join(tmpdir(), 'loam-etc-'));
   const [etc, copy] = [join(root, 'etc'), join(root, 'copy')];
   await mkdir(join(etc, 'fonts/conf.d'), { recursive: true });

@@ -1,4 +1,4 @@
-/** The folders of jobs: made, counted and removed on a machine that is short of something. */
+/** Folders of jobs: creating, measuring and removing them while a resource of the machine is exhausted. */
 import { execFile } from 'node:child_process';
 import { chmod, mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(dir, { recursive: true }));
 
-/** Runs `work` while another program is found under the name. */
+/** Runs `work` while the PATH has another program under this name. */
 async function inPlaceOf<T>(name: string, script: string, work: () => Promise<T>): Promise<T> {
   const path = process.env.PATH;
   const bin = await mkdtemp(join(dir, 'bin-'));
@@ -34,10 +34,10 @@ async function inPlaceOf<T>(name: string, script: string, work: () => Promise<T>
   }
 }
 
-test('without a free descriptor a removal fails, is repeated, and does not end the process', async () => {
+test('without a free descriptor a removal fails, can be repeated, and does not end the process', async () => {
   const folder = join(dir, 'gone');
   await mkdir(join(folder, 'below'), { recursive: true });
-  // So many that a program removes them.
+  // Enough files that a program is started to remove them.
   const names = Array.from({ length: 200 }, (_, i) => `file${i}`);
   await Promise.all(names.map((name) => writeFile(join(folder, name), '')));
   const script = `
@@ -45,7 +45,7 @@ test('without a free descriptor a removal fails, is repeated, and does not end t
     import { removeTree } from ${JSON.stringify(REMOVAL)};
     const held = [];
     try { for (;;) held.push(openSync('/dev/null')); } catch {}
-    // One for what is read in between; a program needs three.
+    // One descriptor for reads during the removal; starting a program needs three.
     closeSync(held.pop());
     const { code } = await removeTree(${JSON.stringify(folder)}).catch((error) => error);
     await new Promise(setImmediate);
@@ -58,13 +58,13 @@ test('without a free descriptor a removal fails, is repeated, and does not end t
   expect(await readdir(dir)).not.toContain('gone');
 });
 
-test('what is counted of a folder stands, however much the program complains', async () => {
+test('the measured size of a folder is used, however many errors the program prints', async () => {
   const complaint = 'head -c 3000000 /dev/zero >&2; printf "7\\tfolder\\n"; exit 1';
   const use = await inPlaceOf('du', complaint, () => measureDiskUse([dir]));
   expect(use).toEqual({ bytes: 7 * 1024, files: 7 });
 });
 
-test('a job whose outputs cannot be made is not started, and its log has the reason', async () => {
+test('a job whose output pipes cannot be created is not started, and its log has the reason', async () => {
   await using runner = await openProcessRunner({ dir: join(dir, 'attempts'), hidden: [dir] });
   const full = 'echo "mkfifo: cannot create fifo: No space left on device" >&2; exit 1';
   await inPlaceOf('mkfifo', full, async () => {
@@ -74,10 +74,10 @@ test('a job whose outputs cannot be made is not started, and its log has the rea
   await runner.sweep(new Set());
 });
 
-test('who waits for shims to be closed waits for one that was given up before, too', async () => {
+test('closing the shims also waits for shims that were discarded before', async () => {
   const folder = join(dir, 'given-up');
   await mkdir(folder);
-  // Of a shim that takes its time to end, as one does that keeps what it has compiled.
+  // A shim that ends slowly, like a shim that writes its compile cache.
   const program = join(dir, 'slow.mjs');
   await writeFile(
     program,

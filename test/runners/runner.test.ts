@@ -14,7 +14,7 @@ import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { needs } from '../support/needs.ts';
 import { graceMs, processRunner } from '../support/process-runner.ts';
-import { processesNaming } from '../support/processes.ts';
+import { listCommandLines } from '../support/processes.ts';
 import { allLines, attemptSpec, runnerContract, runToEnd } from '../support/runner.contract.ts';
 
 const never = new AbortController().signal;
@@ -29,7 +29,7 @@ describe('fake', () => {
   });
 });
 
-test('an attempt that was prepared before there were several kinds of runner is gone on with', async () => {
+test('an attempt that was prepared before there were several kinds of runner continues', async () => {
   const runner = fakeRunner({ graceMs });
   const handle = await runner.prepare(attemptSpec('echo old; exit 4'), never);
   const both = composeRunners('auto', { process: runner, docker: fakeRunner() }, () => 'docker');
@@ -43,7 +43,7 @@ describe('process', () => {
 });
 
 describe('process, in a sandbox', () => {
-  test('a job sees its folder and programs, and neither our files nor our processes', async (ctx) => {
+  test('a job sees its folder and programs, but neither our files nor our processes', async (ctx) => {
     needs(ctx, 'bubblewrap');
     await using made = await processRunner();
     const command = `pwd; id -un; ls /; cat /etc/shadow; touch /usr/x; ls ${made.dir}; ls -d /proc/[0-9]* | wc -l; env | sort`;
@@ -68,10 +68,10 @@ describe('process, in a sandbox', () => {
     const command = `setsid sh -c 'trap "" TERM; sleep ${tag} & wait' & sleep 0.2; echo done`;
     const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
     expect([outcome, lines]).toMatchObject([{ exitCode: 0 }, ['done']]);
-    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+    await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toEqual([]));
   });
 
-  test('an attempt that is not started leaves nothing of the network that was opened for it', async (ctx) => {
+  test('removing an attempt that was not started closes the network that was opened for it', async (ctx) => {
     needs(ctx, 'bubblewrap', 'slirp4netns');
     await using made = await processRunner();
     const before = networks();
@@ -82,7 +82,7 @@ describe('process, in a sandbox', () => {
     await eventually(() => expect(opened()).toEqual([]));
   });
 
-  test('a job reads who it is, and the names of this machine, whatever the umask of the server', async (ctx) => {
+  test('a job can read its user name and the names of this machine, whatever the umask of the server', async (ctx) => {
     needs(ctx, 'bubblewrap');
     const before = process.umask(0o077);
     try {
@@ -97,14 +97,14 @@ describe('process, in a sandbox', () => {
     }
   });
 
-  test('SIGTERM reaches the whole tree; what ignores it is killed after the grace period', async (ctx) => {
+  test('SIGTERM reaches the whole tree; processes that ignore it are killed after the grace period', async (ctx) => {
     needs(ctx, 'bubblewrap');
     await using patient = await processRunner('auto', undefined, 20_000);
     await using strict = await processRunner();
     const polite = `sh -c 'trap "echo inner; exit" TERM; touch up; while :; do sleep 0.05; done' & trap "echo outer; wait; exit 7" TERM; until [ -e up ]; do sleep 0.01; done; echo up; while :; do sleep 0.05; done`;
     for (const [{ runner }, command, exitCode, said] of [
       [patient, polite, 7, ['inner', 'outer', 'up']],
-      // What a trap starts belongs to the ending and is left to its work.
+      // Processes that a trap starts belong to the shutdown, and may finish.
       [
         patient,
         `trap "sleep 0.1 && echo saved; exit 7" TERM; echo up; while :; do sleep 0.05; done`,
@@ -120,15 +120,15 @@ describe('process, in a sandbox', () => {
       }
       await runner.signal(handle, 'TERM');
       expect(await runner.wait(handle, never)).toMatchObject({ exitCode });
-      // Shells announce the death of their children too.
+      // Shells also print a message when a child is killed.
       const lines = (await allLines(runner, handle)).filter((line) => line !== 'Terminated');
       expect(lines.sort()).toEqual(said);
     }
   });
 });
 
-describe('process, its log', () => {
-  test('long lines are cut and say so, odd bytes replaced, the last line needs no newline', async () => {
+describe('process: log', () => {
+  test('long lines are cut and marked, invalid bytes are replaced, and the last line needs no newline', async () => {
     await using made = await processRunner();
     const command = `printf 'a\\r\\n\\377b\\n'; head -c 70000 /dev/zero | tr '\\0' x; echo; echo to >/dev/stdout; echo err >&2; sleep 0.1; printf end`;
     const { lines } = await runToEnd(made.runner, attemptSpec(command));
@@ -149,7 +149,7 @@ describe('process, its log', () => {
   });
 });
 
-describe('process, the keyrings of the kernel', () => {
+describe('process: kernel keyrings', () => {
   test.each(['auto', 'unshare', 'none'] as const)(
     'no job can use one, by any set of system calls (%s)',
     async (sandbox) => {
@@ -158,7 +158,7 @@ describe('process, the keyrings of the kernel', () => {
       const numbers = { 'x86-64': [248, 249, 250], i386: [286, 287, 288] };
       const programs = [
         ...numbers['x86-64'].map((number) => callOf(number, [0x0f, 0x05])),
-        // In x32, which few kernels have.
+        // In the x32 ABI, which few kernels have.
         ...numbers['x86-64'].map((number) => callOf(0x40000000 + number, [0x0f, 0x05])),
         ...numbers.i386.map((number) => callOf(number, [0xcd, 0x80])),
       ];
@@ -167,22 +167,22 @@ describe('process, the keyrings of the kernel', () => {
           `echo ${program.toString('base64')} | base64 -d > p${at}; chmod +x p${at}; ./p${at}; echo $?`,
       );
       const { lines } = await runToEnd(made.runner, attemptSpec(commands.join('\n')));
-      // A kernel without the calls of i386 ends what makes one (SIGSEGV).
+      // A kernel without i386 system calls kills the caller (SIGSEGV).
       const denied = lines.map((code) => (code === '139' ? `${ENOSYS}` : code));
       expect(denied).toEqual(programs.map(() => `${ENOSYS}`));
     },
   );
 
-  test('what a job starts from has none of the keys of the server', (ctx) => {
+  test("the keyring guard hides the server's keys from jobs", (ctx) => {
     needs(ctx, 'root');
     const [join, add] = process.arch === 'arm64' ? [219, 217] : [250, 248];
-    // In a session keyring of its own, with a key.
+    // Joins a new session keyring and adds a key to it.
     const server = `
       syscall(${join}, 1, 0) > 0 or die $!;
       my ($type, $name, $key) = ("user", "of-the-server", "x");
       syscall(${add}, $type, $name, $key, 1, -3) > 0 or die $!;
       exec @ARGV`;
-    // As another user, who is shown a key that is in a keyring of the process.
+    // As another user, who sees a key if it is in a keyring of the process.
     const show = ['setpriv', '--reuid=65534', '--clear-groups', 'cat', '/proc/keys'];
     const keys = (...around: string[]) =>
       execFileSync('perl', ['-e', server, ...around, ...show], { encoding: 'utf8' });
@@ -193,13 +193,13 @@ describe('process, the keyrings of the kernel', () => {
 
 const ENOSYS = 38;
 
-/** A program that makes a system call of this number, with zeros, and ends with the number of its error. */
+/** A program that makes the system call with this number and zero arguments, and exits with the error number. */
 function callOf(number: number, instruction: number[]): Buffer {
   const at = 0x400000;
   const int32 = (value: number) => [...new Uint8Array(new Uint32Array([value]).buffer)];
   const code = [
     ...[0xb8, ...int32(number)],
-    // All arguments, in the registers of both ways.
+    // All arguments are zero, in the registers of both calling conventions.
     ...[0x31, 0xff, 0x31, 0xf6, 0x31, 0xd2, 0x31, 0xdb, 0x31, 0xc9],
     ...instruction,
     // exit(-result)
@@ -226,7 +226,7 @@ function callOf(number: number, instruction: number[]): Buffer {
   return Buffer.concat([header, Buffer.from(code)]);
 }
 
-test('a machine that was suspended beyond the timeout leaves a job no grace', async () => {
+test('a job has no grace period if the machine was suspended beyond its timeout', async () => {
   await using made = await processRunner();
   const command = 'trap "echo late" TERM; echo up; while :; do sleep 0.05; done';
   const handle = await made.runner.prepare(attemptSpec(command, { timeoutMs: 3_000 }), never);
@@ -234,15 +234,15 @@ test('a machine that was suspended beyond the timeout leaves a job no grace', as
   for await (const _ of made.runner.logs(handle, null, never)) break;
   const shim = shimPid(made.dir, handle);
   process.kill(shim, 'SIGSTOP');
-  // As long as that takes, and then some.
+  // The timeout, another 5 seconds, and a margin.
   await delay(3_000 + 5_000 + 500);
   process.kill(shim, 'SIGCONT');
   expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 137, timedOut: true });
-  // Beside it, unshare of util-linux 2.38 may say that it was killed.
+  // unshare of util-linux 2.38 may also print that it was killed.
   expect(await allLines(made.runner, handle)).not.toContain('late');
 });
 
-test('a shim that was killed leaves a lost attempt and no process', async () => {
+test('an attempt whose shim was killed is lost, and leaves no process', async () => {
   await using made = await processRunner();
   const { runner, dir } = made;
   const handle = await runner.prepare(attemptSpec(`sleep 302.${process.pid}`), never);
@@ -251,10 +251,10 @@ test('a shim that was killed leaves a lost attempt and no process', async () => 
   const waiting = runner.wait(handle, never);
   process.kill(claim.pid, 'SIGKILL');
   expect(await waiting).toEqual({ kind: 'lost' });
-  await eventually(() => expect(processesNaming(`sleep 302.${process.pid}`)).toEqual([]));
+  await eventually(() => expect(listCommandLines(`sleep 302.${process.pid}`)).toEqual([]));
 });
 
-test('a shim takes the next attempt after one that ended by itself, and none after one that was ended', async (ctx) => {
+test('a shim is reused after an attempt that ended by itself, and not after one that was killed', async (ctx) => {
   needs(ctx, 'bubblewrap');
   await using made = await processRunner('auto', 'none');
   const { runner } = made;
@@ -268,7 +268,7 @@ test('a shim takes the next attempt after one that ended by itself, and none aft
     await runner.remove(handle);
     return { pid, lines };
   };
-  // Those that have compiled their source are too large, which are those that were started before the first has ended.
+  // The first shims, started before the first attempt ends, have compiled their source and are too large for reuse.
   await eventually(async () => expect(await shimOf('true')).toEqual(await shimOf('true')));
   const first = await shimOf('echo one; exit 3');
   const second = await shimOf('echo two');
@@ -278,15 +278,15 @@ test('a shim takes the next attempt after one that ended by itself, and none aft
   expect((await shimOf('echo four')).pid).not.toBe(first.pid);
 });
 
-test('what is meant for an attempt that has ended leaves the next one of its shim alone', async (ctx) => {
+test('signals for an ended attempt do not affect the next attempt of its shim', async (ctx) => {
   needs(ctx, 'bubblewrap');
   await using made = await processRunner();
   const { runner } = made;
   const next = attemptSpec('until [ -e go ]; do sleep 0.02; done; echo done; exit 4');
-  // One that has compiled its source is too large for another, and another shim may be the first that is free.
+  // A shim that has compiled its source is too large for reuse, and another shim may be free first.
   const [ended, handle] = await eventually(async () => {
     const before = (await runToEnd(runner, attemptSpec('true'))).handle;
-    // It may not be free yet when its attempt is over.
+    // The shim may not be free yet when its attempt is over.
     for (let round = 0; round < 5; round++) {
       const tried = await runner.prepare(next, never);
       await runner.start(tried);
@@ -298,7 +298,7 @@ test('what is meant for an attempt that has ended leaves the next one of its shi
   await runner.signal(ended, 'TERM');
   await runner.signal(ended, 'KILL');
   {
-    // As a server that is started again, and knows nothing of who has which shim.
+    // A restarted server does not know which shim has which attempt.
     const other = await made.again();
     await other.signal(ended, 'KILL');
     await other.remove(ended);
@@ -308,7 +308,7 @@ test('what is meant for an attempt that has ended leaves the next one of its shi
   expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 4 });
 });
 
-/** What carries the traffic of jobs of this process. */
+/** The processes that forward network traffic of jobs of this process. */
 function networks(): number[] {
   return listDescendants(process.pid).filter((pid) => {
     try {
@@ -323,7 +323,7 @@ function shimPid(dir: string, { attempt }: Handle): number {
   return JSON.parse(readFileSync(join(dir, String(attempt), 'claim'), 'utf8')).pid;
 }
 
-test('artifacts are never what a link leads to', async () => {
+test('artifacts never contain targets of links', async () => {
   await using made = await processRunner();
   const { runner, dir } = made;
   const handle = await runner.prepare(attemptSpec('true'), never);
@@ -336,14 +336,14 @@ test('artifacts are never what a link leads to', async () => {
     expect(await runner.artifacts(handle, path), path).toBeNull();
 });
 
-test('a hard link to a file of another user is no artifact', async (ctx) => {
+test('a hard link to a file of another user is not an artifact', async (ctx) => {
   needs(ctx, 'root');
   await using made = await processRunner();
   const { runner, dir } = made;
   const handle = await runner.prepare(attemptSpec('true'), never);
   const secret = join(dir, 'secret-key');
   await writeFile(secret, 'not yours', { mode: 0o600 });
-  // As a job can where the kernel does not protect hard links.
+  // A job can do this if the kernel does not protect hard links.
   await link(secret, join(dir, String(handle.attempt), 'work/linked'));
   for (const path of ['linked', '.']) {
     const tar = await runner.artifacts(handle, path);
@@ -352,7 +352,7 @@ test('a hard link to a file of another user is no artifact', async (ctx) => {
   await rm(secret);
 });
 
-test('what a loss of power has left of an attempt that was prepared is no use, and one that was claimed is lost', async () => {
+test('after a power failure a prepared attempt is unprepared, and a claimed attempt is lost', async () => {
   await using made = await processRunner();
   const { runner, dir } = made;
   const handle = await runner.prepare(attemptSpec('true'), never);
@@ -368,7 +368,7 @@ test('what a loss of power has left of an attempt that was prepared is no use, a
   expect(await runner.wait(handle, never)).toEqual({ kind: 'lost' });
 });
 
-test('secrets leave no trace on the disk once the work has started', async () => {
+test('secrets leave no trace on the disk once the job has started', async () => {
   await using made = await processRunner();
   const spec = attemptSpec('echo started; sleep 600', { env: { TOKEN: 'hunter2hunter2' } });
   const handle: Handle = await made.runner.prepare(spec, never);
@@ -376,5 +376,5 @@ test('secrets leave no trace on the disk once the work has started', async () =>
   const folder = join(made.dir, spec.id);
   expect(existsSync(join(folder, 'spec.json'))).toBe(false);
   for (const name of ['setup', 'env']) expect(existsSync(join(folder, name)), name).toBe(false);
-  expect(processesNaming('hunter2hunter2')).toEqual([]);
+  expect(listCommandLines('hunter2hunter2')).toEqual([]);
 });

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs a command in a fresh clone of this repository's HEAD, on a Debian 12 with only what the README asks for:
+# Runs a command in a fresh clone of this repository's HEAD, on a Debian 12 with only the packages that the README names:
 #   bare-machine.sh newcomer 'npm ci && npm test'     as an ordinary user, in /home/newcomer/loam
 #   bare-machine.sh root 'npm ci && npm test'         as root, in /root/loam, which other users cannot read
-# The machine has files and processes of its own, and the network of this machine. It is removed at the end;
-# the Debian packages in it are kept in ~/.cache/loam. Needs root and mmdebstrap. Node and npm are this machine's own.
+# The machine has its own files and processes, shares the network of this machine, and is removed at the end. Its Debian
+# packages are cached in ~/.cache/loam. Needs root and mmdebstrap. Node and npm are those of this machine.
 set -euo pipefail
 user=$1 command=$2
 repository=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
-# libatomic1 is named in the README; curl is what its tour uses.
+# The README names libatomic1; its tour uses curl.
 PACKAGES=ca-certificates,curl,git,libatomic1
 packed=${XDG_CACHE_HOME:-$HOME/.cache}/loam/bookworm-${PACKAGES//,/-}.tar
 
@@ -22,12 +22,12 @@ fi
 machine=$(mktemp -d)
 trap 'rm -rf "$machine"' EXIT
 tar -C "$machine" -xf "$packed"
-# Not the Node 26 that npm scripts put first on the PATH.
+# npm scripts put the Node of node_modules first on the PATH; this is the one after it.
 node=$(type -ap node | grep -v node_modules | head -n 1)
 cp -L "$node" "$machine/usr/local/bin/node"
 cp -rL "$(dirname "$(dirname "$(readlink -f "$(type -ap npm | grep -v node_modules | head -n 1)")")")" "$machine/usr/local/lib/npm"
 ln -s ../lib/npm/bin/npm-cli.js "$machine/usr/local/bin/npm"
-# The registry of this machine, and the authorities it trusts.
+# The resolver of this machine, and the certificate authorities that it trusts.
 cp -L /etc/resolv.conf /etc/hosts "$machine/etc/"
 cp -L "${NODE_EXTRA_CA_CERTS:-/etc/ssl/certs/ca-certificates.crt}" "$machine/etc/ssl/certs/ca-certificates.crt"
 chroot "$machine" useradd --create-home --shell /bin/bash newcomer
@@ -36,7 +36,7 @@ home=/root
 git clone --quiet --no-hardlinks "$repository" "$machine$home/loam"
 chroot "$machine" chown -R "$user:" "$home"
 
-# The process namespace ends with this script, and all that the command has left running with it. In a chroot alone the
+# The process namespace ends with this script, and with it all processes that the command left. In a chroot without it, the
 # kernel refuses the user namespaces of sandboxes.
 registry=$(npm config get registry)
 export machine user home command registry

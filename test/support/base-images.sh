@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Images made of Debian's packages, where no registry of images can be reached:
-#   base-images.sh make       those that are not there: loam-test/debian, loam-test/node with Node and npm (the Dockerfile
-#                             builds on both), and loam-test/busybox, which jobs run in
-#   base-images.sh busybox    the last of them alone
+# Builds images from Debian packages, for machines without access to an image registry:
+#   base-images.sh make       the missing ones of loam-test/debian, loam-test/node with Node and npm (the Dockerfile builds
+#                             on both), and loam-test/busybox, which jobs run in
+#   base-images.sh busybox    only loam-test/busybox
 #   base-images.sh remove     removes them
-# Needs root, mmdebstrap, busybox-static, a running Docker and this project's node_modules. Debian's mirror and npm's registry are those
-# of this machine. loam-test/node knows them; of it nothing but /loam gets into what is built.
+# Needs root, mmdebstrap, busybox-static, a running Docker and this project's node_modules. Uses the Debian mirror and the npm
+# registry of this machine. Their settings are in loam-test/node only, of which a build copies nothing but /loam.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 DEBIAN=loam-test/debian NODE=loam-test/node BUSYBOX=loam-test/busybox
@@ -41,7 +41,7 @@ if ! have $NODE; then
   trap 'rm -rf "$context"' EXIT
   cp -L node_modules/.bin/node "$context/node"
   cp -rL "$(npm root --global 2>/dev/null)/npm" "$context/npm"
-  # The authorities that this machine trusts: its registry may have one of its own.
+  # The certificate authorities that this machine trusts: its registry may have an authority of its own.
   cp -L "${NODE_EXTRA_CA_CERTS:-/etc/ssl/certs/ca-certificates.crt}" "$context/authorities.crt"
   docker build --quiet --tag $NODE --file - "$context" >/dev/null <<DOCKERFILE
 FROM $DEBIAN

@@ -1,20 +1,20 @@
 /**
- * The dashboard as people use it: Debian's Chromium, driven by Playwright, against the real server.
+ * Drives the dashboard in Debian's Chromium with Playwright, against the real server.
  *
- *   const browser = await openBrowser();           // once a file; afterAll(() => browser.close())
+ *   const browser = await openBrowser();           // once per file; afterAll(() => browser.close())
  *   await using visitor = await visit(browser, app, { as: alice });
  *   await visitor.page.goto('/alice');
- *   visitor.expectQuiet();                         // nothing failed, or was complained about, in the browser
+ *   visitor.expectQuiet();                         // the browser reported no error and no warning
  */
 import AxeBuilder from '@axe-core/playwright';
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
 import { expect } from 'vitest';
 import type { Client, Loam } from './harness.ts';
 
-/** Where Debian's package puts it. */
+/** The path of Debian's package. */
 export const CHROMIUM = '/usr/bin/chromium';
 
-/** For a machine that does four other things; a wait ends as soon as its condition holds. */
+/** Generous, for a busy machine; a wait ends as soon as its condition holds. */
 export const PATIENCE_MS = 60_000;
 
 export function openBrowser(): Promise<Browser> {
@@ -36,13 +36,13 @@ export function openBrowser(): Promise<Browser> {
 export type Visitor = AsyncDisposable & {
   page: Page;
   context: BrowserContext;
-  /** What failed, or was complained about, so far: errors of scripts, warnings, refused requests. */
+  /** Problems so far: script errors, warnings, refused requests. */
   readonly complaints: string[];
   expectQuiet(): void;
 };
 
 export type Visit = {
-  /** Signed in as this user; else nobody is. */
+  /** The signed-in user; unset: nobody is signed in. */
   as?: Client;
   width?: number;
   colorScheme?: 'light' | 'dark';
@@ -83,7 +83,7 @@ export async function visit(
   };
 }
 
-/** The cookie of a new session, as the page where one signs in sets it. */
+/** The cookie of a new session, as the sign-in page sets it. */
 async function sessionOf(base: string, { token }: Client) {
   const answer = await fetch(`${base}/login`, {
     method: 'POST',
@@ -113,7 +113,7 @@ export async function setTheme(page: Page, colorScheme: 'light' | 'dark'): Promi
 /** Legacy mode skips cross-origin frames, which the dashboard does not have, and avoids a blank page per check. */
 const axe = (page: Page) => new AxeBuilder({ page }).setLegacyMode();
 
-/** Axe finds nothing that WCAG 2.2 AA forbids, and the page is no wider than its window. */
+/** Axe finds no violation of WCAG 2.2 AA, and the page is no wider than its window. */
 export async function expectUsable(page: Page): Promise<void> {
   await expectNone(
     page,

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A real S3 server for tests: one-node Ceph RADOS Gateway on loopback, data in memory. Needs Debian's radosgw,
+# A real S3 server for tests: a Ceph RADOS Gateway with one node on loopback, data in memory. Needs Debian's radosgw,
 # ceph-mon and ceph-osd.
 #   ceph-s3.sh DIR        start empty, wait until ready, print endpoint, region, key and secret
-#   ceph-s3.sh DIR down   stop what DIR/*.pid name; the data is gone
-# S3_PORT (default 8333) and S3_PORT+1 (monitor) must be free on 127.0.0.1. S3_MEM: bytes of store, default 4 GiB.
+#   ceph-s3.sh DIR down   stop the processes of DIR/*.pid; the data is lost
+# S3_PORT (default 8333) and S3_PORT+1 (monitor) must be free on 127.0.0.1. S3_MEM: bytes of storage, default 4 GiB.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n 2,6p "$0" >&2; exit 2; }
 mkdir -p "$1"; D=$(cd "$1" && pwd); PORT=${S3_PORT:-8333}; MON=$((PORT + 1))

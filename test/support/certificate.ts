@@ -1,9 +1,9 @@
-/** A certificate for localhost that signs itself, made by openssl. */
+/** A self-signed certificate for localhost, created with openssl. */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** Files in PEM, in `dir`. */
+/** Writes PEM files into `dir`. */
 export type Certificate = { pem: string; key: string; both: string };
 
 export function makeCertificate(dir: string): Certificate {

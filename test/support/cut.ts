@@ -1,18 +1,18 @@
-/** A way to the database, or to another server, that can be cut, as when that restarts: TCP in front of its socket. */
+/** A TCP proxy in front of a socket of the database or of another server. It can be cut, as when that server restarts. */
 import { createServer, connect as dial, type Server, type Socket } from 'node:net';
 
-export type Cut = AsyncDisposable & {
-  /** An address that leads to a port of this machine. */
+export type CuttableProxy = AsyncDisposable & {
+  /** An address that forwards to a port of this machine. */
   before(port: number): Promise<string>;
   /** For `startApp({ via })`. */
   via(databaseUrl: string): Promise<string>;
-  /** Breaks every connection and refuses new ones. */
+  /** Closes every connection and refuses new ones. */
   cut(): Promise<void>;
-  /** Lets connections through again, at the same address. */
+  /** Accepts connections again, at the same address. */
   mend(): Promise<void>;
 };
 
-export function cuttable(): Cut {
+export function openCuttableProxy(): CuttableProxy {
   const open = new Set<Socket>();
   let target: { path: string } | { port: number } = { path: '' };
   let port = 0;

@@ -1,4 +1,4 @@
-/** Once per run: an embedded PostgreSQL with the migrated database that every test's own is cloned from. */
+/** Starts an embedded PostgreSQL once per run, with the migrated template database that every test clones. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ export default async function setup(project: TestProject) {
   const postgres = await startPostgres(dir);
   await migrate(postgres.target);
   const { host, user } = postgres.target;
-  // Nothing here outlives the run. What a crash must not lose is tested on servers that have a PostgreSQL of their own.
+  // Nothing here outlives the run. Durability is tested on servers with their own PostgreSQL.
   const client = new pg.Client(postgres.target);
   await client.connect();
   for (const setting of ['fsync', 'full_page_writes'])

@@ -1,6 +1,6 @@
 /**
- * Prometheus' text format 0.0.4, read strictly: each family has its help and type, then its samples, all together and
- * none of them twice; names keep to the rules; histograms rise to their count.
+ * A strict parser of Prometheus' text format 0.0.4: each family has its help and type, followed by all of its samples,
+ * without duplicates; names are valid; histogram buckets rise to their count.
  */
 export type Sample = { name: string; labels: Record<string, string>; value: number };
 export type Family = { name: string; help: string; type: string; samples: Sample[] };
@@ -57,7 +57,7 @@ function labelsOf(text: string): Record<string, string> {
   return labels;
 }
 
-/** https://prometheus.io/docs/practices/naming, as far as a machine can tell. */
+/** The automatically testable rules of https://prometheus.io/docs/practices/naming. */
 function demandSound({ name, type, samples }: Family): void {
   if ((type === 'counter') !== name.endsWith('_total')) throw new Error(`${name} is a ${type}`);
   if (/_(ms|millis|milliseconds|minutes|hours|kb|mb|mib|percent)(_|$)/.test(name))

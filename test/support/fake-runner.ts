@@ -1,8 +1,8 @@
 /**
- * A runner without processes, for tests: it understands `echo TEXT`, `echo TEXT > PATH` (a file), `flood LINES BYTES` (that
+ * A runner without processes, for tests. It understands `echo TEXT`, `echo TEXT > PATH` (a file), `flood LINES BYTES` (that
  * many lines of that length), `exit N`, `sleep SECONDS`, `hold` (until the test calls `release`), `busy` (without end), `trap N`
- * (end with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable` and `lose`, joined by `;`; anything else does nothing.
- * What it printed is the artifact of a job that wrote no file. Given to a second server it plays the machine that outlived the first.
+ * (exit with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable` and `lose`, joined by `;`; other commands do nothing.
+ * Given to a second server, it acts as the machine that outlived the first.
  */
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -26,9 +26,9 @@ import {
 export type FakeRunner = Runner & {
   /** In the order in which they were started. */
   started: AttemptSpec[];
-  /** Those that run at this moment. */
+  /** The attempts that are running now. */
   running(): AttemptSpec[];
-  /** Every attempt goes on behind its `hold`, also one that has not reached it yet. */
+  /** Releases every attempt at its `hold`, also an attempt that has not reached it yet. */
   release(): void;
 };
 
@@ -36,7 +36,7 @@ type Work = {
   spec: AttemptSpec;
   state: 'prepared' | 'started';
   lines: RunnerLine[];
-  /** Path below the working directory → what it holds. */
+  /** Path below the working directory → content. */
   files: Map<string, string>;
   outcome?: Outcome;
   changed: EventTarget;
@@ -50,11 +50,11 @@ type Options = {
   graceMs?: number;
   gpus?: Machine['gpus'];
   machines?: Machine[];
-  /** It runs jobs that name an image as it runs others. */
+  /** Jobs with an image run like other jobs. */
   images?: boolean;
 };
 
-/** Without `machines` it has one, with room for every job that the tests have and with these `gpus`. */
+/** Without `machines` it has one machine, with room for every job of the tests and with these `gpus`. */
 export function fakeRunner(options: Options = {}): FakeRunner {
   const { graceMs = GRACE_MS, gpus = {}, machines, images = false } = options;
   const works = new Map<string, Work>();

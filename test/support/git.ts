@@ -1,4 +1,4 @@
-/** The stock git as a user runs it, in a folder of its own. */
+/** The stock git as a user runs it, in its own folder. */
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -18,7 +18,7 @@ export class Workspace implements AsyncDisposable {
     return new Workspace(await mkdtemp(join(tmpdir(), 'loam-workspace-')));
   }
 
-  /** Runs git in `folder`, a path within the workspace; never throws for what git answers. */
+  /** Runs git in `folder`, a path within the workspace; never throws for an exit code. */
   try(folder: string, ...args: string[]): Promise<GitResult> {
     const options = {
       cwd: join(this.path, folder),
@@ -42,7 +42,7 @@ export class Workspace implements AsyncDisposable {
     });
   }
 
-  /** Runs git, which must succeed, and gives what it printed. */
+  /** Runs git, which must succeed. @returns its output */
   async git(folder: string, ...args: string[]): Promise<string> {
     const { code, stdout, stderr } = await this.try(folder, ...args);
     if (code !== 0) throw new Error(`git ${args.join(' ')} ended with ${code}\n${stderr}`);
@@ -61,7 +61,7 @@ export class Workspace implements AsyncDisposable {
     return this.git(folder, 'rev-parse', 'HEAD');
   }
 
-  /** A commit without a parent, one of whose later header lines looks like the parent `parent`. */
+  /** A commit without a parent, with a later header line that looks like the parent `parent`. */
   async forgeParent(folder: string, parent: string): Promise<string> {
     const tree = await this.git(folder, 'rev-parse', `${parent}^{tree}`);
     const who = 'Ada <ada@example.com> 1700000000 +0000';
@@ -75,7 +75,7 @@ export class Workspace implements AsyncDisposable {
   }
 }
 
-/** The address of a repository with the client's token in it. */
+/** The URL of a repository with the client's token in it. */
 export function remote(client: Client, repository: string): string {
   const url = new URL(`${client.base}/${repository}.git`);
   if (client.token) Object.assign(url, { username: 'x', password: client.token });

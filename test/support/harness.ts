@@ -1,5 +1,5 @@
 /**
- * Boots the real app, on a database cloned from the migrated template and a data folder of its own.
+ * Starts the real app, on a database cloned from the migrated template and with its own data folder.
  *
  *   await using app = await startApp();
  *   const alice = await app.user('alice');
@@ -22,7 +22,7 @@ import { BUSYBOX, DOCKER } from './docker.ts';
 import { eventually } from './eventually.ts';
 import { fakeRunner } from './fake-runner.ts';
 
-/** What suites need of a running Loam, whether it is one server in this process or many behind a proxy. */
+/** The interface of a running Loam for test suites: one server in this process, or many behind a proxy. */
 export type Loam = {
   base: string;
   /** The operator, `admin`. */
@@ -31,7 +31,7 @@ export type Loam = {
   client(authorization: string | null): Client;
   /** A new user with a token of full rights. */
   user(username: string, plan?: 'free' | 'team' | 'enterprise' | 'unlimited'): Promise<Client>;
-  /** For what no request can bring about. */
+  /** For states that no request can create. */
   readonly pool: pg.Pool;
 };
 
@@ -45,12 +45,12 @@ export type TestApp = AsyncDisposable &
 
 export type StartOptions = {
   /**
-   * Jobs run in a fake runner, unless this names one: `{ runner: 'process' }`. To open the real one takes five times as
-   * long as all else of a start.
+   * Jobs run in a fake runner unless this names a real one, as in `{ runner: 'process' }`. Opening a real runner takes five
+   * times as long as the rest of the start.
    */
   config?: Partial<Config>;
   overrides?: Overrides;
-  /** Leads to the database by another way: a proxy that can be cut. */
+  /** Changes the address of the database, for example to a proxy that can be cut. */
   via?: (databaseUrl: string) => Promise<string>;
 };
 
@@ -65,7 +65,7 @@ export async function startApp({
   const dataDir = await mkdtemp(join(tmpdir(), 'loam-data-'));
   cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
 
-  // Jobs outlive the server, as they should, and would outlive the test.
+  // Jobs outlive the server by design, and would outlive the test.
   cleanup.defer(async () => {
     for (const name of ['attempts', 'containers'] as const) {
       const dir = join(dataDir, name);
@@ -86,7 +86,7 @@ export async function startApp({
   const config: Config = {
     ...readConfig({
       PORT: '0',
-      // Of a process that few tests need.
+      // Needs a process that few tests use.
       LOAM_SSH_PORT: 'off',
       LOAM_DATA_DIR: dataDir,
       LOAM_ADMIN_TOKEN: token,
@@ -96,7 +96,7 @@ export async function startApp({
     runner: 'process',
     ...changes,
   };
-  // `LOAM_TEST_LOG=debug` shows what the server says.
+  // `LOAM_TEST_LOG=debug` prints the server's log.
   const log = createLog(process.env.LOAM_TEST_LOG ?? 'silent');
   const given = { log, ...(!changes?.runner && { runner: fakeRunner() }), ...overrides };
   let app = await createApp(config, given);
@@ -113,7 +113,7 @@ export async function startApp({
       app = await createApp({ ...config, port: Number(new URL(base).port) }, given);
     },
     config,
-    ...callersOf(base, token),
+    ...clientsOf(base, token),
     get pool() {
       return app.services.pool;
     },
@@ -122,7 +122,7 @@ export async function startApp({
 }
 
 /** `token` is the operator's. */
-export function callersOf(base: string, token: string): Omit<Loam, 'pool'> {
+export function clientsOf(base: string, token: string): Omit<Loam, 'pool'> {
   const client = (authorization: string | null) => new Client(base, authorization);
   const admin = client(`Bearer ${token}`);
   return {
@@ -150,7 +150,7 @@ export function callersOf(base: string, token: string): Omit<Loam, 'pool'> {
 type Json = any;
 export type Answer = { status: number; headers: Headers; text: string; body: Json };
 
-/** Speaks REST and GraphQL as one caller. */
+/** A client of REST and GraphQL with one credential. */
 export class Client {
   readonly base: string;
   readonly authorization: string | null;
@@ -160,7 +160,7 @@ export class Client {
     this.authorization = authorization;
   }
 
-  /** The secret of a Bearer authorization, for git's Basic. */
+  /** The secret of a Bearer authorization, for git's Basic authentication. */
   get token(): string {
     return this.authorization?.replace(/^Bearer /, '') ?? '';
   }
@@ -224,7 +224,7 @@ export class Client {
   }
 }
 
-/** A database of its own, cloned from the template in about 50 ms. */
+/** A new database, cloned from the template in about 50 ms. */
 export async function cloneDatabase(): Promise<{ url: string; drop(): Promise<void> }> {
   const { host, user } = inject('postgres');
   const name = `test_${crypto.randomUUID().replaceAll('-', '')}`;
@@ -233,11 +233,11 @@ export async function cloneDatabase(): Promise<{ url: string; drop(): Promise<vo
     await client.connect();
     await client.query(sql).finally(() => client.end());
   };
-  // Copying the template's files, rather than its log, took 40 ms against 120.
+  // Copying the template's files took 40 ms; copying through the write-ahead log took 120 ms.
   await eventually(() => run(`create database ${name} template loam strategy file_copy`));
   return {
     url: `postgresql://${user}@localhost/${name}?host=${encodeURIComponent(host)}`,
-    // Backends take a moment to go after their client has.
+    // Backends exit shortly after their client.
     drop: () => eventually(() => run(`drop database ${name}`)),
   };
 }

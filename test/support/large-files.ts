@@ -1,4 +1,4 @@
-/** What has to hold of the store of large files, whatever has happened. */
+/** Invariants of the store of large files. */
 import { expect } from 'vitest';
 import type { Services } from '../../src/app.ts';
 import {
@@ -7,20 +7,20 @@ import {
   sweepLargeFiles,
 } from '../../src/repositories/lfs/store/sweep.ts';
 
-/** Until nothing is left to do. Without grace: for when nobody uploads. */
+/** Sweeps until nothing is left to do. The default has no grace period: use it only while nobody uploads. */
 export async function sweepAll(
   services: SweepDeps & Pick<Services, 'config'>,
   graces: GracePeriods = { uploads: 0, retired: 0 },
 ): Promise<void> {
   while (await sweepLargeFiles(services, graces)) {
-    // Goes on.
+    // The condition does the work.
   }
 }
 
 const HASH_BYTES = 32;
 const ENTRY_BYTES = HASH_BYTES + 4;
 
-/** Compares counts with what they count, and packs with storage. @returns what there is */
+/** Compares stored counts with the counted rows, and packs with the storage. @returns what the store contains */
 export async function checkStore({ pool, storage }: Pick<Services, 'pool' | 'storage'>) {
   const rows = async <Row>(sql: string) => (await pool.query(sql)).rows as Row[];
 

@@ -1,4 +1,4 @@
-/** Fails a file that leaves a process, a listening socket or a watcher behind. */
+/** Fails a test file that leaves a process, a listening socket or a watcher behind. */
 import { afterAll, beforeAll, expect } from 'vitest';
 import { eventually } from './eventually.ts';
 

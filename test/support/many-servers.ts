@@ -1,6 +1,6 @@
 /**
- * Many servers as an operator runs them: processes of their own that share a database, a folder of repositories
- * and an S3 server, behind HAProxy as docs/proxy.md configures it.
+ * Runs many servers as an operator does: separate processes that share a database, a folder of repositories and an S3
+ * server, behind HAProxy with the configuration of docs/proxy.md.
  *
  *   await using loam = await startServers({ serve: 3, work: 2 });
  *   await loam.of('serve-2').kill();
@@ -23,11 +23,11 @@ import { startPostgres } from '../../src/platform/database/embedded.ts';
 import { migrate } from '../../src/platform/database/migrate.ts';
 import { openProcessRunner } from '../../src/runners/process/runner.ts';
 import { eventually } from './eventually.ts';
-import { Client, callersOf, type Loam } from './harness.ts';
+import { Client, clientsOf, type Loam } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
 import { startS3 } from './s3-server.ts';
 
-/** On two cores that others want too, five start in 10 s. */
+/** On two busy cores, five servers start in 10 s. */
 const START_MS = 120_000;
 const PAGE = readFileSync(join(import.meta.dirname, '../../docs/proxy.md'), 'utf8');
 
@@ -36,19 +36,19 @@ export type Role = 'all' | 'serve' | 'work';
 export type OneServer = {
   name: string;
   role: Role;
-  /** Its own address, without the proxy. */
+  /** The address of this server, without the proxy. */
   base: string;
   dataDir: string;
-  /** Where it makes temporary files. */
+  /** The folder of its temporary files. */
   tmpDir: string;
   readonly pid: number | undefined;
-  /** Resolves when it says that it is ready. */
+  /** Resolves when the server reports that it is ready. */
   start(): Promise<void>;
-  /** SIGKILL, at whatever point of its life it is. */
+  /** Sends SIGKILL, in whatever state the server is. */
   kill(): Promise<void>;
-  /** SIGTERM, as an operator stops it. */
+  /** Sends SIGTERM, as an operator does. */
   stop(): Promise<void>;
-  /** What it has printed since it was first started: warnings and errors. */
+  /** Its output since the first start: warnings and errors. */
   said(): string;
   /** Whether it has ended although nobody killed or stopped it. */
   hasDied(): boolean;
@@ -57,24 +57,24 @@ export type OneServer = {
 export type Servers = AsyncDisposable &
   Loam & {
     servers: readonly OneServer[];
-    /** Those that answer requests. */
+    /** The servers that answer requests. */
     serving: readonly OneServer[];
     working: readonly OneServer[];
     of(name: string): OneServer;
-    /** A caller who goes to that server itself, with the same credentials. */
+    /** A client that connects to this server directly, with the same credentials. */
     at(server: OneServer, client?: Client): Client;
-    /** Resolves when it is dead; it comes back by itself. */
+    /** Resolves when it is dead; it restarts by itself. */
     killDatabase(): Promise<void>;
-    /** All that they have lies below it. */
+    /** The folder that contains all files of the servers. */
     root: string;
     repositoriesDir: string;
     s3: S3Config;
   };
 
 export type ServersOptions = Partial<Record<Role, number>> & {
-  /** Variables for all of them. */
+  /** Environment variables of all servers. */
   env?: Record<string, string>;
-  /** Further ones for those of a name. */
+  /** Additional variables of the servers with these names. */
   envOf?: Record<string, Record<string, string>>;
 };
 
@@ -86,11 +86,11 @@ export async function startServers({
   await using cleanup = new AsyncDisposableStack();
   const root = await mkdtemp(join(tmpdir(), 'loam-servers-'));
   cleanup.defer(() => rm(root, { recursive: true, force: true, maxRetries: 5 }));
-  // One of their own: five servers may take all the connections of the one that the other tests share.
+  // Not the database server that the other tests share: five servers may use all of its connections.
   const postgres = await startPostgres(join(root, 'database'));
   cleanup.defer(() => postgres.stop());
   await migrate(postgres.target);
-  // Killed, it is started again.
+  // Restarts it when it is killed.
   postgres.takeOwnership(createLog('silent'));
   const { host, user } = postgres.target;
   const pool = new pg.Pool({ host, user, database: 'loam', max: 3 });
@@ -107,7 +107,7 @@ export async function startServers({
   const common = {
     DATABASE_URL: `postgresql://${user}@localhost/loam?host=${encodeURIComponent(host)}`,
     LOAM_BASE_URL: base,
-    // Whoever calls from another address of this machine is a stranger.
+    // Callers from other addresses of this machine count as strangers.
     LOAM_TRUSTED_PROXIES: '127.0.0.1',
     LOAM_SECRET_KEY: randomBytes(32).toString('base64'),
     LOAM_ADMIN_TOKEN: token,
@@ -135,7 +135,7 @@ export async function startServers({
   );
   const serving = servers.filter(({ role }) => role !== 'work');
   const working = servers.filter(({ role }) => role !== 'serve');
-  // Jobs outlive their worker, as they should, and would outlive the test.
+  // Jobs outlive their worker by design, and would outlive the test.
   cleanup.defer(async () => {
     for (const { dataDir } of working) await endJobs(join(dataDir, 'attempts'));
   });
@@ -146,7 +146,7 @@ export async function startServers({
   await Promise.all(servers.map((server) => server.start()));
   cleanup.use(await startProxy(root, proxyPort as number, serving));
 
-  const callers = callersOf(base, token);
+  const callers = clientsOf(base, token);
   await eventually(async () => {
     const { status } = await callers.admin.get('/auth/v1/whoami');
     if (status !== 200) throw new Error(`the proxy answers ${status}`);
@@ -184,7 +184,7 @@ function oneServer(
   const end = async (signal: NodeJS.Signals) => {
     const ended = child;
     child = undefined;
-    // Its own words, when it had ended by itself, are in `said`.
+    // Its output, if it had ended by itself, is in `said`.
     if (ended && ended.exitCode === null && ended.signalCode === null) {
       const closed = once(ended, 'close');
       ended.kill(signal);
@@ -253,7 +253,7 @@ async function endJobs(attempts: string): Promise<void> {
   await runner.sweep(new Set());
 }
 
-/** HAProxy as docs/proxy.md configures it before several servers, without TLS. */
+/** HAProxy with the configuration of docs/proxy.md for several servers, without TLS. */
 async function startProxy(
   root: string,
   port: number,
@@ -291,8 +291,8 @@ async function listening(port: number): Promise<void> {
 }
 
 /**
- * Ports that nothing listens on, below those that the kernel gives to connections: a server that is killed finds its
- * own free when it comes back.
+ * Free ports below the range that the kernel assigns to connections, so that the port of a killed server is still free when
+ * the server restarts.
  */
 async function freePorts(count: number): Promise<number[]> {
   const found = new Set<number>();

@@ -1,12 +1,12 @@
 /**
- * What a test needs beyond Node, npm and git. When it is missing the test is skipped, and the last lines of the run name
- * it with the Debian package that brings it; under `LOAM_TEST_REQUIRE=all` (as in CI) the test fails instead.
+ * Requirements of tests beyond Node, npm and git. A test without its requirement is skipped, and the last lines of the run name
+ * it with its Debian package; under `LOAM_TEST_REQUIRE=all` (as in CI) the test fails instead.
  */
 import { execFileSync } from 'node:child_process';
 import type { TestContext } from 'vitest';
 
 type Requirement = {
-  /** Succeeds where the requirement is met. */
+  /** Succeeds if the requirement is met. */
   probe: readonly [string, ...string[]];
   /** How to meet it. */
   remedy: string;
@@ -92,7 +92,7 @@ const REQUIREMENTS = {
   redis: { probe: ['redis-server', '--version'], remedy: install('redis-server') },
   root: { probe: ['sh', '-c', 'test "$(id -u)" = 0'], remedy: 'run as root' },
   'shared-checkout': {
-    // Only root starts programs as another user.
+    // Only root can start programs as another user.
     probe: [
       'sh',
       '-c',

@@ -1,4 +1,4 @@
-/** A real issuer of identities (`oidc-provider`), and a browser that signs in by it. */
+/** A real OIDC issuer (`oidc-provider`), and a browser that signs in with it. */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { exportJWK, generateKeyPair, type JWTPayload, SignJWT } from 'jose';
@@ -13,16 +13,16 @@ export type Person = {
 
 export type TestIssuer = AsyncDisposable & {
   address: string;
-  /** Who signs in next, by subject. */
+  /** The subject of the next sign-in. */
   person: string;
   people: Record<string, Person>;
-  /** Requests that it got, by path. */
+  /** Paths of the received requests. */
   asked: string[];
-  /** Answers nothing but 503. */
+  /** Answers 503 only. */
   isAway: boolean;
-  /** Its answers from now on are for clients at this address. */
+  /** Issues all later answers for clients at this address. */
   serve(callback: string): Promise<void>;
-  /** Signs with another key from now on, and names both until `forget`. */
+  /** Signs with a new key from now on, and publishes both keys until `forget`. */
   rotate(): Promise<void>;
   sign(claims: JWTPayload, header?: object): Promise<string>;
 };
@@ -73,7 +73,7 @@ export async function startIssuer(): Promise<TestIssuer> {
           accountId: sub,
           claims: async () => ({ sub, ...issuer.people[sub] }),
         }),
-        // Nobody is asked to agree.
+        // Consent is given automatically.
         async loadExistingGrant({ oidc }) {
           const { Grant } = provider;
           const grant = new Grant({
@@ -108,7 +108,7 @@ export async function startIssuer(): Promise<TestIssuer> {
   return issuer;
 }
 
-/** Follows redirects as a browser does, with cookies for each host. */
+/** Follows redirects like a browser, with cookies for each host. */
 export class Browser {
   readonly #cookies = new Map<string, Map<string, string>>();
 
@@ -119,7 +119,7 @@ export class Browser {
     return own;
   }
 
-  /** Stops before an address for which `isStop` says so. @returns where it stopped, and the last answer */
+  /** Stops before an address for which `isStop` is true. @returns the address, and the last answer */
   async open(
     address: string,
     isStop: (url: string) => boolean = () => false,

@@ -1,4 +1,4 @@
-/** The server's own OpenAPI document, as a judge of its answers. */
+/** Checks answers against the server's own OpenAPI document. */
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js';
 import formats from 'ajv-formats';
 import type { JsonSchema } from './fuzz/values.ts';
@@ -21,7 +21,7 @@ export type Reply = { status: number; headers: object; text: string };
 export type Document = {
   operations: Operation[];
   resolve(ref: string): JsonSchema;
-  /** What is wrong with an answer: an undocumented status, or a body unlike its schema. Unknown paths: nothing. */
+  /** The error in an answer: an undocumented status, or a body that does not match its schema. Unknown paths: none. */
   problems(method: string, path: string, reply: Reply): string[];
 };
 
@@ -61,10 +61,10 @@ export async function openDocument(client: Client): Promise<Document> {
         };
       }),
   );
-  // A stream is an operation of its own, at the other path of its route.
+  // A stream is a separate operation, at the second path of its route.
   const isStream = ({ path }: Operation) =>
     Boolean(document.paths[path].get?.responses[200]?.content?.['text/event-stream']);
-  // A last `{path}` or `{revision}` takes slashes too.
+  // A final `{path}` or `{revision}` may contain slashes.
   const matchers = operations.map((operation) => ({
     operation,
     pattern: new RegExp(
@@ -101,10 +101,10 @@ export async function openDocument(client: Client): Promise<Document> {
       const unknown = Object.keys(document.components.headers).filter(
         (name) => name.toLowerCase() in headers && !(name in (response.headers ?? {})),
       );
-      // Errors have those of how far the request came.
+      // Errors have the headers of the steps that the request has passed.
       if (status < 400 && unknown.length > 0)
         return [`${status} is documented without ${unknown.join()}`];
-      // A stream is documented by its type; what is in it has tests of its own.
+      // The document has only the content type of a stream; other tests check the content.
       if (streams) return response.content?.[type] ? [] : [`${status} must not be ${type}`];
       const schema = response.content?.['application/json']?.schema;
       if (!schema) return text === '' || status < 300 ? [] : [`${status} must have no body`];

@@ -1,4 +1,4 @@
-/** A collector of traces: takes OTLP over HTTP and decodes what arrives (opentelemetry-proto, `trace.proto`). */
+/** A trace collector: accepts OTLP over HTTP and decodes it (opentelemetry-proto, `trace.proto`). */
 import { createServer, type IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { gunzipSync } from 'node:zlib';
@@ -22,7 +22,7 @@ export type TakenSpan = {
 export type Collector = AsyncDisposable & {
   url: string;
   spans: TakenSpan[];
-  /** All bytes that came, as text. */
+  /** All received bytes, as text. */
   raw: string[];
   headers: IncomingHttpHeaders[];
 };
@@ -59,7 +59,7 @@ export async function startCollector(): Promise<Collector> {
 
 type Field = { number: number; value: bigint | Buffer };
 
-/** The fields of a message of Protocol Buffers: varints, 64 bits, and what has a length. */
+/** The fields of a Protocol Buffers message: varints, 64-bit values, and length-delimited values. */
 function* fieldsOf(bytes: Buffer): Generator<Field> {
   let at = 0;
   const varint = () => {

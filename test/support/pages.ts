@@ -1,4 +1,4 @@
-/** Builds the dashboard before any test, as `npm start` does: what `/` answers must not depend on who has built it. */
+/** Builds the dashboard before any test, as `npm start` does, so that `/` does not depend on an earlier build. */
 import { buildDashboard } from '../../src/dashboard/build.ts';
 
 export default async function setup(): Promise<void> {

@@ -1,4 +1,4 @@
-/** Ports of loopback that nobody listens on. */
+/** Free ports on loopback. */
 import { once } from 'node:events';
 import { type AddressInfo, createServer } from 'node:net';
 

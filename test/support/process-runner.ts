@@ -5,13 +5,13 @@ import { expect } from 'vitest';
 import { openProcessRunner, type ProcessRunner } from '../../src/runners/process/runner.ts';
 import type { NetworkMode } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
-import { processesNaming } from './processes.ts';
+import { listCommandLines } from './processes.ts';
 
 export const graceMs = 300;
 
 type Sandboxed = 'auto' | 'unshare' | 'none';
 
-/** A runner of processes with a folder of its own; nothing of it runs when it is disposed. */
+/** A process runner with its own folder; disposing it ends all its processes. */
 export async function processRunner(
   sandbox: Sandboxed = 'auto',
   network?: NetworkMode,
@@ -19,7 +19,7 @@ export async function processRunner(
 ) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
   const opened: ProcessRunner[] = [];
-  // One that is opened removes what the last one has made ready, which here may be making more at that moment.
+  // A new runner removes the prepared shims of the last one, which here may be preparing more at that moment.
   const again = () =>
     eventually(async () => {
       const one = await openProcessRunner({ dir, graceMs: grace, sandbox, network });
@@ -33,11 +33,11 @@ export async function processRunner(
     again,
     async [Symbol.asyncDispose]() {
       await runner.sweep(new Set());
-      // Each makes something ready for its next attempt.
+      // Each runner prepares a shim for its next attempt.
       for (const one of opened) await one[Symbol.asyncDispose]();
-      // A shim that was never used writes down what it compiled when it ends.
+      // A shim that was never used writes its compile cache when it ends.
       await rm(dir, { recursive: true, maxRetries: 5 });
-      await eventually(() => expect(processesNaming(dir)).toEqual([]));
+      await eventually(() => expect(listCommandLines(dir)).toEqual([]));
     },
   };
 }

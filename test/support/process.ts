@@ -1,4 +1,4 @@
-/** The server as its users run it: `node src/main.ts` in a process of its own, to be killed and started again. */
+/** The server as users run it: `node src/main.ts` as a separate process that can be killed and restarted. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ const ROOT = join(import.meta.dirname, '../..');
 const INHERITED = {
   PATH: process.env.PATH,
   HOME: process.env.HOME,
-  // As `npm start` does: stripping types and compiling took a third of a start.
+  // As `npm start` does: without the cache, stripping types and compiling took a third of a start.
   NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/loam'),
   MALLOC_MMAP_THRESHOLD_: '1048576',
 };
@@ -18,30 +18,30 @@ const NODE = [process.execPath, 'src/main.ts'];
 export type ServerProcess = AsyncDisposable & {
   child: ChildProcess;
   base: string;
-  /** All it has printed so far. */
+  /** All output so far. */
   output(): string;
-  /** Sends the signal, if it still runs, and waits for its end. */
+  /** Sends the signal if the process still runs, and waits for its end. */
   stop(signal?: NodeJS.Signals): Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
 };
 
 export type StartServerOptions = {
-  /** Runs it as that user, which only root can ask for. */
+  /** The user to run as; only root can set it. */
   user?: string;
-  /** The beginning of the command line, before it becomes that user. */
+  /** The start of the command line, which still runs as the original user. */
   wrapper?: string[];
-  /** Files, sockets and pipes that it may have open. */
+  /** The maximum number of open files, sockets and pipes. */
   descriptors?: number;
-  /** What starts it; unset: Node, without npm around it. */
+  /** The program that starts it; unset: Node, without npm. */
   command?: string[];
   /** Gives it a process group of its own, led by `child`, as a terminal does. */
   detached?: boolean;
-  /** Is given the process before it is ready. */
+  /** Called with the process before it is ready. */
   spawned?: (child: ChildProcess) => void;
 };
 
 /**
- * Starts the server and waits until it says that it is ready.
- * @throws Error with what it printed when it ends before that.
+ * Starts the server and waits until it reports that it is ready.
+ * @throws Error with its output if it ends before that
  */
 export async function startServer(
   env: Record<string, string>,
@@ -70,7 +70,7 @@ export async function startServer(
   for (const stream of [child.stdout, child.stderr]) {
     createInterface(stream).on('line', (line) => {
       output += `${line}\n`;
-      // A worker says where it can be asked whether it is ready.
+      // A worker reports the address of its readiness check.
       const said = /^Loam is ready (?:at (\S+)|to run jobs; (\S+)\/readyz)/.exec(line);
       const base = said?.[1] ?? said?.[2];
       if (base) ready.resolve(base);

@@ -1,13 +1,13 @@
-/** What runs on this machine. */
+/** Finds processes on this machine. */
 import { readdirSync, readFileSync } from 'node:fs';
 
-/** Command lines of processes with `text` in them. */
-export function processesNaming(text: string): string[] {
-  return namingProcesses(text).map(({ line }) => line);
+/** Command lines of processes that contain `text`. */
+export function listCommandLines(text: string): string[] {
+  return listProcessesNaming(text).map(({ line }) => line);
 }
 
-/** The same, with their pids. */
-export function namingProcesses(text: string): { pid: number; line: string }[] {
+/** The same, with pids. */
+export function listProcessesNaming(text: string): { pid: number; line: string }[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
     .map((pid) => ({ pid: Number(pid), line: commandOf(pid) }))

@@ -1,4 +1,4 @@
-/** A real Redis for a test, on loopback, with nothing on disk, to be ended, frozen and started again. */
+/** A real Redis for a test, on loopback and in memory only, which can be stopped, frozen and restarted. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Redis } from 'ioredis';
@@ -8,9 +8,9 @@ import { freePort } from './ports.ts';
 export type RedisServer = AsyncDisposable & {
   port: number;
   start(): Promise<void>;
-  /** Waits for its end where the signal ends it. */
+  /** Waits for its end if the signal ends it. */
   signal(signal: 'SIGKILL' | 'SIGSTOP' | 'SIGCONT'): Promise<void>;
-  /** As its operator; not while it is ended or frozen. */
+  /** Runs a command as its operator; not while it is stopped or frozen. */
   command(name: string, ...args: (string | number)[]): Promise<unknown>;
 };
 

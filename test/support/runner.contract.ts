@@ -1,4 +1,4 @@
-/** What the worker relies on, run over every runner. The commands are both shell and the fake's language. */
+/** The behaviour that the worker relies on, tested on every runner. The commands are valid in the shell and in the fake. */
 import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { extract } from 'tar-stream';
@@ -16,7 +16,7 @@ import { type Need, needs } from './needs.ts';
 
 export type RunnerUnderTest = AsyncDisposable & {
   runner: Runner;
-  /** Another that drives the same work, as a restarted server's does. */
+  /** Another runner for the same attempts, as a restarted server opens it. */
   again(): Promise<Runner>;
 };
 
@@ -25,7 +25,7 @@ let attempts = 0;
 
 export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {}): AttemptSpec {
   return {
-    // Of this process alone: processes are known by it on the whole machine.
+    // Unique to this process, because attempts are found by their id on the whole machine.
     id: `att_${process.pid}_${attempts++}`,
     machine: LOCAL_MACHINE,
     command,
@@ -61,7 +61,7 @@ export async function runToEnd(
   return { handle, outcome, lines };
 }
 
-/** The names in a tar, with what files hold, or of which type the others are. */
+/** The entries of a tar: the content of files, and the type of other entries. */
 export async function entriesOf(
   archive: Promise<Readable | null>,
 ): Promise<Record<string, string> | null> {
@@ -77,14 +77,14 @@ export async function entriesOf(
 }
 
 /**
- * Of the describe block that it is called in.
- * @param open makes a runner with a grace period of 300 ms
- * @param wanted what that takes
+ * Declares the contract tests in the current describe block.
+ * @param open opens a runner with a grace period of 300 ms
+ * @param wanted the requirements of this runner
  */
 export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: Need[]): void {
   beforeEach((ctx) => needs(ctx, ...wanted));
 
-  test('lines, exit code and times of an attempt', async () => {
+  test('an attempt has lines, an exit code and times', async () => {
     await using made = await open();
     const before = Date.now();
     const { outcome, lines } = await runToEnd(
@@ -98,7 +98,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     expect(endedAt.getTime()).toBeGreaterThanOrEqual(startedAt.getTime());
   });
 
-  test('a cursor resumes the log after the line it stands for', async () => {
+  test('a cursor resumes the log after its line', async () => {
     await using made = await open();
     const { runner } = made;
     const handle = await runner.prepare(attemptSpec('echo 1; sleep 0.1; echo 2; echo 3'), never);
@@ -127,12 +127,12 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     expect(await allLines(second, handle)).toEqual(['once']);
   });
 
-  test('where it may not begin, nothing of it does', async () => {
+  test('without permission to begin, nothing of the attempt runs', async () => {
     await using made = await open();
     const { runner } = made;
     const handle = await runner.prepare(attemptSpec('echo ran; exit 1'), never);
     expect(await runner.start(handle, async () => false)).toBe(false);
-    // Whoever could not say whether it may is asked again.
+    // If the permission cannot be determined, the start fails and can be repeated.
     await expect(runner.start(handle, () => Promise.reject(new Error('away')))).rejects.toThrow();
     expect(await runner.attach(handle)).toBe('prepared');
     await runner.remove(handle);
@@ -142,22 +142,22 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     expect(await allLines(runner, allowed)).toEqual(['ran']);
   });
 
-  test('TERM ends it with 143', async () => {
+  test('SIGTERM ends an attempt with 143', async () => {
     await using made = await open();
     const { runner } = made;
     const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
     await runner.start(handle);
-    // Before there is a command to hear it, the signal only begins the grace, which is short in tests.
+    // Before the command can handle it, the signal only starts the grace period, which is short in tests.
     const up = new AbortController();
     for await (const _ of runner.logs(handle, null, up.signal)) up.abort();
     await runner.signal(handle, 'TERM');
     expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 143 });
   });
 
-  test('KILL ends it at once with 137', async () => {
+  test('SIGKILL ends an attempt at once with 137', async () => {
     await using made = await open();
     const { runner } = made;
-    // At whatever step of its start: in the middle of one, the command or its sandbox may end with a code of its own.
+    // At any step of its start: in the middle of a step, the command or its sandbox may exit with its own code.
     for (let round = 0; round < 8; round++) {
       const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
       await runner.start(handle);
@@ -167,7 +167,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     }
   });
 
-  test('overrunning the timeout ends it and says so', async () => {
+  test('exceeding the timeout ends an attempt and is reported', async () => {
     await using made = await open();
     const spec = attemptSpec('sleep 600', { timeoutMs: 200 });
     const { outcome } = await runToEnd(made.runner, spec);
@@ -181,7 +181,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     ).rejects.toThrow(/debian:12/);
   });
 
-  test('what was removed is gone: nothing to attach to, and waiting for it says lost', async () => {
+  test('a removed attempt cannot be attached, and waiting for it reports a loss', async () => {
     await using made = await open();
     const { runner } = made;
     const handle = await runner.prepare(attemptSpec('sleep 600'), never);
@@ -191,7 +191,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     expect(await runner.wait(handle, never)).toEqual({ kind: 'lost' });
   });
 
-  test('a sweep ends attempts that are not in its list and spares the rest', async () => {
+  test('a sweep removes the attempts that are not in its list and keeps the others', async () => {
     await using made = await open();
     const { runner } = made;
     const [kept, stray] = [attemptSpec('sleep 600'), attemptSpec('sleep 600')];
@@ -203,7 +203,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     expect(await runner.attach(handles[0] as Handle)).toBe('gone');
   });
 
-  test('artifacts are the files at a path when it has ended, however it ended', async () => {
+  test('artifacts are the files at a path after the end, whatever the outcome', async () => {
     await using made = await open();
     const command = 'mkdir -p out/deep; echo one > out/a; echo two > out/deep/b; exit 3';
     const { handle, outcome } = await runToEnd(made.runner, attemptSpec(command));
@@ -222,7 +222,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     }
   });
 
-  test('what it uses is measured while it runs', async () => {
+  test('usage is measured while an attempt runs', async () => {
     await using made = await open();
     const { runner } = made;
     const MB = 1_000_000;
@@ -233,25 +233,25 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     await runner.start(handle);
     await eventually(async () => {
       const usage = await runner.stats(handle);
-      // Of two vCPUs, or of the one that there is, which others want too.
+      // Of two vCPUs, or of the single one of the machine, which others use too.
       expect(usage?.cpuPercent).toBeGreaterThan(10);
       expect(usage?.memoryBytes).toBeGreaterThan(40 * MB);
       expect(usage).toMatchObject({ gpuPercent: 0, diskBytes: expect.any(Number) });
     });
-    // By whoever drives it.
+    // Measured by every runner that drives the attempt.
     const second = await made.again();
     await eventually(async () =>
       expect((await second.stats(handle))?.cpuPercent).toBeGreaterThan(10),
     );
     await runner.signal(handle, 'KILL');
     await runner.wait(handle, never);
-    // The last, where it is still there.
+    // The last sample, if it is still available.
     expect((await runner.stats(handle))?.cpuPercent ?? 0).toBeGreaterThanOrEqual(0);
     await runner.remove(handle);
     expect(await runner.stats(handle)).toBeNull();
   });
 
-  test('waiting and following end when their signal aborts, and leave the work alone', async () => {
+  test('waiting and following end when their signal aborts, and the attempt continues', async () => {
     await using made = await open();
     const { runner } = made;
     const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);

@@ -13,7 +13,7 @@ const SCRIPT = join(import.meta.dirname, 'ceph-s3.sh');
 const BUCKET = 'loam';
 
 export type S3Server = AsyncDisposable & {
-  /** Of an empty bucket. */
+  /** The configuration of an empty bucket. */
   config: S3Config;
 };
 
@@ -45,7 +45,7 @@ export async function startS3(): Promise<S3Server> {
   };
 }
 
-/** The script takes a port and the one after it. */
+/** The script uses a port and the one after it. */
 async function twoFreePorts(): Promise<number> {
   for (;;) {
     const first = await listenOn(0);

@@ -1,4 +1,4 @@
-/** Several processes of Loam on one database, one folder of repositories and one storage, all within this process. */
+/** Several instances of Loam on one database, one folder of repositories and one storage, all within this process. */
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,21 +15,21 @@ import { Client, cloneDatabase } from './harness.ts';
 const TOKEN = newToken();
 const log = createLog(process.env.LOAM_TEST_LOG ?? 'silent');
 
-/** What differs from one process to the next. */
+/** Settings that differ between instances. */
 type Changes = { config?: Partial<Config>; overrides?: Overrides };
 
 export type Servers = AsyncDisposable & {
-  /** Those that answer requests, and for each a client with the operator's token. */
+  /** The instances that answer requests, and for each a client with the operator's token. */
   apps: App[];
   clients: Client[];
-  /** Holds the data folder of each process, under its name. */
+  /** Contains the data folder of each instance, under its name. */
   folder: string;
   start(name: string, changes?: Changes): Promise<App>;
-  /** One of the role `work`. */
+  /** Starts an instance with the role `work`. */
   work(name: string, changes?: Changes): Promise<App<ProcessServices>>;
 };
 
-/** Servers with a data folder each; when this returns, each knows all of them. */
+/** Starts servers with a data folder each; when this returns, each knows all others. */
 export async function startServers(count: number, changes?: Changes): Promise<Servers> {
   await using cleanup = new AsyncDisposableStack();
   const database = await cloneDatabase();

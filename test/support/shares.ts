@@ -1,6 +1,6 @@
-/** What a job takes of a machine, by a rule that the tests have of their own. */
+/** The share of a machine that a job gets, computed independently of the production code. */
 
-/** @param usual what a default job asks for: a machine that has less is shared by all */
+/** @param usual the request of a default job: a machine with less is divided equally */
 export function shareOf(asked: number, there: number, slots: number, usual: number): number {
   if (asked > there) return there / slots;
   return there < usual ? Math.min(asked, there / slots) : asked;

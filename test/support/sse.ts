@@ -1,13 +1,13 @@
-/** A client of server-sent events that can stop in the middle, as one whose connection is cut. */
+/** A client of server-sent events that can stop in the middle, like a client whose connection is cut. */
 import type { Client } from './harness.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: data is asserted on, field by field.
 export type StreamEvent = { id?: string; event: string; data: any };
 
 export type Stream = AsyncDisposable & {
-  /** Events until `count` log lines were seen. */
+  /** Reads events until it has `count` log lines. */
   take(count: number): Promise<StreamEvent[]>;
-  /** All the rest, to the end of the response. */
+  /** Reads all remaining events, to the end of the response. */
   all(): Promise<StreamEvent[]>;
   /** The same, one by one; rejects when the connection breaks. */
   each(use: (event: StreamEvent) => void): Promise<void>;
@@ -60,7 +60,7 @@ async function* read(
   yield* parseEvents(response.body);
 }
 
-/** The events of a stream; comments are passed over. */
+/** The events of a stream, without comments. */
 export async function* parseEvents(
   body: ReadableStream<Uint8Array<ArrayBuffer>>,
 ): AsyncGenerator<StreamEvent> {

@@ -1,4 +1,4 @@
-/** The stock `ssh`, and `git` over it, as a user who has keys runs them. */
+/** The stock `ssh`, and `git` over it, as a user with keys runs them. */
 import { execFile, execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -13,7 +13,7 @@ export class SshUser {
   readonly port: number;
   readonly #known: string | undefined;
 
-  /** `known`: a file of host keys, of which the server's must be one; left out: any is taken. */
+  /** `known`: a file with host keys, which must contain the server's; unset: any host key is accepted. */
   constructor(workspace: Workspace, key: Key, port: number, known?: string) {
     this.#known = known;
     this.workspace = workspace;
@@ -34,7 +34,7 @@ export class SshUser {
     ];
   }
 
-  /** Runs `ssh`; never throws for how that ends. */
+  /** Runs `ssh`; never throws for its exit code. */
   ssh(args: string[], input = '', { user = 'git', before = [] as string[] } = {}) {
     return new Promise<GitResult>((resolve) => {
       const words = [...before, ...this.options, `${user}@127.0.0.1`, ...args];
@@ -50,7 +50,7 @@ export class SshUser {
     return `ssh://git@127.0.0.1:${this.port}/${repository}.git`;
   }
 
-  /** As `Workspace.try`, by this key. */
+  /** As `Workspace.try`, with this key. */
   try(folder: string, ...args: string[]): Promise<GitResult> {
     const command = ['ssh', ...this.options].join(' ');
     return this.workspace.try(folder, '-c', `core.sshCommand=${command}`, ...args);
@@ -71,7 +71,7 @@ export function makeKey(workspace: Workspace, type = 'ed25519', ...more: string[
   return { path, publicKey: readFileSync(`${path}.pub`, 'utf8') };
 }
 
-/** A new key of the client's, which is added to its account. */
+/** Creates a key for the client, and adds it to the client's account. */
 export async function sshUser(
   client: Client,
   workspace: Workspace,

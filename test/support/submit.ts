@@ -1,4 +1,4 @@
-/** Jobs through GraphQL, for the tests that are not about GraphQL. */
+/** Jobs through GraphQL, for tests whose subject is not GraphQL. */
 import { expect } from 'vitest';
 import { eventually } from './eventually.ts';
 import type { Client } from './harness.ts';
@@ -18,11 +18,11 @@ const FIELDS = `id name namespace status command repo branch commitSha image gpu
   createdAt startedAt completedAt artifacts { path sizeBytes fileCount downloadUrl }
   attempts { nodes { number outcome exitCode } }`;
 
-/** An environment as `env` and `secrets` take it. */
+/** Converts an environment to the form of `env` and `secrets`. */
 export const variables = (values: Record<string, string>) =>
   Object.entries(values).map(([name, value]) => ({ name, value }));
 
-/** The raw answer of `createJob`; `{errors}` when it is refused. */
+/** The raw answer of `createJob`; `{errors}` if it is refused. */
 export function submitRaw(client: Client, input: JobInput) {
   return client.graphql(
     `mutation ($input: CreateJobInput!) { createJob(input: $input) { job { ${FIELDS} } env { name value } } }`,

@@ -3,7 +3,7 @@ import { createClient } from 'graphql-sse';
 import type { Client } from './harness.ts';
 import { parseEvents } from './sse.ts';
 
-/** How GraphQL goes over SSE: a stream for each subscription, one for all of a client, and Yoga's own. */
+/** The modes of GraphQL over SSE: a stream for each subscription, one stream for all of a client, and Yoga's own. */
 export const MODES = {
   'graphql-sse, distinct connections': (client: Client, query: string) =>
     viaGraphqlSse(client, query, false),
@@ -28,7 +28,7 @@ async function* viaGraphqlSse(client: Client, query: string, singleConnection: b
   }
 }
 
-/** As Yoga has it: a POST whose answer is the stream. */
+/** Yoga's mode: a POST whose answer is the stream. */
 export function postSubscription(
   { base, authorization }: Pick<Client, 'base' | 'authorization'>,
   body: { query: string; variables?: object },

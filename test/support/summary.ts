@@ -1,6 +1,6 @@
 /**
- * The last lines of a run: the tests that failed, the counts, what was skipped with the command that brings what was
- * missing, and how to run the rest.
+ * Prints the last lines of a run: failed tests, counts, skipped tests with the command that installs their requirement, and
+ * how to run the other tests.
  */
 import type { Reporter, TestModule } from 'vitest/node';
 

@@ -1,4 +1,4 @@
-/** The README's tour, as a newcomer pastes it into a shell. */
+/** Runs the README's tour, as a newcomer pastes it into a shell. */
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -14,7 +14,7 @@ export const LINES = [...TOUR.matchAll(/```sh\n(.*?)```/gs)].map(([, lines]) => 
 export const TIMEOUT_MS = 45_000;
 export const STREAM = /^api -N .*stream=true"$/m;
 
-/** @throws Error when a line does not do what the README says of it */
+/** @throws Error if the result of a line differs from the README */
 export async function takeTour(loam: Pick<Loam, 'base' | 'admin'>, lines: string): Promise<void> {
   const script = lines
     .replace('LOAM=http://127.0.0.1:3000', `LOAM=${loam.base}`)
@@ -35,7 +35,7 @@ export async function takeTour(loam: Pick<Loam, 'base' | 'admin'>, lines: string
   expect(stdout).toMatch(/"message":"Count to three/);
 }
 
-/** As from a clipboard: the lines are the shell's input, which a command among them could swallow. */
+/** As from a clipboard: the lines are the shell's input, which one of the commands could consume. */
 async function paste(script: string) {
   const home = await mkdtemp(join(tmpdir(), 'loam-tour-'));
   const shell = spawn('bash', ['--norc', '-eu', '-o', 'pipefail'], {

@@ -1,4 +1,4 @@
-/** Endpoints of webhooks behind real TLS, signed by an authority of their own. */
+/** Webhook endpoints with real TLS, with certificates of their own authority. */
 import { execFileSync } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type pg from 'pg';
 
-/** What signs the certificates of receivers. */
+/** The authority that signs the certificates of receivers. */
 export type Authority = AsyncDisposable & {
   /** In PEM, for `LOAM_WEBHOOK_CA`. */
   file: string;
@@ -46,7 +46,7 @@ export async function makeAuthority(): Promise<Authority> {
   };
 }
 
-/** What an endpoint got. */
+/** The requests that an endpoint received. */
 export type Received = { path: string; headers: IncomingHttpHeaders; body: string; at: number };
 export type Answering = (
   response: ServerResponse,
@@ -59,9 +59,9 @@ export type Receiver = AsyncDisposable & {
   url: string;
   port: number;
   received: Received[];
-  /** How many were ever made to it. */
+  /** Number of connections so far. */
   connections: number;
-  /** What it answers from now on; 204 at first. */
+  /** Sets the answer; initially 204. */
   answer: Answering;
 };
 
@@ -79,7 +79,7 @@ export async function startReceiver(authority: Authority, host = '127.0.0.1'): P
     answer: (response) => void response.writeHead(204).end(),
     async [Symbol.asyncDispose]() {
       const closed = new Promise((resolve) => server.close(resolve));
-      // Also those whose handshake is not over, which are none of HTTP yet.
+      // Includes connections during their TLS handshake, which are not HTTP connections yet.
       for (const socket of sockets) socket.destroy();
       await closed;
     },
@@ -109,7 +109,7 @@ export async function startReceiver(authority: Authority, host = '127.0.0.1'): P
 }
 
 /** As if the time of each next attempt had come. */
-export async function hurry(pool: pg.Pool): Promise<void> {
+export async function makeDeliveriesDue(pool: pg.Pool): Promise<void> {
   await pool.query(
     `with sooner as (
        update deliveries set next_attempt_at = now()

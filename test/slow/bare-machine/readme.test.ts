@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { callersOf } from '../../support/harness.ts';
+import { clientsOf } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
 import { LINES, takeTour } from '../../support/tour.ts';
 
@@ -44,7 +44,7 @@ test("the README's commands and tour work for an ordinary user", {
     const { base, token } = await Promise.race([ready.promise, ended]);
     expect(output).toMatch(/^\d+ passed, 0 failed, \d+ skipped$/m);
     expect(output).toContain('the tests ended with 0');
-    await takeTour(callersOf(base, token), LINES);
+    await takeTour(clientsOf(base, token), LINES);
   } finally {
     if (machine.exitCode === null) process.kill(-(machine.pid as number), 'SIGTERM');
     await closed;

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { connect, type Engine } from '../../../src/runners/docker/engine.ts';
 import { sendCheckout } from '../../../src/runners/docker/remote-folders.ts';
 import { eventually } from '../../support/eventually.ts';
-import { processesNaming } from '../../support/processes.ts';
+import { listCommandLines } from '../../support/processes.ts';
 
 let dir: string;
 let engine: Engine;
@@ -39,7 +39,7 @@ test('cancelling the job stops sending, and leaves no process', async () => {
   await eventually(() => expect(asked).toBe(1));
   abort.abort(new Error('cancelled'));
   await expect(sent).rejects.toThrow('cancelled');
-  await eventually(() => expect(processesNaming(dir)).toEqual([]));
+  await eventually(() => expect(listCommandLines(dir)).toEqual([]));
 });
 
 test('a cut connection stops sending', async () => {
@@ -47,7 +47,7 @@ test('a cut connection stops sending', async () => {
   await eventually(() => expect(asked).toBe(2));
   deaf.closeAllConnections();
   await expect(sent).rejects.toThrow();
-  await eventually(() => expect(processesNaming(dir)).toEqual([]));
+  await eventually(() => expect(listCommandLines(dir)).toEqual([]));
 });
 
 test('an unreadable checkout fails with the reason', async () => {

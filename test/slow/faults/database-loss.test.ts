@@ -1,6 +1,6 @@
 /**
- * PostgreSQL is killed, stopped, suspended and starved while jobs, followers, writers and pushers are at work:
- * nothing that was acknowledged is lost, and nobody restarts anything.
+ * PostgreSQL is killed, stopped, suspended and starved of disk space while jobs, log followers, writers and pushers are
+ * active: no acknowledged change is lost, and recovery needs no manual restart.
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -28,7 +28,7 @@ import { cancel, job, lines, submit, submitRaw, until } from '../../support/subm
 
 const TOKEN = 'a-token-for-the-losses';
 const COUNT = 'i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo total $i';
-/** Each with a process of its own; what matters is that some are under way at every loss. */
+/** Each job has its own process; some must be running at every loss. */
 const MAX_JOBS = 12;
 
 type Place = AsyncDisposable & { path: string; server: ServerProcess; client: Client };
@@ -70,7 +70,7 @@ async function postmasterOf({ path }: Place): Promise<number> {
   return Number(text.split('\n')[0]);
 }
 
-/** The postmaster and all its processes. */
+/** The postmaster and all its child processes. */
 async function postgresOf(place: Place): Promise<number[]> {
   const postmaster = await postmasterOf(place);
   return [postmaster, ...listDescendants(postmaster)];
@@ -86,7 +86,7 @@ async function degraded({ client }: Place): Promise<void> {
   expect([status, body]).toEqual([503, { status: 'degraded' }]);
 }
 
-/** Writers and pushers that try again, as good clients do, and note what they were promised. */
+/** Writers and pushers that retry, as good clients do, and record the acknowledged changes. */
 function work(client: Client, workspace: Workspace) {
   const promised = { repositories: [] as string[], jobs: [] as string[], commit: '' };
   let stopped = false;
@@ -126,7 +126,7 @@ function work(client: Client, workspace: Workspace) {
   };
 }
 
-/** Follows a job's log to its end, and comes back where it was cut off. */
+/** Follows a job's log to its end, and resumes after each disconnection. */
 function follow(client: Client, name: string) {
   const told: StreamEvent[] = [];
   const done = (async () => {
@@ -139,7 +139,7 @@ function follow(client: Client, name: string) {
   return { told, done };
 }
 
-/** Every number that was printed was sent once, and then the end. */
+/** Every printed number was sent once, followed by the end. */
 function onceEach(told: readonly StreamEvent[]): void {
   const said = told.filter(({ event }) => event === 'log').map(({ data }) => data.message);
   const total = said.length - 1;
@@ -147,7 +147,7 @@ function onceEach(told: readonly StreamEvent[]): void {
   expect(told.at(-1)?.data).toEqual({ status: 'succeeded', exit_code: 0 });
 }
 
-/** Lets the jobs that count come to their end. */
+/** Makes the counting jobs finish. */
 async function stopCounting({ path }: Place): Promise<void> {
   const attempts = join(path, 'attempts');
   for (const attempt of readdirSync(attempts).filter((name) => name.startsWith('att_')))
@@ -164,7 +164,7 @@ async function repositories(client: Client): Promise<Set<string>> {
   return names;
 }
 
-test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself', async () => {
+test('PostgreSQL killed, stopped, crashed and suspended: the server recovers by itself', async () => {
   await using folder = await dataFolder();
   await using place = await serve(folder.path);
   await using workspace = await Workspace.open();
@@ -204,7 +204,7 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
     await goesOn();
   }
 
-  // One process that dies takes all others with it, but not the postmaster, which recovers by itself.
+  // A crashed backend takes down all other backends, but not the postmaster, which recovers by itself.
   const processes = await postgresOf(place);
   process.kill(processes.at(-1) as number, 'SIGKILL');
   await eventually(() => {
@@ -252,7 +252,7 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
   expect(server.child.exitCode).toBe(null);
 });
 
-test('a disk that fills up: writes are refused, then PostgreSQL dies, and all goes on with the space', async (ctx) => {
+test('a disk that fills up: writes are refused, then PostgreSQL dies, and the server recovers when there is space', async (ctx) => {
   needs(ctx, 'root', 'mount');
   await using folder = await dataFolder();
   execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=300m', 'none', folder.path]);
@@ -294,7 +294,7 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
   const commit = await workspace.commit('code', { 'a.txt': 'a' });
   const push = await workspace.try('code', 'push', '-q', 'origin', 'main');
   expect(push).toMatchObject({ code: expect.any(Number), stderr: message });
-  // Reads go on, and so does what frees space.
+  // Reads still work, and so do requests that free space.
   expect(await repositories(client)).toEqual(new Set(['code', 'unloved']));
   expect((await client.get('/readyz')).status).toBe(200);
   await workspace.git('.', 'clone', '-q', remote(client, 'admin/code'), 'read');
@@ -306,7 +306,7 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
     const { attempts } = await job(client, 'admin', 'quiet');
     expect(attempts).toMatchObject({ nodes: [{ exitCode: 143 }] });
   });
-  // There is a slot for it now. It would be taken in a few milliseconds.
+  // A slot is free now. A job would take it within a few milliseconds.
   await delay(1_000);
   expect(await job(client, 'admin', 'next')).toMatchObject({
     status: 'QUEUED',
@@ -314,7 +314,7 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
   });
   await stopCounting(place);
 
-  // To the last byte: what PostgreSQL must write next ends it.
+  // The disk is filled to the last byte, so that PostgreSQL crashes at its next write.
   await leave(0);
   await exhaust(socketTarget(join(folder.path, 'postgres')));
   expect((await client.get('/livez')).status).toBe(200);
@@ -333,7 +333,7 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
   expect(server.child.exitCode).toBe(null);
 });
 
-/** Writes until PostgreSQL breaks off. */
+/** Writes until PostgreSQL closes the connection. */
 async function exhaust(target: pg.ClientConfig): Promise<void> {
   const client = new pg.Client(target);
   client.on('error', () => {});
@@ -359,7 +359,7 @@ async function lockOf(dataDir: string): Promise<bigint> {
   return createHash('sha256').update(id).digest().readBigInt64BE();
 }
 
-test('a database of its own goes away and comes back; the folder stays ours meanwhile and after', async () => {
+test('an external database fails and returns; the data folder stays locked by this server', async () => {
   await using folder = await dataFolder();
   await using own = await dataFolder();
   let postgres = await startPostgres(own.path);
@@ -371,7 +371,7 @@ test('a database of its own goes away and comes back; the folder stays ours mean
     const { client } = place;
     await client.post('/auth/v1/repository/admin', { name: 'before' });
     const { pid } = await onlyRow(postgres.target, HOLDER, [await lockOf(folder.path)]);
-    // As an administrator stops it: sessions are cut off.
+    // As an administrator stops it: sessions are terminated.
     postgres.takeOwnership(createLog('silent'));
     await postgres.stop();
     const away = await client.get('/auth/v1/repository/admin');
@@ -396,14 +396,14 @@ test('a database of its own goes away and comes back; the folder stays ours mean
   }
 });
 
-test('a folder that another server has taken ends this one with a line', async () => {
+test('a server whose folder lock was taken by another server exits with one line', async () => {
   await using folder = await dataFolder();
   const database = await cloneDatabase();
   await using place = await serve(folder.path, { DATABASE_URL: database.url });
   const lock = await lockOf(folder.path);
   const other = new pg.Client({ connectionString: database.url });
   await other.connect();
-  // In line for the lock, it gets it in the moment that the server's session ends.
+  // This session is queued for the lock, and gets it the moment the server's session ends.
   const taking = other.query('select pg_advisory_lock($1)', [lock]);
   const { pid } = await onlyRow({ connectionString: database.url }, HOLDER, [lock]);
   await onlyRow({ connectionString: database.url }, 'select pg_terminate_backend($1)', [pid]);
@@ -415,7 +415,7 @@ test('a folder that another server has taken ends this one with a line', async (
   await database.drop();
 });
 
-test('a former session of our own, whose end the database has not noticed, is no other server', async () => {
+test('a former session of this server that the database has not yet noticed as closed does not count as another server', async () => {
   await using folder = await dataFolder();
   const database = await cloneDatabase();
   const url = new URL(database.url);
@@ -445,7 +445,7 @@ test('a former session of our own, whose end the database has not noticed, is no
   await database.drop();
 });
 
-test('a session that breaks while it takes the lock is an error, not the end of the process', async () => {
+test('a session that breaks while it takes the lock causes an error, not the end of the process', async () => {
   await using folder = await dataFolder();
   const { host, user } = inject('postgres');
   await using path = await pathTo(`${host}/.s.PGSQL.5432`, 'pg_try_advisory_lock');
@@ -470,11 +470,11 @@ async function onlyRow(target: pg.ClientConfig, sql: string, values: unknown[]) 
 
 type Path = AsyncDisposable & {
   port: number;
-  /** Cuts clients off in a way that the database does not notice. */
+  /** Disconnects clients in a way that the database does not notice. */
   forgetClients(): void;
 };
 
-/** TCP in front of PostgreSQL's socket. A client that sends `breakAt` is cut off. */
+/** TCP in front of PostgreSQL's socket. A client that sends `breakAt` is disconnected. */
 async function pathTo(socket: string, breakAt?: string): Promise<Path> {
   const near = new Set<Socket>();
   const far = new Set<Socket>();

@@ -1,7 +1,7 @@
 /**
- * Sends every kind of request that uses git while git cannot work: the repository folder is missing, git is missing, or
- * no file descriptor is free. Each request is answered and the server keeps running. The server runs as a separate
- * process, because the bugs that this test looks for would end it.
+ * Every way in which a request reaches git, while git cannot work: the repository's folder is missing, the program is
+ * missing, no descriptor is free. Each request gets an answer, and the server keeps running. The server is a process of
+ * its own here, because these faults could end it.
  */
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, rename, rm, stat, symlink } from 'node:fs/promises';
@@ -29,7 +29,7 @@ beforeAll(async () => {
   cleanup.defer(() => database.drop());
   dataDir = await mkdtemp(join(tmpdir(), 'loam-failures-'));
   cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
-  // A separate PATH for the server, from which the test can remove git.
+  // The server has its own PATH, so that the test can remove git from it.
   path = join(dataDir, 'bin');
   await mkdir(path);
   for (const folder of (process.env.PATH ?? '').split(':'))
@@ -51,7 +51,7 @@ beforeAll(async () => {
 });
 afterAll(() => cleanup.disposeAsync());
 
-/** Creates a public repository with a small and a large text file, and a clone in the workspace. */
+/** A public repository with one text file and one large file, and a clone of it in the workspace. */
 async function seeded(name: string): Promise<{ id: string; dir: string; blob: string }> {
   const { id } = (await admin.post(REPOSITORIES, { name, visibility: 'public' })).body;
   await workspace.git('.', 'clone', '-q', remote(admin, `admin/${name}`), name);
@@ -65,7 +65,7 @@ async function seeded(name: string): Promise<{ id: string; dir: string; blob: st
 
 type Seeded = Awaited<ReturnType<typeof seeded>>;
 
-/** Every operation that reads or writes an existing repository through git, by name. Each returns a status. */
+/** Every operation that reads or writes an existing repository with git: its name → the status of the answer. */
 function entries(name: string, { id, blob }: Seeded): Record<string, () => Promise<number>> {
   const rest = (what: string) => async () =>
     (await admin.get(`${REPOSITORIES}/${id}/${what}`)).status;
@@ -91,7 +91,7 @@ function entries(name: string, { id, blob }: Seeded): Record<string, () => Promi
       if (code === 0) return 200;
       if (/repository '.*' not found/.test(stderr)) return 404;
       const status = /returned error: (\d+)/.exec(stderr)?.[1];
-      // The error arrived within a response that had already begun.
+      // Reported within a response that had already started.
       if (status) return Number(status);
       if (/remote|early EOF|hung up|RPC failed|expected|disconnect|index-pack/.test(stderr))
         return 410;
@@ -130,7 +130,7 @@ function entries(name: string, { id, blob }: Seeded): Record<string, () => Promi
   };
 }
 
-/** Runs all entries concurrently, then again one by one. @returns the statuses of the second run by name */
+/** All operations at once, and again one by one. @returns their answers by name */
 async function drive(name: string, repository: Seeded): Promise<Record<string, number>> {
   const all = Object.entries(entries(name, repository));
   await Promise.all(all.map(([, run]) => run()));
@@ -144,7 +144,7 @@ function expectAlive(): void {
   expect(server.child.signalCode, server.output()).toBeNull();
 }
 
-test('requests for a repository with a missing folder fail, and other repositories work', async () => {
+test('a repository whose folder is missing gives an error, and the others are served', async () => {
   const lost = await seeded('lost');
   const other = await seeded('other');
   await rename(lost.dir, `${lost.dir}.moved`);
@@ -156,7 +156,7 @@ test('requests for a repository with a missing folder fail, and other repositori
     code: 'internal_error',
     message: expect.stringContaining("The repository's data is missing on the server"),
   });
-  // Logged once for the operator, not with every request.
+  // Logged for the operator once, not with every request.
   expect(server.output().split('the data of a repository is missing')).toHaveLength(2);
 
   for (const [entry, status] of Object.entries(await drive('other', other)))
@@ -165,7 +165,7 @@ test('requests for a repository with a missing folder fail, and other repositori
   expect((await admin.delete(`${REPOSITORIES}/${lost.id}`)).status).toBe(204);
 });
 
-test('a repository that is deleted while it is read is not found', async () => {
+test('a repository that is deleted during a read is not found', async () => {
   for (let round = 0; round < 4; round++) {
     const name = `doomed-${crypto.randomUUID()}`;
     const repository = await seeded(name);
@@ -182,7 +182,7 @@ test('a repository that is deleted while it is read is not found', async () => {
   expectAlive();
 });
 
-test('a git process does not recreate the folder of a repository that is deleted meanwhile', async () => {
+test('a git process does not recreate the folder of a repository that is deleted while it runs', async () => {
   const { dir } = await seeded('vanishing');
   const head = await workspace.git('vanishing', 'rev-parse', 'origin/HEAD');
   const process = await startGit(['update-ref', '--stdin'], { dir });
@@ -196,20 +196,20 @@ test('a git process does not recreate the folder of a repository that is deleted
   await rename(`${dir}.moved`, dir);
 });
 
-test('without git on the PATH requests get 503, and they work again when git is back', async () => {
+test('without git on the PATH each request is refused with a time to retry, and works when git is back', async () => {
   const repository = await seeded('without-git');
   await rename(join(path, 'git'), join(path, 'git-away'));
   try {
     const answers = await drive('without-git', repository);
     expectAlive();
-    // These need no new process: running `cat-file` processes read objects, and refs are read from their files.
+    // Reads that need no new process use the running ones; refs are read from files if the client has all of their commits.
     const { tree, file, job, 'commit by id': byId, fetch, 'ls-remote': refs, ...rest } = answers;
     expect([tree, file, job, byId, fetch, refs]).toEqual([200, 200, 201, 404, 200, 200]);
     expect(new Set(Object.values(rest)), JSON.stringify(rest)).toEqual(new Set([503]));
     const refused = await admin.get('/admin/without-git.git/info/refs?service=git-upload-pack');
     expect(refused.status).toBe(503);
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
-    // Creating and deleting a repository does not run git.
+    // Neither creation nor deletion of a repository needs git.
     const made = await admin.post(REPOSITORIES, { name: 'meanwhile' });
     expect((await admin.delete(`${REPOSITORIES}/${made.body.id}`)).status).toBe(204);
   } finally {
@@ -219,7 +219,7 @@ test('without git on the PATH requests get 503, and they work again when git is 
   expect(answers).toMatchObject({ tree: 200, clone: 200, push: 200, branches: 200, job: 201 });
 });
 
-test('when file descriptors run out, requests fail and the server keeps running', async () => {
+test('without free descriptors requests fail, and the server keeps running', async () => {
   const repository = await seeded('starved');
   const {
     fetch: _,
@@ -230,12 +230,12 @@ test('when file descriptors run out, requests fail and the server keeps running'
   const answers: number[] = [];
   for (let round = 0; round < 2; round++) {
     const flood = Array.from({ length: 20 }, () => Object.values(cheap)).flat();
-    // 0: the connection was not accepted.
+    // A connection that is not even accepted counts as 0.
     answers.push(...(await Promise.all(flood.map((run) => run().catch(() => 0)))));
     expectAlive();
   }
   expect(answers, 'the limit was met').toContain(503);
-  // Succeeds after the earlier connections have closed.
+  // When the earlier connections are closed.
   for (const run of [clone, push, job])
     await eventually(async () => expect(await run?.()).toBeLessThan(300));
   expectAlive();

@@ -1,4 +1,4 @@
-/** Ref updates by git processes that outlived their server are recorded, even if found late or after later pushes. */
+/** A push whose git process outlived its killed server is recorded, however late it is found and whatever was pushed since. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { access, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -33,7 +33,7 @@ afterAll(async () => {
 
 type World = { dir: string; id: string; before: string; shas: string[] };
 
-/** Creates a repository, and two commits that follow its main branch but are only on another branch. */
+/** A repository, and commits that are in it but not on its main branch. */
 async function world(name: string): Promise<World> {
   const { body } = await ada.post('/auth/v1/repository/ada', { name });
   await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
@@ -44,7 +44,7 @@ async function world(name: string): Promise<World> {
   return { dir: app.app.services.git.disk.pathOf(body.id), id: body.id, before, shas };
 }
 
-/** Stores the record of a push that a server has accepted. */
+/** The note of a push that a server has accepted. */
 const note = (id: string, before: string, after: string) =>
   app.app.services.git.disk.beginOperation<PushNote>(id, {
     kind: 'push',
@@ -54,7 +54,7 @@ const note = (id: string, before: string, after: string) =>
     at: new Date().toISOString(),
   });
 
-/** Moves of the main branch in the recorded events, in order. */
+/** The moves of the branch in the events. */
 async function toldOf(id: string) {
   const pushed = await app.app.services.db.event.findMany({
     where: { type: 'repository.pushed', subject: id },
@@ -65,11 +65,11 @@ async function toldOf(id: string) {
   return moves.filter(({ ref }) => ref === REF).map(({ before, after }) => ({ before, after }));
 }
 
-test('recovery waits for a git process that has not updated its ref yet, and records the push', async () => {
+test('a push is recorded if its git has not yet moved the ref when the death of its server is detected', async () => {
   const { services } = app.app;
   const { dir, id, before, shas } = await world('late');
   const [after = ''] = shas;
-  // State after a kill: the record of an accepted push, and a git process that has locked the ref.
+  // The state that the server left: the note of an accepted push, and a git process that has locked the ref.
   await note(id, before, after);
   const folder = await mkdtemp(join(tmpdir(), 'loam-outlived-'));
   const [locked, go] = [join(folder, 'locked'), join(folder, 'go')];
@@ -87,7 +87,7 @@ test('recovery waits for a git process that has not updated its ref yet, and rec
   await eventually(() => access(locked));
 
   const recovering = recoverRepositories(services);
-  // Long enough for a recovery that does not wait for git to read the refs.
+  // Enough time for a recovery that does not wait for git to read the refs.
   await Promise.race([recovering, delay(300)]);
   await writeFile(go, '');
   await Promise.all([recovering, ended]);
@@ -96,7 +96,7 @@ test('recovery waits for a git process that has not updated its ref yet, and rec
   await rm(folder, { recursive: true });
 });
 
-test('a push is recorded although a later push moved its ref before recovery', async () => {
+test('a push is recorded if another push moved the ref before the death of its server is detected', async () => {
   const { dir, id, before, shas } = await world('moved-on');
   const [first = '', second = ''] = shas;
   const { data } = await note(id, before, first);
@@ -108,14 +108,14 @@ test('a push is recorded although a later push moved its ref before recovery', a
     { before, after: first },
   ];
   expect(await toldOf(id)).toEqual(moves);
-  // State after a kill before the record was removed.
+  // As if the server had been killed before it removed the note.
   await app.app.services.git.disk.beginOperation(id, data);
   await recoverRepositories(app.app.services);
   expect(await toldOf(id)).toEqual(moves);
   expect(app.app.services.pushes.waiting).toBe(0);
 });
 
-test('a push is recorded when a later push of the same ref is not recorded yet', async () => {
+test('a push is recorded if another push, not recorded yet, moved the ref', async () => {
   const { services } = app.app;
   const { dir, id, before, shas } = await world('in-flight');
   const [first = '', second = ''] = shas;
@@ -135,12 +135,12 @@ test('a push is recorded when a later push of the same ref is not recorded yet',
   expect(await services.git.disk.pendingOperations()).toEqual([]);
 });
 
-test('a push without effect is not recorded, and recovery stops waiting for it', async () => {
+test('a push that did not take effect is not recorded, and is not waited for indefinitely', async () => {
   const { services } = app.app;
   const { dir, id, before, shas } = await world('by-hand');
   const [first = '', second = ''] = shas;
   await note(id, before, first);
-  // Moved by hand, so no push is ever recorded for this move.
+  // Not moved by a push, so this move is never recorded.
   await workspace.git('.', '--git-dir', dir, 'update-ref', REF, second);
   await recoverRepositories(services);
   await eventually(() => expect(services.pushes.waiting).toBe(0));

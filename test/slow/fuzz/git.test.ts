@@ -1,6 +1,6 @@
 /**
- * Git's protocol over HTTP, near what clients send and far from it: no 5xx, no process left behind, and the
- * repository is whole afterwards, as the database says it is.
+ * Random requests of Git's HTTP protocol, from almost valid to arbitrary: no 5xx, no process left behind, and afterwards
+ * the repository is intact and agrees with the database.
  */
 import { execFileSync } from 'node:child_process';
 import { connect } from 'node:net';
@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { agreement, expectNoGit } from '../../support/fuzz/agreement.ts';
+import { expectConsistent, expectNoGit } from '../../support/fuzz/agreement.ts';
 import { mostly, nastyString } from '../../support/fuzz/values.ts';
 import { count } from '../../support/fuzz/world.ts';
 import { remote, Workspace } from '../../support/git.ts';
@@ -28,7 +28,7 @@ type Sent = {
   leave: 'stay' | 'half' | 'close';
 };
 
-test('no request of git gets a 5xx, and none leaves anything behind', {
+test('no git request gets a 5xx, and none leaves anything behind', {
   timeout: DEADLINE_MS,
 }, async () => {
   await using app = await startApp();
@@ -59,7 +59,7 @@ test('no request of git gets a 5xx, and none leaves anything behind', {
         const { method, path, headers, body } = request;
         const shown = `${method} ${path} ${JSON.stringify(headers)} ${body.subarray(0, 400).toString('latin1')}`;
         expect(status, shown).toBeLessThan(500);
-        // Only who has left gets no answer.
+        // Only clients that have disconnected get no answer.
         if (request.leave === 'stay') expect(status, shown).toBeGreaterThan(0);
         seen.set(status, (seen.get(status) ?? 0) + 1);
       }),
@@ -69,11 +69,11 @@ test('no request of git gets a 5xx, and none leaves anything behind', {
   console.log(`git: ${batches * BATCH} requests, answers:`, Object.fromEntries([...seen].sort()));
   for (const status of [200, 400, 401, 404]) expect(seen.get(status) ?? 0).toBeGreaterThan(0);
 
-  // The stock client is served as before.
+  // The stock client still works.
   await workspace.git('.', 'clone', '-q', remote(app.admin, 'admin/fuzzed'), 'again');
   await workspace.git('work', 'fetch', '-q', 'origin');
   await workspace.git('work', 'push', '-q', '-f', 'origin', 'HEAD:main');
-  await agreement(app, [id]);
+  await expectConsistent(app, [id]);
   await expectNoGit(app.config.dataDir);
 });
 
@@ -135,7 +135,7 @@ function requestOf(world: World): fc.Arbitrary<Sent> {
       ({ odd, repository, path, protocol, authorization, type, body, encoding, packed, leave }) => {
         const usual = path.includes('info/refs') ? 'GET' : 'POST';
         const own = /git-(upload|receive)-pack$/.exec(path)?.[0];
-        // Mostly the type that goes with the service; else nothing of the body is read.
+        // Usually the content type of the service; otherwise the server does not read the body.
         const contentType = own && type ? `application/x-${own}-request` : String(type);
         return {
           method: String(odd || usual),
@@ -250,7 +250,7 @@ function bodyOf({ tip, next, pack }: World): fc.Arbitrary<Buffer> {
     { arbitrary: fetch, weight: 3 },
     { arbitrary: push, weight: 4 },
     fc.uint8Array({ maxLength: 2_000 }).map((bytes) => Buffer.from(bytes)),
-    // What a few kilobytes of gzip unpack to.
+    // The unpacked size of a few kilobytes of gzip.
     fc.constant(Buffer.alloc(8 * 2 ** 20, '0000')),
     fc.constant(Buffer.alloc(8 * 2 ** 20)),
   );
@@ -263,7 +263,7 @@ function framed(data: Buffer): Buffer {
   return Buffer.concat([Buffer.from(length), data]);
 }
 
-/** Sends a request over a connection of its own. @returns the status, 0 when there was no answer */
+/** Sends a request over its own connection. @returns the status, or 0 without an answer */
 function send(base: string, { method, path, headers, body, leave }: Sent): Promise<number> {
   const { hostname, port, host } = new URL(base);
   const head = [

@@ -1,4 +1,4 @@
-/** Operations made from the schema, with right and wrong arguments: none may end in an unexpected error. */
+/** Operations generated from the schema, with valid and invalid arguments: none may end in an unexpected error. */
 import fc from 'fast-check';
 import {
   type GraphQLArgument,

@@ -1,12 +1,12 @@
 /**
- * Many requests of several callers on the same few repositories at once, made up at random: renames, transfers,
- * deletions, visibility, pushes, clones, reads, jobs. No answer is a 5xx, and afterwards disk and database agree.
+ * Random concurrent requests of several callers on the same few repositories: renames, transfers, deletions, visibility,
+ * pushes, clones, reads, jobs. No answer is a 5xx, and afterwards disk and database agree.
  */
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { agreement, expectNoGit } from '../../support/fuzz/agreement.ts';
+import { expectConsistent, expectNoGit } from '../../support/fuzz/agreement.ts';
 import { count } from '../../support/fuzz/world.ts';
 import { Workspace } from '../../support/git.ts';
 import { type Client, startApp } from '../../support/harness.ts';
@@ -51,7 +51,7 @@ const step: fc.Arbitrary<Step> = fc.record({
   caller: fc.nat(2),
 });
 
-test('whatever is done at once to the same repositories, each request is answered and all is whole', async () => {
+test('every concurrent request to the same repositories is answered, and the repositories stay intact', async () => {
   await using app = await startApp();
   await using workspace = await Workspace.open();
   const callers: Client[] = [];
@@ -71,7 +71,7 @@ test('whatever is done at once to the same repositories, each request is answere
   await workspace.commit('work', { 'a.py': 'print(1)\n' });
   const path = (owner: string, id: string) => `/auth/v1/repository/${owner}/${id}`;
   let made = 0;
-  /** Where each stands, as far as is known; others may have moved it meanwhile. */
+  /** The last known name of each repository; other callers may have moved it meanwhile. */
   const ids: string[] = [];
   const restore = async () => {
     for (let i = 0; i < NAMES.length; i++) {
@@ -113,7 +113,7 @@ test('whatever is done at once to the same repositories, each request is answere
       const place = await placeOf(id);
       const all = args.map((arg) => (arg === 'REMOTE' ? remoteOf(client, place) : arg));
       const { code, stderr } = await workspace.try('work', ...all);
-      // What git prints for a 5xx, and for a fault that is reported within its protocol.
+      // What git prints for a 5xx, and for an error reported within its protocol.
       expect(stderr, what).not.toMatch(/(error:|HTTP) 5\d\d|because of a server error/);
       answered(code === 0 ? 200 : 400);
     };
@@ -128,7 +128,7 @@ test('whatever is done at once to the same repositories, each request is answere
           }),
         );
       case 'delete':
-        // Now and then, or there would be nothing to race for.
+        // New repositories are created now and then, so that there is always something to race for.
         return name === 'five' ? rest(client.delete(path(owner, id))) : undefined;
       case 'visibility':
         return rest(
@@ -189,9 +189,9 @@ test('whatever is done at once to the same repositories, each request is answere
       await Promise.all(steps.map(take));
     },
   );
-  // One failing run says enough: a race seldom comes out the same twice, so there is nothing to shrink.
+  // No shrinking: a race seldom has the same result twice, so one failing run is enough.
   await fc.assert(property, { numRuns: count(12, 80), endOnFailure: true });
   console.log('races:', Object.fromEntries([...seen].sort()));
-  await agreement(app);
+  await expectConsistent(app);
   await expectNoGit(app.config.dataDir);
 });

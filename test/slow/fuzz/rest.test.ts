@@ -4,11 +4,11 @@ import { expectAnswers, fuzzRest } from '../../support/fuzz/rest.ts';
 import { count } from '../../support/fuzz/world.ts';
 import { startApp } from '../../support/harness.ts';
 
-/** A server that slows to this is broken too. */
+/** A server that becomes this slow counts as broken too. */
 const DEADLINE_MS = 240_000;
 const FULL = 12_800;
 
-test('no request gets a 5xx, and every answer is as documented', {
+test('no request gets a 5xx, and every answer matches its documentation', {
   timeout: DEADLINE_MS,
 }, async () => {
   const config = { webhooks: { allow: ['127.0.0.1'] } };

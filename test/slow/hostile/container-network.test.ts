@@ -1,4 +1,4 @@
-/** What a job in a container reaches, on a machine with networks of its own (`engine.ts`). */
+/** What a job in a container can reach, on a machine with its own networks (`engine.ts`). */
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -14,7 +14,7 @@ import { eventually } from '../../support/eventually.ts';
 import * as far from '../../support/hostile/engine.ts';
 import { importPerl, type OwnEngine, ownEngine } from '../../support/hostile/engine.ts';
 import { INTERNET, LAN, METADATA, PORT } from '../../support/hostile/internet.ts';
-import { type Confined, confined } from '../../support/hostile/user.ts';
+import { type ConfinedRunner, openConfinedRunner } from '../../support/hostile/user.ts';
 import { has, needs } from '../../support/needs.ts';
 import { attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
@@ -27,7 +27,7 @@ const PERL = 'loam-test/perl';
 /** An image whose shell ignores the start barrier, and tries to reach blocked addresses until it reaches the internet. */
 const IMPATIENT = 'loam-test/impatient';
 
-/** Prints a line for each thing that it tries: `tcp 192.0.2.1 yes`. */
+/** Prints a line for each attempted connection: `tcp 192.0.2.1 yes`. */
 const PROBE = `use Socket qw(:all); $| = 1;
 sub told { my ($kind, $host, $ok) = @_; print "$kind $host ", ($ok ? "yes" : "no"), "\\n" }
 sub limited { my ($code) = @_; my $ok = 0; eval { local $SIG{ALRM} = sub { die }; alarm 2; $ok = $code->(); alarm 0 }; alarm 0; $ok }
@@ -43,7 +43,7 @@ sub icmp { my ($host, $wait) = @_; limited(sub {
   vec(my $ready = "", fileno($s), 1) = 1; select($ready, undef, undef, $wait) > 0 or die; recv($s, my $answer, 512, 0); length $answer }) }
 `;
 
-/** A question for the address of a name: RFC 1035, section 4.1. */
+/** A DNS query for the address of a name: RFC 1035, section 4.1. */
 const QUESTION = 'pack("n6(C/a*)3n2", 7, 256, 1, 0, 0, 0, "loam", "example", "", 1, 1)';
 
 const perl = (code: string) => `perl -e '${PROBE}${code}'`;
@@ -52,14 +52,14 @@ const probes = (kind: 'tcp' | 'udp' | 'icmp', hosts: readonly string[]) =>
     .map((host) => {
       const args = {
         tcp: `"${host}", ${PORT}`,
-        udp: `"${host}", ${PORT}, "x"`, // A refusal is not told to such a socket.
+        udp: `"${host}", ${PORT}, "x"`, // Such a socket is not told of a refusal.
         icmp: `"${host}", ${host === INTERNET ? 2 : 0.2}`,
       };
       return `told("${kind}", "${host}", ${kind}(${args[kind]}));`;
     })
     .join('\n');
 
-/** Of IPv4. */
+/** The IPv4 targets. */
 const CLOSED = [
   ...[LAN, far.ROUTER, METADATA, far.PRIVATE, far.CARRIER, far.AZURE, far.RESOLVER, far.BRIDGE],
 ];
@@ -67,15 +67,15 @@ const no = (kind: string, hosts: readonly string[]) => hosts.map((host) => `${ki
 
 const NEEDS = ['docker', 'root', 'unshare'] as const;
 
-describe('on a machine of its own', () => {
+describe('on a machine with its own networks', () => {
   beforeEach((ctx) => needs(ctx, ...NEEDS));
 
   let engine: OwnEngine;
-  /** Of the mode `internet`, run on the machine of the engine, by the program that sets rules. */
-  const jobsBy = new Map<string, Confined>();
-  /** By the one that is taken where both are there. */
-  let jobs: Confined;
-  /** Programs that take their time, when there is a file /mnt/slow. */
+  /** In mode `internet`, run on the machine of the engine, with the given firewall program. */
+  const jobsBy = new Map<string, ConfinedRunner>();
+  /** With the program that is chosen if both exist. */
+  let jobs: ConfinedRunner;
+  /** Firewall programs that are slow while a file /mnt/slow exists. */
   let tools: string;
 
   beforeAll(async () => {
@@ -110,7 +110,7 @@ print "nothing\\n";`;
       ['nft', tools],
       ['iptables', `${without}:${tools}`],
     ] as const) {
-      const started = await confined(
+      const started = await openConfinedRunner(
         'root',
         {
           docker: dockerOf(engine),
@@ -143,7 +143,7 @@ print "nothing\\n";`;
     async (program, ctx) => {
       if (program === 'nft') needs(ctx, program);
       const jobs = byProgram(program);
-      // Somebody else's container, beside ours: on the engine's own bridge, and on that of jobs.
+      // Another user's containers beside ours: on the engine's own bridge, and on the bridge of jobs.
       const listen = `perl -MSocket -e 'socket(L, AF_INET, SOCK_STREAM, 0); bind(L, pack_sockaddr_in(${PORT}, INADDR_ANY)); listen(L, 9); while (accept(C, L)) { close C }'`;
       expect(jobs.warning).toBe('');
       const others: string[] = [];
@@ -191,12 +191,12 @@ told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l
     },
   );
 
-  test('a job reaches nothing by IPv6, where other containers of its engine reach everything', async () => {
+  test('a job reaches nothing over IPv6, although other containers of its engine reach everything', async () => {
     const addresses = [far.INTERNET6, far.LAN6];
     const command = perl(
       `${probes('tcp', addresses)} open(F, "/proc/net/if_inet6"); print "it has one\\n" if grep /^20010db80002/, <F>;`,
     );
-    // Without rules of ours.
+    // Without our firewall rules.
     expect((await engine.docker('run', '--rm', PERL, 'sh', '-c', command)).split('\n')).toEqual([
       ...addresses.map((address) => `tcp ${address} yes`),
       'it has one',
@@ -209,7 +209,7 @@ told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l
 
   test('an image that ignores the start barrier has no network before its firewall rules are set', async () => {
     await onMachine('touch /mnt/slow');
-    // It ends before or after its barrier opens. In the second case a recorder waits for reports that never come.
+    // It ends before or after its barrier opens. In the second case a recorder waits for reports that never arrive.
     for (const LINGER of ['0', '1']) {
       const asked = { command: 'true', image: IMPATIENT, env: { LINGER } };
       const { lines, outcome } = await jobs.run(asked);
@@ -220,7 +220,7 @@ told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l
     await onMachine('rm /mnt/slow');
   });
 
-  test('nobody reaches a job, and the rules outlast a restart of the engine', async () => {
+  test('no host reaches a job, and the rules survive a restart of the engine', async () => {
     const told = jobs.run({
       command: `${perl(`
 use IO::Handle; socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l, pack_sockaddr_in(${PORT}, INADDR_ANY)); listen($l, 9);
@@ -248,7 +248,7 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
     ]);
   });
 
-  test('a nameserver on the loopback of the machine is asked by the engine, and the loopback stays closed', async () => {
+  test('a nameserver on the loopback of the machine is queried by the engine, and the loopback stays closed to jobs', async () => {
     const resolve = (address: string) => onMachine(`echo nameserver ${address} > /mnt/resolv`);
     await resolve('127.0.0.1');
     const dns = `told("dns", "udp", udp("${far.RESOLVER}", 53, ${QUESTION}));`;
@@ -263,7 +263,7 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
     ]);
   });
 
-  test('an engine that is away when the server starts is asked when it is back', async () => {
+  test('an engine that is down when the server starts is used when it is available', async () => {
     let away = true;
     const reached = connect(dockerOf(engine));
     const coming = {
@@ -281,7 +281,7 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
     expect(await network.options()).toEqual({ NetworkMode: 'bridges' });
   });
 
-  test('the other modes: none, host, and a network that the operator has prepared', async () => {
+  test('the other modes: none, host, and a network that the operator has created', async () => {
     const command = perl(probes('tcp', [INTERNET, LAN, '127.0.0.1']));
     const images = { allowed: null, fallback: PERL, configFolder: '/nonexistent' };
     const reached = async (network: NetworkOptions) => {
@@ -298,9 +298,9 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
       openNetwork(connect(dockerOf(engine)), network, here, log);
     for (const prepared of ['bridge', 'host', 'container:x', 'not-there'])
       await expect(open({ prepared })).rejects.toThrow(/^LOAM_DOCKER_NETWORK: /);
-    // None of them is given the engine's open network instead.
+    // None of these modes falls back to the engine's open network.
     for (const [network, why] of [
-      // It brings a network of its own, which carries packets past the rules.
+      // This runtime has its own network stack, which bypasses the rules.
       [{ runtime: 'runsc' }, /have no network: the runtime runsc/],
       // The addresses that this process sees are not those of the engine's machine.
       [{}, /have no network: this server is in another network/],

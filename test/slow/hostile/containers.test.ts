@@ -1,4 +1,4 @@
-/** Jobs in containers that try to get out, or to get more than they were given. */
+/** Jobs in containers that try to escape, or to exceed their limits. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
@@ -7,7 +7,7 @@ import { docker, dockerRunner } from '../../support/docker.ts';
 import { has, needs } from '../../support/needs.ts';
 import { attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
-/** What an image may say of itself, with a program that is root's whoever runs it. */
+/** Settings that an image can have, with a setuid program of root. */
 const IMAGE = `loam-test/hostile-${process.pid}`;
 const DOCKERFILE = `FROM loam-test/debian
 RUN cp /usr/bin/perl /usr/bin/rootperl && chmod 4755 /usr/bin/rootperl
@@ -20,7 +20,7 @@ ENTRYPOINT ["/bin/false"]
 CMD ["evil"]
 `;
 
-/** Numbers of system calls that the engine's profile refuses, on x86-64, with arguments that are harmless. */
+/** Numbers of x86-64 system calls that the engine's seccomp profile refuses, with harmless arguments. */
 const CALLS = {
   keyctl: '250, 0, -3, 0',
   add_key: '248, 0, 0, 0, 0, 0',
@@ -63,12 +63,12 @@ describe('a job in a container', () => {
   };
 
   test.for([false, true])(
-    'gets no rights and no way out (images that want root get it: %s)',
+    'gets no privileges and cannot escape (images may run as root: %s)',
     async (root) => {
       const { lines } = await run(
         [
           'echo "uid $(id -u)"; grep -E "^(Cap|NoNewPrivs|Seccomp:)" /proc/self/status',
-          // Without a name of its own for the number there is none to compare with.
+          // If the number has no name in the image, there is no name to compare with.
           `rootperl -e 'print "setuid ", ($> == $< ? "no" : "yes"), "\\n"'`,
           ...Object.entries(CALLS).map(
             ([name, args]) =>
@@ -100,7 +100,7 @@ describe('a job in a container', () => {
     },
   );
 
-  test('leaves no volume that its image asked for', async () => {
+  test('leaves no volume of its image', async () => {
     await using made = await dockerRunner({ network: { mode: 'none' }, root: true });
     const spec = attemptSpec('echo kept > /data/file; cat /data/file', { image: IMAGE });
     const { handle, lines } = await runToEnd(made.runner, spec);
@@ -113,7 +113,7 @@ describe('a job in a container', () => {
     expect(await volumes()).toBe('');
   });
 
-  test('is what was asked for, whatever its image says', async () => {
+  test('runs as requested, whatever the image configures', async () => {
     const { lines, outcome } = await run(
       'echo "$0 $PWD $HOME $TMPDIR $GREETING $LOAM_GATE_COMMAND"; touch /work/a /tmp/b $HOME/c /data/d && echo written; sleep 2; ls /tmp; exit 3',
     );
@@ -139,7 +139,7 @@ describe('a job in a container', () => {
     },
   );
 
-  test('has so many processes and no more', async () => {
+  test('has a limited number of processes', async () => {
     const count = `perl -e '$| = 1; $n++ while defined($pid = fork) && ($pid || (sleep(30), exit)); print "$n\\n"; kill "KILL", -getpgrp'`;
     const { lines } = await run(count, { limits: { processes: 40 } });
     expect(Number(lines[0])).toBeGreaterThan(20);

@@ -1,6 +1,6 @@
 /**
- * Jobs that try to get out: in each confinement, by a server that is root and by one that is not. What is left
- * to a job in each is what the table of docs/jobs.md lists.
+ * Jobs that try to escape: in each sandbox, under a server that runs as root and one that does not. The table in
+ * docs/jobs.md lists what a job can reach in each.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -8,11 +8,11 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, describe, expect, type TestContext, test } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
-import { type Machine, machine, SECRET } from '../../support/hostile/machine.ts';
-import { type Confined, confined } from '../../support/hostile/user.ts';
+import { type Machine, SECRET, startForbiddenTargets } from '../../support/hostile/machine.ts';
+import { type ConfinedRunner, openConfinedRunner } from '../../support/hostile/user.ts';
 import type { Who } from '../../support/hostile/who.ts';
 import { needs } from '../../support/needs.ts';
-import { processesNaming } from '../../support/processes.ts';
+import { listCommandLines } from '../../support/processes.ts';
 
 type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 type Row = { who: Who; sandbox: Sandbox };
@@ -27,15 +27,15 @@ function require(ctx: TestContext, { who, sandbox }: Row): void {
   if (sandbox !== 'none') needs(ctx, sandbox, 'slirp4netns');
 }
 
-/** Such as `kernel/ns_last_pid`; not every kernel has one. */
+/** For example `kernel/ns_last_pid`; not every kernel has it. */
 const OPEN_SETTINGS =
   spawnSync('find', ['/proc/sys', '-type', 'f', '-perm', '-o=w'], { encoding: 'utf8' }).stdout !==
   '';
 
-/** Each with a command that succeeds when the job has reached it. */
+/** Targets, each with a command that succeeds when the job has reached it. */
 function targets(around: Machine, data: string): Record<string, string> {
   const says = (command: string) => `${command} | grep -q ${SECRET}`;
-  // In Perl, which is part of every Debian; a job that brings curl has it easier.
+  // In Perl, which is part of every Debian; a job with curl would need less code.
   const connect = (address: string) =>
     says(
       `perl -MSocket -e 'alarm 5; my ($f, $a) = (${address}); socket(S, $f, SOCK_STREAM, 0); connect(S, $a) or die; print <S>'`,
@@ -85,7 +85,7 @@ function targets(around: Machine, data: string): Record<string, string> {
   };
 }
 
-/** What cannot be prevented; everything else must fail. */
+/** Escapes that cannot be prevented; all others must fail. */
 const REACHED: Record<Who, Record<Sandbox, string[]>> = {
   root: {
     bubblewrap: [],
@@ -111,25 +111,25 @@ const REACHED: Record<Who, Record<Sandbox, string[]>> = {
   },
 };
 
-describe.each(rows)('$sandbox, by a server that is $who', (row) => {
+describe.each(rows)('$sandbox, server runs as $who', (row) => {
   const { who, sandbox } = row;
-  let opened: Promise<Confined> | undefined;
-  /** One server for all tests of the row, opened by the first that is not skipped. */
-  const open = (ctx: TestContext): Promise<Confined> => {
+  let opened: Promise<ConfinedRunner> | undefined;
+  /** One server for all tests of the row, opened by the first test that is not skipped. */
+  const open = (ctx: TestContext): Promise<ConfinedRunner> => {
     require(ctx, row);
     const network = sandbox === 'none' ? undefined : 'internet';
-    // Control groups would end daemons too: here it is the confinement that has to.
-    // Node closes the first sixteen by itself, and only bash has higher ones.
+    // Control groups would end daemons too; here the sandbox has to.
+    // Node closes the first sixteen descriptors itself, and only bash can open higher ones.
     const wrapper = ['bash', '-c', 'exec 21< /etc/hosts; exec "$@"', 'bash'];
-    opened ??= confined(who, { sandbox, network, cgroups: 'off' }, { wrapper });
+    opened ??= openConfinedRunner(who, { sandbox, network, cgroups: 'off' }, { wrapper });
     return opened;
   };
   afterAll(async () => (await opened)?.[Symbol.asyncDispose]());
 
-  test('what a job reaches, and that its environment has no power over what confines it', async (ctx) => {
+  test('a job reaches only what it may, and its environment has no effect on the sandbox programs', async (ctx) => {
     needs(ctx, 'perl');
     const server = await open(ctx);
-    await using around = await machine(server.data, who);
+    await using around = await startForbiddenTargets(server.data, who);
     const list = targets(around, server.data);
     const env = {
       LD_PRELOAD: '/work/none.so',
@@ -148,10 +148,10 @@ describe.each(rows)('$sandbox, by a server that is $who', (row) => {
     const before = readFileSync('/proc/sys/kernel/core_pattern', 'utf8');
     const { lines, outcome } = await server.run({ command, env });
     expect(outcome).toMatchObject({ kind: 'exited' });
-    // None of the sandbox's own programs was given the library, or each would complain of it.
+    // None of the sandbox's own programs loaded the library, or each would report it.
     const own = [...env.QUOTES.split('\n'), env.ENV + env.PATH];
     const reached = REACHED[who][sandbox].filter((name) => name in list);
-    // Where it reached its own log, it has written a line without text into it.
+    // Where the job reached its own log, it wrote a line without text.
     const said = lines.filter((line) => line && !line.startsWith('ERROR: ld.so'));
     expect(said).toEqual([...own, ...reached]);
     expect(readFileSync('/proc/sys/kernel/core_pattern', 'utf8')).toBe(before);
@@ -159,13 +159,13 @@ describe.each(rows)('$sandbox, by a server that is $who', (row) => {
     else expect([server.warning, around.connections()]).toEqual(['', 0]);
   });
 
-  test('daemons end with the job, whatever they do to be forgotten', async (ctx) => {
+  test('daemons end with the job, however they try to escape supervision', async (ctx) => {
     const server = await open(ctx);
     const tag = `30${rows.indexOf(row)}.${process.pid}`;
     const daemon = `setsid sh -c '(trap "" TERM HUP; exec </dev/null >/dev/null 2>&1; env -i sleep ${tag} & env -i setsid sleep ${tag} &) &' &`;
-    // Each process starts the next and ends, so that none is there for longer than a moment.
+    // Each process starts the next and exits, so that none exists for longer than a moment.
     const chain = `f() { : loam-chain; sleep 0.01; f ${tag} & }; trap "" TERM; for n in 1 2 3 4 5 6 7 8; do f & done;`;
-    const gone = () => eventually(() => expect(processesNaming(tag)).toEqual([]));
+    const gone = () => eventually(() => expect(listCommandLines(tag)).toEqual([]));
     const ended = await server.run({ command: `${daemon} sleep 0.3; echo done` });
     expect(ended).toMatchObject({ outcome: { exitCode: 0 }, lines: ['done'] });
     await gone();
@@ -184,7 +184,7 @@ describe.each(rows)('$sandbox, by a server that is $who', (row) => {
     }
   });
 
-  test('artifacts hold what the job made, whatever it links to', async (ctx) => {
+  test('artifacts contain only files of the job, whatever it links to', async (ctx) => {
     const server = await open(ctx);
     const { data } = server;
     const command = [
@@ -195,7 +195,7 @@ describe.each(rows)('$sandbox, by a server that is $who', (row) => {
     ].join('\n');
     const links = ['out/link', 'out/folder', 'out/sub', 'out/proc', 'out/device'];
     const { artifacts } = await server.run({ command, outputs: ['out', ...links] });
-    // As an ordinary user without a sandbox the job can make links to what it can read anyway.
+    // As an ordinary user without a sandbox, the job can link to files that it can read anyway.
     const readable = who !== 'root' && sandbox === 'none';
     const names = readable ? ['file', 'hard', 'twin'] : ['file', 'twin'];
     expect(artifacts).toEqual([names, null, null, null, null, null]);
@@ -205,7 +205,7 @@ describe.each(rows)('$sandbox, by a server that is $who', (row) => {
 describe.each(rows.filter(({ sandbox }) => sandbox !== 'none'))(
   '$sandbox, by a server that is $who, with its data folder below /opt',
   (row) => {
-    test('the data folder is hidden in what jobs see', async (ctx) => {
+    test('the data folder is hidden from jobs', async (ctx) => {
       require(ctx, row);
       needs(ctx, 'root');
       const place = await mkdtemp('/opt/loam-hostile-');
@@ -213,12 +213,12 @@ describe.each(rows.filter(({ sandbox }) => sandbox !== 'none'))(
         await writeFile(join(place, 'private'), SECRET, { mode: 0o600 });
         await mkdir(join(place, 'data'), { mode: 0o755 });
         execFileSync('chmod', ['755', place]);
-        await using server = await confined(
+        await using server = await openConfinedRunner(
           row.who,
           { sandbox: row.sandbox },
           { parent: join(place, 'data') },
         );
-        await using _ = await machine(server.data, row.who);
+        await using _ = await startForbiddenTargets(server.data, row.who);
         const hidden = server.data;
         const nested = `unshare -Urm sh -c 'umount -l ${hidden}; cat ${hidden}/secret-key'`;
         const command = `ls ${hidden}; cat ${hidden}/secret-key; ${nested}; cat ${place}/private; echo end`;

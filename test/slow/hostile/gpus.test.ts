@@ -1,4 +1,4 @@
-/** Jobs that reach for GPUs of others. The GPUs are faked: a listing and device files, no driver behind them. */
+/** Jobs that try to use GPUs of others. The GPUs are faked: a listing and device files without a driver. */
 import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -13,13 +13,13 @@ import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import type { Handle } from '../../../src/runners/runner.ts';
 import { BUSYBOX, DOCKER, dockerRunner } from '../../support/docker.ts';
 import { engineProxy } from '../../support/engine-proxy.ts';
-import { confined } from '../../support/hostile/user.ts';
+import { openConfinedRunner } from '../../support/hostile/user.ts';
 import { needs } from '../../support/needs.ts';
 import { attemptSpec } from '../../support/runner.contract.ts';
 
 const never = new AbortController().signal;
 
-/** As nvidia-smi 535 prints it on a machine with three. */
+/** The output of nvidia-smi 535 on a machine with three GPUs. */
 const LISTING = `0, NVIDIA A100-SXM4-40GB, 12, GPU-aaaa, 00000000:07:00.0
 1, NVIDIA A100-SXM4-40GB, 0, GPU-bbbb, 00000000:0F:00.0
 2, NVIDIA GeForce GTX 1080, [N/A], GPU-cccc, 00000000:47:00.0
@@ -31,7 +31,7 @@ async function folder(): Promise<AsyncDisposable & { path: string }> {
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true }) };
 }
 
-test('a GPU has the device file that the driver says, which may be of another number', async () => {
+test('the device file of a GPU is the one that the driver names, which may have another number', async () => {
   await using driver = await folder();
   for (const [bus, minor] of [
     ['0000:07:00.0', 1],
@@ -56,7 +56,7 @@ test.for(['bubblewrap', 'unshare'] as const)(
     await using tools = await folder();
     const smi = join(tools.path, 'nvidia-smi');
     await writeFile(smi, `#!/bin/sh\ncat <<'LISTING'\n${LISTING}LISTING\n`, { mode: 0o755 });
-    // A folder of devices that the server alone sees.
+    // A folder of devices that only the server sees.
     const dev = join(tools.path, 'dev');
     const before = [
       `mkdir ${dev} && mount -t tmpfs tmpfs ${dev} && cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/fd ${dev}`,
@@ -64,7 +64,7 @@ test.for(['bubblewrap', 'unshare'] as const)(
       `mkdir ${dev}/pts ${dev}/shm && mount --bind ${dev} /dev && exec "$@"`,
     ].join('\n');
     const path = `${tools.path}:${process.env.PATH}`;
-    await using server = await confined(
+    await using server = await openConfinedRunner(
       'root',
       { sandbox, network: 'host' },
       { wrapper: ['unshare', '--mount', '--', '/bin/sh', '-c', before, 'sh'], path },
@@ -83,7 +83,7 @@ test.for(['bubblewrap', 'unshare'] as const)(
   },
 );
 
-test('of GPUs that the operator has named, a container gets the numbers, and counts from 0 inside', async () => {
+test('a container gets the GPUs that the operator has named by their numbers, and counts from 0 inside', async () => {
   const ledger = await openGpuLedger({ 'H100-80GB': 2, T4: 2 });
   expect(ledger.models).toEqual({ 'H100-80GB': 2, T4: 2 });
   const [first] = ledger.take('a', { gpu: 'T4', gpuCount: 1 });
@@ -96,7 +96,7 @@ test('of GPUs that the operator has named, a container gets the numbers, and cou
   expect(await ledger.percentOf('a')).toBe(0);
 });
 
-/** For this process, whose runners then have the GPUs of the listing. */
+/** Makes the runners of this process see the GPUs of the listing. */
 async function withListing(): Promise<void> {
   const tools = await folder();
   const smi = `#!/bin/sh\ncat <<'LISTING'\n${LISTING}LISTING\n`;
@@ -109,7 +109,7 @@ async function withListing(): Promise<void> {
   });
 }
 
-test('a container asks the engine for the GPUs that it was given, which no other runner gives out', async (ctx) => {
+test('a container requests its assigned GPUs from the engine, and no other runner assigns them', async (ctx) => {
   needs(ctx, 'docker');
   await withListing();
   const gpus = await openGpuLedger();
@@ -133,7 +133,7 @@ test('a container asks the engine for the GPUs that it was given, which no other
     Env: string[];
     HostConfig: { DeviceRequests?: unknown };
   }[];
-  // An engine that cannot limit the disk of a container is asked for the first one twice.
+  // An engine that cannot limit the disk of a container gets the first request twice.
   const [withGpu, without] = [created[0], created.at(-1)];
   expect(withGpu?.HostConfig.DeviceRequests).toEqual([
     { Driver: 'nvidia', DeviceIDs: ['GPU-bbbb'], Capabilities: [['gpu', 'compute', 'utility']] },
@@ -150,10 +150,10 @@ test('a container asks the engine for the GPUs that it was given, which no other
 
   const third = wish('A100-40GB');
   await expect(processes.prepare(third, never)).rejects.toThrow('1 × A100-40GB are not free');
-  // Both kinds are told of each end, and only the one that has the attempt gives its GPU back.
+  // Both kinds of runner are told of each end, and only the one that has the attempt releases its GPU.
   await processes.remove(second);
   await expect(processes.prepare(third, never)).rejects.toThrow('are not free');
-  // A server that is started again knows it from the folder of the attempt.
+  // A restarted server reads the GPU from the folder of the attempt.
   const later = await openGpuLedger();
   const options = { docker: DOCKER, dir: containers.dir, gpus: later };
   await using again = await openDockerRunner({
@@ -162,7 +162,7 @@ test('a container asks the engine for the GPUs that it was given, which no other
   });
   expect(later.heldBy(String(second.attempt)).map(({ uuid }) => uuid)).toEqual(['GPU-bbbb']);
 
-  // The engine of the tests has no driver.
+  // The engine of the tests has no GPU driver.
   await again.start(second);
   expect(await again.wait(second, never)).toMatchObject({
     kind: 'unstartable',
@@ -174,7 +174,7 @@ test('a container asks the engine for the GPUs that it was given, which no other
   expect(gpus.take('another', { gpu: 'A100-40GB', gpuCount: 2 })).toHaveLength(2);
 });
 
-test('what still runs as a process has its GPUs also when all new jobs are containers', async (ctx) => {
+test('jobs that still run as processes keep their GPUs when all new jobs are containers', async (ctx) => {
   needs(ctx, 'docker');
   await withListing();
   await using data = await folder();

@@ -1,4 +1,4 @@
-/** What jobs do to stay, to take all there is, or to fill what keeps their output: over every runner. */
+/** Jobs that try to outlive their end, to exhaust the machine, or to fill the log storage: over every runner. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import type { JobLimits } from '../../../src/runners/supervisor/limits.ts';
 import { dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type Need, needs } from '../../support/needs.ts';
-import { processesNaming } from '../../support/processes.ts';
+import { listCommandLines } from '../../support/processes.ts';
 import { allLines, attemptSpec, entriesOf, runToEnd } from '../../support/runner.contract.ts';
 
 const never = new AbortController().signal;
@@ -27,7 +27,7 @@ async function processRunner(options: Options = {}): Promise<Made> {
     async [Symbol.asyncDispose]() {
       await runner.sweep(new Set());
       await runner[Symbol.asyncDispose]();
-      // A shim that has just begun may still be keeping what Node has compiled.
+      // A shim that has just started may still be writing Node's compile cache.
       await rm(dir, { recursive: true, maxRetries: 5 });
     },
   };
@@ -35,7 +35,7 @@ async function processRunner(options: Options = {}): Promise<Made> {
 
 const noteOf = (outcome: Outcome) => (outcome.kind === 'exited' ? outcome.note : undefined);
 
-/** The most that this process, which reads the log, took meanwhile beyond what it had. */
+/** The peak of this process's memory, which reads the log, above its memory at the start. */
 async function growthOf(work: () => Promise<void>): Promise<number> {
   const before = process.memoryUsage.rss();
   let most = before;
@@ -48,7 +48,7 @@ async function growthOf(work: () => Promise<void>): Promise<number> {
   return most - before;
 }
 
-/** Follows without keeping: counts. */
+/** Follows a log and counts its lines, without keeping them. */
 async function drain(runner: Runner, command: string, log = { bytes: 2 ** 40, lines: 2 ** 40 }) {
   const handle = await runner.prepare(attemptSpec(command, { log }), never);
   await runner.start(handle);
@@ -71,15 +71,15 @@ const RUNNERS: Kind[] = [
 describe.each(RUNNERS)('%s', (kind, open, wanted) => {
   beforeEach((ctx) => needs(ctx, ...wanted));
 
-  test('what leaves the tree, ignores SIGTERM and holds the output ends with its job', async () => {
+  test('a process that leaves the tree, ignores SIGTERM and holds the output ends with its job', async () => {
     await using made = await open();
     const { runner } = made;
     const tag = `308.${process.pid}`;
     const daemon = `setsid sh -c 'trap "" TERM; sleep ${tag} & (sleep ${tag} &) ; wait'`;
-    // Of a job that ends, and of one that is told to.
+    // For a job that ends, and for a job that is terminated.
     const first = await runToEnd(runner, attemptSpec(`${daemon} & sleep 0.3; echo done`));
     expect(first).toMatchObject({ outcome: { exitCode: 0 }, lines: ['done'] });
-    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+    await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toEqual([]));
 
     const stubborn = `trap "" TERM; ${daemon} & echo up; while :; do sleep 0.1; done`;
     const handle = await runner.prepare(attemptSpec(stubborn), never);
@@ -87,10 +87,10 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
     for await (const _ of runner.logs(handle, null, never)) break;
     await runner.signal(handle, 'TERM');
     expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 137, timedOut: false });
-    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+    await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toEqual([]));
   });
 
-  test('SIGTERM reaches what has left its process group', async (ctx) => {
+  test('SIGTERM reaches processes that have left the process group', async (ctx) => {
     needs(ctx, 'root');
     await using made = await open();
     const { runner } = made;
@@ -104,7 +104,7 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
     expect(await allLines(runner, handle)).toContain('far');
   });
 
-  test('processes without end are held to a number', async (ctx) => {
+  test('the number of processes is limited', async (ctx) => {
     needs(ctx, 'cgroups');
     await using made = await open({ limits: { processes: 64 } });
     const tag = `309.${process.pid}`;
@@ -113,13 +113,13 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
     await made.runner.start(handle);
     for await (const { lines } of made.runner.logs(handle, null, never))
       if (lines.some(({ message }) => /fork/i.test(message))) break;
-    expect(processesNaming(`sleep ${tag}`).length).toBeLessThanOrEqual(64);
+    expect(listCommandLines(`sleep ${tag}`).length).toBeLessThanOrEqual(64);
     await made.runner.signal(handle, 'KILL');
     expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 137 });
-    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+    await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toEqual([]));
   });
 
-  test('a job that runs out of memory says so, whether it survives it or not', async (ctx) => {
+  test('a job that runs out of memory reports it, whether it survives or not', async (ctx) => {
     needs(ctx, 'cgroups');
     await using made = await open({ limits: { memoryBytes: 64 * MiB } });
     const eat = 'head -c 200m /dev/zero | tail -c 190m >/dev/null';
@@ -135,8 +135,8 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
     }
   });
 
-  // Where others free as much as the job takes, it is looked at every 30 seconds.
-  test('a job that keeps too much on the disk is ended, wherever it hides it', async () => {
+  // If other jobs free as much as this job uses, its disk is measured only every 30 seconds.
+  test('a job that exceeds its disk is ended, wherever it writes', async () => {
     await using made = await open({ limits: { diskBytes: 20 * MiB, files: 2_000 } });
     const bytes = /^The job was ended: it keeps \d\d MB on disk, and disk_gb allows 20 MB.$/;
     const fill = 'head -c 40000000 /dev/urandom';
@@ -161,7 +161,7 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
     }
   });
 
-  test('output without a newline, without end, or of any bytes takes little memory', async () => {
+  test('output without newlines, without end, or with any bytes takes little memory', async () => {
     await using made = await open();
     const growth = await growthOf(async () => {
       const long = await drain(made.runner, `tr '\\0' x < /dev/zero | head -c 60m; exit 3`);
@@ -188,7 +188,7 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
 describe('docker', () => {
   beforeEach((ctx) => needs(ctx, 'docker'));
 
-  test('artifacts outside of the folders of a job are its regular files too', async () => {
+  test('artifacts outside the folders of a job are regular files only', async () => {
     const command =
       'mkdir -p /out/deep; cd /out; echo 1 > deep/a; ln -s deep l; mkfifo f; ln -s /etc /away';
     const run = async (root: boolean) => {
@@ -203,14 +203,14 @@ describe('docker', () => {
     for (const path of ['/out/l', '/away', '/nothing', '/out/deep/a/nothing'])
       expect(await read(path), path).toBeNull();
     expect(await read('/etc')).toMatchObject({ passwd: expect.stringMatching(/^root/) });
-    // Another user's: who asks for it could not have read it in the job, perhaps.
+    // A file of another user: the requester might not have been able to read it in the job.
     const other = await run(false);
     await using __ = other.made;
     expect(await other.read('/etc')).toMatchObject({ passwd: 'fifo' });
   });
 
-  // Where another test gives back as much at that moment, it is found when all is looked at, after 30 s.
-  test('what root of an image writes into it counts as its disk', async () => {
+  // If another test frees as much at that moment, the usage is found by the full measurement after 30 s.
+  test('files that root of an image writes into the image count as disk usage', async () => {
     await using made = await dockerRunner({ limits: { diskBytes: 20 * MiB }, root: true });
     const spec = attemptSpec('id -u; head -c 40000000 /dev/urandom > /filled; sleep 600');
     const { outcome, lines } = await runToEnd(made.runner, spec);

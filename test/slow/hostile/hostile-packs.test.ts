@@ -1,4 +1,4 @@
-/** Packs that are not what they say, and pushes at the same time, against what the server reads of small packs itself. */
+/** Malformed packs and concurrent pushes, against the server's own reading of small packs. */
 import { execFileSync } from 'node:child_process';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { remote, Workspace } from '../../support/git.ts';
@@ -19,7 +19,7 @@ afterAll(async () => {
   await app[Symbol.asyncDispose]();
 });
 
-/** A repository with two commits of a file, and a clone of it. No other has anything of it. */
+/** A repository with two commits of a file, and a clone of it. No other repository shares its objects. */
 async function seeded(name: string): Promise<{ dir: string; id: string }> {
   const { id } = (await ada.post('/auth/v1/repository/ada', { name })).body;
   await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
@@ -37,7 +37,7 @@ function git(name: string, args: string[], input: string | Buffer = ''): Buffer 
 const idOf = (name: string, revision: string) =>
   git(name, ['rev-parse', revision]).toString().trim();
 
-/** Sends this pack to make a branch, and gives the report. */
+/** Sends this pack to create a branch. @returns the report */
 async function send(name: string, after: string, pack: Buffer): Promise<string> {
   const command = `${NONE} ${after} refs/heads/sent\0 report-status`;
   const line = (command.length + 4).toString(16).padStart(4, '0') + command;
@@ -55,7 +55,7 @@ async function send(name: string, after: string, pack: Buffer): Promise<string> 
 const packed = (name: string, ids: string[], args: string[] = []) =>
   git(name, ['pack-objects', '--stdout', '-q', ...args], ids.map((id) => `${id}\n`).join(''));
 
-/** It takes the same push in its right form. */
+/** The server accepts the same push with a correct pack. */
 async function expectSound(name: string, dir: string): Promise<void> {
   expect(execFileSync('git', ['-C', dir, 'branch', '--list', 'sent']).toString()).toBe('');
   await workspace.git(name, 'push', '-q', 'origin', 'HEAD:main');
@@ -65,7 +65,7 @@ async function expectSound(name: string, dir: string): Promise<void> {
   );
 }
 
-test('a pack that lacks an object is refused, and what it brought is not there', async () => {
+test('a pack that lacks an object is refused, and its objects are not stored', async () => {
   const { dir } = await seeded('lacking');
   const [commit, tree] = [idOf('lacking', 'HEAD'), idOf('lacking', 'HEAD^{tree}')];
   for (const ids of [[commit], [commit, tree]])
@@ -73,7 +73,7 @@ test('a pack that lacks an object is refused, and what it brought is not there',
   await expectSound('lacking', dir);
 });
 
-test('a pack with a delta that is broken, or of an object that is not here, is refused', async () => {
+test('a pack with a broken delta, or a delta against an unknown object, is refused', async () => {
   const { dir } = await seeded('broken');
   const revisions = [idOf('broken', 'HEAD'), `^${idOf('broken', 'HEAD~')}`];
   const thin = packed('broken', revisions, ['--revs', '--thin', '--delta-base-offset']);
@@ -85,13 +85,13 @@ test('a pack with a delta that is broken, or of an object that is not here, is r
   expect(await send('broken', revisions[0] as string, thin.subarray(0, -30))).not.toContain('ok ');
   await expectSound('broken', dir);
 
-  // Of a repository that has none of it.
+  // The base is in another repository that shares no objects with this one.
   const other = await seeded('other');
   expect(await send('other', revisions[0] as string, thin)).toMatch(/unpack (?!ok)/);
   await expectSound('other', other.dir);
 });
 
-test('of pushes to one branch at the same time one is taken, and pushes that bring the same objects all are', async () => {
+test('of concurrent pushes to one branch one is accepted, and concurrent pushes with the same objects are all accepted', async () => {
   const { dir, id } = await seeded('racing');
   await workspace.git('racing', 'push', '-q', 'origin', 'HEAD:main');
   const base = idOf('racing', 'HEAD');
@@ -122,7 +122,7 @@ test('of pushes to one branch at the same time one is taken, and pushes that bri
   execFileSync('git', ['-C', dir, 'fsck', '--strict']);
 });
 
-test('a branch with the longest name is made, advertised, moved and deleted', async () => {
+test('a branch with the longest name can be created, advertised, moved and deleted', async () => {
   const { dir } = await seeded('long');
   const name = `refs/heads/${'a/'.repeat(20)}${'ä'.repeat(100)}`;
   for (const revision of ['HEAD~', 'HEAD', ''])

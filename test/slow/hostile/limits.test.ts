@@ -1,34 +1,34 @@
 /**
- * Jobs that take all they can get from a server that is an ordinary user, with control groups and without. Bombs
- * have a bound outside of what is tested, so that a limit that does not hold fails a test and not the machine.
+ * Jobs that try to exhaust a server that runs as an ordinary user, with and without control groups. The test bounds
+ * each bomb itself, so that a limit that does not work fails a test and not the machine.
  */
 import { mkdirSync, readdirSync, rmdirSync } from 'node:fs';
 import { describe, expect, test, vi } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
-import { type Confined, confined } from '../../support/hostile/user.ts';
-import { give } from '../../support/hostile/who.ts';
+import { type ConfinedRunner, openConfinedRunner } from '../../support/hostile/user.ts';
+import { chownTo } from '../../support/hostile/who.ts';
 import { needs } from '../../support/needs.ts';
 
 const MiB = 2 ** 20;
 /**
- * Of processes as an ordinary user without control groups the kernel counts ours too, by their threads: the server, what
- * starts programs for it and two shims are some 45.
+ * For an ordinary user without control groups the kernel also counts our own threads: the server, its starter of
+ * programs and two shims have about 45.
  */
 const LIMITS = { memoryBytes: 200 * MiB, processes: 200, diskBytes: 20 * MiB, files: 2_000 };
 
-const noteOf = ({ outcome }: Awaited<ReturnType<Confined['run']>>) =>
+const noteOf = ({ outcome }: Awaited<ReturnType<ConfinedRunner['run']>>) =>
   outcome.kind === 'exited' ? outcome.note : undefined;
 
-describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s', (sandbox) => {
+describe.each(['bubblewrap', 'none'] as const)('an ordinary user, sandboxed by %s', (sandbox) => {
   test('memory, processes, bytes, files and hidden files are bounded', async (ctx) => {
     needs(ctx, 'shared-checkout');
     if (sandbox === 'bubblewrap') needs(ctx, 'bubblewrap');
     const options = { sandbox, cgroups: 'off', network: 'host', limits: LIMITS } as const;
     const wrapper = ['prlimit', '--nproc=1000', '--'];
-    await using made = await confined('an ordinary user', options, { wrapper });
+    await using made = await openConfinedRunner('an ordinary user', options, { wrapper });
     /**
-     * The kernel counts ended processes of the user until the machine's first process has read their exit codes. Room
-     * for a few is not enough: the threads of one more shim would take it from the next job, whose shell ends with 2.
+     * The kernel counts exited processes of the user until the init of the machine has read their exit codes. Room for a
+     * few is not enough: the threads of one more shim would use it, and the shell of the next job would exit with 2.
      */
     const untilForgotten = () =>
       vi.waitFor(
@@ -39,7 +39,7 @@ describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s
         },
         { timeout: 60_000, interval: 200 },
       );
-    // Those of a run before this one.
+    // Exited processes of an earlier run.
     await untilForgotten();
     const each = '(head -c 90m /dev/zero | tail -c 90m | sleep 60) &';
     const memory = await made.run({ command: `${each} ${each} ${each} wait` });
@@ -74,18 +74,19 @@ describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s
   });
 });
 
-/** Groups of this machine that an ordinary user was given, as `Delegate=yes` does; version 1 of the interface. */
+/** Control groups delegated to an ordinary user, as `Delegate=yes` does; version 1 of the interface. */
 function delegated() {
   const name = `loam-delegated-${process.pid}`;
   const folders = ['memory', 'pids', 'cpu', 'cpuacct'].map((at) => `/sys/fs/cgroup/${at}/${name}`);
   for (const folder of folders) {
     mkdirSync(folder);
-    for (const file of ['', ...readdirSync(folder)]) give(`${folder}/${file}`, 'an ordinary user');
+    for (const file of ['', ...readdirSync(folder)])
+      chownTo(`${folder}/${file}`, 'an ordinary user');
   }
   const join = folders.map((folder) => `echo $$ > ${folder}/cgroup.procs`).join(';');
   return {
     wrapper: ['sh', '-c', `${join}; exec "$@"`, 'sh'],
-    // A shim that was kept for another job ends a moment after its server.
+    // A shim that was kept for another job ends shortly after its server.
     async [Symbol.asyncDispose]() {
       for (const folder of folders) await eventually(() => rmdirSync(folder));
     },
@@ -98,7 +99,7 @@ test.for(['bubblewrap', 'unshare'] as const)(
     needs(ctx, 'root', 'shared-checkout', 'cgroups', sandbox);
     if (!readdirSync('/sys/fs/cgroup').includes('memory')) return ctx.skip('version 1 alone');
     await using groups = delegated();
-    await using made = await confined(
+    await using made = await openConfinedRunner(
       'an ordinary user',
       { sandbox, network: 'host', limits: { ...LIMITS, processes: 60, memoryBytes: 100 * MiB } },
       groups,

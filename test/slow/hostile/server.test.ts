@@ -1,4 +1,4 @@
-/** A whole server on a machine where no sandbox works, and a job that looks for its secrets. */
+/** A whole server on a machine where no sandbox works, and a job that searches for its secrets. */
 import { chown, mkdtemp, rm } from 'node:fs/promises';
 import { expect, test } from 'vitest';
 import { Client } from '../../support/harness.ts';
@@ -7,10 +7,10 @@ import { startServer } from '../../support/process.ts';
 import { lines, submit, until } from '../../support/submit.ts';
 
 const TOKEN = 'a-token-that-no-job-may-read';
-/** PostgreSQL needs one that has a name. */
+/** PostgreSQL needs a user with a name. */
 const NOBODY = 65_534;
 
-/** The programs are there, and fail, for the server and all that it starts. */
+/** The sandbox programs exist and fail, for the server and all its children. */
 const WITHOUT_SANDBOX = [
   ...['unshare', '--mount', '--', '/bin/sh', '-c'],
   'for p in bwrap unshare; do f=$(command -v $p) && mount --bind /bin/false $f; done; exec "$@"',
@@ -37,7 +37,7 @@ test.for([
     expect(server.output()).not.toMatch(/A job can read LOAM_ADMIN_TOKEN/);
     const admin = new Client(server.base, `Bearer ${TOKEN}`);
     await admin.post('/auth/v1/repository/admin', { name: 'code' });
-    // Not as an argument: a job's own command line would be found too.
+    // Not as an argument, because the job's own command line would match too.
     const command = [
       `cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^LOAM_ADMIN_TOKEN=a-to[k]en'`,
       `for f in secret-key; do cat ${data}/$f > /dev/null 2>&1 && echo $f; done; echo end`,

@@ -1,4 +1,4 @@
-/** Malicious and disconnecting SSH clients, and kills of the front process and of the server. */
+/** Malicious and disconnecting SSH clients, and crashes of the SSH process and of the server. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -68,7 +68,7 @@ function begin(command: string, who = user): ChildProcess {
   return child;
 }
 
-test('connections without an accepted key are limited in number and time', async () => {
+test('connections without a key are limited in number and in time', async () => {
   const sockets = await Promise.all(Array.from({ length: LIMITS.waitingOfAddress }, open));
   // One more connection is closed before the server sends anything.
   const more = connect(port(), '127.0.0.1');
@@ -83,7 +83,7 @@ test('connections without an accepted key are limited in number and time', async
   await answers();
 });
 
-test('invalid SSH data ends its own connection and no other', async () => {
+test('input that is not SSH ends its own connection and nothing else', async () => {
   const { pid } = app.app.ssh ?? {};
   const ident = 'SSH-2.0-x\r\n';
   const length = (bytes: number) => {
@@ -99,7 +99,7 @@ test('invalid SSH data ends its own connection and no other', async () => {
     Buffer.concat([Buffer.from(ident), length(2 ** 32 - 1), randomBytes(100)]),
     Buffer.concat([Buffer.from(ident), length(0), randomBytes(100)]),
     Buffer.concat([Buffer.from(ident), length(35_000), randomBytes(40_000)]),
-    // A complete packet that is not allowed before the key exchange.
+    // A complete packet with a message that is not allowed before the key exchange.
     ...[5, 50, 90, 94, 255].map((message) =>
       Buffer.concat([Buffer.from(ident), length(12), Buffer.from([4, message]), Buffer.alloc(10)]),
     ),
@@ -112,7 +112,7 @@ test('invalid SSH data ends its own connection and no other', async () => {
   expect(app.app.ssh?.pid).toBe(pid);
 });
 
-test('a client that reads nothing uses little memory', async () => {
+test('a client that reads nothing uses no memory', async () => {
   await user.git('.', 'clone', '-q', user.url('ada/hello'), 'much');
   await workspace.commit('much', { 'much.bin': randomBytes(30_000_000) });
   await user.git('much', 'push', '-q', 'origin', 'HEAD:refs/heads/much');
@@ -124,14 +124,14 @@ test('a client that reads nothing uses little memory', async () => {
   const client = await logIn();
   const channel = await exec(client, "git-upload-pack 'ada/hello.git'");
   await once(channel, 'data');
-  // The client announces a window of gigabytes, requests everything, and stops reading.
+  // The client advertises a window of gigabytes, requests everything, and stops reading.
   const { outgoing } = channel as unknown as { outgoing: { id: number } };
   client._protocol.channelWindowAdjust(outgoing.id, 2 ** 31 - 1);
   const tip = await workspace.git('much', 'rev-parse', 'HEAD');
   channel.write(`0032want ${tip}\n00000009done\n`);
   client._sock.pause();
   let seen = 0;
-  // The socket's buffers are full.
+  // The socket's buffers are full, and the server sends no more.
   await eventually(async () => {
     const { bytes } = await moved();
     const isStill = bytes === seen && bytes > 100_000;
@@ -142,7 +142,7 @@ test('a client that reads nothing uses little memory', async () => {
   client.destroy();
   await answers();
 
-  /** Bytes that the front process has written to any socket. */
+  /** Bytes that the process has written, to any client. */
   async function moved() {
     await new Promise((done) => setTimeout(done, 300));
     const io = await readFile(`/proc/${app.app.ssh?.pid}/io`, 'utf8');
@@ -150,7 +150,7 @@ test('a client that reads nothing uses little memory', async () => {
   }
 });
 
-/** An ssh2 client, which can behave as the stock client never does. */
+/** A client of the ssh2 library, which does things that the stock client never does. */
 async function logIn(who = user): Promise<ssh2.Client & Inner> {
   const client = new ssh2.Client();
   const privateKey = await readFile(who.key.path);
@@ -168,7 +168,7 @@ type Inner = {
   _sock: Socket;
 };
 
-/** Opens a session without a command. Returns null if it is refused. */
+/** Opens a session without a request. Null: it is refused. */
 function session(client: Inner, packet = 2 ** 15): Promise<ssh2.ClientChannel | null> {
   const { promise, resolve } = Promise.withResolvers<ssh2.ClientChannel | null>();
   const opened = (error: unknown, channel: ssh2.ClientChannel) => resolve(error ? null : channel);
@@ -183,7 +183,7 @@ function exec(client: ssh2.Client, command: string): Promise<ssh2.ClientChannel>
   return promise;
 }
 
-test('connections of a user are counted over all keys', async () => {
+test('the connections of a user are counted over all keys', async () => {
   const keys = [user, await sshUser(ada, workspace, port())];
   const clients = await Promise.all([...keys, ...keys, ...keys].map((one) => logIn(one)));
   expect(clients).toHaveLength(LIMITS.connectionsOfUser);
@@ -193,35 +193,35 @@ test('connections of a user are counted over all keys', async () => {
   await eventually(() => answers());
 });
 
-test('a client whose window stays closed is disconnected, and its command ends', async () => {
+test('a client whose window stays closed is disconnected, and its command is ended', async () => {
   const client = await logIn();
   const channel = await exec(client, "git-upload-pack 'ada/hello.git'");
   const { promise: closed, resolve } = Promise.withResolvers<void>();
   client.once('close', () => resolve());
   await once(channel, 'data');
   const tip = await workspace.git('much', 'rev-parse', 'HEAD');
-  // The client no longer opens the window, but still reads and answers on the connection.
+  // The client no longer opens the window, but the connection reads and answers.
   channel.pause();
   channel.write(`0032want ${tip}\n00000009done\n`);
   await closed;
   await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
 });
 
-test('sessions per connection are limited, including those closed without a command', async () => {
+test('sessions of a connection are limited, including those that the client has closed without a command', async () => {
   const client = await logIn();
-  // A running command keeps the connection from being idle.
+  // A connection with a running command is not idle.
   const running = await exec(client, "git-upload-pack 'ada/hello.git'");
   const many = () => Promise.all(Array.from({ length: 30 }, () => session(client)));
   const opened = (await many()).filter((one) => one !== null);
   expect(opened).toHaveLength(9);
   for (const one of opened) one.close();
   expect((await many()).filter((one) => one !== null)).toHaveLength(0);
-  // The running command is not affected.
+  // The refused sessions do not disturb a running command.
   await new Promise((resolve) => setTimeout(resolve, 2 * LIMITS.commandMs));
   expect(running.closed).toBe(false);
   client.end();
   await once(client, 'close');
-  // A session whose command has ended no longer counts.
+  // A session whose command has ended frees a place.
   const other = await logIn();
   for (let i = 0; i < 20; i++) {
     const channel = await exec(other, 'none');
@@ -232,7 +232,7 @@ test('sessions per connection are limited, including those closed without a comm
   await once(other, 'close');
 });
 
-test('a session without a command times out, and its connection is closed', async () => {
+test('a session without a command is closed soon, and its connection with it', async () => {
   const client = await logIn();
   const running = await exec(client, "git-upload-pack 'ada/hello.git'");
   const closed = [once(client, 'close'), once(running.resume(), 'close')];
@@ -241,7 +241,7 @@ test('a session without a command times out, and its connection is closed', asyn
   await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
 });
 
-test('a client that accepts only empty packets is disconnected before any output', async () => {
+test('a client that accepts only empty packets is disconnected before anything is sent', async () => {
   for (const packet of [0, 1_023]) {
     const client = await logIn();
     const closed = once(client, 'close');
@@ -269,7 +269,7 @@ test('a fetch request that is too long is refused', async () => {
   expect(asked.code).toBe(128);
 });
 
-test('clients that vanish leave no file descriptor, process or transfer slot behind', async () => {
+test('clients that disconnect leave no descriptor, process or queue entry', async () => {
   const descriptors = async () => {
     const of = (pid: number) => readdir(`/proc/${pid}/fd`);
     return [(await of(process.pid)).length, (await of(app.app.ssh?.pid ?? 0)).length];
@@ -284,7 +284,7 @@ test('clients that vanish leave no file descriptor, process or transfer slot beh
       await once(child.stdout as NodeJS.ReadableStream, 'data');
       child.stdin?.write(`0032want ${tip}\n00000009done\n`);
     }
-    // In the middle of the output.
+    // Disconnects in the middle of the transfer.
     await Promise.all(children.map((child) => once(child.stdout as never, 'data')));
     for (const child of children) child.kill('SIGKILL');
   }
@@ -296,8 +296,8 @@ test('clients that vanish leave no file descriptor, process or transfer slot beh
   });
 });
 
-test('a slow client receives a complete fetch, also after git has ended', async () => {
-  // At 700 kB a second, the output buffered when git ends takes longer than the linger time of a socket.
+test('a slow client receives all of a fetch, also after git has exited', async () => {
+  // It reads 700 kB per second, so that sending the rest after git has exited outlasts the time that a socket stays open.
   const proxy = createServer((near) => {
     const far = connect(port(), '127.0.0.1');
     const slowly = setInterval(() => near.write(far.read(70_000) ?? far.read() ?? ''), 100);
@@ -323,7 +323,7 @@ test('a slow client receives a complete fetch, also after git has ended', async 
   }
 });
 
-test('a kill of the front process ends running fetches', async () => {
+test('a crash of the SSH process ends the fetches in progress', async () => {
   const tip = await workspace.git('much', 'rev-parse', 'HEAD');
   const child = begin("git-upload-pack 'ada/hello.git'");
   await once(child.stdout as NodeJS.ReadableStream, 'data');
@@ -336,7 +336,7 @@ test('a kill of the front process ends running fetches', async () => {
   await eventually(() => answers());
 });
 
-test('deleting a key cuts off its running commands', async () => {
+test('sessions of a key end when the key is deleted', async () => {
   const other = await sshUser(ada, workspace, port());
   const child = begin("git-upload-pack 'ada/hello.git'", other);
   await once(child.stdout as NodeJS.ReadableStream, 'data');
@@ -346,11 +346,11 @@ test('deleting a key cuts off its running commands', async () => {
   await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
 });
 
-test('a kill of the front process ends its sessions, and leaves nothing of a push', async () => {
+test('a crash of the SSH process ends its sessions, and leaves nothing of a push', async () => {
   const { pid = 0 } = app.app.ssh ?? {};
   const child = begin("git-receive-pack 'ada/hello.git'");
   await once(child.stdout as NodeJS.ReadableStream, 'data');
-  // The beginning of a push: a ref, and part of a pack that announces many objects.
+  // The start of a push: a ref, and part of a pack that announces many objects.
   const command = `${'0'.repeat(40)} ${'1'.repeat(40)} refs/heads/x\0report-status`;
   const line = (command.length + 4).toString(16).padStart(4, '0') + command;
   child.stdin?.write(`${line}0000`);
@@ -371,14 +371,14 @@ test('a kill of the front process ends its sessions, and leaves nothing of a pus
   expect(await user.git('.', 'ls-remote', user.url('ada/hello'), 'x')).toBe('');
 });
 
-test('starting on a port in use fails with a one-line error', async () => {
+test('a start on a port in use fails with one line that says so', async () => {
   const start = startApp({ config: { ssh: { host: '127.0.0.1', port: port() } } });
   await expect(start).rejects.toThrow(
     `LOAM_SSH_PORT: ${port()} is in use on 127.0.0.1; choose another port, or "off" to disable SSH`,
   );
 });
 
-test('an address with too many failed logins is refused for a while', async () => {
+test('an address with too many failures is refused for a while', async () => {
   await using small = await startApp({
     config: { ssh: { host: '127.0.0.1', port: 0 } },
     overrides: { ssh: { failuresOfAddress: 3 } },
@@ -391,7 +391,7 @@ test('an address with too many failed logins is refused for a while', async () =
   });
 });
 
-test('the front process of a killed server exits, and the next server has the same host keys', async () => {
+test('killing a server ends its SSH process, and the restarted server has the same host keys', async () => {
   const database = await cloneDatabase();
   const at = await freePort();
   const token = 'a-token-for-the-host-keys';
@@ -408,7 +408,7 @@ test('the front process of a killed server exits, and the next server has the sa
     const before = (await new Client(server.base, null).gql(keys)).sshHostKeys;
     expect(server.output()).toContain(before[0].fingerprint);
     await server.stop('SIGKILL');
-    // The port is free only after the front process has exited.
+    // The port is free only after the SSH process has ended.
     await using again = await start();
     const admin = new Client(again.base, `Bearer ${token}`);
     expect((await admin.gql(keys)).sshHostKeys).toEqual(before);

@@ -1,7 +1,7 @@
 /**
- * `npm run chaos`: servers, workers, PostgreSQL, the container engine, and what records a container or runs a process, are
- * killed at random while jobs of several kinds run as processes and in containers, with and without repositories, volumes
- * and rules for their networks. Prints what was lost, what happened twice, and what was left behind.
+ * `npm run chaos`: randomly kills servers, workers, PostgreSQL, the container engine, recorders of containers and shims of
+ * processes, while jobs run as processes and in containers, with and without repositories, volumes and firewall rules.
+ * Prints what was lost, duplicated or left behind.
  *
  * `LOAM_TEST_CHAOS=200 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/chaos.test.ts`
  */
@@ -10,11 +10,11 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { listDescendants } from '../../../src/runners/supervisor/proc.ts';
-import { compare, type Ran } from '../../support/chaos/compare.ts';
+import { compareWithExpected, type Ran } from '../../support/chaos/compare.ts';
 import {
   CONTAINERS,
   FILE,
-  jobOf,
+  jobInput,
   KINDS,
   type Kind,
   makeImageWithVolume,
@@ -22,51 +22,56 @@ import {
   PROCESS,
   REPOSITORY,
 } from '../../support/chaos/jobs.ts';
-import { allOf, ENGINE, type Hit, onePart } from '../../support/chaos/victims.ts';
+import {
+  ENGINE,
+  type KilledAttempts,
+  partVictim,
+  wholeWorkerVictim,
+} from '../../support/chaos/victims.ts';
 import { startFarWitness } from '../../support/chaos/witness.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
 import { AGAIN_MS, openCaller, type Witness } from '../../support/kills/caller.ts';
 import { killAtRandom, type Victim } from '../../support/kills/killer.ts';
-import { filesLeft, processesLeft } from '../../support/kills/left-over.ts';
+import { findLeftoverFiles, findLeftoverProcesses } from '../../support/kills/leftovers.ts';
 import { type OneServer, type Servers, startServers } from '../../support/many-servers.ts';
 import { needs } from '../../support/needs.ts';
 import { type OwnEngine, startOwnEngine } from '../../support/own-engine.ts';
-import { namingProcesses } from '../../support/processes.ts';
+import { listProcessesNaming } from '../../support/processes.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 20);
-/** Of the victims and the times; the load goes by chance. */
+/** Determines the victims and the times; the load is not reproducible. */
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** Callers of each kind of runner; each has one job at a time. */
+/** Callers for each kind of runner; each has one job at a time. */
 const CALLERS = 3;
-/** For what servers finish on their own when the load has ended. */
+/** Time for the servers to finish their work after the load has ended. */
 const SETTLED_MS = 60_000;
 
 test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs depend on`, {
   timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'haproxy', 'ceph', 'bubblewrap', 'slirp4netns', 'docker', 'root');
-  // Not `await using`: after a timeout vitest abandons the test, and its resources would stay open.
+  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
   const engine = cleanup.use(await startOwnEngine({ liveRestore: true, sharesNetwork: true }));
   await makeImageWithVolume(engine);
   const env = { LOAM_RUNNER: 'auto', DOCKER_HOST: engine.config.host };
-  // The other worker has the network that is there unless something else is said: the internet, by rules.
+  // The other worker has the default network: the internet, with firewall rules.
   const envOf = { 'work-1': { LOAM_JOB_NETWORK: 'host' } };
   const loam = cleanup.use(await startServers({ serve: 2, work: 2, env, envOf }));
-  // Jobs tell a witness of themselves that no server knows.
+  // Jobs report to a witness, independently of all servers.
   const witness = await startFarWitness(engine, cleanup);
   const load = await startJobs(loam, witness, ctx.signal);
-  const hit: Hit = { recorder: [], shim: [] };
+  const hit: KilledAttempts = { recorder: [], shim: [] };
   const kills: Record<string, number> = {};
   const victims = [
-    ...loam.servers.map(restarted),
+    ...loam.servers.map(restartedBySupervisor),
     ...dependencies(loam, engine),
     ...loam.working.flatMap((one) => [
-      ...[onePart('recorder', one, hit), onePart('shim', one, hit)],
-      allOf(one, restarted(one).start, hit),
+      ...[partVictim('recorder', one, hit), partVictim('shim', one, hit)],
+      wholeWorkerVictim(one, restartedBySupervisor(one).start, hit),
     ]),
   ].map((victim) => counted(victim, kills));
   await killAtRandom(victims, { kills: KILLS, seed: SEED, signal: ctx.signal });
@@ -75,12 +80,12 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
 
   expect(load.faults).toEqual([]);
   expect(diedIn(loam)).toEqual([]);
-  const { lost, doubled } = await compare(loam, {
+  const { lost, doubled } = await compareWithExpected(loam, {
     ...{ ran: load.ran, said: witness.said, hit },
   });
   let orphans: string[] = [];
   await eventually(async () => {
-    orphans = await orphansOf(loam, engine);
+    orphans = await findOrphans(loam, engine);
     if (orphans.length > 0) throw new Error(orphans.join('\n'));
   }, SETTLED_MS).catch(() => {});
   console.log(
@@ -92,12 +97,12 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
   expect({ lost, doubled, orphans }).toEqual({ lost: [], doubled: [], orphans: [] });
 });
 
-/** As whoever keeps services running does it: a start while the database is away fails, and is repeated. */
-function restarted({ name, kill, start }: OneServer): Victim {
+/** Like a service manager: a start without a database fails, and is retried. */
+function restartedBySupervisor({ name, kill, start }: OneServer): Victim {
   return { name, kill, start: () => eventually(start, 60_000) };
 }
 
-/** Counts kills by what is killed: the name without its number. */
+/** Counts kills by the kind of victim: the name without its number. */
 function counted(victim: Victim, kills: Record<string, number>): Victim {
   const kind = victim.name.replace(/-\d+$/, '');
   return {
@@ -109,14 +114,14 @@ function counted(victim: Victim, kills: Record<string, number>): Victim {
   };
 }
 
-/** Servers that ended although nobody killed them, with what they said last. */
+/** Servers that ended although nobody killed them, with their last output. */
 function diedIn({ servers }: Servers): string[] {
   return servers
     .filter((server) => server.hasDied())
     .map(({ name, said }) => `${name}: ${said().slice(-4_000)}`);
 }
 
-/** What servers stand on. The database comes back by itself; the start waits until it answers. */
+/** The database and the engine. The database restarts by itself; the start waits until it answers. */
 function dependencies(loam: Servers, engine: OwnEngine): Victim[] {
   const database = {
     name: 'PostgreSQL',
@@ -137,10 +142,10 @@ async function startJobs(loam: Servers, witness: Witness & { host: string }, sig
   async function run(caller: number, places: readonly Place[]): Promise<void> {
     for (let i = caller; !finishing.signal.aborted && !signal.aborted; i++) {
       const kind = KINDS[i % KINDS.length] as Kind;
-      // Each kind comes to each place.
+      // Each kind of job runs in each place.
       const place = places[(i + Math.floor(i / KINDS.length)) % places.length] as Place;
       const name = `${kind.name}-${place.name}-${caller}-${i}`;
-      await submit(jobOf(kind, name, place, witness));
+      await submit(jobInput(kind, name, place, witness));
       const seen: Ran = { name, kind, lines: [] };
       ran.push(seen);
       const cancelling = kind.cancelled ? cancel(name) : undefined;
@@ -148,7 +153,7 @@ async function startJobs(loam: Servers, witness: Witness & { host: string }, sig
     }
   }
 
-  /** When it has told of its beginning. */
+  /** Cancels a job after it has reported its start. */
   async function cancel(name: string): Promise<void> {
     const isBegun = () => said.some((line) => line.startsWith(`begin ${name} `));
     while (!isBegun() && !signal.aborted) await delay(AGAIN_MS);
@@ -163,11 +168,11 @@ async function startJobs(loam: Servers, witness: Witness & { host: string }, sig
   const working = Promise.all(
     Array.from({ length: CALLERS }, (_, at) => [run(at, [PROCESS]), run(at, CONTAINERS)]).flat(),
   );
-  // Heard by `finish`, and before that by nobody.
+  // `finish` handles the error; before that nothing does.
   working.catch(() => {});
   return {
     ...{ ran, faults, counts },
-    /** Begins nothing more, and waits for the end of all that was begun. */
+    /** Starts no more jobs, and waits for the end of all that were started. */
     async finish() {
       finishing.abort();
       await working;
@@ -185,11 +190,11 @@ async function makeRepository({ admin }: Servers): Promise<void> {
   await workspace.git('clone', 'push', '-q', 'origin', 'HEAD');
 }
 
-/** What is made once for all jobs that need it, where containers cannot ask the nameserver themselves. */
+/** The network that all jobs share, created once if containers cannot query the nameserver themselves. */
 const LASTING = 'network loam';
 
-/** Containers, networks, volumes, folders and processes of attempts that are over. */
-async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<string[]> {
+/** Containers, networks, volumes, folders and processes of ended attempts. */
+async function findOrphans(loam: Servers, { docker, config }: OwnEngine): Promise<string[]> {
   const containers = await docker('ps', '--all', '--format', 'container {{.Names}}');
   const networks = await docker(
     'network',
@@ -212,18 +217,18 @@ async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<
       .split('\n')
       .filter((line) => line !== '' && line !== LASTING),
     ...folders,
-    ...(await filesLeft(loam)),
-    ...processesLeft(loam),
-    ...forgottenBy(config.configFolder),
+    ...(await findLeftoverFiles(loam)),
+    ...findLeftoverProcesses(loam),
+    ...findForgottenContainers(config.configFolder),
   ];
 }
 
 /**
- * Containers that their engine does not know of any more, by what supervises each. A supervisor that has nothing left may
- * stay of an engine that was killed while it removed a container: it is the engine's own.
+ * Processes of containers that their engine no longer knows, by the supervisor of each. A supervisor without children
+ * may remain from an engine that was killed while it removed a container: this is a limitation of the engine.
  */
-function forgottenBy(folder: string): string[] {
-  return namingProcesses(`-address ${folder}/`)
+function findForgottenContainers(folder: string): string[] {
+  return listProcessesNaming(`-address ${folder}/`)
     .filter(({ pid }) => listDescendants(pid).length > 0)
     .map(({ line }) => line);
 }

@@ -1,7 +1,6 @@
 /**
- * Kills and restarts servers at random while clients push, clone, read, run jobs and follow logs, and webhook endpoints
- * fail at random. No acknowledged operation is lost or executed twice, every event is delivered, and no resources
- * remain.
+ * Randomly kills and restarts servers while callers push, clone, read, run jobs and follow logs, and webhook endpoints fail
+ * at random. No acknowledged change is lost, none is duplicated, each event is delivered, and nothing is left behind.
  *
  * `LOAM_TEST_KILLS=60 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/kills.test.ts`
  */
@@ -10,43 +9,43 @@ import type { EventType } from '../../../src/platform/events/outbox.ts';
 import { WEBHOOK_TYPE_OF_EVENT } from '../../../src/webhooks/event-types.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
+import { startFailingEndpoints } from '../../support/kills/failing-endpoints.ts';
 import { killAtRandom } from '../../support/kills/killer.ts';
 import {
-  faultsByGit,
-  filesLeft,
-  processesLeft,
-  repositoriesIn,
-  storedIn,
-} from '../../support/kills/left-over.ts';
+  findGitErrors,
+  findLeftoverFiles,
+  findLeftoverProcesses,
+  listRepositories,
+  listStoredKeys,
+} from '../../support/kills/leftovers.ts';
 import { type Load, startLoad } from '../../support/kills/load.ts';
-import { startTelling } from '../../support/kills/told.ts';
 import { type Servers, startServers } from '../../support/many-servers.ts';
 import { needs } from '../../support/needs.ts';
 import { makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 8);
-/** Seed for victims and times of kills. The load itself is not deterministic. */
+/** Determines the victims and the times; the load is not reproducible. */
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** Time for servers to finish background work after the load has ended. */
+/** Time for the servers to finish their work after the load has ended. */
 const SETTLED_MS = 60_000;
 
 test(`nothing is lost, duplicated or left behind after ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'haproxy', 'ceph', 'bubblewrap');
-  // Not `await using`: after a timeout vitest abandons the test, and its resources would stay open.
+  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
   const authority = cleanup.use(await makeAuthority());
   const receiver = cleanup.use(await startReceiver(authority));
   const env = {
-    // The host's network: jobs report to a witness that no server knows.
+    // The host's network: jobs report to a witness, independently of all servers.
     LOAM_JOB_NETWORK: 'host',
     LOAM_WEBHOOK_CA: authority.file,
   };
   const loam = cleanup.use(await startServers({ serve: 3, work: 2, env }));
-  const told = await startTelling(loam, receiver, cleanup);
+  const told = await startFailingEndpoints(loam, receiver, cleanup);
   const load = await startLoad(loam, cleanup, ctx.signal);
   await killAtRandom(loam.servers, { kills: KILLS, seed: SEED, signal: ctx.signal });
   await load.finish();
@@ -80,7 +79,7 @@ async function checkJobs({ pool }: Servers, { jobs, said }: Load): Promise<void>
   );
 }
 
-/** Every server has every push, and every push has one event. */
+/** Every push is on every server, and has one event. */
 async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void> {
   await using workspace = await Workspace.open();
   for (const server of loam.serving) {
@@ -97,11 +96,11 @@ async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void
   );
   expect(rows.map(({ after }) => after).sort(), 'events of pushes').toEqual(tips);
   expect(heard.flatMap(({ after }) => after ?? []).sort(), 'pushes heard of').toEqual(tips);
-  expect(await faultsByGit(loam)).toEqual([]);
-  expect(await repositoriesIn(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
+  expect(await findGitErrors(loam)).toEqual([]);
+  expect(await listRepositories(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
 }
 
-/** The feed subscriber received every event once, in order. @returns the ids of the events that webhooks receive */
+/** The feed's subscriber has every event once, in order. @returns the ids of the events that webhooks receive */
 async function checkEvents({ pool }: Servers, { heard }: Load): Promise<string[]> {
   const { rows } = await pool.query<{ id: string; type: EventType }>(
     'select id, type from events order by xid, seq',
@@ -112,8 +111,8 @@ async function checkEvents({ pool }: Servers, { heard }: Load): Promise<string[]
 
 async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {
   const settled = <T>(check: () => T | Promise<T>) => eventually(check, SETTLED_MS);
-  await settled(async () => expect(await filesLeft(loam)).toEqual([]));
-  await settled(() => expect(processesLeft(loam)).toEqual([]));
+  await settled(async () => expect(await findLeftoverFiles(loam)).toEqual([]));
+  await settled(() => expect(findLeftoverProcesses(loam)).toEqual([]));
   await settled(async () => {
     const { rows } = await loam.pool.query(
       `select (select count(*)::int from job_attempts where ended_at is null) as attempts,
@@ -122,7 +121,7 @@ async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {
     );
     expect(rows).toEqual([{ attempts: 0, workers: loam.working.length, requests: 0 }]);
   });
-  const { keys, uploads } = await storedIn(loam);
+  const { keys, uploads } = await listStoredKeys(loam);
   expect(keys).toHaveLength(2 * jobs.length);
   expect(uploads).toEqual([]);
 }

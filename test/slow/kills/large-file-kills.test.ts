@@ -1,6 +1,6 @@
 /**
- * Kills a process repeatedly while it stores, removes and sweeps large files. Afterwards acknowledged files exist,
- * removed files do not, counts are correct, and in the end no bytes remain.
+ * Repeatedly kills a process that puts, removes and sweeps large files. Acknowledged files exist, removed files do not,
+ * counts are right, and at the end no byte is left.
  *
  * `LOAM_TEST_KILLS=20 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/large-file-kills.test.ts`
  */
@@ -18,7 +18,7 @@ import { checkStore, sweepAll } from '../../support/large-files.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 5);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** Maximum time from the first output of a process to its kill. */
+/** The longest time from the first line of a process to its kill. */
 const LIFE_MS = 1_500;
 
 test(`large files through ${KILLS} kills`, { timeout: 300_000 + KILLS * 10_000 }, async (ctx) => {
@@ -38,7 +38,7 @@ test(`large files through ${KILLS} kills`, { timeout: 300_000 + KILLS * 10_000 }
   const { url } = config.database as { url: string };
   const folder = join(config.dataDir, 'storage');
 
-  /** Whether a version is in a repository; null when its last operation was interrupted. */
+  /** Whether a version is in a repository; null if its last operation was interrupted. */
   const has = new Map<string, boolean | null>();
   const counts = { put: 0, remove: 0, sweep: 0, cut: 0 };
   const note = ({ step, action, repository, version }: Line) => {
@@ -63,7 +63,7 @@ test(`large files through ${KILLS} kills`, { timeout: 300_000 + KILLS * 10_000 }
     child.kill('SIGKILL');
     const [, signal] = await ended;
     expect(signal, said).toBe('SIGKILL');
-    // Database sessions of the killed process may still run, and change the counts.
+    // Connections of the killed process may still be active, and change the counts that are compared.
     await expect
       .poll(async () => {
         const { rows } = await pool.query(

@@ -1,9 +1,9 @@
 /**
- * Kills the server repeatedly while clients upload and delete large files: an API client over HTTP, the stock
- * `git lfs push` over HTTP, which resumes uploads, and the stock `git push` over SSH. Afterwards acknowledged uploads
- * exist, deleted objects do not, counts are correct, and after deletion of all objects no byte is left.
+ * Repeatedly kills the server while clients upload and delete large files: an HTTP client of the LFS API, the stock
+ * `git lfs push` over HTTP, which resumes interrupted uploads, and the stock `git push` over SSH. Acknowledged files exist
+ * afterwards, deleted files do not, counts are right, and at the end no byte is left.
  *
- * The server sweeps when it starts. Its grace period is at least an hour, so the test backdates rows.
+ * The server sweeps when it starts. Its grace period is at least an hour, so the test makes rows older.
  *
  * `LOAM_TEST_KILLS=20 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/lfs-kills.test.ts`
  */
@@ -23,11 +23,11 @@ import { Client, cloneDatabase } from '../../support/harness.ts';
 import { mulberry32 } from '../../support/kills/killer.ts';
 import {
   cloneForPushes,
-  giveAndTake,
-  pushAgainAndAgain,
+  hasValidObject,
+  pushUntilOver,
   remove,
   type Seen,
-  stateOf,
+  uploadAndDelete,
 } from '../../support/kills/lfs-clients.ts';
 import { checkStore, sweepAll } from '../../support/large-files.ts';
 import { needs } from '../../support/needs.ts';
@@ -39,22 +39,22 @@ const KILLS = Number(
   process.env.LOAM_TEST_KILLS ?? (process.env.LOAM_TEST_REQUIRE === 'all' ? 6 : 2),
 );
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** Maximum operations of clients before a kill, and the time limit for them on a busy machine. */
+/** The steps that clients complete before a kill, at most, and the time limit for these steps on a busy machine. */
 const STEPS = 5;
 const STEPS_MS = 8_000;
-/** Delay until the kill, after those operations or after a start, which begins with a sweep. */
+/** The longest delay of a kill after these steps, or after the start of a server, which begins with a sweep. */
 const LATER_MS = 400;
-/** Longer than an upload takes here. A slower upload gets 503 and is sent again. */
+/** Longer than an upload takes here. An upload that takes longer is answered 503, and retried. */
 const GRACE = `interval '4 s'`;
 const AGED = `interval '2 hours'`;
 const AGE_EVERY_MS = 300;
 const DONE = ['given', 'deleted', 'git lfs push', 'git push'];
 
-test(`large files over HTTP and SSH survive ${KILLS} kills`, {
+test(`large files over HTTP and SSH through ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'git-lfs', 'ssh');
-  // Not `await using`: a test that times out is abandoned without disposal.
+  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
@@ -107,12 +107,12 @@ test(`large files over HTTP and SSH survive ${KILLS} kills`, {
   const seen: Seen = { has: new Map(), faults: [], counts: {} };
   const acting = { admin, seen, over: over.signal };
   const clients = [
-    ...[one, two, own].map((to, i) => giveAndTake(acting, to, mulberry32(SEED + i))),
-    pushAgainAndAgain(
+    ...[one, two, own].map((to, i) => uploadAndDelete(acting, to, mulberry32(SEED + i))),
+    pushUntilOver(
       { ...acting, git: workspace },
       { ...stock, folder: 'stock', push: ['lfs', 'push', 'origin', 'HEAD'] },
     ),
-    pushAgainAndAgain(
+    pushUntilOver(
       { ...acting, git: user },
       { ...ssh, folder: 'ssh', push: ['push', '-q', 'origin', 'HEAD'] },
     ),
@@ -124,7 +124,7 @@ test(`large files over HTTP and SSH survive ${KILLS} kills`, {
   ageing.catch(() => {});
 
   for (let kill = 1; kill <= KILLS && !over.signal.aborted; kill++) {
-    // Every second server is killed during its sweep.
+    // Every other server is killed during its sweep.
     const wanted = kill % 2 ? stepsOf(seen) + Math.ceil(random() * STEPS) : 0;
     const deadline = Date.now() + STEPS_MS;
     while (stepsOf(seen) < wanted && Date.now() < deadline) await delay(10);
@@ -145,7 +145,7 @@ test(`large files over HTTP and SSH survive ${KILLS} kills`, {
 
   const checkAll = async () => {
     for (const [key, known] of seen.has) {
-      const found = await stateOf(admin, key);
+      const found = await hasValidObject(admin, key);
       if (known !== null) expect([key, found]).toEqual([key, known]);
     }
   };
@@ -168,19 +168,19 @@ test(`large files over HTTP and SSH survive ${KILLS} kills`, {
   expect(await checkStore({ pool, storage })).toEqual({
     ...{ objects: 0, chunks: 0, packs: 0, bytes: 0 },
   });
-  // Files that a killed server was writing are removed after a day.
+  // Files that were being written when a server was killed are removed a day later.
   const unfinished = join(folder, 'storage/.unfinished');
   for (const name of await readdir(unfinished)) await utimes(join(unfinished, name), 0, 0);
   await storage.removeAbandoned();
   expect(await readdir(unfinished)).toEqual([]);
 });
 
-/** Number of operations acknowledged to clients. */
+/** Number of acknowledgements that clients have received. */
 function stepsOf({ counts }: Seen): number {
   return DONE.reduce((sum, what) => sum + (counts[what] ?? 0), 0);
 }
 
-/** Backdates rows that were not touched recently, so that their grace period is over. */
+/** Makes rows that were not touched for a while older than the grace period. */
 async function age(pool: pg.Pool): Promise<void> {
   for (const [table, column] of [
     ['large_objects', 'touched_at'],

@@ -1,7 +1,7 @@
 /**
- * Kills the server and all its git processes at random times while clients push many refs. Afterwards every
- * acknowledged push is complete and was recorded once. Refs of unacknowledged pushes have their old or new value. The
- * repository accepts the next push, whatever locks the killed processes left.
+ * Kills the server at random times, with all git processes that it has started, while clients push many refs at once. Every
+ * acknowledged push is there afterwards, with one event; other pushes are there or not; and the repository accepts the next
+ * push, whatever locks are left.
  *
  * `LOAM_TEST_KILLS=20 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/push-kills.test.ts`
  */
@@ -24,19 +24,19 @@ import { startServer } from '../../support/process.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 3);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** Refs of `many` are synced together (`src/git/disk/ref-files.ts`), refs of `few` individually. */
+/** Many refs are updated in one step (`src/git/disk/ref-files.ts`), few refs one by one. */
 const REFS = { many: 400, few: 20 };
-/** Approximate duration of a push on the development machine. */
+/** The approximate time of a push here. */
 const PUSH_MS = 1_200;
 const NONE = '0'.repeat(40);
 
-/** A push that sets all its refs to one commit, and whether it was acknowledged. */
+/** The commit that a push was to give to all of its refs, and whether the push was acknowledged. */
 type Pushed = { refs: readonly string[]; sha: string; acknowledged: boolean };
 
 test(`pushes of many refs through ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 30_000,
 }, async (ctx) => {
-  // Not `await using`: after a timeout vitest abandons the test, and its resources would stay open.
+  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
@@ -69,7 +69,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
       expect(status, text).toBe(201);
       await workspace.git('.', 'init', '-q', '-b', 'main', name);
       const made = await workspace.git('.', 'ls-remote', remote(admin, `admin/${name}`), 'main');
-      // The initial commit remains until a push succeeds.
+      // The first commit is expected until a push succeeds.
       const [sha = ''] = made.split('\t');
       const pushes: Pushed[] = [{ refs: [], sha, acknowledged: true }];
       return { name, count, pushes, id: body.id as string, dir: disk.pathOf(body.id) };
@@ -77,7 +77,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
   );
   type Pusher = (typeof pushers)[number];
 
-  /** Pushes `count` refs: the second half of those of the previous push, and as many new refs. */
+  /** Moves half of the existing refs, and creates as many. */
   async function push({ name, count, pushes }: Pusher): Promise<Pushed> {
     const sha = await workspace.commit(name, { 'a.txt': `${pushes.length}` });
     const first = (pushes.length * count) / 2;
@@ -91,7 +91,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
     return made;
   }
 
-  /** Ages locks: with a separate database, a server treats a lock as stale only after a minute. */
+  /** As if the next push came later: with an external database a server does not treat a lock younger than a minute as stale. */
   async function age(dir: string): Promise<number> {
     const names = await readdir(dir, { recursive: true });
     const locks = names.filter((one) => /\.lock$|packed-refs\.new$/.test(one));
@@ -105,7 +105,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
     const refs = new Map(
       listed.split('\n').map((line) => line.split('\t').reverse() as [string, string]),
     );
-    /** Allowed values of each ref: the last acknowledged value, or a value of a later push. */
+    /** The possible values of each ref: the last acknowledged one, and those of later pushes. */
     const possible = new Map<string, Set<string>>();
     for (const { refs, sha, acknowledged } of pushes)
       for (const ref of [...refs, 'refs/heads/main']) {
@@ -144,7 +144,7 @@ test(`pushes of many refs through ${KILLS} kills`, {
     server = await start();
     for (const pusher of pushers) {
       await check(pusher);
-      // Meanwhile only pushes that an earlier server accepted are recorded.
+      // Only a push that the killed server had accepted may be recorded meanwhile.
       expect(await push(pusher)).toMatchObject({ acknowledged: true });
       await check(pusher);
     }
@@ -152,14 +152,14 @@ test(`pushes of many refs through ${KILLS} kills`, {
   console.log(counts);
 });
 
-/** Kills every process that works in the folder, as happens when a container ends. */
+/** Kills every process that works in the folder, as at the end of a container. */
 function killAllIn(dir: string): void {
   for (const name of readdirSync('/proc')) {
     try {
       if (!/^\d+$/.test(name) || readlinkSync(`/proc/${name}/cwd`) !== dir) continue;
       if (readFileSync(`/proc/${name}/cmdline`).length > 0) process.kill(Number(name), 'SIGKILL');
     } catch {
-      // The process has ended, or belongs to another user.
+      // The process has ended meanwhile, or belongs to another user.
     }
   }
 }

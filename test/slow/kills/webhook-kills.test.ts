@@ -1,6 +1,6 @@
 /**
- * Servers are killed at random while events happen and receivers fail at random: every event reaches each of its
- * webhooks, under one id, and is one delivery of each.
+ * Randomly kills servers while events occur and receivers fail at random: every event reaches each of its webhooks under
+ * one id, as one delivery for each webhook.
  *
  * `LOAM_TEST_KILLS=100 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/webhook-kills.test.ts`
  */
@@ -16,13 +16,13 @@ import { newToken } from '../../../src/identity/credentials.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Client, cloneDatabase } from '../../support/harness.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
-import { hurry, makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
+import { makeDeliveriesDue, makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 2);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
 const SERVERS = 2;
 const WEBHOOKS = 3;
-/** From the return of a server to the next kill, at most. */
+/** The longest time from the restart of a server to the next kill. */
 const BETWEEN_MS = 1_000;
 const EVENTS_EVERY_MS = 40;
 const HURRY_MS = 300;
@@ -30,18 +30,18 @@ const HURRY_MS = 300;
 test(`every event reaches its webhooks through ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 20_000,
 }, async (ctx) => {
-  // Not `await using`: after a timeout vitest abandons the test, and its resources would stay open.
+  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
   const random = numbersFrom(SEED);
   const authority = cleanup.use(await makeAuthority());
   const receiver = cleanup.use(await startReceiver(authority));
-  /** Ids by path, of messages that were taken. */
+  /** Ids of the accepted messages, by path. */
   const taken = new Map<string, string[]>();
   receiver.answer = (response, { path, headers }, request) => {
     const chance = random();
-    // The first endpoint always answers, the others fail ever more often.
+    // The first endpoint always answers, and the error rate rises from one endpoint to the next.
     const failing = Number(path.slice(1)) * 0.15;
     if (chance < failing / 3) return void request.socket.destroy();
     if (chance < failing) return void response.writeHead(500).end();
@@ -110,9 +110,9 @@ test(`every event reaches its webhooks through ${KILLS} kills`, {
     }
   })();
   happening.catch(() => {});
-  // What failed is tried again soon, not after its 5 seconds and more.
+  // Failed deliveries are retried early, not after their 5 seconds and more.
   const hurrying = (async () => {
-    for (; !ctx.signal.aborted && !done.signal.aborted; await delay(HURRY_MS)) await hurry(pool);
+    for (; !ctx.signal.aborted && !done.signal.aborted; await delay(HURRY_MS)) await makeDeliveriesDue(pool);
   })();
   hurrying.catch(() => {});
 
@@ -129,7 +129,7 @@ test(`every event reaches its webhooks through ${KILLS} kills`, {
     const { rows } = await pool.query('select count(*)::int as count from deliveries');
     expect(rows[0].count).toBe(ids.length * WEBHOOKS);
   });
-  // As long as it takes, while there is ever less to do.
+  // Waits as long as the number of open deliveries falls.
   const pending = async () =>
     (await pool.query(`select count(*)::int as count from deliveries where status = 'pending'`))
       .rows[0].count as number;
@@ -151,7 +151,7 @@ test(`every event reaches its webhooks through ${KILLS} kills`, {
   }
 });
 
-/** Numbers from 0 to 1, the same for the same seed. */
+/** Pseudo-random numbers from 0 to 1, the same for the same seed. */
 function numbersFrom(seed: number): () => number {
   let state = seed;
   return () => {

@@ -1,4 +1,4 @@
-/** Reading much of a log at once, in a server whose heap is small: each answer is bounded, and so are all together. */
+/** Large reads of a log in a server with a small heap: the size of each answer is limited, and so is their sum. */
 import { existsSync } from 'node:fs';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -11,7 +11,7 @@ import { submit } from '../../support/submit.ts';
 
 const MB = 2 ** 20;
 const TOKEN = 'a-token-of-some-length';
-/** 56 MB of lines. Of control characters, which JSON writes as six: what is counted is what is sent. */
+/** 56 MB of lines. Some are control characters, which take six bytes each in JSON: the limit counts the bytes that are sent. */
 const PRINT = `head -c 60000 /dev/zero | tr '\\0' x > l; head -c 10000 /dev/zero | tr '\\0' '\\1' > c
 i=0; while [ $i -lt 800 ]; do cat c; echo; cat l; echo; i=$((i+1)); done; echo done; sleep 600`;
 
@@ -47,7 +47,7 @@ afterAll(async () => {
   await rm(folder, { recursive: true, force: true, maxRetries: 5 });
 });
 
-/** An answer's size and its end, without keeping it. */
+/** The size of an answer and its end, without keeping the answer. */
 async function weigh(path: string, init: RequestInit = {}) {
   const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' };
   const response = await fetch(server.base + path, { ...init, headers });
@@ -60,11 +60,11 @@ async function weigh(path: string, init: RequestInit = {}) {
   return { status: response.status, bytes, end };
 }
 
-test('24 requests for all of a log of 96 MB are answered with what fits, and the server lives', async () => {
+test('24 requests for all of a log of 96 MB get bounded answers, and the server survives', async () => {
   const path = '/admin/job/loud/logs?tail=10000';
   const answers = await Promise.all(Array.from({ length: 24 }, () => weigh(path)));
   const made = answers.filter(({ status }) => status === 200);
-  // Those that would have waited for more than half a minute, on a busy machine, get 503 with Retry-After.
+  // Requests that would wait for more than half a minute, on a busy machine, get 503 with Retry-After.
   for (const { status } of answers) expect([200, 503]).toContain(status);
   expect(made.length).toBeGreaterThanOrEqual(4);
   for (const { bytes, end } of made) {
@@ -74,11 +74,11 @@ test('24 requests for all of a log of 96 MB are answered with what fits, and the
   expect(server.child.exitCode).toBeNull();
   if (!existsSync('/proc/self/status')) return;
   const status = await readFile(`/proc/${server.child.pid}/status`, 'utf8');
-  // One such answer without a bound took 1.9 GB.
+  // One unbounded answer of this kind took 1.9 GB.
   expect(Number(/^VmHWM:\s+(\d+) kB/m.exec(status)?.[1]) / 1024).toBeLessThan(900);
 });
 
-test('all logs of one GraphQL answer share what it may hold', async () => {
+test('all logs in one GraphQL answer share its size limit', async () => {
   const one =
     'job(namespace: "admin", name: "loud") { logs(tail: 700) { hasMore lines { message } } }';
   const query = `{ ${Array.from({ length: 8 }, (_, i) => `j${i}: ${one}`).join(' ')} }`;
@@ -91,7 +91,7 @@ test('all logs of one GraphQL answer share what it may hold', async () => {
   expect(bytes).toBeLessThan(17 * MB);
 });
 
-test('a hundred followers who do not read hold little', async () => {
+test('a hundred followers that do not read use little memory', async () => {
   if (!existsSync('/proc/self/status')) return;
   const resident = async () => {
     const status = await readFile(`/proc/${server.child.pid}/status`, 'utf8');

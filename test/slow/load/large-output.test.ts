@@ -1,5 +1,5 @@
 /**
- * Jobs that print very much, as a process and in a container: all of it is stored, and the server's memory stays flat.
+ * Jobs with very large output, as a process and in a container: all of it is stored, and the server's memory stays constant.
  *
  * `LOAM_TEST_OUTPUT=1000000000 npx vitest run test/slow/load/large-output.test.ts`: 1 GB each.
  */
@@ -17,12 +17,12 @@ import { type ServerProcess, startServer } from '../../support/process.ts';
 import { job, lines, submit } from '../../support/submit.ts';
 
 const MB = 1_000_000;
-/** What each job prints, in bytes. */
+/** The output of each job, in bytes. */
 const OUTPUT = Number(process.env.LOAM_TEST_OUTPUT ?? 64 * MB);
-/** Of 64 bytes with its newline. */
+/** A line of 64 bytes with its newline. */
 const LINE = 'step 1200 of 5000: loss 0.4321, 41234 tokens a second, lr 3e-04';
 const LINES = Math.floor(OUTPUT / (LINE.length + 1));
-/** Bytes a second that are stored on a machine that has other work to do. */
+/** Bytes per second that a busy machine stores. */
 const SLOWEST = MB;
 const WAIT_MS = 60_000 + (OUTPUT / SLOWEST) * 1_000;
 const TOKEN = 'a-token-of-some-length';
@@ -56,7 +56,7 @@ beforeAll(async () => {
 });
 afterAll(() => cleanup.disposeAsync());
 
-/** Prints so many lines, and is followed to its end. */
+/** Runs a job that prints this many lines, and follows it to its end. */
 async function run(name: string, place: { repo: string } | { image: string }, count: number) {
   const command = `yes '${LINE}' | head -n ${count}`;
   await submit(admin, { namespace: 'admin', ...place, name, command });
@@ -67,7 +67,7 @@ async function run(name: string, place: { repo: string } | { image: string }, co
   expect(await job(admin, 'admin', name)).toMatchObject({ status: 'SUCCEEDED', exitCode: 0 });
 }
 
-/** Of the server, in bytes: what is resident, and the most that ever was since `forgetPeak`. */
+/** The server's memory in bytes: resident now, and the peak since `forgetPeak`. */
 async function memory(): Promise<{ now: number; peak: number }> {
   const status = await readFile(`/proc/${server.child.pid}/status`, 'utf8');
   const of = (name: string) =>
@@ -88,7 +88,7 @@ test.for([
     if (!existsSync('/proc/self/clear_refs'))
       ctx.skip('the most that a process took is not told here');
     if (kind === 'container') needs(ctx, 'docker');
-    // Loads what is loaded on first use.
+    // The first job loads modules that are loaded on first use.
     await run(`small-${kind}`, place, 20_000);
     await forgetPeak();
     const before = (await memory()).now;

@@ -1,4 +1,4 @@
-/** What is too large is refused or cut, and what is asked for by many at once neither fills memory nor starves others. */
+/** Large requests are refused or cut, and many concurrent requests neither exhaust the memory nor starve others. */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -21,7 +21,7 @@ function run(dir: string, args: string[], input?: string | Buffer): string {
   return execFileSync('git', args, options).toString().trim();
 }
 
-/** Makes a branch with a directory of so many entries. */
+/** Creates a branch with a directory of this many entries. */
 function widen(dir: string, branch: string, entries: number): void {
   const blob = run(dir, ['hash-object', '-w', '--stdin'], 'x');
   const lines = Array.from({ length: entries }, (_, i) => `100644 blob ${blob}\tfile-${i}.txt`);
@@ -31,7 +31,7 @@ function widen(dir: string, branch: string, entries: number): void {
   run(dir, ['update-ref', `refs/heads/${branch}`, sha]);
 }
 
-test('large directories and messages, many at once, stay within memory', async (ctx) => {
+test('large directories and messages, requested many times at once, stay within memory', async (ctx) => {
   needs(ctx, 'proc');
   await using cleanup = new AsyncDisposableStack();
   const database = await cloneDatabase();
@@ -69,7 +69,7 @@ test('large directories and messages, many at once, stay within memory', async (
   for (const answer of trees) expect([ENTRIES, 503]).toContain(answer);
   expect(trees.filter((answer) => answer === ENTRIES).length).toBeGreaterThan(1);
 
-  // Messages of 3 MiB and of 200 kB, and one that ends within a character where it is cut.
+  // Messages of 3 MiB and of 200 kB, and a message that is cut within a character.
   const messages = Array.from({ length: 40 }, (_, i) =>
     i % 2 ? 'ä'.repeat(100_000) : `${'m'.repeat(3 * MiB)}`,
   );
@@ -95,7 +95,7 @@ test('large directories and messages, many at once, stay within memory', async (
   expect(peak(), 'MB of the server at its largest').toBeLessThan(1_000);
 });
 
-/** Begins a fetch without credentials and does not go on. */
+/** Starts a fetch without credentials and does not continue it. */
 function hang(base: string): Socket {
   const url = new URL(base);
   const socket = connect(Number(url.port), url.hostname);
@@ -113,7 +113,7 @@ function hang(base: string): Socket {
   return socket;
 }
 
-test('fetches without credentials wait for their turn, and those with credentials pass by', async () => {
+test('fetches without credentials are queued, and fetches with credentials overtake them', async () => {
   await using app = await startApp({ config: { gitTransfers: 4 } });
   await app.admin.post(REPOSITORIES, { name: 'open', visibility: 'public' });
   await app.admin.post(REPOSITORIES, { name: 'own', visibility: 'private' });
@@ -123,7 +123,7 @@ test('fetches without credentials wait for their turn, and those with credential
 
   const first = hang(app.base);
   await eventually(() => expect(transfers.counts.running).toBe(1));
-  // Who leaves while it waits gives up its turn.
+  // A client that disconnects while it waits leaves the queue.
   const second = hang(app.base);
   await eventually(() => expect(anonymousTransfers.counts.waiting).toBe(1));
   second.destroy();
@@ -141,7 +141,7 @@ test('fetches without credentials wait for their turn, and those with credential
     await eventually(() => expect(turns.counts).toEqual({ running: 0, waiting: 0 }));
 });
 
-test('a client that sends nothing more loses its place', async () => {
+test('a client that stops sending loses its slot', async () => {
   await using app = await startApp({
     overrides: { connections: { slowMs: 300, checkMs: 100, bytesPerSecond: 1_024 } },
   });

@@ -1,4 +1,4 @@
-/** A short form of `npm run bench:memory`: what passes through the server is not kept in its memory. */
+/** A short form of `npm run bench:memory`: transferred data does not stay in the server's memory. */
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { startServer } from '../../support/process.ts';
 const MB = 1_000_000;
 const TOKEN = 'a-token-of-some-length';
 
-test('a push of 200 MB, its clone and its download move the memory by less than 120 MB', async (ctx) => {
+test('a push of 200 MB, its clone and its download raise the memory by less than 120 MB', async (ctx) => {
   needs(ctx, 'proc');
   await using workspace = await Workspace.open();
   const env = { LOAM_DATA_DIR: join(workspace.path, 'data'), LOAM_ADMIN_TOKEN: TOKEN };
@@ -31,7 +31,7 @@ test('a push of 200 MB, its clone and its download move the memory by less than 
       `mutation { createRepository(input: {namespace: "admin", name: "${name}", autoInit: false}) { repository { id } } }`,
     );
     await workspace.git('.', 'init', '-q', '-b', 'main', name);
-    // Random bytes do not compress; trying takes the client longer than all the rest.
+    // Random bytes do not compress; trying takes the client longer than the rest of the test.
     await workspace.git(name, 'config', 'core.compression', '0');
     await workspace.commit(name, { 'big.bin': randomBytes(bytes) });
     await workspace.git(name, 'push', '-q', remote(name), 'main');
@@ -44,7 +44,7 @@ test('a push of 200 MB, its clone and its download move the memory by less than 
       came += chunk.length;
     expect(came).toBe(bytes);
   };
-  // The most it ever was; the first round loads what is loaded on first use.
+  // The peak since the start; the first round loads modules that are loaded on first use.
   const peak = async () => {
     const status = await readFile(`/proc/${server.child.pid}/status`, 'utf8');
     return Number(/^VmHWM:\s+(\d+) kB/m.exec(status)?.[1]) * 1024;
@@ -52,6 +52,6 @@ test('a push of 200 MB, its clone and its download move the memory by less than 
   await pass('small', 2 * MB);
   const before = await peak();
   await pass('large', 200 * MB);
-  // V8 lets 64 MB of buffers come together before it looks which of them are still used.
+  // V8 collects up to 64 MB of buffers before it checks which of them are still used.
   expect((await peak()) - before).toBeLessThan(120 * MB);
 });

@@ -1,4 +1,4 @@
-/** Many large transfers over SSH, and a push refused halfway: resources used, and files left. */
+/** Large transfers over SSH, many at once or refused halfway: their memory, and their cleanup. */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -52,7 +52,7 @@ beforeAll(async () => {
 });
 afterAll(() => cleanup.disposeAsync());
 
-/** A repository with one commit of random bytes, in the workspace and, if `pushed`, on the server. */
+/** A repository with one commit of this many random bytes, in the workspace and, if `pushed`, on the server. */
 async function large(name: string, bytes: number, pushed: boolean): Promise<string> {
   const { body } = await admin.post('/auth/v1/repository/admin', { name, auto_init: false });
   await workspace.git('.', 'init', '-q', '-b', 'main', name);
@@ -85,10 +85,10 @@ async function gitRunning(): Promise<string[]> {
   return names.filter((name) => name.trim() === 'git');
 }
 
-test(`${AT_ONCE} concurrent large clones and a slow reader use little memory, and other requests are served`, async () => {
+test(`${AT_ONCE} large clones at once beside a slow reader use little memory, and others are served`, async () => {
   await large('large', 40 * MB, true);
   const clone = (to: string) => user.git('.', 'clone', '-q', '--bare', user.url('admin/large'), to);
-  // The memory of one clone stays allocated from here on.
+  // The first clone allocates memory that stays allocated.
   await clone('first');
   const tip = await workspace.git('large', 'rev-parse', 'HEAD');
   const slow = spawn('ssh', [...user.options, 'git@127.0.0.1', "git-upload-pack 'admin/large'"]);
@@ -137,10 +137,10 @@ test(`${AT_ONCE} concurrent large clones and a slow reader use little memory, an
   await eventually(async () => expect(await gitRunning()).toEqual([]));
 });
 
-test('a push over SSH that is refused halfway shows the reason and leaves nothing', async () => {
+test('a push over SSH that is refused halfway reports the reason and leaves nothing', async () => {
   const id = await large('too-large', 24 * MB, false);
   const folder = join(dataDir, 'repositories', id.slice(-2), id.slice(-4, -2), `${id}.git`);
-  // The storage that is left in the plan.
+  // The remaining storage of the plan.
   await pool.query(`update namespaces set plan = 'free', storage_bytes = $1 where name = 'admin'`, [
     10 * 2 ** 30 - 10 * MB,
   ]);
@@ -158,7 +158,7 @@ test('a push over SSH that is refused halfway shows the reason and leaves nothin
     const [begun] = await readdir(join(dataDir, 'repositories/begun'));
     expect(await readdir(join(dataDir, 'repositories/begun', begun ?? ''))).toEqual([]);
   });
-  // With enough storage, the same push succeeds.
+  // There is free storage again, and the same push succeeds.
   await pool.query(`update namespaces set storage_bytes = 0 where name = 'admin'`);
   await user.git('too-large', 'push', '-q', user.url('admin/too-large'), 'main');
 });

@@ -14,12 +14,12 @@ import { type ServerProcess, startServer } from '../../support/process.ts';
 import { followStream, type StreamEvent } from '../../support/sse.ts';
 import { job, lines, submit, until } from '../../support/submit.ts';
 
-/** A kind of job beside the one that was there first needs fewer: both go through the same server. */
+/** The second kind of runner needs fewer kills, because both use the same server code. */
 const KILLS = { process: 10, docker: 4 };
 type Kind = keyof typeof KILLS;
 const TOKEN = 'a-token-for-the-restarts';
 
-/** Prints numbers until a file appears in its folder, and then how many they were. */
+/** Prints numbers until a file appears in its folder, and then their count. */
 const COUNT =
   'i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.02; done; echo ::progress::done; echo total $i';
 
@@ -28,7 +28,7 @@ test.for(['process', 'docker'] as const)(
   async (kind, ctx) => {
     const { onTestFinished, signal } = ctx;
     if (kind === 'docker') needs(ctx, 'docker');
-    // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+    // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
     const cleanup = new AsyncDisposableStack();
     onTestFinished(() => cleanup.disposeAsync());
     const database = await cloneDatabase();
@@ -71,7 +71,7 @@ test.for(['process', 'docker'] as const)(
       const before = seen.length;
       const stream = follow();
       const cutOff = expect(stream.each(keep)).rejects.toThrow();
-      // Now while lines are coming in, now before the client has its first.
+      // Kills at different times: while lines arrive, or before the client has its first line.
       if (kill % 3 > 0) await eventually(() => expect(seen.length).toBeGreaterThan(before + 5));
       await server?.stop('SIGKILL');
       await cutOff;
@@ -99,14 +99,14 @@ test.for(['process', 'docker'] as const)(
       attempts: { nodes: [{ number: 1, outcome: 'EXITED', exitCode: 0 }] },
     });
     await eventually(() => expect(attemptsIn(attempts)).toEqual([]));
-    // What the attempt left is being removed.
+    // The attempt's files are being removed.
     await eventually(() => expect(processesOf(dataDir)).toHaveLength(1));
     await server?.stop('SIGTERM');
     expect(processesOf(dataDir)).toEqual([]);
   },
 );
 
-test('a job whose server is killed while its artifacts are stored keeps its end, and they are stored once', async ({
+test('a job whose server is killed while its artifacts are stored keeps its outcome, and they are stored once', async ({
   onTestFinished,
 }) => {
   const FILES = 10_000;
@@ -189,7 +189,7 @@ function attemptsIn(folder: string): string[] {
   return readdirSync(folder).filter((name) => name.startsWith('att_'));
 }
 
-/** Processes that were given the data folder, as an argument or in their environment. */
+/** Processes that have the data folder as an argument or in their environment. */
 function processesOf(dataDir: string): string[] {
   return readdirSync('/proc').filter((pid) => {
     try {

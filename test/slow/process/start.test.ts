@@ -9,7 +9,7 @@ import pg from 'pg';
 import { expect, test } from 'vitest';
 import { ConfigError } from '../../../src/base/config/config.ts';
 import { retryStartup } from '../../../src/platform/database/startup-retry.ts';
-import { cuttable } from '../../support/cut.ts';
+import { openCuttableProxy } from '../../support/cut.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Client, cloneDatabase } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
@@ -17,7 +17,7 @@ import { freePort } from '../../support/ports.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
 
 async function dataFolder(): Promise<AsyncDisposable & { path: string }> {
-  // mkdtemp's folders are closed to everyone else, so as root this also shows that PostgreSQL gets in.
+  // Only the owner may enter folders of mkdtemp, so when run as root this also shows that PostgreSQL can enter.
   const path = await mkdtemp(join(tmpdir(), 'loam-start-'));
   return {
     path,
@@ -37,7 +37,7 @@ async function postmasterPid(folder: string): Promise<number> {
   return Number(text.split('\n')[0]);
 }
 
-test('the first start makes the operator and shows its token once; SIGTERM stops all of it', async () => {
+test('the first start creates the operator and prints its token once; SIGTERM stops all processes', async () => {
   await using folder = await dataFolder();
   const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN: 'ada' };
   let token: string | undefined;
@@ -64,14 +64,14 @@ test('under npm, SIGTERM reaches the server and npm waits for it; one Ctrl-C cou
     expect(existsSync(pidFile)).toBe(false);
   }
   await using server = await startServer(env, options);
-  // A terminal sends it to npm and to the server, and npm passes its own on.
+  // A terminal sends SIGINT to npm and to the server, and npm forwards its own.
   process.kill(-(server.child.pid as number), 'SIGINT');
   await once(server.child, 'close');
   expect(server.child.exitCode).toBe(0);
   expect(existsSync(pidFile)).toBe(false);
 });
 
-test('a start after kill -9 adopts the PostgreSQL that was left over', async () => {
+test('a start after kill -9 adopts the PostgreSQL that is still running', async () => {
   await using folder = await dataFolder();
   const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
   const killed = await startServer(env);
@@ -83,7 +83,7 @@ test('a start after kill -9 adopts the PostgreSQL that was left over', async () 
   expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
 });
 
-test('a start after both it and its PostgreSQL were killed recovers', async () => {
+test('a start after kills of the server and its PostgreSQL recovers', async () => {
   await using folder = await dataFolder();
   const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
   const killed = await startServer(env);
@@ -95,7 +95,7 @@ test('a start after both it and its PostgreSQL were killed recovers', async () =
   await appendFile(log, 'x'.repeat(5 * 2 ** 20));
 
   await using server = await startServer(env);
-  // Its log begins anew, and what callers do wrong is not in it.
+  // Its log is new, and errors of callers are not in it.
   expect((await stat(`${log}.1`)).size).toBeGreaterThan(5 * 2 ** 20);
   const client = new Client(server.base, `Bearer ${env.LOAM_ADMIN_TOKEN}`);
   for (const status of [201, 409])
@@ -104,7 +104,7 @@ test('a start after both it and its PostgreSQL were killed recovers', async () =
   expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
 });
 
-test('a second server on the same folder is refused, and the first goes on', async () => {
+test('a second server on the same folder is refused, and the first keeps running', async () => {
   await using folder = await dataFolder();
   const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
   await using first = await startServer(env);
@@ -112,7 +112,7 @@ test('a second server on the same folder is refused, and the first goes on', asy
   expect((await whoami(first.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
 });
 
-test('of two servers started at once on a new folder, one serves', async () => {
+test('if two servers start at once on a new folder, one of them serves', async () => {
   await using folder = await dataFolder();
   const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
   const starts = await Promise.allSettled([startServer(env), startServer(env)]);
@@ -122,7 +122,7 @@ test('of two servers started at once on a new folder, one serves', async () => {
   expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
 });
 
-test('a port that is taken stops the first start before a token is made that nobody sees', async () => {
+test('a port in use stops the first start before a token is created that nobody would see', async () => {
   await using folder = await dataFolder();
   const taken = createServer();
   taken.listen(0, '127.0.0.1');
@@ -135,10 +135,10 @@ test('a port that is taken stops the first start before a token is made that nob
   expect(server.output()).toMatch(/loam_pat_/);
 });
 
-test('from the moment that the port is taken each request is answered', async () => {
+test('from the moment that the server listens, each request is answered', async () => {
   await using folder = await dataFolder();
   const database = await cloneDatabase();
-  // Held here, Prisma's lock makes the start wait for another that migrates.
+  // The test holds Prisma's migration lock, so that the start waits as for another server that migrates.
   const migrating = new pg.Client({ connectionString: database.url });
   await migrating.connect();
   await migrating.query('select pg_advisory_lock(72707369)');
@@ -179,10 +179,10 @@ test('from the moment that the port is taken each request is answered', async ()
   await database.drop();
 });
 
-test('a start waits for a database that is away, also when it goes away in the middle, and says so once', async () => {
+test('a start waits for an unavailable database, also if it fails during the start, and logs that once', async () => {
   await using folder = await dataFolder();
   const database = await cloneDatabase();
-  await using way = cuttable();
+  await using way = openCuttableProxy();
   const url = await way.via(database.url);
   await way.cut();
   const migrating = new pg.Client({ connectionString: database.url });
@@ -213,7 +213,7 @@ test('a start waits for a database that is away, also when it goes away in the m
   await database.drop();
 });
 
-test('a database that stays away ends the start with one line', async () => {
+test('a database that stays unavailable ends the start with one line', async () => {
   const said: string[] = [];
   const options = { report: (line: string) => void said.push(line), timeoutMs: 1_500 };
   const away = Object.assign(new Error('\nInvalid `x` invocation:\n\ntoo many clients'), {
@@ -229,7 +229,7 @@ test('a database that stays away ends the start with one line', async () => {
   await expect(retryStartup(() => Promise.reject(fault), options)).rejects.toBe(fault);
 });
 
-test('a start that waits for ever is ended by a signal', async ({ onTestFinished }) => {
+test('a start that waits indefinitely is ended by a signal', async ({ onTestFinished }) => {
   await using folder = await dataFolder();
   const database = await cloneDatabase();
   const migrating = new pg.Client({ connectionString: database.url });
@@ -248,13 +248,13 @@ test('a start that waits for ever is ended by a signal', async ({ onTestFinished
   await database.drop();
 });
 
-test('a wrong value stops the start with a line that names the variable', async () => {
+test('an invalid value stops the start with a line that names the variable', async () => {
   await expect(startServer({ LOAM_RUNNER: 'cloud' })).rejects.toThrow(
     /:\nLOAM_RUNNER: must be one of/,
   );
 });
 
-test('the reason why the embedded PostgreSQL does not start is printed, with what to do', async (ctx) => {
+test('if the embedded PostgreSQL does not start, the reason is printed with the remedy', async (ctx) => {
   needs(ctx, 'root', 'shared-checkout');
   await using folder = await dataFolder();
   // Without setpriv, `nobody` cannot enter this folder, which only root may enter.

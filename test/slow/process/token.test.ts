@@ -1,4 +1,4 @@
-/** A lost token: `npm run token`, with the server running and stopped, and `LOAM_ADMIN_TOKEN` on a folder that exists. */
+/** A lost token: `npm run token`, with the server running and stopped, and `LOAM_ADMIN_TOKEN` on an existing data folder. */
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
@@ -22,7 +22,7 @@ function makeToken(dataDir: string, ...args: string[]) {
   });
 }
 
-test('a new token is made on the spot, while the server runs and while it does not', async () => {
+test('a new token is created at once, whether the server runs or not', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'loam-token-'));
   await using _folder = {
     [Symbol.asyncDispose]: () => rm(folder, { recursive: true, force: true, maxRetries: 5 }),
@@ -66,7 +66,7 @@ test('a new token is made on the spot, while the server runs and while it does n
   ]);
 });
 
-test('LOAM_ADMIN_TOKEN is valid from the next start on, and a changed one replaces it', async () => {
+test('LOAM_ADMIN_TOKEN is valid from the next start, and a changed one replaces it', async () => {
   await using app = await startApp();
   const whoami = async (token: string) =>
     (await app.client(`Bearer ${token}`).get('/auth/v1/whoami')).status;
@@ -78,7 +78,7 @@ test('LOAM_ADMIN_TOKEN is valid from the next start on, and a changed one replac
   await set('the-second-token-of-all');
   expect(await whoami('the-second-token-of-all')).toBe(200);
   expect(await whoami(first)).toBe(401);
-  // Unset, the one that was given stays, as any other token does until it is deleted.
+  // If the variable is unset, its last token stays valid until it is deleted, like any other token.
   await set(undefined);
   expect(await whoami('the-second-token-of-all')).toBe(200);
 });

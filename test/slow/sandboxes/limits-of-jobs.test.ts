@@ -1,4 +1,4 @@
-/** What a process job may use, and what is left of it: with control groups and without, as root and as a user. */
+/** Limits of process jobs, and the cleanup after their end: with and without control groups, as root and as an ordinary user. */
 import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
@@ -25,7 +25,7 @@ import { listDescendants, readProcessStat } from '../../../src/runners/superviso
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
-import { namingProcesses, processesNaming } from '../../support/processes.ts';
+import { listProcessesNaming, listCommandLines } from '../../support/processes.ts';
 import { allLines, attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
 const run = promisify(execFile);
@@ -42,7 +42,7 @@ async function makeRunner(options: Partial<ProcessRunnerOptions> = {}) {
     dir,
     runner,
     again: () => openProcessRunner(opened),
-    /** Until nothing of ended attempts is left. */
+    /** Waits until nothing of ended attempts is left. */
     async emptied() {
       await eventually(async () => expect(await readdir(join(dir, '.trash'))).toEqual([]));
     },
@@ -51,7 +51,7 @@ async function makeRunner(options: Partial<ProcessRunnerOptions> = {}) {
       await using last = await openProcessRunner(opened);
       await last.sweep(new Set());
       await this.emptied();
-      // A shim that has just begun may still be keeping what Node has compiled.
+      // A shim that has just started may still be writing Node's compile cache.
       await rm(dir, { recursive: true, maxRetries: 5 });
       expect(groupsOf(dir)).toEqual([]);
     },
@@ -79,14 +79,14 @@ async function shimLog(made: Made, spec: AttemptSpec): Promise<number> {
   return statSync(join(made.dir, spec.id, 'log')).size;
 }
 
-/** The line of the log that says why it ended. */
+/** The line of the log with the reason why the job ended. */
 const noteOf = (outcome: Outcome) => (outcome.kind === 'exited' ? outcome.note : undefined);
 const hardware = (changes: object) => ({ ...attemptSpec('').hardware, ...changes });
-/** Doubles a string until there is no memory for it: `head | tail` and the like differ by machine. */
+/** Doubles a string until memory is exhausted: `head | tail` and similar commands differ between machines. */
 const EAT = `exec ${process.execPath} --max-old-space-size=4000 -e 'const a=[];for(;;)a.push(Buffer.alloc(1<<20,1))'`;
 
 describe('with control groups', () => {
-  test('a job that needs more memory than it asked for has failed with 137, and its log says why', async (ctx) => {
+  test('a job that exceeds its memory fails with 137, and its log has the reason', async (ctx) => {
     needs(ctx, 'cgroups');
     await using made = await makeRunner({ limits: { memoryBytes: 100 * MiB }, sandbox: 'none' });
     const { outcome } = await runToEnd(made.runner, attemptSpec(EAT));
@@ -96,7 +96,7 @@ describe('with control groups', () => {
     );
   });
 
-  test('a job of which a process was killed for want of memory has failed, and is tried again, also when it ends with 0', async (ctx) => {
+  test('a job fails and is retried when one of its processes was killed for lack of memory, even if the job exits with 0', async (ctx) => {
     needs(ctx, 'cgroups');
     await using made = await makeRunner({ limits: { memoryBytes: 100 * MiB }, sandbox: 'none' });
     await using app = await startApp({ overrides: { runner: made.runner } });
@@ -112,53 +112,53 @@ describe('with control groups', () => {
     const { body: log } = await alice.get('/alice/job/half/logs');
     const line = 'The job ran out of memory: a process was killed. It may use 100 MB.';
     const messages = log.lines.map(({ message }: { message: string }) => message);
-    // Shells say in words of their own that one was killed.
+    // Shells print their own message when a process is killed.
     expect(messages.filter((message: string) => !/^Killed/.test(message))).toEqual([
       ...['attempt 1', line, 'attempt 2', line],
     ]);
   });
 
-  test('a fork bomb is contained, leaves the machine its processes, and ends on SIGKILL', async (ctx) => {
+  test('a fork bomb is limited, leaves processes for the machine, and ends on SIGKILL', async (ctx) => {
     needs(ctx, 'cgroups');
     for (const sandbox of ['auto', 'none'] as const) {
       await using made = await makeRunner({ limits: { processes: 64 }, sandbox });
       const { runner } = made;
       const tag = `304.${process.pid}`;
-      // No more than the machine can bear where the limit does not hold.
+      // Bounded, so that the machine survives if the limit does not work.
       const bomb = `for n in $(seq 1000); do sleep ${tag} & done 2>&1 | head -1`;
       const spec = attemptSpec(`${bomb}; sleep ${tag}`);
       const handle = await runner.prepare(spec, never);
       await runner.start(handle);
       for await (const { lines } of runner.logs(handle, null, never))
         if (lines.some(({ message }) => /fork/i.test(message))) break;
-      expect(processesNaming(`sleep ${tag}`).length).toBeLessThanOrEqual(64);
+      expect(listCommandLines(`sleep ${tag}`).length).toBeLessThanOrEqual(64);
       await runner.signal(handle, 'KILL');
       expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 137 });
-      await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+      await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toEqual([]));
     }
   });
 
-  test('a daemon with an empty environment dies with its job, without a sandbox too', async (ctx) => {
+  test('a daemon with an empty environment dies with its job, even without a sandbox', async (ctx) => {
     needs(ctx, 'cgroups');
     await using made = await makeRunner({ sandbox: 'none' });
     const tag = `305.${process.pid}`;
     const command = `setsid env -i sleep ${tag} >/dev/null 2>&1 & sleep 0.2; echo done`;
     const { lines } = await runToEnd(made.runner, attemptSpec(command));
     expect(lines).toEqual(['done']);
-    expect(processesNaming(`sleep ${tag}`)).toEqual([]);
+    expect(listCommandLines(`sleep ${tag}`)).toEqual([]);
 
-    // Also when the one who looked after it was killed.
+    // Also when its shim was killed.
     const lost = attemptSpec(`setsid env -i sleep ${tag} & sleep 600`);
     const handle = await made.runner.prepare(lost, never);
     await made.runner.start(handle);
-    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toContain(`sleep ${tag} `));
+    await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toContain(`sleep ${tag} `));
     const claim = JSON.parse(readFileSync(join(made.dir, lost.id, 'claim'), 'utf8'));
     process.kill(claim.pid, 'SIGKILL');
     expect(await made.runner.wait(handle, never)).toEqual({ kind: 'lost' });
-    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+    await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toEqual([]));
   });
 
-  test('groups are removed with their attempts, by the next server too, and measure what is used', async (ctx) => {
+  test('groups are removed with their attempts, also by the next server, and measure usage', async (ctx) => {
     needs(ctx, 'cgroups');
     await using made = await makeRunner();
     const { runner } = made;
@@ -182,40 +182,40 @@ describe('with control groups', () => {
     const cpus = Math.min(2, availableParallelism());
     // As far as this machine has the controllers.
     for (const quota of valueIn('cpu.cfs_quota_us', 'cpu.max')) expect(quota).toBe(cpus * 100_000);
-    // Of all jobs together, whatever each of them asked for.
+    // The group of all jobs, whatever each job requested.
     for (const together of valueIn('../memory.limit_in_bytes', '../memory.max'))
       expect(together).toBeLessThan(0.91 * totalmem());
     const second = await made.again();
     await second.sweep(new Set());
-    // The first has one for its next job.
+    // The first runner keeps a group for its next job.
     expect(cgroup.folders.filter((folder) => existsSync(folder))).toEqual([]);
     await second[Symbol.asyncDispose]();
   });
 
-  test('what still runs of an attempt whose folder is gone is ended and removed by the next sweep', async (ctx) => {
+  test('the next sweep ends and removes the processes of an attempt whose folder is gone', async (ctx) => {
     needs(ctx, 'cgroups');
     await using made = await makeRunner();
     const tag = `308.${process.pid}`;
     const spec = attemptSpec(`sleep ${tag}`);
     await made.runner.start(await made.runner.prepare(spec, never));
-    await eventually(() => expect(processesNaming(tag)).toContain(`sleep ${tag} `));
-    // The shim may still be making a file in it.
+    await eventually(() => expect(listCommandLines(tag)).toContain(`sleep ${tag} `));
+    // The shim may still be creating a file in the folder.
     await rm(join(made.dir, spec.id), { recursive: true, maxRetries: 5 });
     await using second = await made.again();
     await second.sweep(new Set());
     expect(groupsOf(made.dir).filter((name) => name.endsWith(spec.id))).toEqual([]);
-    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+    await eventually(() => expect(listCommandLines(`sleep ${tag}`)).toEqual([]));
   });
 });
 
-test('an attempt whose shim was killed before the start is started by another', async (ctx) => {
+test('an attempt whose shim was killed before the start is started by another shim', async (ctx) => {
   needs(ctx, 'bubblewrap', 'slirp4netns');
   await using made = await makeRunner({ network: 'internet' });
   const { dir, runner } = made;
   const handle = await runner.prepare(attemptSpec('echo up; exit 3'), never);
-  // It opens the network already.
+  // The shim already opens the network.
   const { shim, network } = await eventually(() => {
-    const [found] = namingProcesses(dir);
+    const [found] = listProcessesNaming(dir);
     if (!found) throw new Error('there is no shim yet');
     const network = listDescendants(found.pid);
     expect(network.length).toBeGreaterThan(1);
@@ -224,13 +224,13 @@ test('an attempt whose shim was killed before the start is started by another', 
   process.kill(shim, 'SIGKILL');
   await eventually(() => expect(network.filter((pid) => readProcessStat(pid))).toEqual([]));
   const start = () => runner.start(handle);
-  // Whoever looks after it tries again, where the death of the shim was not known yet.
+  // The caller retries if the death of the shim was not known yet.
   await start().catch(start);
   expect(await allLines(runner, handle)).toEqual(['up']);
   expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 3 });
 });
 
-test('a job, and the shim that looks after it, give way to the server', async () => {
+test('the server has priority over a job and its shim', async () => {
   await using made = await makeRunner();
   const { lines } = await runToEnd(made.runner, attemptSpec('nice'));
   expect(Number(lines[0])).toBe(Math.min(19, getPriority() + 3));
@@ -249,7 +249,7 @@ test('a shim whose folder was removed ends with its job, and leaves no control g
   expect(groupsOf(made.dir).filter((name) => name.endsWith(spec.id))).toEqual([]);
 });
 
-test('groups that were forgotten for an hour are removed by any server', async (ctx) => {
+test('groups that nobody has used for an hour are removed by any server', async (ctx) => {
   needs(ctx, 'cgroups', 'root');
   await using made = await makeRunner();
   const handle = await made.runner.prepare(attemptSpec('true'), never);
@@ -269,14 +269,14 @@ test('groups that were forgotten for an hour are removed by any server', async (
 });
 
 describe('without control groups', () => {
-  test('the memory of all processes of a job is looked at, and too much ends it with 137', async () => {
+  test('the memory of all processes of a job is measured, and exceeding the limit ends the job with 137', async () => {
     for (const sandbox of ['auto', 'none'] as const) {
       await using made = await makeRunner({
         cgroups: 'off',
         sandbox,
         limits: { memoryBytes: 100 * MiB },
       });
-      // Three with 60 MB each: none is over the limit by itself.
+      // Three processes with 60 MB each: none exceeds the limit alone.
       const each = '(head -c 60m /dev/zero | tail -c 60m | sleep 600) &';
       const { outcome } = await runToEnd(made.runner, attemptSpec(`${each} ${each} ${each} wait`));
       expect(outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
@@ -285,7 +285,7 @@ describe('without control groups', () => {
   });
 
   test('a process has limits of its own', async () => {
-    // On most machines there is none of core files anyway; where we may, we allow ourselves more.
+    // Most machines allow no core files anyway; where we may, we raise our own limit.
     spawnSync('prlimit', [`--pid=${process.pid}`, '--core=unlimited']);
     await using made = await makeRunner({ cgroups: 'off', limits: { processes: 5_000 } });
     const { lines } = await runToEnd(made.runner, attemptSpec('ulimit -a; ulimit -c; ulimit -n'));
@@ -297,11 +297,11 @@ describe('without control groups', () => {
   });
 });
 
-/** Lines without end. Long ones, so that there are fewer of them to store. */
+/** Lines without end. They are long, so that fewer have to be stored. */
 const FLOOD = `yes "$(head -c 4000 /dev/zero | tr '\\0' x)"`;
 
 describe('the disk', () => {
-  test('a job that keeps more than its disk_gb, or too many files, is ended and its log says so', async () => {
+  test('a job that exceeds its disk_gb or its number of files is ended, and its log has the reason', async () => {
     await using made = await makeRunner({ limits: { diskBytes: 20 * MiB, files: 2_000 } });
     const large = attemptSpec('head -c 40000000 /dev/urandom > $HOME/x; sleep 600');
     const first = await runToEnd(made.runner, large);
@@ -321,7 +321,7 @@ describe('the disk', () => {
     expect(noteOf(third.outcome)).toMatch(/^The job was ended: it keeps \d\d MB on disk, /);
   });
 
-  test('a log is kept up to its limits and says where it ends; the job goes on', async () => {
+  test('a log is stored up to its limits and says where it ends; the job continues', async () => {
     await using made = await makeRunner();
     const log = { bytes: 1_000_000, lines: 1_000 };
     for (const [command, kept] of [
@@ -340,7 +340,7 @@ describe('the disk', () => {
     }
   });
 
-  test('a flood of lines does not make the shim grow', async () => {
+  test('a flood of lines does not increase the memory of the shim', async () => {
     await using made = await makeRunner();
     const tag = `307.${process.pid}`;
     const flood = "tr '\\0' x < /dev/zero | head -c 150m; yes | head -c 100m; echo";
@@ -350,13 +350,13 @@ describe('the disk', () => {
     const handle = await made.runner.prepare(spec, never);
     await made.runner.start(handle);
     const { pid } = JSON.parse(readFileSync(join(made.dir, spec.id, 'claim'), 'utf8'));
-    await eventually(() => expect(processesNaming(tag)).toContain(`sleep ${tag} `));
+    await eventually(() => expect(listCommandLines(tag)).toContain(`sleep ${tag} `));
     const peak = /^VmHWM:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
     expect(Number(peak) * 1024).toBeLessThan(130 * MiB);
     expect(await shimLog(made, spec)).toBeLessThan(20 * MiB + 1_000_000 * 16 + 2 * 64 * 1024);
   });
 
-  test('a full disk fails the job with a reason, wherever it is met', async (ctx) => {
+  test('a full disk fails the job with the reason, at whichever step it occurs', async (ctx) => {
     needs(ctx, 'root');
     await using disk = await smallDisk(8);
     await using made = await makeRunner({ dir: disk.dir });
@@ -369,7 +369,7 @@ describe('the disk', () => {
     await runner.remove(flood.handle);
     await made.emptied();
 
-    // The start, when everything was prepared.
+    // The start, after the preparation.
     const handle = await runner.prepare(attemptSpec('true'), never);
     await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
     await expect(runner.start(handle)).rejects.toMatchObject({ code: 'ENOSPC' });
@@ -378,7 +378,7 @@ describe('the disk', () => {
     await rm(join(disk.path, 'full'));
   });
 
-  test('before the server has to stop writing, the job that takes most is ended and its files removed', async (ctx) => {
+  test('before the server would have to stop writing, the job with the largest disk usage is ended and its files are removed', async (ctx) => {
     needs(ctx, 'root');
     await using disk = await smallDisk(16);
     await using made = await makeRunner({ dir: disk.dir, diskFloor: 4 * MiB });
@@ -395,7 +395,7 @@ describe('the disk', () => {
     expect(existsSync(join(made.dir, small.id, 'exit'))).toBe(false);
   });
 
-  test('an attempt that cannot be prepared for lack of room leaves neither a user nor a control group', async (ctx) => {
+  test('an attempt that cannot be prepared because the disk is full leaves neither a user nor a control group', async (ctx) => {
     needs(ctx, 'root', 'bubblewrap', 'slirp4netns');
     await using disk = await smallDisk(12);
     const usersTaken = () =>
@@ -421,7 +421,7 @@ describe('the disk', () => {
     expect(usersTaken()).toEqual([]);
   });
 
-  test('over the interface: failed, with the reason in the log, and never a lost machine', async (ctx) => {
+  test('in the API: the job has failed with the reason in its log, and never counts as a lost machine', async (ctx) => {
     needs(ctx, 'root');
     await using disk = await smallDisk(8);
     await using runner = await openProcessRunner({ dir: disk.dir, graceMs: 300 });
@@ -432,10 +432,10 @@ describe('the disk', () => {
         refused++;
         throw error;
       });
-    // The artifacts' disk may be another.
+    // Artifacts may be stored on another disk.
     await using artifacts = await smallDisk(1);
     await using app = await startApp({
-      // Its disk is below any floor from the beginning.
+      // The free space of this disk is below any threshold from the start.
       config: { storage: { kind: 'folder', path: artifacts.path }, diskFloor: 0 },
       overrides: { runner },
     });
@@ -457,9 +457,9 @@ describe('the disk', () => {
     expect(flood.last).toBe('The job was ended: the disk of the server is full.');
     expect(flood).toMatchObject({ status: 'failed', exit_code: 137 });
 
-    // What is removed in the background would make room again.
+    // Files removed in the background would free space again.
     await eventually(async () => expect(await readdir(join(disk.dir, '.trash'))).toEqual([]));
-    // Before its start a job waits for others to make room.
+    // Before its start a job waits until others free space.
     await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
     await send({ name: 'late', command: 'echo here' });
     await eventually(() => expect(refused).toBeGreaterThan(0));
@@ -491,8 +491,8 @@ async function smallDisk(megabytes: number) {
   };
 }
 
-describe('what is left', () => {
-  test('folders deeper than any path, and without permissions, are removed after the end', async () => {
+describe('cleanup', () => {
+  test('folders deeper than PATH_MAX and folders without permissions are removed after the end', async () => {
     for (const sandbox of ['auto', 'none'] as const) {
       await using made = await makeRunner({ sandbox });
       const deep =
@@ -505,7 +505,7 @@ describe('what is left', () => {
     }
   });
 
-  test('a start does not wait for it, and goes on with it', async () => {
+  test('a start does not wait for a cleanup, and continues it', async () => {
     await using made = await makeRunner();
     const { handle } = await runToEnd(made.runner, attemptSpec('mkdir -p a/b'));
     await made.runner[Symbol.asyncDispose]();
@@ -517,14 +517,14 @@ describe('what is left', () => {
     await second[Symbol.asyncDispose]();
   });
 
-  test('files that may not be changed are removed, and what was mounted is left as it is', async (ctx) => {
+  test('immutable files are removed, and mounts are left unchanged', async (ctx) => {
     needs(ctx, 'root');
     await using made = await makeRunner({ sandbox: 'none' });
     const outside = await mkdtemp(join(tmpdir(), 'loam-outside-'));
     await writeFile(join(outside, 'precious'), 'kept');
     const command = 'touch fixed; mkdir ../tmp/m';
     const { handle } = await runToEnd(made.runner, attemptSpec(command));
-    // No job has the rights for it; one of an earlier version, or in a container with more of them, may have.
+    // Jobs have no rights to do this today; a job of an earlier version, or in a container with more rights, may have had them.
     const script = 'chattr +i work/fixed work || true; mount --bind "$1" tmp/m; ls tmp/m';
     const cwd = join(made.dir, String(handle.attempt));
     const listed = execFileSync('sh', ['-c', script, 'sh', outside], { cwd, encoding: 'utf8' });
@@ -536,7 +536,7 @@ describe('what is left', () => {
   });
 });
 
-test('what a job without a sandbox leaves where everyone may write is removed with its user', async (ctx) => {
+test('files that a job without a sandbox leaves in world-writable folders are removed with its user', async (ctx) => {
   needs(ctx, 'root');
   await using made = await makeRunner({ sandbox: 'none' });
   const name = `loam-left-${process.pid}`;
@@ -554,7 +554,7 @@ test('what a job without a sandbox leaves where everyone may write is removed wi
   expect([ipc(), files()]).toEqual([[], []]);
 });
 
-test('GPUs that an attempt holds are not given to another after a restart', async () => {
+test('GPUs of an attempt are not given to another attempt after a restart', async () => {
   const bin = await mkdtemp(join(tmpdir(), 'loam-gpus-'));
   await writeFile(
     join(bin, 'nvidia-smi'),
@@ -568,7 +568,7 @@ test('GPUs that an attempt holds are not given to another after a restart', asyn
     const wish = { hardware: hardware({ gpu: 'T4' }) };
     const first = await made.runner.prepare(attemptSpec('true', wish), never);
     expect(first.gpus).toBe('0');
-    // Nobody has attached to the first attempt yet.
+    // Nothing has attached to the first attempt yet.
     const second = await made.again();
     expect((await second.prepare(attemptSpec('true', wish), never)).gpus).toBe('1');
     await expect(second.prepare(attemptSpec('true', wish), never)).rejects.toThrow('not free');
@@ -581,7 +581,7 @@ test('GPUs that an attempt holds are not given to another after a restart', asyn
   }
 });
 
-test('the time limit, the grace and the kill after it hold while no server runs', async () => {
+test('the timeout, the grace period and the SIGKILL after it work while no server runs', async () => {
   await using made = await makeRunner();
   const spec = attemptSpec('trap "echo no" TERM; echo up; while :; do sleep 0.05; done', {
     timeoutMs: 500,

@@ -1,4 +1,4 @@
-/** Several servers on one database and one folder of repositories: which has what, and who takes over. */
+/** Several servers on one database and one folder of repositories: which server owns which repository, and takeovers. */
 import { hash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { appendFile, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
@@ -22,8 +22,8 @@ import { has } from '../../support/needs.ts';
 import { startServers } from '../../support/servers.ts';
 import { SshUser, sshUser } from '../../support/ssh-client.ts';
 
-/** Several servers start in it. */
-test('what is pushed through one server is read through every other', async () => {
+/** Time for the start of several servers. */
+test('a push through one server can be read through every other', async () => {
   const ssh = has('ssh') ? { host: '127.0.0.1', port: 0 } : ('off' as const);
   await using servers = await startServers(3, { config: { ssh } });
   const { apps, clients } = servers;
@@ -60,7 +60,7 @@ test('what is pushed through one server is read through every other', async () =
       expect(repository.comparison.changes.files.nodes[0].patch.text).toContain(`+number ${i}`);
     }
   }
-  // Over SSH too, whichever server is asked, and with one host key.
+  // Over SSH too, through any server, and with one host key.
   if (key) {
     const known = join(work.path, 'known_hosts');
     for (const [i, { ssh }] of apps.entries()) {
@@ -76,7 +76,7 @@ test('what is pushed through one server is read through every other', async () =
       expect(missing.stderr).toContain('loam: Repository not found');
     }
   }
-  // Each has some, and all agree on which. Asked of more than were made: of four it happens that one server has all.
+  // Each server owns some, and all agree on the owners. More ids than were created are checked: of four, one server may own all.
   const many = Array.from({ length: 64 }, () => newId('repo'));
   const places = [...ids, ...many].map((id) =>
     apps.map(({ services }) => chooseOwner(id, services.cluster.members.serving).id),
@@ -101,7 +101,7 @@ const READ = `query ($name: String!) {
   }
 }`;
 
-test('a server that has gone is followed by another, and its work is finished', async () => {
+test('the repositories of a stopped server are taken over by another, and its work is finished', async () => {
   await using servers = await startServers(3);
   const { apps, clients } = servers;
   const [first, second] = clients as [Client, Client];
@@ -109,7 +109,7 @@ test('a server that has gone is followed by another, and its work is finished', 
   const { id, serving } = leaving.services.cluster.members;
   const isIts = (one: string) => chooseOwner(one, serving).id === id;
   const ids: string[] = [];
-  // Ids are random: of eight repositories the server that leaves has none in one run of 26.
+  // Ids are random: of eight repositories the stopped server owns none in one run of 26.
   for (let i = 0; i < 8 || !ids.some(isIts); i++) {
     const input = { name: `r${i}`, auto_init: true };
     ids.push((await first.post('/auth/v1/repository/admin', input)).body.id);
@@ -128,7 +128,7 @@ test('a server that has gone is followed by another, and its work is finished', 
   await leaving[Symbol.asyncDispose]();
   expect(await timeToReadAll()).toBeLessThan(3 * before + 5_000);
 
-  // As a kill between the update of the refs and their record leaves it.
+  // The state after a kill between the update of the refs and the record of the push.
   const dir = leaving.services.git.disk.pathOf(its);
   const main = (await readFile(join(dir, 'refs/heads/main'), 'utf8')).trim();
   await writeFile(join(dir, 'refs/heads/left'), `${main}\n`);
@@ -138,10 +138,10 @@ test('a server that has gone is followed by another, and its work is finished', 
   const at = new Date().toISOString();
   const event = 'evt_01arz3ndektsv4rrffq69g5fav';
   await writeFile(note, JSON.stringify({ kind: 'push', event, pusher: 'admin', commands, at }));
-  // Young, so it may be another's whose session is only being made again.
+  // A recent note may belong to a server that is only reconnecting to the database.
   const young = join(repositories, 'begun', id, 'repo_00000000000000000000000000.new');
   await writeFile(young, JSON.stringify({ kind: 'create' }));
-  // As a kill in the middle of another push leaves it.
+  // The state after a kill in the middle of another push.
   const quarantine = join(dir, 'objects/tmp_objdir-incoming-AbCdEf');
   await mkdir(join(quarantine, 'pack'), { recursive: true });
   const receiving = join(repositories, 'begun', id, `${its}.receiving`);
@@ -157,7 +157,7 @@ test('a server that has gone is followed by another, and its work is finished', 
   });
 });
 
-test('what is left of a push is removed by the server that has the repository, after its own pushes', async () => {
+test('files left by a push are removed by the owner of the repository, after its own pushes', async () => {
   await using servers = await startServers(2);
   const [client] = servers.clients as [Client];
   const { id } = (await client.post('/auth/v1/repository/admin', { name: 'left' })).body;
@@ -178,7 +178,7 @@ test('what is left of a push is removed by the server that has the repository, a
   expect(await readdir(dirname(left))).not.toContain(basename(left));
 });
 
-test('a fetch waits for the end of a server that does not answer, with all that it sent', async () => {
+test('a fetch waits for the takeover from a server that does not answer, and is sent in full', async () => {
   await using servers = await startServers(1);
   const [client] = servers.clients as [Client];
   const { pool, cluster } = (servers.apps[0] as App).services;
@@ -187,13 +187,13 @@ test('a fetch waits for the end of a server that does not answer, with all that 
     const input = { name: `r${i}`, auto_init: true };
     const { body } = await client.post('/auth/v1/repository/admin', input);
     if (chooseOwner(body.id, [...serving, { id: 'dead' }]).id !== 'dead') continue;
-    // Nobody listens there. It is taken for alive until its heartbeat is old.
+    // Nothing listens at this address. The server counts as alive until its heartbeat is old.
     await pool.query(
       `insert into servers (id, role, url, storage, heartbeat_at)
        values ('dead', 'serve', 'http://127.0.0.1:1', '', clock_timestamp())`,
     );
     await eventually(() => expect(cluster.members.serving).toHaveLength(2));
-    // As a client whose first request was answered before the server died.
+    // As if a client's first request had been answered before the server died.
     const answer = await client.request('POST', `/admin/r${i}.git/git-upload-pack`, {
       body: `${pktLine('command=ls-refs\n')}0001${FLUSH}`,
       headers: {
@@ -206,8 +206,8 @@ test('a fetch waits for the end of a server that does not answer, with all that 
   }
 });
 
-test('what two servers say to each other ends with the client, and with a server that is gone and silent', async () => {
-  // Answers, and then says nothing and never closes, as a machine without power does.
+test('a tunnel between two servers ends with the client, and with a server that is dead and silent', async () => {
+  // Answers, then sends nothing and never closes, like a machine without power.
   const sockets: Socket[] = [];
   const dead = createServer({ allowHalfOpen: true }, (socket) => {
     sockets.push(socket.on('error', () => {}));
@@ -236,7 +236,7 @@ test('what two servers say to each other ends with the client, and with a server
     const cut = await begin(server.signal, never);
     const theirs = sockets.at(-1) as Socket;
     server.abort();
-    // One that only stops goes on for longer than it may be silent.
+    // A server that is only stopping may still send data for longer than the silence limit.
     for (let i = 0; i < 12; i++) {
       await delay(100);
       theirs.write('x');
@@ -249,7 +249,7 @@ test('what two servers say to each other ends with the client, and with a server
   }
 });
 
-test('servers that do not share what they must are refused', async () => {
+test('servers with different shared settings are refused', async () => {
   await using servers = await startServers(1);
   await using other = await Workspace.open();
   const elsewhere = { repositoriesDir: join(other.path, 'repositories') };
@@ -294,7 +294,7 @@ test('calls between servers need their signature', async () => {
   expect((await send(signed(['call', unknown, contentHash]), unknown)).status).toBe(404);
 });
 
-test('few repositories move when a server comes or goes', () => {
+test('few repositories move when a server joins or leaves', () => {
   const servers = ['a', 'b', 'c', 'd'].map((id) => ({ id }));
   const ids = Array.from({ length: 4_000 }, (_, i) => `repo_${i}`);
   const counts = new Map<string, number>();
@@ -310,7 +310,7 @@ test('few repositories move when a server comes or goes', () => {
   for (const count of counts.values()) expect(Math.abs(count - 1_000)).toBeLessThan(150);
 });
 
-test('a signature holds for what was signed, for five minutes', () => {
+test('a signature is valid for the signed request only, for five minutes', () => {
   const key = Buffer.alloc(32, 1);
   const header = sign(key, ['a', 'b'], 1_000_000);
   expect(isSigned(key, header, ['a', 'b'], 1_000_000 + 299_000)).toBe(true);

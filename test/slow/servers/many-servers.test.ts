@@ -1,4 +1,4 @@
-/** Three servers that answer and two that run jobs, behind HAProxy: what one server does, all of them do together. */
+/** Three API servers and two workers behind HAProxy: features of one server also work across all of them. */
 import { randomBytes } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
@@ -14,7 +14,7 @@ import type { Client } from '../../support/harness.ts';
 import { type OneServer, type Servers, startServers } from '../../support/many-servers.ts';
 import { walkMatrix } from '../../support/matrix/walk.ts';
 import { has, needs } from '../../support/needs.ts';
-import { processesNaming } from '../../support/processes.ts';
+import { listCommandLines } from '../../support/processes.ts';
 import { walkRoutes } from '../../support/rest/walk.ts';
 import { followStream, type StreamEvent } from '../../support/sse.ts';
 import { submit, until } from '../../support/submit.ts';
@@ -23,9 +23,9 @@ import { LINES, TIMEOUT_MS, takeTour } from '../../support/tour.ts';
 
 const MB = 2 ** 20;
 const MANY = 1_000_000;
-/** Requests of the fuzz: it has its full length on one server. */
+/** Number of fuzz requests; the full number runs on one server. */
 const FUZZ = 800;
-/** Twice what a request for a repository waits for after the server that had it was killed: the machine may be busy. */
+/** Twice the time after which another server takes over the repositories of a killed one: the machine may be busy. */
 const TAKEOVER_MS = 2 * 5_000;
 
 describe('many servers', () => {
@@ -38,7 +38,7 @@ describe('many servers', () => {
     const plans = {
       free: { perMinute: MANY, perSecond: MANY },
       team: { perMinute: MANY, perSecond: MANY },
-      // Of those who are limited here.
+      // The plan of rate-limited users.
       enterprise: { perMinute: 1 },
     };
     const env = {
@@ -78,7 +78,7 @@ describe('many servers', () => {
       await until(loam.admin, 'admin', name, 'RUNNING');
     };
 
-    test('a log is followed on one server after the other, and every line comes once', async () => {
+    test('a log can be followed on one server after the other, and every line arrives once', async () => {
       await counting('followed');
       const seen: StreamEvent[] = [];
       const path = '/admin/job/followed/logs?stream=true&tail=10000';
@@ -93,7 +93,7 @@ describe('many servers', () => {
       expect(seen.at(-1)).toMatchObject({ event: 'end', data: { status: 'succeeded' } });
     });
 
-    test('subscriptions hear on every server what was done on another', async () => {
+    test('subscriptions on every server receive changes made on another', async () => {
       await counting('subscribed');
       // biome-ignore lint/suspicious/noExplicitAny: events are asserted on, field by field.
       const seen: any[] = [];
@@ -115,7 +115,7 @@ describe('many servers', () => {
       workspace = cleanup.use(await Workspace.open());
     });
 
-    test('what is pushed to one server is read from all of them at once', async () => {
+    test('a push to one server can be read from all of them at once', async () => {
       await newRepository(loam.admin, 'shared');
       await workspace.git('.', 'clone', '-q', remote(loam.admin, 'admin/shared'), 'shared');
       for (const server of loam.serving) {
@@ -149,7 +149,7 @@ describe('many servers', () => {
       return answer.body.data;
     }
 
-    test('bodies may be packed with gzip', async () => {
+    test('bodies may be compressed with gzip', async () => {
       await newRepository(loam.admin, 'packed');
       const line = (text: string) => `${(text.length + 4).toString(16).padStart(4, '0')}${text}`;
       const body = `${line('command=ls-refs\n')}0001${line('ref-prefix refs/heads/\n')}0000`;
@@ -172,7 +172,7 @@ describe('many servers', () => {
       }
     });
 
-    /** One that has the repository, and one that sends on what is asked of it. */
+    /** The server that owns the repository, and a server that forwards requests to it. */
     async function placesOf(id: string): Promise<{ owner: OneServer; forwarder: OneServer }> {
       const { rows } = await loam.pool.query<{ id: string; url: string }>(
         `select id, url from servers where url is not null`,
@@ -183,7 +183,7 @@ describe('many servers', () => {
       return { owner, forwarder };
     }
 
-    test('200 MB pass through two of them in little memory', async () => {
+    test('a transfer of 200 MB through two servers uses little memory', async () => {
       const pass = async (name: string, bytes: number) => {
         const id = await newRepository(loam.admin, name, { auto_init: false });
         const { owner, forwarder } = await placesOf(id);
@@ -202,11 +202,11 @@ describe('many servers', () => {
       await pass('small', 2 * MB);
       const moved = await pass('large', 200 * MB);
       console.log(`memory moved by ${moved.map((bytes) => Math.round(bytes / MB)).join(', ')} MiB`);
-      // V8 lets 64 MB of buffers come together before it looks which of them are still used.
+      // V8 collects up to 64 MB of buffers before it checks which of them are still used.
       for (const bytes of moved) expect(bytes).toBeLessThan(120 * MB);
     });
 
-    test('a client that leaves takes its processes with it', async () => {
+    test('a client that disconnects ends its processes', async () => {
       await newRepository(loam.admin, 'left', { auto_init: false });
       await workspace.git('.', 'init', '-q', '-b', 'main', 'left');
       await workspace.git('left', 'config', 'core.compression', '0');
@@ -225,7 +225,7 @@ describe('many servers', () => {
         const { promise, resolve, reject } = Promise.withResolvers<void>();
         const req = request(url, { method: 'POST', headers }, (res) => {
           res.once('data', () => {
-            // Held up in the middle of the pack, so that it is still being sent.
+            // The transfer is paused in the middle of the pack.
             res.pause();
             resolve();
           });
@@ -234,16 +234,16 @@ describe('many servers', () => {
         req.on('error', reject);
         req.end(body);
         await promise;
-        expect(processesNaming('git upload-pack')).not.toEqual([]);
+        expect(listCommandLines('git upload-pack')).not.toEqual([]);
         req.destroy();
         await eventually(() =>
-          expect(processesNaming(loam.repositoriesDir).filter(isTransfer)).toEqual([]),
+          expect(listCommandLines(loam.repositoriesDir).filter(isTransfer)).toEqual([]),
         );
       }
     });
   });
 
-  test('limits go by the address of the caller, whichever server was asked', async () => {
+  test('limits count by the address of the caller, on whichever server', async () => {
     const asked = (server: string, from: string, headers = {}) =>
       new Promise<{ left: number; resetAt: number }>((resolve, reject) => {
         const url = new URL('/auth/v1/whoami', server);
@@ -257,7 +257,7 @@ describe('many servers', () => {
       });
     const leftFor = async (headers = {}) => (await asked(loam.base, '127.0.0.9', headers)).left;
     const before = await Promise.all(loam.serving.map(({ base }) => asked(base, '127.0.0.1')));
-    // Through the proxy, in turn.
+    // Through the proxy, which rotates between the servers.
     for (const _ of loam.serving) expect(await leftFor()).toBe(MANY - 1);
     for (const left of [MANY - 2, MANY - 3])
       for (const _ of loam.serving) {
@@ -265,14 +265,14 @@ describe('many servers', () => {
         expect(await leftFor(forged)).toBe(left);
       }
     const after = await Promise.all(loam.serving.map(({ base }) => asked(base, '127.0.0.1')));
-    // Rounded to seconds, the end of one window may be told one second later.
+    // Rounded to seconds, the end of one window may be reported one second later.
     const isSameWindow = (i: number) => (after[i]?.resetAt ?? 0) - (before[i]?.resetAt ?? 0) <= 1;
     expect(after.map(({ left }) => left)).toEqual(
       before.map(({ left }, i) => (isSameWindow(i) ? left : MANY) - 1),
     );
   });
 
-  test('requests for a repository are answered by another within 5 s when its server is killed', async () => {
+  test('after the kill of a server another one answers requests for its repositories within 5 s', async () => {
     const ids: string[] = [];
     for (let i = 0; i < 9; i++) ids.push(await newRepository(loam.admin, `taken-over-${i}`));
     const read = async (id: string) => {
@@ -298,13 +298,13 @@ describe('many servers', () => {
   });
 });
 
-/** The most memory that it had since `newPeakOf`. */
+/** The peak memory since `newPeakOf`. */
 function peakOf({ pid }: OneServer): number {
   const status = readFileSync(`/proc/${pid}/status`, 'utf8');
   return Number(/^VmHWM:\s+(\d+) kB/m.exec(status)?.[1]) * 1024;
 }
 
-/** Forgets the former peak. @returns what it has now */
+/** Resets the peak. @returns the current memory */
 function newPeakOf(server: OneServer): number {
   writeFileSync(`/proc/${server.pid}/clear_refs`, '5');
   return peakOf(server);

@@ -1,4 +1,4 @@
-/** The configurations in docs/proxy.md, run as they stand there but for ports and certificates. */
+/** Runs the configurations of docs/proxy.md unchanged, except for ports and certificates. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -22,7 +22,7 @@ const PAGE = readFileSync(join(import.meta.dirname, '../../../docs/proxy.md'), '
 type Place = Certificate & { dir: string; port: number; target: number };
 type Started = { command: string; args: string[] };
 
-/** The block of the page in that language, with the names and ports of this test. */
+/** The code block of the page in this language, with the names and ports of this test. */
 function block(language: string, { port, target, pem, key, both }: Place): string {
   const [, text = ''] = new RegExp(`\`\`\`${language}\\n(.*?)\`\`\``, 's').exec(PAGE) ?? [];
   const changed = text
@@ -116,7 +116,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
     await workspace.git('work', 'rev-parse', 'HEAD'),
   );
 
-  // If the proxy held the line back, it would come with the end of the job, a minute later.
+  // If the proxy buffered the line, it would arrive with the end of the job, a minute later.
   const job = { name: 'slow', command: 'echo first; sleep 60', repo: 'admin/work', gpu: 'none' };
   expect((await direct.post('/auth/v1/seed/admin/jobs', job)).status).toBe(201);
   const stream = await ask(`${base}/admin/job/slow/logs?stream=true`, ca, {
@@ -133,7 +133,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
   }
   expect(seen).toContain('event: end\ndata: {"status":"cancelled"');
 
-  // Each caller has a rate of its own, which nobody can escape by what they write into the header.
+  // Each caller has its own rate limit, and cannot avoid it by a forged header.
   const statuses: (number | undefined)[] = [];
   for (let i = 0; i < 4; i++)
     statuses.push((await get('/auth/v1/whoami', { 'X-Forwarded-For': `192.0.2.${i}` })).status);
@@ -145,7 +145,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
 
 function ask(url: string, ca: Buffer, headers: Record<string, string>): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
-    // From an address that is not the proxy's.
+    // From an address other than the proxy's.
     request(url, { ca, headers, agent: false, localAddress: '127.0.0.9' }, resolve)
       .on('error', reject)
       .end();

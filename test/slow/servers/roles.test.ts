@@ -1,4 +1,4 @@
-/** Processes that answer requests and run no jobs, processes that run jobs and answer nothing, and both together. */
+/** API servers without jobs, workers without an API, and both together. */
 
 import { hash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -24,10 +24,10 @@ import { Client } from '../../support/harness.ts';
 import { startServers } from '../../support/servers.ts';
 import { cancel, job, lines, remove, submit, until, variables } from '../../support/submit.ts';
 
-/** Several processes start in it. */
+/** Time for the start of several processes. */
 const SERVE = { config: { role: 'serve' } } as const;
 
-/** A repository with two commits, the second one of these files. @returns its id and that commit */
+/** A repository with two commits, the second with these files. @returns its id and that commit */
 async function withCode(client: Client, name: string, files: Record<string, string | Buffer>) {
   await using work = await Workspace.open();
   const { body } = await client.post('/auth/v1/repository/admin', { name, auto_init: true });
@@ -73,7 +73,7 @@ test('a worker without repositories runs the jobs of a server without a worker',
   await until(client, 'admin', 'flood', 'SUCCEEDED');
   expect(await lines(client, 'admin', 'flood')).toHaveLength(21);
 
-  // The server tells the worker through the database, and follows what it stores there.
+  // The server notifies the worker through the database, and reads the log that the worker stores there.
   await run(client, 'cancelled', 'trap "echo asked; exit 7" TERM; echo up; sleep 600 & wait');
   await run(client, 'deleted', 'echo up; sleep 600');
   const follower = await fetch(`${client.base}/admin/job/cancelled/logs?stream=true`, {
@@ -98,7 +98,7 @@ test('a worker without repositories runs the jobs of a server without a worker',
     expect((await readdir(attempts)).filter((name) => name.startsWith('att_'))).toEqual([]),
   );
 
-  // That of containers where an engine may be.
+  // The runner of containers, if there is an engine.
   expect(['attempts', 'containers', 'instance-id']).toEqual(
     expect.arrayContaining(await readdir(join(servers.folder, 'worker'))),
   );
@@ -111,14 +111,14 @@ test('a worker without repositories runs the jobs of a server without a worker',
   expect(other.headers.get('x-request-id')).toBe(other.body.error.request_id);
 });
 
-test('a server runs jobs of repositories that another one has', async () => {
+test('a worker runs jobs of repositories that another server owns', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   await servers.start('second');
   const [first, second] = servers.apps as [App, App];
   const firstId = first.services.cluster.members.id;
   await eventually(() => expect(second.services.cluster.members.serving).toHaveLength(2));
-  // Each repository has either of the two by chance.
+  // The owner of each repository is one of the two servers at random.
   const ran = new Set<string>();
   for (let i = 0; i < 20 && ran.size < 2; i++) {
     const { id } = await withCode(client, i === 0 ? 'code' : `code${i}`, { 'a.txt': `in ${i}\n` });
@@ -137,7 +137,7 @@ test('a server runs jobs of repositories that another one has', async () => {
   );
 });
 
-test('a commit is handed out to the attempt that waits for it alone', async () => {
+test('a commit is sent only to the attempt that waits for it', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   const { services } = servers.apps[0] as App;
@@ -179,7 +179,7 @@ test('a commit is handed out to the attempt that waits for it alone', async () =
       : `${answer.status} ${bytes.subarray(0, 4).toString()}`;
   };
   expect(await ask({})).toBe('200 PACK');
-  // Without the key, or with a signature that is too old or of something else, there is no such route.
+  // Without the key, or with an expired or wrong signature, the route does not exist.
   expect(await ask({ signed: null })).toMatch(/^404/);
   expect(await ask({ signed: ['call', `/_loam/streams/checkout/${otherId}`, ''] })).toMatch(/^404/);
   expect(await ask({ now: Date.now() - 600_000 })).toMatch(/^404/);
@@ -197,7 +197,7 @@ test('a commit is handed out to the attempt that waits for it alone', async () =
   expect(await ask({})).toBe('Attempt not found');
 });
 
-test('a checkout that breaks off is asked for again, of whoever has the repository then', async () => {
+test('an interrupted checkout is requested again, from the current owner of the repository', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   const { services } = servers.apps[0] as App;
@@ -208,7 +208,7 @@ test('a checkout that breaks off is asked for again, of whoever has the reposito
   });
   await run(client, 'job', 'cat a.txt; wc -c < b.bin; git status --porcelain');
 
-  // It has the repository, and dies while it sends it; then it does not answer at all.
+  // The owner dies while it sends the checkout, and then does not answer at all.
   let asked = 0;
   await using dying = await listening((req, res) => {
     if (++asked > 1) return void req.socket.destroy();
@@ -259,7 +259,7 @@ async function listening(answer: RequestListener) {
   };
 }
 
-test('a job waits for a server that has its repository, and fails in the end', async () => {
+test('a job waits for an available owner of its repository, and fails after the last retry', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   await withCode(client, 'code', { 'a.txt': 'first\n' });
@@ -275,7 +275,7 @@ test('a job waits for a server that has its repository, and fails in the end', a
   const checkout: Checkout = async (input) => {
     asked.push(input.attemptId);
     if (input.attemptId === asked[0]) await fromServers(input);
-    // Busy more often than what does not pass may fail.
+    // More busy answers than the number of other errors that a checkout may have.
     else if (asked.filter((id) => id === input.attemptId).length < 12) throw busy('Too much');
   };
   const deps = { ...services, db, config, runner: fakeRunner(), checkout };
@@ -290,7 +290,7 @@ test('a job waits for a server that has its repository, and fails in the end', a
   await hasBecome('patient', { status: 'succeeded' });
 });
 
-test('a worker that starts again goes on with its own jobs and no others', async () => {
+test('a restarted worker resumes its own jobs and no others', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   await withCode(client, 'code', { 'a.txt': 'first\n' });
@@ -316,7 +316,7 @@ test('a worker that starts again goes on with its own jobs and no others', async
   await servers.work('one', one);
   expect(await held()).toEqual(before);
   for (const runner of runners) expect(runner.started).toHaveLength(1);
-  // Both are told, each by its own worker, and the one that waits takes a place.
+  // Each job is cancelled by its own worker, and the waiting job takes a slot.
   for (const name of ['a', 'b']) await cancel(client, 'admin', name);
   await until(client, 'admin', 'c', 'RUNNING');
   await cancel(client, 'admin', 'c');
@@ -328,7 +328,7 @@ test('a worker that starts again goes on with its own jobs and no others', async
   });
 });
 
-test('a worker needs a data folder of its own', async () => {
+test('a worker needs its own data folder', async () => {
   await using servers = await startServers(1, SERVE);
   const taken = { dataDir: join(servers.folder, 'server-0') };
   await expect(servers.work('worker', { config: taken })).rejects.toThrow(

@@ -1,4 +1,4 @@
-/** Rate limits that several servers count together, in a real Redis that comes and goes. */
+/** Rate limits that several servers share in a real Redis, with failures of Redis. */
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,7 +16,7 @@ import { startRedis } from '../../support/redis.ts';
 
 const PASSWORD = 'p@ss%word';
 
-/** Twenty a minute for whoever has no credential. */
+/** Twenty requests per minute without a credential. */
 const rateLimits = {
   ...PLAN_LIMITS,
   free: { ...PLAN_LIMITS.free, perMinute: 20, perSecond: 1_000 },
@@ -31,14 +31,14 @@ async function startWith(url: string, changes: Partial<Config> = {}) {
     lines.map((line) => JSON.parse(line)).filter(({ msg }) => /Redis/.test(msg));
   return {
     app,
-    /** What it has said of Redis: `true` when it counts, and why not else. */
+    /** What the log says about Redis: `true` if Redis counts, otherwise the reason why not. */
     told: () => about(said).map(({ level, reason }) => (level < 40 ? true : reason)),
     text: () => said.join(''),
     [Symbol.asyncDispose]: () => app[Symbol.asyncDispose](),
   };
 }
 
-/** What is left for this address after one more request of it, which is answered 401, or 429 past the rate. */
+/** The remaining requests of this address after one more request, which is answered 401, or 429 over the limit. */
 async function left({ anonymous }: TestApp): Promise<number> {
   const { status, headers } = await anonymous.get('/auth/v1/whoami');
   expect([401, 429]).toContain(status);
@@ -51,7 +51,7 @@ const counting = (...servers: { told(): unknown[] }[]) =>
     for (const { told } of servers) expect(told().at(-1)).toBe(true);
   });
 
-test('servers on one Redis share each count, while it is there', async (ctx) => {
+test('servers on one Redis share each count while Redis is available', async (ctx) => {
   needs(ctx, 'redis');
   await using redis = await startRedis();
   const url = `redis://127.0.0.1:${redis.port}/3`;
@@ -72,12 +72,12 @@ test('servers on one Redis share each count, while it is there', async (ctx) => 
   ]);
   const refused = await two.app.anonymous.get('/auth/v1/whoami');
   expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(45);
-  // A credential by its id, and each as long as its window.
+  // A credential counts by its id, and each key expires with its window.
   await one.app.admin.get('/auth/v1/whoami');
   const database = await redis.command('info', 'keyspace');
   expect(database).toMatch(/db3:keys=(\d+),expires=\1,/);
 
-  // Ended: nobody is refused or waits for it, and each server counts for itself.
+  // Redis is stopped: no request is refused or waits for it, and each server counts separately.
   await redis.signal('SIGKILL');
   expect(await left(one.app)).toBe(19);
   expect(await left(two.app)).toBe(19);
@@ -91,7 +91,7 @@ test('servers on one Redis share each count, while it is there', async (ctx) => 
   expect(await left(one.app)).toBe(19);
   expect(await left(two.app)).toBe(18);
 
-  // Frozen: connections stay open, and new ones are accepted by the kernel.
+  // Redis is frozen: connections stay open, and the kernel accepts new ones.
   await redis.signal('SIGSTOP');
   const started = performance.now();
   const during = await Promise.all(Array.from({ length: 10 }, () => left(one.app)));
@@ -108,7 +108,7 @@ test('servers on one Redis share each count, while it is there', async (ctx) => 
   expect(one.told()).toHaveLength(5);
 });
 
-test('a start does not wait for a Redis that is out of reach, and says so once', async (ctx) => {
+test('a start does not wait for an unreachable Redis, and logs that once', async (ctx) => {
   needs(ctx, 'redis');
   await using redis = await startRedis('--requirepass', PASSWORD);
   const host = `127.0.0.1:${redis.port}`;
@@ -120,14 +120,14 @@ test('a start does not wait for a Redis that is out of reach, and says so once',
   await counting(one);
   expect(await left(one.app)).toBe(19);
 
-  // The reason shows no password.
+  // The logged reason contains no password.
   await using wrong = await startWith(`redis://:guessed-wrong@${host}`);
   await eventually(() => expect(wrong.told()).toEqual([expect.stringMatching(/^WRONGPASS/)]));
   expect(await left(wrong.app)).toBe(19);
   expect(one.text() + wrong.text()).not.toMatch(/guessed|p@ss|p%40ss/);
 });
 
-test('a Redis that refuses to write is one that is away', async (ctx) => {
+test('a Redis that refuses to write counts as unavailable', async (ctx) => {
   needs(ctx, 'redis');
   await using redis = await startRedis('--maxmemory-policy', 'noeviction');
   await using one = await startWith(`redis://127.0.0.1:${redis.port}`);
@@ -141,7 +141,7 @@ test('a Redis that refuses to write is one that is away', async (ctx) => {
   await counting(one);
   expect(await left(one.app)).toBe(18);
 
-  // What somebody else has put under one of our keys is replaced, and is no fault.
+  // A foreign value under one of our keys is replaced, without an error.
   const key = 'loam:rates:free:minute:127.0.0.1';
   expect(await redis.command('del', key)).toBe(1);
   await redis.command('rpush', key, 'a', 'b');
@@ -153,7 +153,7 @@ test('a Redis that refuses to write is one that is away', async (ctx) => {
   expect(one.told()).toHaveLength(3);
 });
 
-test('over TLS the certificate is demanded', async (ctx) => {
+test('over TLS the certificate is verified', async (ctx) => {
   needs(ctx, 'redis', 'openssl');
   const dir = await mkdtemp(join(tmpdir(), 'loam-redis-'));
   await using cleanup = new AsyncDisposableStack();
@@ -175,7 +175,7 @@ test('over TLS the certificate is demanded', async (ctx) => {
   expect(stranger.told()).toHaveLength(2);
 });
 
-test('where its database is missing, or there are no limits, nothing is counted in Redis', async (ctx) => {
+test('if its database is missing, or there are no limits, nothing is counted in Redis', async (ctx) => {
   needs(ctx, 'redis');
   await using redis = await startRedis();
   {
@@ -194,7 +194,7 @@ test('where its database is missing, or there are no limits, nothing is counted 
   }
   await using one = await startWith(`redis://127.0.0.1:${redis.port}`, { rateLimits: 'off' });
   await one.app.anonymous.get('/auth/v1/whoami');
-  // The connection that asks is the only one.
+  // The only connection is that of this query.
   expect(
     String(await redis.command('client', 'list'))
       .trim()

@@ -1,39 +1,39 @@
-/** What jobs printed, told and ended with, against what they should have. */
+/** Compares the output, witness messages and results of jobs with the expected ones. */
 import type { JobSeen } from '../kills/caller.ts';
 import type { Servers } from '../many-servers.ts';
-import { type Kind, linesOf, tellingsOf } from './jobs.ts';
-import type { Hit } from './victims.ts';
+import { type Kind, linesOf, messagesOf } from './jobs.ts';
+import type { KilledAttempts } from './victims.ts';
 
 export type Ran = JobSeen & { kind: Kind };
-export type Found = { lost: string[]; doubled: string[] };
+export type Discrepancies = { lost: string[]; doubled: string[] };
 
 /**
- * What a recorder that is killed loses at most, in bytes: what it was about to write, and what is in the FIFOs of a job
- * that ends before the next one (docs/containers.md).
+ * The most bytes that a killed recorder loses: its unwritten data, and the content of the FIFOs if the job ends before the
+ * next recorder starts (docs/containers.md).
  */
 const BY_RECORDER = (16 + 64) * 1024;
 
-/** After so many losses a job is queued again; one more, and it has failed (decisions, section 4). */
+/** A job is queued again after this many losses; one more loss fails it. */
 const MOST_LOSSES = 3;
 
 type Attempt = { id: string; number: number; outcome: string | null; started: boolean };
 type Stored = { name: string; status: string; attempts: Attempt[] };
 
 /**
- * @param said by jobs to the witness
- * @returns of each job what is missing of its lines, its end and its tellings, and what is there more than once
+ * @param said the messages of jobs to the witness
+ * @returns for each job, which lines, results and messages are missing, and which are there more than once
  */
-export async function compare(
+export async function compareWithExpected(
   { pool }: Pick<Servers, 'pool'>,
-  { ran, said, hit }: { ran: readonly Ran[]; said: readonly string[]; hit: Hit },
-): Promise<Found> {
+  { ran, said, hit }: { ran: readonly Ran[]; said: readonly string[]; hit: KilledAttempts },
+): Promise<Discrepancies> {
   const { rows } = await pool.query<Stored>(
     `select name, status, coalesce((select json_agg(json_build_object('id', id, 'number', number, 'outcome', outcome, 'started', started_at is not null) order by number)
        from job_attempts where job_id = jobs.id), '[]') as attempts from jobs`,
   );
   const stored = new Map(rows.map((row) => [row.name, row]));
   const toldBy = Map.groupBy(said, (line) => line.split(' ')[1] ?? '');
-  const found: Found = { lost: [], doubled: [] };
+  const found: Discrepancies = { lost: [], doubled: [] };
   for (const job of ran) {
     const row = stored.get(job.name);
     if (row) compareJob(job, row, toldBy.get(job.name) ?? [], hit, found);
@@ -47,22 +47,22 @@ function compareJob(
   { name, kind, lines, end }: Ran,
   { status, attempts }: Stored,
   said: readonly string[],
-  hit: Hit,
-  { lost, doubled }: Found,
+  hit: KilledAttempts,
+  { lost, doubled }: Discrepancies,
 ): void {
   const whole = attempts.filter(({ outcome }) => outcome !== 'lost');
   const isGivenUp = attempts.length - whole.length > MOST_LOSSES && whole.length === 0;
   if (isGivenUp && status === 'failed' && end?.exit_code === null) return;
   if (status !== kind.end.status || end?.status !== status)
     lost.push(`the end of ${name}: ${JSON.stringify(end)}, ${status}`);
-  // One that was cancelled while its shim was dead has no exit code.
+  // A job that was cancelled while its shim was dead has no exit code.
   else if (whole.length > 0 && end?.exit_code !== kind.end.exit_code)
     lost.push(`the exit code of ${name}: ${end?.exit_code}`);
   if (whole.length > kind.attempts) doubled.push(`attempts of ${name}: ${whole.length}`);
   for (const { id, number, outcome, started } of attempts) {
-    // One whose job was cancelled, before it began, for what an attempt before it had told.
+    // An attempt that had not started when its job was cancelled because of a message of an earlier attempt.
     const isRefused = kind.cancelled && number > 1 && !started;
-    // Where the engine was killed too, before a server came to ask it, nobody knows how a container without a recorder ended.
+    // If the engine was killed too before a server asked it, the exit code of a container without a recorder is unknown.
     const mayBeLost = hit.shim.includes(id) || hit.recorder.includes(id);
     if (outcome === 'lost' && !mayBeLost && !isRefused)
       lost.push(`attempt ${number} of ${name}, ${started ? 'which ran' : 'which did not run'}`);
@@ -70,26 +70,26 @@ function compareJob(
 
   const own = { lines: [...lines], said: [...said] };
   for (const { id, number, outcome } of attempts) {
-    const printed = takeFrom(own.lines, linesOf(kind, name, number));
-    const told = takeFrom(own.said, tellingsOf(kind, name, number));
+    const printed = removeExpected(own.lines, linesOf(kind, name, number));
+    const told = removeExpected(own.said, messagesOf(kind, name, number));
     const what = `of attempt ${number} of ${name}`;
     if (printed.twice.length > 0) doubled.push(`${printed.twice.length} lines ${what}`);
     if (told.twice.length > 0) doubled.push(`${told.twice.join(', ')} ${what}`);
-    // It has not run to its end.
+    // A lost attempt has not run to its end.
     if (outcome === 'lost') continue;
     const missing = printed.missing.join('\n');
     if (missing.length > BY_RECORDER * hit.recorder.filter((one) => one === id).length)
       lost.push(`${printed.missing.length} lines ${what}, as ${printed.missing[0]}`);
     if (told.missing.length > 0) lost.push(`${told.missing.join(', ')} ${what}`);
   }
-  // The recorder has lost the beginning of a line that it was in the middle of, and the next one has its end.
+  // A killed recorder loses the start of a line that it was reading, and the next recorder stores the rest.
   const torn = hit.recorder.filter((id) => attempts.some((attempt) => attempt.id === id)).length;
   if (own.lines.length > torn) doubled.push(`not of ${name}: ${own.lines.slice(0, 3).join(', ')}`);
   if (own.said.length > 0) doubled.push(`not of ${name}: ${own.said.join(', ')}`);
 }
 
-/** Takes what is expected, and leaves the rest. */
-function takeFrom(lines: string[], expected: readonly string[]) {
+/** Removes the expected lines from `lines`, and leaves the others. */
+function removeExpected(lines: string[], expected: readonly string[]) {
   const left = new Set(expected);
   const all = new Set(expected);
   const [rest, twice]: [string[], string[]] = [[], []];

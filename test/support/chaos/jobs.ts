@@ -1,26 +1,26 @@
-/** Kinds of jobs that run while everything around them is killed, as processes and in containers. */
+/** Kinds of jobs for the chaos test, which run as processes and in containers. */
 import { BUSYBOX } from '../docker.ts';
 import type { OwnEngine } from '../own-engine.ts';
 
 export type Kind = {
   name: string;
-  /** Of a shell that has `tell`, which says a line to the witness. */
+  /** Run by a shell with a function `tell`, which sends a line to the witness. */
   script: string;
-  /** Lines of each attempt: `NAME ATTEMPT NUMBER`. */
+  /** Number of lines of each attempt: `NAME ATTEMPT NUMBER`. */
   lines: number;
   attempts: number;
   retries?: number;
   end: { status: string; exit_code: number };
-  /** It leaves a file at `out`. */
+  /** The job leaves a file at `out`. */
   output?: true;
-  /** It is cancelled when it has told of its beginning; it tells of no end. */
+  /** The job is cancelled after it has reported its start; it reports no end. */
   cancelled?: true;
 };
 
-/** Who hears what jobs tell. */
+/** The address of the witness. */
 type Address = { host: string; port: number };
 
-/** An image whose containers each get a volume without a name. */
+/** An image whose containers each get an anonymous volume. */
 const WITH_VOLUME = 'loam-test/with-volume';
 
 export async function makeImageWithVolume({ docker }: OwnEngine): Promise<void> {
@@ -69,7 +69,7 @@ export const KINDS: readonly Kind[] = [
   },
 ];
 
-/** Where jobs run. A process has a repository always. */
+/** Where jobs run. A process always has a repository. */
 export type Place = { name: string; image?: string; repo?: true; volume?: true };
 
 export const PROCESS: Place = { name: 'process', repo: true };
@@ -79,18 +79,18 @@ export const CONTAINERS: readonly Place[] = [
   { name: 'volume', image: WITH_VOLUME, volume: true },
 ];
 
-/** What is in the repository. */
+/** The content of the repository. */
 export const REPOSITORY = 'admin/code';
 export const FILE = { 'src/kept.txt': 'kept\n' };
 
-/** Ends the job with a code that no kind has, if its place is not as it should be. */
+/** Ends the job with an exit code that no kind has, if its checkout or volume is wrong. */
 const CHECKS = {
   repo: '[ "$(cat src/kept.txt)" = kept ] || exit 81',
   volume: 'echo $JOB_NAME > /data/name; [ "$(cat /data/name)" = $JOB_NAME ] || exit 82',
 };
 
-/** As it is submitted. */
-export function jobOf(kind: Kind, name: string, place: Place, { host, port }: Address) {
+/** The input of the request that creates the job. */
+export function jobInput(kind: Kind, name: string, place: Place, { host, port }: Address) {
   const { image, repo, volume } = place;
   // The network of a job ends with its process, and data still in it is lost, so each message waits for its answer.
   const say = image
@@ -110,12 +110,12 @@ export function jobOf(kind: Kind, name: string, place: Place, { host, port }: Ad
   };
 }
 
-/** Lines of one attempt, in their order. */
+/** Lines of one attempt, in order. */
 export function linesOf({ lines }: Kind, name: string, attempt: number): string[] {
   return Array.from({ length: lines }, (_, line) => `${name} ${attempt} ${line + 1}`);
 }
 
-/** What one attempt tells the witness. */
-export function tellingsOf({ cancelled }: Kind, name: string, attempt: number): string[] {
+/** Messages of one attempt to the witness. */
+export function messagesOf({ cancelled }: Kind, name: string, attempt: number): string[] {
   return (cancelled ? ['begin'] : ['begin', 'end']).map((what) => `${what} ${name} ${attempt}`);
 }

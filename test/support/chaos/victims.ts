@@ -1,4 +1,4 @@
-/** Parts of a job that are killed by themselves: what records a container, and what runs a process. */
+/** Parts of a job that are killed separately: the recorder of a container, and the shim of a process. */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -7,7 +7,7 @@ import { signalOne } from '../../../src/runners/supervisor/proc.ts';
 import type { Victim } from '../kills/killer.ts';
 import type { OneServer } from '../many-servers.ts';
 
-/** Where the data folder of a worker has the attempts, and where in an attempt's folder it says which process it is. */
+/** The folder of attempts in a worker's data folder, and the file in an attempt's folder that names its process. */
 const CLAIMS = {
   recorder: { folder: 'containers', claim: 'record/claim' },
   shim: { folder: 'attempts', claim: 'claim' },
@@ -15,30 +15,30 @@ const CLAIMS = {
 export type Part = keyof typeof CLAIMS;
 const PARTS: readonly Part[] = ['recorder', 'shim'];
 
-/** The name of the victim that it is. */
+/** The name of the engine among the victims. */
 export const ENGINE = 'dockerd';
 
-/** Attempts by what was killed of them, each as often as it was. */
-export type Hit = Record<Part, string[]>;
+/** The attempts whose recorder or shim was killed, once for each kill. */
+export type KilledAttempts = Record<Part, string[]>;
 
-/** At some moments a worker has no job. */
+/** Retries, because a worker has no job at some moments. */
 const TRIES = 20;
 const AGAIN_MS = 100;
 
 /**
- * One of them, if there is any. The server that runs sees to what becomes of its attempt.
+ * One recorder or shim, if there is any. The running server handles the consequences for its attempt.
  *
- * Not beside what else knows how a container ended: when nobody saw it, nobody can say.
+ * A recorder is not killed together with the engine or the worker, because nothing else would know how its container ended.
  */
-export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Victim {
+export function partVictim(part: Part, { name, dataDir }: OneServer, hit: KilledAttempts): Victim {
   return {
     name: `a ${part} of ${name}`,
     ...(part === 'recorder' && { of: [ENGINE, name] }),
     async kill() {
       for (let tries = 0; tries < TRIES; tries++) {
-        const found = await partsOf(part, dataDir);
+        const found = await findParts(part, dataDir);
         const pid = [...found.keys()][Math.floor(Math.random() * found.size)];
-        if (pid !== undefined) return end(part, [pid], found, hit);
+        if (pid !== undefined) return killParts(part, [pid], found, hit);
         await delay(AGAIN_MS);
       }
     },
@@ -46,26 +46,30 @@ export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Vic
   };
 }
 
-/** A worker with all recorders and shims that it has, as an init system kills a whole service. */
-export function allOf(server: OneServer, start: () => Promise<void>, hit: Hit): Victim {
+/** A worker with all its recorders and shims, as when an init system kills a whole service. */
+export function wholeWorkerVictim(
+  server: OneServer,
+  start: () => Promise<void>,
+  hit: KilledAttempts,
+): Victim {
   const { name, dataDir } = server;
   return {
     name: `all of ${name}`,
     of: [ENGINE, name],
     async kill() {
       const found = await Promise.all(
-        PARTS.map(async (part) => [part, await partsOf(part, dataDir)] as const),
+        PARTS.map(async (part) => [part, await findParts(part, dataDir)] as const),
       );
       const killed = server.kill();
-      for (const [part, pids] of found) end(part, [...pids.keys()], pids, hit);
+      for (const [part, pids] of found) killParts(part, [...pids.keys()], pids, hit);
       await killed;
     },
     start,
   };
 }
 
-/** Their processes that live, with the attempts of each: a shim takes one after the other. */
-async function partsOf(part: Part, dataDir: string): Promise<Map<number, string[]>> {
+/** The live processes with the attempts of each: a shim runs several attempts in turn. */
+async function findParts(part: Part, dataDir: string): Promise<Map<number, string[]>> {
   const { folder, claim: file } = CLAIMS[part];
   const found = new Map<number, string[]>();
   const names = await readdir(join(dataDir, folder)).catch(() => []);
@@ -76,7 +80,12 @@ async function partsOf(part: Part, dataDir: string): Promise<Map<number, string[
   return found;
 }
 
-function end(part: Part, pids: number[], found: Map<number, string[]>, hit: Hit): void {
+function killParts(
+  part: Part,
+  pids: number[],
+  found: Map<number, string[]>,
+  hit: KilledAttempts,
+): void {
   for (const pid of pids) {
     hit[part].push(...(found.get(pid) ?? []));
     signalOne(pid, 'SIGKILL');

@@ -1,6 +1,6 @@
 /**
- * The witness of jobs that have the network `internet`: they reach nothing of this machine, so it has an address of the
- * internet for them, which this machine takes for itself on the way out.
+ * The witness of jobs with the network `internet`, which cannot reach this machine. It has an internet address, and this
+ * machine redirects connections to that address to the witness.
  */
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
@@ -10,17 +10,17 @@ import type { OwnEngine } from '../own-engine.ts';
 
 const run = promisify(execFile);
 
-/** @returns `host`: where jobs reach it, in every network */
+/** @returns `host`: its address for jobs, in every network */
 export async function startFarWitness(
   { bridge }: OwnEngine,
   cleanup: AsyncDisposableStack,
 ): Promise<Witness & { host: string }> {
   if (!bridge) throw new Error('the engine is in another network than the witness');
   const witness = await startWitness(cleanup, '0.0.0.0', { answers: true });
-  // By a gateway, or it would be a network of this machine, which is closed to jobs. Nothing is ever sent to that one.
+  // Through a gateway: a directly connected network would be closed to jobs. Nothing is ever sent to the gateway.
   const route = [INTERNET, 'via', bridge.free, 'dev', bridge.name];
   await run('ip', ['route', 'replace', ...route]);
-  // Of containers, and of programs of this machine, by which jobs as processes reach the internet.
+  // PREROUTING for containers; OUTPUT for the local programs through which process jobs reach the internet.
   for (const chain of ['PREROUTING', 'OUTPUT']) {
     const rule = (how: string) =>
       run('iptables', [

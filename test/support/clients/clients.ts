@@ -1,4 +1,4 @@
-/** Clients of git other than the stock one, as their users run them. They only transfer: the stock git makes the commits. */
+/** Git clients other than the stock one, used as their users run them. They only transfer: stock git makes the commits. */
 import { execFile } from 'node:child_process';
 import fs from 'node:fs';
 import { join } from 'node:path';
@@ -9,8 +9,8 @@ import type { GitResult } from '../git.ts';
 import type { Need } from '../needs.ts';
 
 /**
- * `home`: a folder whose `.netrc`, or whose `.ssh`, holds the same, and the server's own keys. A key is an ECDSA one in PEM,
- * which all of them read; `ssh` is the program that uses it, in words.
+ * `home`: a folder whose `.netrc` or `.ssh` holds the credentials and the server's host keys. Keys are ECDSA in PEM, which
+ * all clients can read; `ssh` is the command line of the SSH program.
  */
 export type Credentials = { home: string } & (
   | { user: string; password: string }
@@ -19,21 +19,21 @@ export type Credentials = { home: string } & (
 
 export type Remote = { url: string; as: Credentials };
 
-/** Folders are full paths. What it tells its user is in `stderr`; none throws for what the server answers. */
+/** Folders are absolute paths. Messages to the user are in `stderr`; no client throws for an answer of the server. */
 export type GitClient = {
   name: string;
   needs: readonly Need[];
   speaks: readonly ('http' | 'ssh')[];
-  /** Null: it has no shallow clones. */
+  /** Null: the client has no shallow clones. */
   shallow: ((remote: Remote, folder: string) => Promise<GitResult>) | null;
   clone(remote: Remote, folder: string): Promise<GitResult>;
-  /** Of `origin`. */
+  /** Fetches from `origin`. */
   fetch(remote: Remote, folder: string): Promise<GitResult>;
-  /** `source:target`, both full names of refs; with `+` before it by force. */
+  /** `source:target`, both full ref names; a leading `+` forces the update. */
   push(remote: Remote, folder: string, spec: string): Promise<GitResult>;
 };
 
-/** A client that waits for longer is ended, and fails. */
+/** A client that runs for longer is killed, and fails. */
 const TIMEOUT_MS = 20_000;
 
 function run(
@@ -56,7 +56,7 @@ function python(script: string, more: NodeJS.ProcessEnv = {}) {
       'key' in as
         ? { CLIENT_KEY: as.key, GIT_SSH_COMMAND: as.ssh }
         : { CLIENT_USER: as.user, CLIENT_PASSWORD: as.password };
-    // Debian's libraries are for Debian's Python.
+    // Debian's libraries work with Debian's Python.
     return run('/usr/bin/python3', ['-B', path, verb, ...words], {
       HOME: as.home,
       ...env,
@@ -98,7 +98,7 @@ const paramiko: GitClient = {
   ...ofScript(python('with-dulwich.py', { CLIENT_SSH: 'paramiko', GIT_SSH_COMMAND: undefined })),
 };
 
-/** Debian's own command forgets some of them. */
+/** Debian's own command omits some of them. */
 const JGIT_CLASSES = [
   ...['pgm', 'lfs', 'http.apache', 'archive'].map((part) => `org.eclipse.jgit.${part}`),
   ...['httpclient', 'httpcore', 'commons-logging'],
@@ -106,7 +106,7 @@ const JGIT_CLASSES = [
   .map((name) => `/usr/share/java/${name}.jar`)
   .join(':');
 
-/** It takes passwords from `.netrc`, or opens a window. Its SSH is JSch, which knows no keys of Ed25519. */
+/** JGit takes passwords from `.netrc`, or opens a window. Its SSH is JSch, which has no Ed25519 keys. */
 function java({ as }: Remote, ...args: string[]): Promise<GitResult> {
   const quick = ['-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC'];
   const home = `-Duser.home=${as.home}`;
@@ -124,7 +124,7 @@ const jgit: GitClient = {
     java(remote, '--git-dir', join(folder, '.git'), 'push', 'origin', spec),
 };
 
-/** What a user's program would print. */
+/** The output that a user's program would print. */
 async function told(work: (say: (text: string) => void) => Promise<unknown>): Promise<GitResult> {
   const said: string[] = [];
   try {

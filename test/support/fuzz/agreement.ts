@@ -1,4 +1,4 @@
-/** What must hold whatever was done to repositories: git finds no fault, and the database says what the disk holds. */
+/** Invariants of repositories: git fsck finds no error, and the database agrees with the disk. */
 import { execFile } from 'node:child_process';
 import { readdir, readFile, readlink } from 'node:fs/promises';
 import { promisify } from 'node:util';
@@ -8,8 +8,8 @@ import type { TestApp } from '../harness.ts';
 
 const run = promisify(execFile);
 
-/** `ids`: those that must exist. Waits for the work in flight to end. */
-export async function agreement(app: TestApp, ids: readonly string[] = []): Promise<void> {
+/** `ids`: the repositories that must exist. Waits for operations in progress to end. */
+export async function expectConsistent(app: TestApp, ids: readonly string[] = []): Promise<void> {
   const { db, git, pushes } = app.app.services;
   await eventually(async () => {
     expect(pushes.waiting, 'pushes that are not recorded').toBe(0);
@@ -52,7 +52,7 @@ export async function agreement(app: TestApp, ids: readonly string[] = []): Prom
   expect(found.sort()).toEqual(rows.map(({ id }) => id).sort());
 }
 
-/** No git is left that was given this data folder, or works in it; but those of the pool, which go by themselves. */
+/** No git process has this data folder as an argument or works in it, except pooled ones, which exit when they are idle. */
 export function expectNoGit(dataDir: string): Promise<void> {
   return eventually(async () => expect(await processesOf(dataDir)).toEqual([]));
 }

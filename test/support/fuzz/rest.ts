@@ -1,6 +1,6 @@
 /**
- * Requests made from the OpenAPI document, near it and beside it: none may be answered with a 5xx, and each
- * answer must be one that the document describes.
+ * Random requests from the OpenAPI document, from valid to arbitrary: no answer may be a 5xx, and each answer must be one
+ * that the document describes.
  */
 import fc from 'fast-check';
 import { expect } from 'vitest';
@@ -15,8 +15,8 @@ import { createWorld, type World } from './world.ts';
 const BATCH = 16;
 
 /**
- * Sends that many requests, in batches.
- * @returns how many answers had each status
+ * Sends this many requests, in batches.
+ * @returns the number of answers with each status
  * @throws Error with the seed and the smallest batch that fails
  */
 export async function fuzzRest(loam: Loam, requests: number): Promise<Map<number, number>> {
@@ -44,10 +44,10 @@ export async function fuzzRest(loam: Loam, requests: number): Promise<Map<number
       }),
     );
   });
-  // The seed and the smallest failing batch stand in the message of a failure.
+  // The message of a failure has the seed and the smallest failing batch.
   await fc.assert(property, { numRuns: Math.ceil(requests / BATCH) });
   console.log(`REST: ${sent} requests, answers by status:`, Object.fromEntries([...seen].sort()));
-  // Fuzzing whose requests are all refused at validation shows nothing. Of these even a short run has many.
+  // Fuzzing is useless if validation refuses all requests. Even a short run has many answers of these kinds.
   expectAnswers(seen, [200, 400, 401, 404]);
   return seen;
 }
@@ -89,7 +89,7 @@ function callsOf(document: Document, world: World): fc.Arbitrary<Call> {
       headers: headers(false),
     })
     .map(({ rest, ...call }) => {
-      // A balancer refuses what no address may hold, such as `#`, itself, and HAProxy does so with a body even to HEAD.
+      // A proxy refuses characters such as `#` in a path itself, and HAProxy does so with a body even for HEAD.
       const part = call.method === 'HEAD' ? encodeURIComponent(rest.toWellFormed()) : rest;
       return { ...call, path: rawPath(`/auth/v1/${part}`) };
     });
@@ -103,12 +103,12 @@ function callsOf(document: Document, world: World): fc.Arbitrary<Call> {
   }
 }
 
-/** What an `{id}` is of. */
+/** The type of object that an `{id}` refers to. */
 function idOf(path: string): string {
   return path.includes('/webhooks/') ? 'webhook_id' : 'repository_id';
 }
 
-/** The documented paths and, for the document does not list them as such, the alternatives. */
+/** The documented paths, and their alternative forms, which the document does not list separately. */
 function everywhere({ operations }: Document): Document['operations'] {
   return operations.flatMap((operation) => {
     const same = (route: Route) =>
@@ -118,7 +118,7 @@ function everywhere({ operations }: Document): Document['operations'] {
   });
 }
 
-/** Slashes of a path parameter sometimes go as they are. */
+/** Slashes in a path parameter are sometimes not encoded. */
 function encode(text: string): string {
   return text.length % 3
     ? encodeURIComponent(text.toWellFormed())

@@ -1,7 +1,7 @@
-/** Arbitrary values: those a schema asks for, those near them, and those nobody asked for. */
+/** Arbitrary values: valid for a schema, almost valid, and unrelated to it. */
 import fc from 'fast-check';
 
-/** Strings that have broken servers before ours. */
+/** Strings that have broken other servers. */
 const NASTY = [
   '',
   ' ',
@@ -64,7 +64,7 @@ export const nastyNumber = fc.oneof(
   fc.double({ noNaN: true, noDefaultInfinity: true }),
 );
 
-/** Any JSON, also with the keys that reach for a prototype. */
+/** Any JSON, including keys that refer to a prototype. */
 export const nastyJson: fc.Arbitrary<unknown> = fc.letrec<{ any: unknown }>((tie) => ({
   any: fc.oneof(
     { depthSize: 'small', withCrossShrink: true },
@@ -81,7 +81,7 @@ export const nastyJson: fc.Arbitrary<unknown> = fc.letrec<{ any: unknown }>((tie
   ),
 })).any;
 
-/** Mostly `likely`, sometimes anything. */
+/** Usually `likely`, sometimes anything. */
 export function mostly<T>(
   likely: fc.Arbitrary<T>,
   unlikely: fc.Arbitrary<unknown>,
@@ -106,8 +106,8 @@ export type JsonSchema = {
 };
 
 /**
- * Values of a JSON schema, each part now and then replaced by something else. `known` gives real values by
- * a property's name (ids and names of things that exist), so that requests are not all refused at validation.
+ * Values of a JSON schema, with parts occasionally replaced by other values. `known` gives real values for a property name
+ * (ids and names of existing objects), so that validation does not refuse all requests.
  */
 export function fromSchema(
   schema: JsonSchema,

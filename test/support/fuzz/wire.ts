@@ -1,4 +1,4 @@
-/** One raw HTTP request over kept-alive connections: `fetch` would tidy up the paths we want to send. */
+/** Sends one raw HTTP request over kept-alive connections: `fetch` would normalize the paths that we want to send. */
 import { Agent, request } from 'node:http';
 import type { Client } from '../harness.ts';
 
@@ -19,7 +19,7 @@ export function openWire(base: string): Wire {
   return {
     send: ({ authorization }, { method, path, headers, body }) =>
       new Promise((resolve, reject) => {
-        // Node frames no body of a GET by itself; unframed it would be taken for the next request.
+        // Node adds no length to the body of a GET, so the server would take the body for the next request.
         const length = body ? { 'content-length': Buffer.byteLength(body) } : {};
         const all = { ...(authorization && { authorization }), ...length, ...headers };
         const options = { agent, host, port, method, path, headers: all, timeout: TIMEOUT_MS };
@@ -40,7 +40,7 @@ export function openWire(base: string): Wire {
   };
 }
 
-/** Percent-encodes what Node's client refuses in a path (controls, spaces, non-ASCII) and nothing else. */
+/** Percent-encodes only the characters that Node's client refuses in a path (controls, spaces, non-ASCII). */
 export function rawPath(text: string): string {
   return text.replace(/[^\x21-\x7e]/gu, (c) => encodeURIComponent(c.isWellFormed() ? c : '\ufffd'));
 }

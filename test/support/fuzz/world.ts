@@ -1,20 +1,20 @@
-/** Things that exist, so that fuzzing reaches the code behind "not found"; made again when it deletes them. */
+/** Existing objects, so that fuzzing reaches the code behind "not found"; deleted objects are created again. */
 import { randomBytes } from 'node:crypto';
 import fc from 'fast-check';
 import type { Client, Loam } from '../harness.ts';
 import { ENDPOINT } from '../rest/cases.ts';
 
 export type World = {
-  /** Real values for a parameter or field of that name, in REST's or GraphQL's spelling. */
+  /** Real values for a parameter or field with this name, in the spelling of REST or GraphQL. */
   known(name: string): fc.Arbitrary<unknown> | undefined;
-  /** Makes again what has been deleted. */
+  /** Creates deleted objects again. */
   restore(): Promise<void>;
   callers: fc.Arbitrary<Client>;
 };
 
 export async function createWorld(loam: Loam): Promise<World> {
   const { admin, anonymous } = loam;
-  // A name of their own each time: a server may be fuzzed more than once.
+  // With a new name each time, because a server may be fuzzed more than once.
   const visitorName = `visitor-${randomBytes(4).toString('hex')}`;
   const namespaces = () => fc.constantFrom('admin', visitorName, 'no-such-namespace');
   const visitor = await loam.user(visitorName);
@@ -75,7 +75,7 @@ export async function createWorld(loam: Loam): Promise<World> {
   };
   await restore();
   return {
-    // Read anew for each value: ids change when the world is restored.
+    // Read again for each value, because ids change when the world is restored.
     known: (name) => {
       const make = names[name.toLowerCase().replaceAll('_', '')];
       return make && fc.constant(null).chain(make);

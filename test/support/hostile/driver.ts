@@ -1,6 +1,6 @@
 /**
- * A process of its own that runs jobs for `user.ts`, because tests need one under another user. It is given the
- * options of the runner as JSON, and a line of JSON for each job on its standard input; it answers in lines.
+ * A separate process that runs jobs for `user.ts`, because tests need a runner under another user. It gets the options of
+ * the runner as JSON, and a line of JSON for each job on its standard input; it answers in lines.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,7 +14,7 @@ import type { Claim } from '../../../src/runners/supervisor/claim.ts';
 import { listDescendants, readProcessStat } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../eventually.ts';
 import { attemptSpec } from '../runner.contract.ts';
-import type { Asked, Told } from './user.ts';
+import type { JobRequest, JobResult } from './user.ts';
 
 const never = new AbortController().signal;
 const options = JSON.parse(process.argv[2] ?? '{}');
@@ -23,14 +23,14 @@ tell({ warning: runner.warning ?? '' });
 for await (const line of createInterface(process.stdin))
   tell(await runJob(runner, JSON.parse(line)));
 await runner.sweep(new Set());
-// It may keep a process for the next job.
+// The runner may keep a shim for the next job.
 await runner[Symbol.asyncDispose]();
 
-function tell(told: { warning: string } | Told): void {
+function tell(told: { warning: string } | JobResult): void {
   process.stdout.write(`${JSON.stringify(told)}\n`);
 }
 
-async function runJob(runner: Runner, asked: Asked): Promise<Told> {
+async function runJob(runner: Runner, asked: JobRequest): Promise<JobResult> {
   const { command, env = {}, image = null, gpu = 'none', stop, outputs = [] } = asked;
   const spec = attemptSpec(command, { env, image });
   spec.hardware.gpu = gpu;
@@ -44,13 +44,13 @@ async function runJob(runner: Runner, asked: Asked): Promise<Told> {
     else await runner.signal(handle, stop);
   }
   const outcome = await runner.wait(handle, never);
-  const artifacts: Told['artifacts'] = [];
+  const artifacts: JobResult['artifacts'] = [];
   for (const path of outputs) artifacts.push(await namesIn(await runner.artifacts(handle, path)));
   await runner.remove(handle);
   return { lines, outcome, artifacts };
 }
 
-/** Kills the shim, and nothing else. */
+/** Kills the shim only. */
 async function crash(attempt: string, alone = false): Promise<void> {
   const claim = readFileSync(join(options.dir, attempt, 'claim'), 'utf8');
   const { pid } = JSON.parse(claim) as Claim;

@@ -1,7 +1,7 @@
 /**
- * A container engine of its own, on a machine of its own as far as networks go: it has a LAN, whose router leads to the
- * internet and to what a job must not reach, all played by `internet.ts`. Its bridges have numbers that are no private
- * ones, because those are closed in any case. Its containers have IPv6, too, by which they reach all that there is.
+ * A separate container engine, on a simulated machine with its own networks: a LAN whose router leads to the internet and to
+ * addresses that a job must not reach, all simulated by `internet.ts`. Its bridges have public addresses, because private
+ * ones are blocked anyway. Its containers have IPv6, too, and can reach every address with it.
  */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -20,24 +20,24 @@ export const AZURE = '168.63.129.16';
 export const RESOLVER = '10.9.9.53';
 export const INTERNET6 = '2001:db8:7::7';
 export const LAN6 = '2001:db8:1::1';
-/** Of the engine's own bridge. */
+/** The network of the containers. */
 const CONTAINERS6 = '2001:db8:2::/64';
-/** Of the engine's own first bridge: the first of its pool. With `--bip` an engine before Docker 23 tells it at once. */
+/** The address of the engine's first bridge: the first of its pool. With `--bip`, engines before Docker 23 report it at once. */
 export const BRIDGE = '198.51.80.1';
 
 export type OwnEngine = AsyncDisposable & {
   /** `unix://…`. */
   host: string;
-  /** The beginning of a command line that runs on the machine of the engine. */
+  /** The start of a command line that runs on the machine of the engine. */
   wrapper: string[];
   docker(...args: string[]): Promise<string>;
-  /** Ends the engine and starts it again; containers go on. */
+  /** Stops the engine and starts it again; containers keep running. */
   restart(): Promise<void>;
 };
 
 const FAR = [INTERNET, METADATA, PRIVATE, CARRIER, AZURE, RESOLVER];
 
-/** What follows the words of a program in `sh -c`: the networks stand, then the program is run. */
+/** A script for `sh -c` that creates the networks, then runs the program in its arguments. */
 const NETWORKS = (nameserver: string) => `
 set -e
 mount -t tmpfs tmpfs /mnt && echo nameserver ${nameserver} > /mnt/resolv && mount --bind /mnt/resolv /etc/resolv.conf
@@ -59,7 +59,7 @@ ${process.execPath} ${join(import.meta.dirname, 'internet.ts')} 127.0.0.1 ${LAN}
 until grep -q up /mnt/far && grep -q up /mnt/near; do sleep 0.05; done
 exec "$@"`;
 
-/** @param nameserver of the machine: RESOLVER, or one on its loopback */
+/** @param nameserver the nameserver of the machine: RESOLVER, or an address on its loopback */
 export async function ownEngine(nameserver = RESOLVER): Promise<OwnEngine> {
   const dir = await mkdtemp('/tmp/loam-engine-');
   const host = `unix://${dir}/docker.sock`;
@@ -69,7 +69,7 @@ export async function ownEngine(nameserver = RESOLVER): Promise<OwnEngine> {
     ...['--default-address-pool', 'base=198.51.80.0/20,size=24'],
     ...['--ipv6', '--fixed-cidr-v6', CONTAINERS6],
   ];
-  // The first of its processes stays for as long as the machine does.
+  // The first process lives as long as the machine.
   const holder = spawn(
     'unshare',
     ['--net', '--mount', '--', '/bin/sh', '-c', NETWORKS(nameserver), 'sh', 'sleep', '3600'],
@@ -132,7 +132,7 @@ export async function ownEngine(nameserver = RESOLVER): Promise<OwnEngine> {
   }
 }
 
-/** An image of busybox and perl, with further files and links. */
+/** An image of busybox and perl, with additional files and links. */
 export async function importPerl(engine: OwnEngine, name: string, more = 'true'): Promise<void> {
   const script = `
 set -e

@@ -1,7 +1,7 @@
 /**
- * Plays the networks of an operator, inside a network namespace that a test has made: whatever is connected to
- * answers its own address, and a nameserver answers every question with the internet's. Started with the address of the
- * nameserver, unless it is the loopback's, and then with those that answer over UDP too.
+ * Simulates the networks of an operator in a network namespace created by a test: it answers each TCP connection with the
+ * address that was connected to, and each DNS query with the internet's address. Its arguments are the address of the
+ * nameserver, unless that is on the loopback, and then the addresses that answer over UDP too.
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
@@ -12,8 +12,8 @@ export const METADATA = '169.254.169.254';
 export const PORT = 8080;
 
 /**
- * The beginning of a command line that has these networks, and nobody else's. The loopback holds what is far
- * away; a pair of interfaces is the LAN, of public numbers, because private ones are closed in any case.
+ * The start of a command line that runs with these networks only. Remote addresses are on the loopback; a pair of
+ * interfaces is the LAN, with public addresses, because private ones are blocked anyway.
  */
 export const WITH_NETWORKS = [
   ...['unshare', '--net', '--mount', '--', '/bin/sh', '-c'],
@@ -28,15 +28,15 @@ export const WITH_NETWORKS = [
 ];
 
 if (import.meta.main) {
-  // Its parent becomes the server under test, which may be an ordinary user's: the kernel then passes on no signal
-  // of its death to us, who are root.
+  // Its parent becomes the server under test, which may run as an ordinary user: then the kernel does not send the
+  // parent-death signal to this process, which runs as root.
   const parent = process.ppid;
   setInterval(() => process.ppid === parent || process.exit(), 100);
   createServer((socket) => {
     socket.on('error', () => {});
     socket.end(`reached ${socket.localAddress?.replace('::ffff:', '')}\n`);
   }).listen(PORT, () => console.log('up'));
-  // An answer must come from the address that was asked.
+  // An answer must come from the address that the query was sent to.
   for (const address of process.argv.slice(3)) {
     const socket = createSocket('udp4');
     socket.on('message', (_, from) => socket.send(`reached ${address}\n`, from.port, from.address));
@@ -44,7 +44,7 @@ if (import.meta.main) {
   }
   const dns = createSocket('udp4');
   dns.on('message', (question, from) => {
-    // The question again, as an answer of one address that lasts for a minute (RFC 1035, section 4.1).
+    // The query, followed by one address that is valid for a minute (RFC 1035, section 4.1).
     const end = question.indexOf(0, 12) + 5;
     const isAddress = question.readUInt16BE(end - 4) === 1;
     const head = Buffer.from(question.subarray(0, 12));

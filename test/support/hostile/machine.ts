@@ -1,36 +1,36 @@
-/** What a job must not reach, put up by the test: listeners, files and processes. */
+/** Resources that a job must not reach, created by the test: listeners, files and processes. */
 import { once } from 'node:events';
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
-import { give, type Who } from './who.ts';
+import { chownTo, type Who } from './who.ts';
 
 export const SECRET = `not-for-jobs-${process.pid}`;
 
-/** As a server has them before it runs jobs. */
+/** Creates the files that a server has in its data folder before it runs jobs. */
 export function fillDataFolder(data: string, who: Who): void {
   for (const name of ['secret-key', 'repositories/one/HEAD']) {
     const file = join(data, name);
     const folder = join(file, '..');
     mkdirSync(folder, { recursive: true });
     writeFileSync(file, `${SECRET}\n`, { mode: 0o600 });
-    for (const path of [folder, file]) give(path, who);
+    for (const path of [folder, file]) chownTo(path, who);
   }
 }
 
 export type Machine = AsyncDisposable & {
   loopback: number;
   lan: { host: string; port: number } | null;
-  /** In a folder as our PostgreSQL has one. */
+  /** In a folder like that of our PostgreSQL. */
   socket: string;
   abstract: string;
-  /** How often anything was connected to. */
+  /** Number of connections to any of the listeners. */
   connections(): number;
 };
 
-/** Listeners that say the secret to whoever connects. */
-export async function machine(data: string, who: Who): Promise<Machine> {
+/** Listeners that send the secret to each client. */
+export async function startForbiddenTargets(data: string, who: Who): Promise<Machine> {
   let connections = 0;
   const servers: Server[] = [];
   const listen = async (where: { port: number; host: string } | { path: string }) => {
@@ -47,11 +47,11 @@ export async function machine(data: string, who: Who): Promise<Machine> {
   };
   const run = join(data, 'run');
   mkdirSync(run, { mode: 0o700 });
-  give(run, who);
+  chownTo(run, who);
   const socket = join(run, '.s.PGSQL.5432');
   await listen({ path: socket });
   chmodSync(socket, 0o700);
-  give(socket, who);
+  chownTo(socket, who);
   const abstract = `loam-hostile-${process.pid}`;
   await listen({ path: `\0${abstract}` });
   const host = Object.values(networkInterfaces())

@@ -1,4 +1,4 @@
-/** Jobs in a confinement of choice, by a runner that is root or an ordinary user, as `driver.ts` runs them. */
+/** Runs jobs in a given sandbox, with a runner as root or as an ordinary user, in the process of `driver.ts`. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
@@ -8,55 +8,56 @@ import type { DockerRunnerOptions } from '../../../src/runners/docker/runner.ts'
 import type { ProcessRunnerOptions } from '../../../src/runners/process/runner.ts';
 import type { Outcome } from '../../../src/runners/runner.ts';
 import { fillDataFolder } from './machine.ts';
-import { asWho, give, type Who } from './who.ts';
+import { chownTo, commandPrefixFor, type Who } from './who.ts';
 
-export type Asked = {
+export type JobRequest = {
   command: string;
   image?: string;
   env?: Record<string, string>;
-  /** One of this model. */
+  /** The model of a GPU; the job gets one. */
   gpu?: string;
-  /** When the job has printed `up`: its end is asked for, or its shim is killed. */
+  /** After the job has printed `up`: sends the signal, or kills its shim (CRASH). */
   stop?: 'TERM' | 'KILL' | 'CRASH';
-  /** Of a shim that is killed: the job has to end by itself, while no server looks after it. */
+  /** After its shim was killed, the job has to end by itself, while no server supervises it. */
   alone?: boolean;
-  /** Whose artifacts to read at the end. */
+  /** Paths of the artifacts to read at the end. */
   outputs?: string[];
 };
-export type Told = {
+export type JobResult = {
   lines: string[];
   outcome: Outcome;
-  /** The names of files for each of the outputs; null where there is nothing. */
+  /** File names for each of the outputs; null if the output does not exist. */
   artifacts: (string[] | null)[];
 };
 
-export type Confined = AsyncDisposable & {
+export type ConfinedRunner = AsyncDisposable & {
   /** The data folder, with a folder of attempts in it. */
   data: string;
   warning: string;
-  run(asked: Asked): Promise<Told>;
+  run(asked: JobRequest): Promise<JobResult>;
 };
 
 type Around = {
-  /** Where the data folder is made, and removed at the end. */
+  /** The parent of the data folder, which is removed at the end. */
   parent?: string;
-  /** The beginning of the server's command line. */
+  /** The start of the server's command line. */
   wrapper?: string[];
   path?: string;
 };
 
-export async function confined(
+export async function openConfinedRunner(
   who: Who,
   options: Omit<ProcessRunnerOptions, 'dir' | 'hidden'> | Omit<DockerRunnerOptions, 'dir'>,
   { parent = '/tmp', wrapper = [], path = process.env.PATH }: Around = {},
-): Promise<Confined> {
+): Promise<ConfinedRunner> {
   const data = await mkdtemp(join(parent, 'loam-hostile-'));
   const dir = join(data, 'attempts');
   await mkdir(dir);
-  for (const path of [data, dir]) give(path, who);
+  for (const path of [data, dir]) chownTo(path, who);
   fillDataFolder(data, who);
   const [program = '', ...args] = [
-    ...[...wrapper, ...asWho(who), process.execPath, join(import.meta.dirname, 'driver.ts')],
+    ...[...wrapper, ...commandPrefixFor(who), process.execPath],
+    join(import.meta.dirname, 'driver.ts'),
     JSON.stringify({ ...options, dir, hidden: [data], graceMs: 500 }),
   ];
   const env = { PATH: path, HOME: data };

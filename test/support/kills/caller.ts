@@ -1,4 +1,4 @@
-/** Callers as the tests of kills have them: each goes on with what it had begun until it is answered. */
+/** Callers of the kill tests: each repeats its current operation until it gets an answer. */
 import { once } from 'node:events';
 import { type AddressInfo, createServer } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -7,7 +7,7 @@ import type { Client } from '../harness.ts';
 import type { Servers } from '../many-servers.ts';
 import { followStream } from '../sse.ts';
 
-/** Between two tries of the same. */
+/** The pause between two tries. */
 export const AGAIN_MS = 200;
 
 export type JobSeen = {
@@ -16,17 +16,17 @@ export type JobSeen = {
   end?: { status: string; exit_code: number };
 };
 
-/** What a caller notes. */
+/** The records of a caller. */
 export type Notes = {
-  /** What must not have happened: what no death of a server explains. */
+  /** Errors that the kill of a server does not explain. */
   faults: string[];
   counts: Record<string, number>;
 };
 
-/** What jobs say themselves, past every server, over TCP: whole lines. */
+/** Complete lines that jobs send over TCP, independently of all servers. */
 export type Witness = { port: number; said: string[] };
 
-/** @param host the address that it listens at */
+/** @param host the address to listen on */
 export async function startWitness(
   cleanup: AsyncDisposableStack,
   host = '127.0.0.1',
@@ -49,8 +49,8 @@ export async function startWitness(
 }
 
 /**
- * A POST that a test needs before it kills anything, again until it is answered: on a full machine the proxy holds a server
- * for dead at times, and cuts its requests off. By its key it happens once.
+ * A POST that a test needs before it kills anything, retried until it is answered: on a busy machine the proxy sometimes
+ * takes a server for dead and cuts off its requests. The idempotency key prevents a second execution.
  */
 export async function postUntilAnswered(admin: Client, path: string, json: object) {
   const key = { 'idempotency-key': crypto.randomUUID() };
@@ -64,14 +64,14 @@ export async function postUntilAnswered(admin: Client, path: string, json: objec
   return answer.body;
 }
 
-/** `signal` aborts when the time of the test is up. */
+/** `signal` aborts at the timeout of the test. */
 export function openCaller({ admin }: Pick<Servers, 'admin'>, signal: AbortSignal) {
   const notes: Notes = { faults: [], counts: {} };
   const count = (what: string) => {
     notes.counts[what] = (notes.counts[what] ?? 0) + 1;
   };
 
-  /** A request to whoever lives. @returns null when it was cut off or refused by 502 or 503 */
+  /** A request to any live server. @returns null if it was cut off or refused with 502 or 503 */
   async function ask(method: string, path: string, json?: object) {
     try {
       const answer = await admin.request(method, path, { json });
@@ -84,24 +84,24 @@ export function openCaller({ admin }: Pick<Servers, 'admin'>, signal: AbortSigna
     }
   }
 
-  /** Until it is acknowledged. */
+  /** Retries until the job is acknowledged. */
   async function submit(json: { name: string } & Record<string, unknown>): Promise<void> {
     for (let tries = 0; !signal.aborted; tries++) {
       const answer = await ask('POST', '/auth/v1/seed/admin/jobs', json);
-      // The first try was done, and its answer lost.
+      // The first try succeeded, and its answer was lost.
       if (answer?.status === 201 || (tries > 0 && answer?.status === 409)) return;
       if (answer) notes.faults.push(`${json.name} was answered ${answer.status} ${answer.text}`);
       await delay(AGAIN_MS);
     }
   }
 
-  /** As the job itself has it; undefined: it is not over. */
+  /** The result according to the job itself; undefined: the job is not over. */
   async function endOf(name: string): Promise<JobSeen['end']> {
     const { status, exit_code } = (await ask('GET', `/admin/job/${name}`))?.body ?? {};
     return exit_code == null || status === 'running' ? undefined : { status, exit_code };
   }
 
-  /** Follows the log of a job to its end, and comes back where it was cut off. */
+  /** Follows the log of a job to its end, and resumes after each disconnection. */
   async function followToItsEnd(seen: JobSeen): Promise<void> {
     let last = '0';
     while (!seen.end && !signal.aborted) {
@@ -117,7 +117,7 @@ export function openCaller({ admin }: Pick<Servers, 'admin'>, signal: AbortSigna
       } catch (error) {
         count('streams cut off');
         const { message } = error as Error;
-        // Cut off just before the end, which has the number of the last entry: nothing comes after that.
+        // Cut off just before the end, which has the number of the last entry: nothing follows it.
         if (message.startsWith('204 ')) seen.end = await endOf(seen.name);
         else if (/^\d{3} /.test(message) && !/^50[23] /.test(message))
           notes.faults.push(`the log of ${seen.name} was answered ${message}`);

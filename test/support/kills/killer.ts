@@ -1,23 +1,23 @@
-/** Kills at random, and starts again what was killed. */
+/** Randomly kills and restarts victims. */
 import { setTimeout as delay } from 'node:timers/promises';
 
-/** From one kill to the next, and from a kill to the start of the same victim. */
+/** The longest time between two kills, and between a kill and the restart of the victim. */
 const BETWEEN_MS = 2_500;
 const DOWN_MS = 2_500;
-/** More at once would leave nobody to do the work that is to be disturbed. */
+/** If more were down at once, no server would be left to do the work that the kills disturb. */
 const DOWN_AT_ONCE = 2;
 
 export type Victim = {
   name: string;
-  /** Those that have one of these in common are never down at the same time; unset: its name. */
+  /** Victims with a common element are never down at the same time; unset: its name. */
   of?: readonly string[];
-  /** SIGKILL, at whatever point of its life it is. */
+  /** Sends SIGKILL, in whatever state it is. */
   kill(): Promise<void>;
   /** Resolves when it is ready. */
   start(): Promise<void>;
 };
 
-/** `seed`: of the victims and the times. Resolves when all are back after the last kill. */
+/** `seed` determines the victims and the times. Resolves when all are running after the last kill. */
 export async function killAtRandom(
   victims: readonly Victim[],
   { kills, seed, signal }: { kills: number; seed: number; signal: AbortSignal },
@@ -52,7 +52,7 @@ export async function killAtRandom(
   await Promise.all(starting);
 }
 
-/** Numbers from 0 to 1, the same for the same seed. */
+/** Pseudo-random numbers from 0 to 1, the same for the same seed. */
 export function mulberry32(seed: number): () => number {
   let state = seed;
   return () => {

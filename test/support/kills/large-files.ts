@@ -1,7 +1,7 @@
 /**
- * A process that puts, reads and removes large files and sweeps, until it is killed: one line on stdout when something
- * begins and one when it is done. Its arguments: a database, a folder of storage, a seed, and repositories, each of
- * which has a loop of its own.
+ * A process that puts, reads and removes large files and sweeps, until it is killed. It prints a line when an operation
+ * starts and a line when it is done. Its arguments: a database, a storage folder, a seed, and repositories, each of which
+ * has its own loop.
  */
 import { hash } from 'node:crypto';
 import { buffer } from 'node:stream/consumers';
@@ -15,10 +15,10 @@ import { openLargeFiles } from '../../../src/repositories/lfs/store/store.ts';
 import { sweepLargeFiles } from '../../../src/repositories/lfs/store/sweep.ts';
 
 export const VERSIONS = 24;
-/** Longer than any upload here takes, also on a busy machine. */
+/** Longer than any upload takes here, also on a busy machine. */
 const GRACES = { uploads: 5_000, retired: 0 };
 
-/** Contents of a version: most of it is in its neighbours too. Some are one chunk, the largest 5 MB. */
+/** The content of a version: most of it is also in adjacent versions. Some are one chunk, the largest is 5 MB. */
 export function contentsOf(version: number): Buffer {
   const blocks = 1 + (version % 6) * 25;
   const block = (n: number) => Buffer.alloc(32_768, hash('sha512', `block ${n}`, 'buffer'));

@@ -1,4 +1,4 @@
-/** Clients of large files as the test of kills has them: they note what was acknowledged, and go on. */
+/** LFS clients of the kill test: they record acknowledged operations, and continue after errors. */
 import { buffer } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Workspace } from '../git.ts';
@@ -7,9 +7,9 @@ import type { SshUser } from '../ssh-client.ts';
 import { contentsOf, oidOf, VERSIONS } from './large-files.ts';
 
 export type Seen = {
-  /** Whether an object is in a repository, by `keyOf`; null when what was begun with it was cut off. */
+  /** Whether an object is in a repository, by `keyOf`; null if its last operation was interrupted. */
   has: Map<string, boolean | null>;
-  /** What no death of a server explains. */
+  /** Errors that the kill of a server does not explain. */
   faults: string[];
   counts: Record<string, number>;
 };
@@ -23,7 +23,7 @@ type Acting = {
 type Repository = { id: string; path: string };
 
 const MEDIA_TYPE = 'application/vnd.git-lfs+json';
-/** Between two tries of the same. */
+/** The pause between two tries. */
 const AGAIN_MS = 100;
 const TRIES = 5;
 
@@ -43,8 +43,8 @@ async function batch(client: Client, path: string, operation: string, object: ob
   return ask(client, `/${path}.git/info/lfs/objects/batch`, asked);
 }
 
-/** Whether a repository has an object, whose bytes are those that its name says. */
-export async function stateOf(client: Client, key: string): Promise<boolean> {
+/** Whether a repository has an object with the correct content. */
+export async function hasValidObject(client: Client, key: string): Promise<boolean> {
   const [, path = '', oid = ''] = key.split(' ');
   const url = `${client.base}/${path}.git/info/lfs/objects/${oid}`;
   const answer = await fetch(url, { headers: { authorization: client.authorization ?? '' } });
@@ -65,11 +65,11 @@ async function untilReady(client: Client): Promise<void> {
   while (!(await isReady())) await delay(AGAIN_MS);
 }
 
-/** The server starts, has ended, or asks to send it again. */
+/** The server is starting, has ended, or asks the client to retry. */
 class CutOff extends Error {}
 
-/** Gives objects to a repository by batch, `PUT` and verify, and deletes others, until it is over. */
-export async function giveAndTake(
+/** Uploads objects to a repository by batch, `PUT` and verify, and deletes others, until the test ends. */
+export async function uploadAndDelete(
   { admin, seen, over }: Acting,
   repository: Repository,
   random: () => number,
@@ -77,7 +77,7 @@ export async function giveAndTake(
   while (!over.aborted) {
     const isGiven = random() < 0.6;
     const bytes = contentsOf(Math.floor(random() * VERSIONS));
-    // To be deleted: one that is there, as far as we know.
+    // The object to delete: one that exists according to the records.
     const known = [...seen.has].filter(
       ([key, has]) => key.startsWith(repository.id) && has !== false,
     );
@@ -93,7 +93,7 @@ export async function giveAndTake(
         seen.has.set(key, false);
         count(seen, 'deleted');
       }
-      if ((await stateOf(admin, key)) !== isGiven)
+      if ((await hasValidObject(admin, key)) !== isGiven)
         seen.faults.push(`${key} was ${isGiven ? 'given' : 'deleted'}, and is not`);
     } catch (error) {
       // `fetch` throws a TypeError when the server has ended.
@@ -115,7 +115,7 @@ async function give(client: Client, { path }: Repository, bytes: Buffer): Promis
   good(await ask(client, verify.href, object));
 }
 
-/** Takes objects from a repository. */
+/** Downloads objects from a repository. */
 export async function remove(client: Client, repositoryId: string, oids: string[]): Promise<void> {
   const query =
     'mutation ($input: DeleteLfsObjectsInput!) { deleteLfsObjects(input: $input) { oids } }';
@@ -130,7 +130,7 @@ function good(answer: Answer): Answer {
   return answer;
 }
 
-/** A clone of a repository without commits that a client of git pushes large files from. */
+/** A clone of an empty repository, from which a git client pushes large files. */
 export async function cloneForPushes(
   git: Workspace | SshUser,
   url: string,
@@ -148,8 +148,8 @@ export async function cloneForPushes(
     await workspace.git(folder, ...words);
 }
 
-/** Commits a large file and pushes it until that succeeds, again and again, until it is over. */
-export async function pushAgainAndAgain(
+/** Repeatedly commits a large file and pushes it until the push succeeds, until the test ends. */
+export async function pushUntilOver(
   { git, admin, seen, over }: Acting & { git: Workspace | SshUser },
   { folder, push, ...repository }: Repository & { folder: string; push: string[] },
 ): Promise<void> {
@@ -171,7 +171,7 @@ export async function pushAgainAndAgain(
       const { code, stdout, stderr } = await git.try(folder, ...push);
       if (code === 0) break;
       count(seen, `${what} cut off`);
-      // From then on the server lives.
+      // From now on the server is not killed.
       if (over.aborted && --left === 0)
         return void seen.faults.push(`${what} does not succeed: ${stdout} ${stderr}`);
     }

@@ -1,7 +1,6 @@
 /**
- * What callers do while servers are killed: pushes, clones, reads, jobs, logs that are followed, events that are
- * listened to. Each goes on with what it had begun until it is answered, as a client should, and notes what no
- * death of a server explains.
+ * The load while servers are killed: pushes, clones, reads, jobs, log followers, event subscribers. Each caller repeats its
+ * current operation until it is answered, as a client should, and records errors that the kill of a server does not explain.
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -15,34 +14,34 @@ import { AGAIN_MS, type JobSeen, openCaller, postUntilAnswered, startWitness } f
 const REPOSITORIES = 4;
 const PUSHERS = 2;
 const LINES_PER_JOB = 40;
-/** For the subscriber, who may have been cut off, to have heard of all that happened: on a full machine a server is back after half a minute. */
+/** Time for a disconnected subscriber to receive all events: on a busy machine a server restarts within half a minute. */
 const HEARD_MS = 60_000;
 
-/** What git says when the server under a transfer dies, or when the proxy has none to send a request to. */
+/** Git's messages when its server dies during a transfer, or when the proxy has no live server. */
 const CUT = [
   /The requested URL returned error: 50[23]/,
   /RPC failed; (HTTP 50[23]|curl (18|52|55|56|92) )/,
   /Empty reply from server|Recv failure|Connection reset|transfer closed/,
   /unexpected disconnect|expected flush after ref listing|early EOF|the remote end hung up|unable to write to remote/,
-  // Nobody else pushes to it: git is at a former try yet, which curl may have made by itself.
+  // No other client pushes to this branch: an earlier try is still running, which curl may have repeated itself.
   /cannot lock ref 'refs\/heads\/pusher-\d+': (is at|reference already exists)/,
 ];
 
-/** Ref updates that were acknowledged, in their order. */
+/** Acknowledged ref updates, in order. */
 export type Pushed = { repository: string; ref: string; shas: string[] };
 
 export type Load = {
   repositories: { name: string; id: string }[];
   pushed: Pushed[];
   jobs: JobSeen[];
-  /** What jobs said themselves, past every server: `begin NAME ATTEMPT` and `end NAME ATTEMPT`. */
+  /** Messages of jobs to the witness, independently of all servers: `begin NAME ATTEMPT` and `end NAME ATTEMPT`. */
   said: string[];
-  /** Events as a subscriber to the feed heard of them; `after`: the tip of a push. */
+  /** Events that a subscriber to the feed received; `after`: the tip of a push. */
   heard: { id: string; after?: string }[];
-  /** What must not have happened. */
+  /** Errors that the kill of a server does not explain. */
   faults: string[];
   counts: Record<string, number>;
-  /** Begins nothing more, and waits for the end of all that was begun. */
+  /** Starts nothing more, and waits for the end of all operations. */
   finish(): Promise<void>;
 };
 
@@ -94,7 +93,7 @@ export async function startLoad(
       const to = pick(pushed);
       const sha = await workspace.commit(folder, { [`file-${i % 20}`]: `${pusher} ${i}\n` });
       const url = remote(loam.admin, `admin/${to.repository}`);
-      // Until it is acknowledged: one that was cut off may have been done, and then does nothing.
+      // Retried until it is acknowledged: an interrupted request may have been executed, and then has no further effect.
       while (!signal.aborted) {
         const result = await workspace.try(folder, 'push', '-q', url, `HEAD:${to.ref}`);
         if (explained('push', result)) break;
@@ -134,7 +133,7 @@ export async function startLoad(
     }
   }
 
-  /** It tells of itself past every server, and leaves lines and a file. */
+  /** The job reports to the witness, independently of all servers, and leaves lines and a file. */
   const commandOf = (name: string) =>
     `bash -c 'exec 3<>/dev/tcp/127.0.0.1/${port}; echo "begin $JOB_NAME $JOB_ATTEMPT" >&3
       for i in $(seq ${LINES_PER_JOB}); do echo "${name} $i"; sleep 0.05; done
@@ -161,7 +160,7 @@ export async function startLoad(
     }
   }
 
-  /** Hears of all events, from the first, until told to stop. */
+  /** Receives all events, from the first, until it is stopped. */
   async function listen(listening: AbortSignal): Promise<void> {
     let after = 0;
     while (!listening.aborted) {
@@ -177,7 +176,7 @@ export async function startLoad(
         }
         for await (const { event, data } of parseEvents(response.body)) {
           if (event !== 'next') continue;
-          // The server is stopping, or has met a fault: it says so, and we go on elsewhere.
+          // The server is stopping, or has an error: it reports that, and the caller continues on another server.
           if (data.errors) throw new Error(JSON.stringify(data.errors));
           const { cursor, id, payload } = data.data.events;
           after = cursor;
@@ -201,7 +200,7 @@ export async function startLoad(
     run(1),
     run(2),
   ]);
-  // Heard by `finish`, and before that by nobody.
+  // `finish` handles the error; before that nothing does.
   working.catch(() => {});
   return {
     ...load,
@@ -211,8 +210,8 @@ export async function startLoad(
       const deadline = Date.now() + HEARD_MS;
       while (Date.now() < deadline) {
         const { rows } = await loam.pool.query('select count(*)::int as count from events');
-        // The server that was killed under a push records it when it is back, though git heard "up to date" before.
-        if (load.heard.length >= rows[0].count && isAllTold(load)) break;
+        // A server that was killed during a push records it after its restart, although git has already printed "up to date".
+        if (load.heard.length >= rows[0].count && hasHeardAllPushes(load)) break;
         await delay(50);
       }
       listening.abort();
@@ -221,8 +220,8 @@ export async function startLoad(
   };
 }
 
-/** Whether the subscriber has heard of every push. */
-function isAllTold({ pushed, heard }: Pick<Load, 'pushed' | 'heard'>): boolean {
+/** Whether the subscriber has received every push. */
+function hasHeardAllPushes({ pushed, heard }: Pick<Load, 'pushed' | 'heard'>): boolean {
   const tips = new Set(heard.map(({ after }) => after));
   return pushed.every(({ shas }) => shas.every((sha) => tips.has(sha)));
 }

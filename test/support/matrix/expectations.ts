@@ -1,16 +1,16 @@
 /**
- * Who may do what, in one table: for every root field of the GraphQL schema the least that a caller must be.
- * REST has no rows of its own, because each of its operations is one of these fields.
+ * The permission table of the tests: the lowest level of caller for every root field of the GraphQL schema. REST has no rows
+ * of its own, because each of its operations is one of these fields.
  */
 import { newPublicKey } from '../ssh-key.ts';
 import type { World } from './world.ts';
 
-/** Each may do what those before it may. */
+/** Each level includes the rights of the levels before it. */
 export const LEVELS = [
   'anyone',
-  // Any valid credential, also one that is good for nothing in acme.
+  // Any valid credential, even without any rights in acme.
   'account',
-  // A credential of full rights, of a user who is no member.
+  // A credential with full rights, of a user who is not a member.
   'user',
   'read',
   'write',
@@ -22,18 +22,18 @@ export type Level = (typeof LEVELS)[number];
 export type Rule = {
   from: Level;
   /**
-   * What the field is given, by the caller's name. Who may change something gets a target of their own, so that
-   * nobody finds what another has deleted; those who may not share one.
+   * The arguments of the field, by the caller's name. Each permitted caller gets its own target, so that none finds an object
+   * that another has deleted; callers without permission share one target.
    */
   args?(world: World, actor: string): object | Promise<object>;
-  /** What brings about an event that a subscription shows, where it shows only what comes. */
+  /** Causes an event for a subscription that shows new events only. */
   event?(world: World): Promise<unknown>;
 };
 
 const namespace = 'acme';
 const named = { args: () => ({ namespace }) };
 
-/** A repository's target by visibility: reading is what visibility adds. */
+/** Targets by visibility: visibility only adds the right to read. */
 const reading: Rule[] = (
   [
     ['PRIVATE', 'read'],
@@ -49,7 +49,7 @@ const repository = (more: object): NonNullable<Rule['args']> => {
   return async (world) => ({ input: { namespace, id: await world.repository(), ...more } });
 };
 
-/** A branch or a tag of its own. */
+/** A new branch or tag. */
 const ref =
   (mutation: 'createBranch' | 'createTag'): NonNullable<Rule['args']> =>
   async (world) => {
@@ -62,7 +62,7 @@ const ref =
     return { input: { namespace, id, name } };
   };
 
-/** Of a job that a writer calls their own. */
+/** The owner of the job that a caller uses: a writer uses a job of its own. */
 const owner = (actor: string) => (actor === 'writer' ? actor : 'admin');
 
 const job = async (world: World, by?: string) => ({ namespace, name: await world.job(by) });
@@ -74,7 +74,7 @@ export const QUERIES: Record<string, Rule[]> = {
   whoami: [{ from: 'account' }],
   identityIssuers: [{ from: 'anyone' }],
   sshHostKeys: [{ from: 'anyone' }],
-  // What they find is in NODES.
+  // NODES lists what callers find here.
   node: [{ from: 'anyone', args: ({ ids }) => ({ id: ids.User }) }],
   nodes: [{ from: 'anyone', args: ({ ids }) => ({ ids: Object.values(ids) }) }],
   namespace: [{ from: 'account', args: () => ({ name: namespace }) }],
@@ -83,7 +83,7 @@ export const QUERIES: Record<string, Rule[]> = {
   apiKeys: [{ from: 'user' }],
   apiKey: [{ from: 'admin', args: async (world) => ({ name: await world.key() }) }],
   repository: reading,
-  // Shows what the caller may see, if nothing.
+  // Shows only what the caller may see, possibly nothing.
   repositoryPage: [{ from: 'anyone', ...named }],
   auditLog: [{ from: 'operator' }],
   jobOptions: [{ from: 'account' }],
@@ -95,7 +95,7 @@ export const QUERIES: Record<string, Rule[]> = {
   job: [{ from: 'read', args: (world) => job(world) }],
   jobPage: [{ from: 'read', ...named }],
   webhook: [{ from: 'admin', args: async (world) => ({ id: await world.webhook() }) }],
-  // Shows what the caller may administer, if nothing.
+  // Shows only what the caller may administer, possibly nothing.
   webhookPage: [{ from: 'account' }],
 };
 
@@ -128,7 +128,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
   ],
   removeMember: [
     { from: 'admin', args: () => ({ input: { namespace, username: 'alone' } }) },
-    // Oneself.
+    // The caller's own account.
     {
       from: 'user',
       args: async (world, actor) => ({
@@ -137,12 +137,12 @@ export const MUTATIONS: Record<string, Rule[]> = {
     },
   ],
   deleteOrganization: [
-    // Of another organization.
+    // From another organization.
     {
       from: 'operator',
       args: async (world) => ({ input: { name: await world.organization('outsider', 'WRITE') } }),
     },
-    // As its admin.
+    // The caller is admin of that organization.
     {
       from: 'user',
       args: async (world, actor) => ({ input: { name: await world.organization(actor, 'ADMIN') } }),
@@ -269,7 +269,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
       from: 'admin',
       args: (world, actor) => repository({ newNamespace: world.home(actor) })(world, actor),
     },
-    // It takes `admin` on the other side too.
+    // Needs `admin` in the target namespace too.
     {
       from: 'operator',
       args: repository({ newNamespace: 'alone' }),
@@ -301,7 +301,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
   rerunJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
   deleteJob: [
     { from: 'admin', args: async (world) => ({ input: await job(world) }) },
-    // One's own.
+    // The caller's own.
     {
       from: 'write',
       args: async (world, actor) => ({ input: await job(world, owner(actor)) }),
@@ -312,7 +312,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
       from: 'admin',
       args: async (world) => ({ input: { jobId: await world.keptArtifacts() } }),
     },
-    // Those of a job of one's own.
+    // Those of the caller's own job.
     {
       from: 'write',
       args: async (world, actor) => ({
@@ -323,7 +323,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
 
   createWebhook: [
     { from: 'admin', args: ({ webhookInput }) => ({ input: webhookInput() }) },
-    // It takes `admin` in all of its namespaces.
+    // Needs `admin` in all of its namespaces.
     {
       from: 'operator',
       args: ({ webhookInput }) => ({ input: webhookInput(namespace, 'alone') }),
@@ -340,7 +340,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
         input: { id: await webhook(namespace, 'alone'), name: unique() },
       }),
     },
-    // One's own namespace can be taken out without the right in the others.
+    // The caller's own namespace can be removed without rights in the others.
     {
       from: 'admin',
       args: async ({ webhook }) => ({
@@ -386,7 +386,7 @@ export const SUBSCRIPTIONS: Record<string, Rule[]> = {
   ],
 };
 
-/** Who finds a node by its id; `owner`: the member called `admin` alone. */
+/** Who finds a node by its id; `owner`: only the member called `admin`. */
 export const NODES: Record<string, Level | 'owner'> = {
   User: 'account',
   Namespace: 'account',
@@ -403,7 +403,7 @@ export const NODES: Record<string, Level | 'owner'> = {
   Delivery: 'admin',
 };
 
-/** The lists of a namespace: of what is private they hold nothing for others than `from`, or are refused to them. */
+/** The lists of a namespace: callers below `from` see no private entries, or are refused. */
 export const NAMESPACE_LISTS: Record<
   string,
   { args: string; selection: string; refused: boolean; from?: Level }
@@ -431,5 +431,5 @@ export const NAMESPACE_LISTS: Record<
   },
 };
 
-/** What operations of REST take that is no argument of a root field. */
+/** Parameters of REST operations that are not arguments of a root field. */
 export const PLACES: Record<string, string> = { path: '.gitignore', revision: 'main' };

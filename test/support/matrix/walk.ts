@@ -1,6 +1,6 @@
 /**
- * Every operation by every kind of caller. The operations come from the schema's root fields and from REST's
- * table of routes, who may do them from `expectations.ts`; an operation without a row there fails.
+ * Runs every operation as every kind of caller. The operations come from the schema's root fields and from the REST route
+ * table, and the permissions from `expectations.ts`; an operation without a row there fails.
  */
 import {
   coerceInputValue,
@@ -45,13 +45,13 @@ let targets: World;
 const reaches = (caller: Caller, level: Level) =>
   LEVELS.indexOf(caller.level) >= LEVELS.indexOf(level);
 
-/** Who may, and changes something, needs a target of their own. */
+/** Each caller who may change something needs its own target. */
 const argsOf = async (rule: Rule, kind: string, caller: Caller): Promise<object> => {
   const fresh = kind === 'mutation' && reaches(caller, rule.from);
   return (await rule.args?.(fresh ? world : targets, caller.name)) ?? {};
 };
 
-/** Declares the tests. `open` is called before the first of them; who calls closes what it opened. */
+/** Declares the tests. `open` is called before the first of them; the caller closes what it opened. */
 export function walkMatrix(open: () => Promise<Loam>): void {
   beforeAll(async () => {
     world = await createWorld(await open());
@@ -74,7 +74,7 @@ export function walkMatrix(open: () => Promise<Loam>): void {
           const told = `${caller.name}, rule ${at}, ${JSON.stringify(args)}: ${codes}`;
           expect(status, told).toBe(caller.refused ? 401 : 200);
           if (reaches(caller, rule.from) && !caller.refused)
-            // A conflict is found by who may look.
+            // Only callers who may see the target get a conflict.
             expect(['', 'CONFLICT'], told).toContain(codes.join());
           else expect(codes, told).toEqual([refusal(caller).toUpperCase()]);
         }
@@ -119,7 +119,7 @@ export function walkMatrix(open: () => Promise<Loam>): void {
     });
 
     test.each(Object.entries(NODES))('%s is found from %s', async (type, level) => {
-      // Those of the world were ended, with all others, by `deleteSessions`.
+      // `deleteSessions` has ended the sessions of the world.
       const id = type === 'Session' ? await world.session('manager') : world.ids[type];
       for (const caller of world.callers.filter(({ refused }) => !refused)) {
         const { node } = await caller.client.gql(`{ node(id: "${id}") { __typename } }`);
@@ -161,7 +161,7 @@ type Composite = { getFields(): Record<string, GraphQLField<unknown, unknown>> }
 const refusal = ({ level }: Caller) =>
   level === 'anyone' ? 'authentication_failed' : 'permission_denied';
 
-/** Calls a root field with no more than it takes. @returns the codes of its errors */
+/** Calls a root field with its required arguments only. @returns the codes of its errors */
 async function callField(
   client: Client,
   kind: string,
@@ -175,7 +175,7 @@ async function callField(
   return { status, codes: codesOf(body) };
 }
 
-/** An operation of one root field, with variables named as its arguments. */
+/** An operation with one root field, with variables named like its arguments. */
 export function queryOf(kind: string, field: GraphQLField<unknown, unknown>, args: object): string {
   const given = field.args.filter(({ name }) => name in args);
   const list = (texts: string[]) => (texts.length ? `(${texts.join()})` : '');
@@ -184,7 +184,7 @@ export function queryOf(kind: string, field: GraphQLField<unknown, unknown>, arg
     ${isCompositeType(getNamedType(field.type)) ? '{ __typename }' : ''} }`;
 }
 
-/** Follows a subscription until its first event, which `event` brings about once it is open. */
+/** Follows a subscription until its first event, which `event` causes once the subscription is open. */
 async function firstOf(client: Client, query: string, variables: object, event?: () => unknown) {
   const abort = new AbortController();
   const response = await postSubscription(client, { query, variables }, abort.signal);
@@ -234,8 +234,8 @@ function rootField({ kind, document }: Operation) {
 }
 
 /**
- * The values of a stored operation's variables that give its root field these arguments, in REST's words;
- * undefined when it has no variable for one of them.
+ * The variables of a stored operation that give its root field these arguments, with REST names; undefined if it has no
+ * variable for one of them.
  */
 function variablesOf(operation: Operation, args: object): Record<string, unknown> | undefined {
   const root = rootOf(operation.document);

@@ -1,4 +1,4 @@
-/** The organization `acme`, one caller of each kind, and targets made on demand. */
+/** The organization `acme`, one caller of each kind, and targets created on demand. */
 import { hash } from 'node:crypto';
 import { newId } from '../../../src/base/ids.ts';
 import { eventually } from '../eventually.ts';
@@ -11,7 +11,7 @@ export type Caller = {
   name: string;
   client: Client;
   level: Level;
-  /** Gave credentials that are refused. */
+  /** The caller's credential is refused. */
   refused?: true;
 };
 
@@ -68,7 +68,7 @@ export async function createWorld(loam: Loam) {
   );
   const jobInput = () => ({ namespace: 'acme', repo: 'acme/work', command: 'exit 0', gpu: 'NONE' });
 
-  /** A job that has ended, and is the operator's unless another owner is given. */
+  /** An ended job, of the operator unless another owner is given. */
   async function job(owner = 'admin', more: object = {}): Promise<string> {
     const name = unique();
     await by(owner).gql(
@@ -82,7 +82,7 @@ export async function createWorld(loam: Loam) {
     return name;
   }
 
-  /** What a deleted job has left. @returns the id that the job had */
+  /** Deletes a job and keeps its artifacts. @returns the id that the job had */
   async function keptArtifacts(owner = 'admin'): Promise<string> {
     const name = await job(owner, { command: 'echo done; mkdir out; exit 0', outputPath: 'out' });
     const { deleteJob } = await operator.gql(
@@ -92,7 +92,7 @@ export async function createWorld(loam: Loam) {
     return deleteJob.id;
   }
 
-  /** Bound to acme, and made by its admin. */
+  /** Bound to acme, and created by its admin. */
   async function key(): Promise<string> {
     const name = unique();
     await by('manager').post('/auth/v1/api_keys', { name, namespace: 'acme' });
@@ -134,7 +134,7 @@ export async function createWorld(loam: Loam) {
     return name;
   }
 
-  /** A lock of the operator's. */
+  /** A lock of the operator. */
   async function lock(): Promise<string> {
     const { lockLfsFile } = await operator.gql(
       'mutation ($input: LockLfsFileInput!) { lockLfsFile(input: $input) { lock { id } } }',
@@ -143,7 +143,7 @@ export async function createWorld(loam: Loam) {
     return lockLfsFile.lock.id;
   }
 
-  /** A repository that was given a large file. */
+  /** A repository with a large file. */
   async function largeFile(): Promise<{ repositoryId: string; oids: string[] }> {
     const repositoryId = await repository();
     const { name } = (await operator.get(`/auth/v1/repository/acme/${repositoryId}`)).body;
@@ -199,7 +199,7 @@ export async function createWorld(loam: Loam) {
     return username;
   }
 
-  /** An empty one, with this caller as a member. */
+  /** An empty organization, with this caller as a member. */
   async function organization(actor: string, role: string): Promise<string> {
     const name = unique();
     await operator.gql(
@@ -260,9 +260,9 @@ export async function createWorld(loam: Loam) {
     Webhook: webhookId,
     Delivery: deliveryId,
   };
-  // The list of a namespace has one from the beginning.
+  // So that the list of the namespace has an entry from the start.
   await keptArtifacts();
-  /** The caller's own namespace, or that of somebody else. */
+  /** The caller's own namespace; `alone` for callers without one. */
   const home = (name: string) => (clients[name] ? name : 'alone');
   const made = {
     repository,
@@ -287,7 +287,7 @@ export async function createWorld(loam: Loam) {
   return { callers, ids, unique, home, jobInput, webhookInput, sendTest, asOperator, ...made };
 }
 
-/** The same world, where what is made once is used again. */
+/** The same world, in which each object is created once and reused. */
 export function shared(world: World): World {
   const { repository, allowedSecret, branchRule, lock, largeFile, job, keptArtifacts } = world;
   const { key, token, sshKey, session, deployKey, webhook, delivery, user } = world;
@@ -308,7 +308,7 @@ export function shared(world: World): World {
     webhook: once(webhook),
     delivery: once(delivery),
     user: once(user),
-    // All who may not, ask for one where none of them is a member.
+    // All callers without permission use a namespace of which none is a member.
     organization: once((_actor: string, _role: string) => world.organization('admin', 'ADMIN')),
   };
 }

@@ -1,4 +1,4 @@
-/** For each route: a request that succeeds and what it answers, and a request for each error of its own. */
+/** For each route: a successful request with its answer, and a request for each of its own errors. */
 import { expect } from 'vitest';
 import { eventually } from '../eventually.ts';
 import type { Client, Loam } from '../harness.ts';
@@ -14,9 +14,9 @@ export type Call = {
 export type Case = {
   status: number;
   call(world: World): Call | Promise<Call>;
-  /** What the body must equal, or a check of it. 204 has none. */
+  /** The expected body, or a check of it. 204 has none. */
   body?: object | ((body: never, call: Call) => void);
-  /** What to change of a call that succeeds. */
+  /** Changes of the successful call. */
   errors?: Partial<
     Record<
       403 | 404 | 409 | 422,
@@ -27,7 +27,7 @@ export type Case = {
 
 export type World = Awaited<ReturnType<typeof createWorld>>;
 
-/** Alice owns; Bob has nothing of hers; tokens of hers have one scope. */
+/** Alice owns the objects; Bob has no access to them; Alice's tokens have one scope each. */
 export async function createWorld(loam: Loam) {
   const alice = await loam.user('alice');
   const bob = await loam.user('bob');
@@ -70,7 +70,7 @@ async function newRepository({
   return { name, params: { namespace: 'alice', id: body.id } };
 }
 
-/** A call on a fresh repository of Alice's. */
+/** A call on a new repository of Alice. */
 const onRepository =
   (more: Partial<Call> | ((world: World) => Partial<Call>) = {}) =>
   async (world: World): Promise<Call> => {
@@ -89,11 +89,11 @@ const asOutsider = ({ bob }: World) => ({ as: bob });
 const asNarrow = ({ narrow }: World) => ({ as: narrow });
 const repositoryErrors = { 403: asOutsider, 404: noSuchRepository };
 
-/** For every runner: what leaves artifacts. */
+/** Leaves artifacts in every runner. */
 const PRODUCTIVE = 'echo hello; mkdir out; touch out/file';
 const JOB = { command: 'exit 0', repo: 'alice/work', gpu: 'none', output_path: 'out' };
 
-/** A call on a new job of Alice's that has come as far as `status`. */
+/** A call on a new job of Alice that has reached `status`. */
 const onJob =
   (command: string, status = 'succeeded') =>
   async ({ alice, unique }: World): Promise<Call & { params: { name: string } }> => {
@@ -114,7 +114,7 @@ const jobErrors = {
   404: (_world: World, { params }: Call) => ({ params: { ...params, name: 'none' } }),
 };
 
-/** Nobody answers there; where the walk is made, webhooks may lead to it. */
+/** Nothing listens at this address; the walk allows webhooks to it. */
 export const ENDPOINT = 'https://127.0.0.1:9/loam';
 const WEBHOOK = { url: ENDPOINT, secret: 'hush', event_types: ['job.completed', 'dev.started'] };
 
@@ -134,7 +134,7 @@ const switchedOff = async ({ alice }: World, { params }: Call) => {
   return {};
 };
 
-/** A call on a new webhook of Alice's. */
+/** A call on a new webhook of Alice. */
 const onWebhook =
   (more: Partial<Call> = {}) =>
   async (world: World): Promise<Call> => ({
@@ -188,7 +188,7 @@ export const cases: Record<string, Case> = {
       params: { namespace: 'alice' },
       json: { name: unique() },
     }),
-    // What the specification says of every new repository.
+    // The fixed values of every new repository.
     body: {
       ...fields.createdRepository,
       visibility: 'private',
@@ -342,7 +342,7 @@ export const cases: Record<string, Case> = {
 
   listWebhooks: {
     status: 200,
-    // Of a credential with the scope and nothing else.
+    // The list for a credential with this scope only.
     call: async (world) => {
       await newWebhook(world);
       return { as: world.narrow, params: {}, query: { per_page: '3' } };
@@ -398,7 +398,7 @@ export const cases: Record<string, Case> = {
   },
   listDeliveries: {
     status: 200,
-    // Off, or its attempts would change it between two requests.
+    // Disabled, or its attempts would change it between two requests.
     call: async (world) => {
       const call = await onDelivery(world);
       await switchedOff(world, call);
@@ -442,7 +442,7 @@ export const cases: Record<string, Case> = {
   },
   getAccessToken: {
     status: 200,
-    // One that nobody uses: `last_used_at` would change between GET and HEAD.
+    // A token that is not used: `last_used_at` would change between GET and HEAD.
     call: async ({ alice, unique }) => {
       const name = unique();
       await alice.post('/auth/v1/pat', { name });

@@ -1,6 +1,6 @@
 /**
- * The specification's own lists of fields (section 2, and decisions section 6), with their types. An answer
- * must equal one of these: a field too many fails like one too few.
+ * The fields of REST answers with their types, as the public contract fixes them. An answer must equal one of these lists: an
+ * additional field fails like a missing one.
  */
 import { expect } from 'vitest';
 
@@ -126,7 +126,7 @@ export const createdJob = {
   completed_at: null,
 };
 
-/** Of a job that is not over: without `exit_code` and `artifacts`. */
+/** A job that is not over: without `exit_code` and `artifacts`. */
 export const job = {
   ...jobListItem,
   ...jobRequest,
@@ -152,7 +152,7 @@ export const cancelledJob = {
   completed_at: time,
 };
 
-/** Its microseconds tell lines of one millisecond apart. */
+/** Its microseconds distinguish lines of one millisecond. */
 const lineTime = expect.stringMatching(/^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}Z$/);
 export const logLine = { timestamp: lineTime, message: text };
 

@@ -1,6 +1,6 @@
 /**
- * Walks the table of routes: each route succeeds at each of its paths with the specification's fields, and
- * gives each of its documented errors. Every answer is also held against the OpenAPI document.
+ * Walks the route table: each route succeeds at each of its paths with the documented fields, and gives each of its
+ * documented errors. Every answer is also checked against the OpenAPI document.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
 import { templateOf } from '../../../src/api/rest/openapi/document.ts';
@@ -24,7 +24,7 @@ const CODES: Record<number, string[]> = {
 
 export type Walked = {
   loam: Loam;
-  /** A new user who is allowed one request a minute. */
+  /** A new user with a limit of one request per minute. */
   limited(username: string): Promise<Client>;
 };
 
@@ -33,7 +33,7 @@ let limited: Walked['limited'];
 let world: World;
 let document: Document;
 
-/** Declares the tests of the walk. `open` is called before the first of them; who calls closes what it opened. */
+/** Declares the tests of the walk. `open` is called before the first of them; the caller closes what it opened. */
 export function walkRoutes(open: () => Promise<Walked>): void {
   beforeAll(async () => {
     ({ loam, limited } = await open());
@@ -41,7 +41,7 @@ export function walkRoutes(open: () => Promise<Walked>): void {
     document = await openDocument(loam.anonymous);
   });
 
-  test('there is a case for every route and none without one', () => {
+  test('every route has a case, and every case has a route', () => {
     expect(Object.keys(cases).sort()).toEqual(routes.map((r) => r.operation).sort());
   });
 
@@ -61,7 +61,7 @@ export function walkRoutes(open: () => Promise<Walked>): void {
         if (route.method === 'GET') await answersHeadAndNotModified(route, call, path, answer);
       });
 
-      test('names each parameter that is wrong', async () => {
+      test('names each invalid parameter', async () => {
         const call = await of.call(world);
         const { parameters, body } = document.operations.find(
           ({ method, path }) => method === route.method && path === templateOf(route.paths[0]),
@@ -93,7 +93,7 @@ export function walkRoutes(open: () => Promise<Walked>): void {
         ]);
       });
 
-      // What is ours to mend is brought about elsewhere (faults.test.ts, database-loss.test.ts).
+      // Server errors are tested elsewhere (faults.test.ts, database-loss.test.ts).
       test.each(errorsOf(route).filter((status) => status < 500))('gives %i', async (status) => {
         const answer = await failing(route, of, status);
         expect(answer.status, answer.text).toBe(status);
@@ -113,10 +113,10 @@ export function walkRoutes(open: () => Promise<Walked>): void {
     },
   );
 
-  test('what a job does not have yet, or was not asked for, is absent', async () => {
+  test('fields that a job does not have yet, or that were not requested, are absent', async () => {
     const { alice, unique } = world;
     const name = unique();
-    // No worker offers it, so the job waits for as long as we look.
+    // No worker has this hardware, so the job stays queued.
     const json = { name, command: 'sleep 60', image: 'busybox', gpu: 'T4' };
     const created = await alice.post('/auth/v1/seed/alice/jobs', json);
     const { image } = json;
@@ -134,14 +134,14 @@ async function failing(route: Route, of: Case, status: number): Promise<Answer> 
   if (status === 401) return send(route, { ...call, as: loam.anonymous });
   const change = of.errors?.[status as keyof typeof of.errors];
   if (change) return send(route, { ...call, ...(await change(world, call)) });
-  // What is left is what `Idempotency-Key` adds to every POST.
+  // The remaining errors are those of `Idempotency-Key`, which every POST accepts.
   const own = [...(route.errors ?? []), ...(route.conflict ? [409] : [])];
   expect(own, 'a case for each error of the route').not.toContain(status);
   const key = world.unique();
   const once = () => send(route, call, undefined, { 'Idempotency-Key': key });
   await once();
   if (status === 422) call.json = { ...call.json, other: true };
-  // As if the first were still running.
+  // As if the first request were still running.
   const running = `update idempotent_requests set status = null where key = $1`;
   if (status === 409) await loam.pool.query(running, [key]);
   return once();
@@ -149,7 +149,7 @@ async function failing(route: Route, of: Case, status: number): Promise<Answer> 
 
 async function pastTheRate(route: Route, of: Case): Promise<Answer> {
   const carol = await limited(`carol-${world.unique()}`);
-  // Each server counts for itself.
+  // Each server counts separately.
   while ((await carol.get('/auth/v1/whoami')).status !== 429);
   return send(route, { ...(await of.call(world)), as: carol });
 }
@@ -197,7 +197,7 @@ async function answersHeadAndNotModified(
   let etag = headers.get('etag');
   let again = await conditional(etag);
   if (again.status === 200) {
-    // A signed link in the answer is another one when a minute has ended in between (signing.ts).
+    // A signed link in the answer changes if a minute has ended in between (signing.ts).
     etag = again.headers.get('etag');
     again = await conditional(etag);
   }

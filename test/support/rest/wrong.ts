@@ -1,9 +1,9 @@
-/** What a parameter's own schema says is wrong. */
+/** Invalid values according to a parameter's own schema. */
 import type { JsonSchema } from '../fuzz/values.ts';
 
 export type Schema = JsonSchema & { format?: string; minLength?: number; maxLength?: number };
 
-/** Outside the limits that the document gives, and of other types; JSON `null` is a value of few. */
+/** Values outside the documented limits, and of other types; few parameters accept JSON `null`. */
 export function wrongValues(schema: Schema): unknown[] {
   const { enum: known, minimum, maximum, minLength, maxLength } = schema;
   const [type, ...others] = [schema.type].flat();

@@ -52,7 +52,7 @@ export default function NewWebhook() {
           });
         }}
       >
-        <WebhookFields values={values} onChange={setValues} fault={create.fieldError} />
+        <WebhookFields values={values} onChange={setValues} fieldError={create.fieldError} />
         <Field
           label="Secret"
           hint="Signs each delivery. Copy it now: it is not shown again. If empty, deliveries are not signed."

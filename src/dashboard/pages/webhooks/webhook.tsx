@@ -140,7 +140,7 @@ function Settings({ webhook }: { webhook: Webhook }) {
           if ((await update.run({ input: { id, ...values } })).data) notify('Saved.');
         }}
       >
-        <WebhookFields values={values} onChange={setValues} fault={update.fieldError} />
+        <WebhookFields values={values} onChange={setValues} fieldError={update.fieldError} />
         {update.problem && <ProblemBox problem={update.problem} />}
         <Button type="submit" look="primary" busy={update.busy}>
           Save changes

@@ -1,4 +1,4 @@
-/** What servers that were killed may leave behind, and must not: processes, files, rows, uploads. */
+/** Finds leftovers of killed servers: processes, files, rows, uploads. */
 import { execFile } from 'node:child_process';
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
@@ -14,10 +14,10 @@ import type { Servers } from '../many-servers.ts';
 
 const run = promisify(execFile);
 
-/** Git's words on each repository that it finds a fault in. */
-export async function faultsByGit(loam: Servers): Promise<string[]> {
+/** Git's messages on each repository in which it finds an error. */
+export async function findGitErrors(loam: Servers): Promise<string[]> {
   const faults: string[] = [];
-  for (const gitdir of await repositoriesIn(loam)) {
+  for (const gitdir of await listRepositories(loam)) {
     const env = { PATH: process.env.PATH, GIT_DIR: gitdir };
     const said = await run('git', ['fsck', '--strict', '--no-dangling'], { cwd: gitdir, env }).then(
       ({ stdout, stderr }) => `${stdout}${stderr}`.replace(/^notice:.*\n/gm, ''),
@@ -28,14 +28,14 @@ export async function faultsByGit(loam: Servers): Promise<string[]> {
   return faults;
 }
 
-/** Files that belong to work in flight, by their path in the folder of repositories or of a server. */
-export async function filesLeft(loam: Servers): Promise<string[]> {
+/** Files of unfinished operations, by their path in the folder of repositories or of a server. */
+export async function findLeftoverFiles(loam: Servers): Promise<string[]> {
   const left: string[] = [];
-  for (const gitdir of await repositoriesIn(loam)) {
+  for (const gitdir of await listRepositories(loam)) {
     const files = await readdir(gitdir, { recursive: true });
     left.push(
       ...files
-        // Quarantines, packs and objects that were being written, locks.
+        // Unfinished quarantines, packs and objects, and locks.
         .filter((path) => /(^|\/)(tmp_|\.tmp-|incoming-)|\.lock$/.test(path))
         .map((path) => join(gitdir, path)),
     );
@@ -52,8 +52,8 @@ export async function filesLeft(loam: Servers): Promise<string[]> {
   return left;
 }
 
-/** Processes that were given the folder of these servers or work in it, but those that still serve: command lines. */
-export function processesLeft(loam: Servers): string[] {
+/** Command lines of processes that have the folder of these servers as an argument or work in it, except the live servers. */
+export function findLeftoverProcesses(loam: Servers): string[] {
   const serving = new Set(loam.servers.map(({ pid }) => String(pid)));
   return readdirSync('/proc').flatMap((pid) => {
     if (!/^\d+$/.test(pid) || serving.has(pid)) return [];
@@ -66,20 +66,20 @@ export function processesLeft(loam: Servers): string[] {
     };
     const command = read('cmdline');
     if (!`${command}${read('environ')}${folderOf(pid)}`.includes(loam.root)) return [];
-    // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
+    // The database, its proxy and its storage; and pooled git processes, which exit when they are idle.
     if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
-    // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt.
+    // The shim and the recorder that a worker keeps for its next job: started by its starter, and without an attempt.
     const isKept = () =>
       serving.has(parentOf(parentOf(pid))) &&
       !openFiles(pid).some((file) => file.includes('/att_')) &&
-      !listDescendants(Number(pid)).some(isOfAttempt);
+      !listDescendants(Number(pid)).some(hasAttemptMark);
     if (/process\/shim\.ts|docker\/recorder\.ts/.test(command) && isKept()) return [];
     return command ? [`${pid} ${command}`] : [];
   });
 }
 
-/** Whether it has the mark of an attempt. */
-function isOfAttempt(pid: number): boolean {
+/** Whether the process has the mark of an attempt. */
+function hasAttemptMark(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${ATTEMPT_ID_VARIABLE}=att_`);
   } catch {
@@ -95,7 +95,7 @@ function openFiles(pid: string): string[] {
   try {
     return readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`));
   } catch {
-    // It has ended meanwhile.
+    // The process has ended meanwhile.
     return [];
   }
 }
@@ -108,8 +108,10 @@ function folderOf(pid: string): string {
   }
 }
 
-/** Keys of objects, and of uploads that were not ended. */
-export async function storedIn({ s3 }: Servers): Promise<{ keys: string[]; uploads: string[] }> {
+/** Keys of objects, and of unfinished uploads. */
+export async function listStoredKeys({
+  s3,
+}: Servers): Promise<{ keys: string[]; uploads: string[] }> {
   const { endpoint, region, credentials, bucket: Bucket } = s3;
   const client = new S3Client({ endpoint, region, credentials, forcePathStyle: true });
   try {
@@ -124,7 +126,7 @@ export async function storedIn({ s3 }: Servers): Promise<{ keys: string[]; uploa
   }
 }
 
-export async function repositoriesIn({ repositoriesDir }: Servers): Promise<string[]> {
+export async function listRepositories({ repositoriesDir }: Servers): Promise<string[]> {
   const found: string[] = [];
   for (const shard of await readdir(repositoriesDir)) {
     if (shard.length !== 2) continue;

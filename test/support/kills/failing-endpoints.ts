@@ -1,26 +1,26 @@
-/** Who is told of what happens while servers are killed: endpoints of webhooks that fail at random. */
+/** Webhook endpoints that fail at random, for the deliveries of events while servers are killed. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect } from 'vitest';
 import { eventually } from '../eventually.ts';
 import type { Servers } from '../many-servers.ts';
-import { hurry, type Receiver } from '../webhook-receiver.ts';
+import { makeDeliveriesDue, type Receiver } from '../webhook-receiver.ts';
 import { postUntilAnswered } from './caller.ts';
 
-/** Of attempts at each endpoint. */
+/** The rate of failed attempts at each endpoint. */
 const FAILING: Readonly<Record<string, number>> = { '/steady': 0, '/failing': 0.4 };
 const TYPES = `JOB_QUEUED, JOB_RUNNING, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED,
   REPOSITORY_CREATED, REPOSITORY_RENAMED, REPOSITORY_TRANSFERRED, REPOSITORY_PUSHED, REPOSITORY_DELETED`;
-/** What failed is tried again soon, not after its 5 seconds and more. */
+/** Retries failed deliveries early, not after their 5 seconds and more. */
 const HURRY_MS = 300;
 const SETTLED_MS = 30_000;
 
-/** Makes the webhooks. To be called before anything happens that they are told of. */
-export async function startTelling(
+/** Creates the webhooks. Must be called before the events that they receive. */
+export async function startFailingEndpoints(
   { admin, pool }: Servers,
   receiver: Receiver,
   cleanup: AsyncDisposableStack,
 ): Promise<{ check(events: readonly string[]): Promise<void> }> {
-  /** Ids that were taken, by path. */
+  /** Ids of accepted messages, by path. */
   const taken = new Map<string, Set<string>>();
   receiver.answer = (response, { path, headers }, request) => {
     const failing = FAILING[path] ?? 0;
@@ -39,11 +39,11 @@ export async function startTelling(
   const over = new AbortController();
   const hurrying = (async () => {
     while (!over.signal.aborted) {
-      await hurry(pool);
+      await makeDeliveriesDue(pool);
       await delay(HURRY_MS, undefined, { signal: over.signal }).catch(() => {});
     }
   })();
-  // Heard by who stops it.
+  // The cleanup handles the error.
   hurrying.catch(() => {});
   cleanup.defer(async () => {
     over.abort();
@@ -51,7 +51,7 @@ export async function startTelling(
   });
 
   return {
-    /** Each endpoint was told of each of the events, in one delivery, and of nothing else. */
+    /** Each endpoint received each of the events, in one delivery, and nothing else. */
     async check(events) {
       const told = events.toSorted();
       await eventually(async () => {
