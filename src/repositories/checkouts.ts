@@ -7,10 +7,10 @@ import type { Writable } from 'node:stream';
 import { invalid } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import {
+  type CheckoutLimits,
   CheckoutTooLarge,
   checkOut,
   checkOutReceived,
-  type CheckoutLimits,
   measure,
   sendPack,
 } from '../git/disk/checkout.ts';

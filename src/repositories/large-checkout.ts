@@ -7,7 +7,7 @@
 import { createWriteStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
 import type pg from 'pg';
-import { checkSize, type CheckoutLimits } from '../git/disk/checkout.ts';
+import { type CheckoutLimits, checkSize } from '../git/disk/checkout.ts';
 import { type PointerFile, pointerFiles } from '../git/objects/pointer.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { LargeFiles } from './lfs/store/store.ts';

@@ -10,8 +10,8 @@ import { isCommitId, isRefName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
   type FileEdit,
-  type NewTag,
   InvalidEdit,
+  type NewTag,
   type Packed,
   packCommit,
   packTag,

@@ -93,8 +93,10 @@ export class ExecSession {
   #writeOutput(chunk: Buffer, done: () => void): void {
     const socket = this.#socket;
     this.#movedAt = performance.now();
-    if (socket.destroyed) return done();
-    if (writeFrame(socket, 'data', chunk)) return done();
+    if (socket.destroyed || writeFrame(socket, 'data', chunk)) {
+      done();
+      return;
+    }
     waitForDrain(socket).then(() => {
       this.#movedAt = performance.now();
       done();

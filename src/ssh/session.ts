@@ -24,9 +24,9 @@ import { withRepositoryFolder } from '../repositories/folder.ts';
 import { authorizeLfs, type Lfs, lfsUrl } from '../repositories/lfs/lfs.ts';
 import { authorizeGit } from '../repositories/repositories.ts';
 import {
-  type Deps as TransferDeps,
   gitActionOf,
   prepareReceive,
+  type Deps as TransferDeps,
   watchTransferPermission,
 } from '../repositories/transfers.ts';
 import { parseCommand, type SshCommand } from './command.ts';
@@ -88,7 +88,9 @@ export async function serveCommand(services: Deps, asked: Command, socket: Duple
     if (!failed.gone.aborted && shouldLog(error))
       services.log.error({ ...about, err: error }, 'an SSH command failed');
     else services.log.debug({ ...about, code: shown.code }, 'an SSH command was refused');
-    failed.writeError(`loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`);
+    failed.writeError(
+      `loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`,
+    );
     failed.exit(EXIT_FAILED);
   }
 }

@@ -380,7 +380,9 @@ test('a push that is ended by a signal leaves nothing on disk', async () => {
   const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
   sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 50_000)]));
   await eventually(async () => expect(await quarantines()).toHaveLength(1));
-  const [running] = listProcessesNaming(id).filter(({ line }) => line.startsWith('git receive-pack '));
+  const [running] = listProcessesNaming(id).filter(({ line }) =>
+    line.startsWith('git receive-pack '),
+  );
   process.kill(running?.pid as number, 'SIGTERM');
   await eventually(async () => {
     expect(await quarantines()).toEqual([]);
@@ -600,7 +602,12 @@ test('after a kill each push that took effect has an event, even if its ref move
     'HEAD:main',
   ]);
   const move = (before: string, after: string, at: string, ref = 'refs/heads/main') =>
-    disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands: [{ ref, before, after }], at });
+    disk.beginOperation(id, {
+      kind: 'push',
+      pusher: 'ada',
+      commands: [{ ref, before, after }],
+      at,
+    });
   await move(one, two, '2026-01-01T00:00:02.000Z');
   await move(base, one, '2026-01-01T00:00:01.000Z');
   await move(NONE, one, '2026-01-01T00:00:01.500Z', 'refs/heads/never');
@@ -709,7 +716,8 @@ test('a push that was sent twice has one event after kills', async () => {
   const earlier = await pushEvents(id);
   const local = join(workspace.path, 'repeated');
   execFileSync('git', ['-C', local, 'push', '-q', disk.pathOf(id), 'HEAD:main']);
-  const noted = (at: string) => disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands, at });
+  const noted = (at: string) =>
+    disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands, at });
   // Two notes at once, and a third after the first was recorded.
   await noted('2026-01-01T00:00:01.000Z');
   await noted('2026-01-01T00:00:02.000Z');

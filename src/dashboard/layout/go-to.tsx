@@ -4,7 +4,7 @@ import { Box, Cog, FolderGit2, type LucideIcon, User } from 'lucide-react';
 import { useEffect, useState } from 'react';
 import { useQuery } from 'urql';
 import { graphql, type ResultOf } from '../graphql/graphql.ts';
-import { USER_SECTIONS, SERVER_SECTIONS } from '../pages/settings/sections.ts';
+import { SERVER_SECTIONS, USER_SECTIONS } from '../pages/settings/sections.ts';
 import { startData } from '../start.ts';
 import { Dialog } from '../ui/dialog.tsx';
 

@@ -2,7 +2,7 @@
 import { print } from '@0no-co/graphql.web';
 import type { TadaDocumentNode } from 'gql.tada';
 import { useEffect, useRef, useState } from 'react';
-import { SIGNED_OUT, redirectToSignIn } from '../graphql/client.ts';
+import { redirectToSignIn, SIGNED_OUT } from '../graphql/client.ts';
 import { startData } from '../start.ts';
 import { sharedHub } from './connection.ts';
 import type { LiveError } from './hub.ts';

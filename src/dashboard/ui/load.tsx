@@ -21,7 +21,9 @@ const RETRY_MS = 2_000;
  * A query that keeps its last data and retries while the server is unavailable, so that a page survives a restart of
  * the server.
  */
-export function useRetryingQuery<T, V extends AnyVariables>(args: UseQueryArgs<V, T>): QueryResult<T> {
+export function useRetryingQuery<T, V extends AnyVariables>(
+  args: UseQueryArgs<V, T>,
+): QueryResult<T> {
   const [{ data, error, fetching, stale }, execute] = useQuery<T, V>(args);
   const asked = JSON.stringify(args.variables ?? {});
   const [kept, keep] = useState<{ asked: string; data: T }>();

@@ -12,7 +12,7 @@ import { join } from 'node:path';
 import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { LRUCache } from 'lru-cache';
-import { GitError, gitViaStarter, gitLines, OutputTooLarge, startGit } from '../processes/run.ts';
+import { GitError, gitLines, gitViaStarter, OutputTooLarge, startGit } from '../processes/run.ts';
 
 const TIMEOUT_MS = 10 * 60_000;
 /**
@@ -92,16 +92,17 @@ export async function checkOutReceived(
 ): Promise<number> {
   const { fileBytes, pack } = options;
   checkSize(fileBytes, options);
-  return writeCheckout(options, fileBytes, (gitdir) =>
-    indexPack(gitdir, options, fileBytes, pack),
-  );
+  return writeCheckout(options, fileBytes, (gitdir) => indexPack(gitdir, options, fileBytes, pack));
 }
 
 /**
  * Writes the pack of a commit that `measure` has accepted. Stops when the output closes.
  * @throws GitError when the commit or one of its objects is missing, Error when the output closed early
  */
-export async function sendPack({ from, sha, signal }: CheckoutSource, output: Writable): Promise<void> {
+export async function sendPack(
+  { from, sha, signal }: CheckoutSource,
+  output: Writable,
+): Promise<void> {
   using process = await startGit([...PACK, '--stdout'], { dir: from, signal });
   process.stdin.end(commitAlone(sha));
   await pipeline(process.stdout, output, { end: false });

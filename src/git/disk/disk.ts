@@ -184,7 +184,11 @@ export class Disk {
    * Records an operation so that it survives a kill; `done` removes the record. With `flush` it also survives a power
    * loss.
    */
-  async beginOperation<T>(id: string, data: T, { flush = true } = {}): Promise<PendingOperation<T>> {
+  async beginOperation<T>(
+    id: string,
+    data: T,
+    { flush = true } = {},
+  ): Promise<PendingOperation<T>> {
     const file = join(this.#operations, `${id}.${randomUUID()}`);
     const write = () => writeFile(file, JSON.stringify(data), { flush });
     await write().catch(async (error) => {

@@ -10,7 +10,7 @@
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { GitExit } from '../../platform/processes/git-started.ts';
-import type { PendingOperation, Disk } from './disk.ts';
+import type { Disk, PendingOperation } from './disk.ts';
 
 /** Record of a push on disk, from its beginning to its end. */
 export type PendingReceive = { kind: 'receiving' };
@@ -42,7 +42,11 @@ export class Quarantines {
     let hasExited = false;
     try {
       // Not flushed: maintenance finds quarantines after a power loss by their age (`maintenance.ts`).
-      record = await this.#disk.beginOperation<PendingReceive>(id, { kind: 'receiving' }, { flush: false });
+      record = await this.#disk.beginOperation<PendingReceive>(
+        id,
+        { kind: 'receiving' },
+        { flush: false },
+      );
       const ending = await receive();
       hasExited = ending.code !== null;
       return ending;

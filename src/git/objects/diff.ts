@@ -110,7 +110,12 @@ export class DiffReader {
   }
 
   /** Counts the commits that each of the two has and the other does not have. */
-  async countAheadBehind(dir: string, base: string, head: string, timeoutMs = TIMEOUT_MS): Promise<AheadBehind> {
+  async countAheadBehind(
+    dir: string,
+    base: string,
+    head: string,
+    timeoutMs = TIMEOUT_MS,
+  ): Promise<AheadBehind> {
     const range = `${base}...${head}`;
     const known = this.#distances.get(range);
     if (known) return known;

@@ -6,8 +6,8 @@ import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { git } from '../processes/run.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
-import { CommitTotals, hasLongHistory } from './commit-counts.ts';
 import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';
+import { CommitTotals, hasLongHistory } from './commit-counts.ts';
 import { readHead } from './read.ts';
 
 /** Commits found by the first walk, and maximum size of a page. */

@@ -61,7 +61,11 @@ export async function* readNewObjects(
   }
 }
 
-export function matchesFilter({ types, min, max }: ObjectFilter, type: ObjectType, size: number): boolean {
+export function matchesFilter(
+  { types, min, max }: ObjectFilter,
+  type: ObjectType,
+  size: number,
+): boolean {
   return types.includes(type) && size >= min && size <= max;
 }
 

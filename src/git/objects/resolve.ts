@@ -35,7 +35,11 @@ export async function branchTip(
 }
 
 /** Finds `path` (empty for the root) in the commit that `ref` names; null when `ref` names no commit. */
-export async function locate(objects: ObjectReader, ref: string, path: string): Promise<Located | null> {
+export async function locate(
+  objects: ObjectReader,
+  ref: string,
+  path: string,
+): Promise<Located | null> {
   if (isCommitId(ref)) {
     const found = await lookUp(objects, ref, path);
     return found && { ref, ...found };

@@ -23,7 +23,11 @@ export async function* walkTree(
 }
 
 /** A repository together with the objects of a push that is still in quarantine. */
-export type RepositoryWithQuarantine = { dir: string; quarantine: string | null; signal: AbortSignal };
+export type RepositoryWithQuarantine = {
+  dir: string;
+  quarantine: string | null;
+  signal: AbortSignal;
+};
 
 /**
  * Whether `before` is an ancestor of `after`, which may still be in quarantine. Git decides: with a separate parser, a

@@ -11,12 +11,12 @@ import type { StaleLocks } from '../disk/stale-locks.ts';
 import { readAllRefs } from '../objects/refs.ts';
 import type { GitProcess } from '../processes/run.ts';
 import {
-  type ReceivedRefUpdate,
-  ZERO_ID,
   type Push,
+  type ReceivedRefUpdate,
   readPush,
   type Verdict,
   writeVerdict,
+  ZERO_ID,
 } from './hooks.ts';
 import { pktLine, reportedRefs, splitPackets } from './pkt-line.ts';
 import { hasManyRefs } from './requests.ts';
@@ -190,7 +190,10 @@ async function handlePush(
 }
 
 /** Git reports a deletion of a ref that does not exist as successful. */
-async function withoutMissingRefs(dir: string, commands: readonly ReceivedRefUpdate[]): Promise<ReceivedRefUpdate[]> {
+async function withoutMissingRefs(
+  dir: string,
+  commands: readonly ReceivedRefUpdate[],
+): Promise<ReceivedRefUpdate[]> {
   if (!commands.some(({ after }) => after === ZERO_ID)) return [...commands];
   const refs = await readAllRefs(dir);
   return commands.filter(({ ref, after }) => after !== ZERO_ID || refs.has(ref));

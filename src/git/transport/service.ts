@@ -61,7 +61,9 @@ export function startService(
     cwd: dir,
     config: service === 'git-upload-pack' ? UPLOAD_CONFIG : { ...RECEIVE_CONFIG, ...config },
     env: {
-      ...(protocolVersion(protocol) > 0 && { GIT_PROTOCOL: `version=${protocolVersion(protocol)}` }),
+      ...(protocolVersion(protocol) > 0 && {
+        GIT_PROTOCOL: `version=${protocolVersion(protocol)}`,
+      }),
       ...(service === 'git-receive-pack' && { GIT_ALLOC_LIMIT: RECEIVE_MAX_ALLOCATION }),
     },
   });

@@ -6,17 +6,17 @@ import type { GitExit } from '../../platform/processes/git-started.ts';
 import { MAX_SERVED_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
 import { startGit } from '../processes/run.ts';
 import { ZERO_ID } from './hooks.ts';
-import { answerLsRefs, peekRequest, parseLsRefs } from './ls-refs.ts';
+import { answerLsRefs, parseLsRefs, peekRequest } from './ls-refs.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
 import {
   feed,
   modeArgs,
+  protocolVersion,
   relay,
   relayToReader,
   type Service,
   type Session,
   startService,
-  protocolVersion,
 } from './service.ts';
 
 const SUCCESS: GitExit = { code: 0, signal: null, stderr: '' };

@@ -3,8 +3,8 @@ import { AppError, notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import type {
-  Changes,
   AheadBehind,
+  Changes,
   ChangedFile as FileShape,
   Patch,
   Range,

@@ -2,8 +2,8 @@
 
 import { notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
-import type { Week } from '../../git/objects/commit-counts.ts';
 import type { Annotation } from '../../git/objects/commit.ts';
+import type { Week } from '../../git/objects/commit-counts.ts';
 import type { AheadBehind } from '../../git/objects/diff.ts';
 import { readAnnotations, readCommits, readHistory } from '../../git/objects/history.ts';
 import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';

@@ -1,6 +1,7 @@
 /** GraphQL: directories, files, commits and refs. */
-import type { Week } from '../../git/objects/commit-counts.ts';
+
 import type { Annotation, Signature as SignatureShape } from '../../git/objects/commit.ts';
+import type { Week } from '../../git/objects/commit-counts.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
   defineConnectionType,

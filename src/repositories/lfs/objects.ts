@@ -124,8 +124,7 @@ export async function deleteObjects(
 ): Promise<string[]> {
   const account = demandAccount(viewer);
   if (oids.length > MAX_DELETED) throw invalid('oids', `must be at most ${MAX_DELETED}`);
-  if (!oids.every(isOid))
-    throw invalid('oids', 'must each be 64 lowercase hexadecimal digits');
+  if (!oids.every(isOid)) throw invalid('oids', 'must each be 64 lowercase hexadecimal digits');
   const found = await inTransaction(db, async (tx) => {
     const row = await lockRepositoryRow(tx, repositoryId);
     if (!row) throw repositoryNotFound(repositoryId);

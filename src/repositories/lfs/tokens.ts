@@ -64,7 +64,8 @@ export function createLfsTokens(key: Uint8Array, now: () => number = Date.now): 
 }
 
 /** Ids of credentials that are access tokens of an external issuer contain dots (`authenticate.ts`). */
-const TOKEN_PATTERN = /^loam_lfs_((repo_\w+)\.(\w[\w.]*)\.(download|upload)\.(\d{1,12}))\.([\w-]{43})$/;
+const TOKEN_PATTERN =
+  /^loam_lfs_((repo_\w+)\.(\w[\w.]*)\.(download|upload)\.(\d{1,12}))\.([\w-]{43})$/;
 
 /** Whether a bearer token looks like an LFS token. */
 export function isLfsToken(token: string): boolean {

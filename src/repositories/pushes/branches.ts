@@ -2,7 +2,7 @@
 
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { isFastForward, type RepositoryWithQuarantine } from '../../git/objects/walk.ts';
-import { type ReceivedRefUpdate, ZERO_ID, type Verdict } from '../../git/transport/hooks.ts';
+import { type ReceivedRefUpdate, type Verdict, ZERO_ID } from '../../git/transport/hooks.ts';
 import { type Account, roleIn } from '../../identity/permissions.ts';
 import { matchesPattern } from '../branch-patterns.ts';
 import { createYielder, reject } from './incoming-push.ts';

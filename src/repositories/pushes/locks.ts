@@ -1,15 +1,15 @@
 /** Checks a push against file locks (`src/repositories/lfs/locks.ts`). */
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import {
-  listChangedPaths,
-  listFileChanges,
+  diffRefMoves,
   type FileChange,
   type FileState,
+  listChangedPaths,
+  listFileChanges,
   type RefMove,
-  diffRefMoves,
   type RepositoryWithQuarantine,
 } from '../../git/objects/walk.ts';
-import { type ReceivedRefUpdate, ZERO_ID, type Verdict } from '../../git/transport/hooks.ts';
+import { type ReceivedRefUpdate, type Verdict, ZERO_ID } from '../../git/transport/hooks.ts';
 import { type IncomingPush, reject } from './incoming-push.ts';
 
 /** Locked files listed in the message. */
@@ -43,7 +43,10 @@ export async function checkLocks(
     for await (const path of listChangedPaths(quarantined, tips)) if (add(path)) break;
   const updates = commands.filter(
     ({ ref, before, after }) =>
-      ref.startsWith(REF_PREFIX.branch) && before !== ZERO_ID && after !== ZERO_ID && before !== after,
+      ref.startsWith(REF_PREFIX.branch) &&
+      before !== ZERO_ID &&
+      after !== ZERO_ID &&
+      before !== after,
   );
   if (found.size === 0 && updates.length > 0)
     for await (const path of revertedPaths(quarantined, updates, (path) => locks.has(path)))

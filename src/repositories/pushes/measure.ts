@@ -3,7 +3,7 @@
 import { LRUCache } from 'lru-cache';
 import type { Logger } from '../../base/log.ts';
 import type { Git } from '../../git/git.ts';
-import { readAllRefs, REF_PREFIX } from '../../git/objects/refs.ts';
+import { REF_PREFIX, readAllRefs } from '../../git/objects/refs.ts';
 import { measureDiskUsage, walkTree } from '../../git/objects/walk.ts';
 import { countLanguages } from './language.ts';
 

@@ -109,7 +109,9 @@ function chooseDefaultBranch(
   if (branchCount > 0 || refs.has(REF_PREFIX.branch + defaultBranch)) return defaultBranch;
   for (const { commands } of effective) {
     const pushed = commands
-      .filter(({ ref, after }) => after !== ZERO_ID && ref.startsWith(REF_PREFIX.branch) && refs.has(ref))
+      .filter(
+        ({ ref, after }) => after !== ZERO_ID && ref.startsWith(REF_PREFIX.branch) && refs.has(ref),
+      )
       .map(({ ref }) => ref.slice(REF_PREFIX.branch.length));
     const chosen = PREFERRED_BRANCHES.find((name) => pushed.includes(name)) ?? pushed[0];
     if (chosen !== undefined) return chosen;

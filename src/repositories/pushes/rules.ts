@@ -18,7 +18,7 @@ import type { Git } from '../../git/git.ts';
 import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { measureQuarantine } from '../../git/objects/walk.ts';
-import { ZERO_ID, type Push, type Verdict } from '../../git/transport/hooks.ts';
+import { type Push, type Verdict, ZERO_ID } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/receive.ts';
 import { copyActor } from '../../identity/audit.ts';
 import type { Account } from '../../identity/permissions.ts';

@@ -120,7 +120,9 @@ test('with a default image and no engine, jobs wait, and none runs as a process'
     await using made = await opened(config);
     expect(made.said).toEqual([
       `Jobs with an image run in containers. The others run in ${BUSYBOX} (LOAM_DEFAULT_IMAGE).`,
-      expect.stringContaining(`A container engine does not answer yet; jobs that need it wait: unix://`),
+      expect.stringContaining(
+        `A container engine does not answer yet; jobs that need it wait: unix://`,
+      ),
     ]);
   }
   await using app = await startApp({ config });

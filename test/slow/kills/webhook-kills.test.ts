@@ -16,7 +16,7 @@ import { newToken } from '../../../src/identity/credentials.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Client, cloneDatabase } from '../../support/harness.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
-import { makeDeliveriesDue, makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
+import { makeAuthority, makeDeliveriesDue, startReceiver } from '../../support/webhook-receiver.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 2);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
@@ -112,7 +112,8 @@ test(`every event reaches its webhooks through ${KILLS} kills`, {
   happening.catch(() => {});
   // Failed deliveries are retried early, not after their 5 seconds and more.
   const hurrying = (async () => {
-    for (; !ctx.signal.aborted && !done.signal.aborted; await delay(HURRY_MS)) await makeDeliveriesDue(pool);
+    for (; !ctx.signal.aborted && !done.signal.aborted; await delay(HURRY_MS))
+      await makeDeliveriesDue(pool);
   })();
   hurrying.catch(() => {});
 

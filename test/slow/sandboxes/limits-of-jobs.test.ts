@@ -25,7 +25,7 @@ import { listDescendants, readProcessStat } from '../../../src/runners/superviso
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
-import { listProcessesNaming, listCommandLines } from '../../support/processes.ts';
+import { listCommandLines, listProcessesNaming } from '../../support/processes.ts';
 import { allLines, attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
 const run = promisify(execFile);

@@ -170,7 +170,9 @@ test('files left by a push are removed by the owner of the repository, after its
   await other.services.git.disk.beginOperation(id, { kind: 'receiving' });
   const push = async () => {
     await recoverRepositories(other.services);
-    await eventually(async () => expect(await other.services.git.disk.pendingOperations()).toEqual([]));
+    await eventually(async () =>
+      expect(await other.services.git.disk.pendingOperations()).toEqual([]),
+    );
     expect(await readdir(dirname(left))).toContain(basename(left));
     return { code: 0, signal: null, stderr: '' };
   };

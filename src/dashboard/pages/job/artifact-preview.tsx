@@ -99,7 +99,10 @@ async function read(
 ): Promise<PreviewContent> {
   const type = IMAGE_TYPES.find(([ending]) => ending.test(path))?.[1];
   if (type && sizeBytes > MAX_IMAGE_BYTES)
-    return { kind: 'none', why: `Images larger than ${formatBytes(MAX_IMAGE_BYTES)} are not shown.` };
+    return {
+      kind: 'none',
+      why: `Images larger than ${formatBytes(MAX_IMAGE_BYTES)} are not shown.`,
+    };
   // Links have the server's configured URL; the content security policy allows only the origin of the page.
   const { pathname, search } = new URL(url);
   const response = await fetch(pathname + search, { signal });

@@ -3,7 +3,7 @@ import { lazy, Suspense, useEffect, useState } from 'react';
 import { useClient } from 'urql';
 import { toProblem } from '../../graphql/client.ts';
 import type { ResultOf } from '../../graphql/graphql.ts';
-import { formatCount, formatBytes } from '../../ui/format.ts';
+import { formatBytes, formatCount } from '../../ui/format.ts';
 import { LoadingSkeleton } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { isFinished } from '../../ui/status.tsx';
@@ -63,7 +63,8 @@ export function Artifacts({ job: { namespace, name, outputPath, status } }: { jo
         {artifacts && (
           <>
             <span className="text-sm text-dim">
-              {formatCount(artifacts.fileCount, 'file')}, {formatBytes(artifacts.sizeBytes)} as an archive
+              {formatCount(artifacts.fileCount, 'file')}, {formatBytes(artifacts.sizeBytes)} as an
+              archive
             </span>
             <a href={artifacts.downloadUrl} className="link ml-auto text-sm">
               Download all

@@ -1,5 +1,5 @@
 import { formatDuration, formatEnum } from '../../ui/format.ts';
-import { RelativeTime, formatExactTime } from '../../ui/time.tsx';
+import { formatExactTime, RelativeTime } from '../../ui/time.tsx';
 import { billedSeconds } from './attempt-runtime.ts';
 import type { JobData } from './facts.tsx';
 

@@ -1,6 +1,6 @@
 import { lazy, Suspense } from 'react';
 import { formatBytes } from '../../ui/format.ts';
-import { Load, useRetryingQuery, LoadingSkeleton } from '../../ui/load.tsx';
+import { Load, LoadingSkeleton, useRetryingQuery } from '../../ui/load.tsx';
 import { isFailed, isFinished } from '../../ui/status.tsx';
 import { useInterval } from '../../ui/time.tsx';
 import type { JobData } from './facts.tsx';

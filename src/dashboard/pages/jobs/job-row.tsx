@@ -1,7 +1,7 @@
 import { Link } from '@tanstack/react-router';
 import { useRef } from 'react';
 import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
-import { formatDuration, formatMoney, formatEnum } from '../../ui/format.ts';
+import { formatDuration, formatEnum, formatMoney } from '../../ui/format.ts';
 import { JobStatusBadge } from '../../ui/status.tsx';
 import { RelativeTime, useUnixSeconds } from '../../ui/time.tsx';
 

@@ -20,7 +20,10 @@ const CreateOrganization = graphql(`
 
 /** The form for a new organization. Only operators can create organizations. */
 export default function NewOrganization() {
-  const create = useFormMutation(CreateOrganization, { changes: ['Namespace'], fields: ['name', 'plan'] });
+  const create = useFormMutation(CreateOrganization, {
+    changes: ['Namespace'],
+    fields: ['name', 'plan'],
+  });
   const [name, setName] = useState('');
   const [plan, setPlan] = useState<Plan>('FREE');
   const navigate = useNavigate();
@@ -72,8 +75,8 @@ export default function NewOrganization() {
       ) : (
         <Empty title="Only operators can create organizations">
           <p>
-            {startData.viewer.username} is not an operator of this server. Send an operator the name of
-            the organization and of the user who will administer it.
+            {startData.viewer.username} is not an operator of this server. Send an operator the name
+            of the organization and of the user who will administer it.
           </p>
         </Empty>
       )}

@@ -5,7 +5,7 @@ import { ButtonLink } from '../../ui/button.tsx';
 import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Input, Select } from '../../ui/field.tsx';
-import { formatCount, formatBytes } from '../../ui/format.ts';
+import { formatBytes, formatCount } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { PageNavigation } from '../repository/page-links.tsx';

@@ -4,7 +4,7 @@ import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
-import { formatCount, formatBytes, formatEnum } from '../../ui/format.ts';
+import { formatBytes, formatCount, formatEnum } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
@@ -84,8 +84,9 @@ function Settings({ namespace }: { namespace: string }) {
                       <div className="min-w-0 flex-1 basis-60">
                         <p className="font-medium break-all">{jobName}</p>
                         <p className="text-sm text-dim">
-                          {formatCount(artifacts.fileCount, 'file')}, {formatBytes(artifacts.sizeBytes)} · job
-                          deleted <RelativeTime at={jobDeletedAt} />
+                          {formatCount(artifacts.fileCount, 'file')},{' '}
+                          {formatBytes(artifacts.sizeBytes)} · job deleted{' '}
+                          <RelativeTime at={jobDeletedAt} />
                         </p>
                       </div>
                       <a href={artifacts.downloadUrl} className="link text-sm" download>
@@ -138,7 +139,9 @@ function Settings({ namespace }: { namespace: string }) {
 function DeleteOrganizationSection({ name }: { name: string }) {
   const [isConfirming, setConfirming] = useState(false);
   const navigate = useNavigate();
-  const remove = useFormMutation(DeleteOrganization, { changes: ['Namespace', 'NamespaceConnection'] });
+  const remove = useFormMutation(DeleteOrganization, {
+    changes: ['Namespace', 'NamespaceConnection'],
+  });
   return (
     <section aria-labelledby="danger" className="rounded-lg border border-bad p-4">
       <h2 id="danger">Delete this organization</h2>

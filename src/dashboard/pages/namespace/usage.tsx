@@ -120,10 +120,13 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
             <>
               {sum && (
                 <p className="text-sm">
-                  <span className="text-2xl font-semibold tabular-nums">{formatMoney(sum.cost)}</span>{' '}
+                  <span className="text-2xl font-semibold tabular-nums">
+                    {formatMoney(sum.cost)}
+                  </span>{' '}
                   <span className="text-dim">
-                    for {formatCount(sum.jobs, 'finished job')}, {formatDuration(sum.runtimeSeconds)} of run
-                    time and {formatDuration(sum.gpuSeconds)} of GPU time
+                    for {formatCount(sum.jobs, 'finished job')},{' '}
+                    {formatDuration(sum.runtimeSeconds)} of run time and{' '}
+                    {formatDuration(sum.gpuSeconds)} of GPU time
                   </span>
                 </p>
               )}

@@ -25,7 +25,10 @@ export function ActivityChart({
   name: string;
   revision: string;
 }) {
-  const asked = useRetryingQuery({ query: ActivityQuery, variables: { namespace, name, ref: revision } });
+  const asked = useRetryingQuery({
+    query: ActivityQuery,
+    variables: { namespace, name, ref: revision },
+  });
   const weeks = asked.data?.repository?.commitActivity;
   if (!weeks) return null;
   const total = weeks.reduce((sum, { commits }) => sum + commits, 0);

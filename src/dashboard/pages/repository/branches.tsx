@@ -7,7 +7,7 @@ import { Button } from '../../ui/button.tsx';
 import { CopyableText } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { shortSha, commitSubject } from '../../ui/format.ts';
+import { commitSubject, shortSha } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination } from '../../ui/paging.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
@@ -64,7 +64,10 @@ function BranchList({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, defaultBranch } = repository;
   const { after } = useSearch({ strict: false }) as Search;
   const asked = useRetryingQuery({ query: BranchesQuery, variables: { namespace, name, after } });
-  const distances = useRetryingQuery({ query: DistancesQuery, variables: { namespace, name, after } });
+  const distances = useRetryingQuery({
+    query: DistancesQuery,
+    variables: { namespace, name, after },
+  });
   const distanceOf = new Map(
     distances.data?.repository?.branches?.nodes.map((each) => [each.name, each]),
   );

@@ -1,7 +1,7 @@
 import { Link } from '@tanstack/react-router';
 import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { shortSha, commitSubject } from '../../ui/format.ts';
+import { commitSubject, shortSha } from '../../ui/format.ts';
 import { RelativeTime } from '../../ui/time.tsx';
 
 export const CommitRowData = graphql(`

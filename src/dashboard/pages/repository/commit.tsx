@@ -2,7 +2,7 @@ import { Link, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { shortSha, commitSubject } from '../../ui/format.ts';
+import { commitSubject, shortSha } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { ChangesData, ChangesView, INITIAL_FILES } from './changes.tsx';

@@ -140,7 +140,10 @@ function Comparison({
   head: string;
 }) {
   const [files, setFiles] = useState(INITIAL_FILES);
-  const asked = useRetryingQuery({ query: CompareQuery, variables: { namespace, name, base, head, files } });
+  const asked = useRetryingQuery({
+    query: CompareQuery,
+    variables: { namespace, name, base, head, files },
+  });
   return (
     <Load asked={asked} of={(data) => data.repository?.comparison} what="branch, tag or commit">
       {({ aheadBy, behindBy, mergeBase, head: headCommit, commits, changes }) => (

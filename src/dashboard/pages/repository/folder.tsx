@@ -21,8 +21,8 @@ import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { formatBytes, commitSubject } from '../../ui/format.ts';
-import { Load, useRetryingQuery, LoadingSkeleton } from '../../ui/load.tsx';
+import { commitSubject, formatBytes } from '../../ui/format.ts';
+import { Load, LoadingSkeleton, useRetryingQuery } from '../../ui/load.tsx';
 import { ShowMoreButton } from '../../ui/page.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { NewFileLink } from './edit/links.tsx';
@@ -76,7 +76,10 @@ type FolderProps = {
 /** The entries of a folder, each with its last commit, and the README of the folder. */
 export function FolderView({ namespace, name, path, ref, defaultBranch }: FolderProps) {
   const revision = ref || defaultBranch;
-  const asked = useRetryingQuery({ query: FolderQuery, variables: { namespace, name, path, ref: revision } });
+  const asked = useRetryingQuery({
+    query: FolderQuery,
+    variables: { namespace, name, path, ref: revision },
+  });
   const [shown, setShown] = useState(STEP);
   return (
     <Load asked={asked} of={(data) => data.repository?.tree} what="folder">
@@ -237,7 +240,10 @@ function EntryLink({
 
 function Readme({ namespace, name, path, ref, defaultBranch }: FolderProps) {
   const revision = ref || defaultBranch;
-  const asked = useRetryingQuery({ query: ReadmeQuery, variables: { namespace, name, path, ref: revision } });
+  const asked = useRetryingQuery({
+    query: ReadmeQuery,
+    variables: { namespace, name, path, ref: revision },
+  });
   const content = asked.data?.repository?.file?.content;
   if (content == null) return null;
   return (

@@ -9,7 +9,7 @@ import { CopyableText } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input } from '../../ui/field.tsx';
-import { formatCount, formatBytes } from '../../ui/format.ts';
+import { formatBytes, formatCount } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';

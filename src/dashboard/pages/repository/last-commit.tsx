@@ -1,7 +1,7 @@
 import { Link } from '@tanstack/react-router';
 import { History } from 'lucide-react';
 import { graphql } from '../../graphql/graphql.ts';
-import { shortSha, commitSubject } from '../../ui/format.ts';
+import { commitSubject, shortSha } from '../../ui/format.ts';
 import { useRetryingQuery } from '../../ui/load.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 

@@ -137,13 +137,7 @@ const PushSubscription = graphql(`
 `);
 
 /** Tells the reader about a push. The page does not reload by itself, so that the text does not change while it is read. */
-function PushNotice({
-  repository,
-  onPush,
-}: {
-  repository: RepositoryData;
-  onPush: () => void;
-}) {
+function PushNotice({ repository, onPush }: { repository: RepositoryData; onPush: () => void }) {
   const { namespace, name, branchCount } = repository;
   const [isNew, setNew] = useState(false);
   useLiveSubscription(PushSubscription, startData.viewer ? `${namespace}/${name}` : null, {

@@ -83,7 +83,10 @@ function Results({
   ref?: string;
   revision: string;
 }) {
-  const asked = useRetryingQuery({ query: SearchQuery, variables: { namespace, name, text, ref: revision } });
+  const asked = useRetryingQuery({
+    query: SearchQuery,
+    variables: { namespace, name, text, ref: revision },
+  });
   const params = (path: string) => ({ namespace, repository: name, _splat: path });
   return (
     <Load asked={asked} of={(data) => data.repository} what="repository">
@@ -100,7 +103,8 @@ function Results({
         return (
           <div className="space-y-6">
             <p role="status" className="mb-2 text-sm text-dim">
-              {formatCount(paths.length, 'file')} by name, {formatCount(lines.length, 'line')} by text
+              {formatCount(paths.length, 'file')} by name, {formatCount(lines.length, 'line')} by
+              text
             </p>
             {paths.length > 0 && (
               <section aria-labelledby="names">
@@ -147,7 +151,9 @@ function Results({
                                 <span className="w-14 shrink-0 pr-3 text-right text-dim">
                                   {line}
                                 </span>
-                                <span className="whitespace-pre">{highlightMatches(found, text)}</span>
+                                <span className="whitespace-pre">
+                                  {highlightMatches(found, text)}
+                                </span>
                               </Link>
                             </li>
                           ))}

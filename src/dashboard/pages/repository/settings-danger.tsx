@@ -136,10 +136,7 @@ function TransferForm({ repository }: Props) {
           setConfirming(true);
         }}
       >
-        <Field
-          label="New owner"
-          hint="A user or an organization that you administer."
-        >
+        <Field label="New owner" hint="A user or an organization that you administer.">
           <Input value={newNamespace} onChange={({ target }) => setNewNamespace(target.value)} />
         </Field>
         <Button type="submit" disabled={!newNamespace || newNamespace === repository.namespace}>

@@ -57,7 +57,8 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
                     </p>
                     <code className="text-xs break-all">{key.fingerprint}</code>
                     <p className="text-dim">
-                      added <RelativeTime at={key.createdAt} /> · used <RelativeTime at={key.lastUsedAt} />
+                      added <RelativeTime at={key.createdAt} /> · used{' '}
+                      <RelativeTime at={key.lastUsedAt} />
                     </p>
                   </div>
                   <Button

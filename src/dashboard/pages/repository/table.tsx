@@ -52,8 +52,8 @@ export default function Table({ text, path }: { text: string; path: string }) {
       </section>
       {isTruncated && (
         <p className="border-t border-line px-3 py-2 text-sm text-dim">
-          At most {formatCount(MAX_ROWS, 'row')} and {formatCount(MAX_COLUMNS, 'column')} are shown. The "Code"
-          view has the whole file.
+          At most {formatCount(MAX_ROWS, 'row')} and {formatCount(MAX_COLUMNS, 'column')} are shown.
+          The "Code" view has the whole file.
         </p>
       )}
     </>

@@ -9,7 +9,7 @@ import { Button } from '../../ui/button.tsx';
 import { CopyableText } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { shortSha, commitSubject } from '../../ui/format.ts';
+import { commitSubject, shortSha } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
@@ -74,7 +74,9 @@ function TagList({ repository }: { repository: RepositoryData }) {
             <Empty title="No tags yet">
               <p>A tag is a name for one commit, such as a release:</p>
               <div>
-                <CopyableText text={'git tag -a v1.0 -m "The first release"\ngit push origin v1.0'} />
+                <CopyableText
+                  text={'git tag -a v1.0 -m "The first release"\ngit push origin v1.0'}
+                />
               </div>
             </Empty>
           ) : (
@@ -182,15 +184,7 @@ const ArchiveQuery = graphql(`
 `);
 
 /** Downloads all files of a ref. Archive URLs expire after 15 minutes, so each click requests a new URL. */
-function ArchiveLinks({
-  namespace,
-  name,
-  at,
-}: {
-  namespace: string;
-  name: string;
-  at: string;
-}) {
+function ArchiveLinks({ namespace, name, at }: { namespace: string; name: string; at: string }) {
   const client = useClient();
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);

@@ -43,9 +43,7 @@ export function HighlightedLine({
   let at = 0;
   for (const { content, htmlStyle } of parts) {
     const end = at + content.length;
-    const cuts = marks
-      .flatMap(({ from, to }) => [from, to])
-      .filter((cut) => cut > at && cut < end);
+    const cuts = marks.flatMap(({ from, to }) => [from, to]).filter((cut) => cut > at && cut < end);
     for (const [i, from] of [at, ...cuts].entries()) {
       const to = cuts[i] ?? end;
       const isMarked = marks.some((mark) => mark.from <= from && to <= mark.to);

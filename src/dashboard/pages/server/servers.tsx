@@ -1,6 +1,6 @@
 import { graphql } from '../../graphql/graphql.ts';
 import { startData } from '../../start.ts';
-import { formatCount, formatBytes, formatEnum } from '../../ui/format.ts';
+import { formatBytes, formatCount, formatEnum } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { RelativeTime, useInterval } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
@@ -38,7 +38,8 @@ export default function ServersPage() {
                   </span>
                   <span className="text-sm text-dim">
                     role: {formatEnum(role)}
-                    {isCurrent && ' · serves this page'} · last heartbeat <RelativeTime at={heartbeatAt} />
+                    {isCurrent && ' · serves this page'} · last heartbeat{' '}
+                    <RelativeTime at={heartbeatAt} />
                   </span>
                 </div>
                 {worker && (
@@ -47,8 +48,8 @@ export default function ServersPage() {
                       <li key={machine.name}>
                         <span className="font-medium break-all">{machine.name}</span>{' '}
                         <span className="text-dim">
-                          {formatCount(machine.jobs, 'job')} by {worker.runner} · {machine.usedCpus} of{' '}
-                          {machine.cpus} vCPUs · {formatBytes(machine.usedMemoryBytes)} of{' '}
+                          {formatCount(machine.jobs, 'job')} by {worker.runner} · {machine.usedCpus}{' '}
+                          of {machine.cpus} vCPUs · {formatBytes(machine.usedMemoryBytes)} of{' '}
                           {formatBytes(machine.memoryBytes)}
                           {machine.gpus.map((gpu) => ` · ${gpu.count} × ${gpu.name}`).join('')}
                         </span>

@@ -11,7 +11,7 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { RelativeTime, formatExactTime } from '../../ui/time.tsx';
+import { formatExactTime, RelativeTime } from '../../ui/time.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 import { PLANS, type Plan, PlanSelect } from './plans.tsx';
 import { SearchField } from './search-field.tsx';

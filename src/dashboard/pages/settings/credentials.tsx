@@ -5,10 +5,10 @@ import { Button } from '../../ui/button.tsx';
 import { CopyableText, OneTimeSecret } from '../../ui/copy.tsx';
 import { Confirm, Dialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
-import { type QueryResult, Load } from '../../ui/load.tsx';
+import { Load, type QueryResult } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { CursorPagination } from '../../ui/paging.tsx';
-import { RelativeTime, formatExactTime, useUnixSeconds } from '../../ui/time.tsx';
+import { formatExactTime, RelativeTime, useUnixSeconds } from '../../ui/time.tsx';
 import { SettingsFrame } from './frame.tsx';
 
 type Dates = { createdAt: string; lastUsedAt: string | null; expiresAt?: string | null };

@@ -4,7 +4,7 @@ import { startData } from '../../start.ts';
 import { Empty } from '../../ui/empty.tsx';
 import { NotFound } from '../../ui/not-found.tsx';
 import { PageTitle, useScrollCurrentIntoView } from '../../ui/page.tsx';
-import { USER_SECTIONS, SERVER_SECTIONS } from './sections.ts';
+import { SERVER_SECTIONS, USER_SECTIONS } from './sections.ts';
 
 /** A settings page beside the list of all of them. Only operators see the pages about the server in the list. */
 export function SettingsFrame({
@@ -29,7 +29,9 @@ export function SettingsFrame({
     <div className="gap-10 lg:grid lg:grid-cols-[12rem_1fr]">
       <nav ref={nav} aria-label="Settings" className="sideways mb-6 lg:mb-0">
         <SectionLinks name="My settings" sections={USER_SECTIONS} />
-        {startData.viewer.operator && <SectionLinks name="This server" sections={SERVER_SECTIONS} />}
+        {startData.viewer.operator && (
+          <SectionLinks name="This server" sections={SERVER_SECTIONS} />
+        )}
       </nav>
       <div className="min-w-0 max-w-4xl">
         <PageTitle

@@ -147,8 +147,8 @@ function SessionRow({ session, onEnd }: { session: Session; onEnd: () => void })
           {session.address && `, from ${session.address}`}
         </p>
         <p className="text-sm text-dim">
-          last used <RelativeTime at={session.lastUsedAt} /> · ends <RelativeTime at={session.expiresAt} /> at the
-          latest
+          last used <RelativeTime at={session.lastUsedAt} /> · ends{' '}
+          <RelativeTime at={session.expiresAt} /> at the latest
         </p>
       </div>
       {session.isCurrent ? (

@@ -2,7 +2,7 @@ import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { CopyButton, CopyableText } from '../../ui/copy.tsx';
+import { CopyableText, CopyButton } from '../../ui/copy.tsx';
 import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, TextArea } from '../../ui/field.tsx';

@@ -14,7 +14,7 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { RelativeTime, formatExactTime } from '../../ui/time.tsx';
+import { formatExactTime, RelativeTime } from '../../ui/time.tsx';
 import { type EventType, eventName, SENT_TYPES } from './event-types.tsx';
 import { DeliveryState, type DeliveryStatus } from './state.tsx';
 
@@ -68,7 +68,10 @@ export function Deliveries({ id }: { id: string }) {
   const status = STATUSES.find((each) => each === search.status);
   const type = SENT_TYPES.find((each) => each === search.type);
   const after = useAfterCursor();
-  const asked = useRetryingQuery({ query: DeliveriesQuery, variables: { id, after, status, type } });
+  const asked = useRetryingQuery({
+    query: DeliveriesQuery,
+    variables: { id, after, status, type },
+  });
   const refetch = useCoalescedRefetch(asked.again, REFETCH_DELAY_MS);
   const live = useLiveSubscription(DeliveryChanges, id, {
     variables: () => ({ id }),

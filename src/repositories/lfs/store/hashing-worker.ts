@@ -13,8 +13,8 @@ import {
   HEADROOM,
   hashChunks,
   maxChunks,
+  transferListOf,
 } from './chunking.ts';
-import { transferListOf } from './chunking.ts';
 
 export type WorkerRequest =
   | {

@@ -77,12 +77,7 @@ export class PackWriter {
   #open: OpenPack | undefined;
   #closing: Promise<void> = Promise.resolve();
 
-  constructor(
-    deps: Deps,
-    storeId: number,
-    signal: AbortSignal,
-    record: RecordChunks = addChunks,
-  ) {
+  constructor(deps: Deps, storeId: number, signal: AbortSignal, record: RecordChunks = addChunks) {
     this.#deps = deps;
     this.#storeId = storeId;
     this.#record = record;
@@ -140,8 +135,7 @@ export class PackWriter {
       // removes the object again after the grace period.
       await this.#deps.storage.remove(key);
     }
-    if (!keeping)
-      for (const pack of this.#committed) await removeUntouchedChunks(this.#deps, pack);
+    if (!keeping) for (const pack of this.#committed) await removeUntouchedChunks(this.#deps, pack);
   }
 
   async #begin(): Promise<OpenPack> {

@@ -324,7 +324,9 @@ async function copyLiveChunks(
     for (const run of groupIntoRuns(rows)) {
       let at = 0;
       for await (const { chunks, free } of readRun(deps, run, inlineVerifier)) {
-        await writer.add(chunks.map((bytes) => ({ hash: (run[at++] as ChunkLocation).hash, bytes })));
+        await writer.add(
+          chunks.map((bytes) => ({ hash: (run[at++] as ChunkLocation).hash, bytes })),
+        );
         free();
       }
       if (at < run.length) throw new DamagedChunkError(`The pack ${key} is missing`);

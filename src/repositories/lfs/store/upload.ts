@@ -72,7 +72,8 @@ export async function upload(
   progress?: ResumeState,
 ): Promise<void> {
   const { oid, size } = object;
-  if (!OID.test(oid)) throw unprocessable('oid', 'must be a SHA-256: 64 characters from 0-9 and a-f');
+  if (!OID.test(oid))
+    throw unprocessable('oid', 'must be a SHA-256: 64 characters from 0-9 and a-f');
   if (!Number.isInteger(size) || size < 0 || size > MAX_BYTES)
     throw unprocessable('size', `must be a number of bytes from 0 to ${MAX_BYTES}`);
   deps.space.demand();
@@ -141,7 +142,10 @@ async function receive(
       error instanceof DamagedChunkError ||
       (refusal instanceof AppError && refusal.status === 422 && !(error instanceof BodyTooShort));
     await keepOrDiscard(isWrong).catch((err) => {
-      deps.log.warn({ err }, 'could not keep or remove the chunks of an interrupted large-file upload');
+      deps.log.warn(
+        { err },
+        'could not keep or remove the chunks of an interrupted large-file upload',
+      );
     });
     throw refusal;
   }

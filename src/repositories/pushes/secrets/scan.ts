@@ -13,7 +13,11 @@
 import type { ObjectType } from '../../../git/objects/cat-file.ts';
 import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
-import { readPatch, findBlobPaths, type RepositoryWithQuarantine } from '../../../git/objects/walk.ts';
+import {
+  findBlobPaths,
+  type RepositoryWithQuarantine,
+  readPatch,
+} from '../../../git/objects/walk.ts';
 import { createYielder } from '../incoming-push.ts';
 import { findSecrets } from './find.ts';
 
@@ -70,7 +74,11 @@ export class SecretScan {
   /** Object id → object. */
   #suspected = new Map<string, SuspectObject>();
 
-  constructor(quarantined: RepositoryWithQuarantine, tips: readonly string[], options: ScanOptions) {
+  constructor(
+    quarantined: RepositoryWithQuarantine,
+    tips: readonly string[],
+    options: ScanOptions,
+  ) {
     this.#quarantined = quarantined;
     this.#tips = tips;
     this.#options = options;
@@ -127,7 +135,11 @@ export class SecretScan {
     this.#suspected = new Map();
     if (suspected.size === 0) return;
     const blobs = suspected.entries().filter(([, { type }]) => type === 'blob');
-    const paths = await findBlobPaths(this.#quarantined, this.#tips, new Set(blobs.map(([oid]) => oid)));
+    const paths = await findBlobPaths(
+      this.#quarantined,
+      this.#tips,
+      new Set(blobs.map(([oid]) => oid)),
+    );
     const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) =>
       !isOpaque && paths.has(oid);
     const [patchable, wholeObjects] = [
@@ -237,7 +249,9 @@ async function* findAddedLines(
   // took 5 s.
   const matchers = new Map(paths.map((path) => [path, createMatcher(candidates.get(path) ?? [])]));
   const yieldIfDue = createYielder(quarantined.signal);
-  for await (const { text, path, line, commit } of addedLines(readPatch(quarantined, tips, paths))) {
+  for await (const { text, path, line, commit } of addedLines(
+    readPatch(quarantined, tips, paths),
+  )) {
     const wait = yieldIfDue();
     if (wait) await wait;
     if (!matchers.get(path)?.test(text)) continue;

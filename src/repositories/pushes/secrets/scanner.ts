@@ -2,7 +2,7 @@
 
 import type { Git } from '../../../git/git.ts';
 import { MAX_COMPARED_BYTES } from '../../../git/objects/walk.ts';
-import { ZERO_ID, type Verdict } from '../../../git/transport/hooks.ts';
+import { type Verdict, ZERO_ID } from '../../../git/transport/hooks.ts';
 import { recordAudits } from '../../../identity/audit.ts';
 import type { Db } from '../../../platform/database/client.ts';
 import { inTransaction } from '../../../platform/database/client.ts';
@@ -41,7 +41,9 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
     },
     limit: MAX_FINDINGS,
   });
-  const createdRefs = commands.filter(({ before, after }) => before === ZERO_ID && after !== ZERO_ID);
+  const createdRefs = commands.filter(
+    ({ before, after }) => before === ZERO_ID && after !== ZERO_ID,
+  );
   return {
     wanted: { types: ['blob', 'tree', 'commit', 'tag'], min: 1, max: MAX_COMPARED_BYTES - 1 },
     inspect: (object) => scan.inspect(object),

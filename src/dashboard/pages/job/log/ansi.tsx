@@ -85,7 +85,9 @@ function linkify(text: string, find: string): ReactNode {
     const url = trimUrl(found);
     if (!URL.canParse(url)) continue;
     parts.push(
-      <Fragment key={`before ${index}`}>{highlightMatches(text.slice(from, index), find)}</Fragment>,
+      <Fragment key={`before ${index}`}>
+        {highlightMatches(text.slice(from, index), find)}
+      </Fragment>,
       // In a new tab, so that the log stays open.
       <a
         key={index}

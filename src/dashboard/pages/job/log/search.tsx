@@ -113,7 +113,12 @@ export function LogSearch({
       </span>
       {found && found.seqs.length > 0 && (
         <>
-          <Button look="quiet" className="px-1" aria-label="Previous match" onClick={() => step(-1)}>
+          <Button
+            look="quiet"
+            className="px-1"
+            aria-label="Previous match"
+            onClick={() => step(-1)}
+          >
             <ChevronUp size={16} aria-hidden />
           </Button>
           <Button look="quiet" className="px-1" aria-label="Next match" onClick={() => step(1)}>

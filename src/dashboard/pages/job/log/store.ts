@@ -5,7 +5,7 @@
  */
 import type { Client } from 'urql';
 import type { ResultOf } from '../../../graphql/graphql.ts';
-import { subscribe, type LiveState } from '../../../live/follow.ts';
+import { type LiveState, subscribe } from '../../../live/follow.ts';
 import { LogEntries, LogLive } from './queries.ts';
 
 export type Entry = NonNullable<

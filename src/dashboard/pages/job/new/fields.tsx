@@ -209,7 +209,9 @@ export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
         >
           {options.gpus.map(({ gpu, name, memoryGb, pricePerHour }) => (
             <option key={gpu} value={gpu}>
-              {gpu === 'NONE' ? 'None' : `${name}, ${memoryGb} GB, ${formatMoney(pricePerHour)} an hour`}
+              {gpu === 'NONE'
+                ? 'None'
+                : `${name}, ${memoryGb} GB, ${formatMoney(pricePerHour)} an hour`}
             </option>
           ))}
         </Select>

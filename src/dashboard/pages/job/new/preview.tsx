@@ -17,8 +17,8 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
           {formatMoney(price)} <span className="text-base font-normal text-dim">an hour</span>
         </p>
         <p className="mt-1 text-sm text-dim">
-          At most {formatMoney((price * Number(draft.timeoutMinutes || 0)) / 60)} per attempt, reached at
-          the timeout.
+          At most {formatMoney((price * Number(draft.timeoutMinutes || 0)) / 60)} per attempt,
+          reached at the timeout.
         </p>
       </div>
       <div>
