@@ -21,9 +21,8 @@ export function useRequestBody(show: (error: unknown) => GraphQLError): Plugin<o
         if ((headers.get('content-encoding') ?? 'identity') !== 'identity')
           throw invalid(null, 'The body must not be compressed');
         const { req } = serverContext;
-        // `fast-path.ts` may have read the body already.
-        req.rawBody ??= await readBodyBytes(req);
-        const body = req.rawBody as Buffer<ArrayBuffer>;
+        const body = await readBodyBytes(req);
+        req.rawBody = body;
         const type = headers.get('content-type') ?? '';
         const buffered = new fetchAPI.Request(request.url, { method, headers, body, signal });
         if (/^application\/(graphql\+)?json/i.test(type)) {

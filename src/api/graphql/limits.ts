@@ -78,22 +78,20 @@ function countTokens(source: Source): void {
   }
 }
 
-export type OperationCost =
+type OperationCost =
   | { errors: readonly GraphQLError[]; cost?: undefined }
   | { errors?: undefined; cost?: { requested: number; maximum: number } };
-
-type MeasureArgs = Pick<ExecutionArgs, 'schema' | 'document' | 'operationName' | 'variableValues'>;
 
 /**
  * Computes the cost of an operation. An invalid variable is an error here: during execution it would fail only one
  * field, and the rest would run without having been measured.
  */
-export function measureOperation({
+function measureOperation({
   schema,
   document,
   operationName,
   variableValues,
-}: MeasureArgs): OperationCost {
+}: ExecutionArgs): OperationCost {
   const operation = getOperationAST(document, operationName);
   if (!operation) return {};
   const variables = { ...variableValues };

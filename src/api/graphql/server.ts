@@ -1,15 +1,13 @@
-/** GraphQL at `/graphql`: the fast path for compiled queries, then Yoga with its plugins in order. */
-import type { Request, RequestHandler, Response } from 'express';
+/** GraphQL at `/graphql`: Yoga with its plugins in order. */
+import type { Request, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Config } from '../../base/config/config.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
 import { useAcceptCheck } from './accept.ts';
 import { useRequestBody } from './body.ts';
-import { CompiledQueryCache } from './compiled-queries.ts';
 import { createContext } from './context.ts';
 import { addErrorCodes, showError } from './errors.ts';
-import { createFastPath } from './fast-path.ts';
 import { useGraphiql } from './graphiql.ts';
 import { useIdempotency } from './idempotency.ts';
 import { useLimits } from './limits.ts';
@@ -19,17 +17,9 @@ import { useMetrics, useTracing } from './telemetry.ts';
 
 export type Deps = ContextServices & { metrics: Metrics; config: Config };
 
-type GraphQLServer = {
-  /** Executes compiled queries, and passes on all other requests. */
-  fastPath: RequestHandler;
-  /** Handles every request that `fastPath` passed on. */
-  yoga(req: Request, res: Response): unknown;
-};
-
-export function createGraphQLServer(services: Deps): GraphQLServer {
+export function createGraphQLServer(services: Deps) {
   const show = (error: unknown) => showError(error, services);
-  const compiledQueries = new CompiledQueryCache(schema);
-  const yoga = createYoga<{ req: Request; res: Response }, Context>({
+  return createYoga<{ req: Request; res: Response }, Context>({
     schema,
     graphqlEndpoint: '/graphql',
     // Served by `useGraphiql`.
@@ -55,19 +45,8 @@ export function createGraphQLServer(services: Deps): GraphQLServer {
       ...(services.config.tracing ? [useTracing] : []),
       useErrorCodes,
       useSse({ show, ...services }),
-      useCompiledQueries(compiledQueries),
     ],
   });
-  return { fastPath: createFastPath(services, compiledQueries), yoga };
-}
-
-/** Adds each valid document to the cache. */
-function useCompiledQueries(cache: CompiledQueryCache): Plugin {
-  return {
-    onExecute({ args: { document } }) {
-      cache.add(document);
-    },
-  };
 }
 
 const useErrorCodes: Plugin = {

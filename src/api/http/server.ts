@@ -85,8 +85,6 @@ export function createHttpApp(services: Deps, limits: RateLimits): Express {
   app.use(skipForApi(files));
   // Routes above this line are not rate limited: git, large-file objects, downloads, static files.
   app.use(limits.countRequest);
-  const graphql = createGraphQLServer(services);
-  app.use(graphql.fastPath);
   app.use(signInRouter(services));
 
   app.use(
@@ -97,10 +95,11 @@ export function createHttpApp(services: Deps, limits: RateLimits): Express {
     }),
   );
 
+  const graphql = createGraphQLServer(services);
   // Only these paths: Yoga responds to others with an empty 404, Express with the error envelope.
   app.all(/^\/graphql(?:\/|\/stream)?$/, (req, res) => {
     req.pattern = req.path === '/graphql/stream' ? '/graphql/stream' : '/graphql';
-    return graphql.yoga(req, res);
+    return graphql(req, res);
   });
 
   app.use((req) => {
