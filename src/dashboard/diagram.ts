@@ -6,7 +6,7 @@
 import libraryUrl from '@mermaid-js/tiny/dist/mermaid.tiny.js?url';
 
 export type Drawing = { source: string; scheme: 'light' | 'dark' };
-export type Answer = { height: number } | { error: string };
+type Answer = { height: number } | { error: string };
 
 /** The global that the library defines; its package has no types. */
 declare const mermaid: {

@@ -25,7 +25,7 @@ type Select = Prisma.JobSelect;
 type Row<S extends Select> = Prisma.JobGetPayload<{ select: S }>;
 type Order = 'asc' | 'desc';
 
-export const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as const;
+const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
 
 type Sorted = { sort: Sort; order: Order; status?: JobStatus | null };

@@ -85,7 +85,7 @@ function dayOf(time: Date): string {
   return time.toISOString().slice(0, 10);
 }
 
-export type Period = 'day' | 'month';
+type Period = 'day' | 'month';
 
 export type UsageQuery = CursorPageRequest & {
   /** The first and the last day, in UTC. */

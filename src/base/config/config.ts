@@ -157,12 +157,12 @@ export const VARIABLES = {
   LOAM_DATA_DIR: [
     './data',
     'folder for repositories, artifacts and the embedded database',
-    kinds.folder,
+    kinds.localPath,
   ],
   LOAM_REPOSITORIES_DIR: [
     '',
     'folder for repositories; several servers on one database must share it; unset: a folder in the data folder',
-    kinds.folder,
+    kinds.localPath,
   ],
   LOAM_SECRET_KEY: [
     '',
@@ -259,7 +259,7 @@ export const VARIABLES = {
   LOAM_WEBHOOK_CA: [
     '',
     'PEM file of additional certificate authorities for webhook receivers',
-    kinds.file,
+    kinds.localPath,
   ],
   LOAM_METRICS_PORT: [
     '',

@@ -3,7 +3,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { GPUS } from '../hardware.ts';
-import { engineAddress, engineName, folder, image, images, oneOf, refuse } from './kinds.ts';
+import { engineAddress, engineName, image, images, localPath, oneOf, refuse } from './kinds.ts';
 
 /* `LOAM_DOCKER_HOSTS`: the engines of a worker that drives several engines. */
 
@@ -102,9 +102,9 @@ export const DOCKER_VARIABLES = {
   DOCKER_CERT_PATH: [
     '',
     'folder with ca.pem, cert.pem and key.pem; unset: the folder of DOCKER_CONFIG if DOCKER_TLS_VERIFY is set',
-    folder,
+    localPath,
   ],
-  DOCKER_CONFIG: ['', 'folder of config.json, with registry logins; unset: ~/.docker', folder],
+  DOCKER_CONFIG: ['', 'folder of config.json, with registry logins; unset: ~/.docker', localPath],
 } as const;
 
 /** Loam's own variables about containers: part of `VARIABLES`. */

@@ -60,9 +60,8 @@ const path = z
     `must be a path of at most ${MAX_PATH} bytes`,
   );
 
-/** Resolves the path to an absolute path. */
-export const folder = path.transform((text) => resolve(text));
-export const file = folder;
+/** A file or folder; the value is its absolute path. */
+export const localPath = path.transform((text) => resolve(text));
 
 /** The text without trailing slashes. */
 export function url(...protocols: string[]) {

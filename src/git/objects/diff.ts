@@ -9,7 +9,7 @@ import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
-export type FileStatus = 'added' | 'deleted' | 'modified' | 'renamed' | 'type_changed';
+type FileStatus = 'added' | 'deleted' | 'modified' | 'renamed' | 'type_changed';
 
 export type ChangedFile = {
   path: string;

@@ -23,7 +23,7 @@ import { canRun, hasGpus, runsImages, type WorkerCapacity } from '../worker-capa
 export type ResourceRequest = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };
 
 /** The machine of a job and the most that the job may use of it. `shared`: other jobs may use the same resources. */
-export type Grant = { machine: string; cpus: number; memoryBytes: number; shared: boolean };
+type Grant = { machine: string; cpus: number; memoryBytes: number; shared: boolean };
 
 /** Capacity that an attempt holds. `leaving`: the attempt is over, but its processes may still run. */
 export type HeldCapacity = ResourceRequest & { machine: string; leaving?: boolean };

@@ -12,7 +12,7 @@ import { join } from 'node:path';
 import { type Duplex, PassThrough } from 'node:stream';
 import type { Command, Program, ProgramExit, Report } from './protocol.ts';
 
-export type { Program, ProgramExit as Ending };
+export type { Program };
 
 /** Time between SIGTERM and SIGKILL. */
 const GRACE_MS = 5_000;

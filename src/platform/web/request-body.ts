@@ -162,7 +162,7 @@ function describeCharacter(text: string, at: number): string {
  */
 
 /** A larger body gets 400, because the API contract has no 413. */
-export const MAX_BODY_BYTES = 1024 * 1024;
+const MAX_BODY_BYTES = 1024 * 1024;
 
 /**
  * The rest of a body that is too large is discarded as it arrives, within the limits of connections.ts.

@@ -39,7 +39,7 @@ const JOB = 'job';
 const KILL_MS = 5_000;
 
 /** The groups of the job's processes: one in each folder of the group. */
-export function listJobFolders({ folders }: Cgroup): string[] {
+function listJobFolders({ folders }: Cgroup): string[] {
   return folders.map((folder) => join(folder, JOB));
 }
 
