@@ -25,9 +25,9 @@ import { refuseOtherMethods } from '../platform/web/methods.ts';
 import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
-import { type LogBatch, type LogEvent, openStream } from './following.ts';
+import { type LogEventBatch, type LogEvent, openStream } from './following.ts';
 import { demandLogText, openLinkedStream } from './logs/links.ts';
-import { checkTail } from './logs/read.ts';
+import { resolveTail } from './logs/read.ts';
 import { streamLogText } from './logs/walk.ts';
 
 export type Deps = {
@@ -121,9 +121,9 @@ async function waitForDrain(res: Response, disconnected: AbortSignal): Promise<v
 }
 
 /** Each batch is encoded once for all followers: with a thousand followers, encoding was most of the cost of a line. */
-const encodedBatches = new WeakMap<LogBatch, Buffer>();
+const encodedBatches = new WeakMap<LogEventBatch, Buffer>();
 
-function encodeBatch(batch: LogBatch): Buffer {
+function encodeBatch(batch: LogEventBatch): Buffer {
   const cached = encodedBatches.get(batch);
   if (cached) return cached;
   const events = batch.map(
@@ -211,7 +211,7 @@ function parseBoolean(query: Query, name: string): boolean {
 function parseTail(text: string | undefined): number | null {
   if (text === undefined) return null;
   // Text that is not a number is reported as out of range.
-  return checkTail(/^\d+$/.test(text) ? Number(text) : 0);
+  return resolveTail(/^\d+$/.test(text) ? Number(text) : 0);
 }
 
 function parseSince(text: string | undefined): Date | null {

@@ -15,7 +15,7 @@ import { statementNameFor } from '../platform/database/rows.ts';
 import { createStatementParts, runStatement } from '../platform/database/statement.ts';
 import { isUnlimited, requireQuota } from '../platform/limits/quotas.ts';
 import type { PayloadRow } from './payload.ts';
-import { jobRows } from './payload.ts';
+import { jobRowReader } from './payload.ts';
 import { addFirstStatus } from './state.ts';
 
 /** The columns that are written. */
@@ -66,7 +66,7 @@ export async function writeNewJob<S extends Prisma.JobSelect>(
 ): Promise<Prisma.JobGetPayload<{ select: S }>> {
   const { id } = job.data;
   const { namespace } = job;
-  const columns = jobRows.columns(select);
+  const columns = jobRowReader.columns(select);
   if (!columns)
     return inTransaction(services.db, async (tx) => {
       await requireQuota({ ...services, db: tx }, namespace, 'activeJobs');

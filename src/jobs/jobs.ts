@@ -27,7 +27,7 @@ import type { Outcome } from '../runners/runner.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
-import { jobRows } from './payload.ts';
+import { jobRowReader } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { runSpanUntil } from './runtime.ts';
 import type { SecretBox } from './secrets.ts';
@@ -155,7 +155,7 @@ export async function getJob<S extends Select>(
   demandAccount(viewer);
   const row = isJobName(key.name) ? await readJob(services, key, select) : null;
   // Errors about the namespace (unknown, not permitted) come first, so that they do not reveal which jobs exist.
-  const namespaceId = row?.namespaceId ?? (await namespaceOf(services, key.namespace)).id;
+  const namespaceId = row?.namespaceId ?? (await findNamespace(services, key.namespace)).id;
   demand(viewer, 'job.read', anyTargetIn(viewer, namespaceId));
   if (!row) throw notFound('Job');
   demand(viewer, 'job.read', row);
@@ -169,7 +169,7 @@ async function readJob<S extends Select>(
 ): Promise<(Row<S> & AccessRow) | null> {
   const namespace = key.namespace.toLowerCase();
   if (!isPossibleNamespaceName(namespace)) return null;
-  const statement = jobRows.statement(select, accessColumns, 'where n.name = $1 and r.name = $2');
+  const statement = jobRowReader.statement(select, accessColumns, 'where n.name = $1 and r.name = $2');
   if (statement) {
     const [row] = await statement.read(pool, [namespace, key.name]);
     return (row ?? null) as (Row<S> & AccessRow) | null;
@@ -231,7 +231,7 @@ export async function cancelJob<S extends Select>(
   key: JobKey,
   select: S,
 ): Promise<{ job: Row<S>; message: string }> {
-  const { id, namespaceId } = await findForAction(services, viewer, 'job.cancel', key);
+  const { id, namespaceId } = await findJobForAction(services, viewer, 'job.cancel', key);
   return inTransaction(services.db, async (tx) => {
     let attempt: Awaited<ReturnType<typeof findHoldingAttempt>> = null;
     const before = await moveJob(tx, id, async (job, now) => {
@@ -276,7 +276,7 @@ export async function deleteJob(
   viewer: Viewer,
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
-  const { id, namespaceId } = await findForAction(services, viewer, 'job.delete', key);
+  const { id, namespaceId } = await findJobForAction(services, viewer, 'job.delete', key);
   const deleteRow = async (tx: Prisma.TransactionClient) => {
     const job = await lockJob(tx, id);
     if (!job) throw notFound('Job');
@@ -318,14 +318,14 @@ export async function deleteJob(
   return id;
 }
 
-async function findForAction(
+async function findJobForAction(
   services: { db: Db },
   viewer: Viewer,
   action: 'job.cancel' | 'job.delete',
   { namespace: name, name: jobName }: JobKey,
 ): Promise<AccessRow> {
   const account = demandAccount(viewer);
-  const namespace = await namespaceOf(services, name);
+  const namespace = await findNamespace(services, name);
   const least = action === 'job.delete' ? 'job.deleteOwn' : action;
   demand(viewer, least, anyTargetIn(viewer, namespace.id));
   const job =
@@ -341,7 +341,7 @@ async function findForAction(
 }
 
 /** @throws AppError 401 if a viewer is given who is not signed in, 404 */
-export async function namespaceOf({ db }: { db: Db }, name: string, viewer?: Viewer) {
+export async function findNamespace({ db }: { db: Db }, name: string, viewer?: Viewer) {
   if (viewer) demandAccount(viewer);
   return resolveNamespace(db, name);
 }

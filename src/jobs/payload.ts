@@ -90,7 +90,7 @@ const MAX_BYTES = { command: 8_000, outputPath: 2_000, progress: 4_000 };
  * @param row the job after the event; no attempt runs at that moment, so its time and cost are those of ended attempts
  * @param namespace the name of the owner
  */
-export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
+export function toJobPayload(row: PayloadRow, namespace: string): JobPayload {
   const { image, exitCode, artifactBytes } = row;
   const outputPath =
     row.outputPath === null ? null : truncateText(row.outputPath, MAX_BYTES.outputPath);
@@ -151,7 +151,7 @@ function jsonBytes(text: string): number {
 }
 
 /** The SQL for reading jobs without Prisma, where reads must be cheap. */
-export const jobRows: RowReader = createRowReader({
+export const jobRowReader: RowReader = createRowReader({
   model: 'Job',
   from: 'jobs r join namespaces n on n.id = r.namespace_id',
   relations: { namespace: { model: 'Namespace', alias: 'n' } },

@@ -55,16 +55,16 @@ const RATE_FRESH_MS = 10_000;
 /** Job ids that are read of a line. */
 const MAX_IDS = 1_000;
 /** Lines that are read of a pool. */
-const MAX_LINES = 5_000;
+const MAX_NAMESPACE_QUEUES = 5_000;
 /** Keys in a cache before it is cleared. */
 const MAX_CACHED_KEYS = 1_000;
 
-type QueueLine = { namespaceId: string; waiting: number; held: number };
+type NamespaceBacklog = { namespaceId: string; waiting: number; held: number };
 /** `seconds`: the mean duration of recent attempts. `running`: how many attempts are open. */
 type RecentRate = { seconds: number | null; running: number };
 
 export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
-  const linesOf = cacheTtl(FRESH_MS, (gpu: string) => readLines(pool, gpu));
+  const linesOf = cacheTtl(FRESH_MS, (gpu: string) => readBacklogs(pool, gpu));
   const firstIdsOf = cacheTtl(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
   const rateOf = cacheTtl(RATE_FRESH_MS, (gpu: string) => readRecentRate(pool, gpu));
   const liveMachines = cacheTtl(FRESH_MS, () => readLiveMachines({ pool }));
@@ -114,7 +114,7 @@ function cacheTtl<T>(ms: number, read: (key: string) => Promise<T>): (key: strin
 
 function positionOf(
   { id, namespaceId }: JobRow,
-  lines: readonly QueueLine[],
+  lines: readonly NamespaceBacklog[],
   firstIds: readonly string[],
 ): number | null {
   // A job that was created after the read is behind all of them.
@@ -122,7 +122,7 @@ function positionOf(
   if (ahead < 0) ahead = firstIds.length;
   if (ahead >= MAX_IDS) return null;
   const ownTurn = lines.findIndex((line) => line.namespaceId === namespaceId);
-  if (ownTurn < 0 && lines.length >= MAX_LINES) return null;
+  if (ownTurn < 0 && lines.length >= MAX_NAMESPACE_QUEUES) return null;
   const held = (lines[ownTurn]?.held ?? 0) + ahead;
   return lines.reduce((position, line, turn) => {
     if (line.namespaceId === namespaceId) return position;
@@ -179,13 +179,13 @@ function describeDuration(ms: number): string {
 }
 
 /** Reads the namespaces with jobs in a pool, in queue order. */
-async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
-  const { rows } = await pool.query<QueueLine>(
+async function readBacklogs(pool: Pool, gpu: string): Promise<NamespaceBacklog[]> {
+  const { rows } = await pool.query<NamespaceBacklog>(
     `select namespace_id as "namespaceId", waiting, held from queue_lines
      where gpu = $1 and open order by held, served_at, namespace_id, line_served_at, region limit $2`,
-    [gpu, MAX_LINES],
+    [gpu, MAX_NAMESPACE_QUEUES],
   );
-  const found = new Map<string, QueueLine>();
+  const found = new Map<string, NamespaceBacklog>();
   for (const row of rows) {
     const other = found.get(row.namespaceId);
     if (other) other.waiting += row.waiting;

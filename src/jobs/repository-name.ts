@@ -22,7 +22,7 @@ export const repositoryColumns = {
 export type JobWithRepository = Prisma.JobGetPayload<{ select: typeof repositoryColumns }>;
 
 /** @returns `namespace/name`; null for a job without a repository */
-export function repositoryNameOf(viewer: Viewer, job: JobWithRepository): string | null {
+export function visibleRepositoryName(viewer: Viewer, job: JobWithRepository): string | null {
   const { repository } = job;
   const maySee =
     repository && (repository.namespaceId === job.namespaceId || isVisible(viewer, repository));

@@ -174,14 +174,14 @@ export function demandOptions(viewer: Viewer): void {
 export type MachineSize = { cpus: number; memoryGb: number };
 
 /** The machine of a live worker with the most vCPUs, and among equals the most memory. */
-export async function largestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
+export async function findLargestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
   const machines = (await readLiveMachines(services)).filter(({ away }) => !away);
   const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
   return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
 }
 
 /** All GPU models in the order of the API, with their availability on live workers. */
-export async function gpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
+export async function listGpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
   const machines = await readLiveMachines(services);
   return GPUS.map((gpu) => {
     const { memoryGb, pricePerHour } = GPU_MODELS[gpu];

@@ -18,7 +18,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../repositories/repositories.ts';
-import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
+import { insertJob, type JobKey, findNamespace } from './jobs.ts';
 import {
   checkJobName,
   checkRequest,
@@ -86,7 +86,7 @@ export async function rerunJob<S extends Select>(
   select: S,
 ): Promise<Prisma.JobGetPayload<{ select: S }>> {
   demandAccount(viewer);
-  const namespace = await namespaceOf(services, key.namespace);
+  const namespace = await findNamespace(services, key.namespace);
   demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
   const job =
     isJobName(key.name) &&

@@ -9,7 +9,7 @@ export function secondsBetween(start: Date, end: Date): number {
 }
 
 /** Seconds of all attempts. A running attempt counts until now, or until its process ended. */
-export function runtimeOf(job: {
+export function computeRuntimeSeconds(job: {
   runtimeSeconds: number;
   status: JobStatus;
   attempts: { startedAt: Date | null; exitedAt: Date | null }[];
@@ -39,8 +39,8 @@ export const runtimeColumns = {
   },
 } as const satisfies Prisma.JobSelect;
 
-export function totalCostOf(
-  job: Parameters<typeof runtimeOf>[0] & { costPerHour: Prisma.Decimal },
+export function computeTotalCost(
+  job: Parameters<typeof computeRuntimeSeconds>[0] & { costPerHour: Prisma.Decimal },
 ) {
-  return costOf(job.costPerHour.toString(), runtimeOf(job));
+  return costOf(job.costPerHour.toString(), computeRuntimeSeconds(job));
 }

@@ -48,8 +48,8 @@ import { eventNotification, type Notification } from '../platform/events/bus.ts'
 import { publish } from '../platform/events/outbox.ts';
 import type { Handle } from '../runners/runner.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
-import { statusPage } from './logs/pages.ts';
-import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
+import { encodeStatusPage } from './logs/pages.ts';
+import { type JobEventData, type PayloadRow, payloadColumns, toJobPayload } from './payload.ts';
 import { EVENT_REPOSITORY_NAME } from './repository-name.ts';
 import { addUsage, type RunSpan, type UsageEntry } from './usage-ledger.ts';
 
@@ -80,7 +80,7 @@ export type LockedJob = Prisma.JobGetPayload<{ select: typeof lockedColumns }> &
   namespace: string;
 };
 
-const LOCK = `
+const LOCK_JOBS = `
   select ${Object.keys(lockedColumns)
     .map(
       (key) => `${key === 'repo' ? EVENT_REPOSITORY_NAME : `j.${toColumnName(key)}`} as "${key}"`,
@@ -89,7 +89,7 @@ const LOCK = `
   from jobs j join namespaces n on n.id = j.namespace_id
     left join (repositories p join namespaces o on o.id = p.namespace_id) on p.id = j.repository_id
   where j.id = any ($1::text[]) order by j.id for update of j`;
-const LOCK_SKIP_LOCKED = `${LOCK} skip locked`;
+const LOCK_SKIP_LOCKED = `${LOCK_JOBS} skip locked`;
 
 /** The columns that a move may change, with their SQL types. */
 const COLUMN_TYPES = {
@@ -109,7 +109,7 @@ const COLUMN_TYPES = {
   artifactsOf: 'text',
   nextSeq: 'bigint',
 } as const;
-type Changes = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof COLUMN_TYPES, true> }>>;
+type JobChanges = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof COLUMN_TYPES, true> }>>;
 
 export type Move = {
   to: JobStatus;
@@ -119,7 +119,7 @@ export type Move = {
   ran?: RunSpan;
   /** The attempt that started or ended with this move. */
   attempt?: MovedAttempt;
-  set?: Omit<Changes, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
+  set?: Omit<JobChanges, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
 };
 
 /** The changes of an attempt that are written together with the move of its job. */
@@ -155,7 +155,7 @@ export async function moveJob(
  * is called again for a move on its own.
  */
 export function commitMove(pool: pg.Pool, id: string, decide: Decide): Promise<LockedJob | null> {
-  const commit = commits.get(pool) ?? openMoveBatcher(pool);
+  const commit = commits.get(pool) ?? createMoveBatcher(pool);
   commits.set(pool, commit);
   return commit({ id, decide });
 }
@@ -177,7 +177,7 @@ const PLAN_BY_KEY =
  */
 const BEGIN = `begin; set local lock_timeout = '500ms'; ${PLAN_BY_KEY}`;
 
-function openMoveBatcher(pool: pg.Pool) {
+function createMoveBatcher(pool: pg.Pool) {
   return batchTransactions<MoveRequest, LockedJob | null>(
     {
       async runTogether(requests) {
@@ -187,7 +187,7 @@ function openMoveBatcher(pool: pg.Pool) {
         );
       },
       async runAlone(request) {
-        return (await commitMoves(pool, LOCK, [request], BEGIN)).get(request) ?? null;
+        return (await commitMoves(pool, LOCK_JOBS, [request], BEGIN)).get(request) ?? null;
       },
     },
     MAX_BATCHED_MOVES,
@@ -245,7 +245,7 @@ async function moveLocked(
     throw new Error(`a job cannot move from ${job.status} to ${to}`);
   const isStatusChange = to !== job.status;
   const endedAt = isOver(to) ? now : undefined;
-  const changes: Changes = {
+  const changes: JobChanges = {
     status: to,
     // The last progress of the program is kept at the end of the job and while artifacts are stored; other moves replace it.
     ...(!((isOver(to) || (to === 'running' && !isStatusChange)) && job.progressSaid) && {
@@ -273,7 +273,7 @@ async function moveLocked(
 async function writeMove(
   tx: Transaction,
   job: LockedJob,
-  changes: Changes,
+  changes: JobChanges,
   {
     isStatusChange,
     topics,
@@ -285,7 +285,7 @@ async function writeMove(
   const id = parameter(job.id, 'text');
   const assignments = Object.entries(changes).map(
     ([key, value]) =>
-      `${toColumnName(key)} = ${parameter(value, COLUMN_TYPES[key as keyof Changes])}`,
+      `${toColumnName(key)} = ${parameter(value, COLUMN_TYPES[key as keyof JobChanges])}`,
   );
   parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
   if (attempt) {
@@ -322,7 +322,7 @@ function addStatus(
   namespace: string,
   seq: bigint,
 ): void {
-  const page = statusPage(job.status);
+  const page = encodeStatusPage(job.status);
   parts.push(`page as (
     insert into journal_pages (job_id, ${PAGE_COLUMNS})
     values (${id}, ${parameter(seq, 'bigint')}, ${parameter(seq, 'bigint')}, 0,
@@ -353,7 +353,7 @@ export function statusTopic(id: string): `job:${string}` {
 
 /** @returns null if the job does not exist */
 export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise<LockedJob | null> {
-  return parseLockedJob(await runStatement<LockedJob>(tx, LOCK, [[id]]));
+  return parseLockedJob(await runStatement<LockedJob>(tx, LOCK_JOBS, [[id]]));
 }
 
 /** The driver returns large numbers as text. The price, an exact decimal, is left as text. */
@@ -376,7 +376,7 @@ export async function publishJobEvent(
 }
 
 function eventData(row: PayloadRow, namespace: string): JobEventData {
-  return { repositoryId: row.repositoryId, job: payloadOf(row, namespace) };
+  return { repositoryId: row.repositoryId, job: toJobPayload(row, namespace) };
 }
 
 /** Maximum number of characters in `progress`. */

@@ -38,7 +38,7 @@ export type UsageEntry = { job: LedgerJob; ran?: RunSpan; endedAt?: Date };
 export async function addUsage(tx: Transaction, used: readonly UsageEntry[]): Promise<void> {
   const parts = used.flatMap(({ job, ran, endedAt }) => {
     const days = ran ? splitByDay(ran).map((part) => ({ ...part, jobs: 0 })) : [];
-    if (endedAt) days.push({ day: dayOf(endedAt), seconds: 0, jobs: 1 });
+    if (endedAt) days.push({ day: formatDay(endedAt), seconds: 0, jobs: 1 });
     return days.map((part) => ({ job, ...part }));
   });
   if (parts.length === 0) return;
@@ -73,7 +73,7 @@ function splitByDay({ from, seconds }: RunSpan): { day: string; seconds: number 
   for (let at = from.getTime(); counted < seconds; ) {
     const midnight = (Math.floor(at / DAY_MS) + 1) * DAY_MS;
     const until = Math.min(seconds, secondsBetween(from, new Date(midnight)));
-    if (until > counted) parts.push({ day: dayOf(new Date(at)), seconds: until - counted });
+    if (until > counted) parts.push({ day: formatDay(new Date(at)), seconds: until - counted });
     counted = until;
     at = midnight;
   }
@@ -81,7 +81,7 @@ function splitByDay({ from, seconds }: RunSpan): { day: string; seconds: number 
 }
 
 /** `2026-01-31` */
-function dayOf(time: Date): string {
+function formatDay(time: Date): string {
   return time.toISOString().slice(0, 10);
 }
 
@@ -112,7 +112,7 @@ export type UsageRow = {
  * process ended.
  * @throws AppError 400, 401, 403; members see the total, and only admins the usage of each user
  */
-export async function namespaceUsage(
+export async function readNamespaceUsage(
   { pool }: { pool: pg.Pool },
   viewer: Viewer,
   namespaceId: string,
@@ -225,7 +225,7 @@ function daysOfPeriod(name: string, { from, to }: { from: string; to: string }) 
   if (name.length === 10) return { from: name, to: name };
   if (name === '') return { from, to };
   const [year = 0, month = 0] = name.split('-').map(Number);
-  const last = dayOf(new Date(Date.UTC(year, month, 0)));
+  const last = formatDay(new Date(Date.UTC(year, month, 0)));
   const first = `${name}-01`;
   return { from: first < from ? from : first, to: last > to ? to : last };
 }

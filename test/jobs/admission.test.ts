@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import {
   admit,
-  type Candidate,
+  type CandidateJob,
   findClaimablePools,
   type HeldCapacity,
   type ResourceRequest,
@@ -25,13 +25,13 @@ const request = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
 /** A worker that starts all admitted jobs and ends jobs on request. Each line of the queue belongs to one namespace. */
 function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
   const running = new Map<string, HeldCapacity>();
-  const waiting: Candidate[] = [];
+  const waiting: CandidateJob[] = [];
   let reservations: ReadonlyMap<string, string> = new Map();
   let turns = 0;
   const servedAt = new Map<string, number>();
   return {
     running,
-    add(id: string, changes: Partial<Candidate> = {}, namespaceId = 'ada') {
+    add(id: string, changes: Partial<CandidateJob> = {}, namespaceId = 'ada') {
       waiting.push({ id, namespaceId, ...request(changes) });
     },
     end: (id: string) => running.delete(id),
@@ -54,7 +54,7 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
       const reserved = waiting.filter(({ id }) => kept.has(id));
       const held = [...running.values()];
       const slotsFree = slots - running.size;
-      const decided = admit({ machines, elsewhere, slots, slotsFree, held, lines, reserved });
+      const decided = admit({ machines, elsewhere, slots, slotsFree, held, queues: lines, reserved });
       ({ reservations } = decided);
       return decided.admitted.map(({ job, grant }) => {
         waiting.splice(waiting.indexOf(job), 1);
@@ -128,7 +128,7 @@ test('a job with an image starts on a machine that runs images, and fails only i
       { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...asked }] },
     ];
     const room = { machines, elsewhere, slots: 2, slotsFree: 2, held: [], reserved: [] };
-    const { admitted, reservations } = admit({ ...room, lines });
+    const { admitted, reservations } = admit({ ...room, queues: lines });
     // A job that waits for another kind of machine makes no reservation here.
     expect(reservations.size).toBe(0);
     return admitted.map(({ grant }) => grant.machine);
@@ -206,8 +206,8 @@ test('an attempt that is being removed keeps its exact resources, but not its sh
     { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...job }] },
   ];
   const started = (held: HeldCapacity[], job: ResourceRequest) =>
-    admit({ ...base, held, lines: line(job) }).admitted.length;
-  const leaving = { machine: 'local', leaving: true };
+    admit({ ...base, held, queues: line(job) }).admitted.length;
+  const leaving = { machine: 'local', isLeaving: true };
   const exact = { ...request({ cpu: 16, memoryGb: 8 }), ...leaving };
   expect(started([exact], request({ cpu: 2, memoryGb: 1 }))).toBe(0);
   const shared = { ...request({ cpu: 32, memoryGb: 128 }), ...leaving };

@@ -7,13 +7,13 @@ import { appendLines } from '../../src/jobs/logs/append.ts';
 import { compactPages } from '../../src/jobs/logs/compaction.ts';
 import { followJournal } from '../../src/jobs/logs/follow.ts';
 import { encodePages, type LogLine, PAGE_BYTES, PAGE_ENTRIES } from '../../src/jobs/logs/pages.ts';
-import { readLog, streamStart } from '../../src/jobs/logs/read.ts';
+import { readLogTail, findStreamStart } from '../../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
-import { type Found, searchLog } from '../../src/jobs/logs/search.ts';
+import { type SearchResult, searchLog } from '../../src/jobs/logs/search.ts';
 import { streamLogText } from '../../src/jobs/logs/walk.ts';
 import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
 import { moveJob, PHASES } from '../../src/jobs/state.ts';
-import { MAX_POINTS, openUsageHistory, usageSamples } from '../../src/jobs/usage-history.ts';
+import { MAX_POINTS, openUsageHistory, readUsagePoints } from '../../src/jobs/usage-history.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
 import { MicrosecondDate, toMicroseconds } from '../../src/platform/database/times.ts';
 import type { Allowance } from '../../src/platform/limits/reads.ts';
@@ -73,7 +73,7 @@ async function openJob() {
     async append(lines: readonly LogLine[]) {
       stored += lines.length;
       const to = { stored };
-      const done = await appendLines(services, { jobId: id, attemptId, lines, after, from, to });
+      const done = await appendLines(services, { jobId: id, attemptId, lines, newestTime: after, from, to });
       from = to;
       after = done?.until ?? after;
       return done;
@@ -134,7 +134,7 @@ test('lines of one millisecond have distinct times, so that a reader of the line
   for (const messages of [['a', 'b'], ['c'], ['d', 'e', 'f']]) {
     await job.append(at(...messages));
     await job.move('queued', 'running');
-    const page = await readLog(services, job.id, { since }, allowance());
+    const page = await readLogTail(services, job.id, { since }, allowance());
     seen.push(...page.lines.map(({ message: text }) => text));
     since = page.lines.at(-1)?.timestamp ?? null;
   }
@@ -213,7 +213,7 @@ test('followers get each entry once and in order during concurrent appends and m
               )
             : 0;
           const expected = first === -1 ? [] : lines.slice(first);
-          const page = await readLog(services, job.id, { tail, since }, allowance());
+          const page = await readLogTail(services, job.id, { tail, since }, allowance());
           expect(page.lines.map(({ seq }) => seq)).toEqual(
             expected.slice(-tail).map(({ seq }) => seq),
           );
@@ -221,7 +221,7 @@ test('followers get each entry once and in order during concurrent appends and m
             expected.slice(-tail).map(({ timestamp }) => timestamp && toMicroseconds(timestamp)),
           );
           expect(page.hasMore).toBe(expected.length > tail);
-          const start = await streamStart(services, job.id, { tail, since });
+          const start = await findStreamStart(services, job.id, { tail, since });
           expect(start).toBe((expected.slice(-tail)[0]?.seq ?? written.length + 1) - 1);
         }
 
@@ -255,7 +255,7 @@ test('pages keep their limits, and their lines are read back unchanged', async (
       expect(pages.reduce((sum, page) => sum + page.entries, 0)).toBe(entries.length);
       for (const page of pages) {
         expect(page.entries).toBeLessThanOrEqual(PAGE_ENTRIES);
-        if (page.entries > 1) expect(page.text).toBeLessThanOrEqual(PAGE_BYTES);
+        if (page.entries > 1) expect(page.textBytes).toBeLessThanOrEqual(PAGE_BYTES);
       }
     }),
     { numRuns: 20 },
@@ -280,19 +280,19 @@ test('the allowance limits what is read; the newest lines are returned, with has
   for (let i = 0; i < 40; i++)
     await job.append([{ timestamp: new Date(), message: `${i} ${'x'.repeat(50_000)}` }]);
   const small = allowance(500_000);
-  const page = await readLog(services, job.id, { tail: 10_000 }, small);
+  const page = await readLogTail(services, job.id, { tail: 10_000 }, small);
   expect(page.hasMore).toBe(true);
   expect(page.lines.length).toBeGreaterThan(5);
   expect(page.lines.length).toBeLessThan(11);
   expect(page.lines.at(-1)?.message.slice(0, 3)).toBe('39 ');
   expect(small.taken).toBeLessThanOrEqual(500_000);
-  const rest = await readLog(services, job.id, { tail: 10_000 }, small);
+  const rest = await readLogTail(services, job.id, { tail: 10_000 }, small);
   expect(rest).toMatchObject({ hasMore: true });
-  expect(await readLog(services, job.id, { tail: 1 }, allowance(0))).toEqual({
+  expect(await readLogTail(services, job.id, { tail: 1 }, allowance(0))).toEqual({
     lines: [],
     hasMore: true,
   });
-  const whole = await readLog(services, job.id, { tail: 40 }, allowance());
+  const whole = await readLogTail(services, job.id, { tail: 40 }, allowance());
   expect(whole).toMatchObject({ hasMore: false });
   expect(whole.lines).toHaveLength(40);
 });
@@ -376,7 +376,7 @@ test('any range of a log can be read forwards, backwards and by time, and every 
           const found: unknown[] = [];
           let after: number | null = null;
           for (;;) {
-            const page: Found = await searchLog(
+            const page: SearchResult = await searchLog(
               services,
               job.id,
               { text, matchCase, order, after, first, context },
@@ -455,7 +455,7 @@ test('the usage history of a week takes as much space as that of an hour, and co
     });
   }
   await history.end();
-  const samples = await usageSamples(services, job.id, {});
+  const samples = await readUsagePoints(services, job.id, {});
   expect(samples.length).toBeGreaterThan(MAX_POINTS / 2 - 1);
   expect(samples.length).toBeLessThanOrEqual(MAX_POINTS);
   expect(samples.at(-1)?.time).toEqual(new Date(START + (COUNT - 1) * 5_000));
@@ -558,7 +558,7 @@ test('a batch that another worker has stored is refused and uses no numbers', as
   };
   expect(await appendLines(services, stale)).toBeNull();
   await job.append([{ timestamp: new Date(), message: 'b' }]);
-  const { lines } = await readLog(services, job.id, {}, allowance());
+  const { lines } = await readLogTail(services, job.id, {}, allowance());
   expect(lines.map(({ seq, message: text }) => [seq, text])).toEqual([
     [1, 'a'],
     [2, 'b'],

@@ -60,7 +60,7 @@ test('the locks of a server that freezes during a claim are released', async () 
     workerId: 'frozen',
     runner: 'fake',
     pools: new Map([['none', 1]]),
-    ...{ lines: 1, depth: 1, reserved: [] },
+    ...{ maxQueues: 1, maxJobsPerQueue: 1, reserved: [] },
     decide([line]) {
       // Like SIGSTOP: this thread does nothing at all.
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 6_000);

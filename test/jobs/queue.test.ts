@@ -4,9 +4,9 @@ import { expect, test, vi } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { openCheckouts } from '../../src/jobs/checkouts.ts';
 import { commitMove } from '../../src/jobs/state.ts';
-import { openPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
+import { createPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
-import { capacityOf, readLiveMachines, runsImages } from '../../src/jobs/worker-capacity.ts';
+import { listAdvertisedMachines, readLiveMachines, runsImages } from '../../src/jobs/worker-capacity.ts';
 import { LOCAL_MACHINE, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
@@ -444,7 +444,7 @@ test('a worker whose engine does not answer still counts as running images', asy
     ),
   );
   const docker = { ...fakeRunner({ machines: [] }), hasUnavailableEngine: true };
-  const offers = JSON.stringify(capacityOf(docker));
+  const offers = JSON.stringify(listAdvertisedMachines(docker));
   await pool.query(`insert into workers (id, runner, machines) values ('other', 'docker', $1)`, [
     offers,
   ]);
@@ -494,7 +494,7 @@ test('a worker that was away takes no peer for dead during its first minute', as
   );
   vi.useFakeTimers({ toFake: ['Date'] });
   try {
-    const peers = openPeerWorkers(services, 'own', 10_000);
+    const peers = createPeerWorkers(services, 'own', 10_000);
     for (const seconds of [0, 10, 20, 30, 40, 50]) {
       await peers.refresh();
       expect(runsImages(peers.machines), `after ${seconds} s`).toBe(true);

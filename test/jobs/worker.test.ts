@@ -5,8 +5,8 @@ import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
 import { GitError } from '../../src/git/processes/run.ts';
 import { type Checkout, openCheckouts } from '../../src/jobs/checkouts.ts';
-import { loseAttempt } from '../../src/jobs/worker/finish.ts';
-import { findLostAttempts } from '../../src/jobs/worker/queue.ts';
+import { endLostAttempt } from '../../src/jobs/worker/finish.ts';
+import { findLostAttempts } from '../../src/jobs/worker/heartbeats.ts';
 import { startWorker } from '../../src/jobs/worker/worker.ts';
 import type { DiskSpace } from '../../src/platform/storage/disk-space.ts';
 import {
@@ -143,7 +143,7 @@ test('an attempt that was taken for lost is killed at once, and the next attempt
   await until(made.ada, 'ada', 'paused', 'RUNNING');
   const { id, jobId } = await db.jobAttempt.findFirstOrThrow({ where: { endedAt: null } });
   const begun = Date.now();
-  expect(await loseAttempt({ db }, { attemptId: id, jobId })).toBe(true);
+  expect(await endLostAttempt({ db }, { attemptId: id, jobId })).toBe(true);
   await eventually(() => expect(fake.started).toHaveLength(2));
   expect(Date.now() - begun).toBeLessThan(GRACE_MS);
   expect(fake.running()).toHaveLength(1);

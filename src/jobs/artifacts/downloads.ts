@@ -43,7 +43,7 @@ export type Artifacts = ArtifactKey & {
 type ArtifactRow = Prisma.JobGetPayload<{ select: typeof artifactColumns }>;
 
 /** Null until the job has artifacts. */
-export function artifactsOfJob(deps: Deps, job: ArtifactRow): Artifacts | null {
+export function findArtifacts(deps: Deps, job: ArtifactRow): Artifacts | null {
   const { artifactBytes } = job;
   return artifactBytes === null ? null : describeArtifacts(deps, { ...job, artifactBytes });
 }

@@ -87,7 +87,7 @@ export async function recordLateArtifacts(
 }
 
 /** Lists the kept artifacts of a namespace that the viewer may see, latest deletion first. @throws AppError 400 */
-export async function sliceKept(
+export async function listKeptArtifacts(
   { db }: { db: Db },
   viewer: Viewer,
   { namespaceId, ...range }: CursorPageRequest & { namespaceId: string },

@@ -25,7 +25,7 @@ const gzipped = promisify(gzip);
  * The methods of the writer yield chunks of the archive, and append its files to `index`.
  * @param demandRoom called with the size of the archive as it grows; throws if there is no room
  */
-export function openMemberWriter(index: IndexEntry[], demandRoom: (size: number) => Promise<void>) {
+export function createMemberWriter(index: IndexEntry[], demandRoom: (size: number) => Promise<void>) {
   let offset = 0;
   let checkedAt = 0;
   /** The files of the shared member, which is not written yet. */

@@ -14,7 +14,7 @@ import { extract, type Header } from 'tar-stream';
 import { removeAll, type Storage } from '../../platform/storage/storage.ts';
 import { ArtifactsTooLarge, tooManyEntriesError } from '../../runners/runner.ts';
 import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
-import { type ArtifactEntry, type IndexEntry, openMemberWriter } from './members.ts';
+import { type ArtifactEntry, type IndexEntry, createMemberWriter } from './members.ts';
 
 export type { ArtifactEntry } from './members.ts';
 
@@ -32,7 +32,7 @@ type StoreLimits = {
   maxBytes: number;
   maxEntries: number;
   /** Called with the size of the archive, as it grows and before the index is stored; throws if there is no room. */
-  demandRoom(sizeBytes: number): Promise<void>;
+  requireRoom(sizeBytes: number): Promise<void>;
   signal: AbortSignal;
 };
 /** `attemptId`: null for artifacts of earlier versions, which had one set for each job. */
@@ -46,12 +46,12 @@ const INDEX = 'index.json';
 const INDEX_STEP = 5_000;
 
 /** The storage prefix of all artifacts of a job. */
-function prefixOf({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
+function jobPrefix({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
   return `artifacts/${namespaceId}/${jobId}/`;
 }
 
 function objectKey(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
-  return `${prefixOf(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
+  return `${jobPrefix(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
 }
 
 /**
@@ -66,14 +66,14 @@ export async function storeArtifacts(
   tar: Readable,
   bounds: StoreLimits,
 ): Promise<StoredArtifacts> {
-  const repacked: Repacked = { index: [], leftOut: 0 };
+  const repacked: RepackResult = { index: [], leftOut: 0 };
   const archive = Readable.from(repack(tar, bounds, repacked), { objectMode: false });
   try {
     const { size } = await storage.put(objectKey(key, TAR), archive, {
       atMost: 2 * bounds.maxBytes,
       signal: bounds.signal,
     });
-    await bounds.demandRoom(size);
+    await bounds.requireRoom(size);
     bounds.signal.throwIfAborted();
     await storage.put(objectKey(key, INDEX), encodeIndex(repacked.index));
     return { files: repacked.index.length, sizeBytes: size, leftOut: repacked.leftOut };
@@ -100,14 +100,14 @@ async function removeObjects(storage: Storage, key: ArtifactKey): Promise<void> 
 }
 
 /** Collected while the archive is written. */
-type Repacked = { index: IndexEntry[]; leftOut: number };
+type RepackResult = { index: IndexEntry[]; leftOut: number };
 
 async function* repack(
   tar: Readable,
-  { folder, maxBytes, maxEntries, demandRoom, signal }: StoreLimits,
-  repacked: Repacked,
+  { folder, maxBytes, maxEntries, requireRoom: demandRoom, signal }: StoreLimits,
+  repacked: RepackResult,
 ): AsyncGenerator<Buffer> {
-  const writing = openMemberWriter(repacked.index, demandRoom);
+  const writing = createMemberWriter(repacked.index, demandRoom);
   /** Names as bytes, and as shown to users. */
   const names = new Set<string>();
   const shownPaths = new Set<string>();
@@ -211,13 +211,13 @@ export async function removeArtifacts(
   { storage }: Deps,
   key: Omit<ArtifactKey, 'attemptId'>,
 ): Promise<void> {
-  await removeAll(storage, prefixOf(key));
+  await removeAll(storage, jobPrefix(key));
 }
 
 /** Removes the artifacts of all other attempts of the job. */
 export async function removeOtherArtifacts({ storage }: Deps, key: ArtifactKey): Promise<void> {
   const kept = [objectKey(key, TAR), objectKey(key, INDEX)];
-  for await (const object of storage.list(prefixOf(key)))
+  for await (const object of storage.list(jobPrefix(key)))
     if (!kept.includes(object.key)) await storage.remove(object.key);
 }
 

@@ -17,15 +17,15 @@ import {
 import { selectForChild, selectForField, selectOf } from '../../platform/schema/select.ts';
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
-import { analyticsOf } from '../analytics.ts';
+import { toAnalytics } from '../usage-sampling.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
-import { readLog } from '../logs/read.ts';
+import { readLogTail } from '../logs/read.ts';
 import { positionColumns, type QueuePosition } from '../queue-position.ts';
-import { repositoryColumns, repositoryNameOf } from '../repository-name.ts';
+import { repositoryColumns, visibleRepositoryName } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
-import { MAX_POINTS, usageSamples } from '../usage-history.ts';
+import { MAX_POINTS, readUsagePoints } from '../usage-history.ts';
 import { AttemptConnection } from './attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
@@ -54,7 +54,7 @@ export const Job = builder.prismaNode('Job', {
       description:
         'The current `namespace/name` of the repository. If it was deleted or the viewer may not see it, the name when the job was created. Null without a repository.',
       select: repositoryColumns,
-      resolve: (job, _args, { viewer }) => repositoryNameOf(viewer, job),
+      resolve: (job, _args, { viewer }) => visibleRepositoryName(viewer, job),
     }),
     repository: t.field({
       type: Repository,
@@ -123,12 +123,12 @@ export const Job = builder.prismaNode('Job', {
       type: 'Decimal',
       description: 'The cost of the runtime of all attempts so far.',
       select: { ...runtime.runtimeColumns, costPerHour: true },
-      resolve: (job) => runtime.totalCostOf(job),
+      resolve: (job) => runtime.computeTotalCost(job),
     }),
     runtimeSeconds: t.int({
       description: 'The runtime of all attempts so far.',
       select: runtime.runtimeColumns,
-      resolve: (job) => runtime.runtimeOf(job),
+      resolve: (job) => runtime.computeRuntimeSeconds(job),
     }),
     progress: t.string({
       description:
@@ -148,7 +148,7 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description: 'The files that the job left at `outputPath`; null until they are stored.',
       select: downloads.artifactColumns,
-      resolve: (job, _args, { services }) => downloads.artifactsOfJob(services, job),
+      resolve: (job, _args, { services }) => downloads.findArtifacts(services, job),
     }),
     labels: t.field({
       type: [JobLabel],
@@ -213,7 +213,7 @@ export const Job = builder.prismaNode('Job', {
       resolve: async ({ id, name, namespace }, args, { services, allowance }, info) => ({
         name,
         namespace: namespace.name,
-        ...(await readLog(services, id, args, allowance(info))),
+        ...(await readLogTail(services, id, args, allowance(info))),
       }),
     }),
     analytics: t.field({
@@ -228,8 +228,8 @@ export const Job = builder.prismaNode('Job', {
       resolve: (job) => ({
         name: job.name,
         namespace: job.namespace.name,
-        ...analyticsOf(job),
-        runtimeSeconds: runtime.runtimeOf(job),
+        ...toAnalytics(job),
+        runtimeSeconds: runtime.computeRuntimeSeconds(job),
       }),
     }),
     usageSamples: t.field({
@@ -242,7 +242,7 @@ export const Job = builder.prismaNode('Job', {
         attempt: t.arg.int({ description: 'The number of the attempt. By default the last one.' }),
         since: t.arg({ type: 'DateTime', description: 'Only samples after this time.' }),
       },
-      resolve: ({ id }, args, { services }) => usageSamples(services, id, args),
+      resolve: ({ id }, args, { services }) => readUsagePoints(services, id, args),
     }),
     attempts: t.field({
       type: AttemptConnection,
@@ -304,7 +304,7 @@ builder.queryFields((t) => ({
     },
     resolve: (_root, args, context, info) => {
       const select = selectForChild<Prisma.JobSelect>(context, info, 'nodes');
-      return lists.listJobs(context.services, context.viewer, args, select);
+      return lists.listJobsByPage(context.services, context.viewer, args, select);
     },
   }),
 }));
@@ -323,8 +323,8 @@ builder.prismaObjectField(Namespace, 'jobs', (t) =>
       type: JobConnection,
       description: 'The jobs that the viewer may see.',
       args: sliceListArgs,
-      slice: ({ services, viewer }, id, args: lists.SliceInput, select: Prisma.JobSelect) =>
-        lists.sliceJobs(services, viewer, [id], args, select),
+      slice: ({ services, viewer }, id, args: lists.CursorListInput, select: Prisma.JobSelect) =>
+        lists.listJobsByCursor(services, viewer, [id], args, select),
     }),
   ),
 );
@@ -336,8 +336,8 @@ builder.prismaObjectField(User, 'jobs', (t) =>
       description:
         "The jobs in all namespaces of which the user is a member, including the user's own. Visible only to the user.",
       args: sliceListArgs,
-      slice: ({ services, viewer }, id, args: lists.SliceInput, select: Prisma.JobSelect) =>
-        lists.sliceJobsOfUser(services, viewer, id, args, select),
+      slice: ({ services, viewer }, id, args: lists.CursorListInput, select: Prisma.JobSelect) =>
+        lists.listJobsOfUserByCursor(services, viewer, id, args, select),
     }),
   ),
 );

@@ -1,6 +1,7 @@
 /** GraphQL types of logs and of the events of a log stream. */
 import { builder } from '../../platform/schema/builder.ts';
-import type { EndEvent, LogBatch, LogEvent, LogLineEvent, StatusEvent } from '../following.ts';
+import type { EndEvent, LogEvent, LogEventBatch } from '../following.ts';
+import type { LineEntry, StatusEntry } from '../logs/pages.ts';
 import { JobStatus } from './enums.ts';
 
 export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').implement({
@@ -15,7 +16,7 @@ export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').impleme
   }),
 });
 
-export const JobLogBatch = builder.objectRef<{ entries: LogBatch }>('JobLogBatch').implement({
+export const JobLogBatch = builder.objectRef<{ entries: LogEventBatch }>('JobLogBatch').implement({
   description: "Entries of a job's log that are sent together.",
   fields: (t) => ({
     entries: t.field({
@@ -26,7 +27,7 @@ export const JobLogBatch = builder.objectRef<{ entries: LogBatch }>('JobLogBatch
   }),
 });
 
-export const LogLine = builder.objectRef<LogLineEvent>('LogLine').implement({
+export const LogLineType = builder.objectRef<LineEntry>('LogLine').implement({
   description: 'A line that a job printed.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
@@ -38,19 +39,17 @@ export const LogLine = builder.objectRef<LogLineEvent>('LogLine').implement({
   }),
 });
 
-type Named = { name: string; namespace: string };
-
 export const JobLogs = builder
-  .objectRef<Named & { lines: LogLineEvent[]; hasMore: boolean }>('JobLogs')
+  .objectRef<{ name: string; namespace: string; lines: LineEntry[]; hasMore: boolean }>('JobLogs')
   .implement({
     description: 'Lines of a log, oldest first.',
     fields: (t) => ({
       name: t.exposeString('name', { description: 'The name of the job.' }),
       namespace: t.exposeString('namespace', { description: 'The name of the owner.' }),
       lines: t.expose('lines', {
-        type: [LogLine],
+        type: [LogLineType],
         description: 'The lines in the order of `seq`.',
-        // The field with `tail` has counted the number of lines.
+        // The complexity of the lines is part of `Job.logs`, which has the argument `tail`.
         complexity: { field: 0, multiplier: 1 },
       }),
       hasMore: t.exposeBoolean('hasMore', {
@@ -60,7 +59,8 @@ export const JobLogs = builder
     }),
   });
 
-builder.objectRef<StatusEvent>('JobStatusChange').implement({
+// The following types are not exported: the schema finds them through their interface.
+builder.objectRef<StatusEntry>('JobStatusChange').implement({
   description: 'The status of the job changed.',
   interfaces: [JobLogEvent],
   fields: (t) => ({

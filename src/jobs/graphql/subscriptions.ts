@@ -89,7 +89,7 @@ const logArgs = builder.args((t) => ({
   after: t.field({ type: 'SafeInt', description: 'The `seq` of the last entry seen.' }),
 }));
 
-async function* entriesOf(batches: AsyncIterable<following.LogBatch>) {
+async function* entriesOf(batches: AsyncIterable<following.LogEventBatch>) {
   for await (const entries of batches) yield { entries };
 }
 

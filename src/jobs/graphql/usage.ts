@@ -10,7 +10,7 @@ import {
   toConnection,
 } from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
-import { namespaceUsage, type UsageRow } from '../usage-ledger.ts';
+import { readNamespaceUsage, type UsageRow } from '../usage-ledger.ts';
 
 const UsagePeriod = builder.enumType('UsagePeriod', {
   description: 'The period of a usage row.',
@@ -81,6 +81,6 @@ builder.prismaObjectField(Namespace, 'usage', (t) =>
     },
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await namespaceUsage(services, viewer, id, args), args),
+      toConnection(await readNamespaceUsage(services, viewer, id, args), args),
   }),
 );
