@@ -18,7 +18,7 @@ import type { PayloadRow } from './payload.ts';
 import { jobRowReader } from './payload.ts';
 import { addFirstStatus } from './state.ts';
 
-/** The columns that are written. */
+/** The columns of a new job that are written. */
 type JobData = Omit<
   Prisma.JobGetPayload<object>,
   | keyof typeof COLUMN_DEFAULTS
@@ -30,7 +30,7 @@ type JobData = Omit<
   | 'costPerHour'
 > & { env: Prisma.InputJsonObject; costPerHour: string };
 
-/** The values of a new job that are not written, because they are the defaults of the columns. */
+/** The values of a new job that are not written, because they are the defaults of their columns. */
 const COLUMN_DEFAULTS = {
   retryCount: 0,
   lossCount: 0,
@@ -58,7 +58,7 @@ type NewRow = {
   change: AuditedChange;
 };
 
-/** @throws AppError 403 (quota), and database errors for a name that is taken or a repository that was deleted */
+/** @throws AppError 403 (quota), and database errors if the name is taken or the repository was deleted */
 export async function writeNewJob<S extends Prisma.JobSelect>(
   services: { db: Db; pool: pg.Pool; config: Config },
   job: NewRow,

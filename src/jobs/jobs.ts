@@ -2,7 +2,7 @@
  * Creates, reads, cancels and deletes jobs, with permission checks. See `lists.ts` for lists, `state.ts` for the state
  * machine, and `worker/worker.ts` for the worker.
  *
- * Callers pass the columns that they need as `select`, so that one query serves them and the permission checks.
+ * Callers pass the columns that they need as `select`, so that one query reads these and the columns for permission checks.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -58,7 +58,7 @@ const accessColumns = {
 export type AccessRow = Row<typeof accessColumns>;
 
 /**
- * @returns the job, and `env` for the last time: its values are never shown again
+ * @returns the job, and `env`, whose values are never shown again
  * @throws AppError 400, 401, 403 (permission or quota), 404 (namespace, repository, branch), 409, 422
  */
 export async function createJob<S extends Select>(
@@ -145,7 +145,7 @@ export async function insertJob<S extends Select>(
   });
 }
 
-/** @throws AppError 401, 403, 404. */
+/** @throws AppError 401, 403, 404 */
 export async function getJob<S extends Select>(
   services: { db: Db; pool: pg.Pool },
   viewer: Viewer,
@@ -222,8 +222,8 @@ export function findAttempt(
 }
 
 /**
- * Commits the status `cancelled` and returns. The worker is notified and ends the process afterwards.
- * @throws AppError 401, 403, 404, 409 if the job is over
+ * Commits the status `cancelled` and returns. The worker is notified by the commit, and then ends the process.
+ * @throws AppError 401, 403, 404, 409 if the job has ended
  */
 export async function cancelJob<S extends Select>(
   services: { db: Db },
@@ -261,7 +261,7 @@ function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } |
     : 'Cancelled. The processes of the job get SIGTERM now, and SIGKILL after 30 seconds.';
 }
 
-/** Reads the times of the attempt that holds a job; null if none does. */
+/** Reads the attempt that holds a job; null if no attempt holds it. */
 async function findHoldingAttempt(tx: Prisma.TransactionClient, attemptId: string | null) {
   const select = { startedAt: true, exitedAt: true, exitCode: true } as const;
   return attemptId === null ? null : tx.jobAttempt.findUnique({ where: { id: attemptId }, select });
@@ -303,16 +303,16 @@ export async function deleteJob(
     await notifyReaders(tx, statusTopic(id));
   };
   await inTransaction(services.db, deleteRow);
-  // Maintenance removes the rest of a long log.
+  // This removes a part of a long log. Maintenance removes the rest.
   await removeDeletedPages(services, id).catch((error) =>
-    services.log.error({ err: error, job: id }, 'Cannot remove the log now; it is retried later'),
+    services.log.error({ err: error, job: id }, 'Cannot remove the log now; maintenance retries it'),
   );
-  // The deletion is committed, so maintenance removes files that cannot be removed now.
+  // The deletion is committed. Maintenance removes the files that cannot be removed now.
   if (deleteArtifacts)
     await removeMarked(services, { id, namespaceId }).catch((error) =>
       services.log.error(
         { err: error, job: id },
-        'Cannot remove the artifacts now; it is retried later',
+        'Cannot remove the artifacts now; maintenance retries it',
       ),
     );
   return id;
@@ -326,8 +326,8 @@ async function findJobForAction(
 ): Promise<AccessRow> {
   const account = demandAccount(viewer);
   const namespace = await findNamespace(services, name);
-  const least = action === 'job.delete' ? 'job.deleteOwn' : action;
-  demand(viewer, least, anyTargetIn(viewer, namespace.id));
+  const minimum = action === 'job.delete' ? 'job.deleteOwn' : action;
+  demand(viewer, minimum, anyTargetIn(viewer, namespace.id));
   const job =
     isJobName(jobName) &&
     (await services.db.job.findUnique({
@@ -336,11 +336,11 @@ async function findJobForAction(
     }));
   if (!job) throw notFound('Job');
   const isOwn = job.createdById === account.userId;
-  demand(viewer, action === 'job.delete' && !isOwn ? 'job.deleteAny' : least, job);
+  demand(viewer, action === 'job.delete' && !isOwn ? 'job.deleteAny' : minimum, job);
   return job;
 }
 
-/** @throws AppError 401 if a viewer is given who is not signed in, 404 */
+/** @throws AppError 401 if `viewer` is given and is not signed in, 404 */
 export async function findNamespace({ db }: { db: Db }, name: string, viewer?: Viewer) {
   if (viewer) demandAccount(viewer);
   return resolveNamespace(db, name);

@@ -33,10 +33,10 @@ export type PageListInput = OffsetPageRequest & SortInput & { namespace: string 
 
 type Deps = { db: Db; pool: pg.Pool };
 
-/** The arguments of lists in GraphQL. */
+/** The arguments of job lists in GraphQL. */
 export type CursorListInput = CursorPageRequest & SortInput & { filter?: Filter | null };
 
-/** Lists the jobs of some namespaces that the viewer may see, by cursor. @throws AppError 400, 404 */
+/** Lists by cursor the jobs of the given namespaces that the viewer may see. @throws AppError 400, 404 */
 export async function listJobsByCursor<S extends Select>(
   services: Deps,
   viewer: Viewer,
@@ -53,7 +53,7 @@ export async function listJobsByCursor<S extends Select>(
     : statuses;
   const hasOtherFilters = gpus !== null || where.length > 0;
   const counted = countsFor(viewer, selectedStatuses);
-  // The indexes by GPU and by status are ordered by creation time only.
+  // The indexes by GPU and by status are only ordered by creation time.
   const isByGpu = gpus !== null && sort === 'created_at';
   if (isByGpu) parts.push({ alias: 'g', column: 'gpu', type: 'text', values: gpus });
   else if (gpus) where.push(Prisma.sql`r.gpu = any(${[...gpus]})`);
@@ -76,7 +76,7 @@ export async function listJobsByCursor<S extends Select>(
   );
 }
 
-/** Lists the jobs of all namespaces of a user, for that user only. @throws AppError 400, 401, 403, 404 */
+/** Lists by cursor the jobs of all namespaces of a user. Only that user may list them. @throws AppError 400, 401, 403, 404 */
 export async function listJobsOfUserByCursor<S extends Select>(
   services: Deps,
   viewer: Viewer,
@@ -87,7 +87,7 @@ export async function listJobsOfUserByCursor<S extends Select>(
   return listJobsByCursor(services, viewer, listOwnNamespaceIds(viewer, userId), input, select);
 }
 
-/** The stored counts for a list; null if the viewer's permissions are narrower than the counts. */
+/** Selects the stored counts for a list; null if the viewer may see only a part of the counted jobs. */
 function countsFor(viewer: Viewer, statuses: readonly JobStatus[] | null): CountedList | null {
   const { sql } = Prisma;
   const visible = visibleCountsSql(viewer);

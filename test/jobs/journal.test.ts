@@ -6,8 +6,14 @@ import { newId } from '../../src/base/ids.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
 import { compactPages } from '../../src/jobs/logs/compaction.ts';
 import { followJournal } from '../../src/jobs/logs/follow.ts';
-import { encodePages, type LogLine, PAGE_BYTES, PAGE_ENTRIES } from '../../src/jobs/logs/pages.ts';
-import { readLogTail, findStreamStart } from '../../src/jobs/logs/read.ts';
+import {
+  encodePages,
+  type JournalEntry,
+  type LogLine,
+  PAGE_BYTES,
+  PAGE_ENTRIES,
+} from '../../src/jobs/logs/pages.ts';
+import { findStreamStart, readLogTail } from '../../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
 import { type SearchResult, searchLog } from '../../src/jobs/logs/search.ts';
 import { streamLogText } from '../../src/jobs/logs/walk.ts';
@@ -67,16 +73,17 @@ async function openJob() {
   });
   let from: LogCursor | null = null;
   let stored = 0;
-  let after: Date | null = null;
+  let newestTime: Date | null = null;
   return {
     id,
     async append(lines: readonly LogLine[]) {
       stored += lines.length;
       const to = { stored };
-      const done = await appendLines(services, { jobId: id, attemptId, lines, newestTime: after, from, to });
+      const batch = { jobId: id, attemptId, lines, newestTime, from, to };
+      const totals = await appendLines(services, batch);
       from = to;
-      after = done?.until ?? after;
-      return done;
+      newestTime = totals?.newestTime ?? newestTime;
+      return totals;
     },
     /** The moves of a job, in order. */
     async move(...statuses: ('queued' | 'running' | 'succeeded')[]) {
@@ -93,11 +100,13 @@ async function openJob() {
 const pagesOf = (jobId: string) =>
   services.db.journalPage.findMany({ where: { jobId }, orderBy: { firstSeq: 'asc' } });
 
+const textOf = (entry: JournalEntry) => (entry.kind === 'log' ? entry.message : entry.status);
+
 async function followed(jobId: string, after: number): Promise<{ seq: number; message: string }[]> {
   const entries: { seq: number; message: string }[] = [];
   for await (const step of followJournal(services, jobId, after, new AbortController().signal)) {
     if (step.kind !== 'entries') continue;
-    for (const { seq, message } of step.entries) entries.push({ seq, message });
+    for (const entry of step.entries) entries.push({ seq: entry.seq, message: textOf(entry) });
   }
   return entries;
 }
@@ -125,7 +134,7 @@ const batches = fc.array(
   { minLength: 1, maxLength: 150 },
 );
 
-test('lines of one millisecond have distinct times, so that a reader of the lines after a time misses none', async () => {
+test('lines of one millisecond get distinct times, so that a client that reads the lines after a time misses none', async () => {
   const job = await openJob();
   const at = (...messages: string[]) =>
     messages.map((text) => ({ message: text, timestamp: new Date(START) }));
@@ -342,7 +351,7 @@ test('any range of a log can be read forwards, backwards and by time, and every 
         const end = written.length;
         const read = async (query: WindowQuery) => {
           const { entries, ...rest } = await readWindow(services, job.id, query, allowance());
-          return { ...rest, entries: entries.map(({ seq, message: told }) => [seq, told]) };
+          return { ...rest, entries: entries.map((entry) => [entry.seq, textOf(entry)]) };
         };
         const part = (low: number, high: number) => ({
           entries: written
@@ -552,7 +561,7 @@ test('a batch that another worker has stored is refused and uses no numbers', as
     jobId: job.id,
     attemptId: attemptId ?? '',
     lines: [{ timestamp: new Date(), message: 'a' }],
-    after: null,
+    newestTime: null,
     from: null,
     to: { stored: 1 },
   };
