@@ -22,7 +22,7 @@ const request = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
   ...changes,
 });
 
-/** A worker that starts all admitted jobs and ends jobs on request. Each line of the queue belongs to one namespace. */
+/** A worker that starts all admitted jobs, and ends jobs when the test says so. Each namespace has one queue. */
 function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
   const running = new Map<string, HeldCapacity>();
   const waiting: CandidateJob[] = [];
@@ -83,19 +83,19 @@ test('a small machine runs as many jobs of the default size as it has slots', ()
     const w = worker([machine('local', 2, 20.7)], slots);
     for (let i = 0; i < 10; i++) w.add(`job${i}`);
     expect(w.step()).toHaveLength(slots);
-    // And as many smaller jobs, although it has what they request.
+    // It runs no more smaller jobs, although it has the resources that they request.
     const modest = worker([machine('local', 2, 20.7)], slots);
     for (let i = 0; i < 10; i++) modest.add(`job${i}`, { cpu: 2, memoryGb: 16 });
     expect(modest.step()).toHaveLength(slots);
   }
 });
 
-test('jobs with shared and with exact resources do not take from each other', () => {
+test('jobs with shared resources and jobs with exact resources do not use the same capacity', () => {
   const w = worker([machine('local', 16, 128)], 4);
   w.add('shared1', { cpu: 32 });
   w.add('exact', { cpu: 8, memoryGb: 8 });
   w.add('shared2', { cpu: 32 });
-  // Each sharing job takes a quarter of the sixteen vCPUs: 4 + 8 + 4.
+  // Each job with shared resources takes a quarter of the sixteen vCPUs: 4 + 8 + 4.
   expect(w.step()).toEqual(['shared1', 'exact', 'shared2']);
   w.add('shared3', { cpu: 32 });
   expect(w.step()).toEqual([]);
@@ -103,7 +103,7 @@ test('jobs with shared and with exact resources do not take from each other', ()
   expect(w.step()).toEqual(['shared3']);
 });
 
-test('a request is cut only if no machine has all of it', () => {
+test('a request is reduced only if no machine has all of it', () => {
   const small = machine('small', 4, 16);
   const large = machine('large', 32, 128);
   const both = worker([small, large], 10);
@@ -171,7 +171,7 @@ test('small jobs start beside a waiting large job, but not in its reserved capac
   expect(w.step()).toEqual(['first']);
   w.add('big', { cpu: 16, memoryGb: 64 });
   for (let i = 0; i < 20; i++) w.add(`small${i}`, { cpu: 2, memoryGb: 2 }, 'bob');
-  // Bob holds fewer jobs than Ada, so he comes first until her job has a reservation.
+  // Bob has fewer open attempts than Ada, so he comes first until her job has a reservation.
   const small = w.step();
   expect(small.length).toBeGreaterThan(0);
   for (const id of small.slice(1)) w.end(`bob/${id}`);

@@ -433,7 +433,7 @@ test('a search and a window stay within the allowance', async () => {
   expect(end.entries.at(-1)?.seq).toBe(40);
 });
 
-test('a search ends when its client is gone', async () => {
+test('a search ends when its client disconnects', async () => {
   const job = await openJob();
   await job.append([{ timestamp: new Date(START), message: 'x' }]);
   const gone = AbortSignal.abort();
@@ -443,7 +443,7 @@ test('a search ends when its client is gone', async () => {
   await expect(searching).rejects.toMatchObject({ name: 'AppError', status: 503 });
 });
 
-test('the usage history of a week takes as much space as that of an hour, and continues after a restart', async () => {
+test('the usage history of a week takes as much space as the history of an hour, and continues after a restart', async () => {
   const job = await openJob();
   const { attemptId } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });
   const { pool } = services;
@@ -476,7 +476,7 @@ test('the usage history of a week takes as much space as that of an hour, and co
   const uneven = samples.filter(({ gpuPercent }) => Math.abs(gpuPercent - 50) > 1);
   expect(uneven.length).toBeLessThan(10);
   expect(new Set(samples.map(({ cpuPercent }) => cpuPercent))).toEqual(new Set([100]));
-  // Nothing is stored for a job that was deleted meanwhile.
+  // Nothing is stored for a job that was deleted in the meantime.
   await services.db.job.delete({ where: { id: job.id } });
   await history.add({ ...(samples[0] as (typeof samples)[number]) });
   await history.end();

@@ -141,7 +141,7 @@ test('removing kept artifacts requires permission to delete the job; a restricte
   await discard(ada, id);
 });
 
-test('artifacts are deleted with their job, also if the server died before their files were removed', async () => {
+test('artifacts are deleted with their job, also if the server was killed before it removed the files', async () => {
   const before = await stored();
   const { id } = await finished('whole');
   await remove(ada, 'ada', 'whole', true);
@@ -263,7 +263,7 @@ test('a server that resumes storing keeps the end of the process and the progres
   await remove(ada, 'ada', 'resumed', true);
 });
 
-test('a job that is deleted with its artifacts while they are stored leaves none', async () => {
+test('a job that is deleted with its artifacts while they are stored leaves no artifacts', async () => {
   await submit(ada, {
     namespace: 'ada',
     name: 'racing',

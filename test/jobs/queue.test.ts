@@ -81,7 +81,7 @@ async function withWorkers() {
   };
 }
 
-/** Fails if the machine is overcommitted; it checks at every start of an attempt. */
+/** Checks at every start of an attempt that the machine is not overcommitted. */
 function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner {
   return {
     ...fake,
@@ -180,7 +180,7 @@ test('counts are right and no machine is overcommitted when workers and statemen
   await stop(1);
 });
 
-test('a large job starts although its namespace holds jobs and small jobs keep arriving', async () => {
+test('a large job starts although its namespace has open attempts and small jobs keep arriving', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, start } = made;
   const [ada, bob] = namespaces;
@@ -188,7 +188,7 @@ test('a large job starts although its namespace holds jobs and small jobs keep a
   const runner = fakeRunner({ machines: [machine] });
   const small = { namespace_id: bob, cpu: 2, memory_gb: 2, command: 'sleep 0.05' };
   for (let i = 0; i < 12; i++) await insertJob(pool, small);
-  // Ada always holds a job, so Bob comes first whenever he holds none.
+  // Ada always has an open attempt, so Bob comes first whenever he has none.
   const hold = { namespace_id: ada, cpu: 2, memory_gb: 2, gpu: 'T4', command: 'sleep 600' };
   const held = await insertJob(pool, hold);
   await using _worker = await start('one', runner);
@@ -342,7 +342,7 @@ test('a waiting job shows what it waits for, its position and an estimate', asyn
   for (const name of ['b1', 'b2']) await put(bob, name, { cpu: 4, memory_gb: 8 });
   await put(bob, 'gpu', { gpu: 'T4', gpu_count: 2 });
 
-  // Bob holds no job and comes first: b1, b2 or a1, …
+  // Bob has no open attempt and comes first: b1, b2 or a1, …
   const query = `{ namespace(name: "ada") { jobs(sort: NAME, order: ASC) { nodes {
     name progress queue { waitsFor offered position estimatedStart } } } } }`;
   const nodes = await eventually(async () => {
@@ -484,7 +484,7 @@ test('a worker of an earlier version runs images unless its runner is `process`'
   expect(runsImages(await readLiveMachines(services))).toBe(true);
 });
 
-test('a worker that was away takes no peer for dead during its first minute', async () => {
+test('a worker that returns takes no peer for dead during its first minute', async () => {
   await using made = await withWorkers();
   const { pool, services } = made;
   await pool.query(

@@ -7,7 +7,7 @@ import type { Sort } from '../lists.ts';
 
 const toEnumName = (value: string) => value.toUpperCase().replaceAll('-', '_');
 
-/** Defines an enum. @param values each value with its description */
+/** Defines a GraphQL enum. @param values the description of each value */
 function defineEnum<const T extends string>(
   name: string,
   values: Readonly<Record<T, string>>,

@@ -60,7 +60,7 @@ export const Job = builder.prismaNode('Job', {
       type: Repository,
       nullable: true,
       description: 'The repository of `repo`; null if it was deleted or the viewer may not see it.',
-      // Read together with the job; `resolve` hides it from viewers who may not see it.
+      // The repository is read with the job, and hidden here from viewers who may not see it.
       select: (_args, _context, nested) => ({ repository: nested({ select: accessColumns }) }),
       resolve: ({ repository }, _args, { viewer }) =>
         repository && isVisible(viewer, repository as unknown as AccessRow)
@@ -113,7 +113,7 @@ export const Job = builder.prismaNode('Job', {
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
       description:
-        'The exit code of the last process, or 128 + the number of the signal that ended it; null until the job is over.',
+        'The exit code of the last process, or 128 + the number of the signal that ended it; null until the job has ended.',
     }),
     costPerHour: t.expose('costPerHour', {
       type: 'Decimal',
@@ -172,7 +172,7 @@ export const Job = builder.prismaNode('Job', {
       type: 'Job',
       nullable: true,
       description:
-        'The job of which this is a rerun; null if this is no rerun or that job was deleted.',
+        'The original job of this rerun; null if this job is not a rerun, or the original job was deleted.',
       select: { rerunOfId: true },
       resolve: (query, { rerunOfId }, _args, { services, viewer }) =>
         rerunOfId === null
@@ -202,7 +202,7 @@ export const Job = builder.prismaNode('Job', {
       args: {
         tail: t.arg.int({
           defaultValue: 100,
-          description: 'How many of the newest lines to return: 1 to 10000.',
+          description: 'The number of lines to return, counted from the end of the log: 1 to 10000.',
         }),
         since: t.arg({
           type: 'DateTime',
@@ -249,7 +249,7 @@ export const Job = builder.prismaNode('Job', {
       description: 'The attempts to run the job, in order of their creation.',
       complexity: pageCost(),
       args: cursorPageArgs,
-      // Retries and losses are bounded, so all attempts are read together with the jobs, in one query.
+      // The numbers of retries and losses are bounded, so all attempts are read with the job, in one query.
       select: { attempts: { select: jobs.attemptColumns, orderBy: { number: 'asc' } } },
       resolve: ({ attempts }, args) =>
         toConnection(
@@ -355,7 +355,7 @@ const JobQueue = builder.objectRef<QueuePosition>('JobQueue').implement({
     position: t.exposeInt('position', {
       nullable: true,
       description:
-        'The position in the queue, from 1, as if no job ended meanwhile; null behind a thousand jobs of the namespace.',
+        'The position in the queue, from 1, assuming that no running job ends; null behind a thousand jobs of the namespace.',
     }),
     estimatedStart: t.expose('estimatedStart', {
       type: 'DateTime',

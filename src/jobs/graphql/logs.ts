@@ -33,7 +33,7 @@ export const LogLineType = builder.objectRef<LineEntry>('LogLine').implement({
   fields: (t) => ({
     timestamp: t.expose('timestamp', {
       type: 'DateTime',
-      description: 'When the line was written.',
+      description: 'When the job printed the line.',
     }),
     message: t.exposeString('message', { description: 'The text without the newline.' }),
   }),
@@ -71,13 +71,13 @@ builder.objectRef<StatusEntry>('JobStatusChange').implement({
 
 builder.objectRef<EndEvent>('JobLogEnd').implement({
   description:
-    'The job is over, and no entries follow. `seq` is that of the last line or status change.',
+    'The job has ended, and no entries follow. `seq` is the number of the last line or status change.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
     status: t.expose('status', { type: JobStatus, description: 'The final status.' }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'The exit code of the last process; null if there was none.',
+      description: 'The exit code of the job; null if it has none, for example if it was cancelled before its start.',
     }),
   }),
 });

@@ -1,4 +1,4 @@
-/** GraphQL types of the options of a job and the rules of a request. */
+/** GraphQL types of the options that a job can have, and of the rules that a request must follow. */
 
 import * as hardware from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';

@@ -51,7 +51,7 @@ const MachineType = builder.objectRef<MachineState>('Machine').implement({
 });
 
 const Worker = builder.objectRef<WorkerState>('Worker').implement({
-  description: 'The part of a process that runs jobs.',
+  description: 'The worker of a process, which runs jobs.',
   fields: (t) => ({
     runner: t.exposeString('runner', { description: 'The runner, such as `process` or `docker`.' }),
     heartbeatAt: t.expose('heartbeatAt', {

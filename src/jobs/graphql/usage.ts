@@ -21,10 +21,10 @@ const UsagePeriod = builder.enumType('UsagePeriod', {
 });
 
 const NamespaceUsage = builder.objectRef<UsageRow>('NamespaceUsage').implement({
-  description: 'The usage of jobs in some days, including deleted jobs.',
+  description: 'The usage of jobs in a period, including deleted jobs.',
   fields: (t) => ({
-    from: t.expose('from', { type: 'Date', description: 'The first of the days.' }),
-    to: t.expose('to', { type: 'Date', description: 'The last of the days.' }),
+    from: t.expose('from', { type: 'Date', description: 'The first day of the row.' }),
+    to: t.expose('to', { type: 'Date', description: 'The last day of the row.' }),
     user: t.prismaField({
       type: User,
       nullable: true,
