@@ -17,10 +17,10 @@ import {
   serverStopping,
   subscribeToEvents,
 } from '../platform/events/read.ts';
-import { type AccessRow, getJob, type JobKey, findNamespace } from './jobs.ts';
+import { type AccessRow, findNamespace, getJob, type JobKey } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { JournalEntry } from './logs/pages.ts';
-import { resolveTail, type LogQuery, findStreamStart } from './logs/read.ts';
+import { findStreamStart, type LogQuery, resolveTail } from './logs/read.ts';
 import type { JobPayload } from './payload.ts';
 import { isOver } from './state.ts';
 

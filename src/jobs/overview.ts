@@ -100,6 +100,7 @@ export async function listServers(
       // A worker without a server row belonged to the only process of an embedded database, which writes no heartbeat.
       role: row.role ?? 'all',
       url: row.url,
+      // Each row has a server or a worker.
       heartbeatAt: row.heartbeat_at ?? (row.worker_heartbeat_at as Date),
       isAlive: row.alive ?? false,
       isCurrent: false,

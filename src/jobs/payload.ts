@@ -87,7 +87,7 @@ export type JobEventData = { repositoryId: string | null; job: JobPayload };
 const MAX_BYTES = { command: 8_000, outputPath: 2_000, progress: 4_000 };
 
 /**
- * @param row the job after the event; no attempt runs at that moment, so its time and cost are those of ended attempts
+ * @param row the job after the event. No attempt runs at that moment, so only ended attempts count for its time and cost.
  * @param namespace the name of the job's namespace
  */
 export function toJobPayload(row: PayloadRow, namespace: string): JobPayload {

@@ -4,7 +4,7 @@
  * if no running job ended. The estimated start assumes that as many jobs of the GPU model run as now, each as long as recent
  * jobs.
  */
-import type { Pool } from 'pg';
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import {
   canRun,
@@ -65,7 +65,7 @@ type NamespaceBacklog = { namespaceId: string; waiting: number; held: number };
 /** `seconds`: the mean duration of recent attempts. `running`: how many attempts are open. */
 type RecentRate = { seconds: number | null; running: number };
 
-export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
+export function openQueuePositions({ pool }: { pool: pg.Pool }): QueuePositions {
   const backlogsOf = cacheTtl(CACHE_MS, (gpu: string) => readBacklogs(pool, gpu));
   const firstIdsOf = cacheTtl(CACHE_MS, (key: string) => readIds(pool, key.split(' ')));
   const rateOf = cacheTtl(RATE_CACHE_MS, (gpu: string) => readRecentRate(pool, gpu));
@@ -182,7 +182,7 @@ function describeDuration(ms: number): string {
 }
 
 /** Reads the namespaces that wait for a GPU model, in queue order. */
-async function readBacklogs(pool: Pool, gpu: string): Promise<NamespaceBacklog[]> {
+async function readBacklogs(pool: pg.Pool, gpu: string): Promise<NamespaceBacklog[]> {
   const { rows } = await pool.query<NamespaceBacklog>(
     `select namespace_id as "namespaceId", waiting, held from queue_lines
      where gpu = $1 and open order by held, served_at, namespace_id, line_served_at, region limit $2`,
@@ -197,7 +197,7 @@ async function readBacklogs(pool: Pool, gpu: string): Promise<NamespaceBacklog[]
   return [...found.values()];
 }
 
-async function readIds(pool: Pool, [gpu, region, namespaceId]: string[]): Promise<string[]> {
+async function readIds(pool: pg.Pool, [gpu, region, namespaceId]: string[]): Promise<string[]> {
   const { rows } = await pool.query<{ id: string }>(
     `select id from jobs where gpu = $1 and region = $2 and namespace_id = $3
        and status = 'queued' and attempt_id is null order by id limit ${MAX_IDS}`,
@@ -207,7 +207,7 @@ async function readIds(pool: Pool, [gpu, region, namespaceId]: string[]): Promis
 }
 
 /** Reads the rate of a GPU model from the last 500 attempts with any model, which a scan of the newest ids finds quickly. */
-async function readRecentRate(pool: Pool, gpu: string): Promise<RecentRate> {
+async function readRecentRate(pool: pg.Pool, gpu: string): Promise<RecentRate> {
   const { rows } = await pool.query<RecentRate>(
     `select avg(extract(epoch from ended_at - a.created_at)) filter (where ended_at is not null)::float8
          as seconds,

@@ -18,7 +18,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../repositories/repositories.ts';
-import { insertJob, type JobKey, findNamespace } from './jobs.ts';
+import { findNamespace, insertJob, type JobKey } from './jobs.ts';
 import {
   checkJobName,
   checkRequest,

@@ -108,6 +108,7 @@ async function readRow(pool: pg.Pool, attemptId: string): Promise<StoredUsageRow
 }
 
 function toPoints(row: StoredUsageRow): Point[] {
+  // All arrays of a row have the same length.
   return row.times.map((time, index) => ({
     time,
     gpuPercent: row.gpu_percent[index] as number,

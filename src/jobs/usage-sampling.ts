@@ -11,7 +11,7 @@ import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Handle, Runner, Usage } from '../runners/runner.ts';
 import { isOver } from './state.ts';
-import { openUsageHistory, clampPercent, type UsageHistoryWriter } from './usage-history.ts';
+import { clampPercent, openUsageHistory, type UsageHistoryWriter } from './usage-history.ts';
 
 type UsagePeaks = { peakMemoryBytes: number; peakDiskBytes: number };
 type StoredUsage = Usage & UsagePeaks;

@@ -14,7 +14,7 @@ import { extract, type Header } from 'tar-stream';
 import { removeAll, type Storage } from '../../platform/storage/storage.ts';
 import { ArtifactsTooLarge, tooManyEntriesError } from '../../runners/runner.ts';
 import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
-import { type ArtifactEntry, type IndexEntry, createMemberWriter } from './members.ts';
+import { type ArtifactEntry, createMemberWriter, type IndexEntry } from './members.ts';
 
 export type { ArtifactEntry } from './members.ts';
 
@@ -24,7 +24,7 @@ type StoredArtifacts = {
   /** Number of skipped entries: devices, FIFOs, sockets, unreadable files, and names or links that lead outside the folder. */
   leftOut: number;
 };
-/** The limits for storing. Exceeding one, or the signal, aborts it. */
+/** The limits for storing. A limit that is exceeded, or `signal`, aborts it. */
 type StoreLimits = {
   /** The path of the folder as the job sees it, because absolute links into the folder contain it. */
   folder: string;
@@ -249,7 +249,7 @@ export async function openArtifact(
     sizeBytes,
     async open() {
       const member = await deps.storage.open(archiveKey(key), range);
-      if (!member) throw new Error(`the archive of job ${key.jobId} is gone`);
+      if (!member) throw new Error(`the archive of job ${key.jobId} was removed`);
       const slice = new Slice(skip, sizeBytes);
       void pipeline(member.contents, createGunzip(), slice).catch((e) => slice.destroy(e));
       return slice;

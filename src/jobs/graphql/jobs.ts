@@ -17,7 +17,6 @@ import {
 import { selectForChild, selectForField, selectOf } from '../../platform/schema/select.ts';
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
-import { toAnalytics } from '../usage-sampling.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
@@ -26,6 +25,7 @@ import { positionColumns, type QueuePosition } from '../queue-position.ts';
 import { repositoryColumns, visibleRepositoryName } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
 import { MAX_POINTS, readUsagePoints } from '../usage-history.ts';
+import { toAnalytics } from '../usage-sampling.ts';
 import { AttemptConnection } from './attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';

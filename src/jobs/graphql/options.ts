@@ -5,9 +5,9 @@ import { builder } from '../../platform/schema/builder.ts';
 import { LABEL_NAME, MAX_LABELS } from '../labels.ts';
 import {
   demandOptions,
+  findLargestMachine,
   type GpuOption,
   listGpuOptions,
-  findLargestMachine,
   type MachineSize,
   REQUEST_RULES as RULES,
 } from '../request.ts';

@@ -6,10 +6,10 @@ import {
   pageCost,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import type { toAnalytics } from '../usage-sampling.ts';
 import type { ArtifactFile } from '../artifacts/downloads.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import type { AttemptUsagePoint } from '../usage-history.ts';
+import type { toAnalytics } from '../usage-sampling.ts';
 
 export const JobAnalytics = builder
   .objectRef<

@@ -11,7 +11,7 @@ import { endOfMillisecond } from '../../platform/database/times.ts';
 import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
 import { type LogCursor, MAX_LINE_BYTES } from '../../runners/runner.ts';
 import { appendLines, type LogTotals } from './append.ts';
-import { type LogLine, countTextBytes } from './pages.ts';
+import { countTextBytes, type LogLine } from './pages.ts';
 
 type Deps = { pool: pg.Pool; db: Db; config: Config };
 

@@ -6,7 +6,7 @@ export const PAGE_COLUMNS =
   'first_seq, last_seq, lines, bytes, until, open, compressed, data' as const;
 
 /**
- * Returns a query with a row for each page. Its parameters, from `$firstParameter` on, are those of `toPageParameters`. The
+ * Returns a query with a row for each page. From `$firstParameter` on, its parameters are the values of `toPageParameters`. The
  * column `seq_offset` is the number of entries in the pages before; `until_us` is in microseconds.
  */
 export function pageRowsSql(firstParameter: number): string {

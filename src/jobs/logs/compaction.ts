@@ -1,4 +1,4 @@
-/** Merges the small pages of jobs that print a few lines at a time, so that any log consists of full pages and a few small ones. */
+/** Merges the small pages of jobs that print few lines at a time, so that a log has full pages and only a few small pages. */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../platform/database/client.ts';
 import { PAGE_COLUMNS, pageRowsSql, toPageParameters } from './columns.ts';

@@ -1,4 +1,4 @@
-/** Reads the last lines of a log, optionally only those after a time, and finds where a stream of them has to start. */
+/** Reads the last lines of a log, optionally only the lines after a time, and finds where a stream of lines must start. */
 
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
@@ -52,8 +52,8 @@ export async function readLogTail(
 }
 
 /**
- * Finds the `seq` after which a stream must start so that its first lines are those that `readLogTail` returns. Without such
- * lines it is the last `seq` of the log.
+ * Finds the `seq` after which a stream must start so that it begins with the lines that `readLogTail` would return. Without
+ * such lines it is the last `seq` of the log.
  */
 export async function findStreamStart(
   { pool }: { pool: pg.Pool },

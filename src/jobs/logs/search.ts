@@ -6,8 +6,8 @@
 import type pg from 'pg';
 import { busy, invalid } from '../../base/errors.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { type LineEntry, parsePage, countTextBytes, decompressPage } from './pages.ts';
-import { readJournalStep, type JournalPage } from './walk.ts';
+import { countTextBytes, decompressPage, type LineEntry, parsePage } from './pages.ts';
+import { type JournalPage, readJournalStep } from './walk.ts';
 
 export type SearchQuery = {
   text: string;
@@ -32,11 +32,11 @@ export type SearchResult = {
 export const MAX_MATCHES = 100;
 const MAX_CONTEXT = 10;
 const MAX_TEXT_LENGTH = 1_000;
-/** Entries that are read before `after` for the context of the first match. More than the lines, because some are status changes. */
+/** Entries that are read before `after` for the context of the first match: some of them are status changes, not lines. */
 const CONTEXT_LEAD_ENTRIES = 4 * MAX_CONTEXT;
 const MAX_SEARCH_MS = 2_000;
 
-/** @throws AppError 400, and 503 if `signal` aborts because the client is gone */
+/** @throws AppError 400, and 503 if `signal` aborts because the client has disconnected */
 export async function searchLog(
   services: { pool: pg.Pool },
   jobId: string,

@@ -18,8 +18,8 @@ export type JournalStep = {
 };
 
 /**
- * Reads the next pages: with `asc` those with numbers above `from`, with `desc` those with numbers below it. The first page
- * may also contain entries that were read before.
+ * Reads the next pages: with `asc` the pages with numbers above `from`, with `desc` the pages with numbers below `from`. The
+ * first page may also contain entries that were read before.
  */
 export async function readJournalStep(
   { pool }: { pool: pg.Pool },

@@ -50,7 +50,7 @@ export type Reservations = ReadonlyMap<string, string>;
 
 type AdmissionInput<C extends CandidateJob> = {
   machines: readonly Machine[];
-  /** The machines of other workers, and those of this worker that do not answer. */
+  /** The machines of other workers, and the machines of this worker that do not answer. */
   elsewhere: readonly WorkerCapacity[];
   /** How many jobs this worker runs at once on all its machines together. */
   slots: number;
@@ -223,8 +223,8 @@ export function findClaimablePools(
 }
 
 /**
- * Admits jobs in queue order, jobs with a reservation first. `hasPassedOverJobs`: some job did not fit, so jobs further back in
- * the queue than those given may start.
+ * Admits jobs in queue order, jobs with a reservation first. `hasPassedOverJobs`: some job did not fit, so jobs that are further
+ * back in the queue than `queues` may start.
  */
 export function admit<C extends CandidateJob>(
   input: AdmissionInput<C>,
@@ -299,7 +299,10 @@ class Admission<C extends CandidateJob> {
     return true;
   }
 
-  /** The machines that a job may start on: those that have all it requests, if any machine of any worker does. */
+  /**
+   * Lists the machines that a job may start on. If any machine of any worker has all that the job requests, only such machines
+   * are listed.
+   */
   #candidateRooms(job: C): readonly MachineRoom[] {
     const request = this.#hasImageWorker ? job : { ...job, image: null };
     const isCapable = (machine: WorkerCapacity) =>

@@ -15,11 +15,11 @@ import {
   type Outcome,
   RunnerUnavailable,
 } from '../../runners/runner.ts';
-import { sampleUsageUntilAborted } from '../usage-sampling.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
 import type { LogLine } from '../logs/pages.ts';
 import { createMask, type Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
+import { sampleUsageUntilAborted } from '../usage-sampling.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import type { ClaimedAttempt } from './claim.ts';
 import {

@@ -20,7 +20,6 @@
  * its attempt is stored, and that commit waits until all earlier commits are on disk.
  */
 
-import type { Pool, PoolClient } from 'pg';
 import pg from 'pg';
 import { JOB_CLAIM_LOCK } from '../../base/advisory-locks.ts';
 import { newId } from '../../base/ids.ts';
@@ -204,7 +203,7 @@ const TAKE = `
  * @returns the claimed jobs; fewer than chosen if another transaction has locked a job, for example to cancel it
  */
 export async function claimJobs(
-  { pool }: { pool: Pool },
+  { pool }: { pool: pg.Pool },
   {
     workerId,
     runner,
@@ -275,9 +274,9 @@ const STATEMENTS = {
 };
 
 /** The connections on which the statements are prepared. */
-const prepared = new WeakSet<PoolClient>();
+const prepared = new WeakSet<pg.PoolClient>();
 
-async function prepareStatements(client: PoolClient): Promise<void> {
+async function prepareStatements(client: pg.PoolClient): Promise<void> {
   if (prepared.has(client)) return;
   const statements = Object.entries(STATEMENTS).map(
     ([name, text]) => `prepare loam_queue_${name} (jsonb) as ${text}`,
@@ -294,7 +293,7 @@ function execute(name: keyof typeof STATEMENTS, input: unknown): string {
  * Runs statements in one round trip. A query of several statements cannot have parameters, so they contain their values.
  * @returns the rows of each statement
  */
-async function runStatements<R>(client: PoolClient, statements: string[]): Promise<R[][]> {
+async function runStatements<R>(client: pg.PoolClient, statements: string[]): Promise<R[][]> {
   const results = await client.query(statements.join(';'));
   return (results as unknown as { rows: R[] }[]).map(({ rows }) => rows);
 }

@@ -36,7 +36,7 @@ const MAX_RETRY_DELAY_S = 60;
 
 /**
  * Stores the files at `output_path` as artifacts, whatever the exit code.
- * @throws transient errors except those of a full disk, and the reason of `signal` when it aborts
+ * @throws transient errors, but not for a full disk; and the reason of `signal` when it aborts
  */
 export async function collectArtifacts(
   deps: Deps,

@@ -11,7 +11,8 @@ export async function msUntilNextDue(
   { pool }: { pool: pg.Pool },
   gpus: readonly string[],
 ): Promise<number | null> {
-  // A prepared statement instead of Prisma, because it runs after claims, up to four times a second.
+  // A prepared statement instead of Prisma, because it runs up to four times a second. The condition with `created_at` is that
+  // of the partial index `jobs_postponed`.
   const { rows } = await pool.query<{ ms: number | null }>({
     name: 'loam-next-due',
     text: `
@@ -38,6 +39,7 @@ export async function writeHeartbeat(
   },
 ): Promise<void> {
   const { id, runner, kinds } = worker;
+  // Prisma's type for JSON columns does not accept a readonly array.
   const machines = [...worker.machines];
   const now = new Date();
   await db.worker.upsert({

@@ -90,7 +90,7 @@ function buildSpec(
       (async (dir, signal) => {
         const { repositoryId, commitSha } = source;
         if (!repositoryId || !commitSha)
-          throw new Unstartable(`The repository ${job.repo} is gone`);
+          throw new Unstartable(`The repository ${job.repo} was deleted`);
         const limits = diskLimits(job.diskGb);
         const { room } = deps.space;
         // The previous progress may be about the image.

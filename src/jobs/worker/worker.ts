@@ -60,7 +60,7 @@ export async function startWorker(
 /** The free capacity of a worker before a claim. */
 type ClaimRoom = {
   machines: readonly Machine[];
-  /** The machines of other workers, and those of this worker that do not answer. */
+  /** The machines of other workers, and the machines of this worker that do not answer. */
   elsewhere: readonly WorkerCapacity[];
   held: readonly HeldCapacity[];
   slotsFree: number;
@@ -191,7 +191,7 @@ class JobWorker implements Worker {
         clearTimeout(timer);
         const isLocked = await this.#claimAll();
         const dueMs = this.used < this.#slots ? await this.#msUntilDue() : null;
-        // A shorter wait does no harm: each wake, including those of the idle bus, reads the time again.
+        // A wait that is too short does no harm: the time is read again after it.
         const waitMs = Math.min(
           dueMs ?? Number.POSITIVE_INFINITY,
           isLocked ? LOCKED_RETRY_MS : this.#pauses.longestMs,
@@ -263,7 +263,7 @@ class JobWorker implements Worker {
   }
 
   /**
-   * Claims the jobs that fit among those that one scan reads, and starts to supervise their attempts.
+   * Claims the jobs of one scan that fit, and starts to supervise their attempts.
    * @returns `peers needed` if the result depends on whether any worker runs images, and the known workers may be outdated
    */
   async #claimOnce(
