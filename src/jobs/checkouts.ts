@@ -64,7 +64,9 @@ export function openRemoteCheckouts(services: {
     ).catch((error) => {
       // The attempt was changed in the database in the meantime. The next try reads it again.
       const isAttemptNotFound = error instanceof AppError && error.code === 'not_found';
-      throw isAttemptNotFound ? new ServerUnavailable('the server does not find the attempt') : error;
+      throw isAttemptNotFound
+        ? new ServerUnavailable('the server does not find the attempt')
+        : error;
     });
   };
 }
@@ -79,12 +81,14 @@ const checkoutStream = defineRemoteStream<CheckoutRequest, CheckoutHead>(
   'checkout',
   async (services, repositoryId, { attemptId, commitSha }, { begin, signal }) => {
     const { git } = services;
-    const limits = await readLimitsOfWaitingAttempt(services, { attemptId, repositoryId, commitSha });
+    const request = { attemptId, repositoryId, commitSha };
+    const limits = await readLimitsOfWaitingAttempt(services, request);
     const send = (stopping: AbortSignal) => {
       const stopped = AbortSignal.any([signal, stopping]);
       const input = { repositoryId, commitSha, signal: stopped, ...limits };
       return sendCheckout(services, input, begin);
     };
+    // The semaphore limits the transfers; `git.tasks` makes the shutdown wait for them, and aborts them after a timeout.
     await git.transfers
       .run(() => git.tasks.run(send), { key: TRANSFER_KEY, signal })
       .catch((error) => {

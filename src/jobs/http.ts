@@ -167,7 +167,8 @@ export function logsRouter(services: Deps): Router {
       // The connection is destroyed, so that the client does not take the log for complete. Disconnects are not logged.
       const hasDisconnected =
         (error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE';
-      if (!hasDisconnected) services.log.error({ err: error, job: id }, 'Cannot send the whole log');
+      if (!hasDisconnected)
+        services.log.error({ err: error, job: id }, 'Cannot send the whole log');
       res.destroy();
     }
   });

@@ -169,7 +169,8 @@ async function readJob<S extends Select>(
 ): Promise<(Row<S> & AccessRow) | null> {
   const namespace = key.namespace.toLowerCase();
   if (!isPossibleNamespaceName(namespace)) return null;
-  const statement = jobRowReader.statement(select, accessColumns, 'where n.name = $1 and r.name = $2');
+  const condition = 'where n.name = $1 and r.name = $2';
+  const statement = jobRowReader.statement(select, accessColumns, condition);
   if (statement) {
     const [row] = await statement.read(pool, [namespace, key.name]);
     return (row ?? null) as (Row<S> & AccessRow) | null;
@@ -305,7 +306,10 @@ export async function deleteJob(
   await inTransaction(services.db, deleteRow);
   // This removes a part of a long log. Maintenance removes the rest.
   await removeDeletedPages(services, id).catch((error) =>
-    services.log.error({ err: error, job: id }, 'Cannot remove the log now; maintenance retries it'),
+    services.log.error(
+      { err: error, job: id },
+      'Cannot remove the log now; maintenance retries it',
+    ),
   );
   // The deletion is committed. Maintenance removes the files that cannot be removed now.
   if (deleteArtifacts)

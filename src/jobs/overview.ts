@@ -147,7 +147,10 @@ const RUNNING = `
   from job_attempts a join jobs j on j.id = a.job_id where a.ended_at is null group by 1, 2`;
 
 /** Lists the pools with waiting or running jobs, in the order of the API's GPU models. @throws AppError 401, 403 */
-export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Promise<QueuePoolState[]> {
+export async function listPools(
+  services: { pool: pg.Pool },
+  viewer: Viewer,
+): Promise<QueuePoolState[]> {
   demandOperator(viewer);
   const [waiting, { rows: running }, machines] = await Promise.all([
     waitingJobs(services),
@@ -191,7 +194,8 @@ type WaitingPool = { gpu: string; region: string; jobs: number; oldest: number }
 export function waitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
   return inPoolTransaction(pool, async (client) => {
     await client.query('set local enable_seqscan = off; set local enable_bitmapscan = off');
-    const { rows } = await client.query<WaitingPool>(COUNT_WAITING, [GPUS, REGIONS, MAX_COUNTED_JOBS]);
+    const values = [GPUS, REGIONS, MAX_COUNTED_JOBS];
+    const { rows } = await client.query<WaitingPool>(COUNT_WAITING, values);
     return rows;
   });
 }

@@ -109,7 +109,9 @@ const COLUMN_TYPES = {
   artifactsOf: 'text',
   nextSeq: 'bigint',
 } as const;
-type JobChanges = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof COLUMN_TYPES, true> }>>;
+type JobChanges = Partial<
+  Prisma.JobGetPayload<{ select: Record<keyof typeof COLUMN_TYPES, true> }>
+>;
 
 export type Move = {
   to: JobStatus;

@@ -20,7 +20,10 @@ export type UsageHistoryWriter = {
 };
 
 /** Opens the history of an attempt for its worker, and continues after the stored points. */
-export async function openUsageHistory(pool: pg.Pool, attemptId: string): Promise<UsageHistoryWriter> {
+export async function openUsageHistory(
+  pool: pg.Pool,
+  attemptId: string,
+): Promise<UsageHistoryWriter> {
   const stored = await readRow(pool, attemptId);
   let samplesPerPoint = stored?.samples_per_point ?? 1;
   let count = stored?.times.length ?? 0;

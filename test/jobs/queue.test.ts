@@ -6,7 +6,11 @@ import { openCheckouts } from '../../src/jobs/checkouts.ts';
 import { commitMove } from '../../src/jobs/state.ts';
 import { createPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
-import { listAdvertisedMachines, readLiveMachines, runsImages } from '../../src/jobs/worker-capacity.ts';
+import {
+  listAdvertisedMachines,
+  readLiveMachines,
+  runsImages,
+} from '../../src/jobs/worker-capacity.ts';
 import { LOCAL_MACHINE, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';

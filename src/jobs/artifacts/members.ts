@@ -28,7 +28,10 @@ const gzipped = promisify(gzip);
  * Creates a writer whose methods yield the chunks of the archive and append its files to `index`.
  * @param requireRoom called with the size of the archive as it grows; throws if there is not enough storage
  */
-export function createMemberWriter(index: IndexEntry[], requireRoom: (size: number) => Promise<void>) {
+export function createMemberWriter(
+  index: IndexEntry[],
+  requireRoom: (size: number) => Promise<void>,
+) {
   let offset = 0;
   let checkedAt = 0;
   /** The files of the current shared member. */

@@ -5,7 +5,13 @@ import { type Coalesced, coalesce } from '../../platform/database/coalesce.ts';
 import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { isOver } from '../state.ts';
-import { decodePage, type JournalEntry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import {
+  decodePage,
+  type JournalEntry,
+  PAGE_BYTES,
+  PAGE_ENTRIES,
+  type StoredPage,
+} from './pages.ts';
 
 type FollowStep =
   | { kind: 'entries'; entries: readonly JournalEntry[] }
@@ -71,14 +77,22 @@ type NextEntries = {
 /** All followers of a job are woken at the same time. Those at the same position share one read. */
 const reads = new WeakMap<pg.Pool, Coalesced<NextEntries | null>>();
 
-function readNextEntriesOnce(pool: pg.Pool, jobId: string, after: number): Promise<NextEntries | null> {
+function readNextEntriesOnce(
+  pool: pg.Pool,
+  jobId: string,
+  after: number,
+): Promise<NextEntries | null> {
   const shared = reads.get(pool) ?? coalesce<NextEntries | null>();
   reads.set(pool, shared);
   return shared(`${jobId} ${after}`, () => readNextEntries(pool, jobId, after));
 }
 
 /** Reads the next entries and the state of the job in one statement; null if the job does not exist. */
-async function readNextEntries(pool: pg.Pool, jobId: string, after: number): Promise<NextEntries | null> {
+async function readNextEntries(
+  pool: pg.Pool,
+  jobId: string,
+  after: number,
+): Promise<NextEntries | null> {
   const { rows } = await pool.query<NextEntriesRow>({
     name: 'loam-follow-journal',
     text: `

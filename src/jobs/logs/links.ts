@@ -19,7 +19,10 @@ import { createReadRule, openStreamOfJob, streamColumns, type StreamQuery } from
 type LinkedJob = { id: string; namespace: { name: string } };
 type LinkSigner = { signer: Signer; urls: Urls };
 
-export function buildDownloadUrl({ signer, urls }: LinkSigner, { id, namespace }: LinkedJob): string {
+export function buildDownloadUrl(
+  { signer, urls }: LinkSigner,
+  { id, namespace }: LinkedJob,
+): string {
   return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textSubject(id));
 }
 

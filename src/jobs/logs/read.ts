@@ -4,7 +4,13 @@ import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import { toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { decodePage, type JournalEntry, type LineEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import {
+  decodePage,
+  type JournalEntry,
+  type LineEntry,
+  PAGE_ENTRIES,
+  type StoredPage,
+} from './pages.ts';
 
 /** The maximum and the default of `tail`, as documented for the API. */
 const MAX_TAIL = 10_000;
@@ -70,7 +76,9 @@ export async function findStreamStart(
 }
 
 function selectLinesFrom(entries: readonly JournalEntry[], firstSeq: number): LineEntry[] {
-  return entries.filter((entry): entry is LineEntry => entry.kind === 'log' && entry.seq >= firstSeq);
+  return entries.filter(
+    (entry): entry is LineEntry => entry.kind === 'log' && entry.seq >= firstSeq,
+  );
 }
 
 /**

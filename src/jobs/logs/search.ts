@@ -82,7 +82,11 @@ class LogSearch {
     this.#from = Math.max(0, this.#isForwards ? this.#start - lead : this.#start + lead);
   }
 
-  async run(services: { pool: pg.Pool }, jobId: string, signal?: AbortSignal): Promise<SearchResult> {
+  async run(
+    services: { pool: pg.Pool },
+    jobId: string,
+    signal?: AbortSignal,
+  ): Promise<SearchResult> {
     const { order } = this.#query;
     const deadline = performance.now() + MAX_SEARCH_MS;
     for (;;) {
@@ -155,7 +159,10 @@ class LogSearch {
     const preceding = this.#recent.linesBefore(earlierInPage, (seq) =>
       this.#isBeyond(line.seq, seq),
     );
-    const size = [line, ...preceding].reduce((sum, entry) => sum + countTextBytes(entry.message), 0);
+    const size = [line, ...preceding].reduce(
+      (sum, entry) => sum + countTextBytes(entry.message),
+      0,
+    );
     const fits = (await this.#allowance.take(size)) === size;
     const last = this.#matches.at(-1);
     if (last && !fits) {

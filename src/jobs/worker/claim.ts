@@ -28,7 +28,11 @@ import { PHASES } from '../state.ts';
 import type { Admitted, CandidateJob, NamespaceQueue, ResourceRequest } from './admission.ts';
 
 /** An open attempt of a worker, with the resources that it holds. */
-export type ClaimedAttempt = ResourceRequest & { jobId: string; attemptId: string; machine: string };
+export type ClaimedAttempt = ResourceRequest & {
+  jobId: string;
+  attemptId: string;
+  machine: string;
+};
 /** A new attempt. `waitedSeconds`: how long its job could have been claimed before. */
 export type ClaimResult = ClaimedAttempt & { region: string; waitedSeconds: number };
 

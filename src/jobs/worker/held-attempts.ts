@@ -135,7 +135,10 @@ export class HeldAttempts {
         if (error instanceof RunnerUnavailable) throw error;
         failures = Date.now() - startedAt > PROGRESS_MS ? 1 : failures + 1;
         if (failures < (isTransient(error) ? MAX_TRANSIENT_FAILURES : MAX_FAILURES)) throw error;
-        log.error({ err: error, job: jobId }, 'Supervising the attempt failed too often; its job fails');
+        log.error(
+          { err: error, job: jobId },
+          'Supervising the attempt failed too often; its job fails',
+        );
         return this.#fail(attempt, error);
       }
     });

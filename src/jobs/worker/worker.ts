@@ -116,7 +116,8 @@ class JobWorker implements Worker {
     if (runner.warning) log.warn(runner.warning);
     for (const machine of this.#machines) log.info(describeMachine(machine, this.#slots));
 
-    // The heartbeat comes first, so that no other worker takes the attempts for lost. The sweep must know them before it runs.
+    // The heartbeat also renews the open attempts, so that no other worker takes them for lost. The sweep removes all attempts
+    // that it does not know, so they are added to `known` before it runs.
     const unfinished = await this.#readOpenAttempts();
     await this.#writeHeartbeat();
     await this.#peers.refresh();
@@ -241,7 +242,9 @@ class JobWorker implements Worker {
       // All jobs of these pools are claimed. The queue is drained if the pools are all that the worker could claim from
       // without any attempts. A job that arrives later wakes the worker.
       if (sawWholePools && !isLocked)
-        return skipList.jobs.size === 0 && hasAllPools(room.pools, this.#poolsWithoutAttempts(room));
+        return (
+          skipList.jobs.size === 0 && hasAllPools(room.pools, this.#poolsWithoutAttempts(room))
+        );
       if (claims.length > 0 || isLocked) continue;
       if (isLong || !hasPassedOverJobs) return false;
       isLong = true;
