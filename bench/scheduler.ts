@@ -174,8 +174,8 @@ function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Prom
       maxQueues: slotsFree,
       maxJobsPerQueue: slotsFree,
       reserved: [],
-      decide: (lines, reserved) =>
-        admit({ ...input, elsewhere: [], slotsFree, queues: lines, reserved }).admitted,
+      decide: (queues, reserved) =>
+        admit({ ...input, elsewhere: [], slotsFree, queues, reserved }).admitted,
     },
   );
 }

@@ -46,7 +46,7 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
           (servedAt.get(a) ?? 0) - (servedAt.get(b) ?? 0) ||
           (a < b ? -1 : 1),
       );
-      const lines = order.map((namespaceId, turn) => ({
+      const queues = order.map((namespaceId, turn) => ({
         ...{ namespaceId, turn, held: heldBy(namespaceId) },
         jobs: waiting.filter((job) => job.namespaceId === namespaceId),
       }));
@@ -54,7 +54,7 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
       const reserved = waiting.filter(({ id }) => kept.has(id));
       const held = [...running.values()];
       const slotsFree = slots - running.size;
-      const decided = admit({ machines, elsewhere, slots, slotsFree, held, queues: lines, reserved });
+      const decided = admit({ machines, elsewhere, slots, slotsFree, held, queues, reserved });
       ({ reservations } = decided);
       return decided.admitted.map(({ job, grant }) => {
         waiting.splice(waiting.indexOf(job), 1);
@@ -124,11 +124,11 @@ test('a job with an image starts on a machine that runs images, and fails only i
   const plain = request();
   const withImage = { ...plain, image: 'debian:12' };
   const placed = (asked: typeof plain, machines: Machine[], elsewhere: Machine[] = []) => {
-    const lines = [
+    const queues = [
       { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...asked }] },
     ];
     const room = { machines, elsewhere, slots: 2, slotsFree: 2, held: [], reserved: [] };
-    const { admitted, reservations } = admit({ ...room, queues: lines });
+    const { admitted, reservations } = admit({ ...room, queues });
     // A job that waits for another kind of machine makes no reservation here.
     expect(reservations.size).toBe(0);
     return admitted.map(({ grant }) => grant.machine);
