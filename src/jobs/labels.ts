@@ -14,7 +14,7 @@ const MAX_PREFIX = 253;
 export const LABEL_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$/;
 const DNS_NAME = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*$/;
 
-/** @returns the labels, sorted by key @throws AppError 400 naming `labels` */
+/** Returns the labels, sorted by key. @throws AppError 400 naming `labels` */
 export function checkLabels(labels: readonly Label[]): Label[] {
   if (labels.length > MAX_LABELS)
     throw invalid('labels', `must not have more than ${MAX_LABELS} entries`);
