@@ -20,7 +20,7 @@ import { readConfig } from '../src/base/config/config.ts';
 import { createLog } from '../src/base/log.ts';
 import { MAX_BATCHED_MOVES } from '../src/jobs/state.ts';
 import { admit, findClaimablePools, type HeldCapacity } from '../src/jobs/worker/admission.ts';
-import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
+import { type ClaimResult, claimJobs } from '../src/jobs/worker/claim.ts';
 import {
   inPoolTransaction,
   openDatabase,
@@ -162,7 +162,7 @@ async function claimAndEnd(total: number): Promise<number> {
   return ended / seconds;
 }
 
-function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Promise<Claimed[]> {
+function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Promise<ClaimResult[]> {
   const slotsFree = slots - held.size;
   const input = { machines: MACHINES, slots, held: held.values().toArray() };
   return claimJobs(
@@ -171,17 +171,17 @@ function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Prom
       workerId: 'bench',
       runner: 'fake',
       pools: findClaimablePools(input),
-      lines: slotsFree,
-      depth: slotsFree,
+      maxQueues: slotsFree,
+      maxJobsPerQueue: slotsFree,
       reserved: [],
-      decide: (lines, reserved) =>
-        admit({ ...input, elsewhere: [], slotsFree, lines, reserved }).admitted,
+      decide: (queues, reserved) =>
+        admit({ ...input, elsewhere: [], slotsFree, queues, reserved }).admitted,
     },
   );
 }
 
 /** Jobs that end in the same tick share a transaction, with a statement for each, as state changes do (`jobs/state.ts`). */
-async function endAll(ended: readonly Claimed[]): Promise<(Claimed | undefined)[]> {
+async function endAll(ended: readonly ClaimResult[]): Promise<(ClaimResult | undefined)[]> {
   await withConnection(pool, async (client) => {
     const lock = 'select from jobs where id = any ($1) order by id for update skip locked';
     await beginPipeline(client, lock, [ended.map(({ jobId }) => jobId)]);

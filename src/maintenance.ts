@@ -16,7 +16,7 @@ import { removeOldSessions } from './identity/sign-in/sessions.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeJobsOfDeleted } from './jobs/removal.ts';
-import { removeGoneWorkers } from './jobs/worker/queue.ts';
+import { removeGoneWorkers } from './jobs/worker/heartbeats.ts';
 import type { Db } from './platform/database/client.ts';
 import { removeOldEvents } from './platform/events/outbox.ts';
 import type { Storage } from './platform/storage/storage.ts';

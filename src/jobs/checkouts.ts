@@ -1,16 +1,15 @@
 /**
- * Checks out the commit of a job on the worker, which may be on another machine than the repository. A process that has the
- * repository uses its folder. Any other process requests a pack from the server that has it, and never reads the folder itself,
- * because a network file system may show stale data. The server sends only the commit of a job, and only to the attempt that
- * holds the job and has not started yet.
+ * Checks out the commit of a job on the worker, which may be on another machine than the repository. A process that owns the
+ * repository reads the repository's folder. Any other process requests a pack from the server that owns the repository, and
+ * never reads the folder, because a network file system may show stale data. That server only sends the commit of a job, and
+ * only to the attempt that holds the job and has not started yet.
  */
 
 import { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, busy, notFound } from '../base/errors.ts';
 import { diskLimits } from '../base/hardware.ts';
 import type { Logger } from '../base/log.ts';
-import type { Cluster } from '../cluster/cluster.ts';
-import { ServerUnavailable } from '../cluster/cluster.ts';
+import { type Cluster, ServerUnavailable } from '../cluster/cluster.ts';
 import { defineRemoteStream } from '../cluster/streams.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -24,15 +23,16 @@ import {
 } from '../repositories/checkouts.ts';
 import type { LargeFiles } from '../repositories/lfs/store/store.ts';
 
-type WorkerInput = LocalCheckoutInput & { attemptId: string; signal: AbortSignal };
+type CheckoutInput = LocalCheckoutInput & { attemptId: string; signal: AbortSignal };
 
 /**
  * Creates the folder `dir` with the commit of the attempt's job.
- * @throws AppError with a reason for the user of the job; ServerAway if no server can send the commit now
+ * @throws AppError with a reason for the user of the job; ServerUnavailable if no server can send the commit
+ *   now
  */
-export type Checkout = (input: WorkerInput) => Promise<void>;
+export type Checkout = (input: CheckoutInput) => Promise<void>;
 
-/** For a process that serves requests: uses its own repositories, and requests all others from their servers. */
+/** For a process that owns repositories: checks out its own repositories, and requests all others from their servers. */
 export function openCheckouts(services: {
   db: Db;
   git: Git;
@@ -40,14 +40,14 @@ export function openCheckouts(services: {
   cluster: Cluster;
   largeFiles: LargeFiles;
 }): Checkout {
-  const elsewhere = openRemoteCheckouts(services);
+  const checkOutRemotely = openRemoteCheckouts(services);
   return ({ attemptId, ...input }) =>
     services.cluster.remoteOwner(input.repositoryId)
-      ? elsewhere({ attemptId, ...input })
+      ? checkOutRemotely({ attemptId, ...input })
       : checkout(services, input);
 }
 
-/** For a process without repositories. */
+/** For a process without repositories: requests all of them from their servers. */
 export function openRemoteCheckouts(services: {
   db: Db;
   cluster: Cluster;
@@ -55,35 +55,40 @@ export function openRemoteCheckouts(services: {
 }): Checkout {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;
-    const member = services.cluster.remoteOwner(repositoryId);
-    // The repository was moved to this process since the caller checked; the retry finds it here.
-    if (!member) throw new ServerUnavailable('the repository has moved');
+    const owner = services.cluster.remoteOwner(repositoryId);
+    // The repository was moved to this process after `openCheckouts` had looked for its owner. The retry finds it here.
+    if (!owner) throw new ServerUnavailable('the repository has moved');
     const request = { repositoryId, input: { attemptId, commitSha }, signal };
-    await readPack(services, member, request, (head, pack) =>
+    await checkoutStream(services, owner, request, (head, pack) =>
       receiveCheckout(services, input, head, pack),
     ).catch((error) => {
-      // The attempt has changed in the database meanwhile, and the next try reads it again.
-      const isChanged = error instanceof AppError && error.code === 'not_found';
-      throw isChanged ? new ServerUnavailable('the server does not find the attempt') : error;
+      // The attempt was changed in the database in the meantime. The next try reads it again.
+      const isAttemptNotFound = error instanceof AppError && error.code === 'not_found';
+      throw isAttemptNotFound
+        ? new ServerUnavailable('the server does not find the attempt')
+        : error;
     });
   };
 }
 
-/** The semaphore key of all checkouts for other machines: together they get at most half of the transfers. */
+/** The semaphore key of all checkouts for other machines. A key gets at most half of the transfers. */
 const TRANSFER_KEY = 'checkouts for workers';
 
 type CheckoutRequest = { attemptId: string; commitSha: string };
 
-const readPack = defineRemoteStream<CheckoutRequest, CheckoutHead>(
+/** Both sides of the request between two servers. The function is the sending side. */
+const checkoutStream = defineRemoteStream<CheckoutRequest, CheckoutHead>(
   'checkout',
   async (services, repositoryId, { attemptId, commitSha }, { begin, signal }) => {
     const { git } = services;
-    const limits = await demandWaitingAttempt(services, { attemptId, repositoryId, commitSha });
+    const request = { attemptId, repositoryId, commitSha };
+    const limits = await readLimitsOfWaitingAttempt(services, request);
     const send = (stopping: AbortSignal) => {
-      const until = AbortSignal.any([signal, stopping]);
-      const input = { repositoryId, commitSha, signal: until, ...limits };
+      const stopped = AbortSignal.any([signal, stopping]);
+      const input = { repositoryId, commitSha, signal: stopped, ...limits };
       return sendCheckout(services, input, begin);
     };
+    // The semaphore limits the transfers; `git.tasks` makes the shutdown wait for them, and aborts them after a timeout.
     await git.transfers
       .run(() => git.tasks.run(send), { key: TRANSFER_KEY, signal })
       .catch((error) => {
@@ -95,10 +100,11 @@ const readPack = defineRemoteStream<CheckoutRequest, CheckoutHead>(
 );
 
 /**
+ * Checks that an attempt waits for a commit.
  * @returns the limits of the job's disk
  * @throws AppError 404 unless the attempt holds a job with this repository and commit and has not started
  */
-async function demandWaitingAttempt(
+async function readLimitsOfWaitingAttempt(
   { db }: { db: Db },
   { attemptId, repositoryId, commitSha }: CheckoutRequest & { repositoryId: string },
 ): Promise<{ maxBytes: number; maxFiles: number }> {

@@ -36,11 +36,11 @@ const MAX_TERMS = 20;
 
 type Deps = { db: Db; pool: pg.Pool };
 type Conditions = {
-  /** Not in `where`, because an index has the jobs of each status in order; null: any status. */
+  /** Apart from `where`, because an index contains the jobs of each status in order. Null: any status. */
   statuses: readonly JobStatus[] | null;
-  /** Not in `where`, for the same reason; null: any GPU, or the condition is in `where`. */
+  /** Apart from `where` for the same reason. Null: any GPU, or the condition is in `where`. */
   gpus: readonly string[] | null;
-  /** All must hold. */
+  /** All of these conditions must hold. */
   where: Prisma.Sql[];
 };
 
@@ -78,7 +78,7 @@ export async function buildConditions(
     if (to) where.push(sql`${at} < ${to}::timestamptz`);
   }
   const hasIndex = gpus != null && !gpus.includes('none');
-  // The index covers only jobs with a GPU: most jobs have none and would make it larger without need.
+  // The index only contains jobs with a GPU, because most jobs have none and would make it larger.
   if (hasIndex) where.push(sql`r.gpu <> 'none'`);
   else if (gpus) where.push(sql`r.gpu = any(${[...gpus]})`);
   return { statuses: statuses ?? null, gpus: hasIndex ? gpus : null, where };
@@ -96,7 +96,7 @@ function labelCondition(key: string, values: readonly string[] | null | undefine
     where l.job_id = r.id and l.namespace_id = r.namespace_id and l.key = ${key} and ${among})`;
 }
 
-/** By id, whatever its name was, if the repository exists and is visible to the viewer; else by the name in the job. */
+/** Compares the id if the repository exists and is visible to the viewer, otherwise the name that is stored in the job. */
 async function repositoryCondition(
   services: Deps,
   viewer: Viewer,

@@ -1,4 +1,7 @@
-/** Streams of logs and job events for GraphQL subscriptions and server-sent events: permissions, start, and contents. */
+/**
+ * Streams of logs and job events, for GraphQL subscriptions and server-sent events: checks permissions, finds the start, and
+ * yields the events.
+ */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
@@ -14,20 +17,21 @@ import {
   serverStopping,
   subscribeToEvents,
 } from '../platform/events/read.ts';
-import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
+import { type AccessRow, findNamespace, getJob, type JobKey } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
-import type { Entry } from './logs/pages.ts';
-import { checkTail, type LogQuery, streamStart } from './logs/read.ts';
+import type { JournalEntry } from './logs/pages.ts';
+import { findStreamStart, type LogQuery, resolveTail } from './logs/read.ts';
 import type { JobPayload } from './payload.ts';
 import { isOver } from './state.ts';
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
-export type LogLineEvent = { kind: 'log'; seq: number; timestamp: Date; message: string };
-export type StatusEvent = { kind: 'status'; seq: number; timestamp: Date; status: JobStatus };
 /** `seq` is the number of the last entry. */
 export type EndEvent = { kind: 'end'; seq: number; status: JobStatus; exitCode: number | null };
-export type LogEvent = LogLineEvent | StatusEvent | EndEvent;
+/** An event of a log stream: an entry of the journal, or the end. */
+export type LogEvent = JournalEntry | EndEvent;
+/** The entries of one read. All followers of a job get the same array, so its encoding can be shared. */
+export type LogEventBatch = readonly LogEvent[];
 
 type LogRequest = JobKey & { after?: number | null };
 
@@ -40,31 +44,31 @@ export async function followLog(
   viewer: Viewer,
   request: LogRequest,
 ): Promise<(signal: AbortSignal) => AsyncGenerator<LogEvent>> {
-  const { rule, batches } = await openLog(services, viewer, request);
+  const { rule, batches } = await prepareLogStream(services, viewer, request);
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
       for await (const events of batches(ended)) yield* events;
     });
 }
 
-/** As `followLog`, with one event for each read, so that thousands of lines a second are only a few events. */
+/** Like `followLog`, but yields the events of each read as one batch, so that thousands of lines a second are few events. */
 export async function followLogBatches(
   services: Deps,
   viewer: Viewer,
   request: LogRequest,
-): Promise<(signal: AbortSignal) => AsyncGenerator<LogBatch>> {
-  const { rule, batches } = await openLog(services, viewer, request);
+): Promise<(signal: AbortSignal) => AsyncGenerator<LogEventBatch>> {
+  const { rule, batches } = await prepareLogStream(services, viewer, request);
   return (signal) => whileAllowed(services, viewer, rule, signal, batches);
 }
 
-async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogRequest) {
+async function prepareLogStream(services: Deps, viewer: Viewer, { after, ...key }: LogRequest) {
   const job = await getJob(services, viewer, key, streamColumns);
-  if (after != null && (after < 0 || (!hasEnded(job) && after > lastSeqOf(job))))
+  if (after != null && (after < 0 || (!hasEnded(job) && after > getLastSeq(job))))
     throw invalid('after', 'must be 0 or the seq of an entry');
   return {
-    rule: readRuleOf(services, job),
-    async *batches(ended: AbortSignal): AsyncGenerator<LogBatch> {
-      for await (const events of logEvents(services, job.id, after ?? 0, ended)) {
+    rule: createReadRule(services, job),
+    async *batches(ended: AbortSignal): AsyncGenerator<LogEventBatch> {
+      for await (const events of readLogEvents(services, job.id, after ?? 0, ended)) {
         yield events;
         if (events.at(-1)?.kind === 'end') return;
       }
@@ -74,11 +78,12 @@ async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogReq
 }
 
 /**
- * Opens a stream of the lines that `query` selects and all later entries; or of all entries after `lastSeen`.
- * @returns a function that starts the stream, which throws if the viewer loses access; null if the job is over and nothing
- *   comes after `lastSeen`
- * @throws AppError 400 (also if no event has the id `lastSeen` yet), 401, 403, 404, and 409 for a job that is not running,
- *   unless the stream is resumed
+ * Opens a stream of the lines that `query` selects and of all later entries; or, if `lastSeen` is given, of all entries after
+ * that number.
+ * @returns a function that starts the stream, which throws if the viewer loses access; null if the log has ended and there is
+ *   no entry after `lastSeen`
+ * @throws AppError 400 (also if no entry has the number `lastSeen` yet), 401, 403, 404, and 409 if the job is not running and
+ *   `lastSeen` is not given
  */
 export async function openStream(
   services: Deps,
@@ -91,30 +96,29 @@ export async function openStream(
 }
 
 export type StreamQuery = LogQuery & { lastSeen: number | null };
-type OpenStream = (signal: AbortSignal) => AsyncGenerator<LogBatch>;
-/** The entries of one read. All followers of a job get the same array, so an encoding of it can be shared. */
-export type LogBatch = readonly LogEvent[];
+type OpenStream = (signal: AbortSignal) => AsyncGenerator<LogEventBatch>;
 
-/** As `openStream`, for a job that the viewer may see, as the caller has checked. */
+/** Like `openStream`, for a job that the caller has found visible to the viewer. */
 export async function openStreamOfJob(
   services: Deps,
   viewer: Viewer,
   job: AccessRow & StreamRow,
   { lastSeen, ...query }: StreamQuery,
 ): Promise<OpenStream | null> {
-  checkTail(query.tail);
+  resolveTail(query.tail);
   const { id, status } = job;
   const from = (start: number) => {
-    const rule = readRuleOf(services, job);
+    const rule = createReadRule(services, job);
     return (signal: AbortSignal) =>
       whileAllowed(services, viewer, rule, signal, (ended) =>
-        logEvents(services, id, start, ended),
+        readLogEvents(services, id, start, ended),
       );
   };
   if (lastSeen !== null) {
-    const last = lastSeqOf(job);
+    const last = getLastSeq(job);
     if (hasEnded(job)) return lastSeen >= last ? null : from(lastSeen);
-    // The id may come from a deleted job of the same name. Nothing would be sent until this job has as many entries.
+    // The id may come from a deleted job of the same name. Without this check, nothing would be sent until this job has as
+    // many entries.
     if (lastSeen > last)
       throw invalid(null, `Last-Event-ID: must be the id of an event; the last event has ${last}`);
     return from(lastSeen);
@@ -124,10 +128,10 @@ export async function openStreamOfJob(
       'conflict',
       `Only a running job can be streamed, and the status of this job is ${status}; send the header Last-Event-ID: 0 to get the whole stream`,
     );
-  return from(await streamStart(services, id, query));
+  return from(await findStreamStart(services, id, query));
 }
 
-/** The columns that decide whether a stream continues. A cancelled job prints until its attempt has ended. */
+/** The columns that tell whether the log has ended. A cancelled job may print until its attempt has ended. */
 export const streamColumns = {
   status: true,
   nextSeq: true,
@@ -135,17 +139,20 @@ export const streamColumns = {
 } as const;
 type StreamRow = Prisma.JobGetPayload<{ select: typeof streamColumns }>;
 
-/** Whether the job can print no more lines. */
+/** Whether the job cannot print any more lines. */
 function hasEnded({ status, attempts }: StreamRow): boolean {
   return isOver(status) && attempts.length === 0;
 }
 
-function lastSeqOf({ nextSeq }: StreamRow): number {
+function getLastSeq({ nextSeq }: StreamRow): number {
   return Number(nextSeq) - 1;
 }
 
-/** The permission that must hold while a job is followed. Credentials restricted to a repository lose it on its deletion. */
-export function readRuleOf(
+/**
+ * Creates the rule that must hold while a viewer follows a job. A credential that is restricted to single repositories loses
+ * access when the job's repository is deleted.
+ */
+export function createReadRule(
   { db }: { db: Db },
   { id, namespaceId, repositoryId }: Omit<AccessRow, 'createdById'>,
 ): AccessRule {
@@ -155,7 +162,7 @@ export function readRuleOf(
       const isRestricted = viewer.kind === 'account' && viewer.repositories !== null;
       const select = { repositoryId: true };
       const current = isRestricted && (await db.job.findUnique({ where: { id }, select }));
-      // If the job was deleted, the old repository is used: the stream ends by itself.
+      // If the job was deleted, its former repository is checked, and the stream ends without an error.
       demand(viewer, 'job.read', {
         namespaceId,
         repositoryId: current ? current.repositoryId : repositoryId,
@@ -164,37 +171,20 @@ export function readRuleOf(
   };
 }
 
-async function* logEvents(
+async function* readLogEvents(
   services: Deps,
   jobId: string,
   after: number,
   signal: AbortSignal,
-): AsyncGenerator<LogBatch> {
+): AsyncGenerator<LogEventBatch> {
   let seq = after;
   for await (const step of followJournal(services, jobId, after, signal)) {
     if (step.kind === 'end') yield [{ ...step, seq }];
     else if (step.kind === 'entries') {
       seq = step.entries.at(-1)?.seq ?? seq;
-      yield toBatch(step.entries);
+      yield step.entries;
     }
   }
-}
-
-const batches = new WeakMap<readonly Entry[], LogBatch>();
-
-function toBatch(entries: readonly Entry[]): LogBatch {
-  const cached = batches.get(entries);
-  if (cached) return cached;
-  const batch = entries.map(toLogEvent);
-  batches.set(entries, batch);
-  return batch;
-}
-
-/** The event for a journal entry. */
-export function toLogEvent(entry: Entry): LogLineEvent | StatusEvent {
-  if (entry.kind === 'log') return entry;
-  const { kind, seq, timestamp, message: status } = entry;
-  return { kind, seq, timestamp, status };
 }
 
 /** For example `job.queued`. */
@@ -209,7 +199,7 @@ export type JobEvent = {
   name: string;
   status: JobStatus;
   exitCode: number | null;
-  // Null in events of earlier versions, which stored fewer fields.
+  // Null in events that were stored by earlier versions, which had fewer fields.
   namespace: string | null;
   progress: string | null;
   retryCount: number | null;
@@ -219,8 +209,8 @@ export type JobEvent = {
 
 /**
  * Follows the events of all jobs in some namespaces, or of one job in a single namespace until it is deleted.
- * @throws AppError 401, 403, 404 at once; 400 with the first read if `after` is not the cursor of an event; later if the
- *   viewer loses access
+ * @throws AppError 401, 403, 404 before the stream starts; 400 at the first read if `after` is not the cursor of an event;
+ *   later, if the viewer loses access
  */
 export async function followEvents(
   services: Deps,
@@ -234,7 +224,7 @@ export async function followEvents(
   const [owner, ...others] = parseFollowedNamespaces(owners, name);
   const ids: string[] = [];
   for (const ownerName of [owner, ...others]) {
-    const { id } = await namespaceOf(services, ownerName, viewer);
+    const { id } = await findNamespace(services, ownerName, viewer);
     demand(viewer, 'job.read', anyTargetIn(viewer, id));
     ids.push(id);
   }
@@ -247,7 +237,7 @@ export async function followEvents(
     after: after ?? null,
   };
   const rule: AccessRule = job
-    ? readRuleOf(services, job)
+    ? createReadRule(services, job)
     : {
         key: `jobs of ${ids.join()}`,
         demand: (now) => {

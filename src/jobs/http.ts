@@ -25,9 +25,9 @@ import { refuseOtherMethods } from '../platform/web/methods.ts';
 import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
-import { type LogBatch, type LogEvent, openStream } from './following.ts';
+import { type LogEvent, type LogEventBatch, openStream } from './following.ts';
 import { demandLogText, openLinkedStream } from './logs/links.ts';
-import { checkTail } from './logs/read.ts';
+import { resolveTail } from './logs/read.ts';
 import { streamLogText } from './logs/walk.ts';
 
 export type Deps = {
@@ -44,18 +44,18 @@ export type Deps = {
   config: Config;
 };
 
-/** Interval of keepalive comments, so that no proxy closes an idle stream. */
+/** Interval of comments that keep a proxy from closing an idle stream. */
 const KEEPALIVE_MS = 15_000;
 
 /** The parameters of a log request, as its REST operation declares them. Times are text. */
 type LogParameters = { namespace: string; name: string; tail?: number; since?: string };
 
 /**
- * Handles a log request with `stream=true`. `values` are its parameters, already validated.
+ * Handles a log request with `stream=true`. `values` are its validated parameters.
  *
  * The `id` of each event is the number of its journal entry, so a client that reconnects with `Last-Event-ID`, as EventSource
- * does automatically, resumes where it was disconnected. After the end the response is 204, which tells an EventSource not to
- * reconnect. If the viewer loses access, the last event is `error` with the error body.
+ * does automatically, resumes where it was disconnected. If the client has seen the end, the response is 204, which tells an
+ * EventSource not to reconnect. If the viewer loses access, the last event is `error` with the error body.
  */
 export function streamLogs(services: Deps) {
   return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
@@ -115,15 +115,15 @@ function parseEventId(text: string | undefined, name = 'Last-Event-ID'): number 
   return seq;
 }
 
-/** Waits until a slow client has read the written data or is gone, so that nothing is buffered meanwhile. */
+/** Waits until a slow client has read the written data or has disconnected, so that no more data is buffered. */
 async function waitForDrain(res: Response, disconnected: AbortSignal): Promise<void> {
   await once(res, 'drain', { signal: disconnected }).catch(() => {});
 }
 
-/** Each batch is encoded once for all followers: with a thousand followers, encoding was most of the cost of a line. */
-const encodedBatches = new WeakMap<LogBatch, Buffer>();
+/** Caches the encoding of a batch for all followers. With a thousand followers, encoding was most of the cost of a line. */
+const encodedBatches = new WeakMap<LogEventBatch, Buffer>();
 
-function encodeBatch(batch: LogBatch): Buffer {
+function encodeBatch(batch: LogEventBatch): Buffer {
   const cached = encodedBatches.get(batch);
   if (cached) return cached;
   const events = batch.map(
@@ -146,7 +146,7 @@ function eventData(event: LogEvent): object {
   }
 }
 
-/** Routes of logs: as plain text, and as an event stream for holders of a link. */
+/** Creates the routes of logs: the plain text, and the event stream for holders of a link. */
 export function logsRouter(services: Deps): Router {
   const router = Router();
   router.get('/artifacts/:namespace/:jobId/log.txt', async (req, res) => {
@@ -164,9 +164,11 @@ export function logsRouter(services: Deps): Router {
     try {
       await (acceptsGzip ? pipeline(text, createGzip({ level: 1 }), res) : pipeline(text, res));
     } catch (error) {
-      // The connection is destroyed so that the client does not take the log for complete. A disconnect is not logged.
-      const isGone = (error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE';
-      if (!isGone) services.log.error({ err: error, job: id }, 'Cannot send the whole log');
+      // The connection is destroyed, so that the client does not take the log for complete. Disconnects are not logged.
+      const hasDisconnected =
+        (error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE';
+      if (!hasDisconnected)
+        services.log.error({ err: error, job: id }, 'Cannot send the whole log');
       res.destroy();
     }
   });
@@ -211,7 +213,7 @@ function parseBoolean(query: Query, name: string): boolean {
 function parseTail(text: string | undefined): number | null {
   if (text === undefined) return null;
   // Text that is not a number is reported as out of range.
-  return checkTail(/^\d+$/.test(text) ? Number(text) : 0);
+  return resolveTail(/^\d+$/.test(text) ? Number(text) : 0);
 }
 
 function parseSince(text: string | undefined): Date | null {
@@ -222,10 +224,10 @@ function parseSince(text: string | undefined): Date | null {
 }
 
 const onlyGet = refuseOtherMethods(['GET']);
-/** Lifetime of a redirect to the object storage, which clients follow at once. */
+/** Lifetime of a link to the object storage. Clients follow the redirect immediately. */
 const REDIRECT_LINK_S = 60;
 
-/** Routes of artifacts: the whole archive, and single files. */
+/** Creates the routes of artifacts: the whole archive, and single files. */
 export function artifactsRouter(services: Deps): Router {
   const router = Router();
   const { storage, config } = services;
@@ -272,7 +274,7 @@ export function artifactsRouter(services: Deps): Router {
     res.type('application/octet-stream');
     res.setHeader('Content-Length', file.sizeBytes);
     if (req.method === 'HEAD') return void res.end();
-    // A failure destroys both sides; the client notices, because it got less than Content-Length.
+    // A failure destroys both sides. The client detects it, because it receives less than Content-Length.
     await pipeline(await file.open(), res).catch(() => res.destroy());
   });
   router.all(
@@ -295,7 +297,7 @@ function abortWhenRefused(
   return right;
 }
 
-/** Output of a job must never be rendered as a page of this site. */
+/** Prevents browsers from rendering the output of a job as a page of this site. */
 function setDownloadHeaders(res: Response): void {
   forbidRendering(res);
   res.setHeader('Cache-Control', 'private, no-cache');

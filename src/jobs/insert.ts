@@ -15,10 +15,10 @@ import { statementNameFor } from '../platform/database/rows.ts';
 import { createStatementParts, runStatement } from '../platform/database/statement.ts';
 import { isUnlimited, requireQuota } from '../platform/limits/quotas.ts';
 import type { PayloadRow } from './payload.ts';
-import { jobRows } from './payload.ts';
+import { jobRowReader } from './payload.ts';
 import { addFirstStatus } from './state.ts';
 
-/** The columns that are written. */
+/** The columns of a new job that are written. */
 type JobData = Omit<
   Prisma.JobGetPayload<object>,
   | keyof typeof COLUMN_DEFAULTS
@@ -30,7 +30,7 @@ type JobData = Omit<
   | 'costPerHour'
 > & { env: Prisma.InputJsonObject; costPerHour: string };
 
-/** The values of a new job that are not written, because they are the defaults of the columns. */
+/** The values of a new job that are not written, because they are the defaults of their columns. */
 const COLUMN_DEFAULTS = {
   retryCount: 0,
   lossCount: 0,
@@ -58,7 +58,7 @@ type NewRow = {
   change: AuditedChange;
 };
 
-/** @throws AppError 403 (quota), and database errors for a name that is taken or a repository that was deleted */
+/** @throws AppError 403 (quota), and database errors if the name is taken or the repository was deleted */
 export async function writeNewJob<S extends Prisma.JobSelect>(
   services: { db: Db; pool: pg.Pool; config: Config },
   job: NewRow,
@@ -66,7 +66,7 @@ export async function writeNewJob<S extends Prisma.JobSelect>(
 ): Promise<Prisma.JobGetPayload<{ select: S }>> {
   const { id } = job.data;
   const { namespace } = job;
-  const columns = jobRows.columns(select);
+  const columns = jobRowReader.columns(select);
   if (!columns)
     return inTransaction(services.db, async (tx) => {
       await requireQuota({ ...services, db: tx }, namespace, 'activeJobs');

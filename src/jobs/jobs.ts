@@ -2,7 +2,7 @@
  * Creates, reads, cancels and deletes jobs, with permission checks. See `lists.ts` for lists, `state.ts` for the state
  * machine, and `worker/worker.ts` for the worker.
  *
- * Callers pass the columns that they need as `select`, so that one query serves them and the permission checks.
+ * Callers pass the columns that they need as `select`, so that one query reads these and the columns for permission checks.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -27,7 +27,7 @@ import type { Outcome } from '../runners/runner.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
-import { jobRows } from './payload.ts';
+import { jobRowReader } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { runSpanUntil } from './runtime.ts';
 import type { SecretBox } from './secrets.ts';
@@ -58,7 +58,7 @@ const accessColumns = {
 export type AccessRow = Row<typeof accessColumns>;
 
 /**
- * @returns the job, and `env` for the last time: its values are never shown again
+ * @returns the job, and `env`, whose values are never shown again
  * @throws AppError 400, 401, 403 (permission or quota), 404 (namespace, repository, branch), 409, 422
  */
 export async function createJob<S extends Select>(
@@ -145,7 +145,7 @@ export async function insertJob<S extends Select>(
   });
 }
 
-/** @throws AppError 401, 403, 404. */
+/** @throws AppError 401, 403, 404 */
 export async function getJob<S extends Select>(
   services: { db: Db; pool: pg.Pool },
   viewer: Viewer,
@@ -155,7 +155,7 @@ export async function getJob<S extends Select>(
   demandAccount(viewer);
   const row = isJobName(key.name) ? await readJob(services, key, select) : null;
   // Errors about the namespace (unknown, not permitted) come first, so that they do not reveal which jobs exist.
-  const namespaceId = row?.namespaceId ?? (await namespaceOf(services, key.namespace)).id;
+  const namespaceId = row?.namespaceId ?? (await findNamespace(services, key.namespace)).id;
   demand(viewer, 'job.read', anyTargetIn(viewer, namespaceId));
   if (!row) throw notFound('Job');
   demand(viewer, 'job.read', row);
@@ -169,7 +169,8 @@ async function readJob<S extends Select>(
 ): Promise<(Row<S> & AccessRow) | null> {
   const namespace = key.namespace.toLowerCase();
   if (!isPossibleNamespaceName(namespace)) return null;
-  const statement = jobRows.statement(select, accessColumns, 'where n.name = $1 and r.name = $2');
+  const condition = 'where n.name = $1 and r.name = $2';
+  const statement = jobRowReader.statement(select, accessColumns, condition);
   if (statement) {
     const [row] = await statement.read(pool, [namespace, key.name]);
     return (row ?? null) as (Row<S> & AccessRow) | null;
@@ -222,8 +223,8 @@ export function findAttempt(
 }
 
 /**
- * Commits the status `cancelled` and returns. The worker is notified and ends the process afterwards.
- * @throws AppError 401, 403, 404, 409 if the job is over
+ * Commits the status `cancelled` and returns. The worker is notified by the commit, and then ends the process.
+ * @throws AppError 401, 403, 404, 409 if the job has ended
  */
 export async function cancelJob<S extends Select>(
   services: { db: Db },
@@ -231,7 +232,7 @@ export async function cancelJob<S extends Select>(
   key: JobKey,
   select: S,
 ): Promise<{ job: Row<S>; message: string }> {
-  const { id, namespaceId } = await findForAction(services, viewer, 'job.cancel', key);
+  const { id, namespaceId } = await findJobForAction(services, viewer, 'job.cancel', key);
   return inTransaction(services.db, async (tx) => {
     let attempt: Awaited<ReturnType<typeof findHoldingAttempt>> = null;
     const before = await moveJob(tx, id, async (job, now) => {
@@ -261,7 +262,7 @@ function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } |
     : 'Cancelled. The processes of the job get SIGTERM now, and SIGKILL after 30 seconds.';
 }
 
-/** Reads the times of the attempt that holds a job; null if none does. */
+/** Reads the attempt that holds a job; null if no attempt holds it. */
 async function findHoldingAttempt(tx: Prisma.TransactionClient, attemptId: string | null) {
   const select = { startedAt: true, exitedAt: true, exitCode: true } as const;
   return attemptId === null ? null : tx.jobAttempt.findUnique({ where: { id: attemptId }, select });
@@ -276,7 +277,7 @@ export async function deleteJob(
   viewer: Viewer,
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
-  const { id, namespaceId } = await findForAction(services, viewer, 'job.delete', key);
+  const { id, namespaceId } = await findJobForAction(services, viewer, 'job.delete', key);
   const deleteRow = async (tx: Prisma.TransactionClient) => {
     const job = await lockJob(tx, id);
     if (!job) throw notFound('Job');
@@ -303,31 +304,34 @@ export async function deleteJob(
     await notifyReaders(tx, statusTopic(id));
   };
   await inTransaction(services.db, deleteRow);
-  // Maintenance removes the rest of a long log.
+  // This removes a part of a long log. Maintenance removes the rest.
   await removeDeletedPages(services, id).catch((error) =>
-    services.log.error({ err: error, job: id }, 'Cannot remove the log now; it is retried later'),
+    services.log.error(
+      { err: error, job: id },
+      'Cannot remove the log now; maintenance retries it',
+    ),
   );
-  // The deletion is committed, so maintenance removes files that cannot be removed now.
+  // The deletion is committed. Maintenance removes the files that cannot be removed now.
   if (deleteArtifacts)
     await removeMarked(services, { id, namespaceId }).catch((error) =>
       services.log.error(
         { err: error, job: id },
-        'Cannot remove the artifacts now; it is retried later',
+        'Cannot remove the artifacts now; maintenance retries it',
       ),
     );
   return id;
 }
 
-async function findForAction(
+async function findJobForAction(
   services: { db: Db },
   viewer: Viewer,
   action: 'job.cancel' | 'job.delete',
   { namespace: name, name: jobName }: JobKey,
 ): Promise<AccessRow> {
   const account = demandAccount(viewer);
-  const namespace = await namespaceOf(services, name);
-  const least = action === 'job.delete' ? 'job.deleteOwn' : action;
-  demand(viewer, least, anyTargetIn(viewer, namespace.id));
+  const namespace = await findNamespace(services, name);
+  const minimum = action === 'job.delete' ? 'job.deleteOwn' : action;
+  demand(viewer, minimum, anyTargetIn(viewer, namespace.id));
   const job =
     isJobName(jobName) &&
     (await services.db.job.findUnique({
@@ -336,12 +340,12 @@ async function findForAction(
     }));
   if (!job) throw notFound('Job');
   const isOwn = job.createdById === account.userId;
-  demand(viewer, action === 'job.delete' && !isOwn ? 'job.deleteAny' : least, job);
+  demand(viewer, action === 'job.delete' && !isOwn ? 'job.deleteAny' : minimum, job);
   return job;
 }
 
-/** @throws AppError 401 if a viewer is given who is not signed in, 404 */
-export async function namespaceOf({ db }: { db: Db }, name: string, viewer?: Viewer) {
+/** @throws AppError 401 if `viewer` is given and is not signed in, 404 */
+export async function findNamespace({ db }: { db: Db }, name: string, viewer?: Viewer) {
   if (viewer) demandAccount(viewer);
   return resolveNamespace(db, name);
 }

@@ -1,7 +1,6 @@
 /**
- * Labels of jobs. The rules are those of Kubernetes, so that users can label everything alike.
- *
- * A key is a name, or a DNS name, a slash and a name (`example.com/team`); a value may be empty.
+ * Labels of jobs. The rules are those of Kubernetes, so that users can use the same labels there. A key is a name, optionally
+ * after a DNS name and a slash (`example.com/team`). A value is a name, or empty.
  */
 import { invalid } from '../base/errors.ts';
 
@@ -11,11 +10,11 @@ export type Label = { key: string; value: string };
 export const MAX_LABELS = 32;
 const MAX_PREFIX = 253;
 
-/** The pattern of a value that is not empty, and of a key after its DNS name. */
+/** The pattern of a name. */
 export const LABEL_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$/;
 const DNS_NAME = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*$/;
 
-/** @returns the labels, sorted by key @throws AppError 400 naming `labels` */
+/** Returns the labels, sorted by key. @throws AppError 400 naming `labels` */
 export function checkLabels(labels: readonly Label[]): Label[] {
   if (labels.length > MAX_LABELS)
     throw invalid('labels', `must not have more than ${MAX_LABELS} entries`);

@@ -18,7 +18,7 @@ import {
 } from '../platform/database/paging.ts';
 import { type TablePart, unionPage } from '../platform/database/union-page.ts';
 import { buildConditions, type Filter } from './filter.ts';
-import { jobRows } from './payload.ts';
+import { jobRowReader } from './payload.ts';
 import { visibleCountsSql, visibleSql } from './visibility.ts';
 
 type Select = Prisma.JobSelect;
@@ -28,20 +28,20 @@ type Order = 'asc' | 'desc';
 const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
 
-type Sorted = { sort: Sort; order: Order; status?: JobStatus | null };
-export type ListInput = OffsetPageRequest & Sorted & { namespace: string };
+type SortInput = { sort: Sort; order: Order; status?: JobStatus | null };
+export type PageListInput = OffsetPageRequest & SortInput & { namespace: string };
 
 type Deps = { db: Db; pool: pg.Pool };
 
-/** The arguments of lists in GraphQL. */
-export type SliceInput = CursorPageRequest & Sorted & { filter?: Filter | null };
+/** The arguments of job lists in GraphQL. */
+export type CursorListInput = CursorPageRequest & SortInput & { filter?: Filter | null };
 
-/** Lists the jobs of some namespaces that the viewer may see, by cursor. @throws AppError 400, 404 */
-export async function sliceJobs<S extends Select>(
+/** Lists by cursor the jobs of the given namespaces that the viewer may see. @throws AppError 400, 404 */
+export async function listJobsByCursor<S extends Select>(
   services: Deps,
   viewer: Viewer,
   namespaceIds: readonly string[],
-  { sort, order, status, filter, ...range }: SliceInput,
+  { sort, order, status, filter, ...range }: CursorListInput,
   select: S,
 ): Promise<CursorPage<Row<S>>> {
   const { statuses, gpus, where } = await buildConditions(services, viewer, filter ?? {});
@@ -53,7 +53,7 @@ export async function sliceJobs<S extends Select>(
     : statuses;
   const hasOtherFilters = gpus !== null || where.length > 0;
   const counted = countsFor(viewer, selectedStatuses);
-  // The indexes by GPU and by status are ordered by creation time only.
+  // The indexes by GPU and by status are only ordered by creation time.
   const isByGpu = gpus !== null && sort === 'created_at';
   if (isByGpu) parts.push({ alias: 'g', column: 'gpu', type: 'text', values: gpus });
   else if (gpus) where.push(Prisma.sql`r.gpu = any(${[...gpus]})`);
@@ -62,7 +62,7 @@ export async function sliceJobs<S extends Select>(
   else if (selectedStatuses)
     where.push(Prisma.sql`r.status = any(${[...selectedStatuses]}::"JobStatus"[])`);
   return unionPage<Row<S>>(
-    { pool: services.pool, rows: jobRows, prisma: services.db.job },
+    { pool: services.pool, rows: jobRowReader, prisma: services.db.job },
     { ...SORTINGS[sort], name: sort, order },
     range,
     {
@@ -76,18 +76,18 @@ export async function sliceJobs<S extends Select>(
   );
 }
 
-/** Lists the jobs of all namespaces of a user, for that user only. @throws AppError 400, 401, 403, 404 */
-export async function sliceJobsOfUser<S extends Select>(
+/** Lists by cursor the jobs of all namespaces of a user. Only that user may list them. @throws AppError 400, 401, 403, 404 */
+export async function listJobsOfUserByCursor<S extends Select>(
   services: Deps,
   viewer: Viewer,
   userId: string,
-  input: SliceInput,
+  input: CursorListInput,
   select: S,
 ): Promise<CursorPage<Row<S>>> {
-  return sliceJobs(services, viewer, listOwnNamespaceIds(viewer, userId), input, select);
+  return listJobsByCursor(services, viewer, listOwnNamespaceIds(viewer, userId), input, select);
 }
 
-/** The stored counts for a list; null if the viewer's permissions are narrower than the counts. */
+/** Selects the stored counts for a list; null if the viewer may see only a part of the counted jobs. */
 function countsFor(viewer: Viewer, statuses: readonly JobStatus[] | null): CountedList | null {
   const { sql } = Prisma;
   const visible = visibleCountsSql(viewer);
@@ -103,10 +103,10 @@ const SORTINGS = {
 } as const;
 
 /** Lists the jobs of a namespace by page number. @throws AppError 400, 401, 403, 404 */
-export async function listJobs<S extends Select>(
+export async function listJobsByPage<S extends Select>(
   { db, pool }: Deps,
   viewer: Viewer,
-  { namespace, page, perPage, sort, order, status }: ListInput,
+  { namespace, page, perPage, sort, order, status }: PageListInput,
   select: S,
 ): Promise<OffsetPage<Row<S>>> {
   const request = { page, perPage };
@@ -117,7 +117,7 @@ export async function listJobs<S extends Select>(
   const filter = status ? sql`r.status = ${status}::"JobStatus"` : sql`true`;
   // The query returns only visible jobs, so access to the namespace can be checked after it.
   const where = sql`${visibleSql(viewer)} and ${filter}`;
-  const table = { pool, rows: jobRows, prisma: db.job };
+  const table = { pool, rows: jobRowReader, prisma: db.job };
   const query = {
     from: 'jobs',
     namespace,

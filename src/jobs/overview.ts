@@ -1,4 +1,4 @@
-/** The servers, their workers, and the queue, for the operator. */
+/** Lists the servers with their workers, and the pools of the queue, for the operator. */
 import type pg from 'pg';
 import type { Config } from '../base/config/config.ts';
 import { GPUS, type Gpu, REGIONS, type Region } from '../base/hardware.ts';
@@ -15,8 +15,8 @@ export type ServerState = {
   role: string;
   url: string | null;
   heartbeatAt: Date;
-  alive: boolean;
-  current: boolean;
+  isAlive: boolean;
+  isCurrent: boolean;
   /** Null if the process runs no jobs. */
   worker: WorkerState | null;
 };
@@ -24,15 +24,19 @@ export type ServerState = {
 export type WorkerState = {
   runner: string;
   heartbeatAt: Date;
-  alive: boolean;
-  jobs: number;
+  isAlive: boolean;
+  jobCount: number;
   machines: MachineState[];
 };
 
-/** `jobs`, `usedCpus` and `usedMemoryBytes` count the open attempts on the machine. */
-export type MachineState = Machine & { jobs: number; usedCpus: number; usedMemoryBytes: number };
+/** `jobCount`, `usedCpus` and `usedMemoryBytes` are sums over the open attempts on the machine. */
+export type MachineState = Machine & {
+  jobCount: number;
+  usedCpus: number;
+  usedMemoryBytes: number;
+};
 
-type Row = {
+type ServerRow = {
   id: string;
   role: string | null;
   url: string | null;
@@ -52,7 +56,7 @@ type UsedCapacity = {
   memory: string;
 };
 
-/** Dead servers are listed for a week. */
+/** Includes dead servers and workers until maintenance removes their rows, after a week. */
 const SERVERS = `
   select coalesce(s.id, w.id) as id, s.role, s.url, s.heartbeat_at,
     s.heartbeat_at > now() - make_interval(secs => ${DEAD_AFTER_S}) as alive,
@@ -66,28 +70,28 @@ const USED_CAPACITY = `
     coalesce(sum(memory_bytes), 0)::text as memory
   from job_attempts where ended_at is null group by 1, 2`;
 
-/** Lists the processes of Loam on this database, this one first, then by id. @throws AppError 401, 403 */
+/** Lists the processes of Loam on this database: this process first, then the others by id. @throws AppError 401, 403 */
 export async function listServers(
   { pool, cluster, config, urls }: { pool: pg.Pool; cluster: Cluster; config: Config; urls: Urls },
   viewer: Viewer,
 ): Promise<ServerState[]> {
   demandOperator(viewer);
   const [{ rows }, { rows: used }] = await Promise.all([
-    pool.query<Row>(SERVERS),
+    pool.query<ServerRow>(SERVERS),
     pool.query<UsedCapacity>(USED_CAPACITY),
   ]);
   const ownId = cluster.members.id;
   const others = rows.filter(({ id }) => id !== ownId);
   const own = rows.find(({ id }) => id === ownId);
-  // This process is alive although a server with an embedded database writes no heartbeat.
+  // With an embedded database, servers write no heartbeat; but this process is certainly alive.
   const current: ServerState = {
     id: ownId,
     role: config.role,
     url: own?.url ?? urls.base,
     heartbeatAt: own?.heartbeat_at ?? new Date(),
-    alive: true,
-    current: true,
-    worker: own ? workerOf(own, used) : null,
+    isAlive: true,
+    isCurrent: true,
+    worker: own ? toWorkerState(own, used) : null,
   };
   return [
     current,
@@ -96,28 +100,29 @@ export async function listServers(
       // A worker without a server row belonged to the only process of an embedded database, which writes no heartbeat.
       role: row.role ?? 'all',
       url: row.url,
+      // Each row has a server or a worker.
       heartbeatAt: row.heartbeat_at ?? (row.worker_heartbeat_at as Date),
-      alive: row.alive ?? false,
-      current: false,
-      worker: workerOf(row, used),
+      isAlive: row.alive ?? false,
+      isCurrent: false,
+      worker: toWorkerState(row, used),
     })),
   ];
 }
 
-function workerOf(row: Row, used: readonly UsedCapacity[]): WorkerState | null {
+function toWorkerState(row: ServerRow, used: readonly UsedCapacity[]): WorkerState | null {
   if (row.runner === null || row.worker_heartbeat_at === null) return null;
   const ownUse = used.filter(({ worker_id }) => worker_id === row.id);
   return {
     runner: row.runner,
     heartbeatAt: row.worker_heartbeat_at,
-    alive: row.worker_alive ?? false,
-    jobs: ownUse.reduce((sum, { jobs }) => sum + jobs, 0),
+    isAlive: row.worker_alive ?? false,
+    jobCount: ownUse.reduce((sum, { jobs }) => sum + jobs, 0),
     machines: (row.machines ?? []).flatMap((machine) => {
       if (machine.away) return [];
       const inUse = ownUse.find((use) => use.machine === machine.id);
       return {
         ...machine,
-        jobs: inUse?.jobs ?? 0,
+        jobCount: inUse?.jobs ?? 0,
         usedCpus: inUse?.cpus ?? 0,
         usedMemoryBytes: Number(inUse?.memory ?? 0),
       };
@@ -125,12 +130,13 @@ function workerOf(row: Row, used: readonly UsedCapacity[]): WorkerState | null {
   };
 }
 
-export type PoolState = {
+export type QueuePoolState = {
   gpu: Gpu;
   region: Region;
   waiting: number;
-  /** Seconds; null if no job waits. */
-  oldestWait: number | null;
+  /** Null if no job waits. */
+  oldestWaitSeconds: number | null;
+  /** Number of jobs with an open attempt, which runs or is being prepared. */
   running: number;
   /** GPUs of this model on all machines of live workers; null for `none`. */
   gpusOffered: number | null;
@@ -141,46 +147,55 @@ const RUNNING = `
   from job_attempts a join jobs j on j.id = a.job_id where a.ended_at is null group by 1, 2`;
 
 /** Lists the pools with waiting or running jobs, in the order of the API's GPU models. @throws AppError 401, 403 */
-export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Promise<PoolState[]> {
+export async function listPools(
+  services: { pool: pg.Pool },
+  viewer: Viewer,
+): Promise<QueuePoolState[]> {
   demandOperator(viewer);
   const [waiting, { rows: running }, machines] = await Promise.all([
     waitingJobs(services),
     services.pool.query<{ gpu: string; region: string; jobs: number }>(RUNNING),
     readLiveMachines(services),
   ]);
-  const keys = new Set([...waiting, ...running].map(({ gpu, region }) => `${gpu} ${region}`));
-  const states = [...keys].map((key): PoolState => {
-    const [gpu, region] = key.split(' ') as [Gpu, Region];
+  const pools = new Map(
+    [...waiting, ...running].map(({ gpu, region }) => [`${gpu} ${region}`, { gpu, region }]),
+  );
+  const states = [...pools.values()].map((pool): QueuePoolState => {
+    const gpu = pool.gpu as Gpu;
+    const region = pool.region as Region;
     const isPool = (row: { gpu: string; region: string }) =>
       row.gpu === gpu && row.region === region;
     const waits = waiting.find(isPool);
     return {
-      ...{ gpu, region },
+      gpu,
+      region,
       waiting: waits?.jobs ?? 0,
-      oldestWait: waits?.oldest ?? null,
+      oldestWaitSeconds: waits?.oldest ?? null,
       running: running.find(isPool)?.jobs ?? 0,
       gpusOffered:
         gpu === 'none' ? null : machines.reduce((sum, { gpus }) => sum + (gpus[gpu] ?? 0), 0),
     };
   });
-  const sortKey = ({ gpu, region }: PoolState) => `${GPUS.indexOf(gpu)} ${region}`;
-  return states.sort((a, b) => (sortKey(a) < sortKey(b) ? -1 : 1));
+  return states.sort(
+    (a, b) => GPUS.indexOf(a.gpu) - GPUS.indexOf(b.gpu) || (a.region < b.region ? -1 : 1),
+  );
 }
 
-/** Jobs counted per pool, so that the query takes milliseconds whatever the length of the queue. */
-const MAX_COUNTED = 10_000;
+/** Maximum number of jobs that are counted in a pool, so that the query takes milliseconds whatever the length of the queue. */
+const MAX_COUNTED_JOBS = 10_000;
 
 type WaitingPool = { gpu: string; region: string; jobs: number; oldest: number };
 
 /**
- * Counts the waiting jobs of each pool (up to 10,000), with the longest wait in seconds among those counted. It scans the
- * index `jobs_waiting` by pool: 10,000 jobs in 10 ms. If most jobs of the table wait, PostgreSQL would choose to read the
- * whole table for each pool (120 ms), so sequential and bitmap scans are disabled.
+ * Counts the waiting jobs of each pool, up to `MAX_COUNTED_JOBS`, and the longest wait in seconds among the counted jobs. It
+ * scans the index `jobs_waiting` by pool, which takes 10 ms for 10,000 jobs. If most jobs of the table wait, PostgreSQL would
+ * choose to read the whole table for each pool (120 ms), so sequential and bitmap scans are disabled.
  */
 export function waitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
   return inPoolTransaction(pool, async (client) => {
     await client.query('set local enable_seqscan = off; set local enable_bitmapscan = off');
-    const { rows } = await client.query<WaitingPool>(COUNT_WAITING, [GPUS, REGIONS, MAX_COUNTED]);
+    const values = [GPUS, REGIONS, MAX_COUNTED_JOBS];
+    const { rows } = await client.query<WaitingPool>(COUNT_WAITING, values);
     return rows;
   });
 }

@@ -1,8 +1,8 @@
 /**
- * The payload of job events: the job as GET returned it at that moment, so that a delivery needs no further reads.
+ * The payload of job events: the job as GET returned it when the event happened, so that a delivery needs no further reads.
  *
- * It never contains `env` or secrets, and fits into 20 kB: longer texts of clients are truncated. It contains no link to the
- * artifacts, because links are signed and expire (`payloadToSend` adds one).
+ * A payload never contains `env` or secrets, and is at most 20 kB: longer texts are truncated. It is stored without a link to
+ * the artifacts, because links expire; `payloadToSend` adds one.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus, Visibility } from '../../prisma/generated/enums.ts';
@@ -67,30 +67,30 @@ export type JobPayload = {
   retries: number;
   retry_count: number;
   output_path: string | null;
-  /** Absent until the job is over. */
+  /** Absent until the job has ended. */
   exit_code?: number;
   cost_per_hour: string;
   total_cost: string;
   runtime_seconds: number;
   progress: string;
-  /** Absent until there are any. */
+  /** Absent until artifacts are stored. */
   artifacts?: { path: string; size_bytes: number; files: number };
   created_at: string;
   started_at: string | null;
   completed_at: string | null;
 };
 
-/** The data of a job event. Events of earlier versions have a few columns of the job in place of `job`. */
+/** The data of a job event. Events of earlier versions contain a few columns of the job instead of `job`. */
 export type JobEventData = { repositoryId: string | null; job: JobPayload };
 
-/** Bytes of JSON. With the fields that have limits of their own, the sum stays below 20,000. */
+/** Maximum bytes of JSON. Together with the other fields, which have limits of their own, a payload is below 20,000 bytes. */
 const MAX_BYTES = { command: 8_000, outputPath: 2_000, progress: 4_000 };
 
 /**
- * @param row the job after the event; no attempt runs at that moment, so its time and cost are those of ended attempts
- * @param namespace the name of the owner
+ * @param row the job after the event. No attempt runs at that moment, so only ended attempts count for its time and cost.
+ * @param namespace the name of the job's namespace
  */
-export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
+export function toJobPayload(row: PayloadRow, namespace: string): JobPayload {
   const { image, exitCode, artifactBytes } = row;
   const outputPath =
     row.outputPath === null ? null : truncateText(row.outputPath, MAX_BYTES.outputPath);
@@ -150,8 +150,8 @@ function jsonBytes(text: string): number {
   return Buffer.byteLength(JSON.stringify(text)) - 2;
 }
 
-/** The SQL for reading jobs without Prisma, where reads must be cheap. */
-export const jobRows: RowReader = createRowReader({
+/** Reads jobs without Prisma, where reads must be cheap. */
+export const jobRowReader: RowReader = createRowReader({
   model: 'Job',
   from: 'jobs r join namespaces n on n.id = r.namespace_id',
   relations: { namespace: { model: 'Namespace', alias: 'n' } },

@@ -1,9 +1,10 @@
 /**
- * Queue positions of waiting jobs, computed on request from reads that are cached for two seconds, so that the load does not
+ * Computes the queue position of waiting jobs on request, from reads that are cached for two seconds, so that the load does not
  * grow with the number of requests. A position follows the claim order (`worker/claim.ts`) over all regions of a GPU model, as
- * if no job ended meanwhile. The estimate assumes that as many jobs of the pool run as now, each as long as the recent ones.
+ * if no running job ended. The estimated start assumes that as many jobs of the GPU model run as now, each as long as recent
+ * jobs.
  */
-import type { Pool } from 'pg';
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import {
   canRun,
@@ -36,55 +37,56 @@ export type QueuePosition = {
   waitsFor: string;
   /** Why no live worker has these resources, in words; null if a worker has them. */
   missing: string | null;
-  /** From 1; null when the job is behind more jobs than are read. */
+  /** From 1; null if the job is behind more jobs than are read (`MAX_IDS`). */
   position: number | null;
-  /** Null when recent jobs allow no estimate. */
+  /** Null if there is no recent or no running job from which to estimate it. */
   estimatedStart: Date | null;
 };
 
 export type QueuePositions = {
-  /** Null for a job that does not wait, or is delayed before a retry. */
+  /** @returns null for a job that does not wait, or is delayed before a retry */
   findPosition(job: JobRow): Promise<QueuePosition | null>;
-  /** The `progress` of a job: its queue position while it waits, otherwise the stored text. */
+  /** Returns the `progress` of a job: its queue position while it waits, otherwise the stored text. */
   progressOf(job: JobRow): Promise<string>;
 };
 
-const FRESH_MS = 2_000;
+const CACHE_MS = 2_000;
 /** Longer, because the rate changes slowly. */
-const RATE_FRESH_MS = 10_000;
-/** Job ids that are read of a line. */
+const RATE_CACHE_MS = 10_000;
+/** Maximum number of job ids that are read of a namespace and pool. */
 const MAX_IDS = 1_000;
-/** Lines that are read of a pool. */
-const MAX_LINES = 5_000;
-/** Keys in a cache before it is cleared. */
+/** Maximum number of rows of `queue_lines` that are read for a GPU model. */
+const MAX_NAMESPACE_QUEUES = 5_000;
+/** A cache with this many keys is cleared. */
 const MAX_CACHED_KEYS = 1_000;
 
-type QueueLine = { namespaceId: string; waiting: number; held: number };
+/** The waiting jobs and open attempts of a namespace, for one GPU model. */
+type NamespaceBacklog = { namespaceId: string; waiting: number; held: number };
 /** `seconds`: the mean duration of recent attempts. `running`: how many attempts are open. */
 type RecentRate = { seconds: number | null; running: number };
 
-export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
-  const linesOf = cacheTtl(FRESH_MS, (gpu: string) => readLines(pool, gpu));
-  const firstIdsOf = cacheTtl(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
-  const rateOf = cacheTtl(RATE_FRESH_MS, (gpu: string) => readRecentRate(pool, gpu));
-  const liveMachines = cacheTtl(FRESH_MS, () => readLiveMachines({ pool }));
+export function openQueuePositions({ pool }: { pool: pg.Pool }): QueuePositions {
+  const backlogsOf = cacheTtl(CACHE_MS, (gpu: string) => readBacklogs(pool, gpu));
+  const firstIdsOf = cacheTtl(CACHE_MS, (key: string) => readIds(pool, key.split(' ')));
+  const rateOf = cacheTtl(RATE_CACHE_MS, (gpu: string) => readRecentRate(pool, gpu));
+  const liveMachines = cacheTtl(CACHE_MS, () => readLiveMachines({ pool }));
 
   async function findPosition(job: JobRow): Promise<QueuePosition | null> {
     const { gpu, region, namespaceId } = job;
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
     const { waitsFor, missing } = describeNeed(job, await liveMachines(''));
-    const [lines, firstIds] = await Promise.all([
-      linesOf(gpu),
+    const [backlogs, firstIds] = await Promise.all([
+      backlogsOf(gpu),
       firstIdsOf(`${gpu} ${region} ${namespaceId}`),
     ]);
-    const position = positionOf(job, lines, firstIds);
+    const position = computePosition(job, backlogs, firstIds);
     const unestimated = { waitsFor, missing, position, estimatedStart: null };
     if (missing !== null || position === null) return unestimated;
     const { seconds, running } = await rateOf(gpu);
     if (seconds === null || running === 0) return unestimated;
-    const wait = (position * seconds) / running;
-    return { ...unestimated, estimatedStart: new Date(Date.now() + wait * 1000) };
+    const waitSeconds = (position * seconds) / running;
+    return { ...unestimated, estimatedStart: new Date(Date.now() + waitSeconds * 1000) };
   }
 
   return {
@@ -112,23 +114,24 @@ function cacheTtl<T>(ms: number, read: (key: string) => Promise<T>): (key: strin
   };
 }
 
-function positionOf(
+function computePosition(
   { id, namespaceId }: JobRow,
-  lines: readonly QueueLine[],
+  backlogs: readonly NamespaceBacklog[],
   firstIds: readonly string[],
 ): number | null {
-  // A job that was created after the read is behind all of them.
+  // A job that was created after the read is behind all jobs that were read.
   let ahead = firstIds.findIndex((other) => other >= id);
   if (ahead < 0) ahead = firstIds.length;
   if (ahead >= MAX_IDS) return null;
-  const ownTurn = lines.findIndex((line) => line.namespaceId === namespaceId);
-  if (ownTurn < 0 && lines.length >= MAX_LINES) return null;
-  const held = (lines[ownTurn]?.held ?? 0) + ahead;
-  return lines.reduce((position, line, turn) => {
-    if (line.namespaceId === namespaceId) return position;
-    // Jobs of another namespace come first until it holds as many jobs as this namespace will hold then.
-    const jobsBefore = held - line.held + (ownTurn < 0 || turn < ownTurn ? 1 : 0);
-    return position + Math.max(0, Math.min(line.waiting, jobsBefore));
+  const ownTurn = backlogs.findIndex((backlog) => backlog.namespaceId === namespaceId);
+  if (ownTurn < 0 && backlogs.length >= MAX_NAMESPACE_QUEUES) return null;
+  // The open attempts of this namespace when the job is next.
+  const held = (backlogs[ownTurn]?.held ?? 0) + ahead;
+  return backlogs.reduce((position, backlog, turn) => {
+    if (backlog.namespaceId === namespaceId) return position;
+    // Another namespace is served first until it has as many open attempts.
+    const jobsBefore = held - backlog.held + (ownTurn < 0 || turn < ownTurn ? 1 : 0);
+    return position + Math.max(0, Math.min(backlog.waiting, jobsBefore));
   }, ahead + 1);
 }
 
@@ -178,14 +181,14 @@ function describeDuration(ms: number): string {
   return hours < 48 ? `about ${hours} hours` : `about ${Math.round(hours / 24)} days`;
 }
 
-/** Reads the namespaces with jobs in a pool, in queue order. */
-async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
-  const { rows } = await pool.query<QueueLine>(
+/** Reads the namespaces that wait for a GPU model, in queue order. */
+async function readBacklogs(pool: pg.Pool, gpu: string): Promise<NamespaceBacklog[]> {
+  const { rows } = await pool.query<NamespaceBacklog>(
     `select namespace_id as "namespaceId", waiting, held from queue_lines
      where gpu = $1 and open order by held, served_at, namespace_id, line_served_at, region limit $2`,
-    [gpu, MAX_LINES],
+    [gpu, MAX_NAMESPACE_QUEUES],
   );
-  const found = new Map<string, QueueLine>();
+  const found = new Map<string, NamespaceBacklog>();
   for (const row of rows) {
     const other = found.get(row.namespaceId);
     if (other) other.waiting += row.waiting;
@@ -194,7 +197,7 @@ async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
   return [...found.values()];
 }
 
-async function readIds(pool: Pool, [gpu, region, namespaceId]: string[]): Promise<string[]> {
+async function readIds(pool: pg.Pool, [gpu, region, namespaceId]: string[]): Promise<string[]> {
   const { rows } = await pool.query<{ id: string }>(
     `select id from jobs where gpu = $1 and region = $2 and namespace_id = $3
        and status = 'queued' and attempt_id is null order by id limit ${MAX_IDS}`,
@@ -203,8 +206,8 @@ async function readIds(pool: Pool, [gpu, region, namespaceId]: string[]): Promis
   return rows.map(({ id }) => id);
 }
 
-/** Reads the rate of a pool from the last 500 attempts of all pools, which a scan of the newest ids finds quickly. */
-async function readRecentRate(pool: Pool, gpu: string): Promise<RecentRate> {
+/** Reads the rate of a GPU model from the last 500 attempts with any model, which a scan of the newest ids finds quickly. */
+async function readRecentRate(pool: pg.Pool, gpu: string): Promise<RecentRate> {
   const { rows } = await pool.query<RecentRate>(
     `select avg(extract(epoch from ended_at - a.created_at)) filter (where ended_at is not null)::float8
          as seconds,

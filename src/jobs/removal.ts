@@ -1,4 +1,4 @@
-/** Removes the finished jobs and the kept artifacts of deleted namespaces (see `identity/deletion.ts`). */
+/** Removes the jobs and the kept artifacts of deleted namespaces (see `identity/deletion.ts`). */
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { detachArtifacts } from './artifacts/kept.ts';
@@ -6,9 +6,9 @@ import { detachArtifacts } from './artifacts/kept.ts';
 const BATCH = 100;
 
 /**
- * Removes a batch of jobs and marks a batch of artifacts; other maintenance tasks remove the artifacts and the logs. A job
- * that was created during the deletion, or whose artifacts are still being stored, is removed after its worker is done.
- * @returns whether there may be more
+ * Removes a batch of jobs and marks a batch of kept artifacts; other maintenance tasks remove the artifacts and the logs. A job
+ * that is queued or running, or whose artifacts are still being stored, is removed after its attempt has ended.
+ * @returns whether there may be more to remove
  */
 export async function removeJobsOfDeleted({ db }: { db: Db }): Promise<boolean> {
   const jobs = await db.$queryRaw<{ id: string }[]>`

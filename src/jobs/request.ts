@@ -1,4 +1,4 @@
-/** Validation of requests that create a job, and the options that a form can offer. */
+/** Validates requests that create a job, and lists the options that a form can offer. */
 
 import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
@@ -32,7 +32,7 @@ export type CreateInput = {
   outputPath?: string | null;
 };
 
-/** The rules that `checkRequest` enforces, in addition to those of hardware and labels. Bytes are bytes of UTF-8. */
+/** The rules of `checkRequest`, in addition to the rules of hardware and labels. Bytes are bytes of UTF-8. */
 export const REQUEST_RULES = {
   name: { maxLength: 100, pattern: /^[A-Za-z0-9_-]+$/ },
   timeoutMinutes: { min: 1, max: 10_080, default: 1_440 },
@@ -47,7 +47,7 @@ export const REQUEST_RULES = {
     pattern: /^[A-Za-z_][A-Za-z0-9_]*$/,
     /** bubblewrap reads at most 9000 options, and each variable takes three. */
     maxEntries: 1_000,
-    /** Of all names and values together. Twice that (env and secrets) still fits into the environment of any process. */
+    /** For all names and values together. Twice as much (`env` and `secrets`) still fits into the environment of a process. */
     maxBytes: 64 * 1024,
   },
 } as const;
@@ -162,26 +162,26 @@ export type GpuOption = {
   gpu: Gpu;
   memoryGb: number | null;
   pricePerHour: string;
-  /** The largest number that one machine of a live worker has; null for `none`. */
+  /** The largest number of these GPUs in one machine of a live worker; null for `none`. */
   maxOffered: number | null;
 };
 
-/** Any signed-in user may read the options. @throws AppError 401 */
+/** Checks that the viewer may read the options, as any signed-in user may. @throws AppError 401 */
 export function demandOptions(viewer: Viewer): void {
   demandAccount(viewer);
 }
 
 export type MachineSize = { cpus: number; memoryGb: number };
 
-/** The machine of a live worker with the most vCPUs, and among equals the most memory. */
-export async function largestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
+/** Returns the size of the machine with the most vCPUs, and among equals the most memory; null without a live worker. */
+export async function findLargestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
   const machines = (await readLiveMachines(services)).filter(({ away }) => !away);
   const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
   return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
 }
 
-/** All GPU models in the order of the API, with their availability on live workers. */
-export async function gpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
+/** Lists all GPU models in the order of the API, with their availability on live workers. */
+export async function listGpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
   const machines = await readLiveMachines(services);
   return GPUS.map((gpu) => {
     const { memoryGb, pricePerHour } = GPU_MODELS[gpu];

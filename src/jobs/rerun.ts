@@ -1,8 +1,8 @@
 /**
- * Reruns a job: creates a new job with the settings of another, whatever its status.
+ * Reruns a job: creates a new job with the settings of another job, which may have any status.
  *
  * The new job runs the same commit, or the newest commit of the same branch. Prices and quotas are the current ones. Secrets
- * are decrypted and encrypted again for the new job; nobody can read them.
+ * are decrypted and encrypted again for the new job; they are not shown to anyone.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -18,7 +18,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../repositories/repositories.ts';
-import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
+import { findNamespace, insertJob, type JobKey } from './jobs.ts';
 import {
   checkJobName,
   checkRequest,
@@ -46,7 +46,7 @@ type Deps = {
 };
 type Select = Prisma.JobSelect;
 
-/** A name that was free may be taken by another request before the insert. */
+/** Maximum number of names that are tried: another request may take a free name before the insert. */
 const NAME_TRIES = 5;
 
 const settingsColumns = {
@@ -86,7 +86,7 @@ export async function rerunJob<S extends Select>(
   select: S,
 ): Promise<Prisma.JobGetPayload<{ select: S }>> {
   demandAccount(viewer);
-  const namespace = await namespaceOf(services, key.namespace);
+  const namespace = await findNamespace(services, key.namespace);
   demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
   const job =
     isJobName(key.name) &&
@@ -126,8 +126,9 @@ export async function rerunJob<S extends Select>(
 }
 
 /**
- * Another commit may send the secrets anywhere. So only the creator of the job, or an admin, who could replace the secrets
- * anyway, may run it with them. The same command at the same commit does what the creator intended.
+ * Checks that the viewer may run another commit with the secrets of the job, because that commit may send them anywhere. Only
+ * the creator of the job may do so, or an admin, who could replace the secrets anyway. The same command at the same commit does
+ * what the creator intended.
  */
 function demandSecretReuse(
   viewer: Viewer,
@@ -139,7 +140,7 @@ function demandSecretReuse(
   demand(viewer, 'job.reuseSecrets', { namespaceId, repositoryId });
 }
 
-/** The commit to run, with the repository's current name; null for a job without a repository. */
+/** Finds the commit to run, and the current name of its repository; null for a job without a repository. */
 async function resolveSource(
   services: Deps,
   viewer: Viewer,
@@ -186,7 +187,7 @@ function toNamedValues(variables: Record<string, string>): NamedValue[] {
 
 /**
  * Finds a free name: `train-2` for a rerun of `train`, then `train-3`. The number is found by doubling and bisection, so the
- * thousandth rerun takes some twenty index lookups. If there are gaps, the number need not be the lowest free one.
+ * thousandth rerun takes about twenty index lookups. If some numbers below are free, the result need not be the lowest.
  */
 async function nextName({ db }: Deps, namespaceId: string, job: Settings): Promise<string> {
   const { name, rerunOfId } = job;

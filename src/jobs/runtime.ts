@@ -1,15 +1,15 @@
-/** The runtime of a job and its cost. */
+/** Computes the runtime of a job and its cost. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { costOf } from '../base/hardware.ts';
 
-/** Whole seconds. */
+/** Returns whole seconds, at least 0. */
 export function secondsBetween(start: Date, end: Date): number {
   return Math.max(0, Math.round((end.getTime() - start.getTime()) / 1000));
 }
 
-/** Seconds of all attempts. A running attempt counts until now, or until its process ended. */
-export function runtimeOf(job: {
+/** Computes the runtime of all attempts. A running attempt counts until now, or until the end of its process. */
+export function computeRuntimeSeconds(job: {
   runtimeSeconds: number;
   status: JobStatus;
   attempts: { startedAt: Date | null; exitedAt: Date | null }[];
@@ -18,7 +18,7 @@ export function runtimeOf(job: {
   return job.runtimeSeconds + (runSpanUntil(attempt, new Date())?.seconds ?? 0);
 }
 
-/** The billed time of an open attempt: from the start of its process to its end, or to `now`. */
+/** Computes the billed time of an open attempt: from the start of its process to the end of the process, or to `now`. */
 export function runSpanUntil(
   attempt: { startedAt: Date | null; exitedAt: Date | null } | null | undefined,
   now: Date,
@@ -39,8 +39,8 @@ export const runtimeColumns = {
   },
 } as const satisfies Prisma.JobSelect;
 
-export function totalCostOf(
-  job: Parameters<typeof runtimeOf>[0] & { costPerHour: Prisma.Decimal },
+export function computeTotalCost(
+  job: Parameters<typeof computeRuntimeSeconds>[0] & { costPerHour: Prisma.Decimal },
 ) {
-  return costOf(job.costPerHour.toString(), runtimeOf(job));
+  return costOf(job.costPerHour.toString(), computeRuntimeSeconds(job));
 }

@@ -1,8 +1,8 @@
 /**
- * The `secrets` of a job: encrypted in the database and masked in the log.
+ * The `secrets` of a job, which are encrypted in the database and masked in the log.
  *
- * The key is never stored in the database, so a leaked dump reveals no secrets. The job's id is part of the encryption, so
- * that secrets cannot be copied to the row of another job.
+ * The key is not stored in the database, so a leaked dump reveals no secrets. The encryption includes the job's id, so that
+ * secrets cannot be copied to the row of another job.
  */
 import type { Keys } from '../platform/crypto/keys.ts';
 import { open, seal } from '../platform/crypto/keys.ts';
@@ -11,13 +11,13 @@ export type Secrets = Record<string, string>;
 
 export type SecretBox = {
   seal(jobId: string, secrets: Secrets): Uint8Array<ArrayBuffer>;
-  /** @throws Error if the key differs or the bytes were changed */
+  /** @throws Error if the bytes were encrypted with another key or were changed */
   open(jobId: string, sealed: Uint8Array): Secrets;
 };
 
 export function createSecretBox(keys: Keys): SecretBox {
   const key = keys.derive('secrets of jobs');
-  const openAny = (jobId: string, sealed: Uint8Array) => {
+  const openWithEitherKey = (jobId: string, sealed: Uint8Array) => {
     try {
       return open(key, sealed, jobId);
     } catch {
@@ -26,7 +26,7 @@ export function createSecretBox(keys: Keys): SecretBox {
   };
   return {
     seal: (jobId, secrets) => seal(key, Buffer.from(JSON.stringify(secrets)), jobId),
-    open: (jobId, sealed) => JSON.parse(openAny(jobId, sealed).toString('utf8')),
+    open: (jobId, sealed) => JSON.parse(openWithEitherKey(jobId, sealed).toString('utf8')),
   };
 }
 

@@ -19,12 +19,12 @@
  *   final     the job is deleted                             (none)      its journal is deleted too
  *
  * An attempt belongs to one worker. While the attempt holds the job (`attempt_id`), only that worker may move the job, except
- * that anyone with permission may cancel it. A cancelled or deleted job is not held any more: its worker notices, ends the
- * process, and only stores the rest of the log and the artifacts.
+ * that anyone with permission may cancel it. A cancelled or deleted job is not held any more: its worker is notified, ends the
+ * process, and then only stores the rest of the log and the artifacts.
  *
  * `moveJob` and `commitMove` are the only way to change a status. They lock the row of the job before they write, so the
- * transactions of one job are serialized, and their numbers ascend: journal entries become visible in the order of `seq`, and
- * events in the order of (xid, seq), because the xid is assigned after the lock. If several jobs share a transaction, the
+ * transactions of one job are serialized: journal entries become visible in the order of `seq`, and events in the order of
+ * (xid, seq), because the xid is assigned after the lock. If several jobs share a transaction, the
  * first lock assigns the xid for all. Another transaction may then move one of the other jobs before that job is locked here:
  * it commits first but has the later xid. Only a cancellation or a lost attempt can do so, and then the worker's own move of
  * that job is dropped.
@@ -48,8 +48,8 @@ import { eventNotification, type Notification } from '../platform/events/bus.ts'
 import { publish } from '../platform/events/outbox.ts';
 import type { Handle } from '../runners/runner.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
-import { statusPage } from './logs/pages.ts';
-import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
+import { encodeStatusPage } from './logs/pages.ts';
+import { type JobEventData, type PayloadRow, payloadColumns, toJobPayload } from './payload.ts';
 import { EVENT_REPOSITORY_NAME } from './repository-name.ts';
 import { addUsage, type RunSpan, type UsageEntry } from './usage-ledger.ts';
 
@@ -66,7 +66,7 @@ export function isOver(status: JobStatus): boolean {
   return MOVES[status].length === 0;
 }
 
-/** The columns that are read under the lock: a move is decided by them, and its event contains them. */
+/** The columns that are read under the lock, to decide on the move and to write its event. */
 const lockedColumns = {
   ...payloadColumns,
   attemptId: true,
@@ -76,11 +76,11 @@ const lockedColumns = {
   nextSeq: true,
 } as const satisfies Prisma.JobSelect;
 export type LockedJob = Prisma.JobGetPayload<{ select: typeof lockedColumns }> & {
-  /** The name of the owner. */
+  /** The name of the namespace. */
   namespace: string;
 };
 
-const LOCK = `
+const LOCK_JOBS = `
   select ${Object.keys(lockedColumns)
     .map(
       (key) => `${key === 'repo' ? EVENT_REPOSITORY_NAME : `j.${toColumnName(key)}`} as "${key}"`,
@@ -89,7 +89,7 @@ const LOCK = `
   from jobs j join namespaces n on n.id = j.namespace_id
     left join (repositories p join namespaces o on o.id = p.namespace_id) on p.id = j.repository_id
   where j.id = any ($1::text[]) order by j.id for update of j`;
-const LOCK_SKIP_LOCKED = `${LOCK} skip locked`;
+const LOCK_SKIP_LOCKED = `${LOCK_JOBS} skip locked`;
 
 /** The columns that a move may change, with their SQL types. */
 const COLUMN_TYPES = {
@@ -109,24 +109,26 @@ const COLUMN_TYPES = {
   artifactsOf: 'text',
   nextSeq: 'bigint',
 } as const;
-type Changes = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof COLUMN_TYPES, true> }>>;
+type JobChanges = Partial<
+  Prisma.JobGetPayload<{ select: Record<keyof typeof COLUMN_TYPES, true> }>
+>;
 
 export type Move = {
   to: JobStatus;
-  /** The text for `progress`, unless the program has printed its own. */
+  /** The new `progress`, unless the last progress that the program printed is kept. */
   phase: string;
   /** The time that the attempt ran, which is added to the job and to the ledger of its namespace. */
   ran?: RunSpan;
   /** The attempt that started or ended with this move. */
   attempt?: MovedAttempt;
-  set?: Omit<Changes, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
+  set?: Omit<JobChanges, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
 };
 
 /** The changes of an attempt that are written together with the move of its job. */
 type MovedAttempt = {
   id: string;
   startedAt?: Date;
-  /** The handle, by which the process is found again, and the kind of its runner. */
+  /** The handle with which the process is found again, and the kind of its runner. */
   started?: { handle: Handle; runner: string };
   /** The end of the process, while the attempt still stores its artifacts. */
   exited?: { at: Date; exitCode: number };
@@ -149,35 +151,35 @@ export async function moveJob(
 }
 
 /**
- * The same in a transaction of its own, for the moves that every job makes. It uses the connection directly, because Prisma's
- * transactions took a tenth of this thread's time for a short job. It takes two round trips: one begins and locks, the other
- * writes and commits. Concurrent moves are batched into one transaction; if a job of the batch fails or is locked, `decide`
- * is called again for a move on its own.
+ * Like `moveJob`, in a transaction of its own, for the moves that every job makes. It uses the connection directly, because
+ * Prisma's transactions took a tenth of this thread's time for a short job. It takes two round trips: one begins and locks, the
+ * other writes and commits. Concurrent moves are batched into one transaction. If a move of the batch fails or its job is
+ * locked, it is retried in a transaction of its own, and `decide` is called again.
  */
 export function commitMove(pool: pg.Pool, id: string, decide: Decide): Promise<LockedJob | null> {
-  const commit = commits.get(pool) ?? openMoveBatcher(pool);
+  const commit = commits.get(pool) ?? createMoveBatcher(pool);
   commits.set(pool, commit);
   return commit({ id, decide });
 }
 
 type MoveRequest = { id: string; decide: Decide };
-const commits = new WeakMap<pg.Pool, (asked: MoveRequest) => Promise<LockedJob | null>>();
-/** Jobs in one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
+const commits = new WeakMap<pg.Pool, (request: MoveRequest) => Promise<LockedJob | null>>();
+/** Maximum number of jobs in one transaction. With more, workers whose jobs end together wait for the disk before they claim. */
 export const MAX_BATCHED_MOVES = 5;
 /**
- * All statements of a move find rows by key, so each is planned once per connection, with index scans even if the table is
- * still small. By default PostgreSQL plans again for each number of keys, which took a third longer.
+ * All statements of a move find rows by key, so each is planned once per connection, with index scans even while the table is
+ * small. By default PostgreSQL plans a statement again for each number of keys, which took a third longer.
  */
 const PLAN_BY_KEY =
   'set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off';
 /**
- * With a limit on waiting for locks, such as a namespace row that a transfer holds. After the limit each move retries alone
- * with the same limit, so that moves in other namespaces continue. Waiting for another batch of the same namespace is
- * shorter than the limit.
+ * Limits the wait for locks, for example for the row of a namespace that a transfer has locked. After the limit, each move of
+ * the batch is retried alone with the same limit, so that moves in other namespaces continue. A wait for another batch of the
+ * same namespace is shorter than the limit.
  */
 const BEGIN = `begin; set local lock_timeout = '500ms'; ${PLAN_BY_KEY}`;
 
-function openMoveBatcher(pool: pg.Pool) {
+function createMoveBatcher(pool: pg.Pool) {
   return batchTransactions<MoveRequest, LockedJob | null>(
     {
       async runTogether(requests) {
@@ -187,14 +189,14 @@ function openMoveBatcher(pool: pg.Pool) {
         );
       },
       async runAlone(request) {
-        return (await commitMoves(pool, LOCK, [request], BEGIN)).get(request) ?? null;
+        return (await commitMoves(pool, LOCK_JOBS, [request], BEGIN)).get(request) ?? null;
       },
     },
     MAX_BATCHED_MOVES,
   );
 }
 
-/** @returns the jobs that `lock` found, before their move; null for a job that was not moved */
+/** @returns the jobs that `lock` found, as they were before their move; null for a job that was not moved */
 async function commitMoves(
   pool: pg.Pool,
   lock: string,
@@ -220,7 +222,7 @@ async function commitMoves(
   });
 }
 
-/** All servers lock the counts of namespaces in this order; otherwise two of them could deadlock. */
+/** All servers lock the counts of namespaces in this order; otherwise two servers could deadlock. */
 function byOwner(a: LockedJob, b: LockedJob): number {
   const key = (job: LockedJob) => `${job.namespaceId} ${job.id}`;
   return key(a) < key(b) ? -1 : 1;
@@ -228,7 +230,7 @@ function byOwner(a: LockedJob, b: LockedJob): number {
 
 type Decide = (job: LockedJob, now: Date) => Move | null | Promise<Move | null>;
 
-/** Makes a move without adding its usage. The caller adds that last, because its locks must be the last before the commit. */
+/** Makes a move without adding its usage to the ledger. The caller adds it last, because its locks must be taken last. */
 async function moveLocked(
   tx: Transaction,
   job: LockedJob | null,
@@ -245,7 +247,7 @@ async function moveLocked(
     throw new Error(`a job cannot move from ${job.status} to ${to}`);
   const isStatusChange = to !== job.status;
   const endedAt = isOver(to) ? now : undefined;
-  const changes: Changes = {
+  const changes: JobChanges = {
     status: to,
     // The last progress of the program is kept at the end of the job and while artifacts are stored; other moves replace it.
     ...(!((isOver(to) || (to === 'running' && !isStatusChange)) && job.progressSaid) && {
@@ -259,7 +261,7 @@ async function moveLocked(
     ...(isStatusChange && { nextSeq: job.nextSeq + 1n }),
   };
   const topics: Notification[] = [`job:${id}`];
-  // These moves are made by the worker of the job, which knows that it has room again. It is notified of all others.
+  // The moves `running`, `succeeded` and `timed_out` are made by the job's worker itself, which need not be notified.
   if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out')
     topics.push(statusTopic(id), 'queue');
   await writeMove(tx, job, changes, { isStatusChange, topics, attempt });
@@ -273,7 +275,7 @@ async function moveLocked(
 async function writeMove(
   tx: Transaction,
   job: LockedJob,
-  changes: Changes,
+  changes: JobChanges,
   {
     isStatusChange,
     topics,
@@ -285,7 +287,7 @@ async function writeMove(
   const id = parameter(job.id, 'text');
   const assignments = Object.entries(changes).map(
     ([key, value]) =>
-      `${toColumnName(key)} = ${parameter(value, COLUMN_TYPES[key as keyof Changes])}`,
+      `${toColumnName(key)} = ${parameter(value, COLUMN_TYPES[key as keyof JobChanges])}`,
   );
   parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
   if (attempt) {
@@ -310,11 +312,11 @@ async function writeMove(
     topics.push(eventNotification(job.namespaceId, job.id));
   }
   const names = parameter(topics, 'text[]');
-  const tell = `select pg_notify('loam', topic)::text from unnest(${names}) topic`;
-  await runStatement(tx, `with ${parts.join(', ')} ${tell}`, values);
+  const notify = `select pg_notify('loam', topic)::text from unnest(${names}) topic`;
+  await runStatement(tx, `with ${parts.join(', ')} ${notify}`, values);
 }
 
-/** Adds the new status to the journal and to the events. @param id the SQL parameter that holds the id of the job */
+/** Adds the new status to the journal and to the events. @param id the SQL parameter with the id of the job */
 function addStatus(
   { parts, parameter }: StatementParts,
   id: string,
@@ -322,7 +324,7 @@ function addStatus(
   namespace: string,
   seq: bigint,
 ): void {
-  const page = statusPage(job.status);
+  const page = encodeStatusPage(job.status);
   parts.push(`page as (
     insert into journal_pages (job_id, ${PAGE_COLUMNS})
     values (${id}, ${parameter(seq, 'bigint')}, ${parameter(seq, 'bigint')}, 0,
@@ -346,14 +348,14 @@ export function addFirstStatus(
   return [eventNotification(job.namespaceId, job.id), 'queue'];
 }
 
-/** The topic for the worker of a job. The plain topic of the job would wake the worker with every batch of log lines. */
+/** The topic for the worker of a job. The topic `job:<id>` would wake the worker with every batch of log lines. */
 export function statusTopic(id: string): `job:${string}` {
   return `job:${id}/status`;
 }
 
 /** @returns null if the job does not exist */
 export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise<LockedJob | null> {
-  return parseLockedJob(await runStatement<LockedJob>(tx, LOCK, [[id]]));
+  return parseLockedJob(await runStatement<LockedJob>(tx, LOCK_JOBS, [[id]]));
 }
 
 /** The driver returns large numbers as text. The price, an exact decimal, is left as text. */
@@ -364,7 +366,7 @@ function parseLockedJob([job]: LockedJob[]): LockedJob | null {
   return { ...job, nextSeq: BigInt(nextSeq), artifactBytes: bytes };
 }
 
-/** Writes an event of a job without a move, such as its deletion. @param namespace the name of the owner */
+/** Writes an event of a job without a move, such as its deletion. @param namespace the name of the namespace */
 export async function publishJobEvent(
   tx: Prisma.TransactionClient,
   row: PayloadRow,
@@ -376,13 +378,13 @@ export async function publishJobEvent(
 }
 
 function eventData(row: PayloadRow, namespace: string): JobEventData {
-  return { repositoryId: row.repositoryId, job: payloadOf(row, namespace) };
+  return { repositoryId: row.repositoryId, job: toJobPayload(row, namespace) };
 }
 
 /** Maximum number of characters in `progress`. */
 export const MAX_PROGRESS = 1_000;
 
-/** The texts of `progress` for jobs that do not print their own. */
+/** The texts of `progress` for jobs that do not print any progress. */
 export const PHASES = {
   waiting: 'waiting for capacity',
   preparing: 'preparing',

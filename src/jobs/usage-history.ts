@@ -1,27 +1,29 @@
 /**
- * The resource usage of an attempt over time, for charts: one row of arrays with at most `MAX_POINTS` points. When the row is
- * full, pairs of points are merged, and from then on a point covers twice as many samples. So a job of a week has as many
- * points as a job of an hour. A point has the time of its last sample, mean percentages, and the peaks of memory and disk.
+ * The resource usage of an attempt over time, for charts: one row of arrays with at most `MAX_POINTS` points. A point covers one
+ * or more samples: it has the time of the last sample, the mean percentages, and the peaks of memory and disk. When the row is
+ * full, pairs of points are merged, and each point then covers twice as many samples. So a job of a week has as many points as
+ * a job of an hour.
  */
 
 import type pg from 'pg';
 import type { Usage } from '../runners/runner.ts';
 
-/** More than a chart can show. With a sample every 5 s the row is full after 40 minutes, and then half full. */
+/** As many as a chart can show. With a sample every 5 s, pairs of points are merged for the first time after 40 minutes. */
 export const MAX_POINTS = 480;
 
 type Point = Usage & { time: Date };
 
-type Pool = pg.Pool;
-
-export type UsageHistory = {
-  add(point: Point): Promise<void>;
+export type UsageHistoryWriter = {
+  add(sample: Point): Promise<void>;
   /** Stores the samples of the incomplete point. */
   end(): Promise<void>;
 };
 
-/** Opens the history of an attempt, which only its worker may write, and continues the stored points. */
-export async function openUsageHistory(pool: Pool, attemptId: string): Promise<UsageHistory> {
+/** Opens the history of an attempt for its worker, and continues after the stored points. */
+export async function openUsageHistory(
+  pool: pg.Pool,
+  attemptId: string,
+): Promise<UsageHistoryWriter> {
   const stored = await readRow(pool, attemptId);
   let samplesPerPoint = stored?.samples_per_point ?? 1;
   let count = stored?.times.length ?? 0;
@@ -30,37 +32,37 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
 
   async function flush(): Promise<void> {
     const point = mergePoints(pending);
-    // Cleared even if the write fails, so that the next point does not cover more samples.
+    // Cleared even if the write fails and the samples are lost, so that the next point does not cover more samples.
     pending = [];
     await appendPoint(pool, attemptId, point);
     count++;
-    if (count >= MAX_POINTS) await halve();
+    if (count >= MAX_POINTS) await mergePairs();
   }
 
-  async function halve(): Promise<void> {
+  async function mergePairs(): Promise<void> {
     const row = await readRow(pool, attemptId);
     if (!row) return;
-    const points = pointsOf(row);
-    const halved: Point[] = [];
-    for (let at = 0; at < points.length; at += 2)
-      halved.push(mergePoints(points.slice(at, at + 2)));
+    const points = toPoints(row);
+    const merged: Point[] = [];
+    for (let index = 0; index < points.length; index += 2)
+      merged.push(mergePoints(points.slice(index, index + 2)));
     await pool.query({
       name: 'loam-thin-usage',
       text: `
         update attempt_usage set samples_per_point = 2 * samples_per_point,
           times = $2, gpu_percent = $3, cpu_percent = $4, memory_bytes = $5, disk_bytes = $6
         where attempt_id = $1`,
-      values: [attemptId, ...columnsOf(halved)],
+      values: [attemptId, ...toColumns(merged)],
     });
     samplesPerPoint *= 2;
-    count = halved.length;
+    count = merged.length;
   }
 
-  // The previous server was killed before it merged the points.
-  if (count >= MAX_POINTS) await halve();
+  // The row is full if the previous server was killed before it merged the points.
+  if (count >= MAX_POINTS) await mergePairs();
   return {
-    async add(point) {
-      pending.push(point);
+    async add(sample) {
+      pending.push(sample);
       if (pending.length >= samplesPerPoint) await flush();
     },
     async end() {
@@ -70,7 +72,7 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
 }
 
 /** Appends a point. Does nothing if the attempt was deleted with its job. */
-async function appendPoint(pool: Pool, attemptId: string, point: Point): Promise<void> {
+async function appendPoint(pool: pg.Pool, attemptId: string, point: Point): Promise<void> {
   await pool.query({
     name: 'loam-append-usage',
     text: `
@@ -84,11 +86,11 @@ async function appendPoint(pool: Pool, attemptId: string, point: Point): Promise
         cpu_percent = stored.cpu_percent || excluded.cpu_percent,
         memory_bytes = stored.memory_bytes || excluded.memory_bytes,
         disk_bytes = stored.disk_bytes || excluded.disk_bytes`,
-    values: [attemptId, ...columnsOf([point])],
+    values: [attemptId, ...toColumns([point])],
   });
 }
 
-type Row = {
+type StoredUsageRow = {
   samples_per_point: number;
   times: Date[];
   gpu_percent: number[];
@@ -99,8 +101,8 @@ type Row = {
 
 const COLUMNS = 'samples_per_point, times, gpu_percent, cpu_percent, memory_bytes, disk_bytes';
 
-async function readRow(pool: Pool, attemptId: string): Promise<Row | undefined> {
-  const { rows } = await pool.query<Row>({
+async function readRow(pool: pg.Pool, attemptId: string): Promise<StoredUsageRow | undefined> {
+  const { rows } = await pool.query<StoredUsageRow>({
     name: 'loam-usage-of-attempt',
     text: `select ${COLUMNS} from attempt_usage where attempt_id = $1`,
     values: [attemptId],
@@ -108,32 +110,33 @@ async function readRow(pool: Pool, attemptId: string): Promise<Row | undefined> 
   return rows[0];
 }
 
-function pointsOf(row: Row): Point[] {
-  return row.times.map((time, at) => ({
+function toPoints(row: StoredUsageRow): Point[] {
+  // All arrays of a row have the same length.
+  return row.times.map((time, index) => ({
     time,
-    gpuPercent: row.gpu_percent[at] as number,
-    cpuPercent: row.cpu_percent[at] as number,
-    memoryBytes: Number(row.memory_bytes[at]),
-    diskBytes: Number(row.disk_bytes[at]),
+    gpuPercent: row.gpu_percent[index] as number,
+    cpuPercent: row.cpu_percent[index] as number,
+    memoryBytes: Number(row.memory_bytes[index]),
+    diskBytes: Number(row.disk_bytes[index]),
   }));
 }
 
-function columnsOf(points: readonly Point[]): unknown[] {
+function toColumns(points: readonly Point[]): unknown[] {
   return [
     points.map(({ time }) => time),
-    points.map(({ gpuPercent }) => toPercent(gpuPercent)),
-    points.map(({ cpuPercent }) => toPercent(cpuPercent)),
+    points.map(({ gpuPercent }) => clampPercent(gpuPercent)),
+    points.map(({ cpuPercent }) => clampPercent(cpuPercent)),
     points.map(({ memoryBytes }) => Math.round(memoryBytes)),
     points.map(({ diskBytes }) => Math.round(diskBytes)),
   ];
 }
 
 /** Rounds to an integer from 0 to 100. */
-export function toPercent(value = 0): number {
+export function clampPercent(value = 0): number {
   return Math.min(100, Math.max(0, Math.round(value)));
 }
 
-/** Merges samples, or points that cover equally many samples. */
+/** Merges samples, or points. Points count equally, although the last point before a restart may cover fewer samples. */
 function mergePoints(points: readonly Point[]): Point {
   const mean = (key: 'gpuPercent' | 'cpuPercent') =>
     points.reduce((sum, point) => sum + point[key], 0) / points.length;
@@ -146,15 +149,18 @@ function mergePoints(points: readonly Point[]): Point {
   };
 }
 
-export type UsageSample = Point & { attempt: number };
+export type AttemptUsagePoint = Point & { attempt: number };
 
-/** Reads the samples of an attempt, by default the last one of the job, oldest first. @param since only later samples */
-export async function usageSamples(
+/**
+ * Reads the points of an attempt, by default of the last attempt of the job. The oldest point is first.
+ * @param since only points after this time
+ */
+export async function readUsagePoints(
   { pool }: { pool: pg.Pool },
   jobId: string,
   { attempt, since }: { attempt?: number | null; since?: Date | null },
-): Promise<UsageSample[]> {
-  const { rows } = await pool.query<Row & { number: number }>({
+): Promise<AttemptUsagePoint[]> {
+  const { rows } = await pool.query<StoredUsageRow & { number: number }>({
     name: 'loam-usage-of-job',
     text: `
       with attempt as (
@@ -166,7 +172,7 @@ export async function usageSamples(
   });
   const [row] = rows;
   if (!row) return [];
-  return pointsOf(row)
+  return toPoints(row)
     .filter(({ time }) => !since || time > since)
     .map((point) => ({ ...point, attempt: row.number }));
 }

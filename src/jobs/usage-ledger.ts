@@ -1,7 +1,7 @@
 /**
  * The usage of a namespace and its cost: a ledger (`usage_days`) with a row for each namespace, user and day in UTC. The time
- * of an attempt is added to the job and to the ledger in one transaction (`moveJob`), and the ledger stays when jobs are
- * deleted. Costs are stored as price per hour times seconds, which is exact, and divided when shown.
+ * of an attempt is added to the job and to the ledger in one transaction (`moveJob`). The ledger stays when jobs are deleted.
+ * Costs are stored as price per hour times seconds, which is exact, and divided by 3600 when they are shown.
  */
 
 import { Decimal } from 'decimal.js';
@@ -17,9 +17,9 @@ import { runStatement, type Transaction } from '../platform/database/statement.t
 import { runSpanUntil, secondsBetween } from './runtime.ts';
 
 const DAY_MS = 86_400_000;
-/** Days of one query. */
+/** Maximum number of days in a query. */
 const MAX_DAYS = 366;
-/** Days of a query that returns a row for each day and user. */
+/** The same for a query that returns a row for each day and user. */
 const MAX_DAYS_BY_USER = 31;
 
 /** The billed time of an attempt: whole seconds from its start. */
@@ -28,17 +28,17 @@ export type RunSpan = { from: Date; seconds: number };
 type Priced = { gpu: string; gpuCount: number; costPerHour: { toString(): string } };
 type LedgerJob = Priced & { namespaceId: string; createdById: string | null };
 
-/** The time that a job ran, and its end if it has ended. */
+/** The time that an attempt ran, if any, and the end of its job, if it has ended. */
 export type UsageEntry = { job: LedgerJob; ran?: RunSpan; endedAt?: Date };
 
 /**
- * Adds the time that jobs ran, and counts each job on the day on which it ended. To avoid deadlocks, all transactions lock
- * these rows last, in the order of the statement. Only the rows of `queue_shares` are locked later, at the commit.
+ * Adds the time that jobs ran, and counts each job on the day on which it ended. To avoid deadlocks, all transactions lock the
+ * rows of the ledger last, in the order of this statement. Only the rows of `queue_shares` are locked later, at the commit.
  */
 export async function addUsage(tx: Transaction, used: readonly UsageEntry[]): Promise<void> {
   const parts = used.flatMap(({ job, ran, endedAt }) => {
     const days = ran ? splitByDay(ran).map((part) => ({ ...part, jobs: 0 })) : [];
-    if (endedAt) days.push({ day: dayOf(endedAt), seconds: 0, jobs: 1 });
+    if (endedAt) days.push({ day: formatDay(endedAt), seconds: 0, jobs: 1 });
     return days.map((part) => ({ job, ...part }));
   });
   if (parts.length === 0) return;
@@ -66,22 +66,23 @@ const ADD_TO_LEDGER = `
     price_seconds = ledger.price_seconds + excluded.price_seconds,
     jobs = ledger.jobs + excluded.jobs`;
 
-/** Splits a run by days in UTC. Only the boundaries are rounded, so that the parts add up to the whole. */
+/** Splits a run by days in UTC. Only its boundaries are rounded to seconds, so that the parts add up to the whole. */
 function splitByDay({ from, seconds }: RunSpan): { day: string; seconds: number }[] {
   const parts: { day: string; seconds: number }[] = [];
   let counted = 0;
-  for (let at = from.getTime(); counted < seconds; ) {
-    const midnight = (Math.floor(at / DAY_MS) + 1) * DAY_MS;
-    const until = Math.min(seconds, secondsBetween(from, new Date(midnight)));
-    if (until > counted) parts.push({ day: dayOf(new Date(at)), seconds: until - counted });
-    counted = until;
-    at = midnight;
+  for (let time = from.getTime(); counted < seconds; ) {
+    const midnight = (Math.floor(time / DAY_MS) + 1) * DAY_MS;
+    const secondsToMidnight = Math.min(seconds, secondsBetween(from, new Date(midnight)));
+    if (secondsToMidnight > counted)
+      parts.push({ day: formatDay(new Date(time)), seconds: secondsToMidnight - counted });
+    counted = secondsToMidnight;
+    time = midnight;
   }
   return parts;
 }
 
-/** `2026-01-31` */
-function dayOf(time: Date): string {
+/** Formats a day in UTC, such as `2026-01-31`. */
+function formatDay(time: Date): string {
   return time.toISOString().slice(0, 10);
 }
 
@@ -99,7 +100,7 @@ export type UsageQuery = CursorPageRequest & {
 export type UsageRow = {
   from: string;
   to: string;
-  /** Null for all users together, or for a user who no longer exists. */
+  /** Null for all users together, or for users who have been deleted. */
   userId: string | null;
   seconds: bigint;
   gpuSeconds: bigint;
@@ -108,11 +109,11 @@ export type UsageRow = {
 };
 
 /**
- * Reads the usage between two days, both included, by period and user. Running attempts count until now, or until their
- * process ended.
+ * Reads the usage from one day to another, both included, by period and user. Running attempts count until now, or until the
+ * end of their process.
  * @throws AppError 400, 401, 403; members see the total, and only admins the usage of each user
  */
-export async function namespaceUsage(
+export async function readNamespaceUsage(
   { pool }: { pool: pg.Pool },
   viewer: Viewer,
   namespaceId: string,
@@ -196,9 +197,9 @@ type RunningAttempt = {
 };
 
 /**
- * Ledger and running attempts in one statement, so that an attempt that ends meanwhile is in exactly one of them. The number
- * of running attempts is bounded by the slots of all workers. Large numbers are text, because JSON numbers are inexact.
- * Days are formatted explicitly, because the default depends on the database's DateStyle.
+ * Reads the ledger and the running attempts in one statement, so that an attempt that ends at the same time is in exactly one
+ * of them. The number of running attempts is bounded by the slots of all workers. Large numbers are text, because JSON numbers
+ * are inexact. Days are formatted explicitly, because the default format depends on the database's DateStyle.
  */
 const USAGE = `
   select coalesce((
@@ -220,12 +221,12 @@ const USAGE = `
     ) part
   ), '[]') as running`;
 
-/** The first and last day of a period within the requested days. */
+/** Returns the first and last day of a period, limited to the requested days. */
 function daysOfPeriod(name: string, { from, to }: { from: string; to: string }) {
   if (name.length === 10) return { from: name, to: name };
   if (name === '') return { from, to };
   const [year = 0, month = 0] = name.split('-').map(Number);
-  const last = dayOf(new Date(Date.UTC(year, month, 0)));
+  const last = formatDay(new Date(Date.UTC(year, month, 0)));
   const first = `${name}-01`;
   return { from: first < from ? from : first, to: last > to ? to : last };
 }

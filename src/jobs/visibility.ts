@@ -1,8 +1,8 @@
-/** Database conditions for the jobs, and kept artifacts, that a viewer may see. The rule itself is `reachOf`. */
+/** Conditions for the jobs and kept artifacts that a viewer may see. They implement the rule of `reachOf`. */
 import { Prisma } from '../../prisma/generated/client.ts';
 import { reachOf, type Viewer } from '../identity/permissions.ts';
 
-/** For Prisma's queries. */
+/** The condition for queries of Prisma. */
 export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
   const { within } = reachOf(viewer, 'job.read');
   if (!within) return { id: '' };
@@ -13,7 +13,7 @@ export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
   };
 }
 
-/** For plain SQL in which `r` is the job. */
+/** The condition for SQL in which `r` is the job. */
 export function visibleSql(viewer: Viewer): Prisma.Sql {
   const { sql } = Prisma;
   const { within } = reachOf(viewer, 'job.read');
@@ -24,7 +24,7 @@ export function visibleSql(viewer: Viewer): Prisma.Sql {
   return sql`(${inNamespaces} and ${among})`;
 }
 
-/** As `visibleSql`, for the list counts `c`. Null if the viewer may see single repositories only: counts are by namespace. */
+/** Like `visibleSql`, for the list counts `c`. Null if the viewer may only see single repositories: counts are by namespace. */
 export function visibleCountsSql(viewer: Viewer): Prisma.Sql | null {
   const { sql } = Prisma;
   const { within } = reachOf(viewer, 'job.read');

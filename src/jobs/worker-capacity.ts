@@ -1,42 +1,50 @@
-/** The capacity that workers advertise to each other through the database: their machines and what those can run. */
+/** The machines that workers advertise to each other through the database, and the jobs that a machine can run. */
 
 import type pg from 'pg';
 import type { Machine, Runner } from '../runners/runner.ts';
 import { PHASES } from './state.ts';
 
-/** A worker whose last heartbeat is older counts as dead. Heartbeats are written every ten seconds. */
+/** A worker is dead when its last heartbeat is older than this. A live worker writes a heartbeat every ten seconds. */
 export const WORKER_SILENCE_S = 60;
 
 type GpuRequest = { gpu: string; gpuCount: number };
 
-/** An advertised machine. `away`: a placeholder for container engines that do not answer; it has no resources now. */
+/** An advertised machine. `away`: a placeholder without resources for container engines that do not answer now. */
 export type WorkerCapacity = Machine & { away?: boolean };
 
-const AWAY_ENGINE: WorkerCapacity = {
-  ...{ id: 'away', cpus: 0, memoryBytes: 0, gpus: {}, away: true },
-  ...{ withImage: true, withoutImage: false },
+const UNAVAILABLE_ENGINE: WorkerCapacity = {
+  id: 'away',
+  cpus: 0,
+  memoryBytes: 0,
+  gpus: {},
+  away: true,
+  withImage: true,
+  withoutImage: false,
 };
 
-/** What a worker advertises. While its engine is away it still claims to run images; otherwise peers would fail such jobs. */
-export function capacityOf({
+/**
+ * Lists the machines that a worker advertises. While its engine is unavailable, the worker still advertises that it runs
+ * images; otherwise its peers would fail jobs that name an image.
+ */
+export function listAdvertisedMachines({
   machines,
   hasUnavailableEngine,
 }: Pick<Runner, 'machines' | 'hasUnavailableEngine'>): WorkerCapacity[] {
-  return hasUnavailableEngine ? [...machines, AWAY_ENGINE] : [...machines];
+  return hasUnavailableEngine ? [...machines, UNAVAILABLE_ENGINE] : [...machines];
 }
 
-type Row = { id: string; runner: string; machines: WorkerCapacity[]; alive: boolean };
+type WorkerRow = { id: string; runner: string; machines: WorkerCapacity[]; alive: boolean };
 
-/** Reads all workers, including those that died within the last week (`removeGoneWorkers`). */
-async function readWorkers({ pool }: { pool: pg.Pool }): Promise<Row[]> {
-  const { rows } = await pool.query<Row>(
+/** Reads all workers, including dead workers until maintenance removes them after a week. */
+async function readWorkers({ pool }: { pool: pg.Pool }): Promise<WorkerRow[]> {
+  const { rows } = await pool.query<WorkerRow>(
     `select id, runner, machines, heartbeat_at > now() - make_interval(secs => $1) as alive
      from workers`,
     [WORKER_SILENCE_S],
   );
-  // Workers of earlier versions do not say whether their machines run images.
+  // The rows of workers of earlier versions have no `withImage`.
   const withDefaults = (runner: string) => (machine: WorkerCapacity) => ({
-    ...{ withImage: runner !== 'process' },
+    withImage: runner !== 'process',
     ...machine,
   });
   return rows.map((row) => ({ ...row, machines: row.machines.map(withDefaults(row.runner)) }));
@@ -49,7 +57,7 @@ export async function readLiveMachines(services: { pool: pg.Pool }): Promise<Wor
 
 /**
  * Reads the machines of the other workers that are alive.
- * @param awaitSilent whether silent workers are expected to return: if they run images, their engine counts as away
+ * @param awaitSilent whether dead workers are expected to return: if they run images, their engine counts as unavailable
  */
 export async function readPeerMachines(
   services: { pool: pg.Pool },
@@ -59,7 +67,7 @@ export async function readPeerMachines(
   const peers = (await readWorkers(services)).filter(({ id }) => id !== workerId);
   return peers.flatMap(({ alive, machines }) => {
     if (alive) return machines;
-    return awaitSilent && runsImages(machines) ? [AWAY_ENGINE] : [];
+    return awaitSilent && runsImages(machines) ? [UNAVAILABLE_ENGINE] : [];
   });
 }
 
@@ -68,7 +76,7 @@ export function runsImages(machines: readonly WorkerCapacity[]): boolean {
   return machines.some(({ withImage = true }) => withImage);
 }
 
-/** Whether the machine runs jobs of this kind, with or without an image, regardless of its free capacity. */
+/** Whether the machine runs jobs with an image, or without one, as this job needs. Free capacity does not matter. */
 export function canRun(
   { withImage = true, withoutImage = true }: WorkerCapacity,
   { image = null }: { image?: string | null },
@@ -76,7 +84,7 @@ export function canRun(
   return image === null ? withoutImage : withImage;
 }
 
-/** Whether the machine has the GPUs, free or not. */
+/** Whether the machine has the GPUs, free or in use. */
 export function hasGpus({ gpus }: Pick<Machine, 'gpus'>, { gpu, gpuCount }: GpuRequest): boolean {
   return gpu === 'none' || (gpus[gpu] ?? 0) >= gpuCount;
 }
@@ -86,10 +94,10 @@ export function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: s
   return `${gpuCount > 1 ? `${gpuCount} ×` : 'a'} ${gpu} in ${region}`;
 }
 
-/** The note on a job whose request no worker can satisfy. */
+/** Part of the `progress` of a job whose requested resources no worker has. */
 export const NOT_OFFERED = 'no worker offers it';
 
-/** The `progress` of a new job: what it waits for, and whether any worker has it. */
+/** Describes what a new job waits for, and whether any worker has it, as its first `progress`. */
 export async function describeWait(
   services: { pool: pg.Pool },
   request: GpuRequest & { region: string },

@@ -2,7 +2,7 @@
 import { PrismaPg } from '@prisma/adapter-pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { PrismaClient } from '../../prisma/generated/client.ts';
-import { jobRows } from '../../src/jobs/payload.ts';
+import { jobRowReader } from '../../src/jobs/payload.ts';
 import { runtimeColumns } from '../../src/jobs/runtime.ts';
 import { collaboratorColumns, repositoryRows } from '../../src/repositories/rows.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -60,7 +60,7 @@ test('a job with its price, its owner and the running attempt', async () => {
     ...runtimeColumns,
     namespace: { select: { name: true } },
   } as const;
-  const statement = jobRows.statement(select, {}, 'order by r.id');
+  const statement = jobRowReader.statement(select, {}, 'order by r.id');
   const byHand = await statement?.read(app.pool, []);
   const byPrisma = await prisma.job.findMany({ select, orderBy: { id: 'asc' } });
   expect(plain(byHand)).toEqual(byPrisma);
@@ -76,8 +76,8 @@ test('unknown selections are left to Prisma', () => {
     { nothing: true },
   ])
     expect(repositoryRows.statement(select, {}, ''), JSON.stringify(select)).toBeNull();
-  expect(jobRows.statement({ attempts: { select: { startedAt: true } } }, {}, '')).toBeNull();
-  expect(jobRows.statement({ secrets: true }, {}, '')).toBeNull();
+  expect(jobRowReader.statement({ attempts: { select: { startedAt: true } } }, {}, '')).toBeNull();
+  expect(jobRowReader.statement({ secrets: true }, {}, '')).toBeNull();
 });
 
 /** Removes the mark that says how a row was read. */

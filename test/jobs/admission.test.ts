@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import {
   admit,
-  type Candidate,
+  type CandidateJob,
   findClaimablePools,
   type HeldCapacity,
   type ResourceRequest,
@@ -22,16 +22,16 @@ const request = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
   ...changes,
 });
 
-/** A worker that starts all admitted jobs and ends jobs on request. Each line of the queue belongs to one namespace. */
+/** A worker that starts all admitted jobs, and ends jobs when the test says so. Each namespace has one queue. */
 function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
   const running = new Map<string, HeldCapacity>();
-  const waiting: Candidate[] = [];
+  const waiting: CandidateJob[] = [];
   let reservations: ReadonlyMap<string, string> = new Map();
   let turns = 0;
   const servedAt = new Map<string, number>();
   return {
     running,
-    add(id: string, changes: Partial<Candidate> = {}, namespaceId = 'ada') {
+    add(id: string, changes: Partial<CandidateJob> = {}, namespaceId = 'ada') {
       waiting.push({ id, namespaceId, ...request(changes) });
     },
     end: (id: string) => running.delete(id),
@@ -46,7 +46,7 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
           (servedAt.get(a) ?? 0) - (servedAt.get(b) ?? 0) ||
           (a < b ? -1 : 1),
       );
-      const lines = order.map((namespaceId, turn) => ({
+      const queues = order.map((namespaceId, turn) => ({
         ...{ namespaceId, turn, held: heldBy(namespaceId) },
         jobs: waiting.filter((job) => job.namespaceId === namespaceId),
       }));
@@ -54,7 +54,7 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
       const reserved = waiting.filter(({ id }) => kept.has(id));
       const held = [...running.values()];
       const slotsFree = slots - running.size;
-      const decided = admit({ machines, elsewhere, slots, slotsFree, held, lines, reserved });
+      const decided = admit({ machines, elsewhere, slots, slotsFree, held, queues, reserved });
       ({ reservations } = decided);
       return decided.admitted.map(({ job, grant }) => {
         waiting.splice(waiting.indexOf(job), 1);
@@ -83,19 +83,19 @@ test('a small machine runs as many jobs of the default size as it has slots', ()
     const w = worker([machine('local', 2, 20.7)], slots);
     for (let i = 0; i < 10; i++) w.add(`job${i}`);
     expect(w.step()).toHaveLength(slots);
-    // And as many smaller jobs, although it has what they request.
+    // It runs no more smaller jobs, although it has the resources that they request.
     const modest = worker([machine('local', 2, 20.7)], slots);
     for (let i = 0; i < 10; i++) modest.add(`job${i}`, { cpu: 2, memoryGb: 16 });
     expect(modest.step()).toHaveLength(slots);
   }
 });
 
-test('jobs with shared and with exact resources do not take from each other', () => {
+test('jobs with shared resources and jobs with exact resources do not use the same capacity', () => {
   const w = worker([machine('local', 16, 128)], 4);
   w.add('shared1', { cpu: 32 });
   w.add('exact', { cpu: 8, memoryGb: 8 });
   w.add('shared2', { cpu: 32 });
-  // Each sharing job takes a quarter of the sixteen vCPUs: 4 + 8 + 4.
+  // Each job with shared resources takes a quarter of the sixteen vCPUs: 4 + 8 + 4.
   expect(w.step()).toEqual(['shared1', 'exact', 'shared2']);
   w.add('shared3', { cpu: 32 });
   expect(w.step()).toEqual([]);
@@ -103,7 +103,7 @@ test('jobs with shared and with exact resources do not take from each other', ()
   expect(w.step()).toEqual(['shared3']);
 });
 
-test('a request is cut only if no machine has all of it', () => {
+test('a request is reduced only if no machine has all of it', () => {
   const small = machine('small', 4, 16);
   const large = machine('large', 32, 128);
   const both = worker([small, large], 10);
@@ -124,11 +124,11 @@ test('a job with an image starts on a machine that runs images, and fails only i
   const plain = request();
   const withImage = { ...plain, image: 'debian:12' };
   const placed = (asked: typeof plain, machines: Machine[], elsewhere: Machine[] = []) => {
-    const lines = [
+    const queues = [
       { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...asked }] },
     ];
     const room = { machines, elsewhere, slots: 2, slotsFree: 2, held: [], reserved: [] };
-    const { admitted, reservations } = admit({ ...room, lines });
+    const { admitted, reservations } = admit({ ...room, queues });
     // A job that waits for another kind of machine makes no reservation here.
     expect(reservations.size).toBe(0);
     return admitted.map(({ grant }) => grant.machine);
@@ -171,7 +171,7 @@ test('small jobs start beside a waiting large job, but not in its reserved capac
   expect(w.step()).toEqual(['first']);
   w.add('big', { cpu: 16, memoryGb: 64 });
   for (let i = 0; i < 20; i++) w.add(`small${i}`, { cpu: 2, memoryGb: 2 }, 'bob');
-  // Bob holds fewer jobs than Ada, so he comes first until her job has a reservation.
+  // Bob has fewer open attempts than Ada, so he comes first until her job has a reservation.
   const small = w.step();
   expect(small.length).toBeGreaterThan(0);
   for (const id of small.slice(1)) w.end(`bob/${id}`);
@@ -206,8 +206,8 @@ test('an attempt that is being removed keeps its exact resources, but not its sh
     { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...job }] },
   ];
   const started = (held: HeldCapacity[], job: ResourceRequest) =>
-    admit({ ...base, held, lines: line(job) }).admitted.length;
-  const leaving = { machine: 'local', leaving: true };
+    admit({ ...base, held, queues: line(job) }).admitted.length;
+  const leaving = { machine: 'local', isLeaving: true };
   const exact = { ...request({ cpu: 16, memoryGb: 8 }), ...leaving };
   expect(started([exact], request({ cpu: 2, memoryGb: 1 }))).toBe(0);
   const shared = { ...request({ cpu: 32, memoryGb: 128 }), ...leaving };

@@ -6,14 +6,20 @@ import { newId } from '../../src/base/ids.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
 import { compactPages } from '../../src/jobs/logs/compaction.ts';
 import { followJournal } from '../../src/jobs/logs/follow.ts';
-import { encodePages, type LogLine, PAGE_BYTES, PAGE_ENTRIES } from '../../src/jobs/logs/pages.ts';
-import { readLog, streamStart } from '../../src/jobs/logs/read.ts';
+import {
+  encodePages,
+  type JournalEntry,
+  type LogLine,
+  PAGE_BYTES,
+  PAGE_ENTRIES,
+} from '../../src/jobs/logs/pages.ts';
+import { findStreamStart, readLogTail } from '../../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
-import { type Found, searchLog } from '../../src/jobs/logs/search.ts';
+import { type SearchResult, searchLog } from '../../src/jobs/logs/search.ts';
 import { streamLogText } from '../../src/jobs/logs/walk.ts';
 import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
 import { moveJob, PHASES } from '../../src/jobs/state.ts';
-import { MAX_POINTS, openUsageHistory, usageSamples } from '../../src/jobs/usage-history.ts';
+import { MAX_POINTS, openUsageHistory, readUsagePoints } from '../../src/jobs/usage-history.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
 import { MicrosecondDate, toMicroseconds } from '../../src/platform/database/times.ts';
 import type { Allowance } from '../../src/platform/limits/reads.ts';
@@ -67,16 +73,17 @@ async function openJob() {
   });
   let from: LogCursor | null = null;
   let stored = 0;
-  let after: Date | null = null;
+  let newestTime: Date | null = null;
   return {
     id,
     async append(lines: readonly LogLine[]) {
       stored += lines.length;
       const to = { stored };
-      const done = await appendLines(services, { jobId: id, attemptId, lines, after, from, to });
+      const batch = { jobId: id, attemptId, lines, newestTime, from, to };
+      const totals = await appendLines(services, batch);
       from = to;
-      after = done?.until ?? after;
-      return done;
+      newestTime = totals?.newestTime ?? newestTime;
+      return totals;
     },
     /** The moves of a job, in order. */
     async move(...statuses: ('queued' | 'running' | 'succeeded')[]) {
@@ -93,11 +100,13 @@ async function openJob() {
 const pagesOf = (jobId: string) =>
   services.db.journalPage.findMany({ where: { jobId }, orderBy: { firstSeq: 'asc' } });
 
+const textOf = (entry: JournalEntry) => (entry.kind === 'log' ? entry.message : entry.status);
+
 async function followed(jobId: string, after: number): Promise<{ seq: number; message: string }[]> {
   const entries: { seq: number; message: string }[] = [];
   for await (const step of followJournal(services, jobId, after, new AbortController().signal)) {
     if (step.kind !== 'entries') continue;
-    for (const { seq, message } of step.entries) entries.push({ seq, message });
+    for (const entry of step.entries) entries.push({ seq: entry.seq, message: textOf(entry) });
   }
   return entries;
 }
@@ -125,7 +134,7 @@ const batches = fc.array(
   { minLength: 1, maxLength: 150 },
 );
 
-test('lines of one millisecond have distinct times, so that a reader of the lines after a time misses none', async () => {
+test('lines of one millisecond get distinct times, so that a client that reads the lines after a time misses none', async () => {
   const job = await openJob();
   const at = (...messages: string[]) =>
     messages.map((text) => ({ message: text, timestamp: new Date(START) }));
@@ -134,7 +143,7 @@ test('lines of one millisecond have distinct times, so that a reader of the line
   for (const messages of [['a', 'b'], ['c'], ['d', 'e', 'f']]) {
     await job.append(at(...messages));
     await job.move('queued', 'running');
-    const page = await readLog(services, job.id, { since }, allowance());
+    const page = await readLogTail(services, job.id, { since }, allowance());
     seen.push(...page.lines.map(({ message: text }) => text));
     since = page.lines.at(-1)?.timestamp ?? null;
   }
@@ -213,7 +222,7 @@ test('followers get each entry once and in order during concurrent appends and m
               )
             : 0;
           const expected = first === -1 ? [] : lines.slice(first);
-          const page = await readLog(services, job.id, { tail, since }, allowance());
+          const page = await readLogTail(services, job.id, { tail, since }, allowance());
           expect(page.lines.map(({ seq }) => seq)).toEqual(
             expected.slice(-tail).map(({ seq }) => seq),
           );
@@ -221,7 +230,7 @@ test('followers get each entry once and in order during concurrent appends and m
             expected.slice(-tail).map(({ timestamp }) => timestamp && toMicroseconds(timestamp)),
           );
           expect(page.hasMore).toBe(expected.length > tail);
-          const start = await streamStart(services, job.id, { tail, since });
+          const start = await findStreamStart(services, job.id, { tail, since });
           expect(start).toBe((expected.slice(-tail)[0]?.seq ?? written.length + 1) - 1);
         }
 
@@ -255,7 +264,7 @@ test('pages keep their limits, and their lines are read back unchanged', async (
       expect(pages.reduce((sum, page) => sum + page.entries, 0)).toBe(entries.length);
       for (const page of pages) {
         expect(page.entries).toBeLessThanOrEqual(PAGE_ENTRIES);
-        if (page.entries > 1) expect(page.text).toBeLessThanOrEqual(PAGE_BYTES);
+        if (page.entries > 1) expect(page.textBytes).toBeLessThanOrEqual(PAGE_BYTES);
       }
     }),
     { numRuns: 20 },
@@ -280,19 +289,19 @@ test('the allowance limits what is read; the newest lines are returned, with has
   for (let i = 0; i < 40; i++)
     await job.append([{ timestamp: new Date(), message: `${i} ${'x'.repeat(50_000)}` }]);
   const small = allowance(500_000);
-  const page = await readLog(services, job.id, { tail: 10_000 }, small);
+  const page = await readLogTail(services, job.id, { tail: 10_000 }, small);
   expect(page.hasMore).toBe(true);
   expect(page.lines.length).toBeGreaterThan(5);
   expect(page.lines.length).toBeLessThan(11);
   expect(page.lines.at(-1)?.message.slice(0, 3)).toBe('39 ');
   expect(small.taken).toBeLessThanOrEqual(500_000);
-  const rest = await readLog(services, job.id, { tail: 10_000 }, small);
+  const rest = await readLogTail(services, job.id, { tail: 10_000 }, small);
   expect(rest).toMatchObject({ hasMore: true });
-  expect(await readLog(services, job.id, { tail: 1 }, allowance(0))).toEqual({
+  expect(await readLogTail(services, job.id, { tail: 1 }, allowance(0))).toEqual({
     lines: [],
     hasMore: true,
   });
-  const whole = await readLog(services, job.id, { tail: 40 }, allowance());
+  const whole = await readLogTail(services, job.id, { tail: 40 }, allowance());
   expect(whole).toMatchObject({ hasMore: false });
   expect(whole.lines).toHaveLength(40);
 });
@@ -342,7 +351,7 @@ test('any range of a log can be read forwards, backwards and by time, and every 
         const end = written.length;
         const read = async (query: WindowQuery) => {
           const { entries, ...rest } = await readWindow(services, job.id, query, allowance());
-          return { ...rest, entries: entries.map(({ seq, message: told }) => [seq, told]) };
+          return { ...rest, entries: entries.map((entry) => [entry.seq, textOf(entry)]) };
         };
         const part = (low: number, high: number) => ({
           entries: written
@@ -376,7 +385,7 @@ test('any range of a log can be read forwards, backwards and by time, and every 
           const found: unknown[] = [];
           let after: number | null = null;
           for (;;) {
-            const page: Found = await searchLog(
+            const page: SearchResult = await searchLog(
               services,
               job.id,
               { text, matchCase, order, after, first, context },
@@ -424,7 +433,7 @@ test('a search and a window stay within the allowance', async () => {
   expect(end.entries.at(-1)?.seq).toBe(40);
 });
 
-test('a search ends when its client is gone', async () => {
+test('a search ends when its client disconnects', async () => {
   const job = await openJob();
   await job.append([{ timestamp: new Date(START), message: 'x' }]);
   const gone = AbortSignal.abort();
@@ -434,7 +443,7 @@ test('a search ends when its client is gone', async () => {
   await expect(searching).rejects.toMatchObject({ name: 'AppError', status: 503 });
 });
 
-test('the usage history of a week takes as much space as that of an hour, and continues after a restart', async () => {
+test('the usage history of a week takes as much space as the history of an hour, and continues after a restart', async () => {
   const job = await openJob();
   const { attemptId } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });
   const { pool } = services;
@@ -455,7 +464,7 @@ test('the usage history of a week takes as much space as that of an hour, and co
     });
   }
   await history.end();
-  const samples = await usageSamples(services, job.id, {});
+  const samples = await readUsagePoints(services, job.id, {});
   expect(samples.length).toBeGreaterThan(MAX_POINTS / 2 - 1);
   expect(samples.length).toBeLessThanOrEqual(MAX_POINTS);
   expect(samples.at(-1)?.time).toEqual(new Date(START + (COUNT - 1) * 5_000));
@@ -467,7 +476,7 @@ test('the usage history of a week takes as much space as that of an hour, and co
   const uneven = samples.filter(({ gpuPercent }) => Math.abs(gpuPercent - 50) > 1);
   expect(uneven.length).toBeLessThan(10);
   expect(new Set(samples.map(({ cpuPercent }) => cpuPercent))).toEqual(new Set([100]));
-  // Nothing is stored for a job that was deleted meanwhile.
+  // Nothing is stored for a job that was deleted in the meantime.
   await services.db.job.delete({ where: { id: job.id } });
   await history.add({ ...(samples[0] as (typeof samples)[number]) });
   await history.end();
@@ -552,13 +561,13 @@ test('a batch that another worker has stored is refused and uses no numbers', as
     jobId: job.id,
     attemptId: attemptId ?? '',
     lines: [{ timestamp: new Date(), message: 'a' }],
-    after: null,
+    newestTime: null,
     from: null,
     to: { stored: 1 },
   };
   expect(await appendLines(services, stale)).toBeNull();
   await job.append([{ timestamp: new Date(), message: 'b' }]);
-  const { lines } = await readLog(services, job.id, {}, allowance());
+  const { lines } = await readLogTail(services, job.id, {}, allowance());
   expect(lines.map(({ seq, message: text }) => [seq, text])).toEqual([
     [1, 'a'],
     [2, 'b'],

@@ -141,7 +141,7 @@ test('removing kept artifacts requires permission to delete the job; a restricte
   await discard(ada, id);
 });
 
-test('artifacts are deleted with their job, also if the server died before their files were removed', async () => {
+test('artifacts are deleted with their job, also if the server was killed before it removed the files', async () => {
   const before = await stored();
   const { id } = await finished('whole');
   await remove(ada, 'ada', 'whole', true);
@@ -263,7 +263,7 @@ test('a server that resumes storing keeps the end of the process and the progres
   await remove(ada, 'ada', 'resumed', true);
 });
 
-test('a job that is deleted with its artifacts while they are stored leaves none', async () => {
+test('a job that is deleted with its artifacts while they are stored leaves no artifacts', async () => {
   await submit(ada, {
     namespace: 'ada',
     name: 'racing',
@@ -353,7 +353,7 @@ test('the number of files, links and folders is limited, and no names are read b
   const place = { path, owner: process.getuid?.() ?? 0 };
   const store = (tar: Readable, maxEntries: number) =>
     storeArtifacts(app.app.services, { namespaceId, jobId: 'counted', attemptId: 'a' }, tar, {
-      ...{ folder: '/work/out', maxBytes: 1_000, maxEntries, demandRoom: async () => {} },
+      ...{ folder: '/work/out', maxBytes: 1_000, maxEntries, requireRoom: async () => {} },
       signal: new AbortController().signal,
     });
   // The four folders are not in the archive.
@@ -396,7 +396,7 @@ test('empty folders and links that stay inside are kept, but no link that may le
   const key = { namespaceId, jobId: 'links', attemptId: 'a' };
   const { storage } = app.app.services;
   const stored = await storeArtifacts({ storage }, key, createTar(place), {
-    ...{ folder: '/work/out', maxBytes: 1_000, maxEntries: 100, demandRoom: async () => {} },
+    ...{ folder: '/work/out', maxBytes: 1_000, maxEntries: 100, requireRoom: async () => {} },
     signal: new AbortController().signal,
   });
   expect(stored).toMatchObject({ files: 1, leftOut: Object.keys(outside).length });
@@ -436,7 +436,7 @@ test('small files share members of the archive, and each can still be sent alone
   const key = { namespaceId, jobId: 'small', attemptId: 'a' };
   const { storage } = app.app.services;
   const stored = await storeArtifacts({ storage }, key, createTar(place), {
-    ...{ folder: '/work/out', maxBytes: 2 ** 30, maxEntries: 1_000, demandRoom: async () => {} },
+    ...{ folder: '/work/out', maxBytes: 2 ** 30, maxEntries: 1_000, requireRoom: async () => {} },
     signal: new AbortController().signal,
   });
   expect(stored).toMatchObject({ files: 1_000, leftOut: 0 });

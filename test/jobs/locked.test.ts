@@ -1,4 +1,4 @@
-/** Locked rows and frozen servers block only those who need exactly these rows. */
+/** Locked rows and frozen servers only block transactions that need exactly these rows. */
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
@@ -43,7 +43,7 @@ test('a locked job that is next in the queue does not block others, and starts w
   await run('y', 'other', 'exit 0');
   {
     await using _ = await locking(app, LOCK_JOB, ['locked']);
-    // So that x is served before y.
+    // Makes x come before y.
     await app.pool.query(`
       update queue_lines l set served_at = 'epoch' from namespaces n where n.id = l.namespace_id and n.name = 'x'`);
     await loam.x.post('/auth/v1/seed/x/jobs/filler/cancel', {});
@@ -60,7 +60,9 @@ test('the locks of a server that freezes during a claim are released', async () 
     workerId: 'frozen',
     runner: 'fake',
     pools: new Map([['none', 1]]),
-    ...{ lines: 1, depth: 1, reserved: [] },
+    maxQueues: 1,
+    maxJobsPerQueue: 1,
+    reserved: [],
     decide([line]) {
       // Like SIGSTOP: this thread does nothing at all.
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 6_000);

@@ -4,9 +4,13 @@ import { expect, test, vi } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { openCheckouts } from '../../src/jobs/checkouts.ts';
 import { commitMove } from '../../src/jobs/state.ts';
-import { openPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
+import { createPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
-import { capacityOf, readLiveMachines, runsImages } from '../../src/jobs/worker-capacity.ts';
+import {
+  listAdvertisedMachines,
+  readLiveMachines,
+  runsImages,
+} from '../../src/jobs/worker-capacity.ts';
 import { LOCAL_MACHINE, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
@@ -81,7 +85,7 @@ async function withWorkers() {
   };
 }
 
-/** Fails if the machine is overcommitted; it checks at every start of an attempt. */
+/** Checks at every start of an attempt that the machine is not overcommitted. */
 function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner {
   return {
     ...fake,
@@ -180,7 +184,7 @@ test('counts are right and no machine is overcommitted when workers and statemen
   await stop(1);
 });
 
-test('a large job starts although its namespace holds jobs and small jobs keep arriving', async () => {
+test('a large job starts although its namespace has open attempts and small jobs keep arriving', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, start } = made;
   const [ada, bob] = namespaces;
@@ -188,7 +192,7 @@ test('a large job starts although its namespace holds jobs and small jobs keep a
   const runner = fakeRunner({ machines: [machine] });
   const small = { namespace_id: bob, cpu: 2, memory_gb: 2, command: 'sleep 0.05' };
   for (let i = 0; i < 12; i++) await insertJob(pool, small);
-  // Ada always holds a job, so Bob comes first whenever he holds none.
+  // Ada always has an open attempt, so Bob comes first whenever he has none.
   const hold = { namespace_id: ada, cpu: 2, memory_gb: 2, gpu: 'T4', command: 'sleep 600' };
   const held = await insertJob(pool, hold);
   await using _worker = await start('one', runner);
@@ -342,7 +346,7 @@ test('a waiting job shows what it waits for, its position and an estimate', asyn
   for (const name of ['b1', 'b2']) await put(bob, name, { cpu: 4, memory_gb: 8 });
   await put(bob, 'gpu', { gpu: 'T4', gpu_count: 2 });
 
-  // Bob holds no job and comes first: b1, b2 or a1, …
+  // Bob has no open attempt and comes first: b1, b2 or a1, …
   const query = `{ namespace(name: "ada") { jobs(sort: NAME, order: ASC) { nodes {
     name progress queue { waitsFor offered position estimatedStart } } } } }`;
   const nodes = await eventually(async () => {
@@ -444,7 +448,7 @@ test('a worker whose engine does not answer still counts as running images', asy
     ),
   );
   const docker = { ...fakeRunner({ machines: [] }), hasUnavailableEngine: true };
-  const offers = JSON.stringify(capacityOf(docker));
+  const offers = JSON.stringify(listAdvertisedMachines(docker));
   await pool.query(`insert into workers (id, runner, machines) values ('other', 'docker', $1)`, [
     offers,
   ]);
@@ -484,7 +488,7 @@ test('a worker of an earlier version runs images unless its runner is `process`'
   expect(runsImages(await readLiveMachines(services))).toBe(true);
 });
 
-test('a worker that was away takes no peer for dead during its first minute', async () => {
+test('a worker that returns takes no peer for dead during its first minute', async () => {
   await using made = await withWorkers();
   const { pool, services } = made;
   await pool.query(
@@ -494,7 +498,7 @@ test('a worker that was away takes no peer for dead during its first minute', as
   );
   vi.useFakeTimers({ toFake: ['Date'] });
   try {
-    const peers = openPeerWorkers(services, 'own', 10_000);
+    const peers = createPeerWorkers(services, 'own', 10_000);
     for (const seconds of [0, 10, 20, 30, 40, 50]) {
       await peers.refresh();
       expect(runsImages(peers.machines), `after ${seconds} s`).toBe(true);

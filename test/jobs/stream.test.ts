@@ -65,7 +65,7 @@ test('tail and since select the first lines; the alternative path works too', as
   await cancel(ada, 'ada', 'chosen');
 });
 
-test('a stream resumes after Last-Event-ID, also if the job is over', async () => {
+test('a stream resumes after Last-Event-ID, also if the job has ended', async () => {
   await run('resumed', 'echo a; echo b; hold; echo c; exit 0');
   await hasLines('resumed', 2);
   await using begun = followStream(ada, path('resumed'));
@@ -188,7 +188,7 @@ test('jobs that do not run, do not exist or are not visible, and invalid ids, ar
     expect((await ada.get(path('done', `&since=2026-02-20T00:00:00${offset}`))).status).toBe(409);
 });
 
-test('a client that does not read blocks no others, and a disconnected client leaves no resources', async () => {
+test('a client that does not read does not block other clients, and a disconnected client leaves no resources', async () => {
   const count = 6_000;
   await run('flood', `flood ${count} 2000; sleep 600`);
   await hasLines('flood', count);

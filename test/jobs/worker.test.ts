@@ -1,12 +1,12 @@
-/** Failures around an attempt never hold its slot for ever and never prevent a start. */
+/** Failures around an attempt do not hold its slot forever, and do not prevent the start of the worker. */
 import { mkdir } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
 import { GitError } from '../../src/git/processes/run.ts';
 import { type Checkout, openCheckouts } from '../../src/jobs/checkouts.ts';
-import { loseAttempt } from '../../src/jobs/worker/finish.ts';
-import { findLostAttempts } from '../../src/jobs/worker/queue.ts';
+import { endLostAttempt } from '../../src/jobs/worker/finish.ts';
+import { findLostAttempts } from '../../src/jobs/worker/heartbeats.ts';
 import { startWorker } from '../../src/jobs/worker/worker.ts';
 import type { DiskSpace } from '../../src/platform/storage/disk-space.ts';
 import {
@@ -32,7 +32,7 @@ const run = (client: Client, name: string, command: string, more: object = {}) =
 
 type Database = Parameters<typeof startWorker>[0]['db'];
 
-/** The server claims no jobs; a worker with a faulty runner, short pauses and one slot does. */
+/** The server claims no jobs. A worker with a faulty runner, short pauses and one slot claims them. */
 async function withWorker(
   runner: Runner,
   wrap = (pool: Pool) => pool,
@@ -143,7 +143,7 @@ test('an attempt that was taken for lost is killed at once, and the next attempt
   await until(made.ada, 'ada', 'paused', 'RUNNING');
   const { id, jobId } = await db.jobAttempt.findFirstOrThrow({ where: { endedAt: null } });
   const begun = Date.now();
-  expect(await loseAttempt({ db }, { attemptId: id, jobId })).toBe(true);
+  expect(await endLostAttempt({ db }, { attemptId: id, jobId })).toBe(true);
   await eventually(() => expect(fake.started).toHaveLength(2));
   expect(Date.now() - begun).toBeLessThan(GRACE_MS);
   expect(fake.running()).toHaveLength(1);
@@ -329,7 +329,7 @@ test('a failed sweep does not prevent the start, is retried, and spares new atte
   await cancel(ada, 'ada', 'begun');
 });
 
-test('attempts of another kind of runner are left alone and continue under that runner', async () => {
+test('attempts of another kind of runner are not touched, and continue under that runner', async () => {
   const runner: FakeRunner = fakeRunner({ graceMs: 100 });
   await using app = await startApp({ overrides: { runner } });
   const ada = await withAda(app);
@@ -356,7 +356,7 @@ test('attempts of another kind of runner are left alone and continue under that 
   expect(await lines(ada, 'ada', 'mine')).toEqual(['a', 'b']);
 });
 
-test('which attempts count as lost', async () => {
+test('an attempt counts as lost when it certainly does not run', async () => {
   await using app = await startApp({
     config: { jobSlots: 0 },
     overrides: { runner: fakeRunner() },

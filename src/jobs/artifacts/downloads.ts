@@ -1,4 +1,4 @@
-/** URLs of artifacts and access to them: for members with a credential, and for anyone with a signed link for 15 minutes. */
+/** Creates the URLs of artifacts, and checks access: by a credential, or by a signed link that is valid for 15 minutes. */
 
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { notFound } from '../../base/errors.ts';
@@ -42,8 +42,8 @@ export type Artifacts = ArtifactKey & {
 
 type ArtifactRow = Prisma.JobGetPayload<{ select: typeof artifactColumns }>;
 
-/** Null until the job has artifacts. */
-export function artifactsOfJob(deps: Deps, job: ArtifactRow): Artifacts | null {
+/** Describes the artifacts of a job; null until they are stored. */
+export function findArtifacts(deps: Deps, job: ArtifactRow): Artifacts | null {
   const { artifactBytes } = job;
   return artifactBytes === null ? null : describeArtifacts(deps, { ...job, artifactBytes });
 }
@@ -71,7 +71,7 @@ function buildUrls({ signer, urls }: Pick<Deps, 'signer' | 'urls'>, id: string, 
   return { base, archive: signer.signUrl(`${base}/artifacts.tar.gz`, signedSubject(id)) };
 }
 
-/** The payload of an event as it is sent: with a link to the artifacts that is valid from now on. */
+/** Adds a link to the artifacts to the payload of an event. The link is valid for 15 minutes from now. */
 export function payloadToSend(deps: Pick<Deps, 'signer' | 'urls'>, payload: JobPayload) {
   const { artifacts, id, namespace } = payload;
   if (!artifacts) return payload;
@@ -97,7 +97,7 @@ export async function listFiles(
   return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: signed(node) })) };
 }
 
-/** The subject of a signature: the archive, or one file of it. */
+/** The subject that is signed: the archive, or one of its files. */
 function signedSubject(jobId: string, path?: string): string {
   return path === undefined ? `artifacts:${jobId}` : `artifacts:${jobId}:${path}`;
 }
@@ -133,7 +133,7 @@ export async function demandDownload(
   return { key, rule };
 }
 
-/** Reads the row that has the artifacts: of the job, or else of its kept artifacts; null if there is neither. */
+/** Reads the row that describes the artifacts: of the job or, after its deletion, of its kept artifacts. */
 async function findOwner(
   { db }: { db: Db },
   { jobId, namespaceId }: Omit<ArtifactKey, 'attemptId'>,

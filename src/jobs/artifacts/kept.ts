@@ -1,7 +1,8 @@
 /**
- * Kept artifacts: those of deleted jobs. They keep their URL, count as storage, and stay until a user deletes them. Files and
- * rows cannot be deleted in one transaction, so a row is first marked, which hides it, then the files are removed, then the
- * row with its share of the storage. If a server dies in between, maintenance finds the mark and continues.
+ * Kept artifacts are the artifacts of deleted jobs. They keep their URL, count as storage, and stay until a user deletes them.
+ * Files and rows cannot be deleted in one transaction. So the row is first marked for removal (`removing`), which hides it;
+ * then the files are removed, and then the row, with its share of the storage. If a server is killed in between, maintenance
+ * finds the marked row and continues.
  */
 
 import type { Prisma } from '../../../prisma/generated/client.ts';
@@ -33,13 +34,16 @@ export type KeptArtifacts = Prisma.KeptArtifactsGetPayload<{ select: typeof kept
 
 const NEWEST: Sorting = { name: 'deleted_at', column: 'deletedAt', type: 'time', order: 'desc' };
 
-/** The rows that are kept or will be: while the attempt of a deleted job still ends, its row is marked and has no size yet. */
+/**
+ * The condition for artifacts that are kept or may still be stored: while the last attempt of a deleted job is open, the row is
+ * marked and its size is 0.
+ */
 export const IS_KEPT = '(not removing or size_bytes = 0)';
 
 /**
- * Moves a job's artifacts, if it has any, to a row of their own. Call it before the job's row is deleted, in the same
- * transaction. If the last attempt may still store artifacts, the row has no size and is marked, which hides it until they
- * are stored (`recordLateArtifacts`).
+ * Inserts a row for the artifacts of a job, if it has any. Call it before the job's row is deleted, in the same transaction. If
+ * the last attempt may still store artifacts, the size is 0 and the row is marked, which hides it until they are stored
+ * (`recordLateArtifacts`).
  * @param removing whether to mark the artifacts for removal
  */
 export async function detachArtifacts(
@@ -72,7 +76,7 @@ export async function recordLateArtifacts(
     return false;
   }
   return inTransaction(db, async (tx) => {
-    // Deleted and inserted again, because the trigger that counts storage handles only inserts and deletes.
+    // Deleted and inserted again, because the trigger that counts storage does not handle updates.
     const [row] = await tx.keptArtifacts.findMany({ where: { id: jobId } });
     const { count } = await tx.keptArtifacts.deleteMany({
       where: { id: jobId, OR: [{ removing: false }, { sizeBytes: 0 }] },
@@ -87,19 +91,19 @@ export async function recordLateArtifacts(
 }
 
 /** Lists the kept artifacts of a namespace that the viewer may see, latest deletion first. @throws AppError 400 */
-export async function sliceKept(
+export async function listKeptArtifacts(
   { db }: { db: Db },
   viewer: Viewer,
   { namespaceId, ...range }: CursorPageRequest & { namespaceId: string },
 ): Promise<CursorPage<KeptArtifacts>> {
-  // Whoever may see a job may see its artifacts. The conditions use columns that both tables have.
+  // A viewer who may see a job may see its artifacts. The condition only uses columns that both tables have.
   const visible = visibleTo(viewer) as Prisma.KeptArtifactsWhereInput;
   const where: Prisma.KeptArtifactsWhereInput = { namespaceId, removing: false, AND: [visible] };
   return readCursorPage(db.keptArtifacts, NEWEST, range, { where, select: keptColumns });
 }
 
 /**
- * Deletes kept artifacts for good. It requires the permission to delete their job.
+ * Deletes kept artifacts permanently. It requires the permission to delete their job.
  * @param id the id of the job
  * @throws AppError 401, 403, 404
  */
@@ -146,8 +150,9 @@ export async function removeMarked(
 const BATCH = 100;
 
 /**
- * Continues interrupted removals, and removes rows whose attempt never stored its artifacts, because its server died.
- * @returns whether there may be more
+ * Continues interrupted removals, and removes the rows of attempts that did not store artifacts within a day, because their
+ * server was killed.
+ * @returns whether there may be more rows to remove
  */
 export async function removeLeftMarked(services: { db: Db; storage: Storage }): Promise<boolean> {
   // Plain SQL, because PostgreSQL uses the partial index only if the condition is a literal, not a parameter.

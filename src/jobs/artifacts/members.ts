@@ -1,6 +1,6 @@
 /**
- * Writes the gzip members of an archive: one for each large file, and one for many small files. A compressor for each small
- * file took a third of the CPU for storing them.
+ * Writes an archive as gzip members: a member for each large file, and shared members for many small files. A compressor for
+ * each small file took a third of the CPU for storing them.
  */
 import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -14,7 +14,10 @@ export type IndexEntry = ArtifactEntry & { offset: number; length: number; skip:
 
 type File = { path: string; header: Buffer; contents: Readable; size: number };
 
-/** Maximum size of a file in a shared member, and size at which a shared member is closed: it limits what must be unpacked. */
+/**
+ * Maximum size of a file in a shared member, and size at which a shared member is closed. It limits how much must be
+ * decompressed to read one file.
+ */
 const SMALL_BYTES = 64 * 1024;
 /** Bytes of the archive that are written between two quota checks. */
 const ROOM_STEP = 16 * 2 ** 20;
@@ -22,16 +25,19 @@ const ROOM_STEP = 16 * 2 ** 20;
 const gzipped = promisify(gzip);
 
 /**
- * The methods of the writer yield chunks of the archive, and append its files to `index`.
- * @param demandRoom called with the size of the archive as it grows; throws if there is no room
+ * Creates a writer whose methods yield the chunks of the archive and append its files to `index`.
+ * @param requireRoom called with the size of the archive as it grows; throws if there is not enough storage
  */
-export function openMemberWriter(index: IndexEntry[], demandRoom: (size: number) => Promise<void>) {
+export function createMemberWriter(
+  index: IndexEntry[],
+  requireRoom: (size: number) => Promise<void>,
+) {
   let offset = 0;
   let checkedAt = 0;
-  /** The files of the shared member, which is not written yet. */
+  /** The files of the current shared member. */
   let pending: { path: string; sizeBytes: number; skip: number }[] = [];
   let parts: Buffer[] = [];
-  /** Uncompressed size of the shared member. */
+  /** Uncompressed size of the current shared member. */
   let bytes = 0;
 
   async function* countBytes(pieces: AsyncIterable<Buffer> | Iterable<Buffer>) {
@@ -40,14 +46,14 @@ export function openMemberWriter(index: IndexEntry[], demandRoom: (size: number)
       offset += piece.length;
       if (offset - checkedAt < ROOM_STEP) continue;
       checkedAt = offset;
-      await demandRoom(offset);
+      await requireRoom(offset);
     }
   }
 
   async function* writeShared(): AsyncGenerator<Buffer> {
     if (parts.length === 0) return;
     const start = offset;
-    // Not `gzipSync`, which would block other requests.
+    // `gzipSync` would block other requests.
     yield* countBytes([await gzipped(Buffer.concat(parts))]);
     for (const file of pending) index.push({ ...file, offset: start, length: offset - start });
     pending = [];
@@ -79,7 +85,7 @@ export function openMemberWriter(index: IndexEntry[], demandRoom: (size: number)
       bytes += header.length;
       if (bytes >= SMALL_BYTES) yield* writeShared();
     },
-    /** Writes the rest. Call it after the last file. */
+    /** Writes the last shared member. Call it after the last file. */
     end: writeShared,
   };
 }

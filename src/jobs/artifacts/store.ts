@@ -14,28 +14,28 @@ import { extract, type Header } from 'tar-stream';
 import { removeAll, type Storage } from '../../platform/storage/storage.ts';
 import { ArtifactsTooLarge, tooManyEntriesError } from '../../runners/runner.ts';
 import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
-import { type ArtifactEntry, type IndexEntry, openMemberWriter } from './members.ts';
+import { type ArtifactEntry, createMemberWriter, type IndexEntry } from './members.ts';
 
 export type { ArtifactEntry } from './members.ts';
 
 type StoredArtifacts = {
   files: number;
   sizeBytes: number;
-  /** Number of skipped entries: devices, FIFOs, sockets, unreadable files, and names or links that lead outside. */
+  /** Number of skipped entries: devices, FIFOs, sockets, unreadable files, and names or links that lead outside the folder. */
   leftOut: number;
 };
-/** The limits and conditions that abort storing. */
+/** The limits for storing. A limit that is exceeded, or `signal`, aborts it. */
 type StoreLimits = {
   /** The path of the folder as the job sees it, because absolute links into the folder contain it. */
   folder: string;
   /** Uncompressed size of all files. */
   maxBytes: number;
   maxEntries: number;
-  /** Called with the size of the archive, as it grows and before the index is stored; throws if there is no room. */
-  demandRoom(sizeBytes: number): Promise<void>;
+  /** Called with the size of the archive as it grows, and before the index is stored; throws if there is not enough storage. */
+  requireRoom(sizeBytes: number): Promise<void>;
   signal: AbortSignal;
 };
-/** `attemptId`: null for artifacts of earlier versions, which had one set for each job. */
+/** `attemptId` is null for artifacts of earlier versions, which stored one set of artifacts for each job. */
 export type ArtifactKey = { namespaceId: string; jobId: string; attemptId: string | null };
 
 type Deps = { storage: Storage };
@@ -46,35 +46,34 @@ const INDEX = 'index.json';
 const INDEX_STEP = 5_000;
 
 /** The storage prefix of all artifacts of a job. */
-function prefixOf({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
+function jobPrefix({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
   return `artifacts/${namespaceId}/${jobId}/`;
 }
 
 function objectKey(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
-  return `${prefixOf(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
+  return `${jobPrefix(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
 }
 
 /**
- * Stores the tar of a runner, or nothing if it fails. It keeps regular files and links that stay below the root of the
- * archive, and directories. A name that is not UTF-8 is kept byte for byte in the archive, and shown with replacement
- * characters.
- * @throws TooLarge, the errors of `demandRoom`, and the reason of `signal` when it aborts
+ * Stores the tar of a runner, or nothing if it fails. Regular files, directories, and links that stay below the root of the
+ * archive are kept. A name that is not UTF-8 is kept byte for byte in the archive, and shown with replacement characters.
+ * @throws ArtifactsTooLarge, the errors of `requireRoom`, and the reason of `signal` when it aborts
  */
 export async function storeArtifacts(
   { storage }: Deps,
   key: ArtifactKey,
   tar: Readable,
-  bounds: StoreLimits,
+  limits: StoreLimits,
 ): Promise<StoredArtifacts> {
-  const repacked: Repacked = { index: [], leftOut: 0 };
-  const archive = Readable.from(repack(tar, bounds, repacked), { objectMode: false });
+  const repacked: RepackResult = { index: [], leftOut: 0 };
+  const archive = Readable.from(repack(tar, limits, repacked), { objectMode: false });
   try {
     const { size } = await storage.put(objectKey(key, TAR), archive, {
-      atMost: 2 * bounds.maxBytes,
-      signal: bounds.signal,
+      atMost: 2 * limits.maxBytes,
+      signal: limits.signal,
     });
-    await bounds.demandRoom(size);
-    bounds.signal.throwIfAborted();
+    await limits.requireRoom(size);
+    limits.signal.throwIfAborted();
     await storage.put(objectKey(key, INDEX), encodeIndex(repacked.index));
     return { files: repacked.index.length, sizeBytes: size, leftOut: repacked.leftOut };
   } catch (error) {
@@ -84,11 +83,11 @@ export async function storeArtifacts(
   }
 }
 
-/** Encodes the index as JSON in steps: encoding a hundred thousand files at once would block other requests for too long. */
+/** Encodes the index as JSON in steps. Encoding a hundred thousand files at once would block other requests for too long. */
 async function* encodeIndex(index: readonly IndexEntry[]): AsyncGenerator<Buffer> {
-  for (let at = 0; at < index.length; at += INDEX_STEP) {
-    const part = JSON.stringify(index.slice(at, at + INDEX_STEP));
-    yield Buffer.from((at === 0 ? '[' : ',') + part.slice(1, -1));
+  for (let start = 0; start < index.length; start += INDEX_STEP) {
+    const part = JSON.stringify(index.slice(start, start + INDEX_STEP));
+    yield Buffer.from((start === 0 ? '[' : ',') + part.slice(1, -1));
     await nextTurn();
   }
   yield Buffer.from(index.length === 0 ? '[]' : ']');
@@ -100,22 +99,22 @@ async function removeObjects(storage: Storage, key: ArtifactKey): Promise<void> 
 }
 
 /** Collected while the archive is written. */
-type Repacked = { index: IndexEntry[]; leftOut: number };
+type RepackResult = { index: IndexEntry[]; leftOut: number };
 
 async function* repack(
   tar: Readable,
-  { folder, maxBytes, maxEntries, demandRoom, signal }: StoreLimits,
-  repacked: Repacked,
+  { folder, maxBytes, maxEntries, requireRoom, signal }: StoreLimits,
+  repacked: RepackResult,
 ): AsyncGenerator<Buffer> {
-  const writing = openMemberWriter(repacked.index, demandRoom);
+  const writer = createMemberWriter(repacked.index, requireRoom);
   /** Names as bytes, and as shown to users. */
   const names = new Set<string>();
   const shownPaths = new Set<string>();
-  let left = maxBytes;
+  let bytesLeft = maxBytes;
   let count = 0;
   // latin1 maps each byte to one character, so no byte of a name is lost.
   const entries = extract({ filenameEncoding: 'latin1' } as object);
-  // A failure destroys `entries`, so the loop below throws it.
+  // A failure of this pipeline destroys `entries`, so the loop below throws the error.
   const feeding = pipeline(tar, entries, { signal }).catch(() => {});
   for await (const entry of entries) {
     count += 1;
@@ -128,13 +127,13 @@ async function* repack(
       const header = isNew ? headerWithoutContents(entry.header, name, folder) : null;
       if (header) {
         names.add(name as string);
-        yield* writing.addHeader(header);
+        yield* writer.addHeader(header);
       } else if (type !== 'directory') repacked.leftOut += 1;
       entry.resume();
       continue;
     }
-    left -= size;
-    if (left < 0)
+    bytesLeft -= size;
+    if (bytesLeft < 0)
       throw new ArtifactsTooLarge(
         `they are larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
       );
@@ -144,14 +143,14 @@ async function* repack(
     names.add(name);
     shownPaths.add(path);
     const contents = entry as unknown as Readable;
-    yield* writing.add({ path, header, contents, size });
+    yield* writer.add({ path, header, contents, size });
   }
   await feeding;
-  yield* writing.end();
+  yield* writer.end();
   yield gzipSync(TAR_END);
 }
 
-/** The header of a directory, or of a link that stays inside the folder; null for any other entry. */
+/** Builds the header of a directory, or of a link that stays inside the folder; null for any other entry. */
 function headerWithoutContents(
   { type, mtime, linkname }: Header,
   name: string,
@@ -170,8 +169,8 @@ function headerWithoutContents(
 }
 
 /**
- * The target of a link, relative to the link; null if it leads outside. A `..` after a name is rejected, because the name may
- * be a link, and then `..` refers to another folder.
+ * Computes the target of a link, relative to the link; null if it leads outside the folder. A `..` after a name is rejected,
+ * because the name may be a link to another folder, and `..` would then be the parent of that folder.
  */
 function relativeTarget(name: string, target: string, folder: string): string | null {
   const inside = target === folder || target.startsWith(`${folder}/`);
@@ -185,21 +184,21 @@ function relativeTarget(name: string, target: string, folder: string): string | 
   return up > depth || parts.includes('..', up) ? null : path;
 }
 
-/** The name with one character for each byte. A name in a PAX header was decoded as UTF-8; any other is latin1 already. */
+/** Returns the name with one character for each byte. A name from a PAX header is UTF-8; any other name is latin1 already. */
 function nameBytes({ name, pax }: Header): string {
   return (pax as { path?: string } | null)?.path === undefined
     ? name
     : Buffer.from(name, 'utf8').toString('latin1');
 }
 
-/** @returns the normalized name; null if it is absolute, leads outside, or is empty */
+/** @returns the normalized name; null if it is absolute, empty, or leads outside the folder */
 function safeName(name: string): string | null {
   const path = posix.normalize(name).replace(/^\.\//, '');
   if (name.startsWith('/') || path === '..' || path.startsWith('../')) return null;
   return path.endsWith('/') || path === '.' || path.includes('\0') ? null : path;
 }
 
-/** Different names that are not UTF-8 may look the same. A number makes them unique, so that each can be requested. */
+/** Adds a number if the path is shown already: different names that are not UTF-8 may look the same. */
 function uniquePath(shownPaths: ReadonlySet<string>, path: string): string {
   let unique = path;
   for (let n = 2; shownPaths.has(unique); n++) unique = `${path} (${n})`;
@@ -211,13 +210,13 @@ export async function removeArtifacts(
   { storage }: Deps,
   key: Omit<ArtifactKey, 'attemptId'>,
 ): Promise<void> {
-  await removeAll(storage, prefixOf(key));
+  await removeAll(storage, jobPrefix(key));
 }
 
 /** Removes the artifacts of all other attempts of the job. */
 export async function removeOtherArtifacts({ storage }: Deps, key: ArtifactKey): Promise<void> {
   const kept = [objectKey(key, TAR), objectKey(key, INDEX)];
-  for await (const object of storage.list(prefixOf(key)))
+  for await (const object of storage.list(jobPrefix(key)))
     if (!kept.includes(object.key)) await storage.remove(object.key);
 }
 
@@ -236,7 +235,7 @@ async function readIndex({ storage }: Deps, key: ArtifactKey): Promise<IndexEntr
   return found && ((await json(found.contents)) as IndexEntry[]);
 }
 
-/** Finds a file of the archive, whose contents are read by `open`; null if there is no file with this path. */
+/** Finds a file of the archive; null if there is no file with this path. `open` reads its contents. */
 export async function openArtifact(
   deps: Deps,
   key: ArtifactKey,
@@ -250,7 +249,7 @@ export async function openArtifact(
     sizeBytes,
     async open() {
       const member = await deps.storage.open(archiveKey(key), range);
-      if (!member) throw new Error(`the archive of job ${key.jobId} is gone`);
+      if (!member) throw new Error(`the archive of job ${key.jobId} was removed`);
       const slice = new Slice(skip, sizeBytes);
       void pipeline(member.contents, createGunzip(), slice).catch((e) => slice.destroy(e));
       return slice;

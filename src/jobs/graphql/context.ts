@@ -1,10 +1,10 @@
+/** Declares the services that the resolvers of jobs need. */
 import type { Config } from '../../base/config/config.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
 import type { QueuePositions } from '../queue-position.ts';
 import type { SecretBox } from '../secrets.ts';
 
 declare module '../../platform/schema/context.ts' {
-  /** The services that resolvers of jobs need. */
   interface ContextServices {
     config: Config;
     storage: Storage;

@@ -5,16 +5,16 @@ import { builder } from '../../platform/schema/builder.ts';
 import type * as jobs from '../jobs.ts';
 import type { Sort } from '../lists.ts';
 
-const upper = (value: string) => value.toUpperCase().replaceAll('-', '_');
+const toEnumName = (value: string) => value.toUpperCase().replaceAll('-', '_');
 
-/** Defines an enum. @param values each value with its description */
-function enumOf<const T extends string>(
+/** Defines a GraphQL enum. @param values the description of each value */
+function defineEnum<const T extends string>(
   name: string,
   values: Readonly<Record<T, string>>,
   description: string,
 ) {
   const entries = Object.entries<string>(values).map(
-    ([value, meaning]) => [upper(value), { value: value as T, description: meaning }] as const,
+    ([value, meaning]) => [toEnumName(value), { value: value as T, description: meaning }] as const,
   );
   return builder.enumType(name, {
     description,
@@ -22,7 +22,7 @@ function enumOf<const T extends string>(
   });
 }
 
-export const JobStatus = enumOf(
+export const JobStatus = defineEnum(
   'JobStatus',
   {
     queued: 'The job waits in the queue, or its checkout and image are being prepared.',
@@ -34,7 +34,7 @@ export const JobStatus = enumOf(
   },
   'The status of a job. All statuses except `QUEUED` and `RUNNING` are final.',
 );
-export const Gpu = enumOf(
+export const Gpu = defineEnum(
   'Gpu',
   {
     'A100-40GB': 'NVIDIA A100 with 40 GB.',
@@ -46,7 +46,7 @@ export const Gpu = enumOf(
   } satisfies Record<(typeof GPUS)[number], string>,
   'A GPU model.',
 );
-export const Region = enumOf(
+export const Region = defineEnum(
   'Region',
   {
     'us-east-1': 'Eastern United States.',
@@ -57,7 +57,7 @@ export const Region = enumOf(
   } satisfies Record<(typeof REGIONS)[number], string>,
   'The region in which a job runs.',
 );
-export const JobSort = enumOf(
+export const JobSort = defineEnum(
   'JobSort',
   {
     created_at: 'By creation time.',
@@ -67,7 +67,7 @@ export const JobSort = enumOf(
   } satisfies Record<Sort, string>,
   'The sort key of a list of jobs.',
 );
-export const AttemptOutcome = enumOf(
+export const AttemptOutcome = defineEnum(
   'JobAttemptOutcome',
   {
     exited: 'The process exited or was stopped.',

@@ -17,15 +17,15 @@ import {
 import { selectForChild, selectForField, selectOf } from '../../platform/schema/select.ts';
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
-import { analyticsOf } from '../analytics.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
-import { readLog } from '../logs/read.ts';
+import { readLogTail } from '../logs/read.ts';
 import { positionColumns, type QueuePosition } from '../queue-position.ts';
-import { repositoryColumns, repositoryNameOf } from '../repository-name.ts';
+import { repositoryColumns, visibleRepositoryName } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
-import { MAX_POINTS, usageSamples } from '../usage-history.ts';
+import { MAX_POINTS, readUsagePoints } from '../usage-history.ts';
+import { toAnalytics } from '../usage-sampling.ts';
 import { AttemptConnection } from './attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
@@ -54,13 +54,13 @@ export const Job = builder.prismaNode('Job', {
       description:
         'The current `namespace/name` of the repository. If it was deleted or the viewer may not see it, the name when the job was created. Null without a repository.',
       select: repositoryColumns,
-      resolve: (job, _args, { viewer }) => repositoryNameOf(viewer, job),
+      resolve: (job, _args, { viewer }) => visibleRepositoryName(viewer, job),
     }),
     repository: t.field({
       type: Repository,
       nullable: true,
       description: 'The repository of `repo`; null if it was deleted or the viewer may not see it.',
-      // Read together with the job; `resolve` hides it from viewers who may not see it.
+      // The repository is read with the job, and hidden here from viewers who may not see it.
       select: (_args, _context, nested) => ({ repository: nested({ select: accessColumns }) }),
       resolve: ({ repository }, _args, { viewer }) =>
         repository && isVisible(viewer, repository as unknown as AccessRow)
@@ -113,7 +113,7 @@ export const Job = builder.prismaNode('Job', {
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
       description:
-        'The exit code of the last process, or 128 + the number of the signal that ended it; null until the job is over.',
+        'The exit code of the last process, or 128 + the number of the signal that ended it; null until the job has ended.',
     }),
     costPerHour: t.expose('costPerHour', {
       type: 'Decimal',
@@ -123,12 +123,12 @@ export const Job = builder.prismaNode('Job', {
       type: 'Decimal',
       description: 'The cost of the runtime of all attempts so far.',
       select: { ...runtime.runtimeColumns, costPerHour: true },
-      resolve: (job) => runtime.totalCostOf(job),
+      resolve: (job) => runtime.computeTotalCost(job),
     }),
     runtimeSeconds: t.int({
       description: 'The runtime of all attempts so far.',
       select: runtime.runtimeColumns,
-      resolve: (job) => runtime.runtimeOf(job),
+      resolve: (job) => runtime.computeRuntimeSeconds(job),
     }),
     progress: t.string({
       description:
@@ -148,7 +148,7 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description: 'The files that the job left at `outputPath`; null until they are stored.',
       select: downloads.artifactColumns,
-      resolve: (job, _args, { services }) => downloads.artifactsOfJob(services, job),
+      resolve: (job, _args, { services }) => downloads.findArtifacts(services, job),
     }),
     labels: t.field({
       type: [JobLabel],
@@ -172,7 +172,7 @@ export const Job = builder.prismaNode('Job', {
       type: 'Job',
       nullable: true,
       description:
-        'The job of which this is a rerun; null if this is no rerun or that job was deleted.',
+        'The original job of this rerun; null if this job is not a rerun, or the original job was deleted.',
       select: { rerunOfId: true },
       resolve: (query, { rerunOfId }, _args, { services, viewer }) =>
         rerunOfId === null
@@ -202,7 +202,7 @@ export const Job = builder.prismaNode('Job', {
       args: {
         tail: t.arg.int({
           defaultValue: 100,
-          description: 'How many of the newest lines to return: 1 to 10000.',
+          description: 'The number of lines to return, counted from the end of the log: 1 to 10000.',
         }),
         since: t.arg({
           type: 'DateTime',
@@ -213,7 +213,7 @@ export const Job = builder.prismaNode('Job', {
       resolve: async ({ id, name, namespace }, args, { services, allowance }, info) => ({
         name,
         namespace: namespace.name,
-        ...(await readLog(services, id, args, allowance(info))),
+        ...(await readLogTail(services, id, args, allowance(info))),
       }),
     }),
     analytics: t.field({
@@ -228,8 +228,8 @@ export const Job = builder.prismaNode('Job', {
       resolve: (job) => ({
         name: job.name,
         namespace: job.namespace.name,
-        ...analyticsOf(job),
-        runtimeSeconds: runtime.runtimeOf(job),
+        ...toAnalytics(job),
+        runtimeSeconds: runtime.computeRuntimeSeconds(job),
       }),
     }),
     usageSamples: t.field({
@@ -242,14 +242,14 @@ export const Job = builder.prismaNode('Job', {
         attempt: t.arg.int({ description: 'The number of the attempt. By default the last one.' }),
         since: t.arg({ type: 'DateTime', description: 'Only samples after this time.' }),
       },
-      resolve: ({ id }, args, { services }) => usageSamples(services, id, args),
+      resolve: ({ id }, args, { services }) => readUsagePoints(services, id, args),
     }),
     attempts: t.field({
       type: AttemptConnection,
       description: 'The attempts to run the job, in order of their creation.',
       complexity: pageCost(),
       args: cursorPageArgs,
-      // Retries and losses are bounded, so all attempts are read together with the jobs, in one query.
+      // The numbers of retries and losses are bounded, so all attempts are read with the job, in one query.
       select: { attempts: { select: jobs.attemptColumns, orderBy: { number: 'asc' } } },
       resolve: ({ attempts }, args) =>
         toConnection(
@@ -304,7 +304,7 @@ builder.queryFields((t) => ({
     },
     resolve: (_root, args, context, info) => {
       const select = selectForChild<Prisma.JobSelect>(context, info, 'nodes');
-      return lists.listJobs(context.services, context.viewer, args, select);
+      return lists.listJobsByPage(context.services, context.viewer, args, select);
     },
   }),
 }));
@@ -323,8 +323,8 @@ builder.prismaObjectField(Namespace, 'jobs', (t) =>
       type: JobConnection,
       description: 'The jobs that the viewer may see.',
       args: sliceListArgs,
-      slice: ({ services, viewer }, id, args: lists.SliceInput, select: Prisma.JobSelect) =>
-        lists.sliceJobs(services, viewer, [id], args, select),
+      slice: ({ services, viewer }, id, args: lists.CursorListInput, select: Prisma.JobSelect) =>
+        lists.listJobsByCursor(services, viewer, [id], args, select),
     }),
   ),
 );
@@ -336,8 +336,8 @@ builder.prismaObjectField(User, 'jobs', (t) =>
       description:
         "The jobs in all namespaces of which the user is a member, including the user's own. Visible only to the user.",
       args: sliceListArgs,
-      slice: ({ services, viewer }, id, args: lists.SliceInput, select: Prisma.JobSelect) =>
-        lists.sliceJobsOfUser(services, viewer, id, args, select),
+      slice: ({ services, viewer }, id, args: lists.CursorListInput, select: Prisma.JobSelect) =>
+        lists.listJobsOfUserByCursor(services, viewer, id, args, select),
     }),
   ),
 );
@@ -355,7 +355,7 @@ const JobQueue = builder.objectRef<QueuePosition>('JobQueue').implement({
     position: t.exposeInt('position', {
       nullable: true,
       description:
-        'The position in the queue, from 1, as if no job ended meanwhile; null behind a thousand jobs of the namespace.',
+        'The position in the queue, from 1, assuming that no running job ends; null behind a thousand jobs of the namespace.',
     }),
     estimatedStart: t.expose('estimatedStart', {
       type: 'DateTime',

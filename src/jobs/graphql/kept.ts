@@ -44,7 +44,10 @@ builder.prismaObjectField(Namespace, 'keptArtifacts', (t) =>
     args: cursorPageArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await kept.sliceKept(services, viewer, { ...args, namespaceId: id }), args),
+      toConnection(
+        await kept.listKeptArtifacts(services, viewer, { ...args, namespaceId: id }),
+        args,
+      ),
   }),
 );
 

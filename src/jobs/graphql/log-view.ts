@@ -1,12 +1,12 @@
 /** GraphQL fields for log views: ranges of a log by number and time, searches, and links for browsers. */
 import type { Viewer } from '../../identity/permissions.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
-import { type LogEvent, toLogEvent } from '../following.ts';
+import type { LogEvent } from '../following.ts';
 import * as links from '../logs/links.ts';
-import { type Found, MAX_MATCHES, type Match, searchLog } from '../logs/search.ts';
+import { MAX_MATCHES, searchLog, type SearchMatch, type SearchResult } from '../logs/search.ts';
 import { readWindow } from '../logs/window.ts';
 import { Job } from './jobs.ts';
-import { JobLogEvent, LogLine } from './logs.ts';
+import { JobLogEvent, LogLineType } from './logs.ts';
 
 type Window = { entries: LogEvent[]; hasOlder: boolean; hasNewer: boolean; lastSeq: number };
 
@@ -16,7 +16,7 @@ const JobLogWindow = builder.objectRef<Window>('JobLogWindow').implement({
     entries: t.expose('entries', {
       type: [JobLogEvent],
       description: 'The entries, with consecutive values of `seq`.',
-      // The field with `first` and `last` has counted the number of entries.
+      // The complexity of the entries is part of `Job.log`, which has the arguments `first` and `last`.
       complexity: { field: 0, multiplier: 1 },
     }),
     hasOlder: t.exposeBoolean('hasOlder', {
@@ -32,28 +32,28 @@ const JobLogWindow = builder.objectRef<Window>('JobLogWindow').implement({
   }),
 });
 
-const JobLogMatch = builder.objectRef<Match>('JobLogMatch').implement({
+const JobLogMatch = builder.objectRef<SearchMatch>('JobLogMatch').implement({
   description: 'A matching line with its context.',
   fields: (t) => ({
-    line: t.expose('line', { type: LogLine, description: 'The line.' }),
+    line: t.expose('line', { type: LogLineType, description: 'The line.' }),
     before: t.expose('before', {
-      type: [LogLine],
+      type: [LogLineType],
       description: 'The lines before the match, oldest first.',
     }),
     after: t.expose('after', {
-      type: [LogLine],
+      type: [LogLineType],
       description: 'The lines after the match, oldest first.',
     }),
   }),
 });
 
-const JobLogSearch = builder.objectRef<Found>('JobLogSearch').implement({
+const JobLogSearch = builder.objectRef<SearchResult>('JobLogSearch').implement({
   description: 'The result of a log search.',
   fields: (t) => ({
     matches: t.expose('matches', {
       type: [JobLogMatch],
       description: 'The lines that contain the text, in the requested order.',
-      // The field with `first` has counted the number of matches.
+      // The complexity of the matches is part of `Job.logSearch`, which has the argument `first`.
       complexity: { field: 0, multiplier: 1 },
     }),
     searchedTo: t.expose('searchedTo', {
@@ -67,8 +67,8 @@ const JobLogSearch = builder.objectRef<Found>('JobLogSearch').implement({
   }),
 });
 
-/** The key by which searches are queued fairly. */
-function callerOf(viewer: Viewer): string {
+/** The semaphore key of searches: concurrent searches of one user wait for each other. */
+function searchQueueKey(viewer: Viewer): string {
   return viewer.kind === 'account' ? viewer.userId : '';
 }
 
@@ -89,16 +89,14 @@ builder.prismaObjectFields(Job, (t) => ({
       last: t.arg.int({ description: 'The number of entries, backwards: 1 to 1000.' }),
       before: t.arg({ type: 'SafeInt', description: 'Only entries before this `seq`.' }),
     },
-    resolve: async ({ id }, args, { services, allowance }, info) => {
-      const { entries, ...window } = await readWindow(services, id, args, allowance(info));
-      return { ...window, entries: entries.map(toLogEvent) };
-    },
+    resolve: ({ id }, args, { services, allowance }, info) =>
+      readWindow(services, id, args, allowance(info)),
   }),
   logSearch: t.field({
     type: JobLogSearch,
     nullable: true,
     description: 'Searches the whole log for lines that contain a text.',
-    // A search may take seconds, so this cost limits an operation to ten of them.
+    // A search may take two seconds, so the complexity limits an operation to ten searches.
     complexity: ({ first }) => ({
       field: 4_000,
       multiplier: Math.min(Math.max(first, 1), MAX_MATCHES),
@@ -133,7 +131,7 @@ builder.prismaObjectFields(Job, (t) => ({
       }),
     },
     resolve: ({ id }, args, { services, viewer, signal, allowance }, info) =>
-      services.reads.search(callerOf(viewer), signal, () =>
+      services.reads.search(searchQueueKey(viewer), signal, () =>
         searchLog(services, id, args, allowance(info), signal),
       ),
   }),
@@ -141,13 +139,13 @@ builder.prismaObjectFields(Job, (t) => ({
     description:
       'A link to the whole log as plain text, valid for 15 minutes without credentials. With `&timestamps=true` each line starts with its time.',
     select: { namespace: { select: { name: true } } },
-    resolve: (job, _args, { services }) => links.downloadUrl(services, job),
+    resolve: (job, _args, { services }) => links.buildDownloadUrl(services, job),
   }),
   logStreamUrl: t.string({
     nullable: true,
     description:
       'A link to the live event stream of the log, for an `EventSource`, which cannot send credentials. It can be opened for 15 minutes. The stream has the permissions of the credential that requested the link, and ends when that credential becomes invalid. `&tail=`, `&since=` and `&after=` (like `Last-Event-ID`) can be added.',
     select: { namespace: { select: { name: true } } },
-    resolve: (job, _args, { services, viewer }) => links.streamUrl(services, viewer, job),
+    resolve: (job, _args, { services, viewer }) => links.buildStreamUrl(services, viewer, job),
   }),
 }));

@@ -1,6 +1,7 @@
 /** GraphQL types of logs and of the events of a log stream. */
 import { builder } from '../../platform/schema/builder.ts';
-import type { EndEvent, LogBatch, LogEvent, LogLineEvent, StatusEvent } from '../following.ts';
+import type { EndEvent, LogEvent, LogEventBatch } from '../following.ts';
+import type { LineEntry, StatusEntry } from '../logs/pages.ts';
 import { JobStatus } from './enums.ts';
 
 export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').implement({
@@ -15,7 +16,7 @@ export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').impleme
   }),
 });
 
-export const JobLogBatch = builder.objectRef<{ entries: LogBatch }>('JobLogBatch').implement({
+export const JobLogBatch = builder.objectRef<{ entries: LogEventBatch }>('JobLogBatch').implement({
   description: "Entries of a job's log that are sent together.",
   fields: (t) => ({
     entries: t.field({
@@ -26,31 +27,29 @@ export const JobLogBatch = builder.objectRef<{ entries: LogBatch }>('JobLogBatch
   }),
 });
 
-export const LogLine = builder.objectRef<LogLineEvent>('LogLine').implement({
+export const LogLineType = builder.objectRef<LineEntry>('LogLine').implement({
   description: 'A line that a job printed.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
     timestamp: t.expose('timestamp', {
       type: 'DateTime',
-      description: 'When the line was written.',
+      description: 'When the job printed the line.',
     }),
     message: t.exposeString('message', { description: 'The text without the newline.' }),
   }),
 });
 
-type Named = { name: string; namespace: string };
-
 export const JobLogs = builder
-  .objectRef<Named & { lines: LogLineEvent[]; hasMore: boolean }>('JobLogs')
+  .objectRef<{ name: string; namespace: string; lines: LineEntry[]; hasMore: boolean }>('JobLogs')
   .implement({
     description: 'Lines of a log, oldest first.',
     fields: (t) => ({
       name: t.exposeString('name', { description: 'The name of the job.' }),
       namespace: t.exposeString('namespace', { description: 'The name of the owner.' }),
       lines: t.expose('lines', {
-        type: [LogLine],
+        type: [LogLineType],
         description: 'The lines in the order of `seq`.',
-        // The field with `tail` has counted the number of lines.
+        // The complexity of the lines is part of `Job.logs`, which has the argument `tail`.
         complexity: { field: 0, multiplier: 1 },
       }),
       hasMore: t.exposeBoolean('hasMore', {
@@ -60,7 +59,8 @@ export const JobLogs = builder
     }),
   });
 
-builder.objectRef<StatusEvent>('JobStatusChange').implement({
+// The following types are not exported: the schema finds them through their interface.
+builder.objectRef<StatusEntry>('JobStatusChange').implement({
   description: 'The status of the job changed.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
@@ -71,13 +71,13 @@ builder.objectRef<StatusEvent>('JobStatusChange').implement({
 
 builder.objectRef<EndEvent>('JobLogEnd').implement({
   description:
-    'The job is over, and no entries follow. `seq` is that of the last line or status change.',
+    'The job has ended, and no entries follow. `seq` is the number of the last line or status change.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
     status: t.expose('status', { type: JobStatus, description: 'The final status.' }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'The exit code of the last process; null if there was none.',
+      description: 'The exit code of the job; null if it has none, for example if it was cancelled before its start.',
     }),
   }),
 });

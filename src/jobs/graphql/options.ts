@@ -1,13 +1,13 @@
-/** GraphQL types of the options of a job and the rules of a request. */
+/** GraphQL types of the options that a job can have, and of the rules that a request must follow. */
 
 import * as hardware from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { LABEL_NAME, MAX_LABELS } from '../labels.ts';
 import {
   demandOptions,
+  findLargestMachine,
   type GpuOption,
-  gpuOptions,
-  largestMachine,
+  listGpuOptions,
   type MachineSize,
   REQUEST_RULES as RULES,
 } from '../request.ts';
@@ -134,14 +134,14 @@ const JobOptions = builder.objectRef<object>('JobOptions').implement({
     gpus: t.field({
       type: [GpuOptionType],
       description: 'The GPU models, and `NONE`.',
-      resolve: (_options, _args, { services }) => gpuOptions(services),
+      resolve: (_options, _args, { services }) => listGpuOptions(services),
     }),
     largestMachine: t.field({
       type: MachineSizeType,
       nullable: true,
       description:
         'The largest machine of all workers; null while there is no worker. A job that requests more shares the machine and gets less.',
-      resolve: (_options, _args, { services }) => largestMachine(services),
+      resolve: (_options, _args, { services }) => findLargestMachine(services),
     }),
     gpuCounts: t.intList({
       description: 'The allowed numbers of GPUs. With `NONE` it must be 1, which has no meaning.',

@@ -6,14 +6,14 @@ import {
   pageCost,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import type { analyticsOf } from '../analytics.ts';
 import type { ArtifactFile } from '../artifacts/downloads.ts';
 import * as downloads from '../artifacts/downloads.ts';
-import type { UsageSample } from '../usage-history.ts';
+import type { AttemptUsagePoint } from '../usage-history.ts';
+import type { toAnalytics } from '../usage-sampling.ts';
 
 export const JobAnalytics = builder
   .objectRef<
-    ReturnType<typeof analyticsOf> & { name: string; namespace: string; runtimeSeconds: number }
+    ReturnType<typeof toAnalytics> & { name: string; namespace: string; runtimeSeconds: number }
   >('JobAnalytics')
   .implement({
     description:
@@ -27,15 +27,15 @@ export const JobAnalytics = builder
       cpuUtilizationPercent: t.exposeInt('cpuUtilizationPercent', {
         description: 'Usage of all vCPUs together, in percent.',
       }),
-      memoryUsedGb: t.exposeInt('memoryUsedGb', { description: 'Memory in GB, rounded up.' }),
-      diskUsedGb: t.exposeInt('diskUsedGb', { description: 'Disk in GB, rounded up.' }),
+      memoryUsedGb: t.exposeInt('memoryUsedGb', { description: 'Memory in GB, rounded to an integer.' }),
+      diskUsedGb: t.exposeInt('diskUsedGb', { description: 'Disk in GB, rounded to an integer.' }),
       runtimeSeconds: t.exposeInt('runtimeSeconds', {
         description: 'The runtime of all attempts so far.',
       }),
     }),
   });
 
-export const JobUsageSample = builder.objectRef<UsageSample>('JobUsageSample').implement({
+export const JobUsageSample = builder.objectRef<AttemptUsagePoint>('JobUsageSample').implement({
   description:
     'The resource usage of an attempt at a time, or in the time since the previous sample.',
   fields: (t) => ({

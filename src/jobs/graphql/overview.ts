@@ -1,6 +1,6 @@
 /** GraphQL types of servers and of the queue, for operators. */
 import { builder } from '../../platform/schema/builder.ts';
-import type { MachineState, PoolState, ServerState, WorkerState } from '../overview.ts';
+import type { MachineState, QueuePoolState, ServerState, WorkerState } from '../overview.ts';
 import { listPools, listServers } from '../overview.ts';
 import { Gpu, Region } from './enums.ts';
 
@@ -44,24 +44,24 @@ const MachineType = builder.objectRef<MachineState>('Machine').implement({
       description: 'The GPUs by model.',
       resolve: ({ gpus }) => Object.entries(gpus).map(([name, count]) => ({ name, count })),
     }),
-    jobs: t.exposeInt('jobs', {
+    jobs: t.exposeInt('jobCount', {
       description: 'The number of jobs that are running or being prepared.',
     }),
   }),
 });
 
 const Worker = builder.objectRef<WorkerState>('Worker').implement({
-  description: 'The part of a process that runs jobs.',
+  description: 'The worker of a process, which runs jobs.',
   fields: (t) => ({
     runner: t.exposeString('runner', { description: 'The runner, such as `process` or `docker`.' }),
     heartbeatAt: t.expose('heartbeatAt', {
       type: 'DateTime',
       description: 'The last heartbeat; workers write one every ten seconds.',
     }),
-    isAlive: t.exposeBoolean('alive', {
+    isAlive: t.exposeBoolean('isAlive', {
       description: 'Whether the last heartbeat is less than a minute old.',
     }),
-    jobs: t.exposeInt('jobs', {
+    jobs: t.exposeInt('jobCount', {
       description: 'The number of jobs that are running or being prepared.',
     }),
     machines: t.expose('machines', {
@@ -92,11 +92,11 @@ const Server = builder.objectRef<ServerState>('Server').implement({
       description:
         'The last heartbeat; if there are several servers, each writes one every second.',
     }),
-    isAlive: t.exposeBoolean('alive', {
+    isAlive: t.exposeBoolean('isAlive', {
       description:
         'Whether the last heartbeat is less than three seconds old. A dead server is listed for a week.',
     }),
-    isCurrent: t.exposeBoolean('current', {
+    isCurrent: t.exposeBoolean('isCurrent', {
       description: 'Whether this is the server that serves the request.',
     }),
     worker: t.expose('worker', {
@@ -107,7 +107,7 @@ const Server = builder.objectRef<ServerState>('Server').implement({
   }),
 });
 
-const QueuePool = builder.objectRef<PoolState>('QueuePool').implement({
+const QueuePool = builder.objectRef<QueuePoolState>('QueuePool').implement({
   description: 'The jobs that request one GPU model in one region.',
   fields: (t) => ({
     gpu: t.expose('gpu', { type: Gpu, description: 'The GPU model, or `NONE`.' }),
@@ -115,7 +115,7 @@ const QueuePool = builder.objectRef<PoolState>('QueuePool').implement({
     waiting: t.exposeInt('waiting', {
       description: 'The number of waiting jobs, at most 10,000.',
     }),
-    oldestWait: t.exposeFloat('oldestWait', {
+    oldestWait: t.exposeFloat('oldestWaitSeconds', {
       nullable: true,
       description: 'The longest wait of the counted jobs in seconds; null if no job waits.',
     }),

@@ -29,7 +29,7 @@ const JobEventType = defineEventTypes<following.JobEventType>(
   },
 );
 
-const NULL_IN_OLD_EVENTS = 'Null in events of earlier versions.';
+const NULL_IN_OLD_EVENTS = 'Null in events that earlier versions of Loam stored.';
 
 const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
   description: 'An event of a job.',
@@ -43,13 +43,13 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
         'The number of the event. Pass it as `after` to continue a subscription after it.',
     }),
     type: t.expose('type', { type: JobEventType, description: 'What happened.' }),
-    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it happened.' }),
+    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When the event happened.' }),
     jobId: t.exposeID('jobId', { description: 'The id of the job, even if it was deleted.' }),
     name: t.exposeString('name', { description: 'The name of the job.' }),
-    status: t.expose('status', { type: JobStatus, description: 'The status at that moment.' }),
+    status: t.expose('status', { type: JobStatus, description: 'The status of the job when the event happened.' }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'The exit code; null until the job was over.',
+      description: 'The exit code; null if the job had not ended.',
     }),
     namespace: t.exposeString('namespace', {
       nullable: true,
@@ -57,26 +57,26 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
     }),
     progress: t.exposeString('progress', {
       nullable: true,
-      description: `The progress at that moment. ${NULL_IN_OLD_EVENTS}`,
+      description: `The progress of the job when the event happened. ${NULL_IN_OLD_EVENTS}`,
     }),
     retryCount: t.exposeInt('retryCount', {
       nullable: true,
-      description: `How many retries it had used. ${NULL_IN_OLD_EVENTS}`,
+      description: `The number of retries that the job had used. ${NULL_IN_OLD_EVENTS}`,
     }),
     runtimeSeconds: t.exposeInt('runtimeSeconds', {
       nullable: true,
-      description: `How long the attempts ran that had ended. ${NULL_IN_OLD_EVENTS}`,
+      description: `The total runtime of the attempts that had ended, in seconds. ${NULL_IN_OLD_EVENTS}`,
     }),
     totalCost: t.expose('totalCost', {
       type: 'Decimal',
       nullable: true,
-      description: `The price of the attempts that had ended. ${NULL_IN_OLD_EVENTS}`,
+      description: `The cost of the attempts that had ended. ${NULL_IN_OLD_EVENTS}`,
     }),
     job: t.prismaField({
       type: Job,
       nullable: true,
       description:
-        'The current job; null after its deletion. It is read for each event, while the other fields are stored in the event.',
+        'The job as it is now; null after its deletion. Unlike the other fields, it is not stored in the event but read each time.',
       resolve: (query, { jobId }, _args, { services, viewer }) =>
         jobs.findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never,
     }),
@@ -89,36 +89,37 @@ const logArgs = builder.args((t) => ({
   after: t.field({ type: 'SafeInt', description: 'The `seq` of the last entry seen.' }),
 }));
 
-async function* entriesOf(batches: AsyncIterable<following.LogBatch>) {
+/** Wraps each batch in the object that the type `JobLogBatch` resolves. */
+async function* toLogBatches(batches: AsyncIterable<following.LogEventBatch>) {
   for await (const entries of batches) yield { entries };
 }
 
 builder.subscriptionFields((t) => ({
   jobLog: t.field({
     type: JobLogEvent,
-    description: 'The log from the beginning, or after an entry, until the job is over.',
+    description: 'The log from the beginning, or after an entry, until the job has ended.',
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
-      const start = await following.followLog(services, viewer, args);
-      return abortWithReader(start);
+      const openStream = await following.followLog(services, viewer, args);
+      return abortWithReader(openStream);
     },
     resolve: orThrow,
   }),
   jobLogBatches: t.field({
     type: JobLogBatch,
-    description: 'As `jobLog`, with one event for entries that are sent together.',
+    description: 'Like `jobLog`, but with one event for all entries that are sent together.',
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
-      const start = await following.followLogBatches(services, viewer, args);
-      return abortWithReader((signal) => entriesOf(start(signal)));
+      const openStream = await following.followLogBatches(services, viewer, args);
+      return abortWithReader((signal) => toLogBatches(openStream(signal)));
     },
     resolve: orThrow,
   }),
   jobEvents: t.field({
     type: JobEvent,
     description:
-      'All events of a job, or of all jobs in one or several namespaces. It ends with an error if the viewer loses access to one of them.',
-    args: defineEventArgs('A job of the single namespace. By default all jobs.'),
+      'The events of one job, or of all jobs in the given namespaces. The subscription ends with an error if the viewer loses access to the job or to one of the namespaces.',
+    args: defineEventArgs('The name of a job, only allowed with exactly one namespace. By default all jobs.'),
     subscribe: async (_root, args, { services, viewer }) =>
       abortWithReader(await following.followEvents(services, viewer, toFollowQuery(args))),
     resolve: orThrow,

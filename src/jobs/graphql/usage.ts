@@ -10,7 +10,7 @@ import {
   toConnection,
 } from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
-import { namespaceUsage, type UsageRow } from '../usage-ledger.ts';
+import { readNamespaceUsage, type UsageRow } from '../usage-ledger.ts';
 
 const UsagePeriod = builder.enumType('UsagePeriod', {
   description: 'The period of a usage row.',
@@ -21,10 +21,10 @@ const UsagePeriod = builder.enumType('UsagePeriod', {
 });
 
 const NamespaceUsage = builder.objectRef<UsageRow>('NamespaceUsage').implement({
-  description: 'The usage of jobs in some days, including deleted jobs.',
+  description: 'The usage of jobs in a period, including deleted jobs.',
   fields: (t) => ({
-    from: t.expose('from', { type: 'Date', description: 'The first of the days.' }),
-    to: t.expose('to', { type: 'Date', description: 'The last of the days.' }),
+    from: t.expose('from', { type: 'Date', description: 'The first day of the row.' }),
+    to: t.expose('to', { type: 'Date', description: 'The last day of the row.' }),
     user: t.prismaField({
       type: User,
       nullable: true,
@@ -81,6 +81,6 @@ builder.prismaObjectField(Namespace, 'usage', (t) =>
     },
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
-      toConnection(await namespaceUsage(services, viewer, id, args), args),
+      toConnection(await readNamespaceUsage(services, viewer, id, args), args),
   }),
 );

@@ -1,42 +1,48 @@
 /**
- * Appends log lines to the journal. The sequence is a counter in the job's row, whose lock is held until the commit. So
- * entries become visible in the order of their numbers, and no entry appears before the position of a reader.
+ * Appends log lines to the journal. The numbers come from a counter in the job's row, whose lock is held until the commit. So
+ * entries become visible in the order of their numbers, and no entry appears later with a number that readers have passed.
  */
 import type pg from 'pg';
 import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import { PAGE_COLUMNS, pageRows, toPageColumns } from './columns.ts';
+import { PAGE_COLUMNS, pageRowsSql, toPageParameters } from './columns.ts';
 import { COMPACT_AT, compactPages } from './compaction.ts';
 import { encodePages, type LogLine } from './pages.ts';
 
-type Append = {
+type AppendInput = {
   jobId: string;
   attemptId: string;
   lines: readonly LogLine[];
-  /** The time of the newest stored line; null if there is none. */
-  after: Date | null;
-  /** The position in the runner's log before these lines, and after them. */
+  /** The time of the newest stored line; null if no line is stored. */
+  newestTime: Date | null;
+  /** The position in the runner's log before these lines; null for its start. */
   from: LogCursor | null;
+  /** The position in the runner's log after these lines. */
   to: LogCursor;
   /** The progress that the program printed with these lines, if any. */
   progress?: string;
-  /** Whether the last of the lines ends the log, so that no later output is stored. */
-  full?: boolean;
+  /** Whether these lines are the last of the log, so that no later output is stored. */
+  endsLog?: boolean;
 };
 
-/** The size of the job's log, and the storage that its namespace uses. */
-export type LogTotals = { lines: number; bytes: number; storageBytes: bigint; until: Date | null };
+/** The size of the job's log, the storage that its namespace uses, and the time of the newest line. */
+export type LogTotals = {
+  lines: number;
+  bytes: number;
+  storageBytes: bigint;
+  newestTime: Date | null;
+};
 
 /**
- * Stores lines and their position in the runner's log in one transaction. After a crash the log is read again from the
- * stored position, so no line is lost or duplicated.
- * @returns null if nothing was stored: the job is deleted, or another worker has stored these lines
+ * Stores lines and their position in the runner's log in one transaction. After a crash, the worker reads the runner's log
+ * from the stored position, so no line is lost or stored twice.
+ * @returns null if nothing was stored: the job was deleted, or another worker has stored these lines
  */
 export async function appendLines(
   { pool }: { pool: pg.Pool },
-  { jobId, attemptId, lines, after, from, to, progress, full = false }: Append,
+  { jobId, attemptId, lines, newestTime, from, to, progress, endsLog = false }: AppendInput,
 ): Promise<LogTotals | null> {
-  const stamped = makeTimesIncrease(lines, after);
+  const stamped = makeTimesIncrease(lines, newestTime);
   const pages = await encodePages(stamped.map((line) => ({ kind: 'log', ...line })));
   const { rows } = await pool.query<AppendedRow>({
     name: 'loam-append-lines',
@@ -47,10 +53,10 @@ export async function appendLines(
       from,
       to,
       lines.length,
-      pages.reduce((sum, { text }) => sum + text, 0),
+      pages.reduce((sum, { textBytes }) => sum + textBytes, 0),
       progress ?? null,
-      full,
-      ...toPageColumns(pages),
+      endsLog,
+      ...toPageParameters(pages),
     ],
   });
   const [row] = rows;
@@ -60,13 +66,13 @@ export async function appendLines(
     lines: Number(row.log_lines),
     bytes: Number(row.log_bytes),
     storageBytes: BigInt(row.storage_bytes),
-    until: stamped.at(-1)?.timestamp ?? after,
+    newestTime: stamped.at(-1)?.timestamp ?? newestTime,
   };
 }
 
-/** Makes the times of all lines of a log distinct, so that a client that asks for lines after a time misses none. */
-function makeTimesIncrease(lines: readonly LogLine[], after: Date | null): LogLine[] {
-  let micros = after === null ? 0 : toMicroseconds(after);
+/** Makes the times of a log strictly increasing, so that a client that requests the lines after a time misses none. */
+function makeTimesIncrease(lines: readonly LogLine[], newestTime: Date | null): LogLine[] {
+  let micros = newestTime === null ? 0 : toMicroseconds(newestTime);
   return lines.map(({ timestamp, message }) => {
     micros = Math.max(toMicroseconds(timestamp), micros + 1);
     return { timestamp: new MicrosecondDate(micros), message };
@@ -81,8 +87,11 @@ type AppendedRow = {
 };
 
 /**
- * The job is locked before the attempt, as in all transactions. The sequence only advances if the attempt's cursor matches,
- * so there are no gaps in the numbers.
+ * Parameters: $1 job, $2 attempt, $3 cursor before, $4 cursor after, $5 number of lines, $6 bytes of text, $7 progress or
+ * null, $8 whether the log ends, and from $9 on the pages.
+ *
+ * Like all transactions, it locks the job before the attempt; another order could deadlock. If the stored cursor is not $3, no
+ * row is changed and no number is used. `pg_notify` in the last select wakes the followers of the log.
  */
 const APPEND_LINES = `
   with locked as (
@@ -93,7 +102,7 @@ const APPEND_LINES = `
       and log_cursor is not distinct from $3::jsonb
     returning job_id
   ), page as (
-    ${pageRows(9)}
+    ${pageRowsSql(9)}
   ), numbered as (
     update jobs set
       next_seq = next_seq + $5,
@@ -102,13 +111,13 @@ const APPEND_LINES = `
       log_lines = log_lines + $5,
       log_bytes = log_bytes + $6,
       log_full = log_full or $8,
-      log_until = greatest(log_until, (select to_timestamp(max(until) / 1000000) from page))
+      log_until = greatest(log_until, (select to_timestamp(max(until_us) / 1000000) from page))
     from moved where id = moved.job_id
-    returning id, namespace_id, next_seq - $5 as first, log_lines, log_bytes
+    returning id, namespace_id, next_seq - $5 as first_seq, log_lines, log_bytes
   ), stored as (
     insert into journal_pages (job_id, ${PAGE_COLUMNS})
-    select id, first + start, first + start + entries - 1, lines, bytes,
-      greatest(log_until, to_timestamp(until / 1000000)), open, compressed, data
+    select id, first_seq + seq_offset, first_seq + seq_offset + entries - 1, lines, bytes,
+      greatest(log_until, to_timestamp(until_us / 1000000)), open, compressed, data
     from page, numbered join locked using (id)
   )
   select log_lines, log_bytes, storage_bytes,

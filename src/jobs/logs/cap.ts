@@ -1,7 +1,7 @@
 /**
- * Limits the size of a log: to the bytes and lines that the plan allows for one job, and to the storage left in the
- * namespace. The first line over a limit is replaced by a last line with the reason. The job continues, and its status
- * changes are still recorded.
+ * Limits the size of a log to the bytes and lines that the plan allows for one job, and to the storage left in the namespace.
+ * The first line over a limit is replaced with a notice that states the reason, and later lines are dropped. The job
+ * continues, and its status changes are still recorded.
  */
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
@@ -9,23 +9,24 @@ import type { Config } from '../../base/config/config.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
 import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
-import type { LogCursor } from '../../runners/runner.ts';
+import { type LogCursor, MAX_LINE_BYTES } from '../../runners/runner.ts';
 import { appendLines, type LogTotals } from './append.ts';
-import { type LogLine, textBytes } from './pages.ts';
+import { countTextBytes, type LogLine } from './pages.ts';
 
 type Deps = { pool: pg.Pool; db: Db; config: Config };
 
 /** Writes the output of an attempt to the log of its job. */
-type AttemptLog = {
+type AttemptLogWriter = {
   /**
-   * Stores as many of the lines as the log has room for, and the position after all of them.
-   * @returns false if nothing was stored: the job is deleted, or another worker has stored these lines
+   * Stores the lines for which the log has room, and `to`, the position in the runner's log after all lines of the batch.
+   * @param batch `progress` is the last progress that the program printed in the batch, if any
+   * @returns false if nothing was stored: the job was deleted, or another worker has stored these lines
    */
   append(batch: { lines: readonly LogLine[]; to: LogCursor; progress?: string }): Promise<boolean>;
 };
 
-/** The job when the log was opened. The first append updates its counts. */
-type OpenedJob = {
+/** The job as read when the writer was created. Each append returns newer counts. */
+type JobSnapshot = {
   id: string;
   logLines: bigint;
   logBytes: bigint;
@@ -34,79 +35,78 @@ type OpenedJob = {
   namespace: { plan: Plan; storageBytes: bigint };
 };
 
-/** @param job the job, whose limits apply; `from`: the position up to which the attempt's log is stored */
-export function openAttemptLog(
+/** @param from the position in the runner's log up to which lines are stored */
+export function createAttemptLogWriter(
   deps: Deps,
-  { job, attemptId, from: start }: { job: OpenedJob; attemptId: string; from: LogCursor | null },
-): AttemptLog {
+  { job, attemptId, from }: { job: JobSnapshot; attemptId: string; from: LogCursor | null },
+): AttemptLogWriter {
   const { id: jobId } = job;
-  let full = job.logFull;
+  let position = from;
+  let isFull = job.logFull;
   let stored: LogTotals = {
     lines: Number(job.logLines),
     bytes: Number(job.logBytes),
     storageBytes: job.namespace.storageBytes,
-    until: job.logUntil && endOfMillisecond(job.logUntil),
+    // A Date from the database has no microseconds.
+    newestTime: job.logUntil && endOfMillisecond(job.logUntil),
   };
-  let from = start;
   return {
     async append({ lines, to, progress }) {
-      const room = full ? null : computeRoom(deps, job.namespace.plan, stored);
+      const room = isFull ? null : computeRoom(deps, job.namespace.plan, stored);
       const kept = room ? takeFitting(lines, room) : [];
-      const isCut = room !== null && kept.length < lines.length;
-      const last = isCut ? [truncationNotice(lines, kept.length, room)] : [];
-      full ||= isCut;
-      const { until: after } = stored;
-      const batch = {
+      const isOverLimit = room !== null && kept.length < lines.length;
+      const notice = isOverLimit ? [truncationNotice(lines, kept.length, room)] : [];
+      isFull ||= isOverLimit;
+      const result = await appendLines(deps, {
         jobId,
         attemptId,
-        lines: [...kept, ...last],
-        after,
-        from,
+        lines: [...kept, ...notice],
+        newestTime: stored.newestTime,
+        from: position,
         to,
         progress,
-        full,
-      };
-      const result = await appendLines(deps, batch);
+        endsLog: isFull,
+      });
       if (!result) return false;
       stored = result;
-      from = to;
+      position = to;
       return true;
     },
   };
 }
 
-/** The runner truncates lines at 64 KiB and appends a note. */
-const LONGEST_LINE = 64 * 1024 + 100;
+/** Runners truncate a line at `MAX_LINE_BYTES` and append a note, for which 100 bytes are enough. */
+const MAX_STORED_LINE_BYTES = MAX_LINE_BYTES + 100;
 
 /**
- * The output that a runner must keep of an attempt: the rest of the job's limit and one line more. So the limit of the job's
- * log is reached first, and the log ends with one notice for all attempts.
+ * Computes how much output of an attempt the runner must keep: the rest of the job's limits and one more line. So the job's
+ * log reaches its limits before the runner does, and ends with one notice for all attempts.
  */
-export function outputLimits(
+export function computeOutputLimits(
   { config }: { config: Config },
   job: { logLines: bigint; logBytes: bigint; namespace: { plan: Plan } },
 ): { bytes: number; lines: number } {
   const { bytes, lines } = logLimits({ config }, job.namespace.plan);
   return {
-    bytes: Math.max(0, bytes - Number(job.logBytes)) + LONGEST_LINE,
+    bytes: Math.max(0, bytes - Number(job.logBytes)) + MAX_STORED_LINE_BYTES,
     lines: Math.max(0, lines - Number(job.logLines)) + 1,
   };
 }
 
-/** The remaining bytes and lines of a log, and for each limit the reason to show when it is reached. */
-type LogRoom = { bytes: number; lines: number; why: { bytes: string; lines: string } };
+/** The bytes and lines that a log can still grow by, and for each limit the reason to show when it is reached. */
+type LogRoom = { bytes: number; lines: number; reasons: { bytes: string; lines: string } };
 
 function computeRoom({ config }: { config: Config }, plan: Plan, stored: LogTotals): LogRoom {
   const { bytes, lines } = logLimits({ config }, plan);
   const storage = storageLimit({ config }, plan);
-  const ofLog = bytes - stored.bytes;
-  const ofNamespace = storage - Number(stored.storageBytes);
+  const logBytesLeft = bytes - stored.bytes;
+  const storageBytesLeft = storage - Number(stored.storageBytes);
   return {
-    bytes: Math.max(0, Math.min(ofLog, ofNamespace)),
+    bytes: Math.max(0, Math.min(logBytesLeft, storageBytesLeft)),
     lines: Math.max(0, lines - stored.lines),
-    why: {
+    reasons: {
       bytes:
-        ofLog <= ofNamespace
+        logBytesLeft <= storageBytesLeft
           ? `the ${plan} plan allows ${formatBytes(bytes)} of log per job`
           : `the ${plan} plan allows ${formatBytes(storage)} of storage per namespace`,
       lines: `the ${plan} plan allows ${lines.toLocaleString('en')} lines of log per job`,
@@ -114,22 +114,20 @@ function computeRoom({ config }: { config: Config }, plan: Plan, stored: LogTota
   };
 }
 
-/** Returns the leading lines that fit. */
 function takeFitting(
   lines: readonly LogLine[],
-  { bytes, lines: count }: LogRoom,
+  { bytes, lines: maxLines }: LogRoom,
 ): readonly LogLine[] {
-  let left = bytes;
-  const end = lines.slice(0, count).findIndex((line) => {
-    left -= textBytes(line);
-    return left < 0;
+  let bytesLeft = bytes;
+  const end = lines.slice(0, maxLines).findIndex(({ message }) => {
+    bytesLeft -= countTextBytes(message);
+    return bytesLeft < 0;
   });
-  return lines.slice(0, end === -1 ? count : end);
+  return lines.slice(0, end === -1 ? maxLines : end);
 }
 
-/** The line that replaces the first line over the limit. */
 function truncationNotice(lines: readonly LogLine[], kept: number, room: LogRoom): LogLine {
-  const reason = kept === room.lines ? room.why.lines : room.why.bytes;
+  const reason = kept === room.lines ? room.reasons.lines : room.reasons.bytes;
   return {
     timestamp: lines[kept]?.timestamp ?? new Date(),
     message: `The log ends here: ${reason}. Further output of the job is not kept.`,

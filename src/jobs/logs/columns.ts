@@ -1,4 +1,4 @@
-/** Passes any number of pages to a statement with a fixed number of parameters. */
+/** Passes any number of pages to an SQL statement with a fixed number of parameters. */
 import type { Page } from './pages.ts';
 
 /** The columns of `journal_pages` except the id of the job. */
@@ -6,21 +6,21 @@ export const PAGE_COLUMNS =
   'first_seq, last_seq, lines, bytes, until, open, compressed, data' as const;
 
 /**
- * A query that returns a row for each page of `toPageColumns`, whose values are the parameters from `$first` on. `start` is
- * the number of entries before the page; `until` is in microseconds.
+ * Returns a query with a row for each page. From `$firstParameter` on, its parameters are the values of `toPageParameters`. The
+ * column `seq_offset` is the number of entries in the pages before; `until_us` is in microseconds.
  */
-export function pageRows(first: number): string {
+export function pageRowsSql(firstParameter: number): string {
   const types = ['int', 'int', 'int', 'int', 'float8', 'bool', 'bool', 'int', 'int'];
-  const arrays = types.map((type, at) => `$${first + at}::${type}[]`).join(', ');
+  const arrays = types.map((type, index) => `$${firstParameter + index}::${type}[]`).join(', ');
   return `
-    select start, entries, lines, bytes, until, open, compressed,
-      substring($${first + types.length}::bytea from data_at + 1 for data_bytes) as data
+    select seq_offset, entries, lines, bytes, until_us, open, compressed,
+      substring($${firstParameter + types.length}::bytea from data_at + 1 for data_bytes) as data
     from unnest(${arrays})
-      as page (start, entries, lines, bytes, until, open, compressed, data_at, data_bytes)`;
+      as page (seq_offset, entries, lines, bytes, until_us, open, compressed, data_at, data_bytes)`;
 }
 
-/** One array for each column, but a single value for all data, because the driver would send an array of bytea as text. */
-export function toPageColumns(pages: readonly Page[]): unknown[] {
+/** Returns an array for each column; all data is one value, because the driver would send an array of bytea as text. */
+export function toPageParameters(pages: readonly Page[]): unknown[] {
   const column = <K extends keyof Page>(name: K) => pages.map((page) => page[name]);
   const sizes = pages.map(({ data }) => data.length);
   return [
@@ -28,9 +28,9 @@ export function toPageColumns(pages: readonly Page[]): unknown[] {
     column('entries'),
     column('lines'),
     column('bytes'),
-    runningMax(column('until')),
-    column('open'),
-    column('compressed'),
+    runningMax(column('newestLineTime')),
+    column('isOpen'),
+    column('isCompressed'),
     runningSum(sizes),
     sizes,
     Buffer.concat(column('data')),

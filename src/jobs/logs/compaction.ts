@@ -1,23 +1,20 @@
-/**
- * Merges small journal pages. A job that prints rarely creates a small page each time; when there are many, they are merged,
- * so that any log consists of full pages and a few small ones.
- */
+/** Merges the small pages of jobs that print few lines at a time, so that a log has full pages and only a few small pages. */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../platform/database/client.ts';
-import { PAGE_COLUMNS, pageRows, toPageColumns } from './columns.ts';
+import { PAGE_COLUMNS, pageRowsSql, toPageParameters } from './columns.ts';
 import { decodePage, encodePages, type StoredPage } from './pages.ts';
 
 /**
- * Number of small pages that triggers a merge. If lines of 100 bytes arrive one by one, each line is rewritten at most five
- * times before its page is full.
+ * Number of small pages that triggers a merge. With this number, lines of 100 bytes that arrive one by one are each rewritten
+ * at most five times before their page is full.
  */
 export const COMPACT_AT = 64;
-/** At the end of a job, fewer pages are not merged: the transaction was a tenth of the cost of a short job. */
+/** The same at the end of a job. Fewer pages stay, because the transaction was a tenth of the cost of a short job. */
 const COMPACT_AT_END = 8;
 
 /**
- * Merges the small pages of a job that has ended, if there are enough.
- * @param entries the number of journal entries, if known: there are no more pages than entries
+ * Merges the small pages of an ended job if there are at least `COMPACT_AT_END`.
+ * @param entries the number of journal entries, if known; the number of pages cannot be larger
  */
 export async function compactEndedLog(
   services: { pool: pg.Pool },
@@ -34,8 +31,8 @@ export async function compactEndedLog(
 }
 
 /**
- * Merges the small pages of a job in one transaction, so that readers see either the small pages or the merged ones. The lock
- * on the job's row prevents appends meanwhile.
+ * Merges the small pages of a job in one transaction, so that readers see either the small pages or the merged pages. The
+ * lock on the job's row blocks appends until the commit.
  */
 export async function compactPages({ pool }: { pool: pg.Pool }, jobId: string): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
@@ -46,7 +43,7 @@ export async function compactPages({ pool }: { pool: pg.Pool }, jobId: string): 
       text: 'select next_seq from jobs where id = $1 for update',
       values: [jobId],
     });
-    // The job was deleted, and maintenance removes its pages.
+    // The job was deleted. Maintenance removes its pages.
     if (!job) return;
     const { rows } = await client.query<OpenPage>({
       name: 'loam-open-pages',
@@ -56,7 +53,7 @@ export async function compactPages({ pool }: { pool: pg.Pool }, jobId: string): 
       values: [jobId],
     });
     const end = Number(job.next_seq);
-    for (const run of findRuns(rows)) {
+    for (const run of groupConsecutivePages(rows)) {
       const isNewest = Number(run.at(-1)?.last_seq) + 1 === end;
       if (run.length > 1 || !isNewest) await mergeRun(client, jobId, run, isNewest);
     }
@@ -66,8 +63,8 @@ export async function compactPages({ pool }: { pool: pg.Pool }, jobId: string): 
 /** `until` is text, because a Date would lose the microseconds. */
 type OpenPage = StoredPage & { last_seq: string; until: string | null };
 
-/** Groups consecutive pages. Between two runs there is a full page or a gap in the numbers. */
-function findRuns(pages: readonly OpenPage[]): OpenPage[][] {
+/** Groups the open pages into runs of consecutive numbers. Between two runs there are full pages. */
+function groupConsecutivePages(pages: readonly OpenPage[]): OpenPage[][] {
   const runs: OpenPage[][] = [];
   for (const page of pages) {
     const previous = runs.at(-1)?.at(-1);
@@ -78,7 +75,7 @@ function findRuns(pages: readonly OpenPage[]): OpenPage[][] {
   return runs;
 }
 
-/** Replaces a run by merged pages. Only the newest page of the journal stays open for further merges. */
+/** Replaces a run with merged pages. Only the newest page of the journal stays open for further merges. */
 async function mergeRun(
   client: pg.PoolClient,
   jobId: string,
@@ -88,9 +85,9 @@ async function mergeRun(
   const [first] = run;
   const entries = (await Promise.all(run.map(decodePage))).flat();
   const pages = await encodePages(entries);
-  const kept = pages.map((page, at) => ({
+  const kept = pages.map((page, index) => ({
     ...page,
-    open: page.open && isNewest && at === pages.length - 1,
+    open: page.isOpen && isNewest && index === pages.length - 1,
   }));
   await client.query({
     name: 'loam-remove-pages',
@@ -101,9 +98,9 @@ async function mergeRun(
     name: 'loam-joined-pages',
     text: `
       insert into journal_pages (job_id, ${PAGE_COLUMNS})
-      select $1, $2 + start, $2 + start + entries - 1, lines, bytes,
-        greatest($3::timestamptz, to_timestamp(until / 1000000)), open, compressed, data
-      from (${pageRows(4)}) page`,
-    values: [jobId, first?.first_seq, first?.until ?? null, ...toPageColumns(kept)],
+      select $1, $2 + seq_offset, $2 + seq_offset + entries - 1, lines, bytes,
+        greatest($3::timestamptz, to_timestamp(until_us / 1000000)), open, compressed, data
+      from (${pageRowsSql(4)}) page`,
+    values: [jobId, first?.first_seq, first?.until ?? null, ...toPageParameters(kept)],
   });
 }

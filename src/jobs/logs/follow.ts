@@ -1,28 +1,34 @@
-/** Follows a journal: the existing entries, then new ones, then the end. */
+/** Follows a journal: yields the existing entries, then new entries as they are stored, then the end. */
 import type pg from 'pg';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { type Coalesced, coalesce } from '../../platform/database/coalesce.ts';
 import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { isOver } from '../state.ts';
-import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import {
+  decodePage,
+  type JournalEntry,
+  PAGE_BYTES,
+  PAGE_ENTRIES,
+  type StoredPage,
+} from './pages.ts';
 
 type FollowStep =
-  | { kind: 'entries'; entries: readonly Entry[] }
-  /** No entry for a while. */
+  | { kind: 'entries'; entries: readonly JournalEntry[] }
+  /** There has been no new entry for a while. */
   | { kind: 'idle' }
   | { kind: 'end'; status: JobStatus; exitCode: number | null };
 
-/** Bytes of pages in one read, beyond the first page: the memory that a slow reader can use. */
-const STEP_BYTES = 2 * PAGE_BYTES;
+/** Bytes of JSON after which a read takes no further page. It limits the memory that a slow reader uses. */
+const READ_BYTES = 2 * PAGE_BYTES;
 
 /**
- * Yields the entries after `after`, then new ones, and finally the end: when the job is over and its last attempt has ended
- * (a cancelled job may print until its processes are killed), or when the job is deleted. If the database is unavailable, it
- * waits and then continues at its position.
+ * Yields the entries after the number `after`, then new entries, then the end. A log has ended when the job has finished and
+ * its last attempt has ended (a cancelled job may print until its processes are killed), or when the job is deleted. While
+ * the database is unavailable, the follower waits, and then continues at its position.
  *
- * The status is read in the same statement as the entries and the next number. The end is only yielded after every entry
- * below that number.
+ * The status, the entries and the next number are read in one statement. The end is only yielded after every entry below that
+ * number, so no entry can follow it.
  */
 export async function* followJournal(
   { pool, bus }: { pool: pg.Pool; bus: Bus },
@@ -31,56 +37,68 @@ export async function* followJournal(
   signal: AbortSignal,
 ): AsyncGenerator<FollowStep> {
   let cursor = after;
-  let last: { status: JobStatus; exitCode: number | null } = {
+  // Reported for a job that is deleted before the first read.
+  let lastState: { status: JobStatus; exitCode: number | null } = {
     status: 'cancelled',
     exitCode: null,
   };
-  for await (const why of bus.wakes(`job:${jobId}`, signal)) {
+  for await (const reason of bus.wakes(`job:${jobId}`, signal)) {
     let hasMore = true;
     while (hasMore && !signal.aborted) {
-      const step = await retryWhileUnavailable(() => readSharedStep(pool, jobId, cursor), signal);
-      if (step) last = { status: step.status, exitCode: step.exitCode };
-      if (step && step.entries.length > 0) yield { kind: 'entries', entries: step.entries };
-      cursor = Math.max(cursor, step?.reached ?? 0);
-      hasMore = step !== null && cursor + 1 < step.next;
-      if (!hasMore && (!step || (isOver(step.status) && !step.printing))) {
-        yield { kind: 'end', ...last };
+      const read = await retryWhileUnavailable(
+        () => readNextEntriesOnce(pool, jobId, cursor),
+        signal,
+      );
+      if (read) lastState = { status: read.status, exitCode: read.exitCode };
+      if (read && read.entries.length > 0) yield { kind: 'entries', entries: read.entries };
+      cursor = Math.max(cursor, read?.lastSeq ?? 0);
+      hasMore = read !== null && cursor + 1 < read.nextSeq;
+      if (!hasMore && (!read || (isOver(read.status) && !read.hasOpenAttempt))) {
+        yield { kind: 'end', ...lastState };
         return;
       }
     }
-    if (why === 'idle') yield { kind: 'idle' };
+    if (reason === 'idle') yield { kind: 'idle' };
   }
 }
 
-type Step = {
-  entries: readonly Entry[];
-  /** The last number that was read. */
-  reached: number;
-  /** The number of the next entry. */
-  next: number;
+type NextEntries = {
+  entries: readonly JournalEntry[];
+  /** All numbers up to this one have been read. */
+  lastSeq: number;
+  /** The number that the next new entry will get. */
+  nextSeq: number;
   status: JobStatus;
   exitCode: number | null;
-  /** Whether an attempt is open, so that more lines may come. */
-  printing: boolean;
+  /** An open attempt may still print lines. */
+  hasOpenAttempt: boolean;
 };
 
-/** Followers of a job at the same position are woken together and share one read. */
-const reads = new WeakMap<pg.Pool, Coalesced<Step | null>>();
+/** All followers of a job are woken at the same time. Those at the same position share one read. */
+const reads = new WeakMap<pg.Pool, Coalesced<NextEntries | null>>();
 
-function readSharedStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
-  const shared = reads.get(pool) ?? coalesce<Step | null>();
+function readNextEntriesOnce(
+  pool: pg.Pool,
+  jobId: string,
+  after: number,
+): Promise<NextEntries | null> {
+  const shared = reads.get(pool) ?? coalesce<NextEntries | null>();
   reads.set(pool, shared);
-  return shared(`${jobId} ${after}`, () => readStep(pool, jobId, after));
+  return shared(`${jobId} ${after}`, () => readNextEntries(pool, jobId, after));
 }
 
 /** Reads the next entries and the state of the job in one statement; null if the job does not exist. */
-async function readStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
-  const { rows } = await pool.query<StepRow>({
+async function readNextEntries(
+  pool: pg.Pool,
+  jobId: string,
+  after: number,
+): Promise<NextEntries | null> {
+  const { rows } = await pool.query<NextEntriesRow>({
     name: 'loam-follow-journal',
     text: `
       select next_seq, status::text, exit_code, exists (
           select from job_attempts where job_id = $1 and ended_at is null
-        ) as printing, page.first_seq, page.last_seq, page.bytes, page.compressed, page.data
+        ) as has_open_attempt, page.first_seq, page.last_seq, page.bytes, page.compressed, page.data
       from jobs left join (
         select *, sum(bytes) over (order by first_seq) - bytes as bytes_before
         from journal_pages
@@ -88,27 +106,27 @@ async function readStep(pool: pg.Pool, jobId: string, after: number): Promise<St
           and first_seq > $2 - ${PAGE_ENTRIES} and first_seq <= $2 + ${PAGE_ENTRIES}
       ) page on bytes_before < $3
       where id = $1 order by first_seq`,
-    values: [jobId, after, STEP_BYTES],
+    values: [jobId, after, READ_BYTES],
   });
   const [row] = rows;
   if (!row) return null;
   const pages = rows.filter((page) => page.data !== null);
   const entries = (await Promise.all(pages.map(decodePage))).flat();
-  const next = Number(row.next_seq);
+  const nextSeq = Number(row.next_seq);
   return {
     entries: entries.filter(({ seq }) => seq > after),
-    reached: Number(pages.at(-1)?.last_seq ?? Math.min(after + PAGE_ENTRIES, next - 1)),
-    next,
+    lastSeq: Number(pages.at(-1)?.last_seq ?? Math.min(after + PAGE_ENTRIES, nextSeq - 1)),
+    nextSeq,
     status: row.status,
     exitCode: row.exit_code,
-    printing: row.printing,
+    hasOpenAttempt: row.has_open_attempt,
   };
 }
 
-type StepRow = StoredPage & {
+type NextEntriesRow = StoredPage & {
   next_seq: string;
   last_seq: string;
   status: JobStatus;
   exit_code: number | null;
-  printing: boolean;
+  has_open_attempt: boolean;
 };

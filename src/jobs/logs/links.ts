@@ -1,7 +1,7 @@
 /**
  * Signed links to a log for browsers, which cannot send credentials with a download or an `EventSource`. A link to the text is
- * valid until it expires. A link to the stream acts with the permissions of the credential that requested it: the stream ends
- * when that credential is deleted or loses access.
+ * valid until it expires. A link to the stream has the permissions of the credential with which it was requested: the stream
+ * ends when that credential is deleted or loses access.
  */
 
 import { forbidden, notFound } from '../../base/errors.ts';
@@ -14,20 +14,23 @@ import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { AccessRule } from '../../identity/rechecks.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { openStreamOfJob, readRuleOf, type StreamQuery, streamColumns } from '../following.ts';
+import { createReadRule, openStreamOfJob, streamColumns, type StreamQuery } from '../following.ts';
 
-type Linked = { id: string; namespace: { name: string } };
-type Signing = { signer: Signer; urls: Urls };
+type LinkedJob = { id: string; namespace: { name: string } };
+type LinkSigner = { signer: Signer; urls: Urls };
 
-export function downloadUrl({ signer, urls }: Signing, { id, namespace }: Linked): string {
+export function buildDownloadUrl(
+  { signer, urls }: LinkSigner,
+  { id, namespace }: LinkedJob,
+): string {
   return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textSubject(id));
 }
 
-/** Null for a viewer without a credential. */
-export function streamUrl(
-  { signer, urls }: Signing,
+/** @returns null for a viewer without a credential */
+export function buildStreamUrl(
+  { signer, urls }: LinkSigner,
   viewer: Viewer,
-  { id, namespace }: Linked,
+  { id, namespace }: LinkedJob,
 ): string | null {
   if (viewer.kind !== 'account') return null;
   const credential = viewer.credential.id;
@@ -35,7 +38,7 @@ export function streamUrl(
   return signer.signUrl(url, streamSubject(id, credential));
 }
 
-/** The signed subject of each kind of link. */
+/** The subjects that are signed, one for each kind of link. */
 function textSubject(jobId: string): string {
   return `log:${jobId}`;
 }
@@ -70,11 +73,11 @@ export async function demandLogText(
   const repositoryId = job?.repositoryId ?? null;
   if (!isLinked) demand(viewer, 'job.read', { namespaceId, repositoryId });
   if (!job) throw notFound('Job');
-  return { ...job, rule: isLinked ? null : readRuleOf(services, job) };
+  return { ...job, rule: isLinked ? null : createReadRule(services, job) };
 }
 
 /**
- * Opens the stream of a link, as `openStream` does.
+ * Checks a link to a stream, and opens the stream like `openStream`.
  * @throws AppError 400, 403 if the signature is invalid or expired, and the errors of `openStream`
  */
 export async function openLinkedStream(

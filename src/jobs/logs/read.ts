@@ -1,96 +1,113 @@
-/** Reads the newest lines of a log, or those after a time. */
+/** Reads the last lines of a log, optionally only the lines after a time, and finds where a stream of lines must start. */
 
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import { toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { decodePage, type Entry, type LogEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import {
+  decodePage,
+  type JournalEntry,
+  type LineEntry,
+  PAGE_ENTRIES,
+  type StoredPage,
+} from './pages.ts';
 
-/** The limits that the API documents. */
+/** The maximum and the default of `tail`, as documented for the API. */
 const MAX_TAIL = 10_000;
 const DEFAULT_TAIL = 100;
 
 export type LogQuery = { tail?: number | null; since?: Date | null };
-type LogPage = { lines: LogEntry[]; hasMore: boolean };
+/** `hasMore`: older lines were left out, because of `tail` or the read allowance. */
+type LogTail = { lines: LineEntry[]; hasMore: boolean };
 
-/** @returns the number of lines, 100 by default @throws AppError 400 */
-export function checkTail(tail: number | null | undefined): number {
+/** Returns the number of lines to read. @throws AppError 400 */
+export function resolveTail(tail: number | null | undefined): number {
   const count = tail ?? DEFAULT_TAIL;
   if (count < 1 || count > MAX_TAIL) throw invalid('tail', `must be from 1 to ${MAX_TAIL}`);
   return count;
 }
 
 /**
- * Reads the last `tail` lines written after `since`, oldest first, within the read allowance. `hasMore`: older lines were
- * left out.
+ * Reads the last `tail` lines written after `since`, oldest first. The bytes of their pages are taken from `allowance`; if it
+ * has fewer bytes left, only the newest of these lines are returned.
  *
- * The first query only returns the bytes needed. After they are granted, the same query also returns pages; it computes the
- * bytes again, because pages may have been merged meanwhile.
+ * The first query runs without a budget and tells how many bytes are needed. They are taken from the allowance, and the query
+ * is repeated with that budget. If pages were merged in the meantime and more bytes are needed, this happens once more.
  * @throws AppError 400, 429
  */
-export async function readLog(
+export async function readLogTail(
   { pool }: { pool: pg.Pool },
   jobId: string,
   { tail, since }: LogQuery,
   allowance: Allowance,
-): Promise<LogPage> {
-  const count = checkTail(tail);
+): Promise<LogTail> {
+  const count = resolveTail(tail);
   const start = await firstSeqAfter(pool, jobId, since);
-  let granted = 0;
+  let budget = 0;
   for (;;) {
-    const { needed, pages } = await newestPages(pool, jobId, { start, count, budget: granted });
-    const more = granted < needed ? await allowance.take(needed - granted) : 0;
-    granted += more;
-    if (more > 0) continue;
+    const { needed, pages } = await readNewestPages(pool, jobId, { start, count, budget });
+    const granted = budget < needed ? await allowance.take(needed - budget) : 0;
+    if (granted > 0) {
+      budget += granted;
+      continue;
+    }
     const entries = (await Promise.all(pages.map(decodePage))).flat();
-    const lines = filterLines(entries, start);
-    return { lines: lines.slice(-count), hasMore: lines.length > count || granted < needed };
+    const lines = selectLinesFrom(entries, start);
+    return { lines: lines.slice(-count), hasMore: lines.length > count || budget < needed };
   }
 }
 
-/** The number after which a stream starts that first shows the lines of `query`; the end of the log if there are none. */
-export async function streamStart(
+/**
+ * Finds the `seq` after which a stream must start so that it begins with the lines that `readLogTail` would return. Without
+ * such lines it is the last `seq` of the log.
+ */
+export async function findStreamStart(
   { pool }: { pool: pg.Pool },
   jobId: string,
   { tail, since }: LogQuery,
 ): Promise<number> {
-  const count = checkTail(tail);
+  const count = resolveTail(tail);
   const start = await firstSeqAfter(pool, jobId, since);
-  const { next, oldest, linesAfter } = await oldestPage(pool, jobId, { start, count });
-  const entries = oldest ? await decodePage(oldest) : [];
-  const lines = filterLines(entries, start);
-  const first = lines.at(-Math.min(lines.length, count - linesAfter));
-  return (first?.seq ?? next) - 1;
+  const { nextSeq, page, linesAfter } = await readPageOfTail(pool, jobId, { start, count });
+  const entries = page ? await decodePage(page) : [];
+  const lines = selectLinesFrom(entries, start);
+  const first = lines[Math.max(0, lines.length - (count - linesAfter))];
+  return (first?.seq ?? nextSeq) - 1;
 }
 
-function filterLines(entries: readonly Entry[], start: number): LogEntry[] {
-  return entries.filter((entry): entry is LogEntry => entry.kind === 'log' && entry.seq >= start);
+function selectLinesFrom(entries: readonly JournalEntry[], firstSeq: number): LineEntry[] {
+  return entries.filter(
+    (entry): entry is LineEntry => entry.kind === 'log' && entry.seq >= firstSeq,
+  );
 }
 
-type Pool = pg.Pool;
-
-/** The number of the first line after a time; without such a line, the next number; without a time, 1. */
+/**
+ * Finds the `seq` of the first line after `since`; the next unused `seq` if there is no such line; 1 without `since`.
+ *
+ * The SQL bisects the numbers, which works because `until` never decreases. Every number below `low` is in a page without a
+ * line after `since`; `high` is in a page with such a line, or is the next number. A log of 150,000 full pages has
+ * 300 million numbers, so it takes 28 index lookups.
+ */
 export async function firstSeqAfter(
-  pool: Pool,
+  pool: pg.Pool,
   jobId: string,
   since?: Date | null,
 ): Promise<number> {
   if (!since) return 1;
   const { rows } = await pool.query<Partial<StoredPage> & { next: string }>({
     name: 'loam-log-since',
-    // Bisection, which works because `until` never decreases: 28 index lookups for a log of 150,000 pages.
     text: `
       with recursive search (low, high) as (
         select 1::bigint, next_seq from jobs where id = $1
         union all
-        select case when early then middle + 1 else low end,
-          case when early then high else middle end
+        select case when is_before then middle + 1 else low end,
+          case when is_before then high else middle end
         from (
           select low, high, (low + high) / 2 as middle, coalesce((
             select until <= $2::timestamptz from journal_pages
             where job_id = $1 and first_seq <= (low + high) / 2
             order by first_seq desc limit 1
-          ), true) as early
+          ), true) as is_before
           from search where low < high
         ) step
       ), found as (select min(high) as next from search)
@@ -107,90 +124,18 @@ export async function firstSeqAfter(
   return found?.seq ?? Number(page.next);
 }
 
-type Selection = { start: number; count: number };
+/** The last `count` lines whose `seq` is at least `start`. */
+type LineSelection = { start: number; count: number };
 
-/** Number of status changes among the lines that the first query allows for; with more, a second query is needed. */
-const MARGIN = 20;
-
-/**
- * Finds the newest pages from `start` on that hold more than `count` lines, or all pages, and reads the newest of them that
- * fit into `budget` bytes. `needed`: the bytes of all of them.
- */
-async function newestPages(
-  pool: Pool,
-  jobId: string,
-  { start, count, budget }: Selection & { budget: number },
-): Promise<{ needed: number; pages: StoredPage[] }> {
-  for (let reach = count + MARGIN; ; reach *= 4) {
-    const { rows } = await pool.query<NewestRow>({
-      name: 'loam-newest-pages',
-      text: `
-        with ${NEWEST_PAGES}, chosen as (select * from near where lines_after <= $4)
-        select lower, coalesce(reached, 0) as reached, coalesce(needed, 0) as needed, page.*
-        from job cross join (
-          select max(lines_after + lines) as reached from near
-        ) whole cross join (
-          select max(bytes_after + bytes) as needed from chosen
-        ) wanted left join (
-          select first_seq, journal_pages.bytes, compressed, data
-          from chosen join journal_pages using (first_seq)
-          where job_id = $1 and bytes_after + journal_pages.bytes <= $5
-        ) page on true
-        order by first_seq`,
-      values: [jobId, start, reach, count, budget],
-    });
-    const [row] = rows;
-    if (!row) return { needed: 0, pages: [] };
-    if (Number(row.reached) > count || Number(row.lower) <= start)
-      return { needed: Number(row.needed), pages: rows.filter((page) => page.data !== null) };
-  }
-}
-
-type NewestRow = StoredPage & { lower: string; reached: string; needed: string };
-
-/** Reads the oldest of the newest pages that hold `count` lines, and the number of lines after it. */
-async function oldestPage(
-  pool: Pool,
-  jobId: string,
-  { start, count }: Selection,
-): Promise<{ next: number; oldest: StoredPage | null; linesAfter: number }> {
-  for (let reach = count + MARGIN; ; reach *= 4) {
-    const { rows } = await pool.query<OldestRow>({
-      name: 'loam-oldest-page',
-      text: `
-        with ${NEWEST_PAGES}, oldest as (
-          select first_seq, lines_after, lines_after + lines as reached from near
-          where lines_after < $4 and lines > 0 order by first_seq limit 1
-        )
-        select lower, next_seq, coalesce(reached, 0) as reached,
-          coalesce(lines_after, 0) as lines_after, first_seq, bytes, compressed, data
-        from job left join (
-          oldest join journal_pages using (first_seq)
-        ) on job_id = $1`,
-      values: [jobId, start, reach, count],
-    });
-    const [row] = rows;
-    if (!row) return { next: 1, oldest: null, linesAfter: 0 };
-    if (Number(row.reached) >= count || Number(row.lower) <= start)
-      return {
-        next: Number(row.next_seq),
-        oldest: row.data ? row : null,
-        linesAfter: Number(row.lines_after),
-      };
-  }
-}
-
-type OldestRow = StoredPage & {
-  lower: string;
-  next_seq: string;
-  reached: string;
-  lines_after: string;
-};
+/** The first query reads this many extra entries, which may be status changes instead of lines. */
+const EXPECTED_STATUS_CHANGES = 20;
+/** If these entries contain too few lines, the next query reads this many times as many, so that few queries are needed. */
+const SCAN_GROWTH = 4;
 
 /**
- * The pages with the last `$3` numbers, but none before `$2`, with the lines and bytes after each page. This is a range of
- * numbers, not a limit on pages: while statistics lag behind a growing log, PostgreSQL assumes that it is short and sorts
- * all of it (measured: 0.8 s for the last ten of a million rows).
+ * Selects the pages of job $1 that contain the last $3 numbers, but none before $2, with the lines and bytes in later pages.
+ * This is a range of numbers, not a limit on pages: while statistics lag behind a growing log, PostgreSQL assumes that the
+ * log is short and sorts all of it (measured: 0.8 s for the last ten of a million rows).
  */
 const NEWEST_PAGES = `
   job as (
@@ -203,3 +148,78 @@ const NEWEST_PAGES = `
     where job_id = $1 and first_seq > lower - ${PAGE_ENTRIES} and last_seq >= lower
     window newest as (order by first_seq desc)
   )`;
+
+/**
+ * Chooses the newest pages that hold more than `count` lines after `start`, or all pages after `start` if they hold fewer.
+ * @returns the newest of the chosen pages that fit into `budget` bytes, and `needed`, the bytes of all chosen pages
+ */
+async function readNewestPages(
+  pool: pg.Pool,
+  jobId: string,
+  { start, count, budget }: LineSelection & { budget: number },
+): Promise<{ needed: number; pages: StoredPage[] }> {
+  for (let entries = count + EXPECTED_STATUS_CHANGES; ; entries *= SCAN_GROWTH) {
+    const { rows } = await pool.query<NewestRow>({
+      name: 'loam-newest-pages',
+      text: `
+        with ${NEWEST_PAGES}, chosen as (select * from near where lines_after <= $4)
+        select lower, coalesce(lines_found, 0) as lines_found, coalesce(needed, 0) as needed, page.*
+        from job cross join (
+          select max(lines_after + lines) as lines_found from near
+        ) total_lines cross join (
+          select max(bytes_after + bytes) as needed from chosen
+        ) total_bytes left join (
+          select first_seq, journal_pages.bytes, compressed, data
+          from chosen join journal_pages using (first_seq)
+          where job_id = $1 and bytes_after + journal_pages.bytes <= $5
+        ) page on true
+        order by first_seq`,
+      values: [jobId, start, entries, count, budget],
+    });
+    const [row] = rows;
+    if (!row) return { needed: 0, pages: [] };
+    if (Number(row.lines_found) > count || Number(row.lower) <= start)
+      return { needed: Number(row.needed), pages: rows.filter((page) => page.data !== null) };
+  }
+}
+
+type NewestRow = StoredPage & { lower: string; lines_found: string; needed: string };
+
+/** Reads the page in which the last `count` lines begin. @returns the page, and the number of lines in later pages */
+async function readPageOfTail(
+  pool: pg.Pool,
+  jobId: string,
+  { start, count }: LineSelection,
+): Promise<{ nextSeq: number; page: StoredPage | null; linesAfter: number }> {
+  for (let entries = count + EXPECTED_STATUS_CHANGES; ; entries *= SCAN_GROWTH) {
+    const { rows } = await pool.query<OldestRow>({
+      name: 'loam-oldest-page',
+      text: `
+        with ${NEWEST_PAGES}, oldest as (
+          select first_seq, lines_after, lines_after + lines as lines_found from near
+          where lines_after < $4 and lines > 0 order by first_seq limit 1
+        )
+        select lower, next_seq, coalesce(lines_found, 0) as lines_found,
+          coalesce(lines_after, 0) as lines_after, first_seq, bytes, compressed, data
+        from job left join (
+          oldest join journal_pages using (first_seq)
+        ) on job_id = $1`,
+      values: [jobId, start, entries, count],
+    });
+    const [row] = rows;
+    if (!row) return { nextSeq: 1, page: null, linesAfter: 0 };
+    if (Number(row.lines_found) >= count || Number(row.lower) <= start)
+      return {
+        nextSeq: Number(row.next_seq),
+        page: row.data ? row : null,
+        linesAfter: Number(row.lines_after),
+      };
+  }
+}
+
+type OldestRow = StoredPage & {
+  lower: string;
+  next_seq: string;
+  lines_found: string;
+  lines_after: string;
+};

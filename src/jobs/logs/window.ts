@@ -1,24 +1,24 @@
-/** Reads a range of a journal by number or time, in either direction, for views of long logs. */
+/** Reads a range of a journal by number or time, forwards or backwards, for views of long logs. */
 
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { decodePage, type Entry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import { decodePage, type JournalEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 import { firstSeqAfter } from './read.ts';
 
 export type WindowQuery = {
-  /** Number of entries, forwards: after a number, from a time on, or from the beginning. */
+  /** Number of entries to read forwards: after the number `after`, from the time `at` on, or from the beginning. */
   first?: number | null;
   after?: number | null;
   at?: Date | null;
-  /** Number of entries, backwards: before a number, or from the end. */
+  /** Number of entries to read backwards: before the number `before`, or from the end. */
   last?: number | null;
   before?: number | null;
 };
 
 type LogWindow = {
-  entries: Entry[];
+  entries: JournalEntry[];
   hasOlder: boolean;
   hasNewer: boolean;
   /** The number of the newest entry of the log. */
@@ -40,27 +40,29 @@ export async function readWindow(
   query: WindowQuery,
   allowance: Allowance,
 ): Promise<LogWindow> {
-  const { forwards, count } = checkQuery(query);
+  const { isForwards, count } = checkQuery(query);
   const { after, at, before } = query;
-  // `at` is inclusive, and times have microsecond precision.
+  // `at` is inclusive and `firstSeqAfter` is not, so it gets the time one microsecond before.
   const from = at
     ? await firstSeqAfter(pool, jobId, new MicrosecondDate(toMicroseconds(at) - 1))
     : (after ?? 0) + 1;
-  const span = forwards ? { low: from, end: null } : { low: null, end: before ?? null };
-  let granted = 0;
+  const range = isForwards ? { low: from, end: null } : { low: null, end: before ?? null };
+  let budget = 0;
   for (;;) {
-    const { needed, low, high, next, pages } = await readPages(pool, jobId, {
-      ...span,
+    const { needed, low, high, next, pages } = await readWindowPages(pool, jobId, {
+      ...range,
       count,
-      budget: granted,
+      budget,
     });
-    const more = granted < needed ? await allowance.take(needed - granted) : 0;
-    granted += more;
-    if (more > 0) continue;
+    const granted = budget < needed ? await allowance.take(needed - budget) : 0;
+    if (granted > 0) {
+      budget += granted;
+      continue;
+    }
     const entries = (await Promise.all(pages.map(decodePage)))
       .flat()
       .filter(({ seq }) => seq >= low && seq <= high);
-    const oldest = entries[0]?.seq ?? (forwards ? low : Math.min(high + 1, next));
+    const oldest = entries[0]?.seq ?? (isForwards ? low : Math.min(high + 1, next));
     const newest = entries.at(-1)?.seq ?? oldest - 1;
     return {
       entries,
@@ -73,38 +75,41 @@ export async function readWindow(
 
 function checkQuery({ first, after, at, last, before }: WindowQuery) {
   if (first != null && last != null) throw invalid('last', 'cannot be given with first');
-  const forwards = last == null && (first != null || after != null || at != null);
-  if (forwards && before != null) throw invalid('before', 'can only be given with last');
-  if (!forwards && after != null) throw invalid('after', 'can only be given with first');
-  if (!forwards && at != null) throw invalid('at', 'can only be given with first');
+  const isForwards = last == null && (first != null || after != null || at != null);
+  if (isForwards && before != null) throw invalid('before', 'can only be given with last');
+  if (!isForwards && after != null) throw invalid('after', 'can only be given with first');
+  if (!isForwards && at != null) throw invalid('at', 'can only be given with first');
   if (after != null && at != null) throw invalid('at', 'cannot be given with after');
   for (const [field, value] of Object.entries({ after, before }))
     if (value != null && value < 0) throw invalid(field, 'must be 0 or the seq of an entry');
-  const count = (forwards ? first : last) ?? DEFAULT_ENTRIES;
+  const count = (isForwards ? first : last) ?? DEFAULT_ENTRIES;
   if (count < 1 || count > MAX_ENTRIES)
-    throw invalid(forwards ? 'first' : 'last', `must be from 1 to ${MAX_ENTRIES}`);
-  return { forwards, count };
+    throw invalid(isForwards ? 'first' : 'last', `must be from 1 to ${MAX_ENTRIES}`);
+  return { isForwards, count };
 }
 
-type Span = {
-  /** Forwards: the lowest number; null: backwards. */
+type SeqRange = {
+  /** Reading forwards: the lowest number. Null when reading backwards. */
   low: number | null;
-  /** Backwards: the number after the highest one; null for the end of the log. */
+  /** Reading backwards: the number after the highest; null for the end of the log. */
   end: number | null;
   count: number;
 };
 
-/** Reads the pages with these numbers, from the start of the window until `budget` bytes are used. */
-async function readPages(
+/**
+ * Reads the pages with these numbers, from the start of the window until `budget` bytes are used.
+ * @returns the pages; `needed`, the bytes of all pages of the window; `next`, the next unused number
+ */
+async function readWindowPages(
   pool: pg.Pool,
   jobId: string,
-  { low, end, count, budget }: Span & { budget: number },
+  { low, end, count, budget }: SeqRange & { budget: number },
 ): Promise<{ needed: number; low: number; high: number; next: number; pages: StoredPage[] }> {
-  const { rows } = await pool.query<Row>({
+  const { rows } = await pool.query<WindowRow>({
     name: 'loam-log-window',
-    // A range of numbers instead of a limit on pages, for the reason given at `NEWEST_PAGES` in read.ts.
+    // A range of numbers instead of a limit on pages, for the reason given at `NEWEST_PAGES` in `read.ts`.
     text: `
-      with span as (
+      with seq_range as (
         select next_seq,
           coalesce($2::bigint, greatest(1, least($3::bigint, next_seq) - $4::bigint)) as low,
           coalesce($2::bigint + $4::bigint, least($3::bigint, next_seq)) - 1 as high
@@ -112,15 +117,15 @@ async function readPages(
       ), near as (
         select first_seq, case when $2::bigint is null
             then sum(bytes) over (order by first_seq desc) else sum(bytes) over (order by first_seq)
-          end as reached
-        from journal_pages, span
+          end as bytes_read
+        from journal_pages, seq_range
         where job_id = $1 and first_seq > low - ${PAGE_ENTRIES} and first_seq <= high
           and last_seq >= low
       )
-      select next_seq, low, high, coalesce((select max(reached) from near), 0) as needed, page.*
-      from span left join (
+      select next_seq, low, high, coalesce((select max(bytes_read) from near), 0) as needed, page.*
+      from seq_range left join (
         select first_seq, bytes, compressed, data
-        from near join journal_pages using (first_seq) where job_id = $1 and reached <= $5
+        from near join journal_pages using (first_seq) where job_id = $1 and bytes_read <= $5
       ) page on true
       order by first_seq`,
     values: [jobId, low, end, count, budget],
@@ -136,4 +141,4 @@ async function readPages(
   };
 }
 
-type Row = StoredPage & { next_seq: string; low: string; high: string; needed: string };
+type WindowRow = StoredPage & { next_seq: string; low: string; high: string; needed: string };

@@ -1,46 +1,46 @@
 /**
  * Decides which waiting jobs start now, and on which machine: a pure function of the free capacity and the queue order.
  *
- * A machine that has the requested resources gives a job exactly these, exclusively. A request beyond the machine is cut to
- * the size of the machine and counts as 1/slots of it, so that many such jobs share the machine. A machine smaller than the
- * default job of the API (8 vCPUs, 32 GB) shares its scarce resource among all jobs: each counts as 1/slots at most.
- * Otherwise such a machine would run four large jobs at once, but only one of 2 vCPUs. A request is cut only if no machine
- * of any worker that can run the job has all of it. GPUs are never cut.
+ * Resources: a machine that has the requested resources gives them to the job exclusively. A request larger than the machine
+ * is reduced to the size of the machine and counts as 1/slots of it, so that several such jobs share the machine. A resource
+ * of which the machine has less than the default job of the API requests (8 vCPUs, 32 GB) is shared by all jobs: each counts
+ * as 1/slots at most. Otherwise such a machine would run four large jobs at once, but only one of 2 vCPUs. A request is only
+ * reduced if no machine of any worker that can run the job has all of it. GPUs are never reduced.
  *
- * A job that names an image is left to workers that run images. If there are none, the next worker claims the job and fails
- * it with the reason.
+ * Images: only workers that run images claim jobs that name an image. If there is no such worker, the next worker claims the
+ * job and fails it with the reason.
  *
- * The first job in turn that does not fit gets a reservation: its need counts as used until it starts, and other jobs may
- * only use the capacity beside it. The job keeps the reservation although other jobs start meanwhile, because it was first.
- * A job that waits for GPUs reserves GPUs only, because the length of its wait is unknown. There is one reservation for
- * each GPU model, and one for jobs that wait for CPU or memory.
+ * Reservations: the first job in queue order that does not fit gets a reservation. Its need counts as used until it starts, so
+ * other jobs only get the remaining capacity, and the reservation stays while they start. A job that waits for GPUs only
+ * reserves GPUs, because the length of its wait is unknown. There is one reservation for each GPU model, and one for jobs that
+ * wait for CPU or memory.
  */
 import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
 import type { Machine } from '../../runners/runner.ts';
 import { canRun, hasGpus, runsImages, type WorkerCapacity } from '../worker-capacity.ts';
 
-/** The resources that a job asks for. */
+/** The resources that a job requests. */
 export type ResourceRequest = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };
 
 /** The machine of a job and the most that the job may use of it. `shared`: other jobs may use the same resources. */
 type Grant = { machine: string; cpus: number; memoryBytes: number; shared: boolean };
 
-/** Capacity that an attempt holds. `leaving`: the attempt is over, but its processes may still run. */
-export type HeldCapacity = ResourceRequest & { machine: string; leaving?: boolean };
+/** Capacity that an attempt holds. `isLeaving`: the attempt has ended and has no slot, but its processes may still run. */
+export type HeldCapacity = ResourceRequest & { machine: string; isLeaving?: boolean };
 
-/** A waiting job. `image`: unset means none. */
-export type Candidate = ResourceRequest & {
+/** A waiting job. */
+export type CandidateJob = ResourceRequest & {
   id: string;
   namespaceId: string;
   image?: string | null;
 };
 
-/** The first jobs of a namespace in a pool, the oldest first. */
-export type QueueLine<C extends Candidate = Candidate> = {
+/** The first waiting jobs of a namespace in a pool, the oldest first. */
+export type NamespaceQueue<C extends CandidateJob = CandidateJob> = {
   namespaceId: string;
-  /** How many jobs of the namespace have attempts. The namespace with the fewest is next. */
+  /** How many open attempts the namespace has. The namespace with the fewest is next. */
   held: number;
-  /** Order among namespaces with the same `held`; the smallest is next. */
+  /** Position among queues with the same `held`; the smallest is next. */
   turn: number;
   jobs: readonly C[];
 };
@@ -48,20 +48,20 @@ export type QueueLine<C extends Candidate = Candidate> = {
 /** GPU model, or `any` for CPU and memory → the id of the job that has the reservation. */
 export type Reservations = ReadonlyMap<string, string>;
 
-type Input<C extends Candidate> = {
+type AdmissionInput<C extends CandidateJob> = {
   machines: readonly Machine[];
-  /** The machines of other workers, and those of this worker that do not answer. */
+  /** The machines of other workers, and the machines of this worker that do not answer. */
   elsewhere: readonly WorkerCapacity[];
   /** How many jobs this worker runs at once on all its machines together. */
   slots: number;
   slotsFree: number;
   held: Iterable<HeldCapacity>;
-  lines: readonly QueueLine<C>[];
+  queues: readonly NamespaceQueue<C>[];
   /** Waiting jobs with a reservation. */
   reserved: readonly C[];
 };
 
-export type Admitted<C extends Candidate> = { job: C; grant: Grant };
+export type Admitted<C extends CandidateJob> = { job: C; grant: Grant };
 
 const GIB = 2 ** 30;
 /** CPU is counted in thousandths, because a share is a fraction of a vCPU and sums of integers are exact. */
@@ -70,10 +70,10 @@ const MILLI = 1000;
 const SMALLEST_JOB = { gpu: 'none', gpuCount: 0, cpu: 2, memoryGb: 1 } as const;
 
 /** Thousandths of a vCPU, bytes of memory, and GPUs by model. */
-type Amount = { cpu: number; memory: number; gpus: Readonly<Record<string, number>> };
+type ResourceAmount = { cpu: number; memory: number; gpus: Readonly<Record<string, number>> };
 
-/** The amount that a job would use of a machine, whether or not it is free. */
-function computeNeed(machine: Machine, slots: number, request: ResourceRequest): Amount {
+/** Computes how much of a machine a job would use, whether or not that much is free. */
+function computeNeed(machine: Machine, slots: number, request: ResourceRequest): ResourceAmount {
   const cpu = machine.cpus * MILLI;
   const memory = machine.memoryBytes;
   return {
@@ -83,13 +83,18 @@ function computeNeed(machine: Machine, slots: number, request: ResourceRequest):
   };
 }
 
-/** Whether a job shares a resource of the machine with other jobs. @param byDefault the request of a default job */
-function isShared(requested: number, total: number, byDefault: number): boolean {
-  return requested > total || total < byDefault;
+/** Whether a job shares a resource of the machine with other jobs. */
+function isShared(requested: number, total: number, defaultRequest: number): boolean {
+  return requested > total || total < defaultRequest;
 }
 
-function computeShare(requested: number, total: number, slots: number, byDefault: number): number {
-  if (!isShared(requested, total, byDefault)) return requested;
+function computeShare(
+  requested: number,
+  total: number,
+  slots: number,
+  defaultRequest: number,
+): number {
+  if (!isShared(requested, total, defaultRequest)) return requested;
   return Math.min(requested, Math.floor(total / slots));
 }
 
@@ -127,27 +132,27 @@ class MachineRoom {
     this.#gpus = { ...machine.gpus };
   }
 
-  need(request: ResourceRequest): Amount {
+  need(request: ResourceRequest): ResourceAmount {
     return computeNeed(this.machine, this.#slots, request);
   }
 
-  take({ cpu, memory, gpus }: Amount): void {
+  take({ cpu, memory, gpus }: ResourceAmount): void {
     this.#cpu -= cpu;
     this.#memory -= memory;
     for (const [model, count] of Object.entries(gpus))
       this.#gpus[model] = (this.#gpus[model] ?? 0) - count;
   }
 
-  fitsGpus({ gpus }: Amount): boolean {
+  fitsGpus({ gpus }: ResourceAmount): boolean {
     return Object.entries(gpus).every(([model, count]) => (this.#gpus[model] ?? 0) >= count);
   }
 
-  fits(need: Amount): boolean {
+  fits(need: ResourceAmount): boolean {
     return need.cpu <= this.#cpu && need.memory <= this.#memory && this.fitsGpus(need);
   }
 
-  /** The largest shortage of any resource, as a fraction of the machine. */
-  lack({ cpu, memory, gpus }: Amount): number {
+  /** Computes the largest shortage of any resource, as a fraction of the machine. */
+  computeShortage({ cpu, memory, gpus }: ResourceAmount): number {
     const { machine } = this;
     return Math.max(
       (cpu - this.#cpu) / (machine.cpus * MILLI),
@@ -177,10 +182,10 @@ function computeRooms(
     const room = rooms.get(held.machine);
     if (!room) continue;
     const { cpu, memory, gpus } = room.need(held);
-    // A share belongs to the slot, which an attempt that is being removed gives up after ten seconds.
+    // A share of a shared resource belongs to the slot. A leaving attempt has no slot any more.
     const { cpus, memoryBytes } = room.machine;
-    const isReleased = (requested: number, total: number, byDefault: number) =>
-      held.leaving && isShared(requested, total, byDefault);
+    const isReleased = (requested: number, total: number, defaultRequest: number) =>
+      held.isLeaving && isShared(requested, total, defaultRequest);
     room.take({
       cpu: isReleased(held.cpu, cpus, DEFAULT.cpu) ? 0 : cpu,
       memory: isReleased(held.memoryGb * GIB, memoryBytes, DEFAULT.memoryGb * GIB) ? 0 : memory,
@@ -191,16 +196,17 @@ function computeRooms(
 }
 
 /**
- * Finds the pools in which a job could start, before the queue is read: GPU model, or `none` → the most GPUs that a job may
- * ask for (0 for `none`). A pool without a free GPU is left out.
+ * Finds the pools in which a job could start, before the queue is read.
+ * @returns GPU model, or `none` → the maximum number of GPUs that a job may request (0 for `none`), without models of which no
+ *   GPU is free
  */
 export function findClaimablePools(
-  input: Pick<Input<Candidate>, 'machines' | 'slots' | 'held'>,
+  input: Pick<AdmissionInput<CandidateJob>, 'machines' | 'slots' | 'held'>,
 ): Map<string, number> {
   const pools = new Map<string, number>();
   for (const room of computeRooms(input.machines, input.slots, input.held).values()) {
     const { machine } = room;
-    // The smallest need is that of the smallest job, or the share of a job that asks for more than the machine.
+    // The smallest need is that of the smallest job, or the share of a job that requests more than the machine has.
     const oversized = room.need({ ...SMALLEST_JOB, cpu: Infinity, memoryGb: Infinity });
     const minimum = room.need(SMALLEST_JOB);
     const smallest = {
@@ -217,89 +223,125 @@ export function findClaimablePools(
 }
 
 /**
- * Admits jobs in queue order, jobs with a reservation first. `passedOver`: some job did not fit, so jobs further back in the
- * queue than those given may start.
+ * Admits jobs in queue order, jobs with a reservation first. `hasPassedOverJobs`: some job did not fit, so jobs that are further
+ * back in the queue than `queues` may start.
  */
-export function admit<C extends Candidate>(
-  input: Input<C>,
-): { admitted: Admitted<C>[]; reservations: Reservations; passedOver: boolean } {
-  const { machines, elsewhere, slots } = input;
-  const hasImageWorker = runsImages([...machines, ...elsewhere]);
-  const rooms = [...computeRooms(machines, slots, input.held).values()];
-  const admitted: Admitted<C>[] = [];
-  const reservations = new Map<string, string>();
-  const seen = new Set<string>();
-  let { slotsFree } = input;
-  let passedOver = false;
+export function admit<C extends CandidateJob>(
+  input: AdmissionInput<C>,
+): { admitted: Admitted<C>[]; reservations: Reservations; hasPassedOverJobs: boolean } {
+  const admission = new Admission(input);
+  admission.run(input.reserved);
+  const { admitted, reservations, hasPassedOverJobs } = admission;
+  return { admitted, reservations, hasPassedOverJobs };
+}
 
-  /** The machines that a job may start on: those that have all it asks for, if any machine of any worker does. */
-  function candidateRooms(job: C): MachineRoom[] {
-    const request = hasImageWorker ? job : { ...job, image: null };
-    const isCapable = (machine: WorkerCapacity) =>
-      hasGpus(machine, request) && canRun(machine, request);
-    const capable = rooms.filter(({ machine }) => isCapable(machine));
-    const whole = capable.filter(({ machine }) => fitsWhole(machine, request));
-    if (whole.length > 0) return whole;
-    return elsewhere.some((m) => isCapable(m) && fitsWhole(m, request)) ? [] : capable;
+/** `next`: the index of the next job to consider. */
+type QueueCursor<C extends CandidateJob> = NamespaceQueue<C> & { next: number };
+
+class Admission<C extends CandidateJob> {
+  readonly admitted: Admitted<C>[] = [];
+  readonly reservations = new Map<string, string>();
+  hasPassedOverJobs = false;
+  readonly #rooms: readonly MachineRoom[];
+  readonly #elsewhere: readonly WorkerCapacity[];
+  readonly #hasImageWorker: boolean;
+  readonly #queues: readonly QueueCursor<C>[];
+  /** Ids of the jobs that were considered. */
+  readonly #seen = new Set<string>();
+  #slotsFree: number;
+  #lastTurn: number;
+
+  constructor({ machines, elsewhere, slots, slotsFree, held, queues }: AdmissionInput<C>) {
+    this.#rooms = [...computeRooms(machines, slots, held).values()];
+    this.#elsewhere = elsewhere;
+    this.#hasImageWorker = runsImages([...machines, ...elsewhere]);
+    this.#queues = queues.map((queue) => ({ ...queue, next: 0 }));
+    this.#slotsFree = slotsFree;
+    this.#lastTurn = Math.max(0, ...queues.map(({ turn }) => turn));
+  }
+
+  run(reserved: readonly C[]): void {
+    for (const job of reserved)
+      if (this.#slotsFree > 0 && this.#place(job)) this.#countStart(job.namespaceId);
+    while (this.#slotsFree > 0) {
+      const queue = this.#nextQueue();
+      if (!queue) return;
+      const job = queue.jobs[queue.next++] as C;
+      if (this.#seen.has(job.id)) continue;
+      if (this.#place(job)) this.#countStart(job.namespaceId, queue);
+      else this.hasPassedOverJobs = true;
+    }
+  }
+
+  #nextQueue(): QueueCursor<C> | undefined {
+    let first: QueueCursor<C> | undefined;
+    for (const queue of this.#queues) {
+      if (queue.next >= queue.jobs.length) continue;
+      if (!first || (queue.held - first.held || queue.turn - first.turn) < 0) first = queue;
+    }
+    return first;
   }
 
   /** Places a job on a machine, or makes a reservation for it. @returns whether it starts */
-  function place(job: C): boolean {
-    seen.add(job.id);
-    const candidates = candidateRooms(job).map((room) => ({ room, need: room.need(job) }));
+  #place(job: C): boolean {
+    this.#seen.add(job.id);
+    const candidates = this.#candidateRooms(job).map((room) => ({ room, need: room.need(job) }));
     const [best] = candidates
       .filter(({ room, need }) => room.fits(need))
       .sort((a, b) => placementCost(a.room, job) - placementCost(b.room, job));
-    if (best) {
-      best.room.take(best.need);
-      admitted.push({ job, grant: makeGrant(best.room.machine, job) });
-      slotsFree--;
-      return true;
+    if (!best) {
+      this.#reserve(job, candidates);
+      return false;
     }
+    best.room.take(best.need);
+    this.admitted.push({ job, grant: makeGrant(best.room.machine, job) });
+    this.#slotsFree--;
+    return true;
+  }
+
+  /**
+   * Lists the machines that a job may start on. If any machine of any worker has all that the job requests, only such machines
+   * are listed.
+   */
+  #candidateRooms(job: C): readonly MachineRoom[] {
+    const request = this.#hasImageWorker ? job : { ...job, image: null };
+    const isCapable = (machine: WorkerCapacity) =>
+      hasGpus(machine, request) && canRun(machine, request);
+    const capable = this.#rooms.filter(({ machine }) => isCapable(machine));
+    const whole = capable.filter(({ machine }) => fitsWhole(machine, request));
+    if (whole.length > 0) return whole;
+    return this.#elsewhere.some((m) => isCapable(m) && fitsWhole(m, request)) ? [] : capable;
+  }
+
+  /** Reserves the capacity of the machine that lacks the least, unless another job has this kind of reservation. */
+  #reserve(job: C, candidates: { room: MachineRoom; need: ResourceAmount }[]): void {
     const withGpus = candidates.filter(({ room, need }) => room.fitsGpus(need));
     const kind = withGpus.length > 0 ? 'any' : job.gpu;
     const [nearest] = (withGpus.length > 0 ? withGpus : candidates).sort(
-      (a, b) => a.room.lack(a.need) - b.room.lack(b.need),
+      (a, b) => a.room.computeShortage(a.need) - b.room.computeShortage(b.need),
     );
-    if (nearest && !reservations.has(kind)) {
-      const { room, need } = nearest;
-      room.take(kind === 'any' ? need : { cpu: 0, memory: 0, gpus: need.gpus });
-      reservations.set(kind, job.id);
-    }
-    return false;
+    if (!nearest || this.reservations.has(kind)) return;
+    const { room, need } = nearest;
+    room.take(kind === 'any' ? need : { cpu: 0, memory: 0, gpus: need.gpus });
+    this.reservations.set(kind, job.id);
   }
 
-  const lines = input.lines.map((line) => ({ ...line, next: 0 }));
-  let turns = Math.max(0, ...lines.map(({ turn }) => turn));
-
-  /** Counts a started job: its namespace moves behind all others with the same count, and this line behind its others. */
-  function serve(namespaceId: string, served?: QueueLine<C>): void {
-    turns++;
-    for (const line of lines) {
-      if (line.namespaceId !== namespaceId) continue;
-      line.held++;
-      line.turn = turns + (line === served ? 0.5 : 0);
+  /**
+   * Counts a job that starts: its namespace moves behind all others with the same number of jobs, and the queue of the job
+   * behind the other queues of its namespace.
+   */
+  #countStart(namespaceId: string, served?: NamespaceQueue<C>): void {
+    this.#lastTurn++;
+    for (const queue of this.#queues) {
+      if (queue.namespaceId !== namespaceId) continue;
+      queue.held++;
+      queue.turn = this.#lastTurn + (queue === served ? 0.5 : 0);
     }
   }
-
-  for (const job of input.reserved) if (slotsFree > 0 && place(job)) serve(job.namespaceId);
-  while (slotsFree > 0) {
-    let first: (typeof lines)[number] | undefined;
-    for (const line of lines) {
-      if (line.next >= line.jobs.length) continue;
-      if (!first || (line.held - first.held || line.turn - first.turn) < 0) first = line;
-    }
-    if (!first) break;
-    const job = first.jobs[first.next++] as C;
-    if (seen.has(job.id)) continue;
-    if (place(job)) serve(job.namespaceId, first);
-    else passedOver = true;
-  }
-  return { admitted, reservations, passedOver };
 }
 
-/** The machine with the lowest cost is chosen: without GPUs for jobs that need none, then the one with most free CPU. */
+/** The machine with the lowest cost is chosen. Jobs without GPUs prefer machines without GPUs, then the most free CPU. */
 function placementCost({ machine, used }: MachineRoom, { gpu }: ResourceRequest): number {
-  const hasGpu = gpu === 'none' && Object.keys(machine.gpus).length > 0;
-  return used + (hasGpu ? 10 : 0);
+  const wouldWasteGpus = gpu === 'none' && Object.keys(machine.gpus).length > 0;
+  return used + (wouldWasteGpus ? 10 : 0);
 }

@@ -1,5 +1,5 @@
 /**
- * The row of an attempt as its worker reads it. The statements are prepared and written by hand, because every job waits for
+ * Reads an attempt with its job for the worker. The statements are prepared SQL instead of Prisma, because every job waits for
  * them: Prisma used three statements for the row, each with a millisecond of CPU in this thread.
  */
 import type pg from 'pg';
@@ -18,7 +18,7 @@ import { IS_KEPT } from '../artifacts/kept.ts';
 import type { Checkout } from '../checkouts.ts';
 import type { SecretBox } from '../secrets.ts';
 
-/** What a worker needs. */
+/** The dependencies of a worker. */
 export type Deps = {
   config: Config;
   db: Prisma.DefaultPrismaClient;
@@ -76,12 +76,12 @@ const attemptColumns = {
   },
 } as const satisfies Prisma.JobAttemptSelect;
 export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }> & {
-  /** Whether the repository has LFS files, which its checkout may refer to. */
+  /** Whether the repository has LFS files, so that the checkout may have to replace pointers. */
   hasLargeFiles: boolean;
 };
 
-/** The select list of a relation; each column gets the name of its field, after `prefix`. */
-function selectList(alias: string, fields: object, prefix = ''): string {
+/** Builds the select list of a relation. Each column is named after its field, with `prefix` before it. */
+function buildSelectList(alias: string, fields: object, prefix = ''): string {
   return Object.entries(fields)
     .filter(([, selected]) => selected === true)
     .map(([field]) => `${alias}.${toColumnName(field)} as "${prefix}${field}"`)
@@ -89,23 +89,23 @@ function selectList(alias: string, fields: object, prefix = ''): string {
 }
 
 const { select: jobColumns } = attemptColumns.job;
-const OF_JOB = 'job.';
-const OF_NAMESPACE = 'namespace.';
+const JOB_PREFIX = 'job.';
+const NAMESPACE_PREFIX = 'namespace.';
 
-const FIND = `
-  select ${selectList('a', attemptColumns)}, ${selectList('j', jobColumns, OF_JOB)},
-    ${selectList('n', jobColumns.namespace.select, OF_NAMESPACE)},
+const READ_ATTEMPT = `
+  select ${buildSelectList('a', attemptColumns)}, ${buildSelectList('j', jobColumns, JOB_PREFIX)},
+    ${buildSelectList('n', jobColumns.namespace.select, NAMESPACE_PREFIX)},
     coalesce(r.large_bytes > 0, false) as "hasLargeFiles"
   from job_attempts a join jobs j on j.id = a.job_id join namespaces n on n.id = j.namespace_id
     left join repositories r on r.id = j.repository_id
   where a.id = $1`;
 
-/** @returns null if the attempt is over, or was deleted with its job */
+/** @returns null if the attempt has ended, or was deleted with its job */
 export async function readAttempt(
   { pool }: Pick<Deps, 'pool'>,
   id: string,
 ): Promise<Attempt | null> {
-  const { rows } = await pool.query({ name: 'loam-attempt', text: FIND, values: [id] });
+  const { rows } = await pool.query({ name: 'loam-attempt', text: READ_ATTEMPT, values: [id] });
   const [row] = rows;
   if (!row || row.endedAt) return null;
   const fieldsUnder = (prefix: string) =>
@@ -114,16 +114,18 @@ export async function readAttempt(
         name.startsWith(prefix) ? [[name.slice(prefix.length), value]] : [],
       ),
     );
-  const job = fieldsUnder(OF_JOB);
+  const job = fieldsUnder(JOB_PREFIX);
   const counts = { logLines: BigInt(row['job.logLines']), logBytes: BigInt(row['job.logBytes']) };
-  const storageBytes = BigInt(row[`${OF_NAMESPACE}storageBytes`]);
-  const namespace = { ...fieldsUnder(OF_NAMESPACE), storageBytes };
+  const storageBytes = BigInt(row[`${NAMESPACE_PREFIX}storageBytes`]);
+  const namespace = { ...fieldsUnder(NAMESPACE_PREFIX), storageBytes };
   return { ...row, job: { ...job, ...counts, namespace } } as Attempt;
 }
 
 /**
- * Whether an attempt still holds its job, and if not, why. `deleted`: the job was deleted, and its artifacts are kept;
- * `discarded`: it was deleted and has no artifacts to keep; `lost`: the attempt was taken for lost, and another may run.
+ * Whether an attempt still holds its job, and if not, why.
+ * - `deleted`: the job was deleted, and its artifacts are kept.
+ * - `discarded`: the job was deleted, and has no artifacts to keep.
+ * - `lost`: the attempt was taken for lost, and another attempt of the job may run.
  */
 export type Hold = 'held' | 'cancelled' | 'deleted' | 'discarded' | 'lost';
 

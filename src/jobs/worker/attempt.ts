@@ -1,7 +1,7 @@
 /**
  * Supervises one attempt, from the checkout to the last log line.
  *
- * The server can die at any step, so each step starts from stored state: called again for the same attempt, it finds the
+ * The server can be killed at any step, so each step starts from stored state: a second call for the same attempt reads the
  * stored handle, asks the runner for the state of the process, and continues from there.
  */
 
@@ -15,15 +15,15 @@ import {
   type Outcome,
   RunnerUnavailable,
 } from '../../runners/runner.ts';
-import { sampleUsage } from '../analytics.ts';
-import { openAttemptLog } from '../logs/cap.ts';
+import { createAttemptLogWriter } from '../logs/cap.ts';
 import type { LogLine } from '../logs/pages.ts';
 import { createMask, type Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
+import { sampleUsageUntilAborted } from '../usage-sampling.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
-import type { Claim } from './claim.ts';
+import type { ClaimedAttempt } from './claim.ts';
 import {
-  type Collected,
+  type CollectedArtifacts,
   collectArtifacts,
   finishAttempt,
   killAndFail,
@@ -32,22 +32,23 @@ import {
 import { prepare, unsealSecrets } from './prepare.ts';
 import { retry } from './retry.ts';
 
+/** A line by which a program sets the `progress` of its job. */
 const PROGRESS = /^::progress::(.*)$/s;
 
-type Ids = Pick<Claim, 'attemptId' | 'jobId'>;
+type AttemptIds = Pick<ClaimedAttempt, 'attemptId' | 'jobId'>;
 
 /**
  * Supervises an attempt until its end is recorded. The caller then removes the attempt from the runner.
- * @returns whether the attempt is over; false when `stopping` aborts first, and the process continues unsupervised
+ * @returns whether the attempt has ended; false when `stopping` aborts first, and the process continues unsupervised
  * @throws the error of a failed step; the next call continues from that step
  */
 export async function superviseAttempt(
   deps: Deps,
-  { attemptId, jobId }: Ids,
+  { attemptId, jobId }: AttemptIds,
   stopping: AbortSignal,
 ): Promise<boolean> {
-  // Opened before the attempt is read, so that no later change is missed.
-  await using watch = watchForEnd(deps, { attemptId, jobId }, stopping);
+  // Started before the attempt is read, so that no later change is missed.
+  await using watch = watchHold(deps, { attemptId, jobId }, stopping);
   const attempt = await readAttempt(deps, attemptId);
   if (!attempt) return true;
   const { job, number } = attempt;
@@ -68,21 +69,21 @@ export async function superviseAttempt(
 async function runAttempt(
   deps: Deps,
   attempt: Attempt,
-  watch: Watch,
+  watch: HoldWatch,
   stopping: AbortSignal,
   span: Span,
 ): Promise<boolean> {
   const secrets = unsealSecrets(deps, attempt);
   if (!secrets) {
-    // Without its secrets its log cannot be masked, so no line of it may be stored.
+    // Without the secrets the log cannot be masked, so no line may be stored.
     await killAndFail(
       deps,
       attempt,
-      'The secrets of the job cannot be decrypted: the key that encrypted them is gone',
+      'The secrets of the job cannot be decrypted: the server does not have the key that encrypted them',
     );
     return true;
   }
-  // A job that was reported as cancelled before its start must never start. Its machine may never answer, so do not wait.
+  // A job that was reported as cancelled before its start must never start. Its machine may never answer, so it is not asked.
   if (!attempt.startedAt && watch.ended.aborted && !stopping.aborted) {
     await finishAttempt(deps, attempt, { kind: 'lost' });
     return true;
@@ -132,9 +133,9 @@ async function collectUnlessDiscarded(
   attempt: Attempt,
   handle: Handle,
   outcome: Outcome,
-  watch: Watch,
+  watch: HoldWatch,
   stopping: AbortSignal,
-): Promise<Collected> {
+): Promise<CollectedArtifacts> {
   const signal = AbortSignal.any([watch.discarded, stopping]);
   if (signal.aborted) return {};
   try {
@@ -158,7 +159,7 @@ export async function failAttempt(deps: Deps, attemptId: string, error: unknown)
   if (attempt) await killAndFail(deps, attempt, reason);
 }
 
-/** @returns the stored handle; null if the attempt must be prepared (again), because it never started and is not prepared */
+/** @returns the stored handle; null if the attempt has not started and is not prepared, so that it must be prepared */
 async function findPreparedHandle({ runner }: Deps, attempt: Attempt): Promise<Handle | null> {
   const handle = attempt.handle as Handle | null;
   if (!handle || attempt.startedAt) return handle;
@@ -171,7 +172,7 @@ async function superviseRun(
   attempt: Attempt,
   handle: Handle,
   secrets: Secrets,
-  watch: Watch,
+  watch: HoldWatch,
   stopping: AbortSignal,
 ): Promise<Outcome | null> {
   const { runner } = deps;
@@ -182,7 +183,7 @@ async function superviseRun(
   };
   if (!(await startProcess(deps, attempt, handle, watch, recordStart))) return { kind: 'lost' };
   const finished = new AbortController();
-  const sampling = sampleUsage(
+  const sampling = sampleUsageUntilAborted(
     deps,
     { jobId: attempt.job.id, attemptId: attempt.id },
     handle,
@@ -207,12 +208,12 @@ async function superviseRun(
     if (outcome.kind === 'lost' && outcome.unreachable) unreachable.abort();
     return outcome;
   });
-  // Recorded apart from the log: the last lines of the log may wait for disk space, and the exit code need not.
+  // Recorded separately, because the last lines of the log may have to wait for disk space.
   const recordingExit = waiting.then((outcome) => {
     if (watch.ended.aborted && !stopping.aborted) return recordExitCode(deps, attempt, outcome);
   });
   const reading = AbortSignal.any([signal, unreachable.signal]);
-  // All must settle, so that no work for this attempt continues after the return.
+  // Waits until all have settled, so that no work for this attempt continues after the return.
   const [started, ended, copied, recorded] = await Promise.allSettled([
     running,
     waiting,
@@ -231,48 +232,52 @@ async function superviseRun(
 
 /**
  * Starts the process unless it runs already.
- * @param recordStart called by the runner before the start, which is refused if it returns false: a job that was reported as
- *   cancelled before its start must never start
- * @returns false if the attempt is lost, or may not start any more
+ * @param recordStart called by the runner before the start. If it returns false, the process is not started: a job that was
+ *   reported as cancelled before its start must never start.
+ * @returns false if the attempt is lost, or must not start any more
  */
 async function startProcess(
   { runner }: Deps,
   attempt: Attempt,
   handle: Handle,
-  watch: Watch,
+  watch: HoldWatch,
   recordStart: () => Promise<boolean>,
 ): Promise<boolean> {
   const state = await runner.attach(handle);
   if (state === 'gone') return false;
-  // It vanished since the last check. Or it is recorded as started, but a power failure undid the runner's start record.
+  // The prepared attempt disappeared after the last check; or, if it is recorded as started, a power failure undid the
+  // runner's own record of the start.
   if (state === 'unprepared') {
     if (attempt.startedAt) return false;
-    throw new RunnerUnavailable('the prepared attempt is gone');
+    throw new RunnerUnavailable('the prepared attempt does not exist any more');
   }
   if (state !== 'prepared') return true;
   return !watch.ended.aborted && (await runner.start(handle, recordStart));
 }
 
-/** Records the start and the handle, by which the process is found again. @returns whether it may start: it holds the job */
+/**
+ * Records the start, and the handle with which the process is found again.
+ * @returns whether the process may start, because the attempt holds the job
+ */
 async function markRunning(
   { pool, runner }: Deps,
   { id, job }: Attempt,
   handle: Handle,
 ): Promise<boolean> {
-  let isOurs = false;
+  let holdsJob = false;
   const started = { handle, runner: String(handle.runner ?? runner.name) };
   await commitMove(pool, job.id, (locked, now) => {
-    isOurs = locked.attemptId === id;
-    if (!isOurs || locked.status !== 'queued') return null;
+    holdsJob = locked.attemptId === id;
+    if (!holdsJob || locked.status !== 'queued') return null;
     const set = { startedAt: locked.startedAt ?? now };
     return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now, started }, set };
   });
-  return isOurs;
+  return holdsJob;
 }
 
 /**
- * Records the end of the process. Storing the artifacts may take hours, in which no process runs: that time costs nothing, and
- * a cancellation has nothing to signal.
+ * Records the end of the process before its artifacts are stored. Storing them may take hours. That time is not billed, and a
+ * cancellation has no process to signal.
  */
 async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome): Promise<void> {
   if (outcome.kind !== 'exited') return;
@@ -284,22 +289,22 @@ async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome
   });
 }
 
-type Watch = AsyncDisposable & {
+type HoldWatch = AsyncDisposable & {
   /** Aborts when the attempt no longer holds its job, and when the server stops. */
   ended: AbortSignal;
   /** Aborts when the job is deleted together with its artifacts. */
   discarded: AbortSignal;
   update(hold: Hold): void;
-  /** From now on there is a process to signal. */
+  /** Tells the watch that there is a process to signal. */
   setHandle(handle: Handle): void;
 };
 
 /**
- * Watches whether the attempt still holds its job. When the job is cancelled, its process gets SIGTERM; when the attempt was
- * taken for lost or the job is discarded, SIGKILL. A check that fails because the database is unavailable or the signal was
- * not sent is retried.
+ * Watches whether the attempt still holds its job. When the job is cancelled, or deleted with its artifacts kept, its process
+ * gets SIGTERM; when the attempt was taken for lost or the job was discarded, SIGKILL. A check is retried if it fails because
+ * the database is unavailable or the signal could not be sent.
  */
-function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSignal): Watch {
+function watchHold(deps: Deps, { attemptId, jobId }: AttemptIds, stopping: AbortSignal): HoldWatch {
   const { bus, runner, log } = deps;
   const topic = statusTopic(jobId);
   const ended = new AbortController();
@@ -307,28 +312,28 @@ function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSigna
   const closing = new AbortController();
   const signal = AbortSignal.any([closing.signal, stopping]);
   let handle: Handle | undefined;
-  let verdict: 'TERM' | 'KILL' | undefined;
-  let sent: typeof verdict;
+  let signalToSend: 'TERM' | 'KILL' | undefined;
+  let sentSignal: typeof signalToSend;
 
   function update(hold: Hold): void {
     if (hold === 'held') return;
     // A job that was cancelled and then deleted keeps the rest of its grace period to write its artifacts.
-    verdict = hold === 'cancelled' || hold === 'deleted' ? 'TERM' : 'KILL';
+    signalToSend = hold === 'cancelled' || hold === 'deleted' ? 'TERM' : 'KILL';
     if (hold === 'discarded') discarded.abort();
     ended.abort();
   }
 
   async function check(): Promise<void> {
     update(await readHold(deps, { attemptId, jobId }));
-    if (!handle || !verdict || sent === verdict) return;
-    await runner.signal(handle, verdict);
-    sent = verdict;
+    if (!handle || !signalToSend || sentSignal === signalToSend) return;
+    await runner.signal(handle, signalToSend);
+    sentSignal = signalToSend;
   }
 
   const watching = (async () => {
     // The first wake needs no check: the caller reads the attempt and calls `update`.
-    for await (const why of bus.wakes(topic, signal))
-      if (why !== 'start') await retry(`Watching job ${jobId}`, check, { bus, log, signal });
+    for await (const reason of bus.wakes(topic, signal))
+      if (reason !== 'start') await retry(`Watching job ${jobId}`, check, { bus, log, signal });
   })();
   return {
     ended: AbortSignal.any([ended.signal, stopping]),
@@ -336,7 +341,7 @@ function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSigna
     update,
     setHandle(started) {
       handle = started;
-      if (verdict) bus.notify(topic);
+      if (signalToSend) bus.notify(topic);
     },
     async [Symbol.asyncDispose]() {
       closing.abort();
@@ -354,22 +359,22 @@ async function copyLog(
 ): Promise<void> {
   const mask = createMask(secrets);
   const from = attempt.logCursor as LogCursor | null;
-  const log = openAttemptLog(deps, { job: attempt.job, attemptId: attempt.id, from });
+  const writer = createAttemptLogWriter(deps, { job: attempt.job, attemptId: attempt.id, from });
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
     const shown: LogLine[] = [];
     let progress: string | undefined;
     for (const { message, stream, timestamp } of lines) {
       // PostgreSQL's text type cannot store NUL.
       const text = mask(message.replaceAll('\0', '\uFFFD'));
-      const said = stream === 'stdout' ? PROGRESS.exec(text)?.[1] : undefined;
-      if (said === undefined) shown.push({ timestamp, message: text });
-      else progress = said.trim().slice(0, MAX_PROGRESS).toWellFormed();
+      const printed = stream === 'stdout' ? PROGRESS.exec(text)?.[1] : undefined;
+      if (printed === undefined) shown.push({ timestamp, message: text });
+      else progress = printed.trim().slice(0, MAX_PROGRESS).toWellFormed();
     }
     await running;
-    // The runner keeps the log meanwhile; storing it here needs disk space.
+    // Storing lines needs disk space. Until there is enough, the runner keeps the log.
     await deps.space.untilFree(stopping);
-    // False when the job was deleted, or another worker stores this log.
-    if (!(await log.append({ lines: shown, to: cursor, progress }))) return;
+    // False if the job was deleted, or another worker stores this log.
+    if (!(await writer.append({ lines: shown, to: cursor, progress }))) return;
     deps.metrics.logLinesStored(shown.length);
   }
 }

@@ -1,4 +1,4 @@
-/** Ends an attempt: stores its artifacts, records its outcome, and decides the next status of the job. */
+/** Ends an attempt: stores its artifacts, records its outcome, and moves its job to the next status. */
 
 import { posix } from 'node:path';
 import type { Prisma } from '../../../prisma/generated/client.ts';
@@ -30,13 +30,13 @@ import { runSpanUntil, secondsBetween } from '../runtime.ts';
 import { commitMove, type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
-/** Exit code of a job whose command did not fail: the job could not be started, or its artifacts could not be stored. */
-const SYSTEM_FAILURE = 125;
+/** Exit code of a job that failed although its command did not: it could not be started, or its artifacts not stored. */
+const SYSTEM_FAILURE_EXIT_CODE = 125;
 const MAX_RETRY_DELAY_S = 60;
 
 /**
  * Stores the files at `output_path` as artifacts, whatever the exit code.
- * @throws transient errors except a full disk, and the reason of `signal` when it aborts
+ * @throws transient errors, but not for a full disk; and the reason of `signal` when it aborts
  */
 export async function collectArtifacts(
   deps: Deps,
@@ -44,7 +44,7 @@ export async function collectArtifacts(
   handle: Handle,
   outcome: Outcome,
   signal: AbortSignal,
-): Promise<Collected> {
+): Promise<CollectedArtifacts> {
   if (job.outputPath === null || outcome.kind !== 'exited') return {};
   const owner = { id: job.namespaceId, plan: job.namespace.plan };
   try {
@@ -55,8 +55,8 @@ export async function collectArtifacts(
       folder: posix.resolve(WORKING_DIR, job.outputPath),
       maxBytes: job.diskGb * 2 ** 30,
       maxEntries: MAX_OUTPUT_ENTRIES,
-      async demandRoom(size) {
-        // The reserve of free space is for the database, which shuts down on a full disk.
+      async requireRoom(size) {
+        // The last free space is reserved for the database, which shuts down on a full disk.
         if (deps.space.low) throw Object.assign(new Error(DISK_FULL_MESSAGE), { code: 'ENOSPC' });
         await requireQuota(deps, owner, 'storageBytes', size);
       },
@@ -75,7 +75,7 @@ export async function collectArtifacts(
       : isFull
         ? 'the disk of the server is full'
         : 'the server failed to store them';
-    return { notKept: `the artifacts were not kept: ${reason}` };
+    return { storeFailure: `the artifacts were not kept: ${reason}` };
   }
 }
 
@@ -84,12 +84,12 @@ function describeLeftOut(count: number): string {
   return `${subject} left out of the artifacts: links to paths outside, devices, FIFOs, sockets, or unreadable files`;
 }
 
-export type Collected = {
+export type CollectedArtifacts = {
   stored?: { artifactFiles: number; artifactBytes: bigint; artifactsOf: string };
-  /** A last line for the log. */
+  /** A line to append to the log. */
   note?: string;
   /** Why the files at `output_path` were not stored. The job then fails, whatever its exit code. */
-  notKept?: string;
+  storeFailure?: string;
 };
 
 /** Ends the attempt, and moves its job to the next status if the attempt still holds the job. */
@@ -97,15 +97,15 @@ export async function finishAttempt(
   deps: Deps,
   attempt: Attempt,
   outcome: Outcome,
-  collected: Collected = {},
+  collected: CollectedArtifacts = {},
 ): Promise<void> {
   const { id, job } = attempt;
-  const { stored, note, notKept } = collected;
+  const { stored, note, storeFailure } = collected;
   const reason = outcome.kind === 'unstartable' ? outcome.reason : undefined;
   const notes = [
     outcome.kind === 'exited' ? outcome.note : reason,
     note,
-    notKept && capitalize(notKept),
+    storeFailure && capitalize(storeFailure),
   ];
   await appendNotes(
     deps,
@@ -113,7 +113,7 @@ export async function finishAttempt(
     notes.filter((line) => line !== undefined),
   );
   const moved = await recordEnd(deps, attempt, outcome, collected);
-  deps.metrics.attemptEnded(metricOutcome(outcome, moved !== null));
+  deps.metrics.attemptEnded(toMetricOutcome(outcome, moved !== null));
   await compactEndedLog(deps, job.id, moved?.nextSeq);
   if (!stored && moved) return;
   const deleted = !moved && (await deps.db.job.count({ where: { id: job.id } })) === 0;
@@ -134,17 +134,17 @@ async function recordEnd(
   { db, pool }: Deps,
   { id, job, startedAt, exitedAt }: Attempt,
   outcome: Outcome,
-  collected: Collected,
+  collected: CollectedArtifacts,
 ): Promise<LockedJob | null> {
   if (outcome.kind === 'lost') {
-    await loseAttempt({ db }, { attemptId: id, jobId: job.id });
+    await endLostAttempt({ db }, { attemptId: id, jobId: job.id });
     return null;
   }
   const exited = outcome.kind === 'exited' ? outcome : null;
   const ended = {
     at: exited?.endedAt ?? exitedAt ?? new Date(),
     outcome: outcome.kind,
-    exitCode: exited?.exitCode ?? SYSTEM_FAILURE,
+    exitCode: exited?.exitCode ?? SYSTEM_FAILURE_EXIT_CODE,
   };
   const begun = exited && startedAt ? { startedAt: exited.startedAt } : {};
   const attempt = { id, ...begun, ended };
@@ -159,21 +159,21 @@ async function recordEnd(
     await recordLateEnd(tx, job.id, outcome, collected.stored);
     const { at: endedAt, ...how } = ended;
     await tx.jobAttempt.updateMany({ where: { id }, data: { ...begun, endedAt, ...how } });
-    // Followers of a cancelled job wait for the end of its attempt, and no other notification wakes them.
+    // Followers of a cancelled job wait for the end of its attempt. No other notification wakes them.
     await notifyReaders(tx, `job:${job.id}`);
   });
   return null;
 }
 
-/** A command that exits with 0 after the kernel killed one of its processes has not done its work. */
+/** Exit code 0 is not a success if the kernel killed a process of the job because it had no memory left. */
 function hasSucceeded({ exitCode, outOfMemory }: Extract<Outcome, { kind: 'exited' }>): boolean {
   return exitCode === 0 && !outOfMemory;
 }
 
-/** @param moved whether the attempt still held the job */
-function metricOutcome(outcome: Outcome, moved: boolean): AttemptOutcome {
+/** @param hadJob whether the attempt still held the job */
+function toMetricOutcome(outcome: Outcome, hadJob: boolean): AttemptOutcome {
   if (outcome.kind === 'lost') return 'lost';
-  if (!moved) return 'cancelled';
+  if (!hadJob) return 'cancelled';
   if (outcome.kind === 'unstartable') return 'unstartable';
   if (outcome.timedOut) return 'timed_out';
   return hasSucceeded(outcome) ? 'succeeded' : 'failed';
@@ -193,13 +193,13 @@ export async function killAndFail(deps: Deps, attempt: Attempt, reason: string):
 function decideMove(
   job: LockedJob,
   outcome: Exclude<Outcome, { kind: 'lost' }>,
-  { stored, notKept }: Collected,
+  { stored, storeFailure }: CollectedArtifacts,
 ): Move {
   if (outcome.kind === 'unstartable')
     return {
       to: 'failed',
       phase: `failed: ${outcome.reason}`.slice(0, MAX_PROGRESS),
-      set: { exitCode: SYSTEM_FAILURE },
+      set: { exitCode: SYSTEM_FAILURE_EXIT_CODE },
     };
   const { exitCode, timedOut, startedAt, endedAt } = outcome;
   const succeeded = hasSucceeded(outcome);
@@ -207,12 +207,12 @@ function decideMove(
   const set = { exitCode, ...stored };
   if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, ran, set };
   // No retry: the command has succeeded, and a retry would do its work twice.
-  if (succeeded && notKept !== undefined)
+  if (succeeded && storeFailure !== undefined)
     return {
       to: 'failed',
-      phase: `failed: ${notKept}`.slice(0, MAX_PROGRESS),
+      phase: `failed: ${storeFailure}`.slice(0, MAX_PROGRESS),
       ran,
-      set: { ...set, exitCode: SYSTEM_FAILURE },
+      set: { ...set, exitCode: SYSTEM_FAILURE_EXIT_CODE },
     };
   if (succeeded) return { to: 'succeeded', phase: PHASES.succeeded, ran, set };
   if (job.retryCount >= job.retries) {
@@ -238,7 +238,7 @@ async function recordLateEnd(
   db: Prisma.TransactionClient,
   jobId: string,
   outcome: Outcome,
-  stored: Collected['stored'],
+  stored: CollectedArtifacts['stored'],
 ): Promise<void> {
   if (outcome.kind !== 'exited') return;
   await db.job.updateMany({
@@ -256,7 +256,7 @@ export function recordExitCode(
   return recordLateEnd(db, job.id, outcome, undefined);
 }
 
-/** Appends lines of the server to an attempt's log, once, even if recording the end of the attempt is retried. */
+/** Appends messages of the server to the log. A retry appends nothing: the cursor stores that they were appended. */
 async function appendNotes(
   deps: Pick<Deps, 'db' | 'pool'>,
   attemptId: string,
@@ -271,19 +271,20 @@ async function appendNotes(
   if (!row || from?.noted) return;
   const lines = messages.map((message) => ({ timestamp: new Date(), message }));
   const { jobId, job } = row;
-  const after = job.logUntil && endOfMillisecond(job.logUntil);
-  await appendLines(deps, { jobId, attemptId, lines, after, from, to: { ...from, noted: 1 } });
+  const newestTime = job.logUntil && endOfMillisecond(job.logUntil);
+  const to = { ...from, noted: 1 };
+  await appendLines(deps, { jobId, attemptId, lines, newestTime, from, to });
 }
 
-/** A job whose attempts were lost more often fails. */
+/** A job is queued again after this many lost attempts. After one more, it fails. */
 const MAX_LOSSES = 3;
 
 /**
- * Ends an attempt whose machine is gone, and queues its job again without using a retry.
+ * Ends an attempt whose machine was lost, and queues its job again without using a retry.
  * @returns whether the attempt was still open
- * @throws Error if the job stays locked for two seconds, because other lost attempts wait meanwhile
+ * @throws Error if the job stays locked for two seconds: the caller has other lost attempts to end
  */
-export function loseAttempt(
+export function endLostAttempt(
   { db }: Pick<Deps, 'db'>,
   { attemptId, jobId }: { attemptId: string; jobId: string },
 ): Promise<boolean> {
@@ -297,7 +298,7 @@ export function loseAttempt(
         return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
       return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
     });
-    // Also if the attempt no longer holds the job: followers of a cancelled job wait for this notification.
+    // Needed even if the attempt no longer holds the job: followers of a cancelled job wait for this notification.
     await notifyReaders(tx, `job:${jobId}`);
     return markLost(tx, attemptId);
   });
@@ -313,8 +314,8 @@ async function markLost(tx: Prisma.TransactionClient, attemptId: string): Promis
 }
 
 /**
- * Queues a job again that has not started, because its machine does not answer. This does not count as a loss: no jobs are
- * placed on such a machine, so the same job cannot return to it again and again.
+ * Queues a job that has not started again, because its machine does not answer. This does not count as a loss: no jobs are
+ * placed on a machine that does not answer, so the job cannot return to it again and again.
  * @returns whether the job was still waiting to start
  */
 export function returnToQueue(

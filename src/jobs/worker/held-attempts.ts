@@ -1,7 +1,8 @@
 /**
- * The attempts of this worker that hold capacity. No attempt holds a slot for ever: its steps are retried while the database is
- * unavailable or a resource is short, any other error that repeats for about a minute fails its job, and its removal from the
- * runner uses at most ten seconds of the slot's time and then continues without the slot.
+ * The attempts of this worker that hold capacity. No attempt holds a slot forever:
+ * - Its steps are retried while the database is unavailable or a resource is exhausted.
+ * - Any other error that repeats for about a minute fails its job.
+ * - Its removal from the runner keeps the slot for at most ten seconds, and then continues without a slot.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -10,9 +11,9 @@ import { RunnerUnavailable } from '../../runners/runner.ts';
 import type { HeldCapacity } from './admission.ts';
 import { failAttempt, superviseAttempt } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
-import type { Claim } from './claim.ts';
+import type { ClaimedAttempt } from './claim.ts';
 import { returnToQueue } from './finish.ts';
-import { isTransient, type Pauses, retry } from './retry.ts';
+import { isTransient, type RetryPauses, retry } from './retry.ts';
 
 /** Consecutive failures that end an attempt: with the pauses between them, about a minute. */
 const MAX_FAILURES = 8;
@@ -20,14 +21,14 @@ const MAX_FAILURES = 8;
 const MAX_TRANSIENT_FAILURES = 36;
 /** A try that lasted this long made progress, so earlier failures no longer count. */
 const PROGRESS_MS = 60_000;
-/** Removing an attempt may use its slot for this long, so that starts cannot outrun removals. */
+/** A removal keeps the attempt's slot for this long, so that attempts are not started faster than they are removed. */
 const REMOVAL_MS = 10_000;
 
-type Ids = Pick<Claim, 'attemptId' | 'jobId' | 'machine'>;
-type Held = HeldCapacity & { done: Promise<void> };
+type AttemptIds = Pick<ClaimedAttempt, 'attemptId' | 'jobId' | 'machine'>;
+type HeldAttempt = HeldCapacity & { done: Promise<void> };
 
 type Options = {
-  pauses: Pauses;
+  pauses: RetryPauses;
   /** An attempt that has not started is queued again when its machine has not answered for this long. */
   awayMs: number;
   /** Aborts when the server stops. */
@@ -37,14 +38,14 @@ type Options = {
 };
 
 export class HeldAttempts {
-  /** All attempts that a sweep of the runner must not remove. The sweep reads the set while it runs. */
+  /** Ids of the attempts that the runner's sweep of orphans must not remove. The sweep reads the set while it runs. */
   readonly known = new Set<string>();
   readonly #deps: Deps;
   readonly #options: Options;
   /** Attempts that hold a slot. */
-  readonly #active = new Map<string, Held>();
-  /** Attempts that are over but not removed yet. Their GPUs stay reserved until their processes are certainly gone. */
-  readonly #leaving = new Map<string, Held>();
+  readonly #active = new Map<string, HeldAttempt>();
+  /** Ended attempts that are being removed. Their GPUs stay reserved until their processes have certainly ended. */
+  readonly #leaving = new Map<string, HeldAttempt>();
 
   constructor(deps: Deps, options: Options) {
     this.#deps = deps;
@@ -59,20 +60,20 @@ export class HeldAttempts {
     return this.#active.has(attemptId) || this.#leaving.has(attemptId);
   }
 
-  /** The capacity in use. An attempt that is being removed and still has its slot counts as one that has not ended. */
+  /** Lists the capacity in use. An attempt that is being removed counts as running while it still has its slot. */
   capacity(): HeldCapacity[] {
     const withoutSlot = [...this.#leaving].filter(([attemptId]) => !this.#active.has(attemptId));
     return [
       ...this.#active.values(),
-      ...withoutSlot.map(([, held]) => ({ ...held, leaving: true })),
+      ...withoutSlot.map(([, held]) => ({ ...held, isLeaving: true })),
     ];
   }
 
-  /** Starts to supervise an attempt, which holds a slot until it is over. */
-  add({ attemptId, jobId, ...request }: Claim): void {
+  /** Starts to supervise an attempt, which holds a slot until it has ended. */
+  add({ attemptId, jobId, ...request }: ClaimedAttempt): void {
     this.known.add(attemptId);
     const done = this.#supervise({ attemptId, jobId, machine: request.machine })
-      .then((isOver) => (isOver ? this.#remove(attemptId, request) : undefined))
+      .then((hasEnded) => (hasEnded ? this.#remove(attemptId, request) : undefined))
       .finally(() => {
         this.#active.delete(attemptId);
         this.#options.onFreed();
@@ -80,7 +81,7 @@ export class HeldAttempts {
     this.#active.set(attemptId, { ...request, done });
   }
 
-  /** Settles when no attempt is supervised or removed any more. */
+  /** Resolves when no attempt is supervised or being removed any more. */
   async settled(): Promise<void> {
     await Promise.all([...this.#active.values()].map(({ done }) => done));
     await Promise.all([...this.#leaving.values()].map(({ done }) => done));
@@ -88,11 +89,12 @@ export class HeldAttempts {
 
   /**
    * Retries a removal until it succeeds or the server stops.
-   * @returns `tried` settles when the removal is done, has failed once, or has taken ten seconds
+   * @param subject what is removed, for the log
+   * @returns `done` resolves after the last try; `tried` when the first try has ended or has taken ten seconds
    */
-  removeWithRetries(what: string, remove: () => Promise<void>) {
+  removeWithRetries(subject: string, remove: () => Promise<void>) {
     const firstTry = Promise.withResolvers<void>();
-    const done = this.#retry(`Removing ${what}`, () =>
+    const done = this.#retry(`Removing ${subject}`, () =>
       remove().finally(() => firstTry.resolve()),
     ).then(() => {});
     const timeout = new AbortController();
@@ -105,20 +107,20 @@ export class HeldAttempts {
     return { done, tried };
   }
 
-  #retry<T>(what: string, step: () => Promise<T>): Promise<T | undefined> {
+  #retry<T>(activity: string, step: () => Promise<T>): Promise<T | undefined> {
     const { bus, log } = this.#deps;
     const { signal, pauses } = this.#options;
-    return retry(what, step, { bus, log, signal, pauses });
+    return retry(activity, step, { bus, log, signal, pauses });
   }
 
-  /** @returns whether the attempt is over; false when the server stops first */
-  async #supervise(attempt: Ids): Promise<boolean> {
+  /** @returns whether the attempt has ended; false when the server stops first */
+  async #supervise(attempt: AttemptIds): Promise<boolean> {
     const { attemptId, jobId } = attempt;
     const { log, metrics } = this.#deps;
     const { awayMs, signal } = this.#options;
     let failures = 0;
     let awaySince = Number.POSITIVE_INFINITY;
-    const isOver = await this.#retry(`Supervising job ${jobId}`, async () => {
+    const hasEnded = await this.#retry(`Supervising job ${jobId}`, async () => {
       const startedAt = Date.now();
       try {
         return await superviseAttempt(this.#deps, { attemptId, jobId }, signal);
@@ -133,11 +135,14 @@ export class HeldAttempts {
         if (error instanceof RunnerUnavailable) throw error;
         failures = Date.now() - startedAt > PROGRESS_MS ? 1 : failures + 1;
         if (failures < (isTransient(error) ? MAX_TRANSIENT_FAILURES : MAX_FAILURES)) throw error;
-        log.error({ err: error, job: jobId }, 'The attempt failed too often and is given up');
+        log.error(
+          { err: error, job: jobId },
+          'Supervising the attempt failed too often; its job fails',
+        );
         return this.#fail(attempt, error);
       }
     });
-    return isOver ?? false;
+    return hasEnded ?? false;
   }
 
   #hasMachine(id: string): boolean {
@@ -145,8 +150,8 @@ export class HeldAttempts {
     return config.jobSlots > 0 && runner.machines.some((machine) => machine.id === id);
   }
 
-  /** @throws Error while the database is unavailable; this counts as one more failure, and the attempt is retried */
-  async #fail({ attemptId, jobId }: Ids, cause: unknown): Promise<true> {
+  /** @throws Error while the database is unavailable; the caller then retries */
+  async #fail({ attemptId, jobId }: AttemptIds, cause: unknown): Promise<true> {
     try {
       await failAttempt(this.#deps, attemptId, cause);
     } catch (error) {
@@ -157,7 +162,7 @@ export class HeldAttempts {
     return true;
   }
 
-  /** Settles when the attempt is removed, or when waiting for its removal would hold the slot for too long. */
+  /** Resolves when the slot of an ended attempt can be reused: after its removal, or after `REMOVAL_MS`. */
   async #remove(attemptId: string, capacity: HeldCapacity): Promise<void> {
     const { done, tried } = this.removeWithRetries(`attempt ${attemptId}`, () =>
       this.#deps.runner.remove({ attempt: attemptId }),

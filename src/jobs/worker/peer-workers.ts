@@ -1,9 +1,9 @@
 /**
  * The machines of the other workers, as this worker last read them.
  *
- * A worker that was away itself (just started, without the database, suspended) cannot tell which peers are dead: they may
- * have been away too. So during its first minute it assumes that silent peers return and run images again. Otherwise the
- * first worker that returns and runs no images would fail the jobs that wait for an image.
+ * A worker that has just started, was suspended or had no database cannot tell which peers are dead, because the same may have
+ * happened to them. So for its first minute it assumes that silent peers return and run images again. Otherwise the first
+ * worker that returns and does not run images would fail the jobs that need an image.
  */
 import type pg from 'pg';
 import { readPeerMachines, WORKER_SILENCE_S, type WorkerCapacity } from '../worker-capacity.ts';
@@ -16,14 +16,14 @@ export type PeerWorkers = {
 };
 
 /** @param everyMs the longest time between two refreshes */
-export function openPeerWorkers(
+export function createPeerWorkers(
   services: { pool: pg.Pool },
   workerId: string,
   everyMs: number,
 ): PeerWorkers {
   let machines: readonly WorkerCapacity[] = [];
   let refreshedAt = Number.NEGATIVE_INFINITY;
-  let presentSince = Number.NEGATIVE_INFINITY;
+  let returnedAt = Number.NEGATIVE_INFINITY;
   return {
     get machines() {
       return machines;
@@ -31,10 +31,10 @@ export function openPeerWorkers(
     async refresh() {
       // The wall clock, because the monotonic clock stops while the machine is suspended.
       const now = Date.now();
-      if (now - refreshedAt > 2 * everyMs) presentSince = now;
-      const isNew = now - presentSince < WORKER_SILENCE_S * 1000;
+      if (now - refreshedAt > 2 * everyMs) returnedAt = now;
+      const hasJustReturned = now - returnedAt < WORKER_SILENCE_S * 1000;
       const previous = JSON.stringify(machines);
-      machines = await readPeerMachines(services, workerId, isNew);
+      machines = await readPeerMachines(services, workerId, hasJustReturned);
       refreshedAt = now;
       return JSON.stringify(machines) !== previous;
     },

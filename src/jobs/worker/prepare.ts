@@ -1,4 +1,4 @@
-/** Prepares an attempt before its start: the checkout and the environment. */
+/** Prepares an attempt on the runner before its start: the checkout, the image and the environment. */
 import { AppError } from '../../base/errors.ts';
 import { diskLimits } from '../../base/hardware.ts';
 import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
@@ -9,16 +9,16 @@ import {
   RunnerUnavailable,
   Unstartable,
 } from '../../runners/runner.ts';
-import { outputLimits } from '../logs/cap.ts';
+import { computeOutputLimits } from '../logs/cap.ts';
 import type { Secrets } from '../secrets.ts';
 import { MAX_PROGRESS, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 import { isTransient } from './retry.ts';
 
 /**
- * Prepares the attempt on the runner. The handle is stored with the move to `running`, before the process starts; an attempt
- * whose handle was not stored is prepared again.
- * @throws transient errors, so that the step is retried; any other error is the outcome of the attempt
+ * Prepares the attempt. The caller stores the handle when it moves the job to `running`, before the process starts. If that
+ * does not happen, the attempt is prepared again.
+ * @throws transient errors, so that the caller retries; any other error becomes the outcome of the attempt
  */
 export async function prepare(
   deps: Deps,
@@ -29,14 +29,14 @@ export async function prepare(
   if (ended.aborted) return { outcome: { kind: 'lost' } };
   const { runner, log } = deps;
   const { id, job } = attempt;
-  await using progress = openProgressReporter(deps, attempt);
+  await using progress = createProgressReporter(deps, attempt);
   try {
     return { handle: await runner.prepare(buildSpec(deps, attempt, secrets, progress), ended) };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
     if (isDatabaseUnavailable(error) || isTransient(error)) {
-      if (error instanceof RunnerUnavailable) progress.say(PHASES.away);
-      // A partial checkout or image may be the reason for a full disk.
+      if (error instanceof RunnerUnavailable) progress.report(PHASES.away);
+      // The partial checkout may be the reason for a full disk.
       await runner
         .remove({ attempt: id })
         .catch((cause) =>
@@ -58,7 +58,7 @@ function buildSpec(
   deps: Deps,
   { id, machine, number, job, hasLargeFiles }: Attempt,
   secrets: Secrets,
-  { say }: Progress,
+  { report }: ProgressReporter,
 ): AttemptSpec {
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
   const source = job.repo === null ? null : { repositoryId, commitSha };
@@ -69,8 +69,8 @@ function buildSpec(
     image: job.image,
     hardware: job,
     timeoutMs: job.timeoutMinutes * 60_000,
-    log: outputLimits(deps, job),
-    report: say,
+    log: computeOutputLimits(deps, job),
+    report,
     env: {
       ...(job.env as Record<string, string>),
       ...secrets,
@@ -90,18 +90,18 @@ function buildSpec(
       (async (dir, signal) => {
         const { repositoryId, commitSha } = source;
         if (!repositoryId || !commitSha)
-          throw new Unstartable(`The repository ${job.repo} is gone`);
+          throw new Unstartable(`The repository ${job.repo} was deleted`);
         const limits = diskLimits(job.diskGb);
         const { room } = deps.space;
-        // The last progress may be that of the image.
-        say(PHASES.cloning);
+        // The previous progress may be about the image.
+        report(PHASES.cloning);
         const target = { repositoryId, commitSha, hasLargeFiles, dir };
         await deps.checkout({ attemptId: id, ...target, signal, room, ...limits });
       }),
   };
 }
 
-/** @returns null if the secrets cannot be decrypted: the server has another key, or the stored bytes were changed */
+/** @returns null if the secrets cannot be decrypted, because the server has another key or the stored bytes were changed */
 export function unsealSecrets({ secretBox, log }: Deps, { job }: Attempt): Secrets | null {
   try {
     return job.secrets ? secretBox.open(job.id, job.secrets) : {};
@@ -112,15 +112,14 @@ export function unsealSecrets({ secretBox, log }: Deps, { job }: Attempt): Secre
 }
 
 /** Writes the `progress` of a job that is being prepared: the download of its image, then its checkout. */
-type Progress = AsyncDisposable & {
-  /** Writes in the background. Of several texts that arrive during a write, only the last is written. */
-  say(text: string): void;
+type ProgressReporter = AsyncDisposable & {
+  /** Writes a text in the background. Of the texts that arrive during a write, only the last is written. */
+  report(text: string): void;
 };
 
-/** Disposal waits for the last write. A failed write is only logged: progress is not worth a delay of the job. */
-function openProgressReporter({ db, log }: Deps, { id, job }: Attempt): Progress {
+/** Disposing of it waits for the last write. A failed write is only logged, so that it does not delay the job. */
+function createProgressReporter({ db, log }: Deps, { id, job }: Attempt): ProgressReporter {
   let next: string | undefined;
-  /** The claim wrote the first phase. */
   let last = job.progress;
   let writing: Promise<void> | undefined;
 
@@ -128,7 +127,7 @@ function openProgressReporter({ db, log }: Deps, { id, job }: Attempt): Progress
     while (next !== undefined) {
       const progress = next;
       next = undefined;
-      // A cancelled job must keep its progress of `cancelled`.
+      // If the job was cancelled in the meantime, its progress must stay `cancelled`.
       await db.job.updateMany({
         where: { id: job.id, attemptId: id, status: 'queued' },
         data: { progress },
@@ -137,7 +136,7 @@ function openProgressReporter({ db, log }: Deps, { id, job }: Attempt): Progress
   }
 
   return {
-    say(text) {
+    report(text) {
       const progress = text.slice(0, MAX_PROGRESS);
       if (progress === last) return;
       last = progress;

@@ -1,4 +1,4 @@
-/** Retries the steps of a worker that must succeed in the end. */
+/** Retries the steps of a worker with exponential backoff until they succeed or the server stops. */
 
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
@@ -13,17 +13,17 @@ import type { Bus } from '../../platform/events/bus.ts';
 import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import { RunnerFault, RunnerUnavailable } from '../../runners/runner.ts';
 
-/** Milliseconds between tries. They double from the first to the longest. */
-export type Pauses = { firstMs: number; longestMs: number };
+/** Milliseconds between tries, which double from the first to the longest. */
+export type RetryPauses = { firstMs: number; longestMs: number };
 
-/** The longest pause while the database or the runner is unavailable: a try costs them little, and all work waits for them. */
-const MAX_AWAY_PAUSE_MS = 2_000;
+/** Longest pause while the database or the runner is unavailable: a try is cheap, and all work waits for them. */
+const MAX_UNAVAILABLE_PAUSE_MS = 2_000;
 
-export const PAUSES: Pauses = { firstMs: 500, longestMs: 30_000 };
+export const DEFAULT_PAUSES: RetryPauses = { firstMs: 500, longestMs: 30_000 };
 
 /**
- * Whether an error is likely to pass and is not the job's fault: this machine is short of disk, memory, descriptors or
- * processes, or the storage or the server that has the repository is unavailable or busy.
+ * Whether an error is likely to pass and was not caused by the job: this machine is short of disk, memory, file descriptors or
+ * processes, or the storage, the runner or the server that has the repository is unavailable or busy.
  */
 export function isTransient(error: unknown): boolean {
   return (
@@ -38,33 +38,34 @@ export function isTransient(error: unknown): boolean {
   );
 }
 
-type Options = { bus: Bus; log: Logger; signal: AbortSignal; pauses?: Pauses };
+type Options = { bus: Bus; log: Logger; signal: AbortSignal; pauses?: RetryPauses };
 
 /**
- * Retries `step` until it succeeds. A try that lasted longer than the longest pause made progress, so the pauses start again
- * from the first.
+ * Retries `step` until it succeeds. After a try that lasted longer than the longest pause, and so made progress, the pauses
+ * start again from the first.
+ * @param activity the subject of the log message, such as `Claiming jobs`
  * @returns the result of the step; undefined when `signal` aborts first
  */
 export async function retry<T>(
-  what: string,
+  activity: string,
   step: () => Promise<T>,
-  { bus, log, signal, pauses = PAUSES }: Options,
+  { bus, log, signal, pauses = DEFAULT_PAUSES }: Options,
 ): Promise<T | undefined> {
   let pause = pauses.firstMs;
-  let wasAway = false;
+  let wasUnavailable = false;
   while (!signal.aborted) {
     const startedAt = Date.now();
     try {
       return await step();
     } catch (error) {
       if (signal.aborted) break;
-      const isAway = isDatabaseUnavailable(error) || error instanceof RunnerUnavailable;
+      const isUnavailable = isDatabaseUnavailable(error) || error instanceof RunnerUnavailable;
       if (Date.now() - startedAt > pauses.longestMs) pause = pauses.firstMs;
-      if (isAway) pause = Math.min(pause, MAX_AWAY_PAUSE_MS);
+      if (isUnavailable) pause = Math.min(pause, MAX_UNAVAILABLE_PAUSE_MS);
       // An unavailable database or engine is logged as an error only once; any other error each time.
-      const level = isAway && wasAway ? 'debug' : 'error';
-      log[level]({ err: error }, `${what} failed; the next try is in ${pause} ms`);
-      wasAway = isAway;
+      const level = isUnavailable && wasUnavailable ? 'debug' : 'error';
+      log[level]({ err: error }, `${activity} failed; the next try is in ${pause} ms`);
+      wasUnavailable = isUnavailable;
       await pauseFor(bus, pause, signal);
       pause = Math.min(pause * 2, pauses.longestMs);
     }
@@ -74,6 +75,6 @@ export async function retry<T>(
 
 /** Waits for `ms`, or until the database is available again, because its outage may have caused the failure. */
 async function pauseFor(bus: Bus, ms: number, signal: AbortSignal): Promise<void> {
-  const over = AbortSignal.any([signal, AbortSignal.timeout(ms)]);
-  for await (const why of bus.wakes('database', over)) if (why === 'wake') return;
+  const ended = AbortSignal.any([signal, AbortSignal.timeout(ms)]);
+  for await (const reason of bus.wakes('database', ended)) if (reason === 'wake') return;
 }

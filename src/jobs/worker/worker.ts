@@ -6,60 +6,90 @@
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { kindsOf, type Machine } from '../../runners/runner.ts';
-import { capacityOf, runsImages } from '../worker-capacity.ts';
-import { admit, findClaimablePools, type Reservations } from './admission.ts';
+import {
+  listAdvertisedMachines,
+  runsImages,
+  WORKER_SILENCE_S,
+  type WorkerCapacity,
+} from '../worker-capacity.ts';
+import { admit, findClaimablePools, type HeldCapacity, type Reservations } from './admission.ts';
 import type { Deps } from './attempt-row.ts';
-import { type Claim, claimJobs, createSkipList, type SkipList, type WaitingJob } from './claim.ts';
-import { loseAttempt } from './finish.ts';
+import {
+  type ClaimedAttempt,
+  claimJobs,
+  createSkipList,
+  type SkipList,
+  type WaitingJob,
+} from './claim.ts';
+import { endLostAttempt } from './finish.ts';
+import { findLostAttempts, msUntilNextDue, writeHeartbeat } from './heartbeats.ts';
 import { HeldAttempts } from './held-attempts.ts';
-import { openPeerWorkers, type PeerWorkers } from './peer-workers.ts';
-import { findLostAttempts, msUntilNextDue, writeHeartbeat } from './queue.ts';
-import { PAUSES, type Pauses, retry } from './retry.ts';
+import { createPeerWorkers, type PeerWorkers } from './peer-workers.ts';
+import { DEFAULT_PAUSES, type RetryPauses, retry } from './retry.ts';
 
-/** One sixth of the silence after which other workers take this one for dead. */
-const HEARTBEAT_MS = 10_000;
-/** After this silence of a machine, its unstarted attempts are queued again. An upgrade of a container engine takes less. */
+/** Interval of heartbeats and of the search for lost attempts: other workers take this one for dead after six intervals. */
+const HEARTBEAT_MS = (WORKER_SILENCE_S * 1_000) / 6;
+/** When a machine has not answered for this long, its unstarted attempts are queued again. An engine upgrade takes less. */
 const AWAY_MS = 60_000;
-/** Delay before the worker looks again at jobs that another transaction has locked. */
+/** Delay before the worker tries again to claim jobs that another transaction has locked. */
 const LOCKED_RETRY_MS = 500;
-/** Minimum time between two queries for the next delayed job; otherwise each claim would make one. */
+/** Minimum time between two queries for the next delayed job; otherwise each claim would run one. */
 const DUE_QUERY_MS = 250;
-/** How much of the queue one claim reads: a short scan suffices if every job fits; the long one takes about 3 ms. */
+/** Maximum number of queues, and of jobs in each, that a short scan reads. It suffices if every job fits. */
 const SHORT_SCAN = 16;
-const LONG_SCAN = { lines: 32, depth: 64 };
+/** A long scan takes about 3 ms. */
+const LONG_SCAN = { maxQueues: 32, maxJobsPerQueue: 64 };
 
 export type Worker = AsyncDisposable & {
   /** How many of its slots are in use. */
   readonly used: number;
 };
 
-type Options = { pauses: Pauses; awayMs: number };
+type Options = { pauses: RetryPauses; awayMs: number };
 
 /** Removes orphaned attempts, resumes the attempts of the previous process, then starts claiming jobs. */
 export async function startWorker(
   deps: Deps,
-  { pauses = PAUSES, awayMs = AWAY_MS }: Partial<Options> = {},
+  { pauses = DEFAULT_PAUSES, awayMs = AWAY_MS }: Partial<Options> = {},
 ): Promise<Worker> {
   const worker = new JobWorker(deps, { pauses, awayMs });
   await worker.start();
   return worker;
 }
 
+/** The free capacity of a worker before a claim. */
+type ClaimRoom = {
+  machines: readonly Machine[];
+  /** The machines of other workers, and the machines of this worker that do not answer. */
+  elsewhere: readonly WorkerCapacity[];
+  held: readonly HeldCapacity[];
+  slotsFree: number;
+  /** The pools from which jobs could start, as `findClaimablePools` returns them. */
+  pools: ReadonlyMap<string, number>;
+};
+
+/** `claims` has fewer jobs than `admitted` if another transaction has locked some. */
+type ClaimRound = {
+  claims: readonly ClaimedAttempt[];
+  admitted: readonly WaitingJob[];
+  hasPassedOverJobs: boolean;
+};
+
 class JobWorker implements Worker {
   readonly #deps: Deps;
   readonly #id: string;
   readonly #slots: number;
   readonly #kinds: readonly string[];
-  readonly #pauses: Pauses;
+  readonly #pauses: RetryPauses;
   readonly #peers: PeerWorkers;
   readonly #attempts: HeldAttempts;
   readonly #stopping = new AbortController();
-  /** Everything that runs until the server stops. */
+  /** The loops and retries that run until the server stops. */
   #background: Promise<unknown>[] = [];
   #reservations: Reservations = new Map();
-  /** Nothing in the queue waits for this worker's machines, so freed capacity needs no claim until a job arrives. */
+  /** No job in the queue waits for this worker's machines, so freed capacity needs no claim until a job arrives. */
   #isDrained = false;
-  /** During a claim, freed capacity only sets `#hasNewRoom`, because the result of the claim overwrites `#isDrained`. */
+  /** While a claim runs, freed capacity only sets `#hasNewRoom`. After the claim, `#isDrained` decides whether to wake. */
   #isClaiming = false;
   #hasNewRoom = false;
   #dueQueriedAt = Number.NEGATIVE_INFINITY;
@@ -71,7 +101,7 @@ class JobWorker implements Worker {
     this.#slots = deps.config.jobSlots;
     this.#kinds = kindsOf(deps.runner);
     this.#pauses = pauses;
-    this.#peers = openPeerWorkers(deps, this.#id, HEARTBEAT_MS);
+    this.#peers = createPeerWorkers(deps, this.#id, HEARTBEAT_MS);
     const { signal } = this.#stopping;
     const onFreed = () => this.#onCapacityFreed();
     this.#attempts = new HeldAttempts(deps, { pauses, awayMs, signal, onFreed });
@@ -86,6 +116,8 @@ class JobWorker implements Worker {
     if (runner.warning) log.warn(runner.warning);
     for (const machine of this.#machines) log.info(describeMachine(machine, this.#slots));
 
+    // The heartbeat also renews the open attempts, so that no other worker takes them for lost. The sweep removes all attempts
+    // that it does not know, so they are added to `known` before it runs.
     const unfinished = await this.#readOpenAttempts();
     await this.#writeHeartbeat();
     await this.#peers.refresh();
@@ -99,10 +131,10 @@ class JobWorker implements Worker {
     const retrying = { bus, log, signal, pauses: this.#pauses };
     this.#background = [
       sweep.done,
-      retry('Claiming jobs', () => this.#claimOnWakes(), retrying),
-      this.#repeat('Cannot write the heartbeat of this worker', () => this.#beat()),
-      // Apart from the heartbeat, because recovery may wait for locked jobs while peers take a silent worker for dead.
-      this.#repeat('Cannot look for lost attempts', () => this.#recoverLostAttempts()),
+      retry('Claiming jobs', () => this.#claimWhenNotified(), retrying),
+      this.#everyHeartbeat('Cannot write the heartbeat of this worker', () => this.#beat()),
+      // A loop of its own: recovery may wait for locked jobs, and a late heartbeat would make peers take this worker for dead.
+      this.#everyHeartbeat('Cannot look for lost attempts', () => this.#recoverLostAttempts()),
     ];
   }
 
@@ -112,18 +144,18 @@ class JobWorker implements Worker {
     await this.#attempts.settled();
   }
 
-  /** Machines that answer now. A worker without slots has none. */
+  /** The machines that answer now. A worker without slots has no machines. */
   get #machines(): readonly Machine[] {
     return this.#slots > 0 ? this.#deps.runner.machines : [];
   }
 
-  /** What the worker advertises to its peers. Machines without slots are not advertised. */
+  /** The machines that the worker advertises to its peers. A worker without slots advertises none. */
   get #capacity() {
-    return this.#slots > 0 ? capacityOf(this.#deps.runner) : [];
+    return this.#slots > 0 ? listAdvertisedMachines(this.#deps.runner) : [];
   }
 
   /** The attempts that the database assigns to this worker. */
-  async #readOpenAttempts(): Promise<Claim[]> {
+  async #readOpenAttempts(): Promise<ClaimedAttempt[]> {
     const rows = await this.#deps.db.jobAttempt.findMany({
       where: { workerId: this.#id, runner: { in: [...this.#kinds] }, endedAt: null },
       select: {
@@ -142,29 +174,30 @@ class JobWorker implements Worker {
     }));
   }
 
-  /** Only the queue of this worker is woken: its capacity is of no use to other workers. */
+  /** Notifies only this process, because the freed capacity is of no use to other workers. */
   #onCapacityFreed(): void {
     if (this.#isClaiming) this.#hasNewRoom = true;
     else if (!this.#isDrained) this.#deps.bus.notify('queue');
   }
 
   /** Claims jobs each time the queue is notified, until the server stops. */
-  async #claimOnWakes(): Promise<void> {
+  async #claimWhenNotified(): Promise<void> {
     const { bus } = this.#deps;
     let timer: NodeJS.Timeout | undefined;
     try {
-      // A claim may have been committed although the database went away before it confirmed the commit.
+      // The connection may have broken after a claim was committed and before the worker got the answer.
       for (const attempt of await this.#readOpenAttempts())
         if (!this.#attempts.has(attempt.attemptId)) this.#attempts.add(attempt);
       for await (const _ of bus.wakes('queue', this.#stopping.signal)) {
         clearTimeout(timer);
         const isLocked = await this.#claimAll();
         const dueMs = this.used < this.#slots ? await this.#msUntilDue() : null;
-        // Retries are delayed by at most a minute. Later wakes need no timer: the bus also wakes an idle subscriber.
+        // A wait that is too short does no harm: the time is read again after it.
         const waitMs = Math.min(
           dueMs ?? Number.POSITIVE_INFINITY,
           isLocked ? LOCKED_RETRY_MS : this.#pauses.longestMs,
         );
+        // One millisecond more, so that the job is due when the timer fires.
         if (dueMs !== null || isLocked) timer = setTimeout(() => bus.notify('queue'), waitMs + 1);
       }
     } finally {
@@ -172,14 +205,14 @@ class JobWorker implements Worker {
     }
   }
 
-  /** @returns whether another transaction has locked a job that was next; no notification tells when it is unlocked */
+  /** @returns whether another transaction has locked a job that was next; there is no notification when it unlocks the job */
   async #claimAll(): Promise<boolean> {
     const skipList = createSkipList();
     this.#isDrained = false;
     this.#isClaiming = true;
     this.#hasNewRoom = false;
     try {
-      // A starting job writes to the disk. The queue is notified when there is space again.
+      // A job that starts writes to the disk. The queue is notified when there is enough space again.
       if (!this.#deps.space.low) this.#isDrained = await this.#claimUntilFull(skipList);
     } finally {
       this.#isClaiming = false;
@@ -190,75 +223,100 @@ class JobWorker implements Worker {
 
   /** @returns whether the queue holds no more jobs for this worker's machines */
   async #claimUntilFull(skipList: SkipList): Promise<boolean> {
-    const { runner, metrics } = this.#deps;
-    const slots = this.#slots;
     let hasRefreshedPeers = false;
     for (let isLong = this.#reservations.size > 0; !this.#stopping.signal.aborted; ) {
-      const slotsFree = slots - this.used;
-      const held = this.#attempts.capacity();
-      const capacity = this.#capacity;
-      const machines = capacity.filter(({ away }) => !away);
-      const elsewhere = [...this.#peers.machines, ...capacity.filter(({ away }) => away)];
-      const pools = findClaimablePools({ machines, slots, held });
-      if (slotsFree <= 0 || pools.size === 0) return false;
-      const short = Math.min(slotsFree, SHORT_SCAN);
-      let passedOver = false;
-      let needsPeers = false;
-      let admitted: readonly WaitingJob[] = [];
-      const claims = await claimJobs(this.#deps, {
-        workerId: this.#id,
-        runner: runner.name,
-        pools,
-        ...(isLong ? LONG_SCAN : { lines: short, depth: short }),
-        reserved: this.#reservations.values(),
-        skip: skipList,
-        decide: (lines, reserved) => {
-          const room = { machines, elsewhere, slots, slotsFree, held };
-          const decision = admit<WaitingJob>({ ...room, lines, reserved });
-          // Jobs with an image would fail because no worker runs images; a worker that does may have joined just now.
-          const hasImages = decision.admitted.some(({ job }) => job.image !== null);
-          needsPeers = hasImages && !hasRefreshedPeers && !runsImages([...machines, ...elsewhere]);
-          if (needsPeers) return [];
-          this.#reservations = decision.reservations;
-          passedOver = decision.passedOver;
-          admitted = decision.admitted.map(({ job }) => job);
-          return decision.admitted;
-        },
-      });
-      if (needsPeers) {
+      const room = this.#computeRoom();
+      if (room.slotsFree <= 0 || room.pools.size === 0) return false;
+      const shortScan = Math.min(room.slotsFree, SHORT_SCAN);
+      const scan = isLong ? LONG_SCAN : { maxQueues: shortScan, maxJobsPerQueue: shortScan };
+      const result = await this.#claimOnce(room, { ...scan, skip: skipList }, hasRefreshedPeers);
+      if (result === 'peers needed') {
         await this.#peers.refresh();
         hasRefreshedPeers = true;
         continue;
       }
-      for (const { region, waited, ...claim } of claims) {
-        metrics.jobClaimed({ gpu: claim.gpu, region }, waited);
-        this.#attempts.add(claim);
-      }
+      const { claims, admitted, hasPassedOverJobs } = result;
       const isLocked = claims.length < admitted.length;
-      if (isLocked) skipList.add(admitted, claims);
-      // The scan saw all jobs of these pools and claimed them. A job that arrives later wakes the worker.
-      if (!isLong && !passedOver && admitted.length < short && !isLocked)
+      if (isLocked) skipList.addUnclaimed(admitted, claims);
+      const sawWholePools = !isLong && !hasPassedOverJobs && admitted.length < shortScan;
+      // All jobs of these pools are claimed. The queue is drained if the pools are all that the worker could claim from
+      // without any attempts. A job that arrives later wakes the worker.
+      if (sawWholePools && !isLocked)
         return (
-          skipList.jobs.size === 0 &&
-          hasAllPools(pools, findClaimablePools({ machines, slots, held: [] }))
+          skipList.jobs.size === 0 && hasAllPools(room.pools, this.#poolsWithoutAttempts(room))
         );
       if (claims.length > 0 || isLocked) continue;
-      if (isLong || !passedOver) return false;
+      if (isLong || !hasPassedOverJobs) return false;
       isLong = true;
     }
     return false;
   }
 
-  /** Milliseconds until the queue must be checked for delayed jobs; null when none is delayed. */
+  #computeRoom(): ClaimRoom {
+    const capacity = this.#capacity;
+    const machines = capacity.filter(({ away }) => !away);
+    const elsewhere = [...this.#peers.machines, ...capacity.filter(({ away }) => away)];
+    const held = this.#attempts.capacity();
+    const pools = findClaimablePools({ machines, slots: this.#slots, held });
+    return { machines, elsewhere, held, slotsFree: this.#slots - this.used, pools };
+  }
+
+  #poolsWithoutAttempts({ machines }: ClaimRoom): ReadonlyMap<string, number> {
+    return findClaimablePools({ machines, slots: this.#slots, held: [] });
+  }
+
+  /**
+   * Claims the jobs of one scan that fit, and starts to supervise their attempts.
+   * @returns `peers needed` if the result depends on whether any worker runs images, and the known workers may be outdated
+   */
+  async #claimOnce(
+    { pools, ...room }: ClaimRoom,
+    scan: { maxQueues: number; maxJobsPerQueue: number; skip: SkipList },
+    hasRefreshedPeers: boolean,
+  ): Promise<ClaimRound | 'peers needed'> {
+    const { runner, metrics } = this.#deps;
+    const canRunImages = runsImages([...room.machines, ...room.elsewhere]);
+    let needsPeers = false;
+    let hasPassedOverJobs = false;
+    let admitted: readonly WaitingJob[] = [];
+    const claims = await claimJobs(this.#deps, {
+      workerId: this.#id,
+      runner: runner.name,
+      pools,
+      ...scan,
+      reserved: this.#reservations.values(),
+      decide: (queues, reserved) => {
+        const input = { ...room, slots: this.#slots, queues, reserved };
+        const decision = admit<WaitingJob>(input);
+        // If no known worker runs images, these jobs would fail. A worker that runs images may have joined just now.
+        const hasImages = decision.admitted.some(({ job }) => job.image !== null);
+        needsPeers = hasImages && !hasRefreshedPeers && !canRunImages;
+        if (needsPeers) return [];
+        this.#reservations = decision.reservations;
+        hasPassedOverJobs = decision.hasPassedOverJobs;
+        admitted = decision.admitted.map(({ job }) => job);
+        return decision.admitted;
+      },
+    });
+    if (needsPeers) return 'peers needed';
+    for (const { region, waitedSeconds, ...attempt } of claims) {
+      metrics.jobClaimed({ gpu: attempt.gpu, region }, waitedSeconds);
+      this.#attempts.add(attempt);
+    }
+    return { claims, admitted, hasPassedOverJobs };
+  }
+
+  /** Returns the milliseconds until the next delayed job is due, or until that may be queried again; null if there is none. */
   async #msUntilDue(): Promise<number | null> {
-    const early = this.#dueQueriedAt + DUE_QUERY_MS - performance.now();
-    if (early > 0) return early;
+    const msTooEarly = this.#dueQueriedAt + DUE_QUERY_MS - performance.now();
+    if (msTooEarly > 0) return msTooEarly;
     this.#dueQueriedAt = performance.now();
     const models = new Set(this.#machines.flatMap(({ gpus }) => ['none', ...Object.keys(gpus)]));
     return msUntilNextDue(this.#deps, [...models]);
   }
 
-  async #repeat(failure: string, work: () => Promise<void>): Promise<void> {
+  /** @param failure the log message if `work` fails */
+  async #everyHeartbeat(failure: string, work: () => Promise<void>): Promise<void> {
     const { signal } = this.#stopping;
     while (!signal.aborted) {
       await delay(HEARTBEAT_MS, undefined, { signal }).catch(() => {});
@@ -269,9 +327,11 @@ class JobWorker implements Worker {
 
   #writeHeartbeat(): Promise<void> {
     const { runner } = this.#deps;
-    const machines = this.#capacity;
     return writeHeartbeat(this.#deps, {
-      ...{ id: this.#id, runner: runner.name, kinds: this.#kinds, machines },
+      id: this.#id,
+      runner: runner.name,
+      kinds: this.#kinds,
+      machines: this.#capacity,
     });
   }
 
@@ -279,34 +339,37 @@ class JobWorker implements Worker {
     const { bus } = this.#deps;
     await this.#writeHeartbeat();
     const machines = this.#machines.map(({ id }) => id).join();
-    // A machine that answers again has room for jobs.
+    // A machine that answers again may have room for jobs.
     if (machines !== this.#lastMachines) bus.notify('queue');
     this.#lastMachines = machines;
-    // Jobs that were left to a peer are considered again when that peer is gone.
+    // Jobs that this worker left to a peer are considered again when the machines of its peers change.
     if (await this.#peers.refresh()) bus.notify('queue');
   }
 
   async #recoverLostAttempts(): Promise<void> {
     const { log, metrics } = this.#deps;
     for (const lost of await findLostAttempts(this.#deps, { id: this.#id, kinds: this.#kinds }))
-      await loseAttempt(this.#deps, lost).then(
+      await endLostAttempt(this.#deps, lost).then(
         (isLost) => isLost && metrics.attemptEnded('lost'),
-        // The next search finds the attempt again, and other lost attempts need not wait for it.
+        // The next search finds the attempt again. The other lost attempts need not wait for it.
         (error) => log.warn({ err: error, job: lost.jobId }, 'Cannot end a lost attempt yet'),
       );
   }
 }
 
-function hasAllPools(pools: ReadonlyMap<string, number>, all: ReadonlyMap<string, number>) {
-  return [...all].every(([model, count]) => pools.get(model) === count);
+function hasAllPools(
+  pools: ReadonlyMap<string, number>,
+  expected: ReadonlyMap<string, number>,
+): boolean {
+  return [...expected].every(([model, count]) => pools.get(model) === count);
 }
 
-/** For the log at startup: what jobs get of a machine, and what happens to jobs that ask for more. */
+/** Describes the resources of a machine for the log at startup. */
 function describeMachine({ id, cpus, memoryBytes, gpus }: Machine, slots: number): string {
-  const memory = `${(memoryBytes / 2 ** 30).toFixed(1)} GB`;
+  const memory = `${(memoryBytes / 2 ** 30).toFixed(1)} GiB`;
   const models = Object.entries(gpus).map(([model, count]) => `, ${count} × ${model}`);
   return (
     `Machine "${id}" has ${cpus} vCPUs, ${memory}${models.join('')} for jobs. ` +
-    `Jobs that ask for more get all of it, shared by up to ${slots} jobs`
+    `A job that requests more than the machine has shares the whole machine with other jobs, up to ${slots} in all`
   );
 }

@@ -149,8 +149,8 @@ test('a commit is sent only to the attempt that waits for it', async () => {
     workerId: 'w',
     runner: 'fake',
     pools: new Map([['none', 0]]),
-    lines: 1,
-    depth: 1,
+    maxQueues: 1,
+    maxJobsPerQueue: 1,
     reserved: [],
     decide: ([line]) => (line?.jobs ?? []).map((job) => ({ job, grant })),
   });

@@ -1,6 +1,6 @@
 /**
- * Measures the resource usage of running jobs. The job's row has the last sample and the peaks; `usage-history.ts` has the
- * samples over time.
+ * Samples the resource usage of running jobs. The last sample and the peaks are stored in the job's row, and the usage over
+ * time in `usage-history.ts`.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -11,26 +11,27 @@ import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Handle, Runner, Usage } from '../runners/runner.ts';
 import { isOver } from './state.ts';
-import { openUsageHistory, toPercent, type UsageHistory } from './usage-history.ts';
+import { clampPercent, openUsageHistory, type UsageHistoryWriter } from './usage-history.ts';
 
-type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
+type UsagePeaks = { peakMemoryBytes: number; peakDiskBytes: number };
+type StoredUsage = Usage & UsagePeaks;
 
-/** Milliseconds before the first samples, which come early so that short jobs are measured too. */
+/** Waits before the first samples. They are shorter, so that short jobs are measured too. */
 const FIRST_INTERVALS_MS = [500, 1_500, 3_000];
 const INTERVAL_MS = 5_000;
 const GIB = 2 ** 30;
 
-/** Takes samples until `signal` aborts. A failed sample is skipped; a retried job keeps its peaks. */
-export async function sampleUsage(
-  { db, pool, runner, log }: { db: Db; pool: pg.Pool; log: Logger } & { runner: Runner },
+/** Takes samples until `signal` aborts. A sample that fails is skipped. A retried job keeps its peaks. */
+export async function sampleUsageUntilAborted(
+  { db, pool, runner, log }: { db: Db; pool: pg.Pool; log: Logger; runner: Runner },
   { jobId, attemptId }: { jobId: string; attemptId: string },
   handle: Handle,
   signal: AbortSignal,
 ): Promise<void> {
-  let peaks: { memory: number; disk: number } | undefined;
-  let history: UsageHistory | undefined;
+  let peaks: UsagePeaks | undefined;
+  let history: UsageHistoryWriter | undefined;
   const logFailure = (error: unknown) =>
-    log.warn({ err: error, job: jobId }, 'Cannot measure the job');
+    log.warn({ err: error, job: jobId }, 'Cannot record the resource usage of the job');
   for (let i = 0; !signal.aborted; i++) {
     await delay(FIRST_INTERVALS_MS[i] ?? INTERVAL_MS, undefined, { signal }).catch(() => {});
     if (signal.aborted) break;
@@ -38,10 +39,10 @@ export async function sampleUsage(
       const sample = await runner.stats(handle);
       if (!sample) continue;
       peaks ??= await readPeaks(db, jobId);
-      peaks.memory = Math.max(peaks.memory, sample.memoryBytes);
-      peaks.disk = Math.max(peaks.disk, sample.diskBytes);
-      const { memory: peakMemoryBytes, disk: peakDiskBytes } = peaks;
-      const usage: StoredUsage = { ...sample, peakMemoryBytes, peakDiskBytes };
+      peaks.peakMemoryBytes = Math.max(peaks.peakMemoryBytes, sample.memoryBytes);
+      peaks.peakDiskBytes = Math.max(peaks.peakDiskBytes, sample.diskBytes);
+      const usage: StoredUsage = { ...sample, ...peaks };
+      // Unlike `update`, this does not fail if the job was deleted.
       await db.job.updateMany({
         where: { id: jobId },
         data: { usage: usage as Prisma.InputJsonObject },
@@ -55,10 +56,13 @@ export async function sampleUsage(
   await history?.end().catch(logFailure);
 }
 
-async function readPeaks(db: Pick<Db, 'job'>, jobId: string) {
+async function readPeaks(db: Pick<Db, 'job'>, jobId: string): Promise<UsagePeaks> {
   const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
   const previous = row?.usage as StoredUsage | null | undefined;
-  return { memory: previous?.peakMemoryBytes ?? 0, disk: previous?.peakDiskBytes ?? 0 };
+  return {
+    peakMemoryBytes: previous?.peakMemoryBytes ?? 0,
+    peakDiskBytes: previous?.peakDiskBytes ?? 0,
+  };
 }
 
 type Analytics = {
@@ -68,15 +72,18 @@ type Analytics = {
   diskUsedGb: number;
 };
 
-/** The last sample; for a finished job, with the peaks of memory and disk. All values are 0 before the first sample. */
-export function analyticsOf({ usage, status }: { usage: unknown; status: JobStatus }): Analytics {
+/**
+ * Converts the stored usage for the API: the last sample, and for a finished job the peaks of memory and disk. All values are 0
+ * before the first sample. As everywhere in the API, 1 GB is 2^30 bytes.
+ */
+export function toAnalytics({ usage, status }: { usage: unknown; status: JobStatus }): Analytics {
   const sample = usage as StoredUsage | null;
   const hasEnded = isOver(status);
   const memory = (hasEnded ? sample?.peakMemoryBytes : sample?.memoryBytes) ?? 0;
   const disk = (hasEnded ? sample?.peakDiskBytes : sample?.diskBytes) ?? 0;
   return {
-    gpuUtilizationPercent: toPercent(sample?.gpuPercent),
-    cpuUtilizationPercent: toPercent(sample?.cpuPercent),
+    gpuUtilizationPercent: clampPercent(sample?.gpuPercent),
+    cpuUtilizationPercent: clampPercent(sample?.cpuPercent),
     memoryUsedGb: Math.round(memory / GIB),
     diskUsedGb: Math.round(disk / GIB),
   };

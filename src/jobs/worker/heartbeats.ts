@@ -1,14 +1,18 @@
-/** The state that workers share through the database: heartbeats, lost attempts, and when the next delayed job is due. */
+/**
+ * The state that workers share through the database: their heartbeats, the attempts that lost their worker, and the time at
+ * which the next delayed job is due.
+ */
 import type pg from 'pg';
 import type { Db } from '../../platform/database/client.ts';
 import { WORKER_SILENCE_S, type WorkerCapacity } from '../worker-capacity.ts';
 
-/** Milliseconds until the next delayed job may start; null when no job is delayed. */
+/** Reads the milliseconds until the next delayed job may start; null when no job is delayed. */
 export async function msUntilNextDue(
   { pool }: { pool: pg.Pool },
   gpus: readonly string[],
 ): Promise<number | null> {
-  // A prepared statement instead of Prisma, because it runs after every claim.
+  // A prepared statement instead of Prisma, because it runs up to four times a second. The condition with `created_at` is that
+  // of the partial index `jobs_postponed`.
   const { rows } = await pool.query<{ ms: number | null }>({
     name: 'loam-next-due',
     text: `
@@ -21,8 +25,9 @@ export async function msUntilNextDue(
 }
 
 /**
- * Records that a worker and the attempts it supervises are alive. An attempt belongs to a worker and a kind of runner: a
- * worker that was restarted with another runner does not supervise its old attempts, so their heartbeats expire.
+ * Records that a worker and the attempts that it supervises are alive. An attempt belongs to a worker and a kind of runner
+ * (`kindsOf`): a worker that was restarted with another runner does not supervise its old attempts, so their heartbeats
+ * expire.
  */
 export async function writeHeartbeat(
   { db }: { db: Db },
@@ -34,6 +39,7 @@ export async function writeHeartbeat(
   },
 ): Promise<void> {
   const { id, runner, kinds } = worker;
+  // Prisma's type for JSON columns does not accept a readonly array.
   const machines = [...worker.machines];
   const now = new Date();
   await db.worker.upsert({
@@ -49,11 +55,17 @@ export async function writeHeartbeat(
 }
 
 /**
- * Finds attempts without a heartbeat for a minute that certainly do not run: attempts of other workers, and those of this
- * worker under another kind of runner. An attempt that has not started is lost at once, because its worker must store the
- * handle before it starts the process, and that write will be refused. A started process continues under its shim even if
- * its server never returns. It counts as lost only after its timeout plus two minutes (30 s of grace period, and clock
- * skew), so that no job ever runs twice at the same time.
+ * Minutes after its timeout at which a started attempt without a heartbeat certainly does not run: 30 s of grace period between
+ * SIGTERM and SIGKILL, and clock skew.
+ */
+const LOST_AFTER_TIMEOUT_MINUTES = 2;
+
+/**
+ * Finds lost attempts: attempts of other workers, or of this worker under another kind of runner, that have had no heartbeat
+ * for `WORKER_SILENCE_S` and certainly do not run. An attempt that has not started is lost at once, because its worker must
+ * store the handle before it starts the process, and that write will be refused. A started process continues even if its
+ * server never returns. It counts as lost only after its timeout, so that a job never runs twice at the same time.
+ * @returns at most 100 attempts; the next call finds the others
  */
 export async function findLostAttempts(
   { db }: { db: Db },
@@ -65,14 +77,17 @@ export async function findLostAttempts(
     where a.ended_at is null and (a.worker_id <> ${worker.id} or a.runner <> all(${[...worker.kinds]}))
       and a.heartbeat_at < now() - make_interval(secs => ${WORKER_SILENCE_S})
       and (a.handle is null
-        or a.heartbeat_at < now() - make_interval(mins => j.timeout_minutes + 2))
+        or a.heartbeat_at < now() - make_interval(mins => j.timeout_minutes + ${LOST_AFTER_TIMEOUT_MINUTES}::int))
     limit 100`;
 }
 
-/** A worker that has been silent for this long is not expected to return. */
+/** Days after the last heartbeat of a worker, when it is not expected to return. */
 const WORKER_KEPT_DAYS = 7;
 
-/** Removes dead workers without open attempts, all in one statement: there is one worker for each data folder. */
+/**
+ * Removes the rows of dead workers without open attempts. They are few, one for each data folder, so one statement removes all.
+ * @returns whether there may be more rows to remove: never
+ */
 export async function removeGoneWorkers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(
     `delete from workers w where heartbeat_at < now() - make_interval(days => $1)
