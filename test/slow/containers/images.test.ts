@@ -313,11 +313,9 @@ describe('pulls', () => {
     expect(Date.now() - begun).toBeLessThan(30_000);
     registry.mute = false;
     registry.failing = 503;
-    expect(await why(name)).toBe('the registry cannot be reached, or breaks off the transfer');
+    expect(await why(name)).toBe('the registry cannot be reached, or interrupts the transfer');
     registry.failing = 429;
-    expect(await why(name)).toBe(
-      'the registry accepts no more requests from this server for now (rate limit)',
-    );
+    expect(await why(name)).toBe("this server has reached the registry's rate limit");
     registry.failing = undefined;
     registry.layers = 'hold';
     expect(await why(name)).toBe('the registry does not answer');
