@@ -1,6 +1,6 @@
 /**
- * Watches the disk use of a container. Folders that are mounted from this machine are measured as for a process; for the
- * image's own folders, and for all of a remote container, the engine reports the size.
+ * Watches the disk use of a container. Folders that are mounted from this machine are measured as for a process. For the
+ * image's own folders, and for all folders of a remote container, the engine reports the size.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type Docker from 'dockerode';
@@ -18,19 +18,19 @@ type DiskWatchOptions = {
   /** Whether the container's processes run on this machine; false until that is known. */
   isLocal(): boolean;
   limits: DiskLimits;
-  /** Free space on our disk below which the server stops writing. */
+  /** Free space on the server's disk below which the server stops writing. */
   floorBytes: number;
   measured(bytes: number): void;
 };
 
-/** A remote engine is asked at this interval … */
+/** Shortest interval between requests to a remote engine. */
 const REMOTE_INTERVAL_MS = 2_000;
-/** … or less often: the pause is nine times as long as the last answer took, so that asking takes a tenth of the time. */
+/** The pause is at least nine times as long as the last request took, so that requests take at most a tenth of the time. */
 const PAUSE_FACTOR = 9;
 
 /**
  * Watches until the container exceeds its limit, or until `signal` aborts.
- * @returns the line for the job's log that says why the job is ended; null when aborted
+ * @returns a line for the job's log that says why the job was ended; null when aborted
  */
 export async function watchContainerDisk(
   options: DiskWatchOptions,
@@ -94,7 +94,7 @@ function volumesOf({ Mounts }: SizedContainer) {
   return Mounts.filter(({ Type }) => Type === 'volume');
 }
 
-/** Called only for containers with volumes: to answer `df` the engine walks the files of all containers and images. */
+/** Asks the engine only for containers with volumes: to answer `df` it walks the files of all containers and images. */
 async function sizeOfVolumes(engine: Engine, info: SizedContainer): Promise<number> {
   const names = volumesOf(info).map(({ Name }) => Name);
   if (names.length === 0) return 0;

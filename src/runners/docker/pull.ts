@@ -37,7 +37,7 @@ type PullOptions = {
   /** Called for each failed try with the engine's message, which may quote the registry: only for the server's log. */
   onFailure: (message: string) => void;
   signal: AbortSignal;
-  times: PullTimes;
+  policy: PullTimes;
 };
 
 /**
@@ -48,23 +48,23 @@ type PullOptions = {
 export async function pullImage(
   engine: Engine,
   image: ImageReference,
-  { auth, onProgress, onFailure, signal, times }: PullOptions,
+  { auth, onProgress, onFailure, signal, policy }: PullOptions,
 ): Promise<void> {
-  const deadline = Date.now() + times.totalMs;
+  const deadline = Date.now() + policy.totalMs;
   const progress = new PullProgress();
   for (let tryNumber = 1; ; tryNumber++) {
     const failure = await tryPull(engine, image, {
       auth: await auth(),
       onEvent: (event) => onProgress(progress.update(event)),
       signal,
-      silenceMs: Math.max(1, Math.min(times.silenceMs, deadline - Date.now())),
+      silenceMs: Math.max(1, Math.min(policy.silenceMs, deadline - Date.now())),
     });
     signal.throwIfAborted();
     if (!failure) return;
     onFailure(failure.message);
     if (failure.isDiskFull) throw Object.assign(new Error(failure.message), { code: 'ENOSPC' });
-    const pause = times.pauseMs * 2 ** (tryNumber - 1);
-    const isLastTry = tryNumber >= times.tries || Date.now() + pause > deadline;
+    const pause = policy.pauseMs * 2 ** (tryNumber - 1);
+    const isLastTry = tryNumber >= policy.tries || Date.now() + pause > deadline;
     if (failure.isFinal || isLastTry)
       throw new Unstartable(
         `The image "${formatImageReference(image)}" cannot be pulled: ${failure.userReason}`,

@@ -75,13 +75,19 @@ export async function superviseContainer(
       unavailableSince = Number.POSITIVE_INFINITY;
       if (!observed) return { kind: 'lost' };
       if (observed.refused || observed.state.status === 'ended')
-        return await determineOutcome(supervised, record, { ...observed, wasEngineUnavailable }, signal);
+        return await determineOutcome(
+          supervised,
+          record,
+          { ...observed, wasEngineUnavailable },
+          signal,
+        );
       await stopOrWait(supervised, record, observed, waitForRequest, signal);
     } catch (error) {
       if (!(error instanceof RunnerUnavailable)) throw error;
       wasEngineUnavailable = true;
       unavailableSince = Math.min(unavailableSince, Date.now());
-      if (Date.now() - unavailableSince > engineTimeoutMs && (await canBeGivenUp(supervised, record)))
+      const isTimeoutOver = Date.now() - unavailableSince > engineTimeoutMs;
+      if (isTimeoutOver && (await canBeGivenUp(supervised, record)))
         return { kind: 'lost', unreachable: true };
       await delay(RETRY_MS, undefined, { signal });
     }
@@ -115,14 +121,20 @@ async function observe({
 async function determineOutcome(
   { attempt, engine, recordings }: SupervisedContainer,
   record: AttemptRecord,
-  { state, refused, stop, opening, wasEngineUnavailable }: Observation & { wasEngineUnavailable: boolean },
+  {
+    state,
+    refused,
+    stop,
+    opening,
+    wasEngineUnavailable,
+  }: Observation & { wasEngineUnavailable: boolean },
   signal: AbortSignal,
 ): Promise<Outcome> {
   const exit = opening?.recorded ? await recordings.finish(attempt, signal) : undefined;
   const mayMissEnd = exit?.unheard ?? false;
   const isRecorded = opening?.recorded && (mayMissEnd || !recordings.recordedNothing(attempt));
-  const seenByEngine = mayMissEnd ? await readExitCodeFromEvents(engine, state) : undefined;
-  const ended = isRecorded ? mergeRecordedExit(state, exit, seenByEngine) : state;
+  const codeFromEvents = mayMissEnd ? await readExitCodeFromEvents(engine, state) : undefined;
+  const ended = isRecorded ? mergeRecordedExit(state, exit, codeFromEvents) : state;
   if (!ended) return { kind: 'lost' };
   const openedAt = opening?.at ?? null;
   const isOverdue = exceededTimeout(record, ended, openedAt);

@@ -293,7 +293,7 @@ async function supervise(
     watching.abort();
     const endedAt = Date.now();
     const late = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
-    await Promise.all([tree.killRest(), ...outputs.map((o) => o.closed)]);
+    await Promise.all([tree.killRemaining(), ...outputs.map((o) => o.closed)]);
     clearTimeout(late);
     if (stopReason?.full) await emptyFolders(spec.disk.dirs);
     const killed = spec.cgroup ? countOomKills(spec.cgroup) : 0;

@@ -207,7 +207,7 @@ describe('pulls', () => {
       log: createLog('silent'),
       reportMs: 20,
       ...options,
-      times: { pauseMs: 10, ...options.times },
+      policy: { pauseMs: 10, ...options.policy },
     });
     const add = async (repository: string, tag = 'latest', image = {}) => {
       const name = `${registry.host}/${repository}:${tag}`;
@@ -295,7 +295,7 @@ describe('pulls', () => {
   );
 
   test('a wrong name fails at once, and temporary failures are retried', async (ctx) => {
-    const { registry, images, add } = await setUp(ctx, { times: { silenceMs: 300, tries: 3 } });
+    const { registry, images, add } = await setUp(ctx, { policy: { silenceMs: 300, tries: 3 } });
     const { name } = await add('team/app');
     const why = async (image: string) => {
       const error = await images.ensure(image, () => {}, never).catch((e) => e);
@@ -324,7 +324,7 @@ describe('pulls', () => {
   });
 
   test('a pull continues when the registry is available again', async (ctx) => {
-    const { registry, images, add } = await setUp(ctx, { times: { tries: 30, pauseMs: 50 } });
+    const { registry, images, add } = await setUp(ctx, { policy: { tries: 30, pauseMs: 50 } });
     const { name } = await add('team/app');
     registry.failing = 503;
     const pull = images.ensure(name, () => {}, never);
