@@ -20,7 +20,7 @@ type DiskWatchOptions = {
   limits: DiskLimits;
   /** Free space on the server's disk below which the server stops writing. */
   floorBytes: number;
-  measured(bytes: number): void;
+  onMeasured(bytes: number): void;
 };
 
 /** Shortest interval between requests to a remote engine. */
@@ -37,7 +37,7 @@ export async function watchContainerDisk(
   signal: AbortSignal,
 ): Promise<string | null> {
   if (options.remote) return watchRemoteDisk(options, signal);
-  const { engine, container, attemptDir, isLocal, limits, floorBytes, measured } = options;
+  const { engine, container, attemptDir, isLocal, limits, floorBytes, onMeasured } = options;
   let initPid = 0;
   const verdict = await watchDisk(
     {
@@ -46,7 +46,7 @@ export async function watchContainerDisk(
       files: limits.files,
       floorBytes,
       pids: () => (isLocal() ? listContainerProcesses(initPid) : []),
-      async beside() {
+      async measureOther() {
         const info = await inspectWithSize(engine, container);
         initPid = info.State.Pid;
         // `inspect` reports no size of volumes, so those that the image asks for are measured here.
@@ -54,7 +54,7 @@ export async function watchContainerDisk(
         const inVolumes = await measureDiskUse(volumes);
         return (info.SizeRw ?? 0) + inVolumes.bytes;
       },
-      measured: ({ bytes }) => measured(bytes),
+      onMeasured: ({ bytes }) => onMeasured(bytes),
     },
     signal,
   );
@@ -62,7 +62,7 @@ export async function watchContainerDisk(
 }
 
 async function watchRemoteDisk(
-  { engine, container, limits: { diskBytes }, measured }: DiskWatchOptions,
+  { engine, container, limits: { diskBytes }, onMeasured }: DiskWatchOptions,
   signal: AbortSignal,
 ): Promise<string | null> {
   for (let pause = REMOTE_INTERVAL_MS / 4; !signal.aborted; ) {
@@ -72,7 +72,7 @@ async function watchRemoteDisk(
     try {
       const info = await inspectWithSize(engine, container);
       const bytes = (info.SizeRw ?? 0) + (await sizeOfVolumes(engine, info));
-      measured(bytes);
+      onMeasured(bytes);
       if (bytes > diskBytes)
         return `The job was ended: it keeps ${formatGigabytes(bytes)} on disk, and disk_gb allows ${formatGigabytes(diskBytes)}.`;
     } catch {

@@ -421,7 +421,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
           remote: record.remote ?? false,
           limits: record,
           floorBytes: this.#options.diskFloor ?? 0,
-          measured: (bytes) => void this.#diskUse.set(String(handle.attempt), bytes),
+          onMeasured: (bytes) => void this.#diskUse.set(String(handle.attempt), bytes),
         },
         signal,
       );

@@ -174,13 +174,13 @@ export class Confinement {
 
   /** Kills all processes of the attempt's user. In a sandbox they died with its first process. */
   async killProcesses(folder: string): Promise<void> {
-    if (this.sandbox === 'none') await this.#findings.accounts?.end(folder);
+    if (this.sandbox === 'none') await this.#findings.accounts?.killProcesses(folder);
   }
 
   /** Releases the attempt's user when none of its processes is left, and removes its files outside the folder. */
   async release(folder: string): Promise<void> {
     const { accounts } = this.#findings;
-    const account = this.sandbox === 'none' ? await accounts?.of(folder) : undefined;
+    const account = this.sandbox === 'none' ? await accounts?.find(folder) : undefined;
     if (account) await cleanupIpc(account.uid);
     await accounts?.release(folder);
   }
