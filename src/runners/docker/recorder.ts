@@ -89,8 +89,8 @@ if (import.meta.main) {
   closeInheritedDescriptors();
   const line = await text(process.stdin);
   if (line !== '') {
-    const order: ShimCommand = JSON.parse(line);
-    if (order.order === 'start') await record(join(process.argv[2] ?? '', order.attempt));
+    const command: ShimCommand = JSON.parse(line);
+    if (command.type === 'start') await record(join(process.argv[2] ?? '', command.attempt));
   }
 }
 
