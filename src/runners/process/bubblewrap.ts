@@ -1,4 +1,4 @@
-/** The options of bubblewrap for a job: the mounts of `view.ts`, own pids, users, host name and message queues. */
+/** Builds the options of bubblewrap for a job: the mounts of `view.ts`, and namespaces for pids, users, host name and IPC. */
 import { dirname } from 'node:path';
 import type { Mount } from './view.ts';
 
@@ -14,8 +14,8 @@ const COMMON = [
 ];
 
 /**
- * `asRoot`: the command changes its user itself and has no other right. A user namespace is not enough: outside of it the
- * job would still be root.
+ * `asRoot`: the command changes its user itself and has no other right. A user namespace would not be enough, because outside
+ * of it the job would still be root.
  */
 export function bubblewrapOptions(
   mounts: readonly Mount[],
@@ -26,7 +26,7 @@ export function bubblewrapOptions(
     : ['--unshare-user', '--uid', '1000', '--gid', '1000'];
   return [
     ...['--proc', '/proc', '--dev', '/dev'],
-    // Root can write 1,271 kernel settings there, and everyone can write some.
+    // Read-only, because root can write 1,271 kernel settings there, and every user can write some of them.
     ...['--ro-bind', '/proc/sys', '/proc/sys'],
     ...['--perms', '1777', '--tmpfs', '/dev/shm'],
     // Without `--dir`, only bubblewrap's own user could enter these folders.
