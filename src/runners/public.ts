@@ -1,4 +1,4 @@
-/** Tells which addresses are public: jobs may reach only those, and images may be pulled only from those. */
+/** Decides which addresses are public. Jobs may reach only public addresses, and images are pulled only from them. */
 import { BlockList, isIP } from 'node:net';
 
 /**
@@ -21,21 +21,22 @@ export const NON_PUBLIC_RANGES = [
   '240.0.0.0/4',
 ];
 
-const closed = new BlockList();
+const nonPublic4 = new BlockList();
 for (const range of [...NON_PUBLIC_RANGES, '127.0.0.0/8']) {
   const [address = '', bits] = range.split('/');
-  closed.addSubnet(address, Number(bits), 'ipv4');
+  nonPublic4.addSubnet(address, Number(bits), 'ipv4');
 }
 
-/** All assigned IPv6 addresses, except those that contain an IPv4 address: Teredo, protocol assignments and 6to4. */
-const open6 = new BlockList();
-open6.addSubnet('2000::', 3, 'ipv6');
-const closed6 = new BlockList();
-closed6.addSubnet('2001::', 23, 'ipv6');
-closed6.addSubnet('2002::', 16, 'ipv6');
+/** All assigned IPv6 addresses. */
+const assigned6 = new BlockList();
+assigned6.addSubnet('2000::', 3, 'ipv6');
+/** Addresses that contain an IPv4 address: protocol assignments, which include Teredo, and 6to4. */
+const nonPublic6 = new BlockList();
+nonPublic6.addSubnet('2001::', 23, 'ipv6');
+nonPublic6.addSubnet('2002::', 16, 'ipv6');
 
-/** Also false for text that is not an address. */
+/** False for text that is not an address, too. */
 export function isPublic(address: string): boolean {
-  if (isIP(address) === 4) return !closed.check(address, 'ipv4');
-  return isIP(address) === 6 && open6.check(address, 'ipv6') && !closed6.check(address, 'ipv6');
+  if (isIP(address) === 4) return !nonPublic4.check(address, 'ipv4');
+  return isIP(address) === 6 && assigned6.check(address, 'ipv6') && !nonPublic6.check(address, 'ipv6');
 }
