@@ -68,7 +68,7 @@ export function parseGpus(listing: string, driver: string): GpuInfo[] {
  * Returns the variables that CUDA and NVIDIA's container tools read. They are also set for jobs without a GPU: where NVIDIA's
  * runtime is the default, an image with `NVIDIA_VISIBLE_DEVICES=all` would otherwise get every GPU.
  */
-export function gpuVariables(uuids: readonly string[]): Record<string, string> {
+export function buildGpuVariables(uuids: readonly string[]): Record<string, string> {
   const names = uuids.join(',');
   // For another machine only indices are known. In a container the job's GPUs are numbered from 0.
   const inside = uuids.every((uuid) => /^\d+$/.test(uuid)) ? [...uuids.keys()].join(',') : names;
@@ -76,11 +76,11 @@ export function gpuVariables(uuids: readonly string[]): Record<string, string> {
 }
 
 /** Returns the variables for these GPUs, and those of their devices that exist. */
-export function gpuAccess(gpus: readonly GpuInfo[]): {
+export function resolveGpuAccess(gpus: readonly GpuInfo[]): {
   env: Record<string, string>;
   devices: string[];
 } {
-  const env = gpuVariables(gpus.map(({ uuid }) => uuid));
+  const env = buildGpuVariables(gpus.map(({ uuid }) => uuid));
   if (gpus.length === 0) return { env, devices: [] };
   const names = [...CONTROL_DEVICES, ...gpus.map(({ minor }) => `nvidia${minor}`)];
   return { env, devices: names.map((name) => `/dev/${name}`).filter((path) => existsSync(path)) };

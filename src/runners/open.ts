@@ -107,7 +107,9 @@ function describeEngine({ host, isEncrypted, runner }: OpenedEngine): string {
   const [machine] = runner.machines;
   const answer = `${runner.engine.facts?.version} answers at ${host}`;
   if (machine?.id === LOCAL_MACHINE) return `${answer}, on this machine`;
-  const risk = isEncrypted ? '' : '; WITHOUT TLS: whoever can reach it has root access to its machine';
+  const risk = isEncrypted
+    ? ''
+    : '; WITHOUT TLS: whoever can reach it has root access to its machine';
   return `${answer}, on another machine, "${machine?.id}"${risk}`;
 }
 

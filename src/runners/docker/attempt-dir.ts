@@ -12,7 +12,7 @@
 import { chmod, mkdir, open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { MOUNTS } from '../runner.ts';
-import { changeOwner } from '../supervisor/small-trees.ts';
+import { changeOwner } from '../supervisor/ownership.ts';
 import { createBarrierDir } from './start-barrier.ts';
 
 /** User and group of the job's processes and files. */

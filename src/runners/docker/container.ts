@@ -4,7 +4,7 @@
  */
 import { posix } from 'node:path';
 import type Docker from 'dockerode';
-import { gpuVariables } from '../gpus.ts';
+import { buildGpuVariables } from '../gpus.ts';
 import { MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';
 import { listJobFolders, type Owner } from './attempt-dir.ts';
@@ -64,7 +64,7 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
     TMPDIR: MOUNTS.tmp,
     USER: 'job',
     ...spec.env,
-    ...gpuVariables(spec.gpus),
+    ...buildGpuVariables(spec.gpus),
     ...barrier.env,
   };
   return {

@@ -41,7 +41,7 @@ export class CredentialsUnreadable extends Error {
  * @returns undefined when there are no credentials for this registry; the pull is then anonymous
  * @throws CredentialsUnreadable
  */
-export async function credentialsFor(
+export async function findCredentials(
   folder: string,
   registry: string,
 ): Promise<RegistryAuth | undefined> {

@@ -4,7 +4,7 @@
  */
 import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
-import { NON_PUBLIC_RANGES } from '../public.ts';
+import { NON_PUBLIC_RANGES } from '../public-addresses.ts';
 
 /** Ranges that no job may reach: everything that is not the internet, and the addresses and networks of this machine. */
 export async function listBlockedRanges(): Promise<string[]> {

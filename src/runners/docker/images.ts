@@ -12,11 +12,11 @@ import {
   parseImageReference,
 } from '../../base/image-reference.ts';
 import type { Logger } from '../../base/log.ts';
-import { isPublic } from '../public.ts';
+import { isPublicAddress } from '../public-addresses.ts';
 import { Unstartable } from '../runner.ts';
-import { CredentialsUnreadable, credentialsFor, isKnownRegistry } from './credentials.ts';
+import { CredentialsUnreadable, findCredentials, isKnownRegistry } from './credentials.ts';
 import { type Engine, isStatus } from './engine.ts';
-import { PULL_TIMES, type PullTimes, pullImage } from './pull.ts';
+import { DEFAULT_PULL_POLICY, type PullPolicy, pullImage } from './pull.ts';
 
 export type ImagesOptions = {
   /** Null: registries on the internet, and registries that the operator has logged in to, are allowed. */
@@ -26,7 +26,7 @@ export type ImagesOptions = {
   /** Folder that `docker login` writes to. */
   configFolder: string;
   log: Logger;
-  policy?: Partial<PullTimes>;
+  policy?: Partial<PullPolicy>;
   /** Interval of progress reports to a job. */
   reportMs?: number;
 };
@@ -59,7 +59,7 @@ const LOOKUP_TIMEOUT_MS = 2_000;
 
 export function openImages(engine: Engine, options: ImagesOptions): Images {
   const { allowed, fallback, configFolder, log, reportMs = REPORT_INTERVAL_MS } = options;
-  const policy = { ...PULL_TIMES, ...options.policy };
+  const policy = { ...DEFAULT_PULL_POLICY, ...options.policy };
   const pulls = new Map<string, SharedPull>();
 
   /** @returns undefined when the engine does not have the image */
@@ -82,7 +82,7 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
 
   async function readCredentials(registry: string) {
     try {
-      return await credentialsFor(configFolder, registry);
+      return await findCredentials(configFolder, registry);
     } catch (error) {
       if (!(error instanceof CredentialsUnreadable)) throw error;
       // Many images need no login. If this image does, the job shows the registry's refusal, and the log shows this warning.
@@ -101,7 +101,7 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
     if (await isKnownRegistry(configFolder, registry).catch(() => false)) return;
     const host = registry.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1');
     for (const address of await resolveHost(host))
-      if (!isPublic(address))
+      if (!isPublicAddress(address))
         throw new Unstartable(
           `The registry of the image "${name}" is not on the internet. The operator of this server can allow it with LOAM_IMAGES.`,
         );

@@ -33,7 +33,7 @@ export type ContainerNetwork = {
   options(): Promise<Pick<Docker.HostConfig, 'NetworkMode' | 'Dns'>>;
   /**
    * Connects a started container to its network. A repeated call completes the missing steps.
-   * @throws HalfConnected
+   * @throws InconsistentNetworkError
    */
   connect(container: string): Promise<void>;
 };
@@ -42,8 +42,8 @@ export type ContainerNetwork = {
  * The engine's record of a container's network differs from its real state, because the engine was killed while it changed
  * it. This cannot be repaired.
  */
-export class HalfConnected extends Error {
-  override name = 'HalfConnected';
+export class InconsistentNetworkError extends Error {
+  override name = 'InconsistentNetworkError';
 }
 
 /** The default network of every engine, unless the operator disabled it. */
@@ -61,7 +61,7 @@ type GetFacts = () => Promise<Pick<EngineFacts, 'isLocal' | 'isRemapped' | 'runt
  * Chooses the network now. If the engine does not answer yet, the choice is made at the first container.
  * @throws ConfigError when the prepared network does not exist or is not suitable
  */
-export async function openNetwork(
+export async function openContainerNetwork(
   engine: Engine,
   options: NetworkOptions,
   getFacts: GetFacts,
@@ -172,7 +172,8 @@ function internetNetwork(engine: Engine, applyFirewall: ApplyFirewall): Containe
     if (!hasNetwork(Networks)) await tryChange('connect', network.id);
     if (alreadyDone.length === 0) return;
     const { NetworkSettings } = await inspect(container);
-    if (!hasNetwork(NetworkSettings.Networks)) throw new HalfConnected(alreadyDone.join('; '));
+    if (!hasNetwork(NetworkSettings.Networks))
+      throw new InconsistentNetworkError(alreadyDone.join('; '));
   }
 
   const inspect = (container: string) =>

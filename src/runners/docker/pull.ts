@@ -10,7 +10,7 @@ import { RunnerUnavailable, Unstartable } from '../runner.ts';
 import type { RegistryAuth } from './credentials.ts';
 import { type Engine, EngineError } from './engine.ts';
 
-export type PullTimes = {
+export type PullPolicy = {
   /**
    * A try fails when the engine sends no event for this long. A working engine reports each step, even while it verifies and
    * unpacks layers of many GB.
@@ -23,7 +23,7 @@ export type PullTimes = {
   tries: number;
 };
 /** The pauses between six tries add up to 31 s. `totalMs` limits slow downloads. */
-export const PULL_TIMES: PullTimes = {
+export const DEFAULT_PULL_POLICY: PullPolicy = {
   silenceMs: 120_000,
   totalMs: 2 * 60 * 60_000,
   pauseMs: 1_000,
@@ -37,7 +37,7 @@ type PullOptions = {
   /** Called for each failed try with the engine's message, which may quote the registry: only for the server's log. */
   onFailure: (message: string) => void;
   signal: AbortSignal;
-  policy: PullTimes;
+  policy: PullPolicy;
 };
 
 /**

@@ -44,7 +44,7 @@ import { isAlive, readClaim, readJsonFile } from '../supervisor/folder.ts';
 import { copyLines, openLog } from '../supervisor/lines.ts';
 import { closeInheritedDescriptors } from '../supervisor/proc.ts';
 import type { AttemptRecord } from './attempt-dir.ts';
-import { barrierDir, FIFOS, readOpening } from './start-barrier.ts';
+import { barrierDir, FIFOS, readBarrierOpening } from './start-barrier.ts';
 
 /** The file `exit`. */
 export type RecordedExit = {
@@ -137,7 +137,7 @@ async function record(attemptDir: string): Promise<void> {
     });
     // If the barrier opened before this recorder started, reports are lost that were written while no process had the FIFO
     // open.
-    const mayHaveMissedReports = (await readOpening(attemptDir)) !== null;
+    const mayHaveMissedReports = (await readBarrierOpening(attemptDir)) !== null;
     stopRecording = () => {
       closeWriters();
       setTimeout(() => {

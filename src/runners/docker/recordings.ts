@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openShims, type ShimPool } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
-import { type Claim, DISK_FULL_EXIT, writeJsonAtomically } from '../supervisor/claim.ts';
+import { type ProcessIdentity, DISK_FULL_EXIT, writeJsonAtomically } from '../supervisor/claim.ts';
 import { isAlive, readClaim, readJsonFile, watchChanges } from '../supervisor/folder.ts';
 import { parseLog } from '../supervisor/lines.ts';
 import { readProcessIdentity, signalOne } from '../supervisor/proc.ts';
@@ -63,7 +63,7 @@ export class Recordings implements AsyncDisposable {
 
   /** Stores the container's first process, whose end the recorder watches. Called before the start barrier opens. */
   storeInitProcess(attemptId: string, pid: number): void {
-    const init: Claim = { pid, ...readProcessIdentity(pid) };
+    const init: ProcessIdentity = { pid, ...readProcessIdentity(pid) };
     // Without a start time the process has just ended, and another process may soon have its pid. The engine reports the end.
     if (init.startTime) writeJsonAtomically(this.#fileOf(attemptId, 'init'), init);
   }
@@ -168,7 +168,7 @@ export class Recordings implements AsyncDisposable {
       throw new Error(`The recorder of ${attemptId} has not started`);
   }
 
-  async #findRecorder(attemptId: string): Promise<Claim | undefined> {
+  async #findRecorder(attemptId: string): Promise<ProcessIdentity | undefined> {
     const claim = await readClaim(this.#fileOf(attemptId, 'claim'));
     return claim && isAlive(claim) ? claim : undefined;
   }

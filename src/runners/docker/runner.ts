@@ -59,13 +59,13 @@ import { type EngineHealth, type EngineStatus, monitorEngine } from './engine-he
 import { type ImageUsers, openImageUsers } from './image-users.ts';
 import { type Image, type Images, type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
-import { type ContainerNetwork, type NetworkOptions, openNetwork } from './network.ts';
+import { type ContainerNetwork, type NetworkOptions, openContainerNetwork } from './network.ts';
 import { findOrphans } from './orphans.ts';
 import { readContainerState } from './outcome.ts';
 import { createRecordDir, openRecordings, type Recordings } from './recordings.ts';
 import { createRemoteFolders, sendCheckout } from './remote-folders.ts';
 import { openSharedCgroup, type SharedCgroup } from './shared-cgroup.ts';
-import { readOpening } from './start-barrier.ts';
+import { readBarrierOpening } from './start-barrier.ts';
 import { removeContainer, removeUnstarted, startContainer } from './start-container.ts';
 import {
   ENGINE_TIMEOUT_MS,
@@ -141,7 +141,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const engine = connect(options.docker, options.engine);
   const health = cleanup.use(await monitorEngine(engine, dir, log));
   const images = openImages(engine, { ...options.images, log });
-  const network = await openNetwork(engine, options.network ?? {}, health.getFacts, log);
+  const network = await openContainerNetwork(engine, options.network ?? {}, health.getFacts, log);
   const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
   const reader = randomUUID();
   const accounts = await openUsableAccounts(dir, uids);
@@ -351,7 +351,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     if (!existsSync(attemptDir)) return 'gone';
     if (await readRecord(attemptDir, 'unstartable')) return 'started';
     const state = await readContainerState(engine, container);
-    const opening = await readOpening(attemptDir);
+    const opening = await readBarrierOpening(attemptDir);
     if (!state) return opening ? 'gone' : 'unprepared';
     // Checked before `opening`: a remote container has no barrier, and its opening is recorded before the start.
     if (state.status === 'created') return 'prepared';
@@ -372,7 +372,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       if (state?.status === 'created') return Boolean(await readRecord(attemptDir, 'unstartable'));
       return state?.status !== 'running';
     };
-    if ((await readOpening(attemptDir))?.recorded) {
+    if ((await readBarrierOpening(attemptDir))?.recorded) {
       // `followLog` repeats the check, so an unavailable engine counts as one whose container still runs.
       const hasSurelyEnded = () => hasEnded().catch(falseIfUnavailable);
       yield* recordings.followLog(attempt, cursor, hasSurelyEnded, abort);
@@ -451,7 +451,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const record = await readRecord(attemptDir, 'attempt');
     const sample = record && (await readUsageSample(engine, container));
     if (!sample) return null;
-    const startedAt = (await readOpening(attemptDir))?.at ?? sample.at - 1_000;
+    const startedAt = (await readBarrierOpening(attemptDir))?.at ?? sample.at - 1_000;
     return {
       cpuPercent: this.#cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
       gpuPercent: await this.#gpuPercentOf(attempt, record),
@@ -491,7 +491,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       this.#parts;
     const attemptDir = this.#attemptDirOf(attempt);
     const container = containerName(attempt);
-    const hasBegun = (await readOpening(attemptDir)) !== null;
+    const hasBegun = (await readBarrierOpening(attemptDir)) !== null;
     await (hasBegun ? removeContainer : removeUnstarted)(engine, container);
     await recordings.killRecorder(attempt);
     await accounts?.release(attemptDir);

@@ -135,7 +135,7 @@ export type BarrierOpening = {
 };
 
 /** @returns null while the barrier is closed */
-export async function readOpening(attemptDir: string): Promise<BarrierOpening | null> {
+export async function readBarrierOpening(attemptDir: string): Promise<BarrierOpening | null> {
   try {
     const content = await readFile(join(barrierDir(attemptDir), OPEN_FILE), 'utf8');
     const [at, flag] = content.trim().split(' ');

@@ -9,9 +9,9 @@ import { RunnerUnavailable } from '../runner.ts';
 import { readRecord, writeRecord } from './attempt-dir.ts';
 import { killContainerProcesses, runsOnHostKernel } from './container-processes.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
-import { type ContainerNetwork, HalfConnected } from './network.ts';
+import { type ContainerNetwork, InconsistentNetworkError } from './network.ts';
 import { exitedOnItsOwn, explainStartFailure, readContainerState } from './outcome.ts';
-import { openBarrier, readOpening } from './start-barrier.ts';
+import { openBarrier, readBarrierOpening } from './start-barrier.ts';
 import type { SupervisedContainer } from './supervision.ts';
 
 /** How long the engine may take to remove a container. */
@@ -35,7 +35,7 @@ type StartOptions = SupervisedContainer & {
 export async function startContainer(options: StartOptions): Promise<boolean> {
   const { attempt, engine, container, attemptDir, recordings, mayBegin } = options;
   const isRemote = (await readRecord(attemptDir, 'attempt'))?.remote ?? false;
-  if (!isRemote && (await readOpening(attemptDir))) return true;
+  if (!isRemote && (await readBarrierOpening(attemptDir))) return true;
   // The recorder starts in parallel with the container, whose start takes longer.
   const recorder = recordings.isPrepared(attempt) ? recordings.ensureRecorder(attempt) : null;
   recorder?.catch(() => {});
@@ -95,7 +95,7 @@ async function connectNetwork(
   try {
     await network.connect(container);
   } catch (error) {
-    if (!(error instanceof HalfConnected && mayRecreate())) throw error;
+    if (!(error instanceof InconsistentNetworkError && mayRecreate())) throw error;
     await killAndRemove(engine, container, id);
     throw recreationError(error.message);
   }

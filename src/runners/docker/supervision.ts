@@ -28,7 +28,7 @@ import {
   readExitCodeFromEvents,
 } from './outcome.ts';
 import type { Recordings } from './recordings.ts';
-import { type BarrierOpening, markStopRequested, readOpening } from './start-barrier.ts';
+import { type BarrierOpening, markStopRequested, readBarrierOpening } from './start-barrier.ts';
 
 const POLL_MS = 5_000;
 /** Interval after SIGKILL, which is repeated: a process in the middle of a slow write dies late. */
@@ -110,7 +110,7 @@ async function observe({
   const state = await readContainerState(engine, container);
   const refused = await readRecord(attemptDir, 'unstartable');
   const stop = await readRecord(attemptDir, 'stop');
-  const opening = await readOpening(attemptDir);
+  const opening = await readBarrierOpening(attemptDir);
   return state && { state, refused, stop, opening };
 }
 
@@ -177,7 +177,7 @@ async function canBeGivenUp(
   { timeoutMs }: AttemptRecord,
 ): Promise<boolean> {
   const stop = await readRecord(attemptDir, 'stop');
-  const opening = await readOpening(attemptDir);
+  const opening = await readBarrierOpening(attemptDir);
   const isUnwanted = stop?.why === 'asked' && Date.now() > stop.at + graceMs;
   // Twice the grace period: on a remote engine the watchdog waits for one before its own SIGTERM (`start-barrier.ts`).
   const latestEnd =

@@ -19,7 +19,7 @@ import {
   type UidRange,
 } from '../supervisor/accounts.ts';
 import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
-import { changeOwner } from '../supervisor/small-trees.ts';
+import { changeOwner } from '../supervisor/ownership.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';

@@ -10,7 +10,7 @@ import { statSync } from 'node:fs';
 import { BlockList } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { run } from '../../platform/processes/starter.ts';
-import { NON_PUBLIC_RANGES } from '../public.ts';
+import { NON_PUBLIC_RANGES } from '../public-addresses.ts';
 import type { Account } from '../supervisor/accounts.ts';
 import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
 import { setprivPrefix } from '../supervisor/user.ts';

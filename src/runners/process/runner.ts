@@ -12,7 +12,7 @@ import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
 import { createLog, type Logger } from '../../base/log.ts';
 import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
-import { gpuAccess } from '../gpus.ts';
+import { resolveGpuAccess } from '../gpus.ts';
 import {
   type AttemptSpec,
   GRACE_MS,
@@ -29,7 +29,7 @@ import {
   type Usage,
 } from '../runner.ts';
 import { DEFAULT_UIDS, type UidRange } from '../supervisor/accounts.ts';
-import { type Claim, DISK_FULL_EXIT } from '../supervisor/claim.ts';
+import { type ProcessIdentity, DISK_FULL_EXIT } from '../supervisor/claim.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import {
   type Changes,
@@ -194,7 +194,7 @@ class LocalProcessRunner implements ProcessRunner {
     writeFileSync(join(folder, 'reserve'), this.#reserve, { mode: 0o600 });
     writeFileSync(join(folder, 'log'), '', { mode: 0o600 });
     await confinement.giveFolders(folder, resources);
-    const access = gpuAccess(taken);
+    const access = resolveGpuAccess(taken);
     const job = {
       attempt: id,
       command: spec.command,
@@ -313,7 +313,7 @@ class LocalProcessRunner implements ProcessRunner {
    * no file has changed for a second. Its claim is read once, because it never changes.
    */
   #watchForEnd(handle: Handle, changes: Changes) {
-    let claim: Claim | undefined;
+    let claim: ProcessIdentity | undefined;
     let isQuiet = false;
     return {
       findEnd: async (): Promise<AttemptExit | 'lost' | undefined> => {
@@ -427,7 +427,7 @@ class LocalProcessRunner implements ProcessRunner {
     return join(this.#folder(handle), name);
   }
 
-  #readClaim(handle: Handle): Promise<Claim | undefined> {
+  #readClaim(handle: Handle): Promise<ProcessIdentity | undefined> {
     return readClaim(this.#file(handle, 'claim'));
   }
 

@@ -15,7 +15,7 @@ import { readProcessIdentity } from './proc.ts';
 export const DISK_FULL_EXIT = 28;
 
 /** Identifies a process for ever: start time and boot id distinguish it from later processes with the same pid. */
-export type Claim = { pid: number; startTime: string; bootId: string };
+export type ProcessIdentity = { pid: number; startTime: string; bootId: string };
 
 /**
  * Tries to claim the attempt for this process. A link makes the complete claim appear at once, and only once. The file is not
@@ -24,7 +24,7 @@ export type Claim = { pid: number; startTime: string; bootId: string };
  */
 export function takeClaim(file: string): boolean {
   const ownFile = `${file}.${process.pid}`;
-  const claim: Claim = { pid: process.pid, ...readProcessIdentity(process.pid) };
+  const claim: ProcessIdentity = { pid: process.pid, ...readProcessIdentity(process.pid) };
   writeFileSync(ownFile, JSON.stringify(claim));
   try {
     linkSync(ownFile, file);

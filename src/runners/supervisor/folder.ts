@@ -1,7 +1,7 @@
 /** Reads an attempt's files that a shim or recorder writes, and waits for their changes. */
 import { type FSWatcher, readFileSync, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Claim } from './claim.ts';
+import type { ProcessIdentity } from './claim.ts';
 import {
   killMarked,
   listMarkedPids,
@@ -24,18 +24,18 @@ export async function readJsonFile<T>(file: string): Promise<T | undefined> {
 }
 
 /** A claim of no existing process. */
-const DEAD_CLAIM: Claim = { pid: 0, startTime: '0', bootId: '' };
+const DEAD_CLAIM: ProcessIdentity = { pid: 0, startTime: '0', bootId: '' };
 
 /** Undefined when there is no claim. A file that a loss of power emptied counts as the claim of a dead process. */
-export async function readClaim(file: string): Promise<Claim | undefined> {
-  return readJsonFile<Claim>(file).catch((error) => {
+export async function readClaim(file: string): Promise<ProcessIdentity | undefined> {
+  return readJsonFile<ProcessIdentity>(file).catch((error) => {
     if (error instanceof SyntaxError) return DEAD_CLAIM;
     throw error;
   });
 }
 
 /** Whether the process still runs. The pid alone may belong to another process by now. */
-export function isAlive({ pid, startTime, bootId }: Claim): boolean {
+export function isAlive({ pid, startTime, bootId }: ProcessIdentity): boolean {
   if (!startTime) return pidExists(pid);
   const stat = readProcessStat(pid);
   // An ended shim stays in the process table until its parent reads its exit code.

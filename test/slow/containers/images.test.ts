@@ -9,7 +9,7 @@ import {
   parseImageReference,
 } from '../../../src/base/image-reference.ts';
 import { createLog } from '../../../src/base/log.ts';
-import { credentialsFor } from '../../../src/runners/docker/credentials.ts';
+import { findCredentials } from '../../../src/runners/docker/credentials.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
 import { type ImagesOptions, openImages } from '../../../src/runners/docker/images.ts';
 import { Unstartable } from '../../../src/runners/runner.ts';
@@ -134,9 +134,9 @@ test('credentials are read from the configuration of Docker, with hosts in any f
     ['else.example.com', undefined],
     ['cr.io', undefined],
   ] as const)
-    expect(await credentialsFor(folder, registry), registry).toEqual(expected);
-  expect(await credentialsFor(await configFolder(), 'ghcr.io')).toBe(undefined);
-  await expect(credentialsFor(await configFolder('{"auths": s3cret'), 'ghcr.io')).rejects.toThrow(
+    expect(await findCredentials(folder, registry), registry).toEqual(expected);
+  expect(await findCredentials(await configFolder(), 'ghcr.io')).toBe(undefined);
+  await expect(findCredentials(await configFolder('{"auths": s3cret'), 'ghcr.io')).rejects.toThrow(
     /config\.json is not a JSON object$/,
   );
 });
@@ -171,11 +171,11 @@ test('credential helpers are run, for one registry or for all', async () => {
     ['all.example.com', { identitytoken: 'it' }],
     ['plain.example.com', { username: 'a', password: 'b' }],
   ] as const)
-    expect(await credentialsFor(folder, registry)).toEqual({
+    expect(await findCredentials(folder, registry)).toEqual({
       ...expected,
       serveraddress: registry,
     });
-  await expect(credentialsFor(folder, 'broken.example.com')).rejects.toThrow(
+  await expect(findCredentials(folder, 'broken.example.com')).rejects.toThrow(
     /^docker-credential-broken failed \(3\)$/,
   );
 });

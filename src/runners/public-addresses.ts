@@ -36,7 +36,8 @@ nonPublic6.addSubnet('2001::', 23, 'ipv6');
 nonPublic6.addSubnet('2002::', 16, 'ipv6');
 
 /** False for text that is not an address, too. */
-export function isPublic(address: string): boolean {
+export function isPublicAddress(address: string): boolean {
   if (isIP(address) === 4) return !nonPublic4.check(address, 'ipv4');
-  return isIP(address) === 6 && assigned6.check(address, 'ipv6') && !nonPublic6.check(address, 'ipv6');
+  if (isIP(address) !== 6) return false;
+  return assigned6.check(address, 'ipv6') && !nonPublic6.check(address, 'ipv6');
 }

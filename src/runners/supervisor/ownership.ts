@@ -28,7 +28,9 @@ export async function changeOwner(
 }
 
 /** Lists all folders, parents first, and all files in them; undefined when there are too many. */
-function listSmallTrees(roots: readonly string[]): { folders: string[]; files: string[] } | undefined {
+function listSmallTrees(
+  roots: readonly string[],
+): { folders: string[]; files: string[] } | undefined {
   const folders = [...roots];
   const files: string[] = [];
   for (const folder of folders) {
