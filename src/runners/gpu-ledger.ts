@@ -1,6 +1,6 @@
 /**
- * Assigns the GPUs of a machine to attempts. All kinds of runner share one ledger, so that no GPU is assigned twice. The ledger
- * is in memory only: each runner stores the GPUs of its attempts, and registers them at its start.
+ * Assigns the GPUs of a machine to attempts. All kinds of runner share one ledger, so that no GPU is assigned twice. It is in
+ * memory only: each runner stores the GPUs of its attempts, and registers them at its start.
  */
 import { type GpuInfo, listGpus } from './gpus.ts';
 

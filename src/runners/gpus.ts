@@ -59,7 +59,7 @@ export function parseGpus(listing: string, driver: string): GpuInfo[] {
       const model = MODELS.find(([pattern]) => pattern.test(name))?.[1];
       if (!model) return [];
       const number = Number(index);
-      const minor = minorOf(bus, driver) ?? number;
+      const minor = readDeviceMinor(bus, driver) ?? number;
       return [{ index: number, model, percent: Number(percent) || 0, uuid, minor }];
     });
 }
@@ -87,7 +87,7 @@ export function resolveGpuAccess(gpus: readonly GpuInfo[]): {
 }
 
 /** nvidia-smi writes the address as `00000000:3B:00.0`, the driver as `0000:3b:00.0`. */
-function minorOf(bus: string, driver: string): number | undefined {
+function readDeviceMinor(bus: string, driver: string): number | undefined {
   try {
     const folder = join(driver, bus.slice(-12).toLowerCase());
     const text = readFileSync(join(folder, 'information'), 'utf8');

@@ -79,8 +79,8 @@ export type Outcome =
   /** The work never ran; `reason` is shown to the job's user. */
   | { kind: 'unstartable'; reason: string }
   /**
-   * The work was lost together with its machine or its supervising process. `unreachable`: the machine does not answer, so the
-   * log may not end.
+   * The work was lost together with its machine or its supervising process. `unreachable`: the machine does not answer, so
+   * the log may not end.
    */
   | { kind: 'lost'; unreachable?: true };
 
@@ -97,12 +97,12 @@ export class Unstartable extends Error {
   override name = 'Unstartable';
 }
 
-/** The machine or engine does not answer at the moment. The state of the work is unknown, so the caller must retry the step. */
+/** The machine or engine does not answer at the moment. The state of the work is unknown, so the caller retries the step. */
 export class RunnerUnavailable extends Error {
   override name = 'RunnerUnavailable';
 }
 
-/** The machine or engine failed, not because of the job. This may be temporary, so the caller retries the step for a while. */
+/** The machine or engine failed, not because of the job. This may be temporary, so the caller retries for a while. */
 export class RunnerFault extends Error {
   override name = 'RunnerFault';
 }
@@ -163,8 +163,8 @@ export type Runner = {
   /** Null when the usage cannot be measured, for example because the work does not run. */
   stats(handle: Handle): Promise<Usage | null>;
   /**
-   * Called after the end. Returns a tar of the directory or file at `path`, with names relative to it; null when nothing exists
-   * there. The stream may fail with ArtifactsTooLarge.
+   * Called after the end. Returns a tar of the directory or file at `path`, with names relative to it; null when `path` does
+   * not exist. The stream may fail with ArtifactsTooLarge.
    */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**

@@ -9,7 +9,7 @@ import {
   readBarrierOpening,
 } from '../../src/runners/docker/start-barrier.ts';
 
-test('the barrier opens at the moment when it may, and stays closed otherwise', async () => {
+test('the barrier opens as soon as opening is permitted, and stays closed otherwise', async () => {
   await using cleanup = new AsyncDisposableStack();
   const place = await mkdtemp(join(tmpdir(), 'loam-barrier-'));
   cleanup.defer(() => rm(place, { recursive: true }));

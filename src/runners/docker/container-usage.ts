@@ -36,7 +36,7 @@ export function openGpuUtilization(engine: Engine): GpuUtilization {
       try {
         const answer = await runNvidiaSmi(engine, container);
         if (answer === null) excluded.add(container);
-        return averageOf(answer ?? '');
+        return averagePercents(answer ?? '');
       } catch (error) {
         // The container has ended, or has no such program.
         if (error instanceof EngineError) return 0;
@@ -75,7 +75,7 @@ async function runNvidiaSmi(engine: Engine, container: string): Promise<string |
   }
 }
 
-function averageOf(answer: string): number {
+function averagePercents(answer: string): number {
   const percents = answer.split('\n').flatMap((line) => /^\s*(\d{1,3})\s*$/.exec(line)?.[1] ?? []);
   const sum = percents.reduce((total, percent) => total + Math.min(100, Number(percent)), 0);
   return sum / Math.max(1, percents.length);

@@ -105,7 +105,7 @@ async function runHelper(name: string, serveraddress: string) {
   if (!/^[\w.-]+$/.test(name))
     throw new CredentialsUnreadable('the name of a credential helper is not valid');
   const program = `docker-credential-${name}`;
-  const failure = (why: string) => new CredentialsUnreadable(`${program} ${why}`);
+  const failure = (problem: string) => new CredentialsUnreadable(`${program} ${problem}`);
   const child = spawn(program, ['get'], {
     stdio: ['pipe', 'pipe', 'ignore'],
     timeout: HELPER_TIMEOUT_MS,

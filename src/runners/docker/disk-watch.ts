@@ -50,7 +50,7 @@ export async function watchContainerDisk(
         const info = await inspectWithSize(engine, container);
         initPid = info.State.Pid;
         // `inspect` reports no size of volumes, so those that the image asks for are measured here.
-        const volumes = isLocal() ? volumesOf(info).map(({ Source }) => Source) : [];
+        const volumes = isLocal() ? listVolumes(info).map(({ Source }) => Source) : [];
         const inVolumes = await measureDiskUse(volumes);
         return (info.SizeRw ?? 0) + inVolumes.bytes;
       },
@@ -71,7 +71,7 @@ async function watchRemoteDisk(
     const startedAt = Date.now();
     try {
       const info = await inspectWithSize(engine, container);
-      const bytes = (info.SizeRw ?? 0) + (await sizeOfVolumes(engine, info));
+      const bytes = (info.SizeRw ?? 0) + (await measureVolumes(engine, info));
       onMeasured(bytes);
       if (bytes > diskBytes)
         return `The job was ended: it keeps ${formatGigabytes(bytes)} on disk, and disk_gb allows ${formatGigabytes(diskBytes)}.`;
@@ -90,13 +90,13 @@ function inspectWithSize(engine: Engine, container: string): Promise<SizedContai
   return engine.call((docker) => docker.getContainer(container).inspect({ size: true } as object));
 }
 
-function volumesOf({ Mounts }: SizedContainer) {
+function listVolumes({ Mounts }: SizedContainer) {
   return Mounts.filter(({ Type }) => Type === 'volume');
 }
 
 /** Asks the engine only for containers with volumes: to answer `df` it walks the files of all containers and images. */
-async function sizeOfVolumes(engine: Engine, info: SizedContainer): Promise<number> {
-  const names = volumesOf(info).map(({ Name }) => Name);
+async function measureVolumes(engine: Engine, info: SizedContainer): Promise<number> {
+  const names = listVolumes(info).map(({ Name }) => Name);
   if (names.length === 0) return 0;
   const { Volumes } = await engine.call((docker) => docker.df());
   const own = ((Volumes ?? []) as Volume[]).filter(({ Name }) => names.includes(Name));

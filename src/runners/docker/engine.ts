@@ -52,7 +52,7 @@ const DEFAULT_ENGINE = 'docker';
 
 /** Creates the client without sending a request. */
 export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
-  const modem = createModem(addressOf(config));
+  const modem = createModem(parseAddress(config));
   return {
     id,
     host: config.host,
@@ -95,7 +95,7 @@ export function isEncrypted({ host, tlsVerify }: DockerConfig): boolean {
 }
 
 /** @throws ConfigError when the certificates cannot be read */
-function addressOf(config: DockerConfig): Address {
+function parseAddress(config: DockerConfig): Address {
   const { host, certPath } = config;
   const url = new URL(host);
   if (url.protocol === 'unix:') return { socketPath: url.pathname };

@@ -240,10 +240,10 @@ function receiveReports(fifo: string, onReport: (line: string) => void): { end()
 function reportFailure(fileOf: FileOf, error: Error): void {
   rmSync(fileOf('reserve'), { force: true });
   const isDiskFull = ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
-  const why = isDiskFull
+  const cause = isDiskFull
     ? 'the disk of the server is full'
     : `its log cannot be written (${error.message})`;
-  const failure: RecorderFailure = { reason: `The job was ended: ${why}.` };
+  const failure: RecorderFailure = { reason: `The job was ended: ${cause}.` };
   writeJsonAtomically(fileOf('failure'), failure);
 }
 

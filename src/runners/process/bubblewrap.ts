@@ -30,8 +30,8 @@ export function bubblewrapOptions(
     ...['--ro-bind', '/proc/sys', '/proc/sys'],
     ...['--perms', '1777', '--tmpfs', '/dev/shm'],
     // Without `--dir`, only bubblewrap's own user could enter these folders.
-    ...[...parentsOf(mounts)].flatMap((folder) => ['--dir', folder]),
-    ...mounts.flatMap(optionOf),
+    ...[...listParents(mounts)].flatMap((folder) => ['--dir', folder]),
+    ...mounts.flatMap(buildMountOptions),
     ...COMMON,
     ...user,
     ...(options.network === 'none' ? ['--unshare-net'] : []),
@@ -39,7 +39,7 @@ export function bubblewrapOptions(
   ];
 }
 
-function optionOf(mount: Mount): string[] {
+function buildMountOptions(mount: Mount): string[] {
   switch (mount.kind) {
     case 'read':
       return ['--ro-bind', mount.from, mount.to];
@@ -55,7 +55,7 @@ function optionOf(mount: Mount): string[] {
 }
 
 /** The parent folders of all mounts, outermost first. */
-function parentsOf(mounts: readonly Mount[]): Set<string> {
+function listParents(mounts: readonly Mount[]): Set<string> {
   const parents = new Set<string>();
   const add = (folder: string) => {
     if (folder === '/') return;

@@ -6,8 +6,8 @@
  * a folder for each controller. No two controllers have a file of the same name, so both versions are read alike: from the
  * first folder that has the file.
  *
- * The shim imports this file, so it imports only Node and a few small files. Files are read and written synchronously, because
- * the kernel answers from memory.
+ * The shim imports this file, so it imports only Node and a few small files. File access is synchronous, because the kernel
+ * answers from memory.
  */
 import {
   existsSync,
@@ -247,7 +247,7 @@ function countSubfolders(folder: string): number | undefined {
 }
 
 /*
- * Creates the control groups of an attempt by the server's plan. This runs in the attempt's shim, because the kernel creates one
+ * Creates the control groups of an attempt by the server's plan. The shim runs this code, because the kernel creates one
  * group at a time: the eight folders of version 1 with their limits took 3 ms of the server's thread for each job.
  */
 

@@ -154,11 +154,12 @@ function openVersion2(ownFolders: CgroupPaths): Cgroups | null {
         ['cpu.max', `${cpuQuota(limits)} ${PERIOD_US}`],
         ['pids.max', limits.processes],
       ];
-      return [{ parent: [enableSetting(controllers), ...offeredOf(allJobs)], own: offeredOf(own) }];
+      const parent = [enableSetting(controllers), ...keepOffered(allJobs)];
+      return [{ parent, own: keepOffered(own) }];
     },
   };
 
-  function offeredOf(settings: GroupSetting[]): GroupSetting[] {
+  function keepOffered(settings: GroupSetting[]): GroupSetting[] {
     return settings.filter(([file]) => offered.includes(file.slice(0, file.indexOf('.'))));
   }
 }

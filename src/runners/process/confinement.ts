@@ -29,7 +29,7 @@ import { type Command, PATH, tryCommand } from './launch.ts';
 import { type NetworkSpec, quoteForShell } from './namespace.ts';
 import { findInternetProblem, planInternet, tunDevicePrefix } from './network.ts';
 import { unshareCommand } from './unshare.ts';
-import { attemptMounts, type Mount, openView, RESOLV_CONF_MOUNT } from './view.ts';
+import { listAttemptMounts, type Mount, openView, RESOLV_CONF_MOUNT } from './view.ts';
 
 export type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 
@@ -152,7 +152,7 @@ export class Confinement {
     return { account, internet: this.network === 'internet' ? planInternet(account) : null };
   }
 
-  /** Creates the FIFOs for the job's output. It starts a program, so it is called while the job's folders are being filled. */
+  /** Creates the FIFOs for the job's output. Called while the job's folders are being filled, because it starts a program. */
   async createOutputs(folder: string, { account }: AttemptResources): Promise<void> {
     const outputs = OUTPUTS.map((name) => join(folder, name));
     await run('mkfifo', ['-m', '600', ...outputs]);
@@ -219,7 +219,7 @@ export class Confinement {
       ...machineMounts(),
       ...(this.network === 'host' ? [RESOLV_CONF_MOUNT] : []),
       ...devices.map((path): Mount => ({ kind: 'device', from: path, to: path })),
-      ...attemptMounts(folder, files),
+      ...listAttemptMounts(folder, files),
     ];
     const dirs = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
     const view = { mounts, root, uid: account?.uid ?? null };

@@ -73,8 +73,8 @@ export function copyEtc(copy: string, isHidden: (path: string) => boolean, from 
 export type UserFile = { name: string; path: string };
 
 /**
- * Writes files of /etc for each user of jobs: its account and its DNS server. They are written once per user, because each job
- * would otherwise create and remove a folder and three files.
+ * Writes files of /etc for each user of jobs: its account and its DNS server. They are written once per user, because every
+ * job would otherwise create and remove a folder and three files.
  * @param home the user's home as jobs see it
  */
 export function openUserFiles(

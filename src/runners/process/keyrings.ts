@@ -1,6 +1,6 @@
 /**
  * Denies jobs the kernel's keyrings, which neither namespaces nor users separate: the next job of the same user could read
- * a key in the user's keyring, and a process inherits the session keyring of its parent, which is the server. Shims are started
+ * a key in the user's keyring, and a process inherits the session keyring of its parent, which is the server. Shims start
  * with an empty session keyring and a seccomp filter that denies `add_key`, `request_key` and `keyctl` to them and all their
  * children. Node can set up neither of them; perl can, and every Debian has it.
  */

@@ -116,7 +116,7 @@ function findRanges(): { closed: string[]; inside: string } {
     // All networks of this machine belong to the operator, whatever their addresses are.
     const length = prefix < 8 ? 32 : prefix;
     own.addSubnet(address, length, 'ipv4');
-    closed.add(`${networkOf(address, length)}/${length}`);
+    closed.add(`${networkAddress(address, length)}/${length}`);
   }
   const inside = INSIDE_PREFIXES.find(
     (prefix) => !own.check(`${prefix}.1`) && !own.check(`${prefix}.254`),
@@ -124,7 +124,7 @@ function findRanges(): { closed: string[]; inside: string } {
   return { closed: [...closed], inside: inside ?? (INSIDE_PREFIXES[0] as string) };
 }
 
-function networkOf(address: string, length: number): string {
+function networkAddress(address: string, length: number): string {
   const number = address.split('.').reduce((sum, byte) => sum * 256 + Number(byte), 0);
   const network = number - (number % 2 ** (32 - length));
   return [24, 16, 8, 0].map((bits) => Math.floor(network / 2 ** bits) % 256).join('.');

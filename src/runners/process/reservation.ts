@@ -1,6 +1,6 @@
 /**
- * Stores the GPUs and control groups that an attempt has reserved. The record is written into the attempt's folder before they
- * are used and is removed with the folder, so a restarted server knows the reservations before it makes new ones. The record
+ * Stores the GPUs and control groups that an attempt has reserved. The record is written into the attempt's folder before
+ * their use and is removed with the folder, so a restarted server knows the reservations before it makes new ones. The record
  * is not synced to the disk, because a stop of the machine releases all reservations.
  */
 import { createHash } from 'node:crypto';

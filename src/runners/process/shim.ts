@@ -6,8 +6,8 @@
  *   node shim.ts <folder of attempts> < commands, one per line
  *
  * The shim may be started before it has an attempt (`shims.ts`). Until it starts an attempt, it has no claim, and a network
- * that it opened ends with it. After an attempt that ended by itself the shim takes the next attempt, until its input ends. The
- * shim ends after an attempt that was killed, or that ran as the server's user and could have tampered with the shim.
+ * that it opened ends with it. After an attempt that ended by itself the shim takes the next attempt, until its input ends.
+ * After an attempt that was killed, or that ran as the server's user and could have tampered with the shim, the shim ends.
  *
  * The shim imports few files, because the start of a job may wait for it (100 ms).
  *
@@ -246,8 +246,8 @@ async function supervise(
   };
   killWork = kill;
   for (const { writer } of outputs) closeSync(writer);
-  void network?.broken.then((why) => {
-    if (!isOver) log.note(`The network of this job has failed: ${why}`);
+  void network?.broken.then((message) => {
+    if (!isOver) log.note(`The network of this job has failed: ${message}`);
   });
   // Reported early, because the server needs as long to record the start as a sandbox needs to start.
   report('started');

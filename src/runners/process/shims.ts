@@ -3,8 +3,8 @@
  * short job. So a shim takes another attempt after the first has ended, and from the first job on a spare shim waits.
  *
  * A shim runs in a session of its own, so that it outlives this server. It reads commands from its standard input, which
- * ends together with this server's starter process (`platform/processes/starter.ts`). Then the shim ends, after its attempt if
- * it has one. Shims run the code that was loaded when they started, even if the files are replaced later.
+ * ends together with this server's starter process (`platform/processes/starter.ts`). Then the shim ends, after its attempt
+ * if it has one. Shims run the code that was loaded when they started, even if the files are replaced later.
  */
 import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';

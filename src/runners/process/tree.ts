@@ -152,8 +152,8 @@ export function readTreeUsage(root: number): TreeUsage | null {
   for (const pid of [root, ...listDescendants(root)]) {
     const fields = readProcessStat(pid)?.fields;
     if (!fields) continue;
-    // Fields 14 to 17 of proc(5), counted from 1; `fields` begins with the third. They are user and system time of the process
-    // and of its reaped children, so each second is counted once, whether its process is alive or has ended.
+    // Fields 14 to 17 of proc(5), of which `fields` begins with the third: user and system time of the process and of its
+    // reaped children. So each second is counted once, whether its process is alive or has ended.
     for (const field of fields.slice(11, 15)) ticks += Number(field);
     memoryBytes += readProportionalMemory(pid);
   }

@@ -98,7 +98,7 @@ echo "{\\"exit-code\\": $code}" >&3
 exit $code`;
 }
 
-/** Lists the mounts in the format of /etc/fstab, so that one program makes all mounts. A program for each took 2 ms a mount. */
+/** Lists the mounts in the format of /etc/fstab, so that one program makes all mounts. A program for each took 2 ms each. */
 function mountTable(mounts: readonly Mount[], root: string): string {
   const lines: string[][] = [
     ['proc', '/proc', 'proc', 'defaults'],

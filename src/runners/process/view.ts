@@ -27,7 +27,7 @@ const OWN_CODE = join(import.meta.dirname, '../../..');
  * @param etc a folder for the copy of /etc
  * @param hidden folders that a job must not see, wherever they are mounted
  */
-function machineMounts(etc: string, hidden: readonly string[]): Mount[] {
+function listMachineMounts(etc: string, hidden: readonly string[]): Mount[] {
   const all = [...hidden, OWN_CODE].map((path) => resolvePath(path) ?? path);
   const outermost = all.filter((path) => !all.some((other) => isBelow(path, other)));
   copyEtc(etc, (path) => outermost.some((folder) => path === folder || isBelow(path, folder)));
@@ -52,7 +52,7 @@ const VIEW_TTL_MS = 5_000;
 
 /** Caches the shared mounts, because listing them blocks this thread for 5 ms and they rarely change. */
 export function openView(etc: string, hidden: readonly string[]): () => readonly Mount[] {
-  return memoizeTtl(VIEW_TTL_MS, () => machineMounts(etc, hidden));
+  return memoizeTtl(VIEW_TTL_MS, () => listMachineMounts(etc, hidden));
 }
 
 /** The mount of a job that shares the network of the machine. */
@@ -67,7 +67,7 @@ export const RESOLV_CONF_MOUNT: Mount = {
  * @param dir contains the attempt's folders
  * @param etc files of its user
  */
-export function attemptMounts(dir: string, etc: readonly UserFile[]): Mount[] {
+export function listAttemptMounts(dir: string, etc: readonly UserFile[]): Mount[] {
   return [
     ...etc.map(({ name, path }): Mount => ({ kind: 'read', from: path, to: `/etc/${name}` })),
     ...Object.entries(MOUNTS).map(

@@ -73,7 +73,7 @@ export async function openAccounts(
   const taken = new Map<string, Account>();
 
   /** Finds ids that stray processes use and that are not in the registry. */
-  const readProcessUsers = memoizeTtl(USERS_TTL_MS, usersOfProcesses);
+  const readProcessUsers = memoizeTtl(USERS_TTL_MS, listProcessUsers);
 
   async function take(folder: string): Promise<Account | null> {
     const names = new Set(readdirSync(registry));
@@ -94,7 +94,7 @@ export async function openAccounts(
     const known = taken.get(folder);
     if (known) return known;
     for (const name of readdirSync(registry)) {
-      if (targetOf(join(registry, name)) === folder)
+      if (readLinkTarget(join(registry, name)) === folder)
         return { uid: Number(name), networkUid: Number(name) + 1 };
     }
     return undefined;
@@ -125,7 +125,7 @@ export async function openAccounts(
       const account = await find(folder);
       const link = account && join(registry, String(account.uid));
       // A dead link may have been removed, and the id may belong to another attempt by now.
-      if (link && targetOf(link) === folder) unlinkSync(link);
+      if (link && readLinkTarget(link) === folder) unlinkSync(link);
       taken.delete(folder);
     },
   };
@@ -147,13 +147,13 @@ async function openRegistry(dir: string): Promise<string> {
 async function removeDeadLinks(registry: string): Promise<void> {
   for (const name of await readdir(registry)) {
     const link = join(registry, name);
-    const target = targetOf(link);
+    const target = readLinkTarget(link);
     if (target === undefined || (await lstat(target).catch(() => undefined))) continue;
     await unlink(link).catch(() => {});
   }
 }
 
-function targetOf(link: string): string | undefined {
+function readLinkTarget(link: string): string | undefined {
   try {
     return readlinkSync(link);
   } catch {
@@ -181,7 +181,7 @@ function refuseExistingUsers({ first, last }: UidRange): void {
 }
 
 /** /proc shows root as the owner of a process that is not dumpable. Such a process is not a job's. */
-function usersOfProcesses(): Set<number> {
+function listProcessUsers(): Set<number> {
   const users = new Set<number>();
   for (const pid of listPids()) {
     const stat = lstatSync(`/proc/${pid}`, { throwIfNoEntry: false });

@@ -10,8 +10,8 @@ const run = promisify(execFile);
 export type DiskUse = { bytes: number; files: number };
 
 /**
- * Measures the bytes on disk and the number of files below the folders. Files that vanish meanwhile are not counted. `du` takes
- * about two seconds for a million files.
+ * Measures the bytes on disk and the number of files below the folders. Files that vanish meanwhile are not counted. `du`
+ * takes about two seconds for a million files.
  */
 export async function measureDiskUse(
   dirs: readonly string[],
@@ -166,8 +166,8 @@ export function formatGigabytes(bytes: number): string {
 const OPEN_FILE_FOLDERS = ['fd', 'map_files'];
 
 /**
- * Measures deleted files on the disk `device` that processes still have open, which `du` does not find. A file whose descriptor
- * is only in transit through a socket is not counted.
+ * Measures deleted files on the disk `device` that processes still have open, which `du` does not find. A file whose
+ * descriptor is only in transit through a socket is not counted.
  */
 async function measureUnlinkedFiles(
   pids: readonly number[],
@@ -176,8 +176,8 @@ async function measureUnlinkedFiles(
   const found = new Map<number, number>();
   for (const pid of pids) {
     for (const folder of OPEN_FILE_FOLDERS.map((name) => `/proc/${pid}/${name}`)) {
-      for (const name of namesIn(folder)) {
-        const stat = statOf(`${folder}/${name}`);
+      for (const name of listNames(folder)) {
+        const stat = tryStat(`${folder}/${name}`);
         if (stat?.isFile() && stat.nlink === 0 && stat.dev === device)
           found.set(stat.ino, stat.blocks * 512);
       }
@@ -188,7 +188,7 @@ async function measureUnlinkedFiles(
   return { bytes: [...found.values()].reduce((a, b) => a + b, 0), files: found.size };
 }
 
-function namesIn(folder: string): string[] {
+function listNames(folder: string): string[] {
   try {
     return readdirSync(folder);
   } catch {
@@ -197,7 +197,7 @@ function namesIn(folder: string): string[] {
   }
 }
 
-function statOf(file: string): Stats | undefined {
+function tryStat(file: string): Stats | undefined {
   try {
     return statSync(file);
   } catch {

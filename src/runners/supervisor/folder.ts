@@ -66,8 +66,8 @@ export async function killStrays(attempt: string): Promise<void> {
 }
 
 /**
- * Longest wait for a change. Callers then check whether a process still runs: inotify reports changes of files, but the end of
- * a process that is not a child is not reported.
+ * Longest wait for a change. Callers then check whether a process still runs, because inotify reports changes of files, but
+ * not the end of a process that is not a child.
  */
 const POLL_MS = 1_000;
 

@@ -39,7 +39,7 @@ export function computeLimits(
 
 type Machine = { cpus: number; memoryBytes: number };
 
-/** The limits of the server's container may change while it runs. They are cached, because every job would read four files. */
+/** The limits of the server's container may change while it runs. Reading them for each job would read four files. */
 const MACHINE_TTL_MS = 1_000;
 
 /** Reads the CPUs and memory that this machine, or the server's container, has for all jobs together. */

@@ -1,6 +1,6 @@
 /**
- * Changes the owner of whole folders. The program `chown` handles any number of files, but most jobs have few, and starting it
- * takes longer than the work. For few files the calls are made synchronously: each takes 5 to 15 µs, while a request to Node's
+ * Changes the owner of whole folders. The program `chown` handles any number of files, but most jobs have few, and its start
+ * takes longer than the work. For few files the calls are made synchronously: each takes 5 to 15 µs, while a request to the
  * thread pool takes 30 µs of this thread, and as much of a pool thread.
  */
 import { lchownSync, opendirSync } from 'node:fs';

@@ -100,9 +100,9 @@ function* findMarked(attempt: string): Generator<number> {
 export const USES_LIMIT_MARK = process.platform === 'linux' && process.getuid?.() !== 0;
 
 /**
- * The second mark: the limit on the CPU time of real-time processes, set to about 146,000 years (in microseconds). It does not
- * affect a job, and a daemon that clears its environment still inherits the limit. Only a process that lowers its limits on
- * purpose loses the mark.
+ * The second mark: the limit on the CPU time of real-time processes, set to about 146,000 years (in microseconds). It has no
+ * effect on a job, and a daemon that clears its environment still inherits the limit. Only a process that lowers its limits
+ * on purpose loses the mark.
  */
 export function limitMark(attempt: string): string {
   const digest = createHash('sha256').update(attempt).digest();

@@ -13,8 +13,8 @@ import { TAR_END, tarHeader, tarPadding } from './tar-format.ts';
 type OutputPath = { path: string; owner: number };
 
 /**
- * Translates a path as the job sees it into a path on this machine; null when no file exists there, or when the path or a link
- * leads outside the job's folders.
+ * Translates a path as the job sees it into a path on this machine; null when no file exists there, or when the path or a
+ * link leads outside the job's folders.
  */
 export async function locateOutput(dir: string, path: string): Promise<OutputPath | null> {
   const inside = normalize(path.startsWith('/') ? path : join(MOUNTS.work, path));
@@ -36,7 +36,7 @@ export async function locateOutput(dir: string, path: string): Promise<OutputPat
 /**
  * Entry names are bytes, relative to `path`; a single file has its own name. Links keep their targets, and empty folders are
  * entries. Devices, FIFOs, sockets, files of other users and unreadable files are entries without contents, so that the
- * artifact store can count them. The stream fails with ArtifactsTooLarge beyond `maxEntries`, before more names are in memory.
+ * artifact store can count them. The stream fails with ArtifactsTooLarge before more than `maxEntries` names are in memory.
  */
 export function createTar(output: OutputPath, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
   return Readable.from(generateTar(output, maxEntries), { objectMode: false });
@@ -62,8 +62,8 @@ async function* generateTar(
     let left = maxEntries;
     for (const folders: Folder[] = [null]; folders.length > 0; ) {
       const folder = folders.pop() as Folder;
-      const folderName = nameOf(folder);
-      const entries = await readable(() => entriesOf(under(root, folderName), left));
+      const folderName = relativeName(folder);
+      const entries = await nullIfUnreadable(() => listEntries(joinPath(root, folderName), left));
       if (!entries) {
         yield emptyEntry(folderName);
         continue;
@@ -75,10 +75,10 @@ async function* generateTar(
       for (let at = 0; at < entries.length; at += CONCURRENT_READS) {
         const wanted: (SourceFile | Buffer)[] = [];
         for (const entry of entries.slice(at, at + CONCURRENT_READS)) {
-          const name = under(folderName, entry.name);
+          const name = joinPath(folderName, entry.name);
           if (entry.isDirectory()) folders.push({ parent: folder, name: entry.name });
-          else if (entry.isFile()) wanted.push({ file: under(root, name), name, owner });
-          else if (entry.isSymbolicLink()) wanted.push(await linkEntry(under(root, name), name));
+          else if (entry.isFile()) wanted.push({ file: joinPath(root, name), name, owner });
+          else if (entry.isSymbolicLink()) wanted.push(await linkEntry(joinPath(root, name), name));
           else wanted.push(emptyEntry(name));
         }
         yield* readEntries(wanted);
@@ -119,7 +119,7 @@ async function smallEntry(wanted: SourceFile): Promise<Buffer | null> {
   const contents = Buffer.allocUnsafe(size);
   for (let at = 0; at < size; ) {
     const { bytesRead } = await handle.read(contents, at, size - at, at);
-    if (bytesRead === 0) throw becameShorter();
+    if (bytesRead === 0) throw truncatedError();
     at += bytesRead;
   }
   return Buffer.concat([header, contents, tarPadding(size)]);
@@ -142,14 +142,14 @@ async function* largeEntry(wanted: SourceFile): AsyncGenerator<Buffer> {
     left -= chunk.length;
     yield chunk;
   }
-  if (left > 0) throw becameShorter();
+  if (left > 0) throw truncatedError();
   yield tarPadding(size);
 }
 
 /** Null when the file cannot be read. */
 function openFile({ file }: SourceFile): Promise<FileHandle | null> {
   const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
-  return readable(() => open(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  return nullIfUnreadable(() => open(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
 }
 
 /** Null for a file of another user: an unconfined job can create a hard link to it if the kernel permits. */
@@ -160,7 +160,7 @@ async function describe(handle: FileHandle, { name, owner }: SourceFile) {
     : null;
 }
 
-function becameShorter(): Error {
+function truncatedError(): Error {
   return new Error('a file of the artifacts became shorter while it was read');
 }
 
@@ -169,7 +169,7 @@ function emptyEntry(name: Buffer): Buffer {
 }
 
 async function linkEntry(file: Buffer, name: Buffer): Promise<Buffer> {
-  const target = await readable(() => readlink(file, { encoding: 'buffer' }));
+  const target = await nullIfUnreadable(() => readlink(file, { encoding: 'buffer' }));
   return target
     ? tarHeader({ name, size: 0, mode: 0o777, type: 'link', target })
     : emptyEntry(name);
@@ -178,20 +178,20 @@ async function linkEntry(file: Buffer, name: Buffer): Promise<Buffer> {
 const EMPTY = Buffer.alloc(0);
 const SEPARATOR = Buffer.from(sep);
 
-function under(folder: Buffer, name: Buffer): Buffer {
+function joinPath(folder: Buffer, name: Buffer): Buffer {
   if (folder.length === 0 || name.length === 0) return folder.length === 0 ? name : folder;
   return Buffer.concat([folder, SEPARATOR, name]);
 }
 
 /** The path relative to the root, which itself has an empty name. */
-function nameOf(folder: Folder): Buffer {
+function relativeName(folder: Folder): Buffer {
   const names: Buffer[] = [];
   for (let at = folder; at; at = at.parent) names.unshift(SEPARATOR, at.name);
   return names.length === 0 ? EMPTY : Buffer.concat(names.slice(1));
 }
 
 /** Sorted by name; `more` when there are more than `max`. */
-async function entriesOf(folder: Buffer, max: number): Promise<Dirent<Buffer>[] | 'more'> {
+async function listEntries(folder: Buffer, max: number): Promise<Dirent<Buffer>[] | 'more'> {
   const entries: { entry: Dirent<Buffer>; key: string }[] = [];
   // The types of opendir lack the encoding `buffer`, which those of readdir have.
   const found = await opendir(folder, { encoding: 'buffer' as BufferEncoding });
@@ -216,7 +216,7 @@ const UNREADABLE = new Set([
 ]);
 
 /** Null when the file cannot be read. */
-async function readable<T>(read: () => Promise<T>): Promise<T | null> {
+async function nullIfUnreadable<T>(read: () => Promise<T>): Promise<T | null> {
   try {
     return await read();
   } catch (error) {
