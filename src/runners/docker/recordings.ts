@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openShims, type ShimPool } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
-import { type ProcessIdentity, DISK_FULL_EXIT, writeJsonAtomically } from '../supervisor/claim.ts';
+import { DISK_FULL_EXIT, type ProcessIdentity, writeJsonAtomically } from '../supervisor/claim.ts';
 import { isAlive, readClaim, readJsonFile, watchChanges } from '../supervisor/folder.ts';
 import { parseLog } from '../supervisor/lines.ts';
 import { readProcessIdentity, signalOne } from '../supervisor/proc.ts';

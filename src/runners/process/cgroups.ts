@@ -154,8 +154,8 @@ function openVersion2(ownFolders: CgroupPaths): Cgroups | null {
         ['cpu.max', `${cpuQuota(limits)} ${PERIOD_US}`],
         ['pids.max', limits.processes],
       ];
-      const parent = [enableSetting(controllers), ...keepOffered(allJobs)];
-      return [{ parent, own: keepOffered(own) }];
+      const allJobsSettings = [enableSetting(controllers), ...keepOffered(allJobs)];
+      return [{ parent: allJobsSettings, own: keepOffered(own) }];
     },
   };
 

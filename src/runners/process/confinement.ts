@@ -18,8 +18,8 @@ import {
   openAccounts,
   type UidRange,
 } from '../supervisor/accounts.ts';
-import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
+import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';

@@ -29,7 +29,7 @@ import {
   type Usage,
 } from '../runner.ts';
 import { DEFAULT_UIDS, type UidRange } from '../supervisor/accounts.ts';
-import { type ProcessIdentity, DISK_FULL_EXIT } from '../supervisor/claim.ts';
+import { DISK_FULL_EXIT, type ProcessIdentity } from '../supervisor/claim.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import {
   type Changes,
