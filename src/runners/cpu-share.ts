@@ -1,6 +1,6 @@
 /** Computes the CPU use of attempts from successive samples. */
 
-/** `at`: epoch milliseconds; `cpuSeconds`: total of all vCPUs since the start. */
+/** `at`: epoch milliseconds; `cpuSeconds`: CPU time on all vCPUs since the start. */
 export type CpuSample = { at: number; cpuSeconds: number };
 
 /** Keeps the last sample of each attempt to compare it with the next. */
@@ -8,7 +8,7 @@ export class CpuShares {
   readonly #last = new Map<string, CpuSample>();
 
   /**
-   * Percent of `cpus` used since the last sample of the attempt.
+   * Returns the percentage of `cpus` that was used since the last sample of the attempt.
    * @param startedAt start of the attempt, used for the first sample
    */
   percentOf(attempt: string, sample: CpuSample, startedAt: number, cpus: number): number {

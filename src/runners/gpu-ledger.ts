@@ -1,26 +1,26 @@
 /**
- * Records which attempt has which GPU of a machine. All kinds of runner share one ledger, so that no GPU is assigned twice.
- * The ledger is in memory. Each runner stores the GPUs of its attempts, and registers them when it opens.
+ * Assigns the GPUs of a machine to attempts. All kinds of runner share one ledger, so that no GPU is assigned twice. It is in
+ * memory only: each runner stores the GPUs of its attempts, and registers them at its start.
  */
 import { type GpuInfo, listGpus } from './gpus.ts';
 
 export type GpuLedger = {
   /** Model → number of GPUs. */
   models: Readonly<Record<string, number>>;
-  /** Registers GPUs that the attempt was given by a previous server process. */
+  /** Registers GPUs that a previous server process assigned to the attempt. */
   hold(attempt: string, indices: readonly number[]): void;
   /**
-   * Assigns free GPUs to an attempt, replacing those that it has.
-   * @throws Error when there are not enough
+   * Assigns free GPUs to an attempt, in place of those that it has.
+   * @throws Error when not enough GPUs are free
    */
   take(attempt: string, request: { gpu: string; gpuCount: number }): GpuInfo[];
   heldBy(attempt: string): GpuInfo[];
   release(attempt: string): void;
-  /** Average load of the attempt's GPUs; 0 for none, and for another machine, whose load is unknown. */
+  /** Average load of the attempt's GPUs in percent; 0 without GPUs, and for another machine, whose load is unknown. */
   percentOf(attempt: string): Promise<number>;
 };
 
-/** @param configured GPUs of another machine, from the configuration; unset: those of this machine */
+/** @param configured GPUs of another machine, from the configuration; default: the GPUs of this machine */
 export async function openGpuLedger(
   configured?: Readonly<Record<string, number>>,
 ): Promise<GpuLedger> {
@@ -61,7 +61,7 @@ export async function openGpuLedger(
   };
 }
 
-/** Numbered in the order of the configuration, which must be that of `nvidia-smi` on the machine. */
+/** Numbers the GPUs in the order of the configuration, which must be the order of `nvidia-smi` on the machine. */
 function toGpuInfos(configured: Readonly<Record<string, number>>): GpuInfo[] {
   return Object.entries(configured)
     .flatMap(([model, count]) => Array<string>(count).fill(model))

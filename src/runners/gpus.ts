@@ -1,6 +1,6 @@
 /**
- * Lists the GPUs of this machine, from nvidia-smi and NVIDIA's driver, and the variables and devices that a job needs for
- * its GPUs. Tested with recorded listings, not on a machine with several GPUs.
+ * Lists the GPUs of this machine, from nvidia-smi and NVIDIA's driver, and returns the variables and devices that a job needs
+ * for its GPUs. Tested with recorded listings, not on a machine with several GPUs.
  */
 import { execFile } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -19,11 +19,11 @@ const MODELS: [RegExp, string][] = [
 ];
 
 export type GpuInfo = {
-  /** The number in nvidia-smi, by position on the bus. */
+  /** The number in nvidia-smi, in the order of bus addresses. */
   index: number;
   model: string;
   percent: number;
-  /** `GPU-…`: also valid in a job that sees only some GPUs and numbers them from 0. */
+  /** `GPU-…`; also identifies the GPU in a job that sees only some GPUs and numbers them from 0. */
   uuid: string;
   /** The driver's number, as in `/dev/nvidia<minor>`. It may differ from the index. */
   minor: number;
@@ -32,7 +32,7 @@ export type GpuInfo = {
 const QUERY = 'index,name,utilization.gpu,uuid,pci.bus_id';
 const DRIVER = '/proc/driver/nvidia/gpus';
 
-/** Devices that every job with a GPU needs beside that of the GPU. */
+/** Devices that every job with a GPU needs in addition to the GPU's own device. */
 const CONTROL_DEVICES = ['nvidiactl', 'nvidia-uvm', 'nvidia-uvm-tools', 'nvidia-modeset'];
 
 /** GPUs of known models; empty where there is no nvidia-smi. */
@@ -46,7 +46,10 @@ export async function listGpus(): Promise<GpuInfo[]> {
   }
 }
 
-/** @param listing output of nvidia-smi @param driver folder with a subfolder for each GPU, named by its bus address */
+/**
+ * @param listing output of nvidia-smi
+ * @param driver folder with a subfolder for each GPU, named by its bus address
+ */
 export function parseGpus(listing: string, driver: string): GpuInfo[] {
   return listing
     .trim()
@@ -56,35 +59,35 @@ export function parseGpus(listing: string, driver: string): GpuInfo[] {
       const model = MODELS.find(([pattern]) => pattern.test(name))?.[1];
       if (!model) return [];
       const number = Number(index);
-      const minor = minorOf(bus, driver) ?? number;
+      const minor = readDeviceMinor(bus, driver) ?? number;
       return [{ index: number, model, percent: Number(percent) || 0, uuid, minor }];
     });
 }
 
 /**
- * The variables that CUDA and NVIDIA's container tools read. They are also set for jobs without a GPU: where NVIDIA's runtime
- * is the default, an image with `NVIDIA_VISIBLE_DEVICES=all` would get every GPU.
+ * Returns the variables that CUDA and NVIDIA's container tools read. They are also set for jobs without a GPU: where NVIDIA's
+ * runtime is the default, an image with `NVIDIA_VISIBLE_DEVICES=all` would otherwise get every GPU.
  */
-export function gpuVariables(uuids: readonly string[]): Record<string, string> {
+export function buildGpuVariables(uuids: readonly string[]): Record<string, string> {
   const names = uuids.join(',');
   // For another machine only indices are known. In a container the job's GPUs are numbered from 0.
   const inside = uuids.every((uuid) => /^\d+$/.test(uuid)) ? [...uuids.keys()].join(',') : names;
   return { CUDA_VISIBLE_DEVICES: inside, NVIDIA_VISIBLE_DEVICES: names || 'void' };
 }
 
-/** The variables and existing devices for these GPUs. */
-export function gpuAccess(gpus: readonly GpuInfo[]): {
+/** Returns the variables for these GPUs, and those of their devices that exist. */
+export function resolveGpuAccess(gpus: readonly GpuInfo[]): {
   env: Record<string, string>;
   devices: string[];
 } {
-  const env = gpuVariables(gpus.map(({ uuid }) => uuid));
+  const env = buildGpuVariables(gpus.map(({ uuid }) => uuid));
   if (gpus.length === 0) return { env, devices: [] };
   const names = [...CONTROL_DEVICES, ...gpus.map(({ minor }) => `nvidia${minor}`)];
   return { env, devices: names.map((name) => `/dev/${name}`).filter((path) => existsSync(path)) };
 }
 
 /** nvidia-smi writes the address as `00000000:3B:00.0`, the driver as `0000:3b:00.0`. */
-function minorOf(bus: string, driver: string): number | undefined {
+function readDeviceMinor(bus: string, driver: string): number | undefined {
   try {
     const folder = join(driver, bus.slice(-12).toLowerCase());
     const text = readFileSync(join(folder, 'information'), 'utf8');

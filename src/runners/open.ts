@@ -1,4 +1,4 @@
-/** Opens the runner of this server, by its configuration and the capabilities of this machine. */
+/** Opens the runner of this server, which depends on its configuration and on the capabilities of this machine. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Config, ConfigError } from '../base/config/config.ts';
@@ -26,20 +26,20 @@ type Options = {
 };
 
 /**
- * `auto` uses containers for jobs with an image (for all jobs if there is a default image), and processes for others.
- * `docker` supervises processes that were started under another setting until they end, and starts none.
+ * `auto` uses containers for jobs with an image (for all jobs if there is a default image), and processes for other jobs.
+ * `docker` starts no processes, but supervises processes that were started under another setting until they end.
  * @throws ConfigError when the configured runner does not work here
  */
 export async function openRunner(options: Options): Promise<Runner & AsyncDisposable> {
   const { config, log } = options;
   if (config.runner === 'process') return openProcesses(options);
   await using cleanup = new AsyncDisposableStack();
-  const hasProcesses = holdsAttempts(attemptsOf(config.dataDir));
+  const hasProcessAttempts = containsAttempts(processAttemptsDir(config.dataDir));
   const gpus = await openGpuLedger();
   const engines = await Promise.allSettled(
     skipsEngines(config)
       ? []
-      : enginesOf(config).map((engine) => openEngine(options, engine, gpus)),
+      : configuredEngines(config).map((engine) => openEngine(options, engine, gpus)),
   );
   for (const engine of engines) if (engine.status === 'fulfilled') cleanup.use(engine.value.runner);
   const failed = engines.find((engine) => engine.status === 'rejected');
@@ -54,11 +54,13 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
       throw new ConfigError(
         `LOAM_RUNNER: docker requires a container engine, and none answers: ${unavailable.map(describeFailure).join('; ')}`,
       );
-    const others = hasProcesses ? ', but for those that an earlier start began as processes' : '';
-    log.info(`All jobs run in containers${others}`);
+    const exception = hasProcessAttempts
+      ? ', except jobs that already run as processes from before a restart'
+      : '';
+    log.info(`All jobs run in containers${exception}`);
   } else if (answering.length === 0 && !isEngineExpected(config)) {
     log.info(
-      `Jobs run as processes, and those with an image are refused: no container engine answers at ${config.docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
+      `Jobs run as processes, and jobs with an image are refused: no container engine answers at ${config.docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
     );
     return openProcesses(options, gpus);
   } else {
@@ -76,7 +78,7 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   const onMachine = (machine: string) =>
     opened.find(({ runner }) => runner.machines.some(({ id }) => id === machine))?.kind ?? null;
   const kinds =
-    config.runner === 'auto' || hasProcesses
+    config.runner === 'auto' || hasProcessAttempts
       ? { process: cleanup.use(await openProcesses(options, gpus)), ...containers }
       : containers;
   const runner = composeRunners(config.runner, kinds, (hasImage, machine) => {
@@ -93,7 +95,7 @@ type OpenedEngine = { kind: string; host: string; isEncrypted: boolean; runner: 
 
 const DOCKER_KIND = 'docker';
 
-function enginesOf({ docker, engines }: Config): (DockerConfig & Partial<EngineConfig>)[] {
+function configuredEngines({ docker, engines }: Config): (DockerConfig & Partial<EngineConfig>)[] {
   return engines ?? [docker];
 }
 
@@ -105,7 +107,9 @@ function describeEngine({ host, isEncrypted, runner }: OpenedEngine): string {
   const [machine] = runner.machines;
   const answer = `${runner.engine.facts?.version} answers at ${host}`;
   if (machine?.id === LOCAL_MACHINE) return `${answer}, on this machine`;
-  const risk = isEncrypted ? '' : '; WITHOUT TLS: who can reach it is root on its machine';
+  const risk = isEncrypted
+    ? ''
+    : '; WITHOUT TLS: whoever can reach it has root access to its machine';
   return `${answer}, on another machine, "${machine?.id}"${risk}`;
 }
 
@@ -115,16 +119,16 @@ function isEngineExpected({ docker, engines, defaultImage, dataDir }: Config): b
     engines !== undefined ||
     docker.named ||
     defaultImage !== undefined ||
-    holdsAttempts(containersOf(dataDir))
+    containsAttempts(containerAttemptsDir(dataDir))
   );
 }
 
-/** Names that begin with a dot are files of the runner itself. */
-function holdsAttempts(folder: string): boolean {
+/** Names that begin with a dot belong to files of the runner itself. */
+function containsAttempts(folder: string): boolean {
   return existsSync(folder) && readdirSync(folder).some((name) => name[0] !== '.');
 }
 
-/** No engine is configured, and the default socket does not exist. */
+/** True when no engine is configured and the default socket does not exist. */
 function skipsEngines(config: Config): boolean {
   const [, socket] = /^unix:\/\/(.*)$/.exec(config.docker.host) ?? [];
   const isOptional = config.runner === 'auto' && !isEngineExpected(config);
@@ -137,8 +141,8 @@ async function openEngine(
   gpusHere: GpuLedger,
 ): Promise<OpenedEngine> {
   const { name, network, gpus } = engine;
-  const folder = containersOf(config.dataDir);
-  // Loaded on demand, to save the memory on servers without engines.
+  const folder = containerAttemptsDir(config.dataDir);
+  // Loaded on demand, to save memory on servers without engines.
   const [{ openDockerRunner }, { isEncrypted }] = await Promise.all([
     import('./docker/runner.ts'),
     import('./docker/engine.ts'),
@@ -174,10 +178,10 @@ async function openEngine(
 
 function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
   return openProcessRunner({
-    dir: attemptsOf(config.dataDir),
+    dir: processAttemptsDir(config.dataDir),
     diskFloor: config.diskFloor,
     hidden,
-    // With `docker` no process is started, and the configured network may work only in containers.
+    // With `docker` no process is started, and the configured network may work only for containers.
     network: config.runner === 'docker' ? undefined : config.jobNetwork,
     uids: config.jobUids,
     gpus,
@@ -185,29 +189,29 @@ function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
   });
 }
 
-function attemptsOf(dataDir: string): string {
+function processAttemptsDir(dataDir: string): string {
   return join(dataDir, 'attempts');
 }
 
-/** Contains the folders of container attempts, unless their engine has a name. */
-function containersOf(dataDir: string): string {
+/** Contains the folders of container attempts on an engine without a name. */
+function containerAttemptsDir(dataDir: string): string {
   return join(dataDir, 'containers');
 }
 
 /**
- * Several runners combined into one: of several kinds on the same machine, or of several machines. `choose` selects the
- * runner of an attempt, and the attempt's handle names it from then on.
+ * Several runners that are combined into one: of several kinds on the same machine, or of several machines. `choose` selects
+ * the runner of an attempt, and the attempt's handle then stores its kind.
  */
 type Kinds = Readonly<Record<string, Runner>>;
 
 /** Selects the kind of runner for a job on a machine; null: none can run it. */
 type Choose = (hasImage: boolean, machine: string) => string | null;
 
-/** @param name is stored in attempts that are claimed but not prepared */
+/** @param name is stored with attempts that are claimed but not prepared */
 export function composeRunners(name: string, kinds: Kinds, choose: Choose): Runner {
   const runners = Object.values(kinds);
   const warnings = runners.flatMap(({ warning }) => warning ?? []);
-  // Handles without a kind belong to processes: they date from before there were other kinds.
+  // Handles without a kind belong to processes. They come from a runner that was not combined with others.
   const runnerOf = ({ runner = 'process' }: Handle): Runner => {
     const kind = kinds[String(runner)];
     if (!kind) throw new Error(`no runner of the kind "${runner}"`);

@@ -18,9 +18,9 @@ export type Machine = {
   memoryBytes: number;
   /** Model → number of GPUs. */
   gpus: Readonly<Record<string, number>>;
-  /** Whether it runs jobs with an image; unset: true. */
+  /** Whether the machine runs jobs with an image; default: true. */
   withImage?: boolean;
-  /** Whether it runs jobs without an image; unset: true. */
+  /** Whether the machine runs jobs without an image; default: true. */
   withoutImage?: boolean;
 };
 
@@ -38,7 +38,7 @@ export const LOCAL_MACHINE = 'local';
 export type AttemptSpec = {
   /** Attempt id. */
   id: string;
-  /** Id of the machine, one of the runner's, that the attempt is assigned to. */
+  /** Id of the machine that the attempt is assigned to, one of the runner's machines. */
   machine: string;
   command: string;
   image: string | null;
@@ -59,7 +59,7 @@ export type Handle = { [key: string]: string | number };
 export type LogCursor = { [key: string]: string | number };
 
 export type RunnerLine = { timestamp: Date; stream: 'stdout' | 'stderr'; message: string };
-/** `cursor` resumes after the last of `lines`. */
+/** `cursor`: position after the last of `lines`. */
 export type LogBatch = { lines: RunnerLine[]; cursor: LogCursor };
 
 export type Outcome =
@@ -71,7 +71,7 @@ export type Outcome =
       timedOut: boolean;
       startedAt: Date;
       endedAt: Date;
-      /** A last line for the log: why the runner or the kernel ended the work or a process of it. */
+      /** A last line for the log: why the runner or the kernel ended the work or one of its processes. */
       note?: string;
       /** The kernel killed a process for lack of memory. Then the job has failed, whatever its exit code. */
       outOfMemory?: true;
@@ -79,8 +79,8 @@ export type Outcome =
   /** The work never ran; `reason` is shown to the job's user. */
   | { kind: 'unstartable'; reason: string }
   /**
-   * The work was lost together with its machine or its supervising process. `unreachable`: the machine does not answer, so the
-   * log may not end.
+   * The work was lost together with its machine or its supervising process. `unreachable`: the machine does not answer, so
+   * the log may not end.
    */
   | { kind: 'lost'; unreachable?: true };
 
@@ -97,12 +97,12 @@ export class Unstartable extends Error {
   override name = 'Unstartable';
 }
 
-/** The machine or engine does not answer at the moment. The state of the work is unknown, so the step has to be retried. */
+/** The machine or engine does not answer at the moment. The state of the work is unknown, so the caller retries the step. */
 export class RunnerUnavailable extends Error {
   override name = 'RunnerUnavailable';
 }
 
-/** The machine or engine failed for a reason of its own. This may be temporary, so the step is retried for a while. */
+/** The machine or engine failed, not because of the job. This may be temporary, so the caller retries for a while. */
 export class RunnerFault extends Error {
   override name = 'RunnerFault';
 }
@@ -113,8 +113,8 @@ export class ArtifactsTooLarge extends Error {
 }
 
 /**
- * The most files, links, folders and other entries that are kept. Storing so many takes a minute or two, and each listing
- * takes 50 ms and 15 MB of the server. A job may create forty times as many.
+ * The most files, links, folders and other entries that are kept as artifacts. Storing that many takes a minute or two, and
+ * each listing takes 50 ms and 15 MB of the server. A job may create forty times as many.
  */
 export const MAX_OUTPUT_ENTRIES = 100_000;
 
@@ -125,12 +125,12 @@ export function tooManyEntriesError(max: number): ArtifactsTooLarge {
 export type Runner = {
   name: string;
   /**
-   * The kinds of attempts that it supervises; unset: only its name. A claimed attempt has the runner's name, a prepared
-   * attempt the kind that its handle names (`runner`).
+   * The kinds of attempts that the runner supervises; default: only its name. A claimed attempt has the runner's name, a
+   * prepared attempt the kind in its handle (`runner`).
    */
   kinds?: readonly string[];
   /**
-   * The machines that can run attempts now. A machine is left out while it does not answer. The capacity of a machine does not
+   * The machines that can run attempts now. A machine is omitted while it does not answer. The capacity of a machine does not
    * change while the runner exists.
    */
   readonly machines: readonly Machine[];
@@ -139,14 +139,14 @@ export type Runner = {
   /** A startup warning for the operator, for example that jobs run unconfined. */
   warning?: string;
   /**
-   * Creates the environment that the attempt will run in. After a crash in the middle, another call starts from scratch.
+   * Creates the environment that the attempt will run in. After a crash in the middle, a repeated call starts again.
    * @throws Unstartable
    */
   prepare(spec: AttemptSpec, signal: AbortSignal): Promise<Handle>;
   /**
    * Starts the work unless it has started already.
-   * @param mayBegin called immediately before the start, unless the work has started; unset: it may begin
-   * @returns false when `mayBegin` refused: then the work has not started and will not
+   * @param mayBegin called immediately before the start, unless the work has started; default: the work may begin
+   * @returns false when `mayBegin` returned false: then the work has not started and will not start
    */
   start(handle: Handle, mayBegin?: () => Promise<boolean>): Promise<boolean>;
   /**
@@ -160,11 +160,11 @@ export type Runner = {
   signal(handle: Handle, signal: 'TERM' | 'KILL'): Promise<void>;
   /** Rejects when `signal` aborts. */
   wait(handle: Handle, signal: AbortSignal): Promise<Outcome>;
-  /** Null when there is nothing to measure. */
+  /** Null when the usage cannot be measured, for example because the work does not run. */
   stats(handle: Handle): Promise<Usage | null>;
   /**
-   * After the end: a tar of the directory or file at `path`, with names relative to it; null: nothing exists there. The stream
-   * may fail with ArtifactsTooLarge.
+   * Called after the end. Returns a tar of the directory or file at `path`, with names relative to it; null when `path` does
+   * not exist. The stream may fail with ArtifactsTooLarge.
    */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**
@@ -172,7 +172,7 @@ export type Runner = {
    * does not end: then the reservation remains, and the caller must retry.
    */
   remove(handle: Handle): Promise<void>;
-  /** Removes all attempts except `keep` in the same way. Tries all of them before it rejects. */
+  /** Removes all attempts except `keep`, like `remove`. Tries all attempts before it rejects. */
   sweep(keep: ReadonlySet<string>): Promise<void>;
 };
 
@@ -188,17 +188,17 @@ export type NetworkMode = 'internet' | 'none' | 'host';
 /** Time between SIGTERM and SIGKILL. */
 export const GRACE_MS = 30_000;
 
-/** Maximum bytes of a line. The rest is cut off. */
+/** Maximum bytes of a line. The rest of the line is discarded. */
 export const MAX_LINE_BYTES = 64 * 1024;
 
 /** The stored text of a line, without a carriage return at its end. */
 export function toMessage(text: string, isCut: boolean): string {
   const message = text.replace(/\r$/, '');
-  // The cut may have split a character.
+  // The cut may have split a multi-byte character, which then ends with a replacement character.
   return isCut ? `${message.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : message;
 }
 
-/** The last line of a log whose next line exceeds its limits. */
+/** The last line of a log whose next line would exceed its limits. */
 export function logFullMessage({ bytes, lines }: AttemptSpec['log']): string {
   return `The log ends here: it may hold ${bytes} bytes and ${lines} lines. What the job prints from here on is not kept.`;
 }

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { watchDisk } from '../../src/runners/supervisor/disk.ts';
 
-test('folders that could not be measured are measured again at once', async () => {
+test('folders whose measurement failed are measured again at once', async () => {
   await using root = await mkdtempDisposable(join(tmpdir(), 'loam-disk-'));
   await writeFile(join(root.path, 'x'), Buffer.alloc(4 * 2 ** 20, 1));
   let looks = 0;
@@ -16,13 +16,13 @@ test('folders that could not be measured are measured again at once', async () =
       files: 100,
       floorBytes: 0,
       pids: () => [],
-      beside: () => (looks++ ? Promise.resolve(0) : Promise.reject(new Error('away'))),
-      measured: () => {},
+      measureOther: () => (looks++ ? Promise.resolve(0) : Promise.reject(new Error('away'))),
+      onMeasured: () => {},
     },
     AbortSignal.timeout(20_000),
   );
   expect(verdict).toMatchObject({ full: false, reason: expect.stringContaining('4 MB on disk') });
   expect(looks).toBe(2);
-  // The test fails if the folders are only measured at their normal time, every 30 seconds.
+  // The test fails if the folders are only measured at the normal interval of 30 seconds.
   expect(Date.now() - asked).toBeLessThan(20_000);
 });

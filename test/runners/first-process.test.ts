@@ -49,7 +49,7 @@ function waiting(): Promise<number> {
 }
 
 test.each([null, ''])(
-  'one that was killed while it waited has not run, and nobody waits for it (setup %j)',
+  'a first process that was killed while it waited has not run its command, and the launch ends at once (setup %j)',
   async (setup) => {
     const { promise: network, resolve: open } = Promise.withResolvers<Network>();
     const launching = launched(['true'], { setup, network });

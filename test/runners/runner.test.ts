@@ -43,7 +43,7 @@ describe('process', () => {
 });
 
 describe('process, in a sandbox', () => {
-  test('a job sees its folder and programs, but neither our files nor our processes', async (ctx) => {
+  test("a job sees its folder and programs, but neither the server's files nor its processes", async (ctx) => {
     needs(ctx, 'bubblewrap');
     await using made = await processRunner();
     const command = `pwd; id -un; ls /; cat /etc/shadow; touch /usr/x; ls ${made.dir}; ls -d /proc/[0-9]* | wc -l; env | sort`;

@@ -6,10 +6,10 @@ import { expect, test } from 'vitest';
 import {
   createBarrierDir,
   openBarrier,
-  readOpening,
+  readBarrierOpening,
 } from '../../src/runners/docker/start-barrier.ts';
 
-test('the barrier opens at the moment when it may, and stays closed otherwise', async () => {
+test('the barrier opens as soon as opening is permitted, and stays closed otherwise', async () => {
   await using cleanup = new AsyncDisposableStack();
   const place = await mkdtemp(join(tmpdir(), 'loam-barrier-'));
   cleanup.defer(() => rm(place, { recursive: true }));
@@ -20,18 +20,18 @@ test('the barrier opens at the moment when it may, and stays closed otherwise', 
     throw new Error('the database is away');
   };
   await expect(open(away)).rejects.toThrow('the database is away');
-  expect(await readOpening(place)).toBe(null);
+  expect(await readBarrierOpening(place)).toBe(null);
   // The barrier stays closed however long the answer takes.
   let allowed = 0;
   const may = open(async () => {
-    expect(await readOpening(place)).toBe(null);
+    expect(await readBarrierOpening(place)).toBe(null);
     const begun = Date.now();
     while (Date.now() < begun + 20) await new Promise(setImmediate);
     allowed = Date.now();
     return true;
   });
   expect(await may).toBe(true);
-  const { at, recorded } = (await readOpening(place)) ?? {};
+  const { at, recorded } = (await readBarrierOpening(place)) ?? {};
   expect({ recorded, isLater: Number(at) >= allowed }).toEqual({ recorded: true, isLater: true });
 });
 

@@ -1,14 +1,14 @@
-/** Engines whose storage has no quotas: the container is created again without one, and later containers at once. */
+/** Engines whose storage has no quotas: the container is created again without a quota, and later containers without a try. */
 import type Docker from 'dockerode';
 import { expect, test } from 'vitest';
-import { openContainerCreator } from '../../src/runners/docker/container.ts';
+import { ContainerCreator } from '../../src/runners/docker/container.ts';
 import { type Engine, EngineError } from '../../src/runners/docker/engine.ts';
 import type { EngineFacts } from '../../src/runners/docker/engine-facts.ts';
 import { RunnerFault } from '../../src/runners/runner.ts';
 
 const image = { id: 'sha256:0', user: '', volumes: [], bytes: 0 };
 
-/** @returns for each request to create a container, whether it asked for a quota; the engine answers those with an error */
+/** @returns for each request to create a container, whether it asked for a quota, which the engine answers with an error */
 async function create(storage: string, message: string) {
   const asked: Docker.ContainerCreateOptions[] = [];
   const engine = {
@@ -20,8 +20,8 @@ async function create(storage: string, message: string) {
       return request({ createContainer } as unknown as Docker);
     },
   } as Engine;
-  const make = openContainerCreator(engine, async () => ({ storage }) as EngineFacts);
-  for (let round = 0; round < 2; round++) await make({}, image, 2 ** 30);
+  const creator = new ContainerCreator(engine, async () => ({ storage }) as EngineFacts);
+  for (let round = 0; round < 2; round++) await creator.create({}, image, 2 ** 30);
   return asked.map(({ HostConfig }) => HostConfig?.StorageOpt !== undefined);
 }
 

@@ -1,7 +1,7 @@
 /**
- * Artifacts of a job: the files at its `output_path`. Folders that are mounted from this machine are read here, as for a
- * process. For other paths the engine sends a tar of the container, which is filtered by the same rules: regular files of
- * the job's own user, links, and empty folders.
+ * Reads the artifacts of a job: the files at its `output_path`. Paths in folders that are mounted from this machine are read
+ * directly, as for a process. For other paths the engine sends a tar of the container's files, which is filtered by the same
+ * rules: it keeps regular files of the job's own user, links, and empty folders.
  */
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
@@ -17,15 +17,15 @@ type Source = {
   container: string;
   attemptDir: string;
   owner: Owner;
-  /** Added by the engine to user ids. */
+  /** Number that the engine adds to user ids. */
   uidOffset?: number;
   /** The job's folders are in the container, not on this machine. */
   remote: boolean;
 };
 
 /**
- * @returns null when the path does not exist. The stream fails with ArtifactsTooLarge beyond `maxEntries`, and with RunnerUnavailable when
- *   the engine breaks off or sends nothing for `silentMs`
+ * @returns null when the path does not exist. The stream fails with ArtifactsTooLarge beyond `maxEntries`, and with
+ *   RunnerUnavailable when the engine interrupts the transfer or sends nothing for `silentMs`
  */
 export async function readArtifacts(
   { engine, container, attemptDir, owner, remote, uidOffset = 0 }: Source,
@@ -58,7 +58,7 @@ export async function readArtifacts(
   }
 }
 
-/** Whether the path itself is a link. The engine does not follow it, and neither do we: it may lead anywhere. */
+/** Whether the path itself is a link, which is not followed because it may lead anywhere. */
 function isLink(archive: Readable & { headers?: Record<string, string> }): boolean {
   const stat = archive.headers?.['x-docker-container-path-stat'] ?? '';
   const { linkTarget } = JSON.parse(Buffer.from(stat, 'base64').toString() || '{}');

@@ -1,18 +1,18 @@
 /**
- * The folder of an attempt on this machine. It is mounted into the container, and holds the facts about the attempt that a
- * restarted server needs and the engine does not store.
+ * The folder of an attempt on this machine. Parts of it are mounted into the container. Other files hold the facts about the
+ * attempt that a restarted server needs and the engine does not store.
  *
  *   attempt.json      the container's settings, without command, environment and secrets; written before it is created
  *   gate/             the start barrier, see `start-barrier.ts`
  *   record/           files of the recorder, see `recorder.ts`
  *   work, tmp, home   the job's folders, accessible to its user alone; on a remote engine they exist in the container only
- *   stop.json         why and when the server decided to end the attempt; written before the signal is sent
+ *   stop.json         why and when the server stopped the attempt; written before the signal is sent
  *   unstartable.json  why the container can never start
  */
 import { chmod, mkdir, open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { MOUNTS } from '../runner.ts';
-import { changeOwner } from '../supervisor/small-trees.ts';
+import { changeOwner } from '../supervisor/ownership.ts';
 import { createBarrierDir } from './start-barrier.ts';
 
 /** User and group of the job's processes and files. */
@@ -25,7 +25,7 @@ export type AttemptRecord = {
   owner: Owner;
   timeoutMs: number;
   log: { bytes: number; lines: number };
-  /** The limits in force, which may be lower than the job asked for. */
+  /** The limits in force, which may be lower than those that the job requested. */
   cpus: number;
   memoryBytes: number;
   diskBytes: number;
@@ -44,7 +44,7 @@ export type StopRequest = {
 
 export type StartRefusal = { reason: string };
 
-/** By the name of the file, without `.json`. */
+/** File name without `.json` → contents. */
 type Records = { attempt: AttemptRecord; stop: StopRequest; unstartable: StartRefusal };
 
 /** Creates the folder, which only this server may enter. */
@@ -79,7 +79,7 @@ export async function readRecord<K extends keyof Records>(
   }
 }
 
-/** The record is durable when this returns. */
+/** Replaces the record atomically. It is durable when this returns. */
 export async function writeRecord<K extends keyof Records>(
   attemptDir: string,
   kind: K,

@@ -1,14 +1,25 @@
-/** The processes of a container, seen from this machine. Works where the engine runs here and this server is root. */
+/** Finds and signals the processes of a container. Works where the engine runs on this machine and this server is root. */
 import { readFileSync, readlinkSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { listPids, readProcessStat, signalOne } from '../supervisor/proc.ts';
+import { sharesKernel } from './engine-facts.ts';
+import type { ContainerState } from './outcome.ts';
 
-/** Processes must be gone within this after SIGKILL. */
+/** How long to wait for processes to disappear after SIGKILL. */
 const KILL_TIMEOUT_MS = 5_000;
 
 /**
+ * Whether a running container shares the kernel of this machine, so that FIFOs created by this server work in it: its first
+ * process is visible here, in the container's own control group. False for an engine in a virtual machine, and for a server
+ * in a container.
+ */
+export function runsOnHostKernel({ id, pid, runtime }: ContainerState): boolean {
+  return sharesKernel(runtime) && procFileContains(pid, 'cgroup', id);
+}
+
+/**
  * Lists all processes in the PID namespace of the container's init, without the init.
- * @param initPid the init as this machine numbers it
+ * @param initPid pid of the init on this machine
  * @returns an empty list when the container has ended, or runs on another machine
  */
 export function listContainerProcesses(initPid: number): number[] {
@@ -27,15 +38,15 @@ function readPidNamespace(pid: number): string | undefined {
   }
 }
 
-/** Signals each process itself: the init forwards a signal only to the process group of the command. */
+/** Signals each process, because the init forwards a signal only to the process group of the command. */
 export function sendSigterm(pids: readonly number[]): void {
   for (const pid of pids) signalOne(pid, 'SIGTERM');
 }
 
 /**
- * Kills all processes of a container and its supervising process (shim), even if the engine has lost track of them. They
- * are recognised by the container's id in their control group or arguments.
- * @throws Error when some survive SIGKILL
+ * Kills all processes of a container and the engine's process that supervises it (shim), even if the engine has lost track of
+ * them. They are recognised by the container's id in their control group or arguments.
+ * @throws Error when processes survive SIGKILL
  */
 export async function killContainerProcesses(containerId: string): Promise<void> {
   for (const deadline = Date.now() + KILL_TIMEOUT_MS; ; await delay(20)) {
@@ -52,7 +63,7 @@ export async function killContainerProcesses(containerId: string): Promise<void>
   }
 }
 
-/** A zombie counts as dead: its parent may collect it late. */
+/** A zombie counts as dead, because its parent may reap it late. */
 function isDead(pid: number): boolean {
   return ['Z', 'X', ''].includes(readProcessStat(pid)?.state ?? '');
 }

@@ -2,7 +2,7 @@
  * Resource usage of a container: CPU and memory from the engine, GPU utilization on a remote machine from `nvidia-smi` in
  * the container.
  *
- * NVIDIA's runtime puts `nvidia-smi` into each container with GPUs, and there it lists only the container's own. On this
+ * NVIDIA's runtime puts `nvidia-smi` into each container with GPUs, where it lists only the container's own GPUs. On this
  * machine one call of the server's `nvidia-smi` reports all GPUs (`../gpu-ledger.ts`).
  */
 import { text } from 'node:stream/consumers';
@@ -16,14 +16,17 @@ const ANSWER_TIMEOUT_MS = 5_000;
 const MAX_ANSWER_BYTES = 4_096;
 
 export type GpuUtilization = {
-  /** Average percent of the container's GPUs; 0 where `nvidia-smi` is missing or fails. @throws RunnerUnavailable */
+  /**
+   * Average utilization of the container's GPUs in percent; 0 where `nvidia-smi` is missing or fails.
+   * @throws RunnerUnavailable
+   */
   percentOf(container: string): Promise<number>;
   forget(container: string): void;
 };
 
 /**
- * The program belongs to the job's image, so its time and output are limited. A container whose program once exceeded a
- * limit is not asked again: each call would leave one more process in it.
+ * The program runs in the job's container, so its time and output are limited. After a call that exceeded a limit the program
+ * is not run in that container again, because each call would leave one more process in it.
  */
 export function openGpuUtilization(engine: Engine): GpuUtilization {
   const excluded = new Set<string>();
@@ -33,7 +36,7 @@ export function openGpuUtilization(engine: Engine): GpuUtilization {
       try {
         const answer = await runNvidiaSmi(engine, container);
         if (answer === null) excluded.add(container);
-        return averageOf(answer ?? '');
+        return averagePercents(answer ?? '');
       } catch (error) {
         // The container has ended, or has no such program.
         if (error instanceof EngineError) return 0;
@@ -44,7 +47,7 @@ export function openGpuUtilization(engine: Engine): GpuUtilization {
   };
 }
 
-/** @returns null when the output is too long or too late */
+/** @returns null when the program exceeds a limit */
 async function runNvidiaSmi(engine: Engine, container: string): Promise<string | null> {
   const { id } = await engine.call((docker) =>
     docker.getContainer(container).exec({
@@ -72,7 +75,7 @@ async function runNvidiaSmi(engine: Engine, container: string): Promise<string |
   }
 }
 
-function averageOf(answer: string): number {
+function averagePercents(answer: string): number {
   const percents = answer.split('\n').flatMap((line) => /^\s*(\d{1,3})\s*$/.exec(line)?.[1] ?? []);
   const sum = percents.reduce((total, percent) => total + Math.min(100, Number(percent)), 0);
   return sum / Math.max(1, percents.length);

@@ -1,7 +1,10 @@
-/** The options that a container is created with. Everything that a job may do in a container is decided in this file. */
+/**
+ * Builds the options that a job's container is created with: rights, limits, mounts, devices, environment. All restrictions
+ * of a job are set here, except its network (`network.ts`).
+ */
 import { posix } from 'node:path';
 import type Docker from 'dockerode';
-import { gpuVariables } from '../gpus.ts';
+import { buildGpuVariables } from '../gpus.ts';
 import { MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';
 import { listJobFolders, type Owner } from './attempt-dir.ts';
@@ -10,28 +13,31 @@ import type { EngineFacts } from './engine-facts.ts';
 import type { Image } from './images.ts';
 import { barrierDir, buildStartBarrier } from './start-barrier.ts';
 
-/** For the operator's `docker ps`, and for finding containers of an earlier server. */
+/** Labels by which the operator, in `docker ps`, and a restarted server find containers. */
 export const LABEL_WORKER = 'loam.worker';
 export const LABEL_ATTEMPT = 'loam.attempt';
-/** On containers that never run and serve to read a file of their image. The value identifies the server process. */
+/**
+ * Label of containers that are never started, and only serve to read files of an image. Its value identifies the server
+ * process.
+ */
 export const LABEL_READER = 'loam.reader';
 
 /** The name identifies the container of an attempt: an engine allows each name once. */
-export function containerName(attempt: string): string {
-  return `loam-${attempt}`;
+export function containerName(attemptId: string): string {
+  return `loam-${attemptId}`;
 }
 
 type ContainerSpec = {
-  attempt: string;
-  worker: string;
-  /** Folder of the attempt on the engine's machine; null: the engine is remote, and the job's folders are in the container. */
+  attemptId: string;
+  workerId: string;
+  /** The attempt's folder; null for a remote engine, where the job's folders are in the container and no barrier is used. */
   attemptDir: string | null;
   /** The image's id, and the folders for which it asks for a volume. */
   image: { id: string; volumes: readonly string[] };
   owner: Owner;
   command: string;
   env: Record<string, string>;
-  /** UUIDs, because indices depend on the order in which the machine finds its GPUs. */
+  /** UUIDs, because indices depend on the order in which the machine detects its GPUs. */
   gpus: readonly string[];
   timeoutMs: number;
   /** Time between SIGTERM and SIGKILL. */
@@ -47,21 +53,22 @@ type ContainerSpec = {
 };
 
 export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCreateOptions {
-  const { attempt, worker, attemptDir, owner } = spec;
-  // No environment or secrets: everyone who can list containers sees their labels.
-  const labels = { [LABEL_WORKER]: worker, [LABEL_ATTEMPT]: attempt };
-  const barrier = buildStartBarrier({ ...spec, isOpen: attemptDir === null });
-  const mounts = attemptDir === null ? [] : mountJobFolders(attemptDir, barrier.containerPath);
+  const { attemptId, workerId, attemptDir, owner } = spec;
+  // Labels must not contain environment variables or secrets: everyone who can list containers can read them.
+  const labels = { [LABEL_WORKER]: workerId, [LABEL_ATTEMPT]: attemptId };
+  const isRemote = attemptDir === null;
+  const barrier = buildStartBarrier({ ...spec, isOpen: isRemote });
+  const mounts = isRemote ? [] : mountJobFolders(attemptDir, barrier.containerPath);
   const env = {
     HOME: MOUNTS.home,
     TMPDIR: MOUNTS.tmp,
     USER: 'job',
     ...spec.env,
-    ...gpuVariables(spec.gpus),
+    ...buildGpuVariables(spec.gpus),
     ...barrier.env,
   };
   return {
-    name: containerName(attempt),
+    name: containerName(attemptId),
     Image: spec.image.id,
     Labels: labels,
     Entrypoint: barrier.entrypoint,
@@ -70,7 +77,7 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
     WorkingDir: MOUNTS.work,
     User: `${owner.uid}:${owner.gid}`,
     Hostname: 'job',
-    // The image's own settings for these are meant for a service, not for a job.
+    // The image's own stop signal and health check are meant for a service, not for a job.
     StopSignal: 'SIGTERM',
     Healthcheck: { Test: ['NONE'] },
     Tty: false,
@@ -84,11 +91,11 @@ function buildHostConfig(
   mounts: Docker.MountSettings[],
 ): Docker.HostConfig {
   return {
-    // An init forwards signals, and reaps orphaned processes.
+    // The engine's init forwards signals and reaps orphaned processes.
     Init: true,
     Privileged: false,
     CapDrop: ['ALL'],
-    // The engine adds its default seccomp profile and masked paths unless another is named.
+    // The engine adds its default seccomp profile and masked paths, because none are given here.
     SecurityOpt: ['no-new-privileges'],
     IpcMode: 'private',
     ...network,
@@ -97,12 +104,12 @@ function buildHostConfig(
     PidsLimit: limits.processes,
     NanoCpus: Math.round(limits.cpus * 1e9),
     Memory: limits.memoryBytes,
-    // The sum of memory and swap: the same value means no swap.
+    // Limits memory and swap together, so the same value means no swap.
     MemorySwap: limits.memoryBytes,
-    // Shared memory counts as memory. The engine's default of 64 MB is too small for programs that share tensors.
+    // Shared memory counts towards `Memory`. The engine's default of 64 MB is too small for programs that share tensors.
     ShmSize: Math.floor(limits.memoryBytes / 2),
-    // A core file would hold the job's memory, secrets included, at a path that the machine's administrator chose. The
-    // limit of open files stays the engine's: a container with a higher limit than the engine itself would not start.
+    // A core file would contain the job's memory, including secrets. The limit of open files is left to the engine, because a
+    // container with a higher limit than the engine itself would not start.
     Ulimits: [{ Name: 'core', Soft: 0, Hard: 0 }],
     Mounts: mounts,
     LogConfig: { Type: 'json-file', Config: logOptions(log) },
@@ -129,8 +136,8 @@ function mountJobFolders(attemptDir: string, barrierPath: string): Docker.MountS
 }
 
 /**
- * Volumes for the folders that the image declares. The engine would create them itself and remove them with the container;
- * ours have labels, so that volumes are found whose engine was killed between the two removals.
+ * Labelled volumes for the folders that the image declares. The engine would create and remove unlabelled volumes itself; the
+ * labels let a server find volumes that remain when the engine is killed between removing the container and its volumes.
  */
 function mountVolumes(
   image: ContainerSpec['image'],
@@ -150,62 +157,81 @@ function mountFolder(source: string, target: string, readOnly: boolean): Docker.
     Source: source,
     Target: target,
     ReadOnly: readOnly,
-    // Later mounts on this machine do not appear in the container.
+    // Mounts that are made on this machine later do not appear in the container.
     BindOptions: { Propagation: 'rprivate' },
   };
 }
 
 /** Overhead of a log entry beside its text. */
 const ENTRY_BYTES = 128;
-/** Growth of binary output when it is escaped: six bytes for one. */
+/** Escaping turns a byte of binary output into at most six. */
 const ESCAPE_FACTOR = 6;
 
 /**
- * The engine's log file keeps the lines until they are stored, and is rotated only at a size that is never kept: with
- * rotation a follower lost 195,000 of 300,000 lines. `blocking`: a full buffer blocks the job, and no line is dropped.
+ * The engine's log file keeps the lines until Loam has stored them. `max-size` exceeds the job's log limit, so that the file
+ * is not rotated before: with rotation a follower lost 195,000 of 300,000 lines. `blocking`: a full buffer blocks the job,
+ * and no line is dropped.
  */
 function logOptions({ bytes, lines }: ContainerSpec['log']): Record<string, string> {
   const size = Math.min(bytes * ESCAPE_FACTOR + lines * ENTRY_BYTES, Number.MAX_SAFE_INTEGER);
   return { mode: 'blocking', 'max-size': `${Math.ceil(size / 1024)}k`, 'max-file': '2' };
 }
 
-/** `--storage-opt is supported only for …` of overlay, `Filesystem does not support, or has not enabled quotas` of vfs. */
+/**
+ * Errors of storage drivers without quotas: overlay says `--storage-opt is supported only for …`, vfs says `Filesystem does
+ * not support, or has not enabled quotas`.
+ */
 const QUOTA_UNSUPPORTED = /storage.opt|quota/i;
 
 /**
- * @returns a function that creates containers whose image folders can hold `diskBytes`, where the engine's storage has
- *   quotas (overlay over XFS with project quotas, btrfs, ZFS). No engine reports this, so the first container is tried with
- *   a quota. `disk-watch.ts` watches in any case: the job's folders are not on that storage.
- * @throws RunnerFault for a failure of the engine itself; RunnerUnavailable
+ * Creates containers with a quota for changes to the image's folders, where the engine's storage has quotas (overlay over XFS
+ * with project quotas, btrfs, ZFS). No engine reports this, so quotas are used until the engine refuses one. `disk-watch.ts`
+ * watches the disk use in any case, because the job's folders are not on that storage.
  */
-export function openContainerCreator(engine: Engine, getFacts: () => Promise<EngineFacts>) {
-  let supportsQuota = true;
+export class ContainerCreator {
+  readonly #engine: Engine;
+  readonly #getFacts: () => Promise<EngineFacts>;
+  #supportsQuota = true;
 
-  async function create(options: Docker.ContainerCreateOptions): Promise<void> {
-    await engine.call((docker) => docker.createContainer(options));
+  constructor(engine: Engine, getFacts: () => Promise<EngineFacts>) {
+    this.#engine = engine;
+    this.#getFacts = getFacts;
   }
 
-  return async (
+  /** @throws RunnerFault for a failure of the engine itself; RunnerUnavailable */
+  async create(
     options: Docker.ContainerCreateOptions,
     image: Image,
     diskBytes: number,
-  ): Promise<void> => {
+  ): Promise<void> {
     // The quota of overlay counts changes only; other storage drivers count the files of the image too.
-    const imageBytes = (await getFacts()).storage.startsWith('overlay') ? 0 : image.bytes;
-    const StorageOpt = { size: String(imageBytes + diskBytes) };
-    const withQuota = { ...options, HostConfig: { ...options.HostConfig, StorageOpt } };
+    const { storage } = await this.#getFacts();
+    const imageBytes = storage.startsWith('overlay') ? 0 : image.bytes;
     try {
-      if (!supportsQuota) return await create(options);
-      try {
-        await create(withQuota);
-      } catch (error) {
-        if (!(error instanceof EngineError && QUOTA_UNSUPPORTED.test(error.message))) throw error;
-        supportsQuota = false;
-        await create(options);
-      }
+      if (this.#supportsQuota && (await this.#createWithQuota(options, imageBytes + diskBytes)))
+        return;
+      await this.#send(options);
     } catch (error) {
+      // 409: the engine still has a container with this name.
       const isFault = error instanceof EngineError && (error.status >= 500 || error.status === 409);
       throw isFault ? new RunnerFault(error.message, { cause: error }) : error;
     }
-  };
+  }
+
+  /** @returns false when the engine's storage has no quotas */
+  async #createWithQuota(options: Docker.ContainerCreateOptions, bytes: number): Promise<boolean> {
+    const StorageOpt = { size: String(bytes) };
+    try {
+      await this.#send({ ...options, HostConfig: { ...options.HostConfig, StorageOpt } });
+      return true;
+    } catch (error) {
+      if (!(error instanceof EngineError && QUOTA_UNSUPPORTED.test(error.message))) throw error;
+      this.#supportsQuota = false;
+      return false;
+    }
+  }
+
+  async #send(options: Docker.ContainerCreateOptions): Promise<void> {
+    await this.#engine.call((docker) => docker.createContainer(options));
+  }
 }

@@ -1,6 +1,6 @@
 /**
- * Credentials for registries, from the configuration that `docker login` writes (`config.json` in `~/.docker` or
- * `DOCKER_CONFIG`). It is read for each pull, because passwords of some registries expire after hours.
+ * Reads credentials for registries from the configuration that `docker login` writes (`config.json` in `~/.docker` or
+ * `DOCKER_CONFIG`). The file is read for each pull, because passwords of some registries expire after hours.
  */
 import { spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -15,9 +15,9 @@ export type RegistryAuth =
 
 type DockerConfig = {
   auths?: Record<string, StoredAuth>;
-  /** Host → name of the helper program that has its password. */
+  /** Host → name of the credential helper that has its password. */
   credHelpers?: Record<string, string>;
-  /** Helper program for all other registries. */
+  /** Credential helper for all other registries. */
   credsStore?: string;
 };
 type StoredAuth = {
@@ -28,7 +28,7 @@ type StoredAuth = {
   registrytoken?: string;
 };
 
-/** Docker's key for its own registry in these files. */
+/** Docker's key for its own registry in `config.json`. */
 const HUB_KEY = 'https://index.docker.io/v1/';
 const HELPER_TIMEOUT_MS = 15_000;
 
@@ -38,10 +38,10 @@ export class CredentialsUnreadable extends Error {
 }
 
 /**
- * @returns undefined when there are none for this registry; the pull is then anonymous
+ * @returns undefined when there are no credentials for this registry; the pull is then anonymous
  * @throws CredentialsUnreadable
  */
-export async function credentialsFor(
+export async function findCredentials(
   folder: string,
   registry: string,
 ): Promise<RegistryAuth | undefined> {
@@ -71,7 +71,7 @@ async function readDockerConfig(folder: string): Promise<DockerConfig> {
     const config = JSON.parse(content);
     if (typeof config === 'object' && config !== null) return config;
   } catch {
-    // The error of JSON.parse quotes a part of the text, which may be of a password.
+    // The error of JSON.parse is not used, because it quotes a part of the text, which may contain a password.
   }
   throw new CredentialsUnreadable(`${path} is not a JSON object`);
 }
@@ -105,7 +105,7 @@ async function runHelper(name: string, serveraddress: string) {
   if (!/^[\w.-]+$/.test(name))
     throw new CredentialsUnreadable('the name of a credential helper is not valid');
   const program = `docker-credential-${name}`;
-  const failure = (why: string) => new CredentialsUnreadable(`${program} ${why}`);
+  const failure = (problem: string) => new CredentialsUnreadable(`${program} ${problem}`);
   const child = spawn(program, ['get'], {
     stdio: ['pipe', 'pipe', 'ignore'],
     timeout: HELPER_TIMEOUT_MS,

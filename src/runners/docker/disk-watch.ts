@@ -1,6 +1,6 @@
 /**
- * Watches the disk use of a container. Folders that are mounted from this machine are measured as for a process; for the
- * image's own folders, and for all of a remote container, the engine reports the size.
+ * Watches the disk use of a container. Folders that are mounted from this machine are measured as for a process. For the
+ * image's own folders, and for all folders of a remote container, the engine reports the size.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type Docker from 'dockerode';
@@ -18,26 +18,26 @@ type DiskWatchOptions = {
   /** Whether the container's processes run on this machine; false until that is known. */
   isLocal(): boolean;
   limits: DiskLimits;
-  /** Free space on our disk below which the server stops writing. */
+  /** Free space on the server's disk below which the server stops writing. */
   floorBytes: number;
-  measured(bytes: number): void;
+  onMeasured(bytes: number): void;
 };
 
-/** A remote engine is asked at this interval … */
+/** Shortest interval between requests to a remote engine. */
 const REMOTE_INTERVAL_MS = 2_000;
-/** … or less often: the pause is nine times as long as the last answer took, so that asking takes a tenth of the time. */
+/** The pause is at least nine times as long as the last request took, so that requests take at most a tenth of the time. */
 const PAUSE_FACTOR = 9;
 
 /**
  * Watches until the container exceeds its limit, or until `signal` aborts.
- * @returns the line for the job's log that says why the job is ended; null when aborted
+ * @returns a line for the job's log that says why the job was ended; null when aborted
  */
 export async function watchContainerDisk(
   options: DiskWatchOptions,
   signal: AbortSignal,
 ): Promise<string | null> {
   if (options.remote) return watchRemoteDisk(options, signal);
-  const { engine, container, attemptDir, isLocal, limits, floorBytes, measured } = options;
+  const { engine, container, attemptDir, isLocal, limits, floorBytes, onMeasured } = options;
   let initPid = 0;
   const verdict = await watchDisk(
     {
@@ -46,15 +46,15 @@ export async function watchContainerDisk(
       files: limits.files,
       floorBytes,
       pids: () => (isLocal() ? listContainerProcesses(initPid) : []),
-      async beside() {
+      async measureOther() {
         const info = await inspectWithSize(engine, container);
         initPid = info.State.Pid;
         // `inspect` reports no size of volumes, so those that the image asks for are measured here.
-        const volumes = isLocal() ? volumesOf(info).map(({ Source }) => Source) : [];
+        const volumes = isLocal() ? listVolumes(info).map(({ Source }) => Source) : [];
         const inVolumes = await measureDiskUse(volumes);
         return (info.SizeRw ?? 0) + inVolumes.bytes;
       },
-      measured: ({ bytes }) => measured(bytes),
+      onMeasured: ({ bytes }) => onMeasured(bytes),
     },
     signal,
   );
@@ -62,7 +62,7 @@ export async function watchContainerDisk(
 }
 
 async function watchRemoteDisk(
-  { engine, container, limits: { diskBytes }, measured }: DiskWatchOptions,
+  { engine, container, limits: { diskBytes }, onMeasured }: DiskWatchOptions,
   signal: AbortSignal,
 ): Promise<string | null> {
   for (let pause = REMOTE_INTERVAL_MS / 4; !signal.aborted; ) {
@@ -71,8 +71,8 @@ async function watchRemoteDisk(
     const startedAt = Date.now();
     try {
       const info = await inspectWithSize(engine, container);
-      const bytes = (info.SizeRw ?? 0) + (await sizeOfVolumes(engine, info));
-      measured(bytes);
+      const bytes = (info.SizeRw ?? 0) + (await measureVolumes(engine, info));
+      onMeasured(bytes);
       if (bytes > diskBytes)
         return `The job was ended: it keeps ${formatGigabytes(bytes)} on disk, and disk_gb allows ${formatGigabytes(diskBytes)}.`;
     } catch {
@@ -90,13 +90,13 @@ function inspectWithSize(engine: Engine, container: string): Promise<SizedContai
   return engine.call((docker) => docker.getContainer(container).inspect({ size: true } as object));
 }
 
-function volumesOf({ Mounts }: SizedContainer) {
+function listVolumes({ Mounts }: SizedContainer) {
   return Mounts.filter(({ Type }) => Type === 'volume');
 }
 
-/** Called only for containers with volumes: to answer `df` the engine walks the files of all containers and images. */
-async function sizeOfVolumes(engine: Engine, info: SizedContainer): Promise<number> {
-  const names = volumesOf(info).map(({ Name }) => Name);
+/** Asks the engine only for containers with volumes: to answer `df` it walks the files of all containers and images. */
+async function measureVolumes(engine: Engine, info: SizedContainer): Promise<number> {
+  const names = listVolumes(info).map(({ Name }) => Name);
   if (names.length === 0) return 0;
   const { Volumes } = await engine.call((docker) => docker.df());
   const own = ((Volumes ?? []) as Volume[]).filter(({ Name }) => names.includes(Name));

@@ -1,8 +1,8 @@
 /**
- * Properties of an engine: the capacity of its machine for jobs, and whether that is the machine of this server.
+ * Reads properties of an engine: the capacity of its machine for jobs, and whether that is the machine of this server.
  *
- * The address does not answer the second question. A socket may be forwarded to another machine, and `tcp://` may lead to
- * this machine, or from a container to its host. So the engine is asked whether it sees a file that was just created here.
+ * The address does not tell whether it is the same machine: a socket may be forwarded to another machine, and `tcp://` may
+ * lead to this machine, or from a container to its host. So Loam tests whether the engine sees a file that was just created.
  */
 import { randomUUID } from 'node:crypto';
 import { rm, writeFile } from 'node:fs/promises';
@@ -13,11 +13,11 @@ import { type Engine, isStatus } from './engine.ts';
 export type EngineFacts = {
   /** For example `Docker Engine 28.2.2`. */
   version: string;
-  /** The engine shares our folders and user ids, so that folders can be mounted into containers. */
+  /** The engine sees this server's folders and user ids, so that folders can be mounted into containers. */
   isLocal: boolean;
   /** The engine is rootless or uses user namespaces, so that user ids in containers differ from those on the machine. */
   isRemapped: boolean;
-  /** Added by the engine to user ids of a container, also in archives. */
+  /** Number that the engine adds to user ids of a container, also in archives. */
   uidOffset: number;
   /** Capacity for jobs. */
   cpus: number;
@@ -42,7 +42,7 @@ export function sharesKernel(runtime: string): boolean {
   return KERNEL_RUNTIMES.test(runtime);
 }
 
-/** Share of a remote machine's memory for jobs, the same as on this machine: the rest is for the engine and the kernel. */
+/** Share of a remote machine's memory for jobs, the same as on this machine. The rest is for the engine and the kernel. */
 const SHARE_OF_JOBS = 0.9;
 /** A busy engine takes seconds to count its containers and images. */
 const FACTS_TIMEOUT_MS = 30_000;
@@ -82,7 +82,7 @@ export async function readEngineFacts(engine: Engine, folder: string): Promise<E
 async function seesFolder(engine: Engine, folder: string): Promise<boolean> {
   const file = join(folder, `.probe-${randomUUID()}`);
   const isUnix = engine.host.startsWith('unix:');
-  // An engine that checks the image before the mounts accepts a missing file, and the probe tells nothing.
+  // An engine that checks the image before the mounts accepts even a missing file. Then only the address decides.
   if (await canMount(engine, `${file}-not`)) return isUnix;
   await writeFile(file, '');
   try {

@@ -1,13 +1,13 @@
 /**
- * Checks every few seconds whether an engine answers. A worker that drives several engines offers no capacity on an engine
- * that is unavailable, and offers it again when the engine answers.
+ * Checks every few seconds whether an engine answers. A worker with several engines offers no capacity on an engine that is
+ * unavailable, and offers it again when the engine answers.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from '../../base/log.ts';
 import type { Engine } from './engine.ts';
 import { type EngineFacts, readEngineFacts } from './engine-facts.ts';
 
-/** An engine that does not answer a ping within this counts as unavailable. */
+/** An engine that does not answer a ping within this time counts as unavailable. */
 const PING_TIMEOUT_MS = 5_000;
 const INTERVAL_MS = 5_000;
 
@@ -20,7 +20,10 @@ export type EngineStatus = {
 
 export type EngineHealth = EngineStatus &
   AsyncDisposable & {
-    /** Asks the engine now if it has not answered yet. @throws RunnerUnavailable */
+    /**
+     * Asks the engine if it has not answered before.
+     * @throws RunnerUnavailable
+     */
     getFacts(): Promise<EngineFacts>;
   };
 

@@ -24,7 +24,7 @@ export class EngineError extends Error {
   }
 }
 
-/** Default limit of a request: creating a container during a pull takes seconds on a busy disk. */
+/** Default time limit of a request: creating a container during a pull takes seconds on a busy disk. */
 const CALL_TIMEOUT_MS = 120_000;
 
 export type Engine = {
@@ -35,13 +35,13 @@ export type Engine = {
   /** For requests without a time limit. */
   docker: Docker;
   /**
-   * Aborts every request that is made with `docker` after `ms`.
+   * Sends a request. Aborts every request that the callback makes with its `docker` after `ms`.
    * @throws RunnerUnavailable when the engine does not answer
    * @throws EngineError with the status of an error response
    */
   call<T>(request: (docker: Docker) => Promise<T>, ms?: number): Promise<T>;
   /**
-   * For responses of unlimited duration: the response must begin in time, and lasts until it is destroyed.
+   * Sends a request whose response may last without limit. The response must begin in time, and lasts until it is destroyed.
    * @throws the same errors as `call`
    */
   stream(request: (docker: Docker) => Promise<NodeJS.ReadableStream>): Promise<Readable>;
@@ -50,16 +50,16 @@ export type Engine = {
 /** Id of the engine that `DOCKER_HOST` names. */
 const DEFAULT_ENGINE = 'docker';
 
-/** Sends no request yet. */
+/** Creates the client without sending a request. */
 export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
-  const modem = createModem(addressOf(config));
+  const modem = createModem(parseAddress(config));
   return {
     id,
     host: config.host,
     docker: createClient(modem),
     async call(request, ms = CALL_TIMEOUT_MS) {
       const limit = AbortSignal.timeout(ms);
-      // dockerode reports nothing about a response that breaks off in the middle, so the limit rejects by itself.
+      // dockerode never settles when a response is interrupted in the middle, so the limit must reject by itself.
       const { promise: timedOut, reject } = Promise.withResolvers<never>();
       limit.addEventListener('abort', () => reject(limit.reason), { once: true });
       try {
@@ -88,14 +88,14 @@ function timeoutError(ms: number): RunnerUnavailable {
 
 const TLS_PORT = '2376';
 
-/** Whether the connection is a local socket or uses TLS, so that nobody between can read or change it. */
+/** Whether the connection is a local socket or uses TLS. */
 export function isEncrypted({ host, tlsVerify }: DockerConfig): boolean {
   const url = new URL(host);
   return url.protocol === 'unix:' || tlsVerify || url.port === TLS_PORT;
 }
 
 /** @throws ConfigError when the certificates cannot be read */
-function addressOf(config: DockerConfig): Address {
+function parseAddress(config: DockerConfig): Address {
   const { host, certPath } = config;
   const url = new URL(host);
   if (url.protocol === 'unix:') return { socketPath: url.pathname };
@@ -117,7 +117,7 @@ function readCertificates(host: string, folder: string) {
   }
 }
 
-/** Drops the error codes of sockets: other code would take them for those of the database connection. */
+/** Drops the error codes of sockets, which other code would take for codes of the database connection. */
 function toEngineError(error: unknown): Error {
   const { statusCode, json, message, code, name } = error as {
     statusCode?: number;
@@ -143,9 +143,9 @@ type Address = Pick<
 >;
 
 /**
- * Bypasses the constructor, which always reads the environment (https://github.com/apocas/docker-modem/issues/61):
- * certificates in `DOCKER_CERT_PATH` that an engine does not need would stop the server, and `DOCKER_CLIENT_TIMEOUT` would
- * count milliseconds, where other programs count seconds.
+ * Bypasses the constructor, which always reads the environment (https://github.com/apocas/docker-modem/issues/61): missing
+ * certificates in `DOCKER_CERT_PATH` would stop the server even if no engine needs them, and `DOCKER_CLIENT_TIMEOUT` would be
+ * taken as milliseconds, where other programs expect seconds.
  */
 function createModem(address: Address): Modem {
   return Object.assign(Object.create(Modem.prototype), {

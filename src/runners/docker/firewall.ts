@@ -1,7 +1,7 @@
 /**
- * Firewall rules in a container's own network namespace. They are set from outside: a job lacks CAP_NET_ADMIN to change
- * them, and reloading the machine's firewall does not affect them. Incoming connections are dropped. Outgoing packets may
- * go everywhere except to the blocked ranges, where only nameservers are open, at port 53. IPv6 has its loopback only.
+ * Sets firewall rules in a container's own network namespace from outside: a job lacks CAP_NET_ADMIN to change them, and
+ * reloading the machine's firewall does not affect them. The rules drop incoming connections. Outgoing packets may go
+ * everywhere except to the blocked ranges, in which only port 53 of nameservers is open. For IPv6 only the loopback works.
  */
 import { run } from '../../platform/processes/starter.ts';
 
@@ -12,10 +12,10 @@ type FirewallRules = {
   resolvers: readonly string[];
 };
 
-/** Sets the rules of a network namespace, given by its file, and replaces those that it has set before. */
+/** Sets the rules of a network namespace, given by its file, and replaces earlier rules of Loam. */
 export type ApplyFirewall = (namespace: string, rules: FirewallRules) => Promise<void>;
 
-/** Command line that sets the rules in the current namespace. */
+/** Builds a command line that sets the rules in the current namespace. */
 type BuildCommand = (rules: FirewallRules) => string[];
 
 /** How long `iptables` waits for other programs that hold its lock. */
@@ -23,8 +23,8 @@ const LOCK_TIMEOUT_S = 10;
 const RUN_TIMEOUT_MS = 20_000;
 
 /**
- * Rejects blocked packets, so that programs fail at once. For TCP with a reset: the kernel reports an ICMP error to the
- * program only after it has retransmitted the packet, a second later.
+ * Rejects blocked packets, so that programs fail at once. TCP connections are rejected with a reset, because the kernel
+ * reports an ICMP error to the program only after it has retransmitted the packet, a second later.
  */
 const nftCommand: BuildCommand = ({ blocked, resolvers }) => [
   'nft',
@@ -92,7 +92,7 @@ const IPV6_RULES = [
   '',
 ].join('\n');
 
-/** `iptables-restore` sets all rules of a family or none. A kernel without IPv6 needs no IPv6 rules. */
+/** `iptables-restore` sets all rules of an address family or none. A kernel without IPv6 needs no IPv6 rules. */
 const IPTABLES_SCRIPT = [
   `printf %s "$1" | iptables-restore --wait ${LOCK_TIMEOUT_S}`,
   `{ [ ! -e /proc/sys/net/ipv6 ] || printf %s "$2" | ip6tables-restore --wait ${LOCK_TIMEOUT_S}; }`,
@@ -108,9 +108,9 @@ const iptablesCommand: BuildCommand = (rules) => [
 ];
 
 /**
- * Tries each program in a new namespace. `nft` sets the rules of both families in 5 ms. `iptables`, which comes with an
- * engine, needs a program for each family and 34 ms.
- * @returns the first that works, or why none does
+ * Tries `nft` and `iptables` in a new namespace. `nft` sets the rules of both address families in 5 ms. `iptables`, which is
+ * installed with an engine, needs a program for each family and 34 ms.
+ * @returns a function that uses the first program that works; `unavailable`: why none works
  */
 export async function findFirewall(): Promise<ApplyFirewall | { unavailable: string }> {
   const unavailable: string[] = [];

@@ -1,9 +1,9 @@
 /**
- * Decides which user a container runs as: the user that its image names, unless that is root; otherwise a user that is
- * not used by anything else.
+ * Decides which user a container runs as: the user of its image, unless that is root; otherwise a user with no other
+ * processes or files.
  *
- * The job's folders are given to that user, so its numeric id must be known. An image may name a user by a name, which is
- * then looked up in the image's own /etc/passwd.
+ * The job's folders are given to that user, so its numeric id must be known. If the image has a user name instead of an id,
+ * the name is looked up in the image's own /etc/passwd.
  */
 import { addAbortSignal } from 'node:stream';
 import { text } from 'node:stream/consumers';
@@ -14,9 +14,8 @@ import { type Engine, isStatus } from './engine.ts';
 import type { Image } from './images.ts';
 import { readArchive } from './streams.ts';
 
-/** An id that no machine assigns to a user. Containers fall back to it, never to root. */
+/** An id that no machine assigns to a user. Containers without another user run as this one, never as root. */
 const NOBODY = 65_532;
-/** Largest id that is accepted. */
 const MAX_ID = 2 ** 31 - 1;
 
 export type ImageUsers = {
@@ -28,9 +27,9 @@ export type ImageUsers = {
 };
 
 type Options = {
-  /** Images that want to run as root run as root in their container. */
+  /** Images whose user is root run as root in their container. */
   root: boolean;
-  /** Ids of attempts: when an attempt ends, all processes with its id are killed, wherever they run. */
+  /** Ids of attempts, which images must not use: when an attempt ends, all processes with its id are killed. */
   reserved: UidRange;
   /** Labels of containers that are created to read a file of an image. */
   labels: Record<string, string>;
@@ -42,7 +41,7 @@ export function openImageUsers(
   engine: Engine,
   { root, reserved, labels, silentMs }: Options,
 ): ImageUsers {
-  /** By the image's id, whose contents never change. */
+  /** By image id: the contents of an id never change. */
   const resolved = new Map<string, Owner>();
   const serverUid = process.getuid?.() ?? 0;
 
@@ -65,7 +64,7 @@ export function openImageUsers(
 
   return {
     async resolveOwner(image, account, signal) {
-      // A server that is not root can neither give files to another user nor remove the files of one.
+      // A server that is not root can neither give files to another user nor remove another user's files.
       if (serverUid !== 0) return { uid: serverUid, gid: process.getgid?.() ?? serverUid };
       let imageUser: Owner = { uid: 0, gid: 0 };
       if (image.user) {

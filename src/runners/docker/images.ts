@@ -1,8 +1,8 @@
 /**
- * The images of jobs: decides which image a job runs in and whether it is allowed, and pulls it.
+ * Decides which image a job runs in and whether the image is allowed, and pulls it.
  *
  * An image that the engine already has is used without a pull. Jobs that wait for the same image share one pull, which is
- * cancelled when none of them waits any more.
+ * cancelled when no job waits for it any more.
  */
 import { lookup } from 'node:dns/promises';
 import {
@@ -12,26 +12,25 @@ import {
   parseImageReference,
 } from '../../base/image-reference.ts';
 import type { Logger } from '../../base/log.ts';
-import { isPublic } from '../public.ts';
+import { isPublicAddress } from '../public-addresses.ts';
 import { Unstartable } from '../runner.ts';
-import { CredentialsUnreadable, credentialsFor, isKnownRegistry } from './credentials.ts';
+import { CredentialsUnreadable, findCredentials, isKnownRegistry } from './credentials.ts';
 import { type Engine, isStatus } from './engine.ts';
-import { PULL_TIMES, type PullTimes, pullImage } from './pull.ts';
+import { DEFAULT_PULL_POLICY, type PullPolicy, pullImage } from './pull.ts';
 
 export type ImagesOptions = {
-  /** Null: allow registries on the internet, and those that the operator has logged in to. */
+  /** Null: registries on the internet, and registries that the operator has logged in to, are allowed. */
   allowed: AllowedImages | null;
-  /** For jobs that name no image. `allowed` does not apply to it. */
+  /** The image of jobs that name none. `allowed` does not apply to it. */
   fallback: string;
   /** Folder that `docker login` writes to. */
   configFolder: string;
   log: Logger;
-  times?: Partial<PullTimes>;
-  /** Interval of progress reports to one job. */
+  policy?: Partial<PullPolicy>;
+  /** Interval of progress reports to a job. */
   reportMs?: number;
 };
 
-/** The properties of an image that running it depends on. */
 export type Image = {
   /** Containers are created from the id, because the name may refer to another image by then. */
   id: string;
@@ -44,8 +43,8 @@ export type Image = {
 
 export type Images = {
   /**
-   * Pulls the image if the engine does not have it. `report` receives the progress as text, now and then.
-   * @param name the image that the job names; null: it names none
+   * Pulls the image if the engine does not have it. `report` receives the progress as text, every few seconds.
+   * @param name the image that the job names; null for the fallback
    * @throws Unstartable with a reason for the job's user
    */
   ensure(
@@ -60,7 +59,7 @@ const LOOKUP_TIMEOUT_MS = 2_000;
 
 export function openImages(engine: Engine, options: ImagesOptions): Images {
   const { allowed, fallback, configFolder, log, reportMs = REPORT_INTERVAL_MS } = options;
-  const times = { ...PULL_TIMES, ...options.times };
+  const policy = { ...DEFAULT_PULL_POLICY, ...options.policy };
   const pulls = new Map<string, SharedPull>();
 
   /** @returns undefined when the engine does not have the image */
@@ -83,26 +82,26 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
 
   async function readCredentials(registry: string) {
     try {
-      return await credentialsFor(configFolder, registry);
+      return await findCredentials(configFolder, registry);
     } catch (error) {
       if (!(error instanceof CredentialsUnreadable)) throw error;
-      // Many images need no login. If this one does, the job shows the registry's refusal, and the log shows this warning.
+      // Many images need no login. If this image does, the job shows the registry's refusal, and the log shows this warning.
       log.warn({ registry }, `An image is pulled without a login: ${error.message}`);
       return undefined;
     }
   }
 
   /**
-   * Refuses registries in private networks. Users choose image names, and the engine is in the operator's network: its
-   * requests and errors would reveal which service answers at which address. A name whose address changes between this
-   * check and the engine's own lookup escapes it; only LOAM_IMAGES is a complete protection.
+   * Refuses registries in private networks. Users choose image names, and the engine is in the operator's network, so its
+   * errors would reveal which service answers at which address. A host name whose address changes between this check and the
+   * engine's own lookup is not caught; only LOAM_IMAGES protects completely.
    */
   async function refusePrivateRegistry({ registry }: ImageReference, name: string): Promise<void> {
     if (allowed || registry === 'docker.io') return;
     if (await isKnownRegistry(configFolder, registry).catch(() => false)) return;
     const host = registry.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1');
     for (const address of await resolveHost(host))
-      if (!isPublic(address))
+      if (!isPublicAddress(address))
         throw new Unstartable(
           `The registry of the image "${name}" is not on the internet. The operator of this server can allow it with LOAM_IMAGES.`,
         );
@@ -118,7 +117,7 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
         onProgress,
         onFailure: (message) => log.warn({ image: key }, `Pulling an image failed: ${message}`),
         signal,
-        times,
+        policy,
       }).finally(() => {
         if (pulls.get(key) === started) pulls.delete(key);
       }),
@@ -138,7 +137,7 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
         );
       const present = await findImage(reference);
       if (present) return present;
-      // The fallback was chosen by the operator, so its registry may be private.
+      // The operator chose the fallback, so its registry may be private.
       if (requested !== null) await refusePrivateRegistry(reference, name);
       await joinPull(reference).wait(
         signal,
@@ -183,12 +182,12 @@ class SharedPull {
     this.#done.catch(() => {});
   }
 
-  /** Aborted when the last waiting job is gone. */
+  /** Aborts when no job waits any more. */
   get signal(): AbortSignal {
     return this.#controller.signal;
   }
 
-  /** Calls `report` with null at first, then every `everyMs` with the percentage if it has grown. */
+  /** Waits for the pull. Calls `report` with null at first, then every `everyMs` with the percentage if it has grown. */
   async wait(
     signal: AbortSignal,
     report: (percent: number | null) => void,

@@ -8,20 +8,22 @@
 import { MAX_LINE_BYTES, type RunnerLine, toMessage } from '../runner.ts';
 
 const HEADER_BYTES = 8;
-/** Length of `2026-01-01T12:00:00.123456789Z`. Times are padded to it, so that comparing them as text orders them. */
+/** Length of `2026-01-01T12:00:00.123456789Z`. Times are padded to this length so that they can be compared as strings. */
 const TIME_LENGTH = 30;
+/** Length of `2026-01-01T12:00:00.123`, the precision that `Date` keeps. */
+const MILLISECONDS_LENGTH = 23;
 const STDERR = 2;
 const SPACE = 0x20;
 const NEWLINE = 0x0a;
 
 type StreamName = 'stdout' | 'stderr';
 
-/** How far a stream was read: the time of its last frame, and the number of frames with that time that were read. */
-export type StreamPosition = { at: string; count: number };
+/** The last frame of a stream that was read: its time, and how many frames with the same time have been read. */
+export type StreamPosition = { time: string; count: number };
 export type LogPositions = { stdout: StreamPosition; stderr: StreamPosition };
 export const LOG_START: LogPositions = {
-  stdout: { at: '', count: 0 },
-  stderr: { at: '', count: 0 },
+  stdout: { time: '', count: 0 },
+  stderr: { time: '', count: 0 },
 };
 
 /** `bytes`: size of the text with its line end. */
@@ -30,46 +32,52 @@ export type SizedLine = RunnerLine & { bytes: number };
 /** A line whose newline has not arrived yet. */
 type PartialLine = {
   /** Time of the first frame. */
-  at: string;
+  time: string;
   parts: Buffer[];
+  /** Sum of the lengths of `parts`. */
   bytes: number;
   isCut: boolean;
+  /** Position of the last frame. */
   position: StreamPosition;
 };
 
-/** Skips frames up to a position, because the engine sends some of them again after a resume. */
-export class FrameReader {
-  readonly #from: LogPositions;
-  /** An incomplete frame; little more than 16 KiB at most. */
-  #rest: Buffer = Buffer.alloc(0);
-  #done: LogPositions;
+/** Turns chunks into lines. Skips frames up to a start position: the engine sends some again when a follower reconnects. */
+export class LogFrameReader {
+  readonly #start: LogPositions;
+  /** Bytes of an incomplete frame: at most 16 KiB of text, with the frame's header and time. */
+  #incomplete: Buffer = Buffer.alloc(0);
+  /** Positions after the last complete lines. */
+  #positions: LogPositions;
   #partial: { stdout?: PartialLine; stderr?: PartialLine } = {};
-  /** How many frames with the time of `#from` were received again. */
+  /** How many frames with the time of the stream's start position were received again. */
   #repeated = { stdout: 0, stderr: 0 };
 
-  constructor(from: LogPositions) {
-    this.#from = from;
-    this.#done = { stdout: { ...from.stdout }, stderr: { ...from.stderr } };
+  constructor(start: LogPositions) {
+    this.#start = start;
+    this.#positions = { stdout: { ...start.stdout }, stderr: { ...start.stderr } };
   }
 
-  /** Takes a chunk of any size. @returns the lines that it completes */
+  /**
+   * @param chunk of any size
+   * @returns the lines that the chunk completes
+   */
   push(chunk: Buffer): SizedLine[] {
     const lines: SizedLine[] = [];
-    const bytes = this.#rest.length > 0 ? Buffer.concat([this.#rest, chunk]) : chunk;
+    const data = this.#incomplete.length > 0 ? Buffer.concat([this.#incomplete, chunk]) : chunk;
     let offset = 0;
-    while (bytes.length - offset >= HEADER_BYTES) {
-      const end = offset + HEADER_BYTES + bytes.readUInt32BE(offset + 4);
-      if (bytes.length < end) break;
-      const stream = bytes[offset] === STDERR ? 'stderr' : 'stdout';
-      const line = this.#readFrame(bytes.subarray(offset + HEADER_BYTES, end), stream);
+    while (data.length - offset >= HEADER_BYTES) {
+      const end = offset + HEADER_BYTES + data.readUInt32BE(offset + 4);
+      if (data.length < end) break;
+      const stream = data[offset] === STDERR ? 'stderr' : 'stdout';
+      const line = this.#readFrame(data.subarray(offset + HEADER_BYTES, end), stream);
       if (line) lines.push(line);
       offset = end;
     }
-    this.#rest = Buffer.from(bytes.subarray(offset));
+    this.#incomplete = Buffer.from(data.subarray(offset));
     return lines;
   }
 
-  /** Call it at the end of the log. @returns last lines without a newline */
+  /** Called at the end of the log. @returns last lines without a newline */
   flush(): SizedLine[] {
     return (['stdout', 'stderr'] as const).flatMap((stream) => {
       const line = this.#partial[stream];
@@ -77,46 +85,45 @@ export class FrameReader {
     });
   }
 
-  /** Positions after the last lines that were returned. */
   get positions(): LogPositions {
-    return { stdout: { ...this.#done.stdout }, stderr: { ...this.#done.stderr } };
+    return { stdout: { ...this.#positions.stdout }, stderr: { ...this.#positions.stderr } };
   }
 
+  /** @returns the line that the frame completes; undefined if the line continues or the frame was read before */
   #readFrame(payload: Buffer, stream: StreamName): SizedLine | undefined {
+    // There is always a space: `logs.ts` requests a time in each frame.
     const space = payload.indexOf(SPACE);
-    const at = padTime(payload.toString('latin1', 0, space));
-    if (this.#wasRead(stream, at)) return undefined;
+    const time = padTime(payload.toString('latin1', 0, space));
+    if (this.#wasRead(stream, time)) return undefined;
     const endsLine = payload[payload.length - 1] === NEWLINE;
     const text = payload.subarray(space + 1, endsLine ? payload.length - 1 : payload.length);
-    const before = this.#partial[stream]?.position ?? this.#done[stream];
-    const position = { at, count: before.at === at ? before.count + 1 : 1 };
-    const line = this.#partial[stream] ?? { at, parts: [], bytes: 0, isCut: false, position };
+    const position = this.#nextPosition(stream, time);
+    const line = this.#partial[stream] ?? { time, parts: [], bytes: 0, isCut: false, position };
     line.position = position;
-    const room = MAX_LINE_BYTES - line.bytes;
-    const kept = text.length > room ? text.subarray(0, room) : text;
-    if (text.length > room) line.isCut = true;
-    if (kept.length > 0) {
-      // A line that ends in this frame is decoded at once, and so needs no copy.
-      line.parts.push(endsLine ? kept : Buffer.from(kept));
-      line.bytes += kept.length;
-    }
+    appendText(line, text, endsLine);
     if (endsLine) return this.#completeLine(stream, line);
     this.#partial[stream] = line;
     return undefined;
   }
 
-  #wasRead(stream: StreamName, at: string): boolean {
-    const { at: last, count } = this.#from[stream];
-    if (at !== last) return at < last;
+  /** Call it once for each frame, because it counts frames with the time of the start position. */
+  #wasRead(stream: StreamName, time: string): boolean {
+    const { time: startTime, count } = this.#start[stream];
+    if (time !== startTime) return time < startTime;
     this.#repeated[stream]++;
     return this.#repeated[stream] <= count;
   }
 
+  #nextPosition(stream: StreamName, time: string): StreamPosition {
+    const previous = this.#partial[stream]?.position ?? this.#positions[stream];
+    return { time, count: previous.time === time ? previous.count + 1 : 1 };
+  }
+
   #completeLine(stream: StreamName, line: PartialLine): SizedLine {
     this.#partial[stream] = undefined;
-    this.#done[stream] = line.position;
+    this.#positions[stream] = line.position;
     return {
-      timestamp: new Date(`${line.at.slice(0, 23)}Z`),
+      timestamp: new Date(`${line.time.slice(0, MILLISECONDS_LENGTH)}Z`),
       stream,
       message: toMessage(Buffer.concat(line.parts).toString('utf8'), line.isCut),
       bytes: line.bytes + 1,
@@ -124,7 +131,18 @@ export class FrameReader {
   }
 }
 
-/** Engines omit zeros at the end of the fraction. */
+/** Appends text up to the maximum length of a line. */
+function appendText(line: PartialLine, text: Buffer, endsLine: boolean): void {
+  const room = MAX_LINE_BYTES - line.bytes;
+  const kept = text.length > room ? text.subarray(0, room) : text;
+  if (text.length > room) line.isCut = true;
+  if (kept.length === 0) return;
+  // A line that continues is copied, because it would otherwise keep its whole chunk in memory.
+  line.parts.push(endsLine ? kept : Buffer.from(kept));
+  line.bytes += kept.length;
+}
+
+/** Pads the fraction to nine digits: engines omit zeros at its end. */
 function padTime(time: string): string {
   if (time.length === TIME_LENGTH) return time;
   const [seconds = '', fraction = ''] = time.slice(0, -1).split('.');

@@ -1,7 +1,7 @@
 /**
- * Reads the log of a container from the engine, from a cursor on, and follows it live. The engine returns the log since a
- * time, but not exactly: the time is inclusive, and the times of the two streams may be out of order by some milliseconds.
- * So the cursor holds a position for each stream, a resume asks for one minute more, and frames before it are skipped.
+ * Follows the log of a container that the engine keeps, from a cursor on. The engine returns lines since a time, but not
+ * exactly: the time is inclusive, and the times of the two streams may be out of order by some milliseconds. So the cursor
+ * holds a position for each stream. A resumed request starts one minute earlier, and frames before the position are skipped.
  */
 import { PassThrough, type Readable } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -15,7 +15,7 @@ import {
 } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
 import {
-  FrameReader,
+  LogFrameReader,
   LOG_START,
   type LogPositions,
   type SizedLine,
@@ -23,16 +23,16 @@ import {
 } from './log-frames.ts';
 import { readChunks } from './streams.ts';
 
-/** A resume asks for this much before its cursor. */
+/** A resumed request starts this long before the cursor. */
 const OVERLAP_S = 60;
-/** Buffer for lines that arrive while earlier ones are stored: each batch is a transaction. */
+/** Buffer for lines that arrive while earlier lines are stored: each batch is a transaction. */
 const READ_AHEAD_BYTES = 256 * 1024;
-/** Pause before the request is repeated to an engine that does not answer. */
+/** Pause before the next request to an engine that does not answer. */
 const RETRY_MS = 500;
-/** When the log is full: how often the engine is asked whether the container has ended. */
-const POLL_MS = 1_000;
-/** When the log is silent: how often the engine is asked whether the container has ended. */
-const QUIET_MS = 30_000;
+/** Interval of checks whether the container has ended, after the log has reached its size limit. */
+const FULL_POLL_MS = 1_000;
+/** The same, while the log is silent. */
+const SILENT_POLL_MS = 30_000;
 
 type Caps = AttemptSpec['log'];
 
@@ -40,9 +40,12 @@ type LogSource = {
   engine: Engine;
   container: string;
   caps: Caps;
-  /** Whether the container has ended; true when it is gone. @throws RunnerUnavailable */
+  /**
+   * Whether the container has ended or is gone.
+   * @throws RunnerUnavailable
+   */
   hasEnded(): Promise<boolean>;
-  /** In place of `QUIET_MS`. */
+  /** Default: `SILENT_POLL_MS`. */
   quietMs?: number;
 };
 
@@ -59,13 +62,13 @@ export async function* followLog(
     return { lines: batch.lines, cursor: formatCursor(progress) };
   };
   while (!signal.aborted) {
-    const reader = new FrameReader(progress.positions);
+    const reader = new LogFrameReader(progress.positions);
     try {
-      // Asked before the log is read: the log of an ended container is complete, so this read returns all of it.
+      // Checked before the read: the log of an ended container is complete, so this read returns all of it.
       const isOver = await source.hasEnded();
       if (progress.full) {
         if (isOver) return;
-        await delay(POLL_MS, undefined, { signal }).catch(() => {});
+        await delay(FULL_POLL_MS, undefined, { signal }).catch(() => {});
         continue;
       }
       const input = await openLog(source, progress.positions, signal);
@@ -85,7 +88,7 @@ export async function* followLog(
       return;
     } catch (error) {
       if (signal.aborted) return;
-      // The engine became unavailable, possibly within a line: resume after the last complete line.
+      // The engine may have become unavailable within a line, so the next read starts after the last complete line.
       if (!(error instanceof RunnerUnavailable)) throw error;
       await delay(RETRY_MS, undefined, { signal }).catch(() => {});
     }
@@ -93,11 +96,11 @@ export async function* followLog(
 }
 
 /**
- * Joins all chunks that arrived while the consumer was busy. The engine sends each line as a chunk of its own, so without
- * this each line would be a batch, and thus a transaction.
+ * Joins all chunks that arrived while the consumer was busy. The engine sends each line as a separate chunk, and otherwise
+ * each line would be a batch, and thus a transaction.
  */
 async function* readAvailable(input: Readable, source: LogSource): AsyncGenerator<Buffer> {
-  const { quietMs = QUIET_MS } = source;
+  const { quietMs = SILENT_POLL_MS } = source;
   for await (const first of readChunks(input, quietMs, createSilenceHandler(input, source))) {
     const more: Buffer | null = input.readableLength > 0 ? input.read(input.readableLength) : null;
     yield more ? Buffer.concat([first, more]) : first;
@@ -105,9 +108,9 @@ async function* readAvailable(input: Readable, source: LogSource): AsyncGenerato
 }
 
 /**
- * Silence is normal for a job that prints nothing for hours, but an engine that hung or was cut off is silent too. The
- * stream is destroyed, and the log requested again, when the engine does not answer, or when the container had ended at
- * the previous check and the stream still has not.
+ * Detects a dead stream: a job may print nothing for hours, but an engine that hangs or was cut off is silent too. The
+ * handler destroys the stream, so that the log is requested again, when the engine does not answer, or when the container
+ * had ended at the previous check and the stream has not.
  */
 function createSilenceHandler(input: Readable, { hasEnded }: LogSource): () => void {
   let isOver = false;
@@ -125,19 +128,19 @@ function createSilenceHandler(input: Readable, { hasEnded }: LogSource): () => v
   };
 }
 
-/** @returns null when the container does not exist. The stream fails with RunnerUnavailable */
+/** @returns null when the container does not exist; the stream may fail with RunnerUnavailable */
 async function openLog(
   { engine, container }: LogSource,
   { stdout, stderr }: LogPositions,
   signal: AbortSignal,
 ): Promise<Readable | null> {
-  const last = stdout.at > stderr.at ? stdout.at : stderr.at;
+  const last = stdout.time > stderr.time ? stdout.time : stderr.time;
   const since = last && Math.floor(Date.parse(`${last.slice(0, 19)}Z`) / 1000) - OVERLAP_S;
   const options = {
     stdout: true,
     stderr: true,
     timestamps: true,
-    // For an ended container the engine ends the stream.
+    // The engine ends the stream when the container has ended.
     follow: true as const,
     ...(since && { since: String(since) }),
   };
@@ -159,21 +162,22 @@ async function openLog(
     stream.destroy();
   });
   stream.once('error', (error) =>
-    output.destroy(new RunnerUnavailable(`the log broke off: ${error}`)),
+    output.destroy(new RunnerUnavailable(`the log stream was interrupted: ${error}`)),
   );
   stream.once('close', () => {
-    if (!stream.readableEnded) output.destroy(new RunnerUnavailable('the log broke off'));
+    if (!stream.readableEnded)
+      output.destroy(new RunnerUnavailable('the log stream was interrupted'));
   });
   return stream.pipe(output);
 }
 
-/** The parsed cursor. `full`: the caps are reached, and further lines are dropped. */
+/** The parsed cursor. `full`: the caps were reached, and further lines are dropped. */
 type LogProgress = { positions: LogPositions; bytes: number; lines: number; full: boolean };
 
 function parseCursor(cursor: LogCursor | null): LogProgress {
   if (!cursor) return { positions: LOG_START, bytes: 0, lines: 0, full: false };
   const position = (name: string): StreamPosition => ({
-    at: String(cursor[name] ?? ''),
+    time: String(cursor[name] ?? ''),
     count: Number(cursor[`${name}Count`] ?? 0),
   });
   return {
@@ -191,15 +195,15 @@ function formatCursor({
   full,
 }: LogProgress): LogCursor {
   return {
-    ...(stdout.at && { stdout: stdout.at, stdoutCount: stdout.count }),
-    ...(stderr.at && { stderr: stderr.at, stderrCount: stderr.count }),
+    ...(stdout.time && { stdout: stdout.time, stdoutCount: stdout.count }),
+    ...(stderr.time && { stderr: stderr.time, stderrCount: stderr.count }),
     bytes,
     lines,
     ...(full && { full: 1 }),
   };
 }
 
-/** Keeps the lines that fit into the caps, and replaces the first one that does not by a line that says so. */
+/** Keeps the lines that fit into the caps, and replaces the first line that does not fit by a notice that the log ends. */
 function applyCaps(
   caps: Caps,
   before: LogProgress,

@@ -1,14 +1,14 @@
-/** Finds what earlier attempts of this server left behind: folders on this machine, containers and volumes of the engine. */
+/** Finds orphans of earlier attempts of this server: folders on this machine, containers and volumes of the engine. */
 import { readdir } from 'node:fs/promises';
 import { LABEL_ATTEMPT, LABEL_READER, LABEL_WORKER } from './container.ts';
 import type { Engine } from './engine.ts';
 
 type Orphans = {
-  /** Ids of attempts that have a folder or a container and are not running. */
+  /** Ids of attempts that have a folder or a container and are not in `keep`. */
   attempts: string[];
   /** Ids of containers in which an earlier process of this server read a file of an image. */
   readers: string[];
-  /** Names of volumes that were created for such attempts and that no container uses any more. */
+  /** Names of volumes of such attempts that no container uses any more. */
   volumes: string[];
 };
 

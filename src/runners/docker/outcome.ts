@@ -12,15 +12,15 @@ export type ContainerState = {
   /** Name of the runtime. */
   runtime: string;
   status: 'created' | 'running' | 'ended';
-  /** The init while it runs, as numbered on the engine's machine. */
+  /** Pid of the init on the engine's machine, while it runs. */
   pid: number;
   exitCode: number;
   /**
-   * A process of the container was killed for lack of memory; the container itself may have ended with 0. With version 1
-   * of control groups the engine reports this for all containers of a server that ran out of memory together.
+   * The kernel killed a process of the container for lack of memory; the container itself may have ended with 0. With version
+   * 1 of control groups the engine reports this for all containers of a server that ran out of memory together.
    */
   outOfMemory: boolean;
-  /** Number of such kills, where it was counted in the container. */
+  /** Number of processes killed for lack of memory, if it was counted in the container. */
   oomKills?: number | undefined;
   startedAt: number;
   endedAt: number;
@@ -30,7 +30,10 @@ export type ContainerState = {
   mayMissEnd?: boolean | undefined;
 };
 
-/** @returns null when the container does not exist @throws RunnerUnavailable */
+/**
+ * @returns null when the container does not exist
+ * @throws RunnerUnavailable
+ */
 export async function readContainerState(
   engine: Engine,
   container: string,
@@ -43,7 +46,8 @@ export async function readContainerState(
     } = await engine.call((docker) => docker.getContainer(container).inspect());
     const { Status, Running, Pid, ExitCode, OOMKilled, StartedAt, FinishedAt } = state;
     return {
-      ...{ id, runtime },
+      id,
+      runtime,
       status: Status === 'created' ? 'created' : Running ? 'running' : 'ended',
       pid: Pid,
       exitCode: ExitCode,
@@ -60,47 +64,49 @@ export async function readContainerState(
 /** 128 + SIGKILL. */
 const KILLED = 137;
 /** Exit codes that the engine reports for a container that it found dead, without knowing how it ended. */
-const UNKNOWN_EXIT = [0, 255];
-/** Exit codes of containers that the engine ended when it was stopped or started: SIGTERM, SIGKILL. */
-const ENDED_BY_ENGINE = [143, KILLED];
-const ENDED_WITH_ENGINE = [...ENDED_BY_ENGINE, 255];
+const UNKNOWN_EXIT_CODES = [0, 255];
+/** Exit codes of containers that the engine ended when it was stopped or started: 128 + SIGTERM, 128 + SIGKILL. */
+const ENGINE_STOP_CODES = [143, KILLED];
+/** The above, and the code of a container that was found dead after its engine had died. */
+const ENGINE_DEATH_CODES = [...ENGINE_STOP_CODES, 255];
 
 /**
- * Whether a container may have ended because its engine did, judged by its exit code. The caller has checked that nobody
- * asked it to end. An engine with `live-restore` keeps containers running while it restarts.
+ * Whether a container may have ended because its engine ended, judged by its exit code. The caller has checked that there is
+ * no stop request. An engine with `live-restore` keeps containers running while it restarts.
  */
 export function mayHaveDiedWithEngine(state: ContainerState): boolean {
   const { exitCode, isExitCodeCertain, outOfMemory } = state;
-  return ENDED_WITH_ENGINE.includes(exitCode) && !isExitCodeCertain && !outOfMemory;
+  return ENGINE_DEATH_CODES.includes(exitCode) && !isExitCodeCertain && !outOfMemory;
 }
 
 /**
- * Whether a container that ended at the start barrier did so by itself, and not because its engine ended.
+ * Whether a container that ended at the start barrier ended by itself, and not because its engine ended.
  * @param isFirstStart the engine has not restarted since it started the container
  */
 export function exitedOnItsOwn(exitCode: number, isFirstStart: boolean): boolean {
-  const isKnown = isFirstStart || !UNKNOWN_EXIT.includes(exitCode);
-  return isKnown && !ENDED_WITH_ENGINE.includes(exitCode);
+  const isKnown = isFirstStart || !UNKNOWN_EXIT_CODES.includes(exitCode);
+  return isKnown && !ENGINE_DEATH_CODES.includes(exitCode);
 }
 
 /**
  * Combines the engine's state of an ended container with the recorded exit. An engine that was killed just when the
- * container ended reports 0 (Docker 20.10) or 255, and then the recorded exit is used. Otherwise the engine is right: the
- * job itself may have written the recorded one. Of the two end times the earlier is right: none precedes the end.
- * @param exit without an exit code when the parent was killed and reported nothing
- * @param seenByEngine the exit code in the engine's events (`readExitCodeFromEvents`), if the recorder may have missed the end
- * @returns null when nobody knows how the container ended
+ * container ended reports 0 (Docker 20.10) or 255; then the recorded exit code is used. Otherwise the engine's exit code is
+ * used, because the job itself may have written the recorded one. Of the two end times the earlier is used, because neither
+ * can precede the end.
+ * @param exit has no exit code when the command's parent was killed and reported nothing
+ * @param codeFromEvents the result of `readExitCodeFromEvents`, read if the recorder may have missed the end
+ * @returns null when it is unknown how the container ended
  */
 export function mergeRecordedExit(
   state: ContainerState,
   { exitCode: recorded, oomKills, unheard, goneAt = state.endedAt }: RecordedExit = {},
-  seenByEngine?: number,
+  codeFromEvents?: number,
 ): ContainerState | null {
-  const isUnknown = UNKNOWN_EXIT.includes(state.exitCode);
-  if (isUnknown && unheard && seenByEngine === undefined) return null;
-  const exitCode = isUnknown ? (recorded ?? seenByEngine ?? KILLED) : state.exitCode;
+  const isUnknown = UNKNOWN_EXIT_CODES.includes(state.exitCode);
+  if (isUnknown && unheard && codeFromEvents === undefined) return null;
+  const exitCode = isUnknown ? (recorded ?? codeFromEvents ?? KILLED) : state.exitCode;
   const isExitCodeCertain =
-    seenByEngine === exitCode || (exitCode === recorded && !ENDED_BY_ENGINE.includes(exitCode));
+    codeFromEvents === exitCode || (exitCode === recorded && !ENGINE_STOP_CODES.includes(exitCode));
   const outOfMemory = oomKills === undefined ? state.outOfMemory : oomKills > 0;
   const endedAt = Math.min(state.endedAt, goneAt);
   const mayMissEnd = unheard;
@@ -111,9 +117,10 @@ export function mergeRecordedExit(
 const EVENTS_BEFORE_S = 60;
 
 /**
- * Reads the exit code of a container from the events that the engine has seen since its own start. It keeps 256 events, in
- * memory only.
- * @returns undefined when the engine has not seen the end, or has forgotten it @throws RunnerUnavailable
+ * Reads the exit code of a container from the events that the engine has seen since its own start. The engine keeps 256
+ * events, in memory only.
+ * @returns undefined when the engine has no event of the end
+ * @throws RunnerUnavailable
  */
 export async function readExitCodeFromEvents(
   engine: Engine,
@@ -135,8 +142,9 @@ export async function readExitCodeFromEvents(
 }
 
 /**
- * Whether the engine was restarted since the container started. An engine creates its default network anew at each start,
- * unless it finds containers running. @throws RunnerUnavailable
+ * Whether the engine was restarted since the container started. An engine creates its default network again at each start,
+ * unless it finds running containers.
+ * @throws RunnerUnavailable
  */
 export async function hasEngineRestartedSince(
   engine: Engine,
@@ -146,7 +154,7 @@ export async function hasEngineRestartedSince(
     const { Created } = await engine.call((docker) => docker.getNetwork('bridge').inspect());
     return Date.parse(Created) > startedAt;
   } catch (error) {
-    // An engine without a default network: the caller must have seen it go away itself.
+    // An engine without a default network. Then only the caller can notice that the engine is unavailable.
     if (isStatus(error, 404)) return false;
     throw error;
   }
@@ -158,16 +166,16 @@ const MISSING_LINES_NOTE =
 type EndedAttempt = {
   record: AttemptRecord;
   state: ContainerState;
-  /** When the command began; null: it did not. */
+  /** When the command began; null if it did not. */
   openedAt: number | null;
   stop: StopRequest | undefined;
   refused: StartRefusal | undefined;
 };
 
-/** For a container that has ended, or can never start. */
+/** Builds the outcome of a container that has ended, or can never start. */
 export function buildOutcome({ record, state, openedAt, stop, refused }: EndedAttempt): Outcome {
   if (refused) return { kind: 'unstartable', reason: refused.reason };
-  // The server was gone, and the container gave up after waiting at its start barrier for an hour.
+  // No server opened the start barrier, and the container gave up after waiting for an hour.
   if (openedAt === null && !stop) return { kind: 'lost' };
   const startedAt = openedAt ?? state.startedAt;
   const endedAt = Math.max(
@@ -190,17 +198,17 @@ export function buildOutcome({ record, state, openedAt, stop, refused }: EndedAt
   };
 }
 
-/** The end of a remote container, whose engine's clock may differ from ours. Its job starts together with the container. */
+/** Converts the end time of a remote container, because its engine's clock may differ. The job starts with the container. */
 function toServerClock(startedAt: number, state: ContainerState): number {
   return startedAt + state.endedAt - state.startedAt;
 }
 
-/** More than a running server takes to act on a timeout, and less than the watchdog waits. */
+/** Longer than a running server takes to act on a timeout, and shorter than the watchdog waits. */
 const OVERRUN_MS = 1_000;
 
 /**
- * Whether the job ran beyond its timeout without a stop request, because no server was running. Its watchdog has ended it,
- * or it ended by itself before that.
+ * Whether the job ran beyond its timeout without a stop request, because no server was running. Either its watchdog has ended
+ * the job, or the job ended by itself before.
  */
 export function exceededTimeout(
   { timeoutMs, remote }: AttemptRecord,
@@ -217,7 +225,7 @@ export function explainStartFailure(error: unknown): string | null {
   if (!(error instanceof EngineError)) return null;
   if (/could not select device driver/.test(error.message))
     return 'The container engine of this server cannot give GPUs to containers: it has no device driver for them';
-  // The container was removed by someone else, or is incomplete.
+  // The container is incomplete, or another program removed it.
   if (/No such container/i.test(error.message)) return null;
   // The image causes 400 and 404: it has no /bin/sh, or one for another processor architecture.
   return [400, 404].includes(error.status) ? `The image cannot be run: ${error.message}` : null;

@@ -1,8 +1,8 @@
 /**
  * Pulls one image, reports progress as a fraction, and classifies failures.
  *
- * A registry that is unavailable or breaks off is retried with exponential backoff; the engine keeps the layers that it
- * already has. A registry that answers that the image does not exist or is not accessible is not retried.
+ * A pull is retried with exponential backoff if the registry is unavailable or drops the connection; the engine keeps the
+ * layers that it already has. A pull is not retried if the image does not exist or is not accessible.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { formatImageReference, type ImageReference } from '../../base/image-reference.ts';
@@ -10,8 +10,11 @@ import { RunnerUnavailable, Unstartable } from '../runner.ts';
 import type { RegistryAuth } from './credentials.ts';
 import { type Engine, EngineError } from './engine.ts';
 
-export type PullTimes = {
-  /** Longest silence of the engine. It reports each step, also while it verifies and unpacks layers of many GB. */
+export type PullPolicy = {
+  /**
+   * A try fails when the engine sends no event for this long. A working engine reports each step, even while it verifies and
+   * unpacks layers of many GB.
+   */
   silenceMs: number;
   /** Limit for all tries together. */
   totalMs: number;
@@ -19,7 +22,8 @@ export type PullTimes = {
   pauseMs: number;
   tries: number;
 };
-export const PULL_TIMES: PullTimes = {
+/** The pauses between six tries add up to 31 s. `totalMs` limits slow downloads. */
+export const DEFAULT_PULL_POLICY: PullPolicy = {
   silenceMs: 120_000,
   totalMs: 2 * 60 * 60_000,
   pauseMs: 1_000,
@@ -28,49 +32,56 @@ export const PULL_TIMES: PullTimes = {
 
 type PullOptions = {
   auth: () => Promise<RegistryAuth | undefined>;
-  /** Called at each event of the engine with the fraction that is done, which never decreases. */
+  /** Called at each event of the engine with the completed fraction, which never decreases. */
   onProgress: (fraction: number) => void;
-  /** Called for each failed try with the engine's message. It may quote the registry, so it is for the server's log only. */
+  /** Called for each failed try with the engine's message, which may quote the registry: only for the server's log. */
   onFailure: (message: string) => void;
   signal: AbortSignal;
-  times: PullTimes;
+  policy: PullPolicy;
 };
 
 /**
- * @throws Unstartable with a reason for the job's user; `signal`'s reason; an error with code ENOSPC when the engine's disk
- *   is full
+ * @throws Unstartable with a reason for the job's user
+ * @throws RunnerUnavailable when the connection to the engine fails
+ * @throws Error with the code ENOSPC when the engine's disk is full; the reason of `signal` when it aborts
  */
 export async function pullImage(
   engine: Engine,
   image: ImageReference,
-  { auth, onProgress, onFailure, signal, times }: PullOptions,
+  { auth, onProgress, onFailure, signal, policy }: PullOptions,
 ): Promise<void> {
-  const deadline = Date.now() + times.totalMs;
+  const deadline = Date.now() + policy.totalMs;
   const progress = new PullProgress();
-  for (let attempt = 1; ; attempt++) {
+  for (let tryNumber = 1; ; tryNumber++) {
     const failure = await tryPull(engine, image, {
       auth: await auth(),
       onEvent: (event) => onProgress(progress.update(event)),
       signal,
-      silenceMs: Math.max(1, Math.min(times.silenceMs, deadline - Date.now())),
+      silenceMs: Math.max(1, Math.min(policy.silenceMs, deadline - Date.now())),
     });
     signal.throwIfAborted();
     if (!failure) return;
     onFailure(failure.message);
-    const pause = times.pauseMs * 2 ** (attempt - 1);
-    const isLast = attempt >= times.tries || Date.now() + pause > deadline;
-    if (failure.isFinal || isLast)
-      throw failure.isDiskFull
-        ? Object.assign(new Error(failure.message), { code: 'ENOSPC' })
-        : new Unstartable(
-            `The image "${formatImageReference(image)}" cannot be pulled: ${failure.why}`,
-          );
+    if (failure.isDiskFull) throw Object.assign(new Error(failure.message), { code: 'ENOSPC' });
+    const pause = policy.pauseMs * 2 ** (tryNumber - 1);
+    const isLastTry = tryNumber >= policy.tries || Date.now() + pause > deadline;
+    if (failure.isFinal || isLastTry)
+      throw new Unstartable(
+        `The image "${formatImageReference(image)}" cannot be pulled: ${failure.userReason}`,
+      );
     await delay(pause, undefined, { signal });
   }
 }
 
-/** `message` is the engine's. `why` is for the job's user, and quotes nothing that the registry said. */
-type PullFailure = { message: string; why: string; isFinal: boolean; isDiskFull?: boolean };
+type PullFailure = {
+  /** The engine's message. */
+  message: string;
+  /** Completes "The image … cannot be pulled: …" for the job's user. It quotes nothing that the registry said. */
+  userReason: string;
+  /** Retries would not help. */
+  isFinal: boolean;
+  isDiskFull?: boolean;
+};
 
 type PullEvent = {
   id?: string;
@@ -86,7 +97,7 @@ type TryOptions = {
   silenceMs: number;
 };
 
-/** When the request is aborted, the engine ends the pull. @returns null on success */
+/** @returns null on success */
 async function tryPull(
   engine: Engine,
   image: ImageReference,
@@ -97,10 +108,12 @@ async function tryPull(
   const abortSignal = AbortSignal.any([signal, silence.signal]);
   try {
     const stream = await engine.stream((docker) =>
+      // The types of dockerode describe the argument as an empty object.
       docker.createImage((auth ?? {}) as object, {
         fromImage: `${image.registry}/${image.repository}`,
         // Without a tag or digest the engine would pull every tag of the repository.
         tag: image.digest ?? image.tag,
+        // The engine ends the pull when the request is aborted.
         abortSignal,
       }),
     );
@@ -112,13 +125,14 @@ async function tryPull(
     return null;
   } catch (error) {
     signal.throwIfAborted();
-    if (silence.signal.aborted) return classifyFailure(`no word for ${silenceMs / 1000} s`);
+    if (silence.signal.aborted)
+      return { ...SILENT_REGISTRY, message: `the engine sent no event for ${silenceMs / 1000} s` };
     if (error instanceof EngineError) return classifyFailure(error.message, error.status);
-    // The engine itself is unavailable, which says nothing about the image.
+    // Errors of the connection to the engine have a code. They say nothing about the image.
     const { code, message } = error as NodeJS.ErrnoException;
     throw code === undefined
       ? error
-      : new RunnerUnavailable(`the engine broke off a pull: ${message}`);
+      : new RunnerUnavailable(`the engine interrupted a pull: ${message}`);
   } finally {
     clearTimeout(timer);
   }
@@ -136,79 +150,84 @@ async function* readEvents(stream: NodeJS.ReadableStream): AsyncIterable<PullEve
   if (rest.trim()) yield JSON.parse(rest);
 }
 
+const SILENT_REGISTRY = { userReason: 'the registry does not answer', isFinal: false };
+
+type KnownFailure = Omit<PullFailure, 'message'> & { pattern: RegExp };
+
 /** Error messages of Docker 20.10 and newer; the first match wins. */
-const FAILURES: readonly { pattern: RegExp; why: string; isFinal: boolean }[] = [
+const FAILURES: readonly KnownFailure[] = [
+  { pattern: /no space left/i, userReason: '', isFinal: true, isDiskFull: true },
   {
     pattern: /toomanyrequests|too many requests|rate limit/i,
-    why: 'the registry accepts no more requests from this server for now (rate limit)',
+    userReason: "this server has reached the registry's rate limit",
     isFinal: false,
   },
   {
     pattern: /no matching manifest/i,
-    why: 'it has no variant for the processor architecture of this server',
+    userReason: 'it has no variant for the processor architecture of this server',
     isFinal: true,
   },
   {
     pattern: /denied|unauthorized|authentication required|no basic auth|forbidden/i,
-    why: 'the registry has no such image, or this server may not read it',
+    userReason: 'the registry has no such image, or this server may not read it',
     isFinal: true,
   },
   {
     pattern:
       /manifest unknown|name unknown|not found: manifest|manifest for .* not found|repository .* not found/i,
-    why: 'the registry has no such image',
+    userReason: 'the registry has no such image',
     isFinal: true,
   },
   {
     pattern: /x509|certificate|HTTP response to HTTPS client/i,
-    why: 'the container engine cannot make a trusted TLS connection to the registry',
+    userReason: 'the container engine cannot make a trusted TLS connection to the registry',
     isFinal: true,
   },
   {
     pattern: /unsupported|not supported|invalid reference|media ?type|not implemented/i,
-    why: 'the container engine of this server does not support it',
+    userReason: 'the container engine of this server does not support it',
     isFinal: true,
   },
   {
-    // The answer of a nameserver; one that does not answer causes another message.
+    // A nameserver has answered that the name does not exist. A timeout of a nameserver has another message.
     pattern: /no such host/i,
-    why: 'there is no registry with that host name',
+    userReason: 'there is no registry with that host name',
     isFinal: true,
   },
-  { pattern: /timeout|deadline|no word for/i, why: 'the registry does not answer', isFinal: false },
+  { pattern: /timeout|deadline/i, ...SILENT_REGISTRY },
 ];
 
 function classifyFailure(message: string, statusCode?: number): PullFailure {
-  if (/no space left/i.test(message)) return { message, why: '', isFinal: true, isDiskFull: true };
   const known = FAILURES.find(({ pattern }) => pattern.test(message));
   if (known) return { message, ...known };
-  if (statusCode === 404) return { message, why: 'the registry has no such image', isFinal: true };
+  if (statusCode === 404)
+    return { message, userReason: 'the registry has no such image', isFinal: true };
   return {
     message,
-    why: 'the registry cannot be reached, or breaks off the transfer',
+    userReason: 'the registry cannot be reached, or interrupts the transfer',
     isFinal: false,
   };
 }
 
-/** Fraction of the work on a layer that is its download; the rest is unpacking. */
+/** Assumed share of the download in the work on a layer; the rest is unpacking. */
 const DOWNLOAD_FRACTION = 0.7;
 
-/** Progress by the bytes of the layers. A layer of unknown size counts with the average of the known sizes. */
+/** Computes progress weighted by layer size. A layer of unknown size counts with the average of the known sizes. */
 class PullProgress {
   #layers = new Map<string, { total: number; fraction: number }>();
   #reported = 0;
 
-  /** @returns the fraction that is done */
+  /** @returns the completed fraction */
   update({ id = '', status = '', progressDetail = {} }: PullEvent): number {
     const { current = 0, total = 0 } = progressDetail;
     const layer = this.#layers.get(id) ?? { total: 0, fraction: 0 };
-    const step = total > 0 ? Math.min(1, current / total) : 0;
+    const phaseFraction = total > 0 ? Math.min(1, current / total) : 0;
     switch (status) {
       case 'Pulling fs layer':
       case 'Waiting':
         break;
       case 'Downloading':
-        layer.fraction = Math.max(layer.fraction, step * DOWNLOAD_FRACTION);
+        layer.fraction = Math.max(layer.fraction, phaseFraction * DOWNLOAD_FRACTION);
         layer.total = Math.max(layer.total, total);
         break;
       case 'Verifying Checksum':
@@ -218,7 +237,7 @@ class PullProgress {
       case 'Extracting':
         layer.fraction = Math.max(
           layer.fraction,
-          DOWNLOAD_FRACTION + step * (1 - DOWNLOAD_FRACTION),
+          DOWNLOAD_FRACTION + phaseFraction * (1 - DOWNLOAD_FRACTION),
         );
         layer.total = Math.max(layer.total, total);
         break;
@@ -231,13 +250,14 @@ class PullProgress {
         return this.#reported;
     }
     this.#layers.set(id, layer);
-    this.#reported = Math.max(this.#reported, this.#fraction());
+    this.#reported = Math.max(this.#reported, this.#computeFraction());
     return this.#reported;
   }
 
-  #fraction(): number {
+  #computeFraction(): number {
     const all = [...this.#layers.values()];
     const known = all.filter(({ total }) => total > 0);
+    // Without a known size every layer counts as 1, which also avoids a division by zero.
     const average = known.reduce((sum, { total }) => sum + total, 0) / (known.length || 1) || 1;
     const size = (total: number) => total || average;
     const whole = all.reduce((sum, { total }) => sum + size(total), 0);

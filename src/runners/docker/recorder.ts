@@ -2,26 +2,26 @@
  * The recorder: a small process per container that outlives the server and the engine. It stores the command's output with
  * a time for each line, and how the command ended.
  *
- * An engine that is killed loses log lines: those that it had read and not written yet, and all output of a container that
- * ended before the engine was back. It also loses the exit code of a container that ended just before. So where containers
- * share the kernel of this machine, the command prints into FIFOs (`start-barrier.ts`), which the recorder reads.
+ * An engine that is killed loses log lines that it had read and not written yet, all output of a container that ended before
+ * the engine was back, and the exit code of a container that ended just before. So where containers share the kernel of this
+ * machine, the command prints into FIFOs (`start-barrier.ts`), which the recorder reads.
  *
- *   node recorder.ts <folder of attempts> < start order
+ *   node recorder.ts <folder of attempts> < start command
  *
- * It may be started before there is an attempt (`../process/shims.ts`), and exits when its input ends without an order. It
- * ends when no process of the container has the FIFOs open any more, or soon after SIGTERM, which the server sends when the
- * container has ended. When it is killed, another recorder continues: unread output stays in the FIFOs.
+ * The recorder may be started before there is an attempt (`../process/shims.ts`), and exits when its input ends without a
+ * command. It ends when no process of the container has the FIFOs open any more, or soon after SIGTERM, which the server
+ * sends when the container has ended. If it is killed, another recorder continues: unread output stays in the FIFOs.
  *
- * It works with these files in `record/` of the attempt's folder. Files that other processes wait for appear complete:
- *   claim    which process records; removed by the server when that process is dead
+ * It uses these files in `record/` of the attempt's folder. Files that other processes wait for appear complete:
+ *   claim    the process that records; removed by the server when that process is dead
  *   log      in the format of a process attempt's log (`../supervisor/lines.ts`)
  *   begun    exists when the command has opened the FIFOs
- *   init     written by the server: the first process of the container, which ends together with it
+ *   init     written by the server: the first process of the container, which ends together with the container
  *   exit     how the command ended, as reported by its parent in the container, and when the container ended, which the job
  *            cannot falsify
- *   trouble  why the log cannot be written any more
+ *   failure  why the log cannot be written any more
  *   reserve  bytes that are freed when the disk is full, so that the files above can be written
- *   done     nothing follows; written after the log has been synced to the disk
+ *   done     the files above are final; written after the log has been synced to the disk
  */
 import { execFileSync } from 'node:child_process';
 import {
@@ -44,7 +44,7 @@ import { isAlive, readClaim, readJsonFile } from '../supervisor/folder.ts';
 import { copyLines, openLog } from '../supervisor/lines.ts';
 import { closeInheritedDescriptors } from '../supervisor/proc.ts';
 import type { AttemptRecord } from './attempt-dir.ts';
-import { barrierDir, FIFOS, readOpening } from './start-barrier.ts';
+import { barrierDir, FIFOS, readBarrierOpening } from './start-barrier.ts';
 
 /** The file `exit`. */
 export type RecordedExit = {
@@ -57,14 +57,27 @@ export type RecordedExit = {
   /** When the first process of the container was found to have ended; undefined: it was not. */
   goneAt?: number;
 };
-/** The file `trouble`. */
+/** The file `failure`. */
 export type RecorderFailure = { reason: string };
+
+/** The files in the recorder's folder, described above. */
+export type RecordFile =
+  | 'claim'
+  | 'log'
+  | 'begun'
+  | 'init'
+  | 'exit'
+  | 'failure'
+  | 'reserve'
+  | 'done';
+
+type FileOf = (name: RecordFile) => string;
 
 /** Name of the recorder's folder in the folder of an attempt. */
 export const RECORD_DIR = 'record';
 /** Longest wait for processes that keep the FIFOs open after the end of the container. */
 const DRAIN_TIMEOUT_MS = 2_000;
-/** The command's parent writes no longer lines than this. */
+/** Maximum length of a line that the command's parent writes. */
 const MAX_REPORT_LENGTH = 32;
 /** Pause after each chunk (64 KiB at most) of reports, because a job may write there without end. */
 const REPORT_PAUSE_MS = 100;
@@ -76,8 +89,8 @@ if (import.meta.main) {
   closeInheritedDescriptors();
   const line = await text(process.stdin);
   if (line !== '') {
-    const order: ShimCommand = JSON.parse(line);
-    if (order.order === 'start') await record(join(process.argv[2] ?? '', order.attempt));
+    const command: ShimCommand = JSON.parse(line);
+    if (command.type === 'start') await record(join(process.argv[2] ?? '', command.attempt));
   }
 }
 
@@ -90,7 +103,7 @@ async function record(attemptDir: string): Promise<void> {
     stopRecording();
   });
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
-  const fileOf = (name: string) => join(attemptDir, RECORD_DIR, name);
+  const fileOf: FileOf = (name) => join(attemptDir, RECORD_DIR, name);
   try {
     if (!takeClaim(fileOf('claim'))) return;
     const { owner, log: limits }: AttemptRecord = JSON.parse(
@@ -101,7 +114,7 @@ async function record(attemptDir: string): Promise<void> {
     const log = openLog(fileOf('log'), limits, (error) => reportFailure(fileOf, error));
     const [out = '', err = '', end = ''] = fifos;
     const outputs = [copyLines(out, 'o', log), copyLines(err, 'e', log)];
-    /** Held open by the recorder, so that a FIFO does not end before the command has opened it. */
+    /** Kept open until the command has opened the FIFOs, so that they do not end before. */
     let writers = outputs.map(({ writer }) => writer);
     const closeWriters = () => {
       for (const writer of writers) closeSync(writer);
@@ -116,14 +129,15 @@ async function record(attemptDir: string): Promise<void> {
         writeJsonAtomically(fileOf('begun'), {});
         closeWriters();
       } else if (exitCode !== undefined && exitCode <= MAX_EXIT_CODE) {
-        // Stored for a recorder that may replace this one. Only the first report, because a job may send many.
+        // Stored for a recorder that may replace this process. Only the first report, because a job may send many.
         const isFirst = exit.exitCode === undefined;
         exit = { exitCode, oomKills };
         if (isFirst) writeJsonAtomically(fileOf('exit'), exit);
       }
     });
-    // The barrier opened before this recorder started: reports written while nobody had the FIFO open are lost.
-    const mayHaveMissedReports = (await readOpening(attemptDir)) !== null;
+    // If the barrier opened before this recorder started, reports are lost that were written while no process had the FIFO
+    // open.
+    const mayHaveMissedReports = (await readBarrierOpening(attemptDir)) !== null;
     stopRecording = () => {
       closeWriters();
       setTimeout(() => {
@@ -157,8 +171,8 @@ function toNumber(text: string | undefined): number | undefined {
 }
 
 /**
- * Existing FIFOs are kept, because they may hold output. The job's user opens them. Each is created under another name and
- * renamed in order, so when the last one exists, all exist and belong to that user.
+ * Existing FIFOs are kept, because they may hold output. The job's user opens them. Each FIFO is created under another name
+ * and renamed in order, so when the last one exists, all exist and belong to that user.
  */
 function createFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owner']): void {
   const missing = fifos.filter((fifo) => !existsSync(fifo));
@@ -174,8 +188,8 @@ function createFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owne
 
 /**
  * Waits for the end of the container's first process.
- * @returns when the end was found, soon after it; undefined when the server has not stored the process, or it still lives
- *   although the engine reports the end
+ * @returns when the end was noticed, soon after it; undefined when the server has not stored the process, or the process
+ *   still exists although the engine reports the end
  */
 async function waitForInitEnd(
   file: string,
@@ -191,8 +205,8 @@ async function waitForInitEnd(
 }
 
 /**
- * Receives the reports of the command's parent, one per line, until `end`, which first reads all that were written. The job
- * can write into the FIFO too; it then blocks, because the recorder reads only now and then.
+ * Receives the reports of the command's parent, one per line. `end` first reads all reports that were written. The job can
+ * write into the FIFO too; it then blocks, because the recorder pauses after each chunk.
  */
 function receiveReports(fifo: string, onReport: (line: string) => void): { end(): Promise<void> } {
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
@@ -222,20 +236,20 @@ function receiveReports(fifo: string, onReport: (line: string) => void): { end()
   };
 }
 
-/** The server ends the job because of the file. */
-function reportFailure(fileOf: (name: string) => string, error: Error): void {
+/** When the file exists, the server ends the job. */
+function reportFailure(fileOf: FileOf, error: Error): void {
   rmSync(fileOf('reserve'), { force: true });
   const isDiskFull = ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
-  const why = isDiskFull
+  const cause = isDiskFull
     ? 'the disk of the server is full'
     : `its log cannot be written (${error.message})`;
-  const failure: RecorderFailure = { reason: `The job was ended: ${why}.` };
-  writeJsonAtomically(fileOf('trouble'), failure);
+  const failure: RecorderFailure = { reason: `The job was ended: ${cause}.` };
+  writeJsonAtomically(fileOf('failure'), failure);
 }
 
-/** Retries every second while the disk is full. Stops when the attempt's folder was removed: nobody needs the result then. */
+/** Retries every second while the disk is full. Stops when the attempt's folder was removed, because its result is unused. */
 async function storeExit(
-  fileOf: (name: string) => string,
+  fileOf: FileOf,
   attemptDir: string,
   exit: RecordedExit,
 ): Promise<void> {

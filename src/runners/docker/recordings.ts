@@ -1,40 +1,47 @@
-/** The server's side of recorders (`recorder.ts`): starts and ends them, and reads the files that they write. */
+/**
+ * The server's side of recorders: starts and ends them, and reads the files that they write. A recorder (`recorder.ts`) is a
+ * process that writes a container's output to disk and survives the server and the engine, so that no line is lost.
+ */
 import { randomBytes } from 'node:crypto';
-import { existsSync, readFileSync, statSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { mkdir, open, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openShims, type ShimPool } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
-import { type Claim, DISK_FULL_EXIT, writeJsonAtomically } from '../supervisor/claim.ts';
+import { DISK_FULL_EXIT, type ProcessIdentity, writeJsonAtomically } from '../supervisor/claim.ts';
 import { isAlive, readClaim, readJsonFile, watchChanges } from '../supervisor/folder.ts';
 import { parseLog } from '../supervisor/lines.ts';
 import { readProcessIdentity, signalOne } from '../supervisor/proc.ts';
-import { sharesKernel } from './engine-facts.ts';
-import type { ContainerState } from './outcome.ts';
-import { RECORD_DIR, type RecordedExit, type RecorderFailure } from './recorder.ts';
+import {
+  RECORD_DIR,
+  type RecordedExit,
+  type RecorderFailure,
+  type RecordFile,
+} from './recorder.ts';
 import { barrierDir, LAST_FIFO } from './start-barrier.ts';
 
 const RECORDER = join(import.meta.dirname, 'recorder.ts');
 /** Size of the file that is deleted when the disk is full, to make room for the small files of a recorder. */
 const RESERVE_BYTES = 64 * 1024;
-/** Part of the log that is read at a time: as objects its lines take some ten times their size. */
+/** The most that is read from a log at once: parsed lines take about ten times as much memory. A line has 64 KiB at most. */
 const READ_BYTES = 256 * 1024;
-/** A command begins some milliseconds after its start barrier opens; a check after this time is certainly later. */
-const BEGIN_TIMEOUT_MS = 2_000;
-/** A recorder must have exited within this after SIGKILL. */
+/** A command begins some milliseconds after its start barrier opens. One that has not begun after this time never will. */
+const BEGIN_CHECK_DELAY_MS = 2_000;
+/** How long to wait for a recorder to exit after SIGKILL. */
 const KILL_TIMEOUT_MS = 10_000;
+const NEWLINE = 0x0a;
 
 /** @param dir parent of the attempt folders */
 export async function openRecordings(dir: string): Promise<Recordings> {
   return new Recordings(dir, await openShims(dir, { program: RECORDER }));
 }
 
-/** Disposing it leaves recorders running. */
+/** Disposing of it leaves recorders running. */
 export class Recordings implements AsyncDisposable {
   readonly #dir: string;
   readonly #shims: ShimPool;
-  /** Recorders that are being started. */
+  /** Recorders that are being started, by attempt id. */
   readonly #starting = new Map<string, Promise<void>>();
 
   constructor(dir: string, shims: ShimPool) {
@@ -43,94 +50,104 @@ export class Recordings implements AsyncDisposable {
   }
 
   /** Whether the attempt has the folder that a recorder needs. */
-  isPrepared(attempt: string): boolean {
-    return existsSync(this.#folderOf(attempt));
+  isPrepared(attemptId: string): boolean {
+    return existsSync(this.#folderOf(attemptId));
   }
 
-  /** Starts a recorder unless one runs. Followers of the log and waiters for the end call it at the same time. */
-  async ensureRecorder(attempt: string): Promise<void> {
-    const started = this.#starting.get(attempt) ?? this.#startRecorder(attempt);
-    this.#starting.set(attempt, started);
-    await started.finally(() => this.#starting.delete(attempt));
+  /** Starts a recorder unless one runs. Concurrent calls, of log followers and of `finish`, share one start. */
+  async ensureRecorder(attemptId: string): Promise<void> {
+    const started = this.#starting.get(attemptId) ?? this.#startRecorder(attemptId);
+    this.#starting.set(attemptId, started);
+    await started.finally(() => this.#starting.delete(attemptId));
   }
 
-  /** Stores the container's first process, whose end the recorder watches. Call it before the start barrier opens. */
-  storeInitProcess(attempt: string, pid: number): void {
-    const init: Claim = { pid, ...readProcessIdentity(pid) };
-    // Without a start time it has just ended, and its pid may soon belong to another process. The engine knows the end.
-    if (init.startTime) writeJsonAtomically(this.#fileOf(attempt, 'init'), init);
+  /** Stores the container's first process, whose end the recorder watches. Called before the start barrier opens. */
+  storeInitProcess(attemptId: string, pid: number): void {
+    const init: ProcessIdentity = { pid, ...readProcessIdentity(pid) };
+    // Without a start time the process has just ended, and another process may soon have its pid. The engine reports the end.
+    if (init.startTime) writeJsonAtomically(this.#fileOf(attemptId, 'init'), init);
   }
 
-  /** Ends after the last line when the container has ended, or when `signal` aborts. */
-  async *readLog(
-    attempt: string,
+  /**
+   * Yields the lines after `cursor`. Ends after the last line when the container has ended, or when `signal` aborts. Restarts
+   * a recorder that was killed, and makes it finish when the command never began.
+   * @param hasEnded whether the container has ended, according to the engine
+   */
+  async *followLog(
+    attemptId: string,
     cursor: LogCursor | null,
     hasEnded: () => Promise<boolean>,
     signal: AbortSignal,
   ): AsyncGenerator<LogBatch> {
-    const since = Date.now();
-    const folder = this.#folderOf(attempt);
+    const followedSince = Date.now();
+    const folder = this.#folderOf(attemptId);
     using changes = watchChanges(folder, signal);
-    await using file = await open(this.#fileOf(attempt, 'log'), 'r');
+    await using file = await open(this.#fileOf(attemptId, 'log'), 'r');
     const buffer = Buffer.allocUnsafe(READ_BYTES);
     let offset = Number(cursor?.offset ?? 0);
     while (!signal.aborted) {
       // Checked before the read, so that the read sees all lines of a finished recorder.
-      const isDone = this.#isDone(attempt);
+      const isDone = this.#isDone(attemptId);
       const { bytesRead } = await file.read(buffer, 0, READ_BYTES, offset);
-      const end = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
-      offset += end;
-      if (end > 0) {
-        yield parseLog(buffer.subarray(0, end), { offset });
+      const length = buffer.subarray(0, bytesRead).lastIndexOf(NEWLINE) + 1;
+      offset += length;
+      if (length > 0) {
+        yield parseLog(buffer.subarray(0, length), { offset });
         continue;
       }
       if (isDone || !existsSync(folder)) return;
-      if (!(await this.#findRecorder(attempt)) && !this.#isDone(attempt))
-        await this.ensureRecorder(attempt);
+      if (!(await this.#findRecorder(attemptId)) && !this.#isDone(attemptId))
+        await this.ensureRecorder(attemptId);
       // The recorder does not notice the end of a container whose command never opened the FIFOs.
-      const isLate = Date.now() - since > BEGIN_TIMEOUT_MS && !this.#hasBegun(attempt);
-      if (isLate && (await hasEnded())) await this.finish(attempt, signal);
+      const shouldHaveBegun = Date.now() - followedSince > BEGIN_CHECK_DELAY_MS;
+      const neverBegan = shouldHaveBegun && !this.#hasBegun(attemptId);
+      if (neverBegan && (await hasEnded())) await this.finish(attemptId, signal);
       else await changes.next();
     }
   }
 
-  /** Whether nothing was printed into the FIFOs and no begin was reported: then the image's `/bin/sh` is not a shell. */
-  isUnused(attempt: string): boolean {
-    if (this.#hasBegun(attempt)) return false;
-    return statSync(this.#fileOf(attempt, 'log'), { throwIfNoEntry: false })?.size === 0;
+  /**
+   * Whether nothing was printed into the FIFOs and the command did not report its begin. Then the image's `/bin/sh` is not a
+   * shell, and the output is in the engine's log. False when the recorder's log is missing.
+   */
+  recordedNothing(attemptId: string): boolean {
+    if (this.#hasBegun(attemptId)) return false;
+    return statSync(this.#fileOf(attemptId, 'log'), { throwIfNoEntry: false })?.size === 0;
   }
 
   /**
-   * Makes the recorder complete the log; call it after the end of the container.
-   * @returns how the command ended, as far as it was reported
+   * Sends SIGTERM to the recorder until it has completed the log. Called after the end of the container.
+   * @returns how the command ended, as far as its parent reported it
    */
-  async finish(attempt: string, signal: AbortSignal): Promise<RecordedExit | undefined> {
-    const folder = this.#folderOf(attempt);
+  async finish(attemptId: string, signal: AbortSignal): Promise<RecordedExit | undefined> {
+    const folder = this.#folderOf(attemptId);
     using changes = watchChanges(folder, signal);
-    while (!this.#isDone(attempt) && existsSync(folder)) {
+    while (!this.#isDone(attemptId) && existsSync(folder)) {
       signal.throwIfAborted();
-      const recorder = await this.#findRecorder(attempt);
+      const recorder = await this.#findRecorder(attemptId);
       if (recorder) signalOne(recorder.pid, 'SIGTERM');
-      else if (!this.#isDone(attempt)) await this.ensureRecorder(attempt);
+      else if (!this.#isDone(attemptId)) await this.ensureRecorder(attemptId);
       await changes.next();
     }
-    return readJsonFile<RecordedExit>(this.#fileOf(attempt, 'exit'));
+    return readJsonFile<RecordedExit>(this.#fileOf(attemptId, 'exit'));
   }
 
-  /** @returns why the job must be ended; undefined: it need not */
-  readFailure(attempt: string): Promise<RecorderFailure | undefined> {
-    return readJsonFile<RecorderFailure>(this.#fileOf(attempt, 'trouble'));
+  /** @returns why the job must be ended; undefined if the log can be written */
+  readFailure(attemptId: string): Promise<RecorderFailure | undefined> {
+    return readJsonFile<RecorderFailure>(this.#fileOf(attemptId, 'failure'));
   }
 
   /** @throws Error when the recorder survives SIGKILL */
-  async killRecorder(attempt: string): Promise<void> {
-    await this.#starting.get(attempt)?.catch(() => {});
-    for (const deadline = Date.now() + KILL_TIMEOUT_MS; ; await delay(5)) {
-      const recorder = await this.#findRecorder(attempt);
+  async killRecorder(attemptId: string): Promise<void> {
+    await this.#starting.get(attemptId)?.catch(() => {});
+    const deadline = Date.now() + KILL_TIMEOUT_MS;
+    for (;;) {
+      const recorder = await this.#findRecorder(attemptId);
       if (!recorder) return;
       if (Date.now() > deadline)
-        throw new Error(`The recorder of ${attempt}, process ${recorder.pid}, survived SIGKILL`);
+        throw new Error(`The recorder of ${attemptId}, process ${recorder.pid}, survived SIGKILL`);
       signalOne(recorder.pid, 'SIGKILL');
+      await delay(5);
     }
   }
 
@@ -138,37 +155,38 @@ export class Recordings implements AsyncDisposable {
     return this.#shims[Symbol.asyncDispose]();
   }
 
-  async #startRecorder(attempt: string): Promise<void> {
-    if (!(await this.#findRecorder(attempt))) {
-      await rm(this.#fileOf(attempt, 'claim'), { force: true });
-      const exitCode = await this.#shims.launch(attempt);
+  async #startRecorder(attemptId: string): Promise<void> {
+    if (!(await this.#findRecorder(attemptId))) {
+      await rm(this.#fileOf(attemptId, 'claim'), { force: true });
+      const exitCode = await this.#shims.launch(attemptId);
       if (exitCode === DISK_FULL_EXIT)
         throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
     }
-    // A recorder that was killed, or was started by a server that was killed, may have a claim and no FIFOs yet.
-    if (!existsSync(join(barrierDir(join(this.#dir, attempt)), LAST_FIFO)))
-      throw new Error(`The recorder of ${attempt} has not started`);
+    // A recorder that was killed, or whose server was killed during its start, may have a claim and no FIFOs yet. The caller
+    // retries.
+    if (!existsSync(join(barrierDir(join(this.#dir, attemptId)), LAST_FIFO)))
+      throw new Error(`The recorder of ${attemptId} has not started`);
   }
 
-  async #findRecorder(attempt: string): Promise<Claim | undefined> {
-    const claim = await readClaim(this.#fileOf(attempt, 'claim'));
+  async #findRecorder(attemptId: string): Promise<ProcessIdentity | undefined> {
+    const claim = await readClaim(this.#fileOf(attemptId, 'claim'));
     return claim && isAlive(claim) ? claim : undefined;
   }
 
-  #isDone(attempt: string): boolean {
-    return existsSync(this.#fileOf(attempt, 'done'));
+  #isDone(attemptId: string): boolean {
+    return existsSync(this.#fileOf(attemptId, 'done'));
   }
 
-  #hasBegun(attempt: string): boolean {
-    return existsSync(this.#fileOf(attempt, 'begun'));
+  #hasBegun(attemptId: string): boolean {
+    return existsSync(this.#fileOf(attemptId, 'begun'));
   }
 
-  #folderOf(attempt: string): string {
-    return join(this.#dir, attempt, RECORD_DIR);
+  #folderOf(attemptId: string): string {
+    return join(this.#dir, attemptId, RECORD_DIR);
   }
 
-  #fileOf(attempt: string, name: string): string {
-    return join(this.#folderOf(attempt), name);
+  #fileOf(attemptId: string, name: RecordFile): string {
+    return join(this.#folderOf(attemptId), name);
   }
 }
 
@@ -181,16 +199,3 @@ export async function createRecordDir(attemptDir: string): Promise<void> {
   await writeFile(join(attemptDir, RECORD_DIR, 'reserve'), reserve, { mode: 0o600 });
 }
 
-/**
- * Whether a running container shares the kernel of this machine, so that our FIFOs work in it: its first process is visible
- * here, in the container's own control group. This is not so with an engine in a virtual machine, or a server in a
- * container.
- */
-export function runsOnHostKernel({ id, pid, runtime }: ContainerState): boolean {
-  if (!sharesKernel(runtime)) return false;
-  try {
-    return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(id);
-  } catch {
-    return false;
-  }
-}

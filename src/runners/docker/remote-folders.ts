@@ -1,6 +1,6 @@
 /**
- * The job's folders in a container on another machine, where no folder of this machine can be mounted: they are sent into
- * the container as tar archives before it is started.
+ * Sends the job's folders into a container on another machine, where no folder of this machine can be mounted, as tar
+ * archives before the container is started.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -13,12 +13,12 @@ import type { Engine } from './engine.ts';
 
 /** Enough for the largest checkout over a slow connection. */
 const SEND_TIMEOUT_MS = 3_600_000;
-/** Characters of the errors of `tar` that are kept. */
+/** Maximum length of the error text of `tar`. */
 const MAX_ERROR_LENGTH = 500;
 
 type Target = { engine: Engine; container: string };
 
-/** Creates the job's folders, empty and accessible to its user alone, in a container that was not started. */
+/** Creates the job's folders, empty and accessible to its user alone, in a container that has not been started. */
 export async function createRemoteFolders(target: Target, { uid, gid }: Owner): Promise<void> {
   const archive = pack();
   for (const path of Object.values(MOUNTS))
@@ -28,8 +28,8 @@ export async function createRemoteFolders(target: Target, { uid, gid }: Owner): 
 }
 
 /**
- * Sends the checkout in the folder `work` of the attempt, which belongs to the job's user already. It is streamed, so its
- * size does not matter.
+ * Sends the checkout in the folder `work` of the attempt, which belongs to the job's user already. The archive is streamed,
+ * and never held in memory as a whole.
  */
 export async function sendCheckout(
   target: Target,
@@ -52,14 +52,14 @@ export async function sendCheckout(
     abort.throwIfAborted();
     throw error;
   } finally {
-    // Nobody reads the rest of the archive now, and the copy would wait for a reader.
+    // The request no longer reads the archive, and the copy would wait for a reader without end.
     archive.destroy();
     failed.abort();
     await copied.catch(() => {});
   }
 }
 
-/** Ends the archive only after `tar` has succeeded, so that the engine never takes a part for the whole. */
+/** Ends the archive only after `tar` has succeeded, so that the engine never accepts an incomplete archive. */
 async function copyOutput(tar: ChildProcess, archive: PassThrough): Promise<void> {
   const closed = once(tar, 'close');
   closed.catch(() => {});
@@ -74,7 +74,7 @@ async function copyOutput(tar: ChildProcess, archive: PassThrough): Promise<void
   archive.end();
 }
 
-/** The engine unpacks the archive inside the container's root, so links of the image cannot lead out of it. */
+/** The engine unpacks the archive inside the container's root, so links in the image cannot lead out of it. */
 async function send(
   { engine, container }: Target,
   archive: NodeJS.ReadableStream,

@@ -1,9 +1,9 @@
 /**
  * Runs jobs in containers of an engine with Docker's API.
  *
- * The name of a container contains the attempt's id. The container outlives this server and is found again by that name.
- * The attempt's folder (`attempt-dir.ts`) is written before the container is created; the engine stores the log and the exit
- * code.
+ * A container outlives this server, and a restarted server finds it by its name, which contains the attempt's id. The
+ * attempt's folder (`attempt-dir.ts`) is written before the container is created. The engine stores the exit code, and the
+ * log where no recorder does (`recorder.ts`).
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -47,10 +47,10 @@ import {
 } from './attempt-dir.ts';
 import {
   buildContainerOptions,
+  ContainerCreator,
   containerName,
   LABEL_READER,
   LABEL_WORKER,
-  openContainerCreator,
 } from './container.ts';
 import { type GpuUtilization, openGpuUtilization, readUsageSample } from './container-usage.ts';
 import { watchContainerDisk } from './disk-watch.ts';
@@ -59,13 +59,13 @@ import { type EngineHealth, type EngineStatus, monitorEngine } from './engine-he
 import { type ImageUsers, openImageUsers } from './image-users.ts';
 import { type Image, type Images, type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
-import { type ContainerNetwork, type NetworkOptions, openNetwork } from './network.ts';
+import { type ContainerNetwork, type NetworkOptions, openContainerNetwork } from './network.ts';
 import { findOrphans } from './orphans.ts';
 import { readContainerState } from './outcome.ts';
 import { createRecordDir, openRecordings, type Recordings } from './recordings.ts';
 import { createRemoteFolders, sendCheckout } from './remote-folders.ts';
 import { openSharedCgroup, type SharedCgroup } from './shared-cgroup.ts';
-import { readOpening } from './start-barrier.ts';
+import { readBarrierOpening } from './start-barrier.ts';
 import { removeContainer, removeUnstarted, startContainer } from './start-container.ts';
 import {
   ENGINE_TIMEOUT_MS,
@@ -75,48 +75,47 @@ import {
 } from './supervision.ts';
 
 /**
- * An engine does not die more often in the middle of the same start. An image whose `/bin/sh` does not wait at the start
- * barrier ends there each time, and would be recreated forever.
+ * A container is recreated when its engine died in the middle of its start. The limit is for images whose `/bin/sh` does not
+ * wait at the start barrier: their containers end there each time.
  */
 const MAX_RECREATIONS = 3;
-/** Holds the folders of ended attempts until they are removed. */
+/** Contains the folders of ended attempts until they are removed. */
 const TRASH_DIR = '.trash';
 
 export type DockerRunnerOptions = {
   /** Parent of the attempt folders. */
   dir: string;
   docker: DockerConfig;
-  /** The engine's name in `LOAM_DOCKER_HOSTS`, if it is named there. Such an engine offers nothing while it is unavailable. */
+  /** The engine's name in `LOAM_DOCKER_HOSTS`, if any. A named engine offers no capacity while it is unavailable. */
   engine?: string;
   images: Omit<ImagesOptions, 'log'>;
   network?: NetworkOptions;
-  /** Images that want to run as root run as root in their container. */
+  /** Images whose user is root run as root in their container. */
   root?: boolean;
   /** Time between SIGTERM and SIGKILL. */
   graceMs?: number;
-  /** How long the engine may be unavailable before attempts that are certainly over or unwanted are given up. */
+  /** How long the engine may be unavailable before attempts that have certainly ended or were cancelled count as lost. */
   engineTimeoutMs?: number;
   /** User ids for jobs, when this server is root. */
   uids?: UidRange;
-  /** Free space on the disk below which the server stops writing, in bytes. Before that, the largest jobs are ended. */
+  /** Free bytes on the disk below which the server stops writing. The largest jobs are ended before that. */
   diskFloor?: number;
   /** GPUs of this machine, if other runners use them too. */
   gpus?: GpuLedger;
   /** GPUs of a remote engine's machine: model → count. */
   remoteGpus?: Readonly<Record<string, number>>;
-  /** Override the limits that follow from the requested hardware. */
+  /** Replaces limits that would follow from the requested hardware. */
   limits?: Partial<JobLimits>;
   log?: Logger;
 };
 
-/** What the runner works with. */
 type Parts = {
   engine: Engine;
   health: EngineHealth;
   images: Images;
   users: ImageUsers;
   network: ContainerNetwork;
-  createContainer: ReturnType<typeof openContainerCreator>;
+  containerCreator: ContainerCreator;
   sharedCgroup: SharedCgroup;
   recordings: Recordings;
   removal: Removal;
@@ -125,7 +124,7 @@ type Parts = {
   localGpus: GpuLedger;
   remoteGpus: GpuLedger;
   gpuUtilization: GpuUtilization;
-  /** Label value that distinguishes containers of this server from those of other servers on the same engine. */
+  /** Label value that distinguishes this server's containers from containers of other servers on the same engine. */
   worker: string;
   /** Label value of the containers in which this process reads files of images. */
   reader: string;
@@ -142,12 +141,12 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const engine = connect(options.docker, options.engine);
   const health = cleanup.use(await monitorEngine(engine, dir, log));
   const images = openImages(engine, { ...options.images, log });
-  const network = await openNetwork(engine, options.network ?? {}, health.getFacts, log);
+  const network = await openContainerNetwork(engine, options.network ?? {}, health.getFacts, log);
   const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
   const reader = randomUUID();
   const accounts = await openUsableAccounts(dir, uids);
   const removal = cleanup.use(
-    await openRemoval(join(dir, TRASH_DIR), (error, what) => log.error({ err: error }, what)),
+    await openRemoval(join(dir, TRASH_DIR), (error, message) => log.error({ err: error }, message)),
   );
   const recordings = cleanup.use(await openRecordings(dir));
   const users = openImageUsers(engine, {
@@ -166,10 +165,22 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   });
   cleanup.defer(() => sharedCgroup.remove());
   return new DockerRunner(options, {
-    ...{ engine, health, images, users, network, sharedCgroup, recordings, removal, accounts },
-    ...{ localGpus, remoteGpus, worker, reader, log },
-    createContainer: openContainerCreator(engine, health.getFacts),
+    engine,
+    health,
+    images,
+    users,
+    network,
+    containerCreator: new ContainerCreator(engine, health.getFacts),
+    sharedCgroup,
+    recordings,
+    removal,
+    accounts,
+    localGpus,
+    remoteGpus,
     gpuUtilization: openGpuUtilization(engine),
+    worker,
+    reader,
+    log,
     owned: cleanup.move(),
   });
 }
@@ -191,7 +202,7 @@ async function restoreGpus(
   }
 }
 
-/** Disposing it leaves jobs running, and unfinished removals to the next start. */
+/** Disposing of it leaves jobs running. The next start completes unfinished removals. */
 export class DockerRunner implements Runner, AsyncDisposable {
   readonly name = 'docker';
   readonly warning?: string;
@@ -221,7 +232,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     return this.#parts.health.unavailableReason !== undefined;
   }
 
-  /** Until an engine has first answered, it counts as local if it is reached by a socket. */
+  /** Until an engine has answered for the first time, it counts as local if its address is a socket. */
   get machines(): readonly Machine[] {
     const { engine, health } = this.#parts;
     const { facts } = health;
@@ -287,10 +298,10 @@ export class DockerRunner implements Runner, AsyncDisposable {
       gpuUuids,
     }: { image: Image; owner: Owner; limits: JobLimits; isRemote: boolean; gpuUuids: string[] },
   ): Promise<void> {
-    const { worker, sharedCgroup, network, createContainer } = this.#parts;
+    const { worker, sharedCgroup, network, containerCreator } = this.#parts;
     const options = buildContainerOptions({
-      attempt: spec.id,
-      worker,
+      attemptId: spec.id,
+      workerId: worker,
       attemptDir: isRemote ? null : this.#attemptDirOf(spec.id),
       image,
       owner,
@@ -305,10 +316,10 @@ export class DockerRunner implements Runner, AsyncDisposable {
       network: await network.options(),
       runtime: this.#options.network?.runtime,
     });
-    await createContainer(options, image, limits.diskBytes);
+    await containerCreator.create(options, image, limits.diskBytes);
   }
 
-  /** Puts the job's folders into the container on a remote engine. The copy of the checkout here is not needed then. */
+  /** Sends the job's folders into the container on a remote engine, then discards the local copy of the checkout. */
   async #sendFolders(spec: AttemptSpec, owner: Owner, abort: AbortSignal): Promise<void> {
     const { engine, removal } = this.#parts;
     const attemptDir = this.#attemptDirOf(spec.id);
@@ -328,7 +339,9 @@ export class DockerRunner implements Runner, AsyncDisposable {
     };
     return startContainer({
       ...this.#supervised(handle),
-      ...{ network, mayRecreate, mayBegin },
+      network,
+      mayRecreate,
+      mayBegin,
       applySharedLimits: sharedCgroup.applyLimits,
     });
   }
@@ -338,9 +351,9 @@ export class DockerRunner implements Runner, AsyncDisposable {
     if (!existsSync(attemptDir)) return 'gone';
     if (await readRecord(attemptDir, 'unstartable')) return 'started';
     const state = await readContainerState(engine, container);
-    const opening = await readOpening(attemptDir);
+    const opening = await readBarrierOpening(attemptDir);
     if (!state) return opening ? 'gone' : 'unprepared';
-    // A remote container has no barrier: its opening is recorded before the start, and proves nothing.
+    // Checked before `opening`: a remote container has no barrier, and its opening is recorded before the start.
     if (state.status === 'created') return 'prepared';
     if (!opening) return state.status === 'ended' ? 'unprepared' : 'prepared';
     return 'started';
@@ -359,12 +372,11 @@ export class DockerRunner implements Runner, AsyncDisposable {
       if (state?.status === 'created') return Boolean(await readRecord(attemptDir, 'unstartable'));
       return state?.status !== 'running';
     };
-    if ((await readOpening(attemptDir))?.recorded) {
-      // An unavailable engine is asked again later.
+    if ((await readBarrierOpening(attemptDir))?.recorded) {
+      // `followLog` repeats the check, so an unavailable engine counts as one whose container still runs.
       const hasSurelyEnded = () => hasEnded().catch(falseIfUnavailable);
-      yield* recordings.readLog(attempt, cursor, hasSurelyEnded, abort);
-      // An image whose `/bin/sh` is not a shell prints nothing into the FIFOs; its output is in the engine's log.
-      if (abort.aborted || !recordings.isUnused(attempt)) return;
+      yield* recordings.followLog(attempt, cursor, hasSurelyEnded, abort);
+      if (abort.aborted || !recordings.recordedNothing(attempt)) return;
     }
     yield* followLog({ engine, container, caps: record.log, hasEnded }, cursor, abort);
   }
@@ -402,18 +414,21 @@ export class DockerRunner implements Runner, AsyncDisposable {
     try {
       const note = await watchContainerDisk(
         {
-          ...{ engine, container, attemptDir, isLocal },
+          engine,
+          container,
+          attemptDir,
+          isLocal,
           remote: record.remote ?? false,
           limits: record,
           floorBytes: this.#options.diskFloor ?? 0,
-          measured: (bytes) => void this.#diskUse.set(String(handle.attempt), bytes),
+          onMeasured: (bytes) => void this.#diskUse.set(String(handle.attempt), bytes),
         },
         signal,
       );
       if (note === null) return;
       await this.#requestStop(handle, { how: 'KILL', why: 'disk', at: Date.now(), note });
     } catch (error) {
-      // The request is stored before the signal is sent, so `superviseContainer` sends it when the engine answers again.
+      // The request was stored before the signal, so `superviseContainer` sends the signal when the engine answers again.
       const { log } = this.#parts;
       log.error(
         { err: error, attempt: handle.attempt },
@@ -422,7 +437,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     }
   }
 
-  /** Settles when a stop of the attempt was requested, or when `signal` aborts. */
+  /** Settles when a stop of the attempt is requested, or when `signal` aborts. */
   #nextStopRequest(handle: Handle, signal: AbortSignal): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     const options = { once: true, signal };
@@ -436,7 +451,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const record = await readRecord(attemptDir, 'attempt');
     const sample = record && (await readUsageSample(engine, container));
     if (!sample) return null;
-    const startedAt = (await readOpening(attemptDir))?.at ?? sample.at - 1_000;
+    const startedAt = (await readBarrierOpening(attemptDir))?.at ?? sample.at - 1_000;
     return {
       cpuPercent: this.#cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
       gpuPercent: await this.#gpuPercentOf(attempt, record),
@@ -467,7 +482,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 
   async #removeAttempt(attempt: string): Promise<void> {
-    // The folder is removed last. Without it nothing else exists, and an unavailable engine need not be asked.
+    // The folder is removed last. Without it there is no container, so removal succeeds even if the engine is unavailable.
     if (existsSync(this.#attemptDirOf(attempt))) await this.#removeAll(attempt);
   }
 
@@ -476,7 +491,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       this.#parts;
     const attemptDir = this.#attemptDirOf(attempt);
     const container = containerName(attempt);
-    const hasBegun = (await readOpening(attemptDir)) !== null;
+    const hasBegun = (await readBarrierOpening(attemptDir)) !== null;
     await (hasBegun ? removeContainer : removeUnstarted)(engine, container);
     await recordings.killRecorder(attempt);
     await accounts?.release(attemptDir);
@@ -530,6 +545,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 }
 
+/** @throws `error`, unless it means that the engine is unavailable */
 function falseIfUnavailable(error: unknown): false {
   if (error instanceof RunnerUnavailable) return false;
   throw error;

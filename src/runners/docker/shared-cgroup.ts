@@ -1,7 +1,7 @@
 /**
- * A control group around all containers of this server, limited to the memory that the machine has for jobs: each job may
- * use all of it, but together they cannot take the server's memory. Their CPU weight together is half of the server's, as
- * for processes (`../supervisor/priority.ts`). The group needs a server that is root and a local engine that manages
+ * A control group around all containers of this server, limited to the memory that the machine has for jobs: one job may use
+ * all of that memory, but all jobs together cannot take the server's memory. The group's CPU weight is half of the server's,
+ * as for processes (`../supervisor/priority.ts`). The group needs a server that is root and a local engine that manages
  * control groups itself (`cgroupfs`). With systemd, slices are left to the operator.
  */
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
@@ -12,11 +12,17 @@ import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
 import type { EngineFacts } from './engine-facts.ts';
 
 export type SharedCgroup = {
-  /** `CgroupParent` of containers; undefined where the group cannot be created. @throws RunnerUnavailable */
+  /**
+   * `CgroupParent` of containers; undefined where the group cannot be created.
+   * @throws RunnerUnavailable
+   */
   cgroupParent(): Promise<string | undefined>;
-  /** Call it before each start: an earlier server may have removed the group with its last container. @throws RunnerUnavailable */
+  /**
+   * Called before each start, because an earlier server may have removed the group with its last container.
+   * @throws RunnerUnavailable
+   */
   applyLimits(): Promise<void>;
-  /** Removes the group, unless containers are left in it. */
+  /** Removes the group if it contains no containers. */
   remove(): void;
 };
 
@@ -56,7 +62,7 @@ export function openSharedCgroup({ facts, name, memoryBytes, log }: Options): Sh
 
 type Group = { applyLimits(bytes: number): void; remove(): void };
 
-/** @returns null where no hierarchy controls memory. Where none controls CPU, containers keep the engine's CPU weights. */
+/** @returns null where no cgroup hierarchy limits memory. Without one for CPU, containers keep the engine's CPU weights. */
 function openGroup(name: string): Group | null {
   const mounts = parseCgroupMounts(readFileSync('/proc/self/mountinfo', 'utf8'));
   const mountWith = (controller: string) =>
@@ -87,7 +93,7 @@ function openGroup(name: string): Group | null {
         try {
           rmdirSync(join(path, name));
         } catch {
-          // The group does not exist, or has containers in it and is left to the next server on this data folder.
+          // The group does not exist, or contains containers. The next server with this data folder removes it then.
         }
       }
     },
@@ -107,14 +113,14 @@ function setMemoryLimitV1(folder: string, bytes: number): void {
   const withSwap = 'memory.memsw.limit_in_bytes';
   const countsSwap = readdirSync(folder).includes(withSwap);
   const set = (name: string) => writeFileSync(file(name), String(bytes));
-  // The limit with swap must never be below the other, so the order depends on the direction of the change.
+  // The limit with swap must never be below the memory limit, so the order depends on the direction of the change.
   const current = Number(readFileSync(file('memory.limit_in_bytes'), 'utf8'));
   const order =
     bytes > current ? [withSwap, 'memory.limit_in_bytes'] : ['memory.limit_in_bytes', withSwap];
   for (const name of order) if (name !== withSwap || countsSwap) set(name);
 }
 
-/** Only mounts of whole hierarchies: in a container, a part of one may be mounted. */
+/** Returns only mounts of whole hierarchies: in a container, a part of a hierarchy may be mounted. */
 function parseCgroupMounts(mountinfo: string) {
   return mountinfo.split('\n').flatMap((line) => {
     const [before = '', after = ''] = line.split(' - ');

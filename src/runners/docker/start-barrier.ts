@@ -1,8 +1,8 @@
 /**
- * The start barrier: a container first waits until the server has done the setup from outside, such as firewall rules, and
- * then runs the job's command, which is when the job starts. The barrier opens when a file appears in a folder that the
- * container sees read-only. The file contains the time, and stays for a restarted server. A manipulated `/bin/sh` gains
- * nothing by ignoring the barrier: before its firewall rules are set, the container has no network (`network.ts`).
+ * The start barrier: a container first waits until the server has completed the setup from outside, such as firewall rules.
+ * Then it runs the job's command, which is when the job starts. The barrier opens when a file appears in a folder that is
+ * mounted read-only. The file contains the time, and remains for a restarted server. A manipulated `/bin/sh` gains nothing
+ * by ignoring the barrier: before its firewall rules are set, the container has no network (`network.ts`).
  */
 import { mkdir, open, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -10,41 +10,42 @@ import { join } from 'node:path';
 /** The barrier's folder in the container. */
 const CONTAINER_PATH = '/.loam';
 const OPEN_FILE = 'open';
-/** Exists when the server has told the job to end, so that the watchdog sends no second SIGTERM. */
+/** Exists when the server has requested a stop of the job, so that the watchdog sends no second SIGTERM. */
 const STOP_FILE = 'told';
-/** The watchdog acts this long after the timeout, to leave time for the server's own signal, … */
+/** The watchdog acts this long after the timeout, so that the server's own signal comes first. */
 const WATCHDOG_DELAY_S = 3;
 /**
- * … and on a remote engine, where it cannot see STOP_FILE, this long after the timeout and the grace period: many programs
- * exit at once at a second SIGTERM.
+ * On a remote engine the watchdog cannot see STOP_FILE. There it acts this long after the timeout and the grace period,
+ * because many programs exit at once at a second SIGTERM.
  */
 const WATCHDOG_REMOTE_DELAY_S = 5;
-/** The command's output, and the messages of its parent shell about its begin and end: see `recorder.ts`. */
+/** FIFOs for the command's output, and for reports of its parent shell about its begin and end (`recorder.ts`). */
 export const FIFOS = ['out', 'err', 'end'] as const;
-/** Created after the others, so its existence means that all exist (`recorder.ts`). */
+/** Created last, so its existence means that all FIFOs exist (`recorder.ts`). */
 export const LAST_FIFO = FIFOS[2];
 /** In OPEN_FILE: a recorder reads the FIFOs. */
 const RECORDED = 'recorded';
 /** A barrier that is still closed after this time never opens: the server that created the container is gone. */
 const MAX_WAIT_S = 3_600;
-/** Searched before the folders in the job's own PATH, which may contain none of the programs needed here. */
+/** Searched before the job's own PATH, in which the programs of the script below may be missing. */
 export const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 /** Counters of the container's own control group, in versions 1 and 2: lines of a name and a number. */
 const OOM_KILL_FILES = ['/sys/fs/cgroup/memory/memory.oom_control', '/sys/fs/cgroup/memory.events'];
 
 /**
- * First of three parts of the script for `/bin/sh -c`. Its inputs are variables, which are removed before the command runs:
- * if they were arguments, a `pkill -f` of the job would match the container's init. Their prefix keeps them apart from the
- * job's variables. The job's PATH is kept as the shell's first argument, and restored for the command.
+ * First of three parts of the script for `/bin/sh -c`. Its inputs are environment variables, which are removed before the
+ * command runs: if they were arguments, a `pkill -f` of the job would match the container's init. Their prefix avoids clashes
+ * with the job's variables. The job's PATH is kept as the shell's first argument, and restored for the command.
  */
 const SET_PATH = `set -- "$PATH"
 PATH=${DEFAULT_PATH}:$PATH
 `;
 
 /**
- * Polling works with every kind of engine and mount. The interval is 5 ms at first, because the job waits for it, and 1 s
- * after 400 rounds. In an image without `sleep` there is no pause, so the wait is limited by the clock. The shell gives up
- * with 255, as if the engine had ended the container; a later start then recreates it.
+ * The script polls, because polling works with every kind of engine and mount. The interval is 5 ms at first, because the
+ * job waits for it, and 1 s after 400 rounds. An image without `sleep` polls without a pause, so the clock limits the wait
+ * instead of the number of rounds. The shell gives up with 255, as if the engine had ended the container; a later start then
+ * recreates the container.
  */
 const WAIT_FOR_BARRIER = `LOAM_GATE_N=0 LOAM_GATE_T=0 LOAM_GATE_U=0
 read -r LOAM_GATE_T LOAM_GATE_S </proc/uptime
@@ -58,12 +59,12 @@ done
 `;
 
 /**
- * The watchdog ends a container at its timeout when no server does. It is a child of the init, so that the command has no
- * child that it does not know. It does nothing when the job kills its `sleep`, or in an image without `sleep`.
+ * The watchdog ends a container at its timeout if no server does. The watchdog is a child of the init, so that the command
+ * has no unknown child. It has no effect when the job kills its `sleep`, or in an image without `sleep`.
  *
- * With a recorder, this shell stays as the parent of the command. It reports the exit code and how many processes of the
- * container were killed for lack of memory: the engine counts such a kill for all containers in the shared control group.
- * It opens the FIFOs for reading too, so that a command waits when its recorder was killed, instead of getting SIGPIPE. It
+ * With a recorder, this shell remains as the parent of the command. It reports the exit code and how many processes of the
+ * container were killed for lack of memory, because the engine counts a kill for all containers in the shared control group.
+ * It opens the FIFOs for reading too, so that a command whose recorder was killed waits instead of getting SIGPIPE. It
  * ignores signals, which the command receives itself. The parentheses keep the messages of dash about a killed child out of
  * the job's output.
  */
@@ -96,7 +97,7 @@ type StartBarrierOptions = {
   isOpen: boolean;
 };
 
-/** @returns parts of the options that a container is created with */
+/** @returns options for creating the container */
 export function buildStartBarrier({ command, timeoutMs, graceMs, isOpen }: StartBarrierOptions) {
   const timeoutS = Math.ceil(timeoutMs / 1000);
   const graceS = Math.ceil(graceMs / 1000);
@@ -134,7 +135,7 @@ export type BarrierOpening = {
 };
 
 /** @returns null while the barrier is closed */
-export async function readOpening(attemptDir: string): Promise<BarrierOpening | null> {
+export async function readBarrierOpening(attemptDir: string): Promise<BarrierOpening | null> {
   try {
     const content = await readFile(join(barrierDir(attemptDir), OPEN_FILE), 'utf8');
     const [at, flag] = content.trim().split(' ');
@@ -146,7 +147,7 @@ export async function readOpening(attemptDir: string): Promise<BarrierOpening | 
 }
 
 /**
- * Lets the job start; on a remote engine, records that it does.
+ * Lets the job start; for a remote container, which has no barrier, it only records the time.
  * @param mayOpen called while the barrier's file is synced to the disk, because both take equally long
  * @returns the result of `mayOpen`
  */
@@ -157,24 +158,25 @@ export async function openBarrier(
 ): Promise<boolean> {
   const file = join(barrierDir(attemptDir), OPEN_FILE);
   const content = () => `${Date.now()}${recorded ? ` ${RECORDED}` : ''}\n`;
-  // Readable for the container's user.
+  // The container's user must be able to read the file.
   await using handle = await open(`${file}.new`, 'w', 0o644);
   const write = async () => {
     await handle.write(content(), 0);
     await handle.sync();
   };
-  // `allSettled`, so that both are over before a caller retries.
+  // `allSettled`, so that both have settled before the caller retries.
   const [may, written] = await Promise.allSettled([mayOpen(), write()]);
   if (may.status === 'rejected') throw may.reason;
   if (written.status === 'rejected') throw written.reason;
   if (!may.value) return false;
-  // The job's time begins now. The new time has the same length, so after a crash of the machine the file has one of the two.
+  // The job's time begins now. The new time has the same length, so after a crash of the machine the file has one of the two
+  // times.
   await handle.write(content(), 0);
   await rename(`${file}.new`, file);
   return true;
 }
 
-/** Call it before the job is told to end. */
+/** Called before the stop signal is sent. */
 export async function markStopRequested(attemptDir: string): Promise<void> {
   await writeFile(join(barrierDir(attemptDir), STOP_FILE), '');
 }

@@ -1,42 +1,42 @@
 /**
  * Starts and removes containers.
  *
- * Only the start barrier lets the command begin. If a start fails before that, for example because the engine dies in the
- * middle, the container is removed and created anew: nothing of the job has run.
+ * The command begins only when the start barrier opens. If a start fails before, for example because the engine dies in the
+ * middle, the container is removed and created again, because no part of the job has run.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { RunnerUnavailable } from '../runner.ts';
 import { readRecord, writeRecord } from './attempt-dir.ts';
-import { killContainerProcesses } from './container-processes.ts';
+import { killContainerProcesses, runsOnHostKernel } from './container-processes.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
-import { type ContainerNetwork, HalfConnected } from './network.ts';
+import { type ContainerNetwork, InconsistentNetworkError } from './network.ts';
 import { exitedOnItsOwn, explainStartFailure, readContainerState } from './outcome.ts';
-import { runsOnHostKernel } from './recordings.ts';
-import { openBarrier, readOpening } from './start-barrier.ts';
+import { openBarrier, readBarrierOpening } from './start-barrier.ts';
 import type { SupervisedContainer } from './supervision.ts';
 
-/** How long the engine may take to remove a container whose processes have all received SIGKILL. */
+/** How long the engine may take to remove a container. */
 const REMOVAL_TIMEOUT_MS = 10_000;
 
 type StartOptions = SupervisedContainer & {
   network: ContainerNetwork;
   /** Applies the limits that all containers of this server share. */
   applySharedLimits(): Promise<void>;
-  /** Counts one more recreation of the container. @returns false when there were too many */
+  /** Counts a recreation of the container. @returns false when there were too many */
   mayRecreate(): boolean;
   /** Called before the barrier opens, or before the start of a remote container, which has no barrier. */
   mayBegin(): Promise<boolean>;
 };
 
 /**
- * Can be called again after a failure, and then resumes.
- * @returns whether the attempt may begin @throws RunnerUnavailable also when the container must be recreated
+ * A repeated call after a failure completes the missing steps.
+ * @returns the result of `mayBegin`; true if the attempt has begun already or can never start
+ * @throws RunnerUnavailable also when the container must be recreated
  */
 export async function startContainer(options: StartOptions): Promise<boolean> {
   const { attempt, engine, container, attemptDir, recordings, mayBegin } = options;
   const isRemote = (await readRecord(attemptDir, 'attempt'))?.remote ?? false;
-  if (!isRemote && (await readOpening(attemptDir))) return true;
-  // In parallel with the engine, which takes longer.
+  if (!isRemote && (await readBarrierOpening(attemptDir))) return true;
+  // The recorder starts in parallel with the container, whose start takes longer.
   const recorder = recordings.isPrepared(attempt) ? recordings.ensureRecorder(attempt) : null;
   recorder?.catch(() => {});
   const created = await requireState(engine, container);
@@ -65,7 +65,7 @@ async function requireState(engine: Engine, container: string) {
   return state;
 }
 
-/** @returns false when the container can never start, which is then recorded */
+/** @returns false when the container can never start; the reason is then recorded */
 async function sendStart(
   { engine, container, attemptDir, applySharedLimits }: StartOptions,
   id: string,
@@ -95,15 +95,17 @@ async function connectNetwork(
   try {
     await network.connect(container);
   } catch (error) {
-    if (!(error instanceof HalfConnected && mayRecreate())) throw error;
+    if (!(error instanceof InconsistentNetworkError && mayRecreate())) throw error;
     await killAndRemove(engine, container, id);
     throw recreationError(error.message);
   }
 }
 
 /**
- * For a container that ended before the barrier opened, so that nothing of the command has run. Either it ended with its
- * engine and is recreated, or its `/bin/sh` is not a shell that waits. @returns whether the latter was recorded
+ * Decides about a container that ended before the barrier opened, so that no part of the command has run. Either it ended
+ * with its engine and is recreated, or its `/bin/sh` does not wait at the barrier, and the attempt can never start.
+ * @returns whether the container was recorded as unstartable
+ * @throws RunnerUnavailable when the container must be recreated
  */
 async function isUnstartable(
   { attemptDir, mayRecreate }: StartOptions,
@@ -112,27 +114,27 @@ async function isUnstartable(
 ): Promise<boolean> {
   if (!exitedOnItsOwn(exitCode, isFirstStart) && mayRecreate())
     throw recreationError('it ended together with its engine');
-  // A container that was told to end needs no other reason.
+  // After a stop request the attempt ends for that reason.
   if (await readRecord(attemptDir, 'stop')) return false;
   const reason = `The command could not begin: /bin/sh of the image exited before running it, with exit code ${exitCode}`;
   await writeRecord(attemptDir, 'unstartable', { reason });
   return true;
 }
 
-function recreationError(why: string): RunnerUnavailable {
-  return new RunnerUnavailable(`the container must be recreated: ${why}`);
+function recreationError(reason: string): RunnerUnavailable {
+  return new RunnerUnavailable(`the container must be recreated: ${reason}`);
 }
 
 /**
- * An engine that was killed during a start may have lost track of processes that it started. They would wait forever at a
- * barrier that never opens, so they are killed first.
+ * Kills the container's processes before the engine removes it. An engine that was killed during a start may have lost track
+ * of processes that it started, and those would wait at a barrier that never opens.
  */
 async function killAndRemove(engine: Engine, container: string, id: string): Promise<void> {
   if (process.getuid?.() === 0) await killContainerProcesses(id);
   await removeContainer(engine, container);
 }
 
-/** Removes the container of an attempt that never began. Processes may run even if the engine reports it as `created`. */
+/** Removes the container of an attempt that never began. It may have processes even if the engine reports it as `created`. */
 export async function removeUnstarted(engine: Engine, container: string): Promise<void> {
   const state = await readContainerState(engine, container);
   if (state?.status === 'created') await killAndRemove(engine, container, state.id);
@@ -148,13 +150,13 @@ export async function removeContainer(engine: Engine, container: string): Promis
       );
     } catch (error) {
       if (isStatus(error, 404)) return;
-      // 409: a removal is in progress; wait for it.
+      // 409: a removal is in progress.
       if (!isStatus(error, 409) || Date.now() > deadline) throw error;
     }
   }
 }
 
-/** The remains of a start during which the engine was killed block the next start of this container, but no other. */
+/** Whether remains of a start during which the engine was killed block the next start of this container. */
 function isHalfStarted(error: EngineError): boolean {
   return /already exists|already in use/.test(error.message);
 }

@@ -1,6 +1,6 @@
 /**
- * Reading responses of unlimited duration. An engine that hangs, or whose machine is cut off, keeps the connection open
- * and sends nothing, so readers need a timeout on silence.
+ * Reads responses of unlimited duration. An engine that hangs, or whose machine is cut off, keeps the connection open and
+ * sends nothing, so readers need a timeout on silence.
  */
 import { pipeline, type Readable } from 'node:stream';
 import { type Extract, extract } from 'tar-stream';
@@ -9,12 +9,12 @@ import { RunnerUnavailable } from '../runner.ts';
 /** An entry of a tar archive: its header, and its content as a stream. */
 export type ArchiveEntry = Extract extends AsyncIterable<infer Item> ? Item : never;
 
-/** An engine that packs files sends some of them within this, even with a busy disk. */
+/** An engine that packs files sends data within this time, even with a busy disk. */
 const SILENCE_TIMEOUT_MS = 120_000;
 
 /**
  * Yields the chunks of a stream.
- * @param onSilence called after each `ms` that the reader has waited for the same chunk; the reader's own time does not count
+ * @param onSilence called each time the wait for a chunk has lasted another `ms`; time that the consumer takes is not counted
  */
 export async function* readChunks(
   source: Readable,
@@ -35,7 +35,7 @@ export async function* readChunks(
 
 /**
  * Yields the entries of a tar archive that an engine sends. Leaving the loop ends the request.
- * @throws RunnerUnavailable when the archive breaks off, or nothing arrives for `ms`
+ * @throws RunnerUnavailable when the transfer is interrupted, or nothing arrives for `ms`
  */
 export function readArchive(
   archive: Readable,
@@ -62,6 +62,8 @@ async function* withRunnerUnavailable(archive: Readable, ms: number): AsyncGener
     );
   } catch (error) {
     if (error instanceof RunnerUnavailable) throw error;
-    throw new RunnerUnavailable(`the engine broke off: ${(error as Error).message}`);
+    throw new RunnerUnavailable(
+      `the engine interrupted the transfer: ${(error as Error).message}`,
+    );
   }
 }

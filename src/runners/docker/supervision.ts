@@ -1,9 +1,10 @@
 /**
- * Supervises a container until it ends: its timeout, the grace period after SIGTERM, problems of its log.
+ * Supervises a container until it ends: enforces its timeout and the grace period after SIGTERM, and ends it when its log
+ * cannot be written.
  *
- * All decisions follow from stored facts (when the start barrier was opened, when and why the job was told to end), so a
- * restarted server continues them. The engine reports the end at once. It is polled every few seconds as well, because the
- * request that waits for the end never settles when the engine dies.
+ * All decisions follow from stored facts (when the start barrier was opened, when and why a stop was requested), so a
+ * restarted server continues the supervision. The engine reports the end at once. The engine is polled every few seconds as
+ * well, because the request that waits for the end never settles when the engine dies.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Outcome, RunnerUnavailable } from '../runner.ts';
@@ -27,10 +28,10 @@ import {
   readExitCodeFromEvents,
 } from './outcome.ts';
 import type { Recordings } from './recordings.ts';
-import { type BarrierOpening, markStopRequested, readOpening } from './start-barrier.ts';
+import { type BarrierOpening, markStopRequested, readBarrierOpening } from './start-barrier.ts';
 
 const POLL_MS = 5_000;
-/** After SIGKILL: a process in the middle of a slow write dies late. */
+/** Interval after SIGKILL, which is repeated: a process in the middle of a slow write dies late. */
 const KILLED_POLL_MS = 500;
 /** Pause before the next request to an engine that does not answer. */
 const RETRY_MS = 500;
@@ -43,18 +44,18 @@ export type SupervisedContainer = {
   container: string;
   attemptDir: string;
   graceMs: number;
-  /** How long the engine may be unavailable before attempts that are certainly over or unwanted are given up. */
+  /** How long the engine may be unavailable before attempts that have certainly ended or were cancelled count as lost. */
   engineTimeoutMs: number;
   /** Whether the container's processes run on this machine; false until that is known. */
   isLocal(): boolean;
   recordings: Recordings;
 };
 
-/** Settles when a stop was requested, or when `signal` aborts. */
+/** Settles when a stop is requested, or when `signal` aborts. */
 type WaitForRequest = (signal: AbortSignal) => Promise<void>;
 
 /**
- * Waits for the end of the container, and ends it when that is due.
+ * Waits for the end of the container, and ends it at its timeout or after a stop request.
  * @throws the reason of `signal` when it aborts
  */
 export async function superviseContainer(
@@ -65,22 +66,28 @@ export async function superviseContainer(
   const { attemptDir, engineTimeoutMs } = supervised;
   const record = await readRecord(attemptDir, 'attempt');
   if (!record) return { kind: 'lost' };
-  let wasAway = false;
-  let awaySince = Number.POSITIVE_INFINITY;
+  let wasEngineUnavailable = false;
+  let unavailableSince = Number.POSITIVE_INFINITY;
   for (;;) {
     signal.throwIfAborted();
     try {
       const observed = await observe(supervised);
-      awaySince = Number.POSITIVE_INFINITY;
+      unavailableSince = Number.POSITIVE_INFINITY;
       if (!observed) return { kind: 'lost' };
       if (observed.refused || observed.state.status === 'ended')
-        return await determineOutcome(supervised, record, { ...observed, wasAway }, signal);
-      await endOrWait(supervised, record, observed, waitForRequest, signal);
+        return await determineOutcome(
+          supervised,
+          record,
+          { ...observed, wasEngineUnavailable },
+          signal,
+        );
+      await stopOrWait(supervised, record, observed, waitForRequest, signal);
     } catch (error) {
       if (!(error instanceof RunnerUnavailable)) throw error;
-      wasAway = true;
-      awaySince = Math.min(awaySince, Date.now());
-      if (Date.now() - awaySince > engineTimeoutMs && (await canBeGivenUp(supervised, record)))
+      wasEngineUnavailable = true;
+      unavailableSince = Math.min(unavailableSince, Date.now());
+      const isTimeoutOver = Date.now() - unavailableSince > engineTimeoutMs;
+      if (isTimeoutOver && (await canBeGivenUp(supervised, record)))
         return { kind: 'lost', unreachable: true };
       await delay(RETRY_MS, undefined, { signal });
     }
@@ -103,36 +110,42 @@ async function observe({
   const state = await readContainerState(engine, container);
   const refused = await readRecord(attemptDir, 'unstartable');
   const stop = await readRecord(attemptDir, 'stop');
-  const opening = await readOpening(attemptDir);
+  const opening = await readBarrierOpening(attemptDir);
   return state && { state, refused, stop, opening };
 }
 
 /**
  * For a container that has ended, or can never start.
- * @param wasAway the engine was unavailable at some time during this wait
+ * @param wasEngineUnavailable the engine was unavailable at some time during the supervision
  */
 async function determineOutcome(
   { attempt, engine, recordings }: SupervisedContainer,
   record: AttemptRecord,
-  { state, refused, stop, opening, wasAway }: Observation & { wasAway: boolean },
+  {
+    state,
+    refused,
+    stop,
+    opening,
+    wasEngineUnavailable,
+  }: Observation & { wasEngineUnavailable: boolean },
   signal: AbortSignal,
 ): Promise<Outcome> {
   const exit = opening?.recorded ? await recordings.finish(attempt, signal) : undefined;
   const mayMissEnd = exit?.unheard ?? false;
-  const isRecorded = opening?.recorded && (mayMissEnd || !recordings.isUnused(attempt));
-  const seenByEngine = mayMissEnd ? await readExitCodeFromEvents(engine, state) : undefined;
-  const ended = isRecorded ? mergeRecordedExit(state, exit, seenByEngine) : state;
+  const isRecorded = opening?.recorded && (mayMissEnd || !recordings.recordedNothing(attempt));
+  const codeFromEvents = mayMissEnd ? await readExitCodeFromEvents(engine, state) : undefined;
+  const ended = isRecorded ? mergeRecordedExit(state, exit, codeFromEvents) : state;
   if (!ended) return { kind: 'lost' };
   const openedAt = opening?.at ?? null;
   const isOverdue = exceededTimeout(record, ended, openedAt);
   const mayBeLost = !refused && !stop && mayHaveDiedWithEngine(ended) && !isOverdue;
-  if (mayBeLost && (wasAway || (await hasEngineRestartedSince(engine, state))))
+  if (mayBeLost && (wasEngineUnavailable || (await hasEngineRestartedSince(engine, state))))
     return { kind: 'lost' };
   return buildOutcome({ record, state: ended, openedAt, stop, refused });
 }
 
-/** Takes the next step to end a running container if that is due; otherwise waits for a change. */
-async function endOrWait(
+/** Takes the next step to stop a running container if that is due; otherwise waits for a change. */
+async function stopOrWait(
   supervised: SupervisedContainer,
   record: AttemptRecord,
   { state, stop, opening }: Observation,
@@ -164,18 +177,18 @@ async function canBeGivenUp(
   { timeoutMs }: AttemptRecord,
 ): Promise<boolean> {
   const stop = await readRecord(attemptDir, 'stop');
-  const opening = await readOpening(attemptDir);
+  const opening = await readBarrierOpening(attemptDir);
   const isUnwanted = stop?.why === 'asked' && Date.now() > stop.at + graceMs;
-  // Twice the grace: on a remote engine the watchdog waits for one before its own SIGTERM (`start-barrier.ts`).
+  // Twice the grace period: on a remote engine the watchdog waits for one before its own SIGTERM (`start-barrier.ts`).
   const latestEnd =
     (opening?.at ?? Number.POSITIVE_INFINITY) + timeoutMs + 2 * graceMs + engineTimeoutMs;
   return isUnwanted || Date.now() > latestEnd;
 }
 
-/** The latest write of each attempt: a timeout, a full disk and a cancellation may come at the same time. */
+/** The latest write, by attempt folder. Writes are serialised: timeout, full disk and cancellation may coincide. */
 const pendingWrites = new Map<string, Promise<void>>();
 
-/** Tells the container to end: stores the request, then sends the signal. The first reason stays; KILL replaces TERM. */
+/** Stores the stop request, then sends the signal. The first reason stays; KILL replaces TERM. */
 export async function requestStop(
   supervised: SupervisedContainer,
   stop: StopRequest,
@@ -200,8 +213,8 @@ async function storeStop(attemptDir: string, stop: StopRequest): Promise<void> {
 }
 
 /**
- * SIGTERM goes to every process where this server can reach them, and through the engine otherwise.
- * @param state if it is known already
+ * Sends SIGTERM to every process of the container if this server can signal them, and otherwise through the engine.
+ * @param state the container's state, if the caller has read it
  */
 async function sendSignal(
   { engine, container, isLocal }: SupervisedContainer,
@@ -222,7 +235,7 @@ async function sendSignal(
   }
 }
 
-/** Settles when the container has ended, a stop was requested, or after `ms`. */
+/** Settles when the container has ended, when a stop is requested, or after `ms`. */
 async function waitForChange(
   { engine, container }: SupervisedContainer,
   waitForRequest: WaitForRequest,
@@ -234,7 +247,7 @@ async function waitForChange(
   const ended = engine.docker
     .getContainer(container)
     .wait({ condition: 'not-running', abortSignal } as object)
-    // The caller repeats the request; without a pause it would loop while the engine is unavailable.
+    // The caller repeats the request; without a pause it would repeat it without end while the engine is unavailable.
     .catch(() => delay(RETRY_MS, undefined, { signal: abortSignal }).catch(() => {}));
   await Promise.race([
     ended,

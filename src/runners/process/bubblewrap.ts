@@ -1,4 +1,4 @@
-/** The options of bubblewrap for a job: the mounts of `view.ts`, own pids, users, host name and message queues. */
+/** Builds the options of bubblewrap for a job: the mounts of `view.ts`, and namespaces for pids, users, host name and IPC. */
 import { dirname } from 'node:path';
 import type { Mount } from './view.ts';
 
@@ -14,8 +14,8 @@ const COMMON = [
 ];
 
 /**
- * `asRoot`: the command changes its user itself and has no other right. A user namespace is not enough: outside of it the
- * job would still be root.
+ * `asRoot`: the command changes its user itself and has no other right. A user namespace would not be enough, because outside
+ * of it the job would still be root.
  */
 export function bubblewrapOptions(
   mounts: readonly Mount[],
@@ -26,12 +26,12 @@ export function bubblewrapOptions(
     : ['--unshare-user', '--uid', '1000', '--gid', '1000'];
   return [
     ...['--proc', '/proc', '--dev', '/dev'],
-    // Root can write 1,271 kernel settings there, and everyone can write some.
+    // Read-only, because root can write 1,271 kernel settings there, and every user can write some of them.
     ...['--ro-bind', '/proc/sys', '/proc/sys'],
     ...['--perms', '1777', '--tmpfs', '/dev/shm'],
     // Without `--dir`, only bubblewrap's own user could enter these folders.
-    ...[...parentsOf(mounts)].flatMap((folder) => ['--dir', folder]),
-    ...mounts.flatMap(optionOf),
+    ...[...listParents(mounts)].flatMap((folder) => ['--dir', folder]),
+    ...mounts.flatMap(buildMountOptions),
     ...COMMON,
     ...user,
     ...(options.network === 'none' ? ['--unshare-net'] : []),
@@ -39,7 +39,7 @@ export function bubblewrapOptions(
   ];
 }
 
-function optionOf(mount: Mount): string[] {
+function buildMountOptions(mount: Mount): string[] {
   switch (mount.kind) {
     case 'read':
       return ['--ro-bind', mount.from, mount.to];
@@ -55,7 +55,7 @@ function optionOf(mount: Mount): string[] {
 }
 
 /** The parent folders of all mounts, outermost first. */
-function parentsOf(mounts: readonly Mount[]): Set<string> {
+function listParents(mounts: readonly Mount[]): Set<string> {
   const parents = new Set<string>();
   const add = (folder: string) => {
     if (folder === '/') return;

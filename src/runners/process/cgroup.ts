@@ -3,11 +3,11 @@
  *
  * A process cannot leave its group by forking, by `setsid` or by clearing its environment, so killing the group also ends
  * processes that a walk over /proc does not find. Version 2 of the interface has one folder with all controllers, version 1
- * a folder for each. No two controllers have a file of the same name, so both are read alike: from the first folder that
- * has the file.
+ * a folder for each controller. No two controllers have a file of the same name, so both versions are read alike: from the
+ * first folder that has the file.
  *
- * The shim imports this file, so it imports nothing but Node and files beside it. Files are read and written synchronously,
- * because the kernel answers from memory.
+ * The shim imports this file, so it imports only Node and a few small files. File access is synchronous, because the kernel
+ * answers from memory.
  */
 import {
   existsSync,
@@ -25,18 +25,18 @@ import { signalOne } from '../supervisor/proc.ts';
 /** JSON, because it is stored. The folders are absolute paths. */
 export type Cgroup = { folders: string[] };
 
-/** The folder that contains the groups of all attempts. It is removed with the last of them. */
+/** The folder that contains the groups of all attempts. It is removed together with the last group. */
 export const ATTEMPTS_GROUP = 'loam';
 
 /**
  * The group of the job's processes, below the attempt's own group. The limits are set one level above, because a job that
- * runs as the server's user can mount the hierarchy in namespaces of its own. It then sees the group that it is in, and
- * could change the files there.
+ * runs as the server's user can mount the hierarchy in namespaces of its own. The job then sees the group that it is in, and
+ * could change the files of that group.
  */
 const JOB = 'job';
 
-/** Time for killed processes to disappear. A process in the middle of a write to a slow disk takes a while. */
-const KILL_MS = 5_000;
+/** How long to wait for killed processes to disappear: a process in the middle of a write to a slow disk dies late. */
+const KILL_TIMEOUT_MS = 5_000;
 
 /** The groups of the job's processes: one in each folder of the group. */
 function listJobFolders({ folders }: Cgroup): string[] {
@@ -66,7 +66,7 @@ export function readGroupUsage(group: Cgroup): { memoryBytes: number; cpuSeconds
   };
 }
 
-/** Processes of the group that the kernel killed because the group had no memory left. */
+/** Counts processes of the group that the kernel killed because the group had no memory left. */
 export function countOomKills(group: Cgroup): number {
   const inEvents = read(group, 'memory.events');
   if (inEvents !== null) return parseOomKills(inEvents);
@@ -83,8 +83,8 @@ function parseOomKills(text: string): number {
 }
 
 /**
- * The processes in the group, and in groups that they created below it. A process joins the folders in order and leaves
- * none while it lives, so a folder is read only when the folders before it are empty.
+ * Lists the processes in the group, and in groups that they created below it. A process joins the folders in order and leaves
+ * none of them while it lives, so a folder is read only when the folders before it are empty.
  */
 export function listGroupPids({ folders }: Cgroup): number[] {
   for (const folder of folders) {
@@ -107,12 +107,12 @@ export function hasProcesses({ folders: [first] }: Cgroup): boolean {
  * @throws Error when a process still exists after five seconds, because it hangs in the kernel
  */
 export async function killGroup(group: Cgroup): Promise<void> {
-  for (const deadline = Date.now() + KILL_MS; killGroupOnce(group); await delay(5))
+  for (const deadline = Date.now() + KILL_TIMEOUT_MS; killGroupOnce(group); await delay(5))
     if (Date.now() > deadline)
       throw new Error(`processes do not die: ${listGroupPids(group).slice(0, 10).join(', ')}`);
 }
 
-/** Kills once, without waiting. @returns whether the group had processes */
+/** Sends one SIGKILL to each process, without waiting. @returns whether the group had processes */
 export function killGroupOnce(group: Cgroup): boolean {
   for (const folder of group.folders) {
     // Forks fail from now on, so a fork bomb cannot outrun the kill.
@@ -134,13 +134,13 @@ export async function removeGroup(group: Cgroup): Promise<void> {
   const folders = group.folders.filter((folder) => existsSync(folder));
   if (folders.length === 0) return;
   for (const folder of folders) {
-    // The kernel refuses to remove a group with processes. Trying is faster than looking for processes, and most jobs
-    // leave none.
+    // The kernel refuses to remove a group with processes. Trying is faster than listing processes, and most jobs leave no
+    // process.
     if (removeEmpty(folder)) continue;
     await killGroup(group);
-    for (const deadline = Date.now() + KILL_MS; ; await delay(5)) {
+    for (const deadline = Date.now() + KILL_TIMEOUT_MS; ; await delay(5)) {
       try {
-        // The kernel removes only groups without subgroups, so the innermost comes first.
+        // The kernel removes only groups without subgroups, so the innermost group is removed first.
         for (const below of listSubtree(folder).reverse()) rmdirSync(below);
         break;
       } catch (error) {
@@ -170,12 +170,12 @@ function removeFolder(folder: string): boolean {
   }
 }
 
-/** Longer than any attempt takes from the creation of its group to its first process. */
+/** Longer than any attempt takes from the creation of its group to the start of its first process. */
 const ABANDONED_MS = 60 * 60_000;
 
 /**
- * Removes a group, of any server, without processes for an hour. A server that was killed together with its shims, and
- * whose data folder is gone, cannot remove its own groups.
+ * Removes a group of any server that has no processes and is older than an hour. A server that was killed together with its
+ * shims, and whose data folder is gone, cannot remove its own groups.
  */
 export function removeAbandonedGroup(group: Cgroup): void {
   const before = Date.now() - ABANDONED_MS;
@@ -191,7 +191,7 @@ export function removeAbandonedGroup(group: Cgroup): void {
   }
 }
 
-/** Writes the file if the kernel offers it. In a plain folder, as in tests, `open` would create it. */
+/** Writes the file if the kernel provides it. In a plain folder, as in tests, `open` would create the file. */
 function writeIfOffered(file: string, text: string): void {
   // An exception takes ten times as long as this check, and a group has a dozen files.
   if (!existsSync(file)) return;
@@ -238,8 +238,8 @@ function listSubtree(folder: string): string[] {
 }
 
 /**
- * Derived from the link count, because each subfolder links to its parent. Listing the dozens of files of a group takes ten
- * times as long. Undefined where subfolders are not counted as links, as on btrfs, or when the folder is gone.
+ * Derives the number from the link count, because each subfolder links to its parent. Listing the dozens of files of a group
+ * takes ten times as long. Undefined where subfolders do not count as links, as on btrfs, or when the folder is gone.
  */
 function countSubfolders(folder: string): number | undefined {
   const stat = statSync(folder, { throwIfNoEntry: false });
@@ -247,14 +247,14 @@ function countSubfolders(folder: string): number | undefined {
 }
 
 /*
- * Creates the control groups of an attempt by the plan of the server. The attempt's shim does it, because the kernel creates
- * one group at a time: the eight folders of version 1 with their limits took 3 ms of the server's thread for each job.
+ * Creates the control groups of an attempt by the server's plan. The shim runs this code, because the kernel creates one
+ * group at a time: the eight folders of version 1 with their limits took 3 ms of the server's thread for each job.
  */
 
 /** A file of a group, and the value to write to it. */
 export type GroupSetting = [file: string, value: string | number];
 
-/** Settings for each folder of the group; sent as JSON. `parent`: for the group of all attempts, if it must be created. */
+/** Settings for each folder of the group, as JSON. `parent`: settings of the group of all attempts, if it must be created. */
 export type GroupPlan = { parent: GroupSetting[]; own: GroupSetting[] }[];
 
 /** Creates the missing groups, without limits. @throws Error when the kernel refuses */
@@ -294,7 +294,7 @@ function makeFolderInParent(folder: string, settings: readonly GroupSetting[]): 
   }
 }
 
-/** The folder may exist already: left by a shim that was killed before the start of its attempt. */
+/** The folder may exist already, from a shim that was killed before the start of its attempt. */
 function makeFolder(folder: string): void {
   try {
     mkdirSync(folder);
@@ -308,12 +308,12 @@ function writeSetting(folder: string, [file, value]: GroupSetting): void {
   try {
     writeFileSync(join(folder, file), String(value));
   } catch (error) {
-    if (!OPTIONAL.includes(file)) throw error;
+    if (!OPTIONAL_SETTINGS.includes(file)) throw error;
   }
 }
 
 /** Settings that a kernel or its configuration may lack: swap accounting, hierarchical accounting, CPU shares. */
-const OPTIONAL = [
+const OPTIONAL_SETTINGS = [
   'memory.swap.max',
   'memory.memsw.limit_in_bytes',
   'memory.use_hierarchy',

@@ -1,8 +1,8 @@
 /**
  * Finds out where control groups can be created, and plans the groups of attempts.
  *
- * They are created below the group of this server, so limits that the operator sets for the server include its jobs. This
- * needs root, or a group that is delegated to the server's user (systemd: `Delegate=yes`).
+ * Groups are created below the group of this server, so limits that the operator sets for the server include its jobs. This
+ * requires root, or a group that is delegated to the server's user (systemd: `Delegate=yes`).
  *
  *   <own>/loam-server         version 2 only: the server's processes. A group that delegates controllers to the groups
  *                             below it must not have processes of its own.
@@ -43,15 +43,15 @@ export type Cgroups = {
   version: 1 | 2;
   /** The controllers whose limits can be set here. */
   controllers: Controller[];
-  /** The folders for an attempt of this name. They are stored before they are created. */
+  /** The folders for an attempt of this name, without creating them. */
   groupOf(name: string): Cgroup;
   /** The names of all existing groups, including those of other servers on this machine. */
   names(): string[];
-  /** The settings that give a group these limits. */
+  /** Returns the settings that give a group these limits. */
   plan(group: Cgroup, limits: GroupLimits): GroupPlan;
 };
 
-/** What the kernel shows to this process. */
+/** The hierarchies and groups that the kernel shows to this process. */
 type Hierarchy = {
   /** The text of /proc/self/mountinfo. */
   mounts: string;
@@ -60,8 +60,9 @@ type Hierarchy = {
 };
 
 /**
- * The control groups that can be created here, or why they cannot. Permissions and kernels differ in more ways than can be
- * checked, so a group with the limits `trial` is created, joined and removed.
+ * Tests whether control groups can be created here: permissions and kernels differ in more ways than can be checked, so a
+ * group with the limits `trial` is created, joined and removed.
+ * @returns `missing`: why no group can be created
  */
 export async function findCgroups(trial: GroupLimits): Promise<Cgroups | { missing: string }> {
   if (process.platform !== 'linux') return { missing: 'control groups exist on Linux only' };
@@ -92,7 +93,7 @@ export async function findCgroups(trial: GroupLimits): Promise<Cgroups | { missi
 }
 
 /**
- * What a hierarchy offers, without trying it; null when it has neither memory nor pids.
+ * Reads which controllers a hierarchy has, without testing them; null when it has neither memory nor pids.
  * @throws Error when groups cannot be created in it
  */
 export function openCgroups({ mounts, membership }: Hierarchy): Cgroups | null {
@@ -126,7 +127,7 @@ function findOwnFolders(mounts: string, membership: string): CgroupPaths {
   return found;
 }
 
-/** Null when the unified hierarchy lacks the controllers: `hybrid` machines have them in version 1. */
+/** Null when the unified hierarchy lacks the controllers, as on `hybrid` machines, which have them in version 1. */
 function openVersion2(ownFolders: CgroupPaths): Cgroups | null {
   const current = ownFolders.get('');
   if (current === undefined) return null;
@@ -153,11 +154,12 @@ function openVersion2(ownFolders: CgroupPaths): Cgroups | null {
         ['cpu.max', `${cpuQuota(limits)} ${PERIOD_US}`],
         ['pids.max', limits.processes],
       ];
-      return [{ parent: [enableSetting(controllers), ...offeredOf(allJobs)], own: offeredOf(own) }];
+      const allJobsSettings = [enableSetting(controllers), ...keepOffered(allJobs)];
+      return [{ parent: allJobsSettings, own: keepOffered(own) }];
     },
   };
 
-  function offeredOf(settings: GroupSetting[]): GroupSetting[] {
+  function keepOffered(settings: GroupSetting[]): GroupSetting[] {
     return settings.filter(([file]) => offered.includes(file.slice(0, file.indexOf('.'))));
   }
 }
@@ -172,7 +174,7 @@ function delegateControllers(own: string, controllers: readonly Controller[]): v
   if (!isRoot) {
     const server = join(own, SERVER_GROUP);
     mkdirSync(server, { recursive: true });
-    // Repeated for processes that were forked meanwhile.
+    // Rounds are repeated for processes that were forked meanwhile.
     for (let round = 0; round < 10; round++) {
       const pids = (readOr(join(own, 'cgroup.procs'), '') ?? '').split('\n').filter(Boolean);
       if (pids.length === 0) break;
@@ -253,6 +255,6 @@ function tryTo(step: () => void): void {
   try {
     step();
   } catch {
-    // The kernel does not offer the file, or the process is gone.
+    // The kernel does not provide the file, or the process is gone.
   }
 }

@@ -1,7 +1,7 @@
 /**
  * Removes files and IPC objects that a job without a sandbox leaves outside its folders: files in world-writable folders,
- * and System V shared memory, queues and semaphores, which outlive all processes. They would take memory and disk that is
- * not accounted for, and the next job with the same user id could read them.
+ * and System V shared memory, queues and semaphores, which outlive all processes. They would use memory and disk space
+ * outside all limits, and the next job with the same user id could read them.
  */
 import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -15,8 +15,8 @@ const IPC = { shm: '-m', msg: '-q', sem: '-s' } as const;
 const TIMEOUT_MS = 60_000;
 
 /**
- * Removes everything that belongs to a user without processes. Errors are ignored: a missing program must not keep the
- * attempt from ending.
+ * Removes these files and objects of a user without processes. Errors are ignored, because a missing program must not prevent
+ * the end of an attempt.
  */
 export async function cleanupIpc(uid: number): Promise<void> {
   const options = { timeout: TIMEOUT_MS };

@@ -1,5 +1,5 @@
 /**
- * Finds out at startup how jobs can be confined on this machine, by trying each way, best first:
+ * Finds out at startup how jobs can be confined on this machine, by trying each sandbox, best first:
  *
  * - `bubblewrap`: own mounts, pids, message queues and host name.
  * - `unshare`: the same, built from the tools of util-linux.
@@ -18,8 +18,8 @@ import {
   openAccounts,
   type UidRange,
 } from '../supervisor/accounts.ts';
+import { changeOwner } from '../supervisor/ownership.ts';
 import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
-import { changeOwner } from '../supervisor/small-trees.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
@@ -29,7 +29,7 @@ import { type Command, PATH, tryCommand } from './launch.ts';
 import { type NetworkSpec, quoteForShell } from './namespace.ts';
 import { findInternetProblem, planInternet, tunDevicePrefix } from './network.ts';
 import { unshareCommand } from './unshare.ts';
-import { attemptMounts, type Mount, openView, RESOLV_CONF_MOUNT } from './view.ts';
+import { listAttemptMounts, type Mount, openView, RESOLV_CONF_MOUNT } from './view.ts';
 
 export type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 
@@ -48,7 +48,7 @@ export type ConfinementOptions = {
 export type AttemptResources = {
   /** Null: the job runs as the server's own user. */
   account: Account | null;
-  /** Null: the job has no network of its own, or one without a connection. */
+  /** Null: the job has no network of its own, or a network without a connection. */
   internet: { spec: NetworkSpec; nameserver: string } | null;
 };
 
@@ -63,7 +63,7 @@ export type ConfinedJob = {
 export async function findConfinement(options: ConfinementOptions): Promise<Confinement> {
   const { dir, hidden } = options;
   const warnings: string[] = [];
-  // The mount point of every attempt's own root. Nothing is ever written to the folder itself.
+  // The mount point of every attempt's own root. The folder itself stays empty.
   const root = join(dir, '.root');
   await mkdir(root, { recursive: true, mode: 0o755 });
   await markTopdir(dir);
@@ -89,8 +89,8 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
 
   const isUnconfined = sandbox === 'none';
   const canMark =
-    isUnconfined && USES_LIMIT_MARK && (await works([...limitMarkPrefix(''), '/bin/true']));
-  const canDropRights = isUnconfined && (await works([...NO_NEW_RIGHTS, '/bin/true']));
+    isUnconfined && USES_LIMIT_MARK && (await succeeds([...limitMarkPrefix(''), '/bin/true']));
+  const canDropRights = isUnconfined && (await succeeds([...NO_NEW_RIGHTS, '/bin/true']));
   return new Confinement({
     sandbox,
     network,
@@ -123,7 +123,7 @@ type Findings = {
 export class Confinement {
   readonly sandbox: Sandbox;
   readonly network: NetworkMode;
-  /** Whole sentences for the operator. */
+  /** Complete sentences for the operator. */
   readonly warnings: readonly string[];
   /** The beginning of the command line of shims, which open networks and start jobs. */
   readonly shimPrefix: string[];
@@ -144,15 +144,15 @@ export class Confinement {
     for (const name of ['tmp', 'home']) mkdirSync(join(folder, name));
   }
 
-  /** Reserves a user and a network for the attempt; called again, it returns the same user. */
+  /** Reserves a user and plans a network for the attempt. A repeated call returns the same user. */
   async reserve(folder: string): Promise<AttemptResources> {
     const account = (await this.#findings.accounts?.reserve(folder)) ?? null;
-    // The user's last attempt may have ended while no server ran.
+    // The last attempt of this user may have ended while no server ran.
     if (account && this.sandbox === 'none') await cleanupIpc(account.uid);
     return { account, internet: this.network === 'internet' ? planInternet(account) : null };
   }
 
-  /** Creates the FIFOs for the job's output. Called while its folders are filled, because it starts a program. */
+  /** Creates the FIFOs for the job's output. Called while the job's folders are being filled, because it starts a program. */
   async createOutputs(folder: string, { account }: AttemptResources): Promise<void> {
     const outputs = OUTPUTS.map((name) => join(folder, name));
     await run('mkfifo', ['-m', '600', ...outputs]);
@@ -172,20 +172,20 @@ export class Confinement {
     for (const each of folders) chmodSync(each, 0o700);
   }
 
-  /** Kills all processes of the attempt's user. In a sandbox they died with its first process. */
+  /** Kills all processes of the attempt's user. In a sandbox they have died with its first process. */
   async killProcesses(folder: string): Promise<void> {
-    if (this.sandbox === 'none') await this.#findings.accounts?.end(folder);
+    if (this.sandbox === 'none') await this.#findings.accounts?.killProcesses(folder);
   }
 
-  /** Releases the attempt's user when none of its processes is left, and removes its files outside the folder. */
+  /** Removes the user's files outside the attempt's folder, and releases the user. Called when it has no process any more. */
   async release(folder: string): Promise<void> {
     const { accounts } = this.#findings;
-    const account = this.sandbox === 'none' ? await accounts?.of(folder) : undefined;
+    const account = this.sandbox === 'none' ? await accounts?.find(folder) : undefined;
     if (account) await cleanupIpc(account.uid);
     await accounts?.release(folder);
   }
 
-  /** The command line for an attempt whose folders (work, tmp, home) are in `folder`. */
+  /** Composes the command line for an attempt whose folders (work, tmp, home) are in `folder`. */
   async compose(folder: string, job: ConfinedJob, resources: AttemptResources): Promise<Command> {
     return this.sandbox === 'none'
       ? this.#composeUnconfined(folder, job, resources)
@@ -219,7 +219,7 @@ export class Confinement {
       ...machineMounts(),
       ...(this.network === 'host' ? [RESOLV_CONF_MOUNT] : []),
       ...devices.map((path): Mount => ({ kind: 'device', from: path, to: path })),
-      ...attemptMounts(folder, files),
+      ...listAttemptMounts(folder, files),
     ];
     const dirs = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
     const view = { mounts, root, uid: account?.uid ?? null };
@@ -292,19 +292,22 @@ async function findSandbox(
   return { sandbox: 'none', reasons: reasons.join('; ') || 'it is switched off' };
 }
 
-function works([program = '', ...args]: string[]): Promise<boolean> {
+function succeeds([program = '', ...args]: string[]): Promise<boolean> {
   return run(program, args).then(
     () => true,
     () => false,
   );
 }
 
-/** Results of trials, by what was tried: a process with several runners, as in tests, tries once. */
+/** Results of trials, by their inputs. A process with several runners, as in tests, makes each trial once. */
 const trials = new Map<string, Promise<string | null>>();
 
-function memoizeTrial(key: unknown, tryIt: () => Promise<string | null>): Promise<string | null> {
-  const name = JSON.stringify(key);
-  const known = trials.get(name) ?? tryIt();
+function memoizeTrial(
+  inputs: unknown,
+  runTrial: () => Promise<string | null>,
+): Promise<string | null> {
+  const name = JSON.stringify(inputs);
+  const known = trials.get(name) ?? runTrial();
   trials.set(name, known);
   return known;
 }
@@ -351,8 +354,8 @@ async function findNetwork(
 }
 
 /**
- * Protects the data folder as far as possible from jobs that see it.
- * @returns warnings that say what unconfined jobs can still do
+ * Protects the data folder as far as possible from unconfined jobs.
+ * @returns warnings about the access that these jobs still have
  * @throws ConfigError when jobs could not reach their own folders
  */
 async function prepareUnconfined(
@@ -360,7 +363,9 @@ async function prepareUnconfined(
   accounts: Accounts | null,
   reasons: string,
 ): Promise<string[]> {
-  const warn = (how: string) => [`Jobs run UNCONFINED, ${how} No sandbox works here (${reasons}).`];
+  const warn = (rights: string) => [
+    `Jobs run UNCONFINED, ${rights} No sandbox works here (${reasons}).`,
+  ];
   if (!accounts)
     return [
       ...warn(
@@ -382,7 +387,7 @@ async function prepareUnconfined(
     }
     await chmod(folder, `${dir}/`.startsWith(`${folder}/`) ? 0o711 : 0o700);
   }
-  if (!(await works([...setprivPrefix(uids.first), '/bin/sh', '-c', 'cd "$1"', 'sh', dir])))
+  if (!(await succeeds([...setprivPrefix(uids.first), '/bin/sh', '-c', 'cd "$1"', 'sh', dir])))
     throw new ConfigError(
       `LOAM_DATA_DIR: jobs run as users of their own here, who cannot pass through the folders above ${dir}; ` +
         'choose a folder that they can reach, such as one in /var/lib',
@@ -394,11 +399,11 @@ async function prepareUnconfined(
 }
 
 /*
- * The last step before the job's command, the same in every confinement: a shell without any rights reads the
- * environment from descriptor 5.
+ * The last step before the job's command, the same in every confinement: a shell without any rights reads the environment
+ * from descriptor 5.
  *
  * The environment must not be set earlier. The programs that set up the confinement have more rights than the job, and
- * `LD_PRELOAD` would pass those to the job; and arguments are visible to everyone in `ps`.
+ * `LD_PRELOAD` would pass those rights to the job. It must not be passed as arguments, which `ps` shows to everyone.
  */
 
 function entryCommand(command: string): string[] {
@@ -407,9 +412,8 @@ function entryCommand(command: string): string[] {
 }
 
 /**
- * Sets the environment and enters the working directory, which root without its rights could not enter. Names are those
- * of shell variables. Some belong to the shell (`PPID`, in bash `UID`) and cannot be set: `command` keeps these from
- * ending the script.
+ * Sets the environment and enters the working directory, which root without its rights could not enter. Some variables belong
+ * to the shell (`PPID`, in bash `UID`) and cannot be set: `command` prevents them from ending the script.
  */
 function environmentScript(env: Record<string, string>, cwd: string): string {
   const lines = Object.entries(env).map(
@@ -421,13 +425,13 @@ function environmentScript(env: Record<string, string>, cwd: string): string {
 /*
  * Spreads the folders of attempts over the disk on an ext4 without a journal, which many virtual machines have.
  *
- * Such an ext4 does not reuse an inode for minutes after its deletion, and checks each of them when a file is created
- * nearby (`recently_deleted` in fs/ext4/ialloc.c). A job creates and deletes some 25 files: at 30 jobs a second the search
+ * Such an ext4 does not reuse an inode for minutes after its deletion, and checks each deleted inode when a file is created
+ * nearby (`recently_deleted` in fs/ext4/ialloc.c). A job creates and deletes about 25 files: at 30 jobs a second the search
  * took a quarter of all CPU time, and more with every job. The attribute T (`topdir`) of a folder places its subfolders in
- * block groups of their own. With a journal there is no search, and the attribute would cost 4 %.
+ * separate block groups. With a journal there is no search, and the attribute would cost 4 %.
  */
 
-/** Sets the attribute where it helps. */
+/** Sets the attribute on an ext4 without a journal. */
 async function markTopdir(dir: string): Promise<void> {
   // Where this is not permitted, jobs are only slower.
   if (hasNoJournal(dir)) await run('chattr', ['+T', dir]).catch(() => {});

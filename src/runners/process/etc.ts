@@ -1,8 +1,8 @@
 /**
- * Copies the parts of /etc that programs read, for jobs. A copy is one mount; the parts themselves would be 17, and
- * bubblewrap reads the list of all mounts again after each (1.4 of its 8 ms).
+ * Copies the parts of /etc that programs of jobs read. A copy is one mount; the parts themselves would be 17 mounts, and
+ * bubblewrap reads the list of all mounts again after each mount (1.4 of its 8 ms).
  *
- * Running jobs have the copy mounted, also across restarts of this server. So it is updated in place, and each changed
+ * Running jobs have the copy mounted, even across restarts of this server. So the copy is updated in place, and each changed
  * file is replaced atomically, as a package manager does.
  */
 import {
@@ -23,8 +23,8 @@ import {
 import { join } from 'node:path';
 
 /**
- * Not all of /etc, and not whole folders with private keys beside certificates: the server's user may be able to read
- * more of them than people who submit jobs should.
+ * Only parts of /etc, and no folders that contain private keys together with certificates: the server's user may be able to
+ * read more files than people who submit jobs should.
  */
 const PARTS = [
   'alternatives',
@@ -53,7 +53,7 @@ const PARTS = [
 /** Files that are mounted per attempt. */
 const MOUNT_POINTS = ['passwd', 'group', 'resolv.conf'];
 
-const NEW = '.new';
+const NEW_SUFFIX = '.new';
 
 /**
  * Updates `copy` from /etc. Files that cannot be read or copied are left out: a job may run without them.
@@ -73,8 +73,8 @@ export function copyEtc(copy: string, isHidden: (path: string) => boolean, from 
 export type UserFile = { name: string; path: string };
 
 /**
- * Files of /etc for each user of jobs: its account and its DNS server. They are written once per user; per job they would
- * be a folder and three files to create and remove.
+ * Writes files of /etc for each user of jobs: its account and its DNS server. They are written once per user, because every
+ * job would otherwise create and remove a folder and three files.
  * @param home the user's home as jobs see it
  */
 export function openUserFiles(
@@ -103,13 +103,13 @@ function writeUserFiles(folder: string, { uid, home, nameserver }: Owner): UserF
   return texts.map(([name, text]) => {
     const path = join(folder, name);
     // Jobs that started before this server may have the file mounted.
-    writeReadable(`${path}${NEW}`, text);
-    renameSync(`${path}${NEW}`, path);
+    writeReadable(`${path}${NEW_SUFFIX}`, text);
+    renameSync(`${path}${NEW_SUFFIX}`, path);
     return { name, path };
   });
 }
 
-/** Users of jobs must be able to read the file, whatever the umask of this server is. */
+/** Sets the mode explicitly: users of jobs must be able to read the file, whatever the umask of this server is. */
 function writeReadable(path: string, text: string): void {
   writeFileSync(path, text);
   chmodSync(path, 0o644);
@@ -136,7 +136,7 @@ function copyParts(
   }
 }
 
-/** A link within a part is copied as a link. */
+/** Copies a file, link or folder. A link within a part is copied as a link. */
 function copyEntry(
   from: string | undefined,
   to: string,
@@ -180,7 +180,7 @@ function copyFile(from: string, stats: Stats, to: string): void {
 }
 
 function replace(to: string, before: Stats | undefined, make: (path: string) => void): void {
-  const fresh = `${to}${NEW}`;
+  const fresh = `${to}${NEW_SUFFIX}`;
   rmSync(fresh, { force: true });
   if (before?.isDirectory()) rmSync(to, { recursive: true });
   make(fresh);

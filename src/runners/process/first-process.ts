@@ -2,10 +2,10 @@
  * The first process of a job: a shell that joins the job's control groups and then waits for the command to execute.
  *
  * Joining a control group takes the kernel 16 ms (until every processor has left its current work), so this process is
- * started before the job's network is open. While it waits it has no secrets of the job, and it ends with its parent,
- * because its input does.
+ * started before the job's network is open. While the shell waits, it has no secrets of the job. It ends with its parent,
+ * because its input ends.
  *
- * The shim imports this file, so it imports nothing but Node and files beside it: the start of a job waits for it.
+ * The shim imports this file, so it imports only Node and a few small files: the start of a job waits for the shim.
  */
 import { spawn } from 'node:child_process';
 import { chownSync, rmSync, writeFileSync } from 'node:fs';
@@ -40,26 +40,29 @@ type FirstProcess = {
   readonly pid: number | undefined;
   /** Settles when the process has ended, which may have executed a command by then. */
   exited: Promise<Exited>;
-  /** Calls the listener with the whole output of descriptor 3 whenever that grows. */
+  /** Calls the listener with the whole output of descriptor 3 whenever it grows. */
   onReport(listener: (text: string) => void): void;
   /** Settles with the whole output of descriptor 3 when no process has it open any more. */
   reported: Promise<string>;
-  /** @returns whether the shell has opened all its files; false: it ended before. @throws Error when they cannot be written */
+  /**
+   * @returns whether the shell has opened all its files; false when it ended before
+   * @throws Error when the files cannot be written
+   */
   exec(spec: ExecSpec): Promise<boolean>;
   /** Ends the shell without a command. */
   cancel(): Promise<void>;
 };
 
 /**
- * The script of a first process. `$1` to `--` are the files that it joins the control groups by. It reads one line from
- * descriptor 3: `next` and the path of the script to continue with.
+ * The script of a first process. The arguments before `--` are the files through which it joins the control groups. It reads
+ * one line from descriptor 3: `next` and the path of the script to continue with.
  */
 const JOIN_AND_WAIT = `failed=
 while [ "$1" != -- ]; do { echo 0 > "$1"; } 2>/dev/null || failed=$1; shift; done
 IFS=' ' read -r word next <&3 && [ "$word" = next ] || exit 0
 . "$next"`;
 
-/** @param options.ownSession used without a sandbox, so that its process group reaches everything that it starts */
+/** @param options.ownSession used without a sandbox, so that signals to its process group reach its child processes */
 export function startFirstProcess(
   group: Cgroup | null,
   env: Record<string, string>,
@@ -77,7 +80,7 @@ export function startFirstProcess(
   child.once('exit', (code, signal) => exit({ code, signal }));
   child.once('error', (error) => exit({ code: null, signal: null, error }));
 
-  // Listeners are added at once, because earlier events would be missed. The socket is missing where no descriptor was free.
+  // Listeners are added at once, so that no event is missed. The socket is missing when no file descriptor was free.
   const socket = child.stdio?.[3] as Socket | undefined;
   const { promise: reported, resolve: close } = Promise.withResolvers<string>();
   /** Settles with true on the first output, which means that the files are open. */

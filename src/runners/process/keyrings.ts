@@ -1,12 +1,12 @@
 /**
- * Denies jobs the kernel's keyrings, which neither namespaces nor users separate: the next job of the same user can read
- * a key in the user's keyring, and a process inherits the session keyring of its parent, here the server. Shims are started
- * with an empty session keyring and a seccomp filter that denies `add_key`, `request_key` and `keyctl` to them and all
- * their children. Node cannot set up either; perl can, and every Debian has it.
+ * Denies jobs the kernel's keyrings, which neither namespaces nor users separate: the next job of the same user could read
+ * a key in the user's keyring, and a process inherits the session keyring of its parent, which is the server. Shims start
+ * with an empty session keyring and a seccomp filter that denies `add_key`, `request_key` and `keyctl` to them and all their
+ * children. Node can set up neither of them; perl can, and every Debian has it.
  */
 import { run } from '../../platform/processes/starter.ts';
 
-/** seccomp's number of the architecture, and the first of the three system calls, whose numbers are consecutive. */
+/** seccomp's number of the architecture, and the number of the first of the three system calls, which are consecutive. */
 type Abi = { arch: number; first: number };
 
 type Platform = {
@@ -63,7 +63,7 @@ function buildFilter(abis: Platform['abis']): Buffer {
     program.push([IF_AT_LEAST, 0, to(allowAt), first]);
     program.push([IF_MORE, to(allowAt), to(denyAt), first + 2]);
   }
-  // An unknown architecture arrives here, too.
+  // An unknown architecture is denied, too.
   program.push([RETURN, 0, 0, DENY], [RETURN, 0, 0, ALLOW]);
   return Buffer.concat(
     program.map(([code, yes, no, value]) => {

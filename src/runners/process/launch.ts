@@ -1,11 +1,11 @@
 /**
- * Starts the command line that `confinement.ts` composed. Its input is passed by descriptors, because `ps` shows arguments
- * to everyone (`first-process.ts` opens them):
+ * Starts the command line that `confinement.ts` composed. Its input is passed by file descriptors, because `ps` shows
+ * arguments to everyone (`first-process.ts` opens them):
  *   3  the sandbox writes the pid of its first process, and how the command ended
  *   4  the sandbox reads its own setup
  *   5  the command's environment, as a shell script (`entryCommand` in `confinement.ts`)
  *
- * The shim imports this file, so it imports nothing but Node and files beside it: the start of a job waits for it.
+ * The shim imports this file, so it imports only Node and a few small files: the start of a job waits for the shim.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -18,7 +18,7 @@ import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
 
 export const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
-const TRIAL_MS = 10_000;
+const TRIAL_TIMEOUT_MS = 10_000;
 /** 128 + SIGKILL. */
 const KILLED = 137;
 
@@ -62,9 +62,9 @@ export async function launch(work: {
   /** Paths of the files for stdout and stderr. */
   out: string;
   err: string;
-  /** The existing group that its processes join. */
+  /** The existing group that the processes join. */
   cgroup: Cgroup | null;
-  /** Its network, if it is being opened already. */
+  /** The command's network, if it is being opened already. */
   connected?: Promise<Network> | undefined;
 }): Promise<Launched> {
   const { attempt, command, limitCommands, dir, out, err, cgroup, connected } = work;
@@ -100,9 +100,9 @@ export async function launch(work: {
     if (!inSandbox) return exit;
     const status = await first.reported;
     if (status.includes('"exit-code"')) return exit;
-    // It was killed together with its first process. util-linux 2.38 then exits with the code of a failure.
+    // The command was killed together with its first process. util-linux 2.38 then exits with the code of a failure.
     if (status.includes('"set-up"')) return { exitCode: KILLED, ran: true };
-    // A killed sandbox did not fail.
+    // A sandbox that was killed did not fail.
     return { ...exit, ran: exit.exitCode === KILLED };
   };
   return { pid, up: up.promise, ended: ended(), network };
@@ -116,8 +116,9 @@ async function connectNetwork(
 }
 
 /**
- * Without variables of the job, because these programs have more rights than the job.
- * @param attempt marks them as processes of the attempt
+ * The environment of programs that set up the confinement. It has no variables of the job, because these programs have more
+ * rights than the job.
+ * @param attempt marks the programs as processes of the attempt
  */
 export function baseEnvironment(attempt?: string): Record<string, string> {
   return attempt === undefined ? { PATH } : { PATH, [ATTEMPT_ID_VARIABLE]: attempt };
@@ -128,17 +129,22 @@ function toCommandEnd({ code, signal, error }: Exited): CommandEnd {
   return { exitCode: code ?? 128 + (signal ? os.signals[signal] : 0), ran: true };
 }
 
-/** Runs the command to its end. @returns why it does not work here, or null */
+/** Runs the command to its end. @returns why the command does not work here, or null */
 export async function tryCommand(command: Command): Promise<string | null> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-trial-'));
   const out = join(dir, 'out');
   try {
     writeFileSync(out, '', { mode: 0o600 });
     const { pid, ended } = await launch({
-      ...{ attempt: '', command, limitCommands: [], dir, out, err: out },
+      attempt: '',
+      command,
+      limitCommands: [],
+      dir,
+      out,
+      err: out,
       cgroup: null,
     });
-    const timer = setTimeout(() => pid && signalOne(pid, 'SIGKILL'), TRIAL_MS);
+    const timer = setTimeout(() => pid && signalOne(pid, 'SIGKILL'), TRIAL_TIMEOUT_MS);
     const { exitCode, ran, error } = await ended;
     clearTimeout(timer);
     if (ran && exitCode === 0) return null;

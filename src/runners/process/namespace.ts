@@ -1,20 +1,20 @@
 /**
- * Opens the network namespace of an attempt and connects it by slirp4netns. Both processes are children of the attempt's
- * shim. Each has one end of a pipe to the shim, so they end with it, however it ends.
+ * Opens the network namespace of an attempt and connects it by slirp4netns. The processes that hold and connect the namespace
+ * are children of the attempt's shim. Each has one end of a pipe to the shim, so they end with it, however it ends.
  *
- * The shim imports this file, so it imports nothing but Node: the start of a job waits for it.
+ * The shim imports this file, so it imports only Node: the start of a job waits for the shim.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Readable } from 'node:stream';
 
-/** `uid` null: the command runs as the user of this process. */
+/** `uid`: null for the user of this process. */
 type UserCommand = { argv: string[]; uid: number | null };
 
 /** In the command lines `{pid}` stands for the process that holds the namespace. */
 export type NetworkSpec = {
   /** `ip -batch -` in a namespace of its own. It ends when its standard input does. */
   hold: UserCommand;
-  /** The input of `hold`. It first shows the loopback, then brings it up, and shows it again at the end. */
+  /** The input of `hold`: shows the loopback interface, brings it up, adds routes, and shows the interface again. */
   ipCommands: string;
   /** Writes to descriptor 3 when the namespace is connected; ends when descriptor 4 is closed. */
   connect: UserCommand;
@@ -24,16 +24,16 @@ export type NetworkSpec = {
 
 export type Network = {
   enter: string[];
-  /** Settles with an error message when one of the processes ends by itself. */
+  /** Settles with an error message when one of the two processes ends by itself. */
   broken: Promise<string>;
   close(): void;
 };
 
-const START_MS = 10_000;
+const START_TIMEOUT_MS = 10_000;
 
-/** What `ip` prints for a new loopback, and for one that is up. */
-const MADE = /: lo: </;
-const UP = /: lo: <LOOPBACK,UP/;
+/** Output of `ip` for a loopback interface that exists, and for one that is up. */
+const LOOPBACK_EXISTS = /: lo: </;
+const LOOPBACK_UP = /: lo: <LOOPBACK,UP/;
 
 /** @throws Error with the message of the program that failed */
 export async function openNetwork(
@@ -44,7 +44,7 @@ export async function openNetwork(
   const close = () => {
     for (const child of children) child.kill('SIGKILL');
   };
-  const signal = AbortSignal.timeout(START_MS);
+  const signal = AbortSignal.timeout(START_TIMEOUT_MS);
   try {
     const run = (line: UserCommand, stdio: ('pipe' | 'ignore')[]) => {
       const started = start(line, env, stdio);
@@ -54,16 +54,16 @@ export async function openNetwork(
     const holder = run(spec.hold, ['pipe', 'pipe', 'pipe']);
     const printed = watchOutput(holder.child.stdout as Readable);
     holder.child.stdin?.write(spec.ipCommands);
-    await holder.unlessEnded(printed(MADE), signal);
+    await holder.unlessEnded(printed(LOOPBACK_EXISTS), signal);
     const withPid = (words: string[]) =>
       words.map((word) => word.replace('{pid}', String(holder.child.pid)));
     const connect = { ...spec.connect, argv: withPid(spec.connect.argv) };
     const slirp = run(connect, ['ignore', 'ignore', 'pipe', 'pipe', 'pipe']);
     const ready = Promise.withResolvers<void>();
     slirp.child.stdio[3]?.once('data', () => ready.resolve());
-    // No job may start before the routes exist: until then it could reach everything that the host reaches.
+    // No job may start before the routes exist: without them it could reach every address that the host can reach.
     await Promise.all([
-      holder.unlessEnded(printed(UP), signal),
+      holder.unlessEnded(printed(LOOPBACK_UP), signal),
       slirp.unlessEnded(ready.promise, signal),
     ]);
     const broken = Promise.race([holder.ended, slirp.ended]);
@@ -90,20 +90,21 @@ function start(
   child.stderr?.on('data', (chunk: Buffer) => {
     errors = (errors + chunk).slice(-1_000);
   });
-  // Ignores errors of pipes to a killed process. `stdio` is missing where no descriptor was free.
+  // Ignores errors of pipes to a killed process. `stdio` is missing when no file descriptor was free.
   for (const stream of child.stdio ?? []) stream?.on('error', () => {});
   child.once('close', (code, by) =>
     resolve(errors.trim().split('\n')[0] || `${program} ended with ${code ?? by}`),
   );
+  /** Waits for `wanted`. @throws Error when the process ends before, or `signal` aborts */
   const unlessEnded = async (wanted: Promise<void>, signal: AbortSignal) => {
-    const { promise: late, reject } = Promise.withResolvers<never>();
+    const { promise: timedOut, reject } = Promise.withResolvers<never>();
     const onAbort = () => reject(new Error(`${program} does not answer: ${errors.trim()}`));
     signal.addEventListener('abort', onAbort, { once: true });
-    const early = ended.then((why) => {
-      throw new Error(why);
+    const endedEarly = ended.then((message) => {
+      throw new Error(message);
     });
     try {
-      await Promise.race([wanted, early, late]);
+      await Promise.race([wanted, endedEarly, timedOut]);
     } finally {
       signal.removeEventListener('abort', onAbort);
     }
@@ -119,13 +120,13 @@ function watchOutput(stream: Readable): (pattern: RegExp) => Promise<void> {
   });
   return (pattern) =>
     new Promise((resolve) => {
-      const look = () => {
+      const check = () => {
         if (!pattern.test(text)) return;
-        stream.off('data', look);
+        stream.off('data', check);
         resolve();
       };
-      stream.on('data', look);
-      look();
+      stream.on('data', check);
+      check();
     });
 }
 

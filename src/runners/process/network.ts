@@ -10,17 +10,17 @@ import { statSync } from 'node:fs';
 import { BlockList } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { run } from '../../platform/processes/starter.ts';
-import { NON_PUBLIC_RANGES } from '../public.ts';
+import { NON_PUBLIC_RANGES } from '../public-addresses.ts';
 import type { Account } from '../supervisor/accounts.ts';
 import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
 import { PATH } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
 
-/** Candidates for the network that a job sees. It must not be a network of this machine. */
-const INSIDE = ['10.0.2', '192.168.231', '172.31.231'];
+/** First three bytes of candidates for the network that a job sees, which must not be a network of this machine. */
+const INSIDE_PREFIXES = ['10.0.2', '192.168.231', '172.31.231'];
 
-/** How an attempt's namespace is created, connected and entered, and the address of its DNS server. */
+/** Plans how an attempt's namespace is created, connected and entered, and the address of its DNS server. */
 export function planInternet(account: Account | null): { spec: NetworkSpec; nameserver: string } {
   const { closed, inside } = readRanges();
   const rules = closed.map((range) => `route replace unreachable ${range}\n`).join('');
@@ -40,7 +40,7 @@ export function planInternet(account: Account | null): { spec: NetworkSpec; name
       // `ip` shows the loopback once it runs, and again when the routes exist.
       ipCommands: `link show lo\nlink set lo up\n${rules}link show lo\n`,
       connect: { argv: slirp, uid },
-      // Root keeps its rights, to set up the sandbox. Another user has rights only in the namespace's user namespace.
+      // Root keeps its rights to set up the sandbox. Another user has rights only in the user namespace of the network.
       enter: account
         ? ['nsenter', '--net=/proc/{pid}/ns/net', '--']
         : ['nsenter', '--user', '--net', '--preserve-credentials', '--target={pid}', '--'],
@@ -90,9 +90,9 @@ function isWorldAccessible(device: string): boolean {
 }
 
 /**
- * The beginning of a command line whose processes get a TUN device that every user may open, where only root may open the
- * machine's. Later mounts on the machine still appear. Shims are started with it, once for all their jobs: per job it took
- * four programs and 5 of the 100 ms of CPU time of a short job.
+ * The beginning of a command line whose processes see a TUN device that every user may open, for machines where only root may
+ * open theirs. Later mounts on the machine still appear. Shims are started with it, once for all their jobs: for each job it
+ * took four programs and 5 of the 100 ms of CPU time of a short job.
  */
 export function tunDevicePrefix(account: Account | null): string[] {
   if (!account || isWorldAccessible(TUN)) return [];
@@ -100,7 +100,7 @@ export function tunDevicePrefix(account: Account | null): string[] {
   return ['unshare', '--mount', '--propagation=slave', '--', '/bin/sh', '-c', script, 'sh'];
 }
 
-/** Listing the networks of this machine blocks this thread for 0.5 ms, and for 12 while networks are being changed. */
+/** Listing the networks of this machine blocks this thread for 0.5 ms, and for 12 ms while networks are being changed. */
 const RANGES_TTL_MS = 5_000;
 const readRanges = memoizeTtl(RANGES_TTL_MS, findRanges);
 
@@ -116,13 +116,15 @@ function findRanges(): { closed: string[]; inside: string } {
     // All networks of this machine belong to the operator, whatever their addresses are.
     const length = prefix < 8 ? 32 : prefix;
     own.addSubnet(address, length, 'ipv4');
-    closed.add(`${networkOf(address, length)}/${length}`);
+    closed.add(`${networkAddress(address, length)}/${length}`);
   }
-  const inside = INSIDE.find((start) => !own.check(`${start}.1`) && !own.check(`${start}.254`));
-  return { closed: [...closed], inside: inside ?? (INSIDE[0] as string) };
+  const inside = INSIDE_PREFIXES.find(
+    (prefix) => !own.check(`${prefix}.1`) && !own.check(`${prefix}.254`),
+  );
+  return { closed: [...closed], inside: inside ?? (INSIDE_PREFIXES[0] as string) };
 }
 
-function networkOf(address: string, length: number): string {
+function networkAddress(address: string, length: number): string {
   const number = address.split('.').reduce((sum, byte) => sum * 256 + Number(byte), 0);
   const network = number - (number % 2 ** (32 - length));
   return [24, 16, 8, 0].map((bits) => Math.floor(network / 2 ** bits) % 256).join('.');

@@ -1,7 +1,7 @@
 /**
- * The GPUs and control groups that an attempt has reserved. The record is written into the attempt's folder before they
- * are used and goes with the folder, so a restarted server knows the reservations before it makes new ones. It is not
- * synced to the disk, because a stop of the machine releases everything.
+ * Stores the GPUs and control groups that an attempt has reserved. The record is written into the attempt's folder before
+ * their use and is removed with the folder, so a restarted server knows the reservations before it makes new ones. The record
+ * is not synced to the disk, because a stop of the machine releases all reservations.
  */
 import { createHash } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
@@ -25,7 +25,7 @@ export function writeReservation(folder: string, reservation: Reservation): void
 
 export async function readReservation(folder: string): Promise<Reservation> {
   const nothing: Reservation = { gpus: [], cgroup: null };
-  // An incomplete file means that the server was killed before it used anything, or that the machine lost power.
+  // An incomplete file means that the server was killed before it used the reservation, or that the machine lost power.
   return (await readJsonFile<Reservation>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
 }
 
@@ -42,7 +42,7 @@ export async function readAllReservations(dir: string): Promise<Map<string, Rese
 export type AttemptGroups = {
   groupOf(attempt: string): Cgroup;
   plan(group: Cgroup, limits: GroupLimits): GroupPlan;
-  /** Groups of attempts whose folder was removed together with its reservation. Processes may still run in them. */
+  /** Groups of attempts whose folder and reservation were removed. Processes may still run in them. */
   findOrphans(keep: ReadonlySet<string>, reservations: Iterable<Reservation>): Cgroup[];
   removeAbandoned(): void;
 };

@@ -12,7 +12,7 @@ import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
 import { createLog, type Logger } from '../../base/log.ts';
 import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
-import { gpuAccess } from '../gpus.ts';
+import { resolveGpuAccess } from '../gpus.ts';
 import {
   type AttemptSpec,
   GRACE_MS,
@@ -29,7 +29,7 @@ import {
   type Usage,
 } from '../runner.ts';
 import { DEFAULT_UIDS, type UidRange } from '../supervisor/accounts.ts';
-import { type Claim, DISK_FULL_EXIT } from '../supervisor/claim.ts';
+import { DISK_FULL_EXIT, type ProcessIdentity } from '../supervisor/claim.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import {
   type Changes,
@@ -60,14 +60,15 @@ import type { AttemptExit, AttemptStart, ShimSpec } from './shim.ts';
 import { openShims, type ShimPool } from './shims.ts';
 import { readTreeUsage } from './tree.ts';
 
-/** Folders of removed attempts wait here until their files are deleted. */
-const TRASH = '.trash';
+/** Contains the folders of removed attempts until their files are deleted. */
+const TRASH_DIR = '.trash';
 /** Size of the file that the shim deletes when the disk is full, to have room for the last lines and the exit record. */
 const RESERVE_BYTES = 64 * 1024;
-/** The most that is read from a log at once: the parsed lines take about ten times as much memory. */
+/** The most that is read from a log at once: parsed lines take about ten times as much memory. */
 const READ_BYTES = 256 * 1024;
-/** Time for a shim to kill the attempt and record its end. A process in the middle of a slow write takes seconds. */
-const END_MS = 10_000;
+/** How long a shim may take to kill the attempt and record its end: a process in the middle of a slow write takes seconds. */
+const END_TIMEOUT_MS = 10_000;
+const NEWLINE = 0x0a;
 
 export type ProcessRunnerOptions = {
   /** Contains the folders of attempts. */
@@ -84,7 +85,7 @@ export type ProcessRunnerOptions = {
   hidden?: readonly string[];
   /** `off` behaves like a machine where control groups cannot be created. */
   cgroups?: 'auto' | 'off';
-  /** Free bytes below which the server stops writing. The job that uses most disk is ended before that. */
+  /** Free bytes on the disk below which the server stops writing. The largest jobs are ended before that. */
   diskFloor?: number;
   /** GPUs of this machine, shared with other runners on it; unset: this runner opens its own ledger. */
   gpus?: GpuLedger;
@@ -93,7 +94,7 @@ export type ProcessRunnerOptions = {
   log?: Logger;
 };
 
-/** Disposing it leaves jobs running. Files that are not deleted yet are deleted by the next server. */
+/** Disposing of it leaves jobs running. The next start completes unfinished removals. */
 export type ProcessRunner = Runner & AsyncDisposable;
 
 export async function openProcessRunner(options: ProcessRunnerOptions): Promise<ProcessRunner> {
@@ -114,7 +115,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   log.info(describeLimits(cgroups));
   const reservations = await readAllReservations(dir);
   for (const [attempt, reservation] of reservations) gpus.hold(attempt, reservation.gpus);
-  const removal = await openRemoval(join(dir, TRASH), (error, message) =>
+  const removal = await openRemoval(join(dir, TRASH_DIR), (error, message) =>
     log.error({ err: error }, message),
   );
   return new LocalProcessRunner(options, {
@@ -148,7 +149,7 @@ class LocalProcessRunner implements ProcessRunner {
   readonly #dir: string;
   readonly #parts: Parts;
   readonly #cpuShares = new CpuShares();
-  /** Random bytes: on a disk that compresses, others would take no space. */
+  /** Random bytes, because a disk that compresses would keep no space for zeros. */
   readonly #reserve = randomBytes(RESERVE_BYTES);
 
   constructor(options: ProcessRunnerOptions, parts: Parts) {
@@ -163,7 +164,7 @@ class LocalProcessRunner implements ProcessRunner {
   }
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
-    if (spec.image) throw new Unstartable(noContainerEngine(spec.image));
+    if (spec.image) throw new Unstartable(describeMissingEngine(spec.image));
     const { confinement, gpus, reservations, groups, shims } = this.#parts;
     const { id } = spec;
     if (existsSync(join(this.#dir, id))) await this.remove({ attempt: id });
@@ -186,14 +187,14 @@ class LocalProcessRunner implements ProcessRunner {
       spec.checkout ? spec.checkout(work, abort) : mkdir(work),
       confinement.createOutputs(folder, resources),
     ];
-    // Wait for both also when one fails: the caller then removes the folder that the other writes to.
+    // Wait for both steps even if one fails, because the caller then removes the folder that the other step writes to.
     for (const step of await Promise.allSettled<unknown>(steps))
       if (step.status === 'rejected') throw step.reason;
     abort.throwIfAborted();
     writeFileSync(join(folder, 'reserve'), this.#reserve, { mode: 0o600 });
     writeFileSync(join(folder, 'log'), '', { mode: 0o600 });
     await confinement.giveFolders(folder, resources);
-    const access = gpuAccess(taken);
+    const access = resolveGpuAccess(taken);
     const job = {
       attempt: id,
       command: spec.command,
@@ -263,17 +264,17 @@ class LocalProcessRunner implements ProcessRunner {
     abort: AbortSignal,
   ): AsyncGenerator<LogBatch> {
     using changes = watchChanges(this.#folder(handle), abort, ['log', 'exit']);
-    // Synchronous reads: the lines were just written. Node's thread pool cost a third of a millisecond per short job.
+    // Reads are synchronous, because the lines were just written. Node's thread pool cost 0.3 ms per short job.
     const file = openSync(this.#file(handle, 'log'), 'r');
     using _ = { [Symbol.dispose]: () => closeSync(file) };
     const buffer = Buffer.allocUnsafe(READ_BYTES);
     let offset = Number(cursor?.offset ?? 0);
     const watcher = this.#watchForEnd(handle, changes);
     while (!abort.aborted) {
-      // Look for the end before reading, so that this read has everything that was written before the end.
+      // Checked before the read, so that the read sees all lines that were written before the end.
       const end = await watcher.findEnd();
       const bytesRead = readSync(file, buffer, 0, READ_BYTES, offset);
-      const length = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
+      const length = buffer.subarray(0, bytesRead).lastIndexOf(NEWLINE) + 1;
       offset += length;
       if (length > 0) yield parseLog(buffer.subarray(0, length), { offset });
       else if (end) return;
@@ -283,8 +284,8 @@ class LocalProcessRunner implements ProcessRunner {
 
   async signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
     const claim = await this.#readClaim(handle);
-    // After `exit` was written the shim may have another attempt. Only this process gives it one, and not before the
-    // next line, so the check and the signal are not interrupted.
+    // After `exit` was written the shim may have another attempt. Only this thread assigns attempts, so none is assigned
+    // between the check and the signal.
     if (!claim || existsSync(this.#file(handle, 'exit')) || !isAlive(claim)) return;
     process.kill(claim.pid, name === 'TERM' ? 'SIGTERM' : 'SIGUSR2');
   }
@@ -301,18 +302,18 @@ class LocalProcessRunner implements ProcessRunner {
         const { cgroup } = await readReservation(folder);
         if (cgroup) await killGroup(cgroup);
       }
-      if (end) return outcomeOf(end);
+      if (end) return buildOutcome(end);
       await watcher.next();
       abort.throwIfAborted();
     }
   }
 
   /**
-   * An attempt whose `exit` exists has ended; one whose shim is gone without it is lost. The shim is looked for only
-   * when no file has changed for a second, and its claim is read once, because it never changes.
+   * An attempt with an `exit` file has ended; an attempt without it whose shim is gone is lost. The shim is checked only when
+   * no file has changed for a second. Its claim is read once, because it never changes.
    */
   #watchForEnd(handle: Handle, changes: Changes) {
-    let claim: Claim | undefined;
+    let claim: ProcessIdentity | undefined;
     let isQuiet = false;
     return {
       findEnd: async (): Promise<AttemptExit | 'lost' | undefined> => {
@@ -360,7 +361,10 @@ class LocalProcessRunner implements ProcessRunner {
     await this.#parts.removal.discard(this.#folder(handle));
   }
 
-  /** Kills all processes of the attempt and releases its reservation. @throws Error when a process does not die */
+  /**
+   * Kills all processes of the attempt and releases its reservation.
+   * @throws Error when a process does not die
+   */
   async #end(attempt: string): Promise<void> {
     const { confinement, gpus, reservations, shims } = this.#parts;
     await this.#endShim(attempt);
@@ -381,16 +385,16 @@ class LocalProcessRunner implements ProcessRunner {
   }
 
   async #endShim(attempt: string): Promise<void> {
-    const late = delay(END_MS, 'late' as const, { ref: false });
-    for (const deadline = Date.now() + END_MS; ; await delay(20)) {
+    const timedOut = delay(END_TIMEOUT_MS, 'timed out' as const, { ref: false });
+    for (const deadline = Date.now() + END_TIMEOUT_MS; ; await delay(20)) {
       const claim = await this.#readClaim({ attempt });
       if (!claim || !isAlive(claim)) return;
       if (existsSync(this.#file({ attempt }, 'exit'))) {
         // The shim still has to close the network and remove the group. A shim of the previous server ends by itself.
         const released = this.#parts.shims.waitUntilReleased(attempt);
-        if ((await Promise.race([released, late])) !== 'late') return;
+        if ((await Promise.race([released, timedOut])) !== 'timed out') return;
       }
-      if (Date.now() > deadline) throw new Error('its shim does not end');
+      if (Date.now() > deadline) throw new Error(`the shim of ${attempt} does not end`);
       await this.signal({ attempt }, 'KILL');
     }
   }
@@ -423,7 +427,7 @@ class LocalProcessRunner implements ProcessRunner {
     return join(this.#folder(handle), name);
   }
 
-  #readClaim(handle: Handle): Promise<Claim | undefined> {
+  #readClaim(handle: Handle): Promise<ProcessIdentity | undefined> {
     return readClaim(this.#file(handle, 'claim'));
   }
 
@@ -432,14 +436,14 @@ class LocalProcessRunner implements ProcessRunner {
   }
 }
 
-function noContainerEngine(image: string): string {
+function describeMissingEngine(image: string): string {
   return (
     `The container image "${image}" cannot be run: no server here has a container engine. The operator can ` +
     'install Docker or Podman, or set DOCKER_HOST to an engine, and LOAM_RUNNER must not be "process"'
   );
 }
 
-function outcomeOf(end: AttemptExit | 'lost'): Outcome {
+function buildOutcome(end: AttemptExit | 'lost'): Outcome {
   if (end === 'lost') return { kind: 'lost' };
   if (end.unstartable) {
     const reason = end.reason ?? 'The sandbox could not be set up; see the lines above';
@@ -465,18 +469,18 @@ function outcomeOf(end: AttemptExit | 'lost'): Outcome {
 const OPEN_FILES = 65_536;
 
 /**
- * Without a control group, a process may have this much writable memory beyond the limit of its job, because programs
- * ask for more than they use: Node for 512 MiB of code, each thread for 8 MiB of stack. Address space (`-v`) is not
- * limited: Go, Java and CUDA reserve a hundred times what they use.
+ * Without a control group, a process may reserve this much writable memory beyond the limit of its job, because programs
+ * reserve more than they use: Node 512 MiB for code, each thread 8 MiB for its stack. Address space (`-v`) is not limited,
+ * because Go, Java and CUDA reserve a hundred times as much as they use.
  */
 const UNUSED_BYTES = 4 * 2 ** 30;
 
 /** Shell commands that limit each process of a job. The first process must run them before it starts anything. */
 function processLimitCommands(limits: JobLimits, controllers: readonly Controller[]): string[] {
   const commands = [
-    // A core file has the job's memory, including secrets, and is written wherever the administrator configured.
+    // A core file would contain the job's memory, including secrets.
     'ulimit -c 0',
-    // An ordinary user cannot raise this limit, and does not have to.
+    // Fails where an ordinary user would have to raise the limit, which is then low enough.
     `ulimit -n ${OPEN_FILES} 2>/dev/null`,
   ];
   if (!controllers.includes('pids')) {
@@ -491,7 +495,7 @@ function processLimitCommands(limits: JobLimits, controllers: readonly Controlle
   return commands;
 }
 
-/** Tells the operator at startup which limits hold. */
+/** Describes for the operator, at startup, which limits are enforced. */
 function describeLimits(cgroups: Cgroups | { missing: string }): string {
   if ('missing' in cgroups)
     return (

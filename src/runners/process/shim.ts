@@ -5,14 +5,14 @@
  *
  *   node shim.ts <folder of attempts> < commands, one per line
  *
- * The shim may be started before it has an attempt (`shims.ts`). Until it starts one, it has no claim, and a network that it
- * opened ends with it. After an attempt that ended by itself the shim takes the next one, until its input ends. It does not
- * after an attempt that was killed, or that ran as the server's user and could have tampered with the shim.
+ * The shim may be started before it has an attempt (`shims.ts`). Until it starts an attempt, it has no claim, and a network
+ * that it opened ends with it. After an attempt that ended by itself the shim takes the next attempt, until its input ends.
+ * After an attempt that was killed, or that ran as the server's user and could have tampered with the shim, the shim ends.
  *
- * The shim imports nothing but Node and few files beside it, because the start of a job may wait for it (100 ms).
+ * The shim imports few files, because the start of a job may wait for it (100 ms).
  *
- * The files in the folder of an attempt; those that the server waits for appear complete, by rename or link:
- *   spec.json   what to run; removed once read, because it contains secrets
+ * The files in the folder of an attempt. Files that the server waits for appear complete, by rename or link:
+ *   spec.json   the command and its limits; removed once read, because it contains secrets
  *   claim       the process that supervises the attempt; created once, so that no attempt runs twice
  *   started     the process and its start time; omitted when the work ends at once
  *   out, err    FIFOs for the output of the work. Node's own pipes are socket pairs, with which `> /dev/stdout` fails
@@ -50,16 +50,16 @@ type UptimeTimer = { clear(): void };
 /** How often an `UptimeTimer` checks the clock. */
 const TICK_MS = 1_000;
 
-/** A timer that fires later than this was due while the machine was suspended. */
+/** If a timer fires later than this, the machine was suspended when the timer was due. */
 const LATE_MS = 5_000;
 
-/** Like `setTimeout`; `then` receives how late the timer fires. */
-function startUptimeTimer(ms: number, then: (lateMs: number) => void): UptimeTimer {
-  const due = uptime() * 1_000 + ms;
+/** Like `setTimeout`, but `onDue` receives how late the timer fires. */
+function startUptimeTimer(ms: number, onDue: (lateMs: number) => void): UptimeTimer {
+  const dueAt = uptime() * 1_000 + ms;
   let timer: NodeJS.Timeout | undefined;
   const check = () => {
-    const left = due - uptime() * 1_000;
-    if (left <= 0) then(-left);
+    const left = dueAt - uptime() * 1_000;
+    if (left <= 0) onDue(-left);
     else timer = setTimeout(check, Math.min(left, TICK_MS));
   };
   check();
@@ -92,34 +92,34 @@ export type AttemptExit = {
   endedAt: number;
   /** The work never ran. Without a `reason`, the log says why. */
   unstartable: boolean;
-  /** A line for the log about how it ended. */
+  /** A line for the log about how the work ended. */
   reason?: string;
   /** The kernel killed a process of the job because its memory limit was reached. */
   outOfMemory?: true | undefined;
 };
 
-/** How long the shim waits for processes that hold stdout open after the end of the work. */
+/** How long the shim waits for processes that keep stdout open after the end of the work. */
 const DRAIN_MS = 2_000;
 
-/** `started` is written after this time. It only serves measurements, and would be a tenth of the shim's work for a short job. */
+/** `started` is written after this time: only measurements need it, and it would be a tenth of the work for a short job. */
 const STARTED_DELAY_MS = 100;
 
 /** The exit code after SIGKILL: 128 + 9. */
 const KILLED = 137;
 
 /**
- * A shim that uses more memory takes no other attempt. It uses 55 MB after a start, 96 MB after a flood of lines, and 92 MB
- * when it had to strip the types from its source, as in the first start of a server.
+ * A shim that uses more memory takes no other attempt. A shim uses 55 MB after a start, 96 MB after a flood of lines, and 92
+ * MB when it had to strip the types from its source, as at the first start of a server.
  */
 const MAX_RSS_BYTES = 80 * 2 ** 20;
 
-/** How signals and errors of this process end the attempt. */
-type Current = {
+/** The attempt that this process supervises, as its handlers of signals and errors see it. */
+type CurrentAttempt = {
   stop(how: 'TERM' | 'KILL'): void;
   /** Handles an unexpected error. */
   fail?(error: Error): void;
 };
-let current: Current | undefined;
+let current: CurrentAttempt | undefined;
 
 if (import.meta.main) {
   closeInheritedDescriptors();
@@ -132,7 +132,7 @@ if (import.meta.main) {
     console.error(error);
     process.exit(1);
   });
-  // The server reads stdout. Nobody does when it was killed meanwhile.
+  // Writing to stdout fails when the server was killed meanwhile.
   process.stdout.on('error', () => {});
   await readCommands(process.argv[2] ?? '');
   process.exit(0);
@@ -147,17 +147,17 @@ async function readCommands(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
   for await (const line of createInterface({ input: process.stdin })) {
     if (line === '') continue;
-    const order: ShimCommand = JSON.parse(line);
-    if (order.order === 'connect') {
-      network = openNetwork(order.network, baseEnvironment());
+    const command: ShimCommand = JSON.parse(line);
+    if (command.type === 'connect') {
+      network = openNetwork(command.network, baseEnvironment());
       // The start of the attempt reports the error.
       network.catch(() => {});
       continue;
     }
-    // After this turn, a signal for the previous attempt has been delivered.
+    // Waits one turn of the event loop, after which a signal for the previous attempt has been delivered.
     await turn();
     lowerPriority();
-    if (!(await run(join(dir, order.attempt), network))) break;
+    if (!(await run(join(dir, command.attempt), network))) break;
     network = undefined;
     report('free');
   }
@@ -173,13 +173,14 @@ function report(event: ShimEvent): void {
 
 /**
  * @param network the attempt's network, if it is being opened already
- * @returns whether this shim can take another attempt; false when another shim has claimed this one
+ * @returns whether this shim can take another attempt; false when another shim has claimed the attempt
  */
 async function run(dir: string, network: Promise<Network> | undefined): Promise<boolean> {
-  let early: 'TERM' | 'KILL' | undefined;
+  /** The signal that was received before the work could be stopped. */
+  let earlySignal: 'TERM' | 'KILL' | undefined;
   current = {
     stop(how) {
-      if (early !== 'KILL') early = how;
+      if (earlySignal !== 'KILL') earlySignal = how;
     },
   };
   try {
@@ -189,9 +190,9 @@ async function run(dir: string, network: Promise<Network> | undefined): Promise<
   }
   const startedAt = Date.now();
   try {
-    return await supervise(dir, startedAt, () => early, network);
+    return await supervise(dir, startedAt, () => earlySignal, network);
   } catch (error) {
-    // At most a sandbox has started, and it dies with this process.
+    // The command has not started. A sandbox may have started, and dies with this process.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
     const exit: AttemptExit = {
       ...end,
@@ -209,24 +210,24 @@ async function run(dir: string, network: Promise<Network> | undefined): Promise<
 async function supervise(
   dir: string,
   startedAt: number,
-  early: () => 'TERM' | 'KILL' | undefined,
+  getEarlySignal: () => 'TERM' | 'KILL' | undefined,
   connected: Promise<Network> | undefined,
 ): Promise<boolean> {
-  const at = (name: string) => join(dir, name);
-  const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
-  unlinkSync(at('spec.json'));
+  const fileOf = (name: string) => join(dir, name);
+  const spec: ShimSpec = JSON.parse(readFileSync(fileOf('spec.json'), 'utf8'));
+  unlinkSync(fileOf('spec.json'));
   /** Why this shim ended the work. */
   let stopReason: StopReason | undefined;
-  let stopped = false;
-  let end = () => {};
-  const endFor = (why: StopReason | null) => {
-    if (why === null || stopReason !== undefined) return;
-    stopReason = why;
-    stopped = true;
-    end();
+  let isStopped = false;
+  let killWork = () => {};
+  const endFor = (reason: StopReason | null) => {
+    if (reason === null || stopReason !== undefined) return;
+    stopReason = reason;
+    isStopped = true;
+    killWork();
   };
-  const log = openLog(at('log'), spec.log, (error) => endFor(toStopReason(error)));
-  const [out, err] = [at('out'), at('err')] as const;
+  const log = openLog(fileOf('log'), spec.log, (error) => endFor(toStopReason(error)));
+  const [out, err] = [fileOf('out'), fileOf('err')] as const;
   const outputs = [copyLines(out, 'o', log), copyLines(err, 'e', log)] as const;
   if (spec.cgroup) {
     createGroup(spec.cgroup, spec.groupPlan);
@@ -234,19 +235,19 @@ async function supervise(
   }
   const { pid, up, ended, network } = await launch({ ...spec, dir, out, err, connected });
   const tree = openProcessTree(spec, pid, up);
-  // While the work is being killed it may end by itself, for example with the code of a failed fork.
-  let killing = false;
+  // Work that is being killed may end by itself, for example with the code of a failed fork.
+  let isKilled = false;
   let isOver = false;
   const kill = () => {
     // The processes are gone, and their ids may belong to other processes by now.
     if (isOver) return;
-    killing = true;
+    isKilled = true;
     tree.kill();
   };
-  end = kill;
+  killWork = kill;
   for (const { writer } of outputs) closeSync(writer);
-  void network?.broken.then((why) => {
-    if (!isOver) log.note(`The network of this job has failed: ${why}`);
+  void network?.broken.then((message) => {
+    if (!isOver) log.note(`The network of this job has failed: ${message}`);
   });
   // Reported early, because the server needs as long to record the start as a sandbox needs to start.
   report('started');
@@ -255,65 +256,70 @@ async function supervise(
     const started: AttemptStart = { pid: pid ?? 0, startedAt };
     if (!isOver)
       startedTimer = setTimeout(
-        () => writeJsonAtomically(at('started'), started),
+        () => writeJsonAtomically(fileOf('started'), started),
         STARTED_DELAY_MS,
       );
   });
 
   let timedOut = false;
-  let ending: UptimeTimer | undefined;
+  let graceTimer: UptimeTimer | undefined;
   const stop = (how: 'TERM' | 'KILL') => {
     if (isOver) return;
-    stopped = true;
+    isStopped = true;
     if (how === 'KILL') return kill();
-    if (ending) return;
-    ending = startUptimeTimer(spec.graceMs, kill);
+    if (graceTimer) return;
+    graceTimer = startUptimeTimer(spec.graceMs, kill);
     tree.terminate();
   };
-  // On any error from here on the job is ended, because only this shim can end it.
+  // From here on any error ends the job, because only this shim can end it.
   current = { stop, fail: (error) => endFor(toStopReason(error)) };
   const timeout = startUptimeTimer(spec.timeoutMs, (lateMs) => {
-    timedOut = ending === undefined;
-    // A minute and a half after the grace period other servers treat the attempt as lost, and its retry may run already.
+    timedOut = graceTimer === undefined;
+    // A minute and a half after the grace period other servers treat the attempt as lost, and may have started a retry.
     stop(lateMs > LATE_MS ? 'KILL' : 'TERM');
   });
 
   const watching = new AbortController();
-  const measured = (use: DiskUse) => tryTo(() => writeJsonAtomically(at('disk'), use));
-  void watchDisk({ ...spec.disk, pids: tree.pids, measured }, watching.signal).then(endFor);
+  const onMeasured = (use: DiskUse) => tryTo(() => writeJsonAtomically(fileOf('disk'), use));
+  void watchDisk({ ...spec.disk, pids: tree.pids, onMeasured }, watching.signal).then(endFor);
   if (spec.memory.watched)
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
 
-  /** `ran`: the command ended, rather than the sandbox before it. */
+  /** `ran`: the command has ended; false if the sandbox failed before it. */
   const finish = async (exitCode: number, ran: boolean): Promise<boolean> => {
     isOver = true;
     clearTimeout(startedTimer);
     timeout.clear();
-    ending?.clear();
+    graceTimer?.clear();
     watching.abort();
     const endedAt = Date.now();
-    const late = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
-    await Promise.all([tree.killRest(), ...outputs.map((o) => o.closed)]);
-    clearTimeout(late);
+    const drainTimer = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
+    await Promise.all([tree.killRemaining(), ...outputs.map((o) => o.closed)]);
+    clearTimeout(drainTimer);
     if (stopReason?.full) await emptyFolders(spec.disk.dirs);
-    const killed = spec.cgroup ? countOomKills(spec.cgroup) : 0;
-    const memory = killed > 0 ? describeOutOfMemory(killed, spec.memory.bytes) : undefined;
-    const unstartable = !ran && !stopped;
-    // A killed command has failed, even if it ended by itself at the same moment. A command that was stopped before its
-    // start has no exit code of its own.
-    const code = killing || (stopped && !ran) ? KILLED : exitCode;
-    const reason = stopReason?.reason ?? memory;
-    const how = { reason, outOfMemory: killed > 0 || undefined };
-    await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, ...how });
+    const oomKills = spec.cgroup ? countOomKills(spec.cgroup) : 0;
+    const memoryReason =
+      oomKills > 0 ? describeOutOfMemory(oomKills, spec.memory.bytes) : undefined;
+    await writeEnd(dir, {
+      // A killed command has failed, even if it ended by itself at the same moment. A command that was stopped before its
+      // start has no exit code of its own.
+      exitCode: isKilled || (isStopped && !ran) ? KILLED : exitCode,
+      timedOut,
+      startedAt,
+      endedAt,
+      unstartable: !ran && !isStopped,
+      reason: stopReason?.reason ?? memoryReason,
+      outOfMemory: oomKills > 0 || undefined,
+    });
     network?.close();
-    // The shim removes the group, because no server may be running. A later server retries if this fails.
+    // The shim removes the group, because the server may not be running. A later server retries if this fails.
     if (spec.cgroup) await removeGroup(spec.cgroup).catch(() => {});
     log.close();
     const isSeparated = spec.command.setup !== null || spec.command.uid !== null;
-    return ran && !stopped && isSeparated && process.memoryUsage.rss() < MAX_RSS_BYTES;
+    return ran && !isStopped && isSeparated && process.memoryUsage.rss() < MAX_RSS_BYTES;
   };
-  const before = early();
-  if (before) stop(before);
+  const earlySignal = getEarlySignal();
+  if (earlySignal) stop(earlySignal);
   const { exitCode, ran, error } = await ended;
   if (error) log.note(error);
   return finish(exitCode, ran);
@@ -321,8 +327,8 @@ async function supervise(
 
 /**
  * Records how the attempt ended, after syncing the log. When the disk is full, the reserve file is deleted; other programs
- * may take that space, so the write is retried every second. Nothing is written when the folder was removed, because then
- * no server needs the record.
+ * may take that space, so the write is retried every second. The retries end when the folder was removed, because no server
+ * needs the record then.
  */
 async function writeEnd(dir: string, exit: AttemptExit): Promise<void> {
   for (let round = 0; ; round++) {
@@ -343,15 +349,15 @@ function isDiskFull(error: unknown): boolean {
 
 function toStopReason(error: Error): StopReason {
   const full = isDiskFull(error);
-  const why = full
+  const cause = full
     ? 'the disk of the server is full'
     : `the process that supervises it failed (${error.message})`;
-  return { full, reason: `The job was ended: ${why}.` };
+  return { full, reason: `The job was ended: ${cause}.` };
 }
 
 /**
- * Deletes the files of the job, because the server may need the space to record its end. The job has ended, and there would
- * be no room for its artifacts.
+ * Deletes the files of an ended job, because the server may need the space to record the end. There would be no space for
+ * artifacts of the job either.
  */
 async function emptyFolders(dirs: readonly string[]): Promise<void> {
   const { removeTree } = await import('../supervisor/removal.ts');
@@ -365,6 +371,6 @@ function tryTo(step: () => void): void {
   try {
     step();
   } catch {
-    // Optional: the file does not exist, or there is no space for it.
+    // The step is optional: the file does not exist, or there is no space for it.
   }
 }

@@ -1,10 +1,10 @@
 /**
- * A pool of shims. Starting Node takes 65 of the 110 ms that a job would wait here, and a third of the CPU time of a
- * short job. So a shim takes another attempt after the first has ended, and from the first job on a spare one waits.
+ * A pool of shims. Starting Node takes 65 of the 110 ms that a job would wait for a shim, and a third of the CPU time of a
+ * short job. So a shim takes another attempt after the first has ended, and from the first job on a spare shim waits.
  *
  * A shim runs in a session of its own, so that it outlives this server. It reads commands from its standard input, which
- * ends together with this server's starter process (`starter.ts`); then the shim ends, after its attempt if it has one.
- * Shims run the code that was loaded when they started, also when the files are replaced later.
+ * ends together with this server's starter process (`platform/processes/starter.ts`). Then the shim ends, after its attempt
+ * if it has one. Shims run the code that was loaded when they started, even if the files are replaced later.
  */
 import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
@@ -18,35 +18,35 @@ const SHIM = join(import.meta.dirname, 'shim.ts');
 const COMPILE_CACHE = '.compiled';
 /** Contains a file for the standard error of each shim, named after the server process that started it. */
 const ERRORS = '.shims';
-/** Makes V8 collect young objects early: with a flood of lines a shim takes 96 MB, without this option 180 MB. */
+/** Makes V8 collect young objects early: during a flood of lines a shim uses 96 MB, without this option 180 MB. */
 const SMALL_YOUNG_GENERATION = '--max-semi-space-size=4';
-/** A shim that has not reported the start of its work after this time never will. */
-const START_MS = 20_000;
+/** Longest wait for a shim to report the start of its work. */
+const START_TIMEOUT_MS = 20_000;
 /** Pause between the start of a job and the start of a spare shim, which takes a core for 50 ms. */
 const REFILL_PAUSE_MS = 150;
-/** Enough for short jobs that end at the same time. An idle shim takes about 15 MB that it does not share. */
+/** Enough for short jobs that end at the same time. An idle shim uses about 15 MB of unshared memory. */
 const MAX_IDLE = 8;
 /** After this time without a new job all idle shims but one are ended. */
 const QUIET_MS = 30_000;
 
-/** A line of a shim's input. Nothing is started before `start`; a shim whose input ends before that ends too. */
+/** A line of a shim's input. If the input ends before `start`, the shim ends. */
 export type ShimCommand =
   /** Opens the network of the attempt that a later `start` names. */
-  { order: 'connect'; network: NetworkSpec } | { order: 'start'; attempt: string };
+  { type: 'connect'; network: NetworkSpec } | { type: 'start'; attempt: string };
 
-/** A line of a shim's output. `started`: the work is being started. `free`: it has ended, and the shim takes another attempt. */
+/** A line of a shim's output. `started`: the work is being started. `free`: the work has ended, and the shim is idle. */
 export type ShimEvent = 'started' | 'free';
 
 type Shim = {
   process: Detached;
   /** Settles when the work has started. */
   started: PromiseWithResolvers<void>;
-  /** Settles when the shim has no attempt any more. */
+  /** Settles when the shim has released its attempt. */
   free: PromiseWithResolvers<void>;
 };
 
 type Options = {
-  /** Runs in place of `shim.ts`, and takes a single attempt. */
+  /** Runs in place of `shim.ts`. Each of its processes gets a single attempt. */
   program?: string;
   /** The beginning of the command line of each shim. */
   prefix?: string[];
@@ -68,7 +68,7 @@ export class ShimPool implements AsyncDisposable {
   readonly #dir: string;
   readonly #program: string | undefined;
   readonly #prefix: readonly string[];
-  /** By attempt: shims that open the network of an attempt that is not started yet. */
+  /** By attempt: shims that open the network of an attempt that has not started yet. */
   readonly #connected = new Map<string, Shim>();
   /** By attempt: shims of started attempts. */
   readonly #working = new Map<string, Shim>();
@@ -85,11 +85,11 @@ export class ShimPool implements AsyncDisposable {
     this.#prefix = prefix;
   }
 
-  /** Assigns a shim to the attempt that opens its network already while the rest of it is prepared. */
+  /** Assigns a shim to the attempt. The shim opens the network while the rest of the attempt is being prepared. */
   connect(attempt: string, network: NetworkSpec): void {
     const shim = this.#take();
     this.#connected.set(attempt, shim);
-    sendOrder(shim, { order: 'connect', network });
+    sendCommand(shim, { type: 'connect', network });
   }
 
   /**
@@ -100,10 +100,10 @@ export class ShimPool implements AsyncDisposable {
     const shim = this.#connected.get(attempt) ?? this.#take();
     this.#connected.delete(attempt);
     this.#working.set(attempt, shim);
-    sendOrder(shim, { order: 'start', attempt }, this.#program !== undefined);
-    const { promise: late, resolve } = Promise.withResolvers<void>();
-    const timer = setTimeout(resolve, START_MS);
-    await Promise.race([shim.started.promise, shim.process.ended, late]).finally(() =>
+    sendCommand(shim, { type: 'start', attempt }, this.#program !== undefined);
+    const { promise: timedOut, resolve } = Promise.withResolvers<void>();
+    const timer = setTimeout(resolve, START_TIMEOUT_MS);
+    await Promise.race([shim.started.promise, shim.process.ended, timedOut]).finally(() =>
       clearTimeout(timer),
     );
     this.#scheduleRefill();
@@ -118,7 +118,7 @@ export class ShimPool implements AsyncDisposable {
     if (shim) this.#end(shim);
   }
 
-  /** Waits until the shim that this server gave an ended attempt to has finished with it. */
+  /** Waits until the shim of an ended attempt has released it; returns at once if this server did not start the attempt. */
   async waitUntilReleased(attempt: string): Promise<void> {
     await this.#working.get(attempt)?.free.promise;
   }
@@ -134,7 +134,7 @@ export class ShimPool implements AsyncDisposable {
     while (this.#tasks.size > 0) await Promise.all(this.#tasks);
   }
 
-  /** The shim that became idle last, because its code and memory are still in the caches; or a new one. */
+  /** Returns the shim that became idle last, whose code and memory are still in the CPU's caches, or a new shim. */
   #take(): Shim {
     return this.#idle.pop() ?? this.#start();
   }
@@ -173,17 +173,17 @@ export class ShimPool implements AsyncDisposable {
     this.#scheduleRefill();
   }
 
-  /** Removes the shim from all lists, and wakes everyone who waits for it. */
+  /** Removes the shim from all lists, and settles its promises. */
   #forget(shim: Shim): void {
     for (const attempts of [this.#connected, this.#working])
       for (const [attempt, each] of attempts) if (each === shim) attempts.delete(attempt);
-    const at = this.#idle.indexOf(shim);
-    if (at >= 0) this.#idle.splice(at, 1);
+    const index = this.#idle.indexOf(shim);
+    if (index >= 0) this.#idle.splice(index, 1);
     shim.started.resolve();
     shim.free.resolve();
   }
 
-  /** With a pause: the first lines of a job are on their way, or the next job has arrived already. */
+  /** Pauses first, because the first lines of a job are on their way, or the next job has arrived already. */
   #scheduleRefill(): void {
     this.#refillTimer ??= setTimeout(() => this.#refill(), REFILL_PAUSE_MS).unref();
   }
@@ -194,7 +194,7 @@ export class ShimPool implements AsyncDisposable {
     try {
       this.#idle.push(this.#start());
     } catch {
-      // A resource of the machine is exhausted. The next job starts its own shim and reports the error.
+      // A resource of the machine is exhausted. The next job has to start a shim, and reports the error.
     }
   }
 
@@ -205,13 +205,13 @@ export class ShimPool implements AsyncDisposable {
     }, QUIET_MS).unref();
   }
 
-  /** Ends a shim without an attempt. It may still write the compile cache, so closing the pool waits for its end. */
+  /** Ends a shim without an attempt. The shim may still write the compile cache, so closing the pool waits for its end. */
   #end(shim: Shim): void {
     closeInput(shim);
     this.#track(shim.process.ended);
   }
 
-  /** Errors are ignored: the next start of this server removes what was left. */
+  /** Errors are ignored, because the next start of this server removes remaining error files. */
   #track(task: Promise<unknown>): void {
     const tracked: Promise<void> = task.then(
       () => void this.#tasks.delete(tracked),
@@ -221,11 +221,11 @@ export class ShimPool implements AsyncDisposable {
   }
 }
 
-function sendOrder(shim: Shim, order: ShimCommand, isLast = false): void {
-  shim.process.write(`${JSON.stringify(order)}\n`, isLast);
+function sendCommand(shim: Shim, command: ShimCommand, isLast = false): void {
+  shim.process.write(`${JSON.stringify(command)}\n`, isLast);
 }
 
-/** A shim with an attempt ends after it. */
+/** Makes the shim end, after its attempt if it has one. */
 function closeInput(shim: Shim): void {
   shim.process.write('', true);
 }

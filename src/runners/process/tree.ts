@@ -16,70 +16,82 @@ import { signalUserCommand } from '../supervisor/user.ts';
 import { type Cgroup, hasProcesses, killGroup, listGroupPids } from './cgroup.ts';
 import { type Command, PATH } from './launch.ts';
 
-/** Maximum rounds of killing processes that fork meanwhile. A round takes about 10 ms. The server repeats the kill. */
+/** Gives up after about a second (10 ms a round) of killing processes that fork meanwhile. The server repeats the kill. */
 const MAX_ROUNDS = 100;
+/** The kill ends after two rounds without a process, because one round may miss a process that is being forked. */
+const EMPTY_ROUNDS = 2;
 
 export type ProcessTree = {
   pids(): number[];
   terminate(): void;
   kill(): void;
   /** Kills remaining processes after the end of the first process. */
-  killRest(): Promise<void>;
+  killRemaining(): Promise<void>;
 };
 
-type JobProcesses = { attempt: string; command: Command; cgroup: Cgroup | null };
+type TreeSpec = { attempt: string; command: Command; cgroup: Cgroup | null };
 
-/** Control groups contain all processes of the job, also those that left its process tree. */
+/**
+ * Combines the tree for the job's confinement with its control group, which also contains processes that left the tree.
+ * @param root the process that the shim started; undefined when it could not be started
+ * @param up settles when the command runs, with the pid of its first process
+ */
 export function openProcessTree(
-  { attempt, command, cgroup }: JobProcesses,
+  { attempt, command, cgroup }: TreeSpec,
   root: number | undefined,
   up: Promise<number>,
 ): ProcessTree {
-  const { setup, uid } = command;
-  const hasOwnUserOrSandbox = setup !== null || uid !== null;
-  const tree =
-    setup !== null
-      ? openSandboxTree(up)
-      : uid === null
-        ? openUnconfinedTree(attempt, root)
-        : openUserTree(uid, root);
+  const isUnconfined = command.setup === null && command.uid === null;
+  const tree = openConfinedTree(attempt, command, root, up);
   if (!cgroup) return tree;
   // The first process joins the group shortly after its start, so the tree is listed too.
   const pids = () => [...new Set([...tree.pids(), ...listGroupPids(cgroup)])];
-  // If a process hangs in the kernel, the server retries the kill.
+  // Errors are ignored: if a process hangs in the kernel, the server repeats the kill.
   const killAllInGroup = () => killGroup(cgroup).catch(() => {});
   return {
     pids,
-    // In a sandbox, the sandbox's own processes, which are in the group too, get no signal.
-    terminate: hasOwnUserOrSandbox ? tree.terminate : () => void terminateAll(pids),
+    // The group also contains the processes of a sandbox itself, which must not get a signal.
+    terminate: isUnconfined ? () => void terminateAll(pids) : tree.terminate,
     kill() {
       tree.kill();
       void killAllInGroup();
     },
-    async killRest() {
-      // Most jobs leave no process, and none starts in the group after the end of the first.
+    async killRemaining() {
+      // Most jobs leave no process, and none starts in an empty group after the end of the first process.
       if (hasProcesses(cgroup)) await killAllInGroup();
     },
   };
 }
 
-/** The first process of the sandbox is the init of its pid namespace: when it is killed, all others are. */
+function openConfinedTree(
+  attempt: string,
+  { setup, uid }: Command,
+  root: number | undefined,
+  up: Promise<number>,
+): ProcessTree {
+  const isSandboxed = setup !== null;
+  if (isSandboxed) return openSandboxTree(up);
+  return uid === null ? openUnconfinedTree(attempt, root) : openUserTree(uid, root);
+}
+
+/** The first process of the sandbox is the init of its pid namespace: when the kernel kills it, it kills all others too. */
 function openSandboxTree(up: Promise<number>): ProcessTree {
-  let first: number | undefined;
-  void up.then((init) => {
-    first = init;
+  let initPid: number | undefined;
+  void up.then((pid) => {
+    initPid = pid;
   });
+  // The command may not have started yet, and a signal before its start would reach no process. So the signal is retried
+  // until the init has ended, at the latest by the SIGKILL after the grace period.
   const terminate = (init: number) => {
-    // The command may not have started yet. A signal before its start would reach no process.
     if (!terminateAll(() => listDescendants(init)) && readProcessStat(init))
       setTimeout(terminate, 10, init).unref();
   };
   return {
-    pids: () => (first ? listDescendants(first) : []),
+    pids: () => (initPid ? listDescendants(initPid) : []),
     terminate: () => void up.then(terminate),
     kill: () => void up.then((init) => signalOne(init, 'SIGKILL')),
-    // All processes have died with the first, and its pid may belong to another process by now.
-    killRest: async () => {},
+    // All processes have died with the init, whose pid may belong to another process by now.
+    killRemaining: async () => {},
   };
 }
 
@@ -98,11 +110,11 @@ function openUserTree(uid: number, root: number | undefined): ProcessTree {
     pids: () => listPids().filter((pid) => ownerOf(pid) === uid),
     terminate: () => signal('TERM'),
     kill: () => signal('KILL'),
-    killRest: async () => signal('KILL'),
+    killRemaining: async () => signal('KILL'),
   };
 }
 
-/** Daemons that left the tree are found by the attempt's variable, which they inherited in their environment. */
+/** Finds daemons that left the tree by `LOAM_ATTEMPT_ID`, which they inherited in their environment. */
 function openUnconfinedTree(attempt: string, root: number | undefined): ProcessTree {
   const pids = () => {
     // A pid that is not a child of the shim any more may belong to another program.
@@ -116,14 +128,14 @@ function openUnconfinedTree(attempt: string, root: number | undefined): ProcessT
   const kill = () => {
     if (!isLinux) return void signalGroup('SIGKILL');
     killAll(pids);
-    for (let round = 0, empty = 0; round < MAX_ROUNDS && empty < 2; round++)
+    for (let round = 0, empty = 0; round < MAX_ROUNDS && empty < EMPTY_ROUNDS; round++)
       empty = killMarked(attempt) ? 0 : empty + 1;
   };
   return {
     pids,
     terminate: () => void (isLinux ? terminateAll(pids) : signalGroup('SIGTERM')),
     kill,
-    killRest: async () => kill(),
+    killRemaining: async () => kill(),
   };
 }
 
@@ -132,7 +144,7 @@ const TICKS_PER_SECOND = 100;
 
 type TreeUsage = { cpuSeconds: number; memoryBytes: number };
 
-/** What `root` and its descendants use, from /proc; null when `root` is gone, and on other systems than Linux. */
+/** Usage of `root` and its descendants; null when `root` is gone, and on other systems than Linux. */
 export function readTreeUsage(root: number): TreeUsage | null {
   if (!readProcessStat(root)) return null;
   let ticks = 0;
@@ -140,8 +152,8 @@ export function readTreeUsage(root: number): TreeUsage | null {
   for (const pid of [root, ...listDescendants(root)]) {
     const fields = readProcessStat(pid)?.fields;
     if (!fields) continue;
-    // Fields 14 to 17: user and system time of the process and of its reaped children. So each second is counted once,
-    // whether its process is alive or has ended.
+    // Fields 14 to 17 of proc(5), of which `fields` begins with the third: user and system time of the process and of its
+    // reaped children. So each second is counted once, whether its process is alive or has ended.
     for (const field of fields.slice(11, 15)) ticks += Number(field);
     memoryBytes += readProportionalMemory(pid);
   }

@@ -2,8 +2,8 @@
  * A sandbox built from the tools of util-linux, for machines without bubblewrap: the mounts of `view.ts` become the root of
  * a job with its own pids, message queues and host name.
  *
- * An ordinary user sets it up in a user namespace, and the command then enters a second one, in which it cannot change the
- * mounts of the first.
+ * An ordinary user sets the sandbox up in a user namespace. The command then enters a second user namespace, in which it
+ * cannot change the mounts of the first.
  */
 import { lstatSync } from 'node:fs';
 import { dirname } from 'node:path';
@@ -98,7 +98,7 @@ echo "{\\"exit-code\\": $code}" >&3
 exit $code`;
 }
 
-/** In the format of /etc/fstab: one program makes all mounts. A program for each took 2 ms each. */
+/** Lists the mounts in the format of /etc/fstab, so that one program makes all mounts. A program for each took 2 ms each. */
 function mountTable(mounts: readonly Mount[], root: string): string {
   const lines: string[][] = [
     ['proc', '/proc', 'proc', 'defaults'],

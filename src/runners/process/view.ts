@@ -16,18 +16,18 @@ export type Mount =
   | { kind: 'empty'; to: string }
   | { kind: 'link'; target: string; to: string };
 
-/** Programs and libraries; on most machines all but `usr` and `opt` are links into /usr. */
+/** Folders of programs and libraries; on most machines all except `usr` and `opt` are links into /usr. */
 const PROGRAMS = ['usr', 'bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'opt'];
 
-/** The code of this server is hidden: no job needs it, and a settings file with secrets may lie beside it. */
+/** The code of this server is hidden: no job needs it, and a settings file with secrets may be in the same folder. */
 const OWN_CODE = join(import.meta.dirname, '../../..');
 
 /**
- * The mounts that all jobs share.
+ * Lists the mounts that all jobs share.
  * @param etc a folder for the copy of /etc
  * @param hidden folders that a job must not see, wherever they are mounted
  */
-function machineMounts(etc: string, hidden: readonly string[]): Mount[] {
+function listMachineMounts(etc: string, hidden: readonly string[]): Mount[] {
   const all = [...hidden, OWN_CODE].map((path) => resolvePath(path) ?? path);
   const outermost = all.filter((path) => !all.some((other) => isBelow(path, other)));
   copyEtc(etc, (path) => outermost.some((folder) => path === folder || isBelow(path, folder)));
@@ -47,23 +47,27 @@ function machineMounts(etc: string, hidden: readonly string[]): Mount[] {
   return mounts;
 }
 
-/** Changes of installed programs reach jobs that start this much later; changes in /etc also reach running jobs. */
-const VIEW_MS = 5_000;
+/** Jobs that start this much later see changes of installed programs. Changes in /etc also reach running jobs. */
+const VIEW_TTL_MS = 5_000;
 
 /** Caches the shared mounts, because listing them blocks this thread for 5 ms and they rarely change. */
 export function openView(etc: string, hidden: readonly string[]): () => readonly Mount[] {
-  return memoizeTtl(VIEW_MS, () => machineMounts(etc, hidden));
+  return memoizeTtl(VIEW_TTL_MS, () => listMachineMounts(etc, hidden));
 }
 
-/** For a job that shares the network of the machine. */
+/** The mount of a job that shares the network of the machine. */
 export const RESOLV_CONF_MOUNT: Mount = {
   kind: 'read',
   from: '/etc/resolv.conf',
   to: '/etc/resolv.conf',
 };
 
-/** The mounts of an attempt with its folders in `dir`. `etc`: files of its user. */
-export function attemptMounts(dir: string, etc: readonly UserFile[]): Mount[] {
+/**
+ * Lists the mounts of an attempt.
+ * @param dir contains the attempt's folders
+ * @param etc files of its user
+ */
+export function listAttemptMounts(dir: string, etc: readonly UserFile[]): Mount[] {
   return [
     ...etc.map(({ name, path }): Mount => ({ kind: 'read', from: path, to: `/etc/${name}` })),
     ...Object.entries(MOUNTS).map(

@@ -1,11 +1,11 @@
 /**
- * User ids for jobs of a root server, one per attempt, so that a job can neither read root's files nor touch processes of
- * other jobs. They need no entry in /etc/passwd. Each attempt takes two consecutive ids: the second is for the process that
- * carries the job's traffic (`network.ts`), which the job must not control.
+ * Assigns user ids to jobs of a root server, so that a job can neither read root's files nor signal processes of other jobs.
+ * The ids need no entry in /etc/passwd. Each attempt gets two consecutive ids: the second is for the process that carries the
+ * job's traffic (`process/network.ts`), which the job must not control.
  *
  * Taken ids are recorded for the whole machine, because it may run several servers: a symbolic link
- * `/run/loam/job-uids/<uid>` points to the folder of the attempt. Creating a link is atomic, a link survives this server,
- * and it is dead when the folder is gone.
+ * `/run/loam/job-uids/<uid>` points to the folder of the attempt. Creating a link is atomic, and a link survives this server.
+ * An id is free again when the folder of its link is gone.
  */
 import { execFile } from 'node:child_process';
 import {
@@ -32,12 +32,12 @@ export type Account = { uid: number; networkUid: number };
 export type UidRange = { first: number; last: number };
 
 export type Accounts = {
-  /** Takes two ids for the attempt in this existing folder, or returns those that it has already. */
+  /** Reserves two ids for the attempt in this existing folder, or returns the ids that it already has. */
   reserve(folder: string): Promise<Account>;
-  of(folder: string): Promise<Account | undefined>;
+  find(folder: string): Promise<Account | undefined>;
   /** Kills all processes of the attempt's user. */
-  end(folder: string): Promise<void>;
-  /** Frees the ids. No process of the attempt may be left. */
+  killProcesses(folder: string): Promise<void>;
+  /** Frees the ids. Called when the attempt has no process any more. */
   release(folder: string): Promise<void>;
 };
 
@@ -49,7 +49,7 @@ const REGISTRY = '/run/loam/job-uids';
 const USERS_TTL_MS = 1_000;
 
 /**
- * Null when this server is not root; `missing` when it is root and cannot change its user.
+ * @returns null when this server is not root; `missing`: why a root server cannot run programs as another user
  * @throws ConfigError when a user or group of this machine has an id in the range
  */
 export async function openAccounts(
@@ -72,8 +72,8 @@ export async function openAccounts(
   /** Ids that this process has taken, by folder. */
   const taken = new Map<string, Account>();
 
-  /** Finds ids in use by stray processes. Ids of attempts are in the registry. */
-  const readProcessUsers = memoizeTtl(USERS_TTL_MS, usersOfProcesses);
+  /** Finds ids that stray processes use and that are not in the registry. */
+  const readProcessUsers = memoizeTtl(USERS_TTL_MS, listProcessUsers);
 
   async function take(folder: string): Promise<Account | null> {
     const names = new Set(readdirSync(registry));
@@ -90,20 +90,20 @@ export async function openAccounts(
     return null;
   }
 
-  async function of(folder: string): Promise<Account | undefined> {
+  async function find(folder: string): Promise<Account | undefined> {
     const known = taken.get(folder);
     if (known) return known;
     for (const name of readdirSync(registry)) {
-      if (targetOf(join(registry, name)) === folder)
+      if (readLinkTarget(join(registry, name)) === folder)
         return { uid: Number(name), networkUid: Number(name) + 1 };
     }
     return undefined;
   }
 
   return {
-    of,
+    find,
     async reserve(folder) {
-      let account = (await of(folder)) ?? (await take(folder));
+      let account = (await find(folder)) ?? (await take(folder));
       if (!account) {
         await removeDeadLinks(registry);
         account = await take(folder);
@@ -114,24 +114,24 @@ export async function openAccounts(
       }
       throw new Error(`No user id in LOAM_JOB_UIDS (${range.first}-${range.last}) is free`);
     },
-    async end(folder) {
-      const account = await of(folder);
+    async killProcesses(folder) {
+      const account = await find(folder);
       if (!account) return;
       const [program = '', ...args] = signalUserCommand(account.uid, 'KILL');
       // `kill` fails when there is no process.
       await run(program, args).catch(() => {});
     },
     async release(folder) {
-      const account = await of(folder);
+      const account = await find(folder);
       const link = account && join(registry, String(account.uid));
       // A dead link may have been removed, and the id may belong to another attempt by now.
-      if (link && targetOf(link) === folder) unlinkSync(link);
+      if (link && readLinkTarget(link) === folder) unlinkSync(link);
       taken.delete(folder);
     },
   };
 }
 
-/** The registry of the whole machine if it can be created, else one of this server. */
+/** Creates the registry of the whole machine, or one of this server where that is not permitted. */
 async function openRegistry(dir: string): Promise<string> {
   try {
     await mkdir(REGISTRY, { recursive: true, mode: 0o755 });
@@ -147,13 +147,13 @@ async function openRegistry(dir: string): Promise<string> {
 async function removeDeadLinks(registry: string): Promise<void> {
   for (const name of await readdir(registry)) {
     const link = join(registry, name);
-    const target = targetOf(link);
+    const target = readLinkTarget(link);
     if (target === undefined || (await lstat(target).catch(() => undefined))) continue;
     await unlink(link).catch(() => {});
   }
 }
 
-function targetOf(link: string): string | undefined {
+function readLinkTarget(link: string): string | undefined {
   try {
     return readlinkSync(link);
   } catch {
@@ -181,7 +181,7 @@ function refuseExistingUsers({ first, last }: UidRange): void {
 }
 
 /** /proc shows root as the owner of a process that is not dumpable. Such a process is not a job's. */
-function usersOfProcesses(): Set<number> {
+function listProcessUsers(): Set<number> {
   const users = new Set<number>();
   for (const pid of listPids()) {
     const stat = lstatSync(`/proc/${pid}`, { throwIfNoEntry: false });

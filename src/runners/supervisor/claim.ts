@@ -1,4 +1,4 @@
-/** Files by which a shim or recorder, which outlives the server, claims its attempt and records the result. */
+/** Writes the files by which a shim or recorder, which outlives the server, claims its attempt and records the result. */
 import {
   closeSync,
   fsyncSync,
@@ -11,32 +11,33 @@ import {
 } from 'node:fs';
 import { readProcessIdentity } from './proc.ts';
 
-/** The exit code of a shim that could not start because the disk was full. Nothing of the attempt has run. */
+/** The exit code of a shim that could not start because the disk was full. No part of the attempt has run. */
 export const DISK_FULL_EXIT = 28;
 
-export type Claim = { pid: number; startTime: string; bootId: string };
+/** Identifies a process for ever: start time and boot id distinguish it from later processes with the same pid. */
+export type ProcessIdentity = { pid: number; startTime: string; bootId: string };
 
 /**
- * Tries to claim the attempt for this process. The claim appears complete, by a link, and only once. It is not synced, which
- * would delay the job: after a loss of power it belongs to an earlier boot, even when the file is empty.
+ * Tries to claim the attempt for this process. A link makes the complete claim appear at once, and only once. The file is not
+ * synced, which would delay the job: after a loss of power the claim belongs to an earlier boot, even if the file is empty.
  * @returns whether this process has the claim
  */
 export function takeClaim(file: string): boolean {
-  const own = `${file}.${process.pid}`;
-  const text: Claim = { pid: process.pid, ...readProcessIdentity(process.pid) };
-  writeFileSync(own, JSON.stringify(text));
+  const ownFile = `${file}.${process.pid}`;
+  const claim: ProcessIdentity = { pid: process.pid, ...readProcessIdentity(process.pid) };
+  writeFileSync(ownFile, JSON.stringify(claim));
   try {
-    linkSync(own, file);
+    linkSync(ownFile, file);
     return true;
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
     throw error;
   } finally {
-    unlinkSync(own);
+    unlinkSync(ownFile);
   }
 }
 
-/** An empty log is not synced, because each sync is three requests to the disk and a wait. */
+/** Syncs a log that is not empty: a sync takes three requests to the disk and a wait. */
 export function syncLog(file: string): void {
   if (!statSync(file, { throwIfNoEntry: false })?.size) return;
   sync(file);

@@ -10,8 +10,8 @@ const run = promisify(execFile);
 export type DiskUse = { bytes: number; files: number };
 
 /**
- * Bytes on the disk and number of files below the folders. Files that vanish meanwhile are not counted. A million files
- * take `du` about two seconds.
+ * Measures the bytes on disk and the number of files below the folders. Files that vanish meanwhile are not counted. `du`
+ * takes about two seconds for a million files.
  */
 export async function measureDiskUse(
   dirs: readonly string[],
@@ -24,8 +24,8 @@ export async function measureDiskUse(
 }
 
 /**
- * A job can remove all permissions from its folders. Root can read them nevertheless. Otherwise `du` runs, where the kernel
- * permits it, as the root of a user namespace, which can read all files of its own user.
+ * A job can remove all permissions from its folders. Root can read them nevertheless. For another user `du` runs as the root
+ * of a user namespace, which can read all files of that user, where the kernel permits it.
  */
 async function du(
   options: readonly string[],
@@ -52,14 +52,14 @@ async function du(
 
 export type DiskLimits = { diskBytes: number; files: number };
 
-/** How often the free space is read, which is one system call. */
+/** Interval of reading the free space, which is one system call. */
 const POLL_MS = 1_000;
-/** The folders are measured at least this often, because other programs may free the space that the job takes, … */
+/** Interval of measuring the folders, for growth that is hidden because other programs free the same space. */
 const MEASURE_MS = 30_000;
-/** … at once when the use of the disk has grown by this, or by what the job may still use, … */
+/** The folders are measured at once when the use of the disk has grown by this, or by the rest of the job's limit. */
 const GROWN_BYTES = 256 * 2 ** 20;
 const GROWN_FILES = 100_000;
-/** … and for at most a tenth of the time: each measurement is followed by a pause of nine times its length. */
+/** A pause of nine times its length follows each measurement, so that measuring takes at most a tenth of the time. */
 const PAUSE_FACTOR = 9;
 /** Jobs are ended when free space is below this multiple of the floor. Below the floor the server refuses all writes. */
 const FLOOR_MARGIN = 1.25;
@@ -68,14 +68,14 @@ type DiskWatch = DiskLimits & {
   dirs: readonly string[];
   /** Free space below which the server stops writing; 0 for none. */
   floorBytes: number;
-  /** The processes of the job. Files that they have open after deletion count too. */
+  /** The processes of the job. Deleted files that they still have open count too. */
   pids(): number[];
-  /** Bytes that the job uses elsewhere. Called before `pids`. */
-  beside?(): Promise<number>;
-  measured(use: DiskUse): void;
+  /** Measures bytes that the job uses outside `dirs`. Called before `pids`. */
+  measureOther?(): Promise<number>;
+  onMeasured(use: DiskUse): void;
 };
 
-/** `reason`: the line for the log. `full`: the disk was full, rather than a limit of the job exceeded. */
+/** `reason`: a line for the job's log. `full`: the disk was full, and the job did not exceed a limit of its own. */
 export type StopReason = { reason: string; full: boolean };
 
 /**
@@ -83,43 +83,46 @@ export type StopReason = { reason: string; full: boolean };
  * @returns null when aborted
  */
 export async function watchDisk(
-  { dirs, diskBytes, files, floorBytes, pids, beside, measured }: DiskWatch,
+  { dirs, diskBytes, files, floorBytes, pids, measureOther, onMeasured }: DiskWatch,
   signal: AbortSignal,
 ): Promise<StopReason | null> {
   let use: DiskUse = { bytes: 0, files: 0 };
   let measuredAt = 0;
   let pausedUntil = 0;
-  let least = { bytes: 0, files: 0 };
+  let lowest = { bytes: 0, files: 0 };
   for (let pause = POLL_MS / 4; !signal.aborted; pause = POLL_MS) {
     try {
       await delay(pause, undefined, { signal });
       const now = await readDiskState(dirs[0] as string);
-      // Growth is counted from the least use since the last measurement: space that other programs free would hide it.
-      least = { bytes: Math.min(least.bytes, now.bytes), files: Math.min(least.files, now.files) };
+      // Growth counts from the lowest use since the last measurement, because space that other programs free would hide it.
+      lowest = {
+        bytes: Math.min(lowest.bytes, now.bytes),
+        files: Math.min(lowest.files, now.files),
+      };
       const isLow = now.free < floorBytes * FLOOR_MARGIN;
       const left = { bytes: diskBytes - use.bytes, files: files - use.files };
-      const due =
+      const isDue =
         isLow ||
         Date.now() - measuredAt >= MEASURE_MS ||
-        now.bytes - least.bytes >= Math.min(left.bytes, GROWN_BYTES) ||
-        now.files - least.files >= Math.min(left.files, GROWN_FILES);
-      if (!due || Date.now() < pausedUntil) continue;
-      const begun = Date.now();
+        now.bytes - lowest.bytes >= Math.min(left.bytes, GROWN_BYTES) ||
+        now.files - lowest.files >= Math.min(left.files, GROWN_FILES);
+      if (!isDue || Date.now() < pausedUntil) continue;
+      const startedAt = Date.now();
       try {
-        const named = await measureDiskUse(dirs, signal);
-        const elsewhere = (await beside?.()) ?? 0;
+        const inFolders = await measureDiskUse(dirs, signal);
+        const otherBytes = (await measureOther?.()) ?? 0;
         const unlinked = await measureUnlinkedFiles(pids(), (await stat(dirs[0] as string)).dev);
         use = {
-          bytes: named.bytes + unlinked.bytes + elsewhere,
-          files: named.files + unlinked.files,
+          bytes: inFolders.bytes + unlinked.bytes + otherBytes,
+          files: inFolders.files + unlinked.files,
         };
       } finally {
-        pausedUntil = Date.now() + PAUSE_FACTOR * (Date.now() - begun);
+        pausedUntil = Date.now() + PAUSE_FACTOR * (Date.now() - startedAt);
       }
-      // Only after success, so that a failed measurement stays due.
-      least = now;
-      measuredAt = begun;
-      measured(use);
+      // Set only after success, so that a failed measurement stays due.
+      lowest = now;
+      measuredAt = startedAt;
+      onMeasured(use);
       if (use.bytes > diskBytes)
         return {
           full: false,
@@ -130,20 +133,20 @@ export async function watchDisk(
           full: false,
           reason: `The job was ended: it keeps ${use.files} files, and ${files} are allowed with its disk_gb.`,
         };
-      // Of several jobs only those that use much are ended.
+      // Only a job that uses more than is left is ended, so that small jobs continue.
       if (isLow && use.bytes > now.free)
         return {
           full: true,
           reason: `The job was ended: the server's disk is nearly full, and the job keeps ${formatGigabytes(use.bytes)} on it.`,
         };
     } catch {
-      // Aborted; or the disk did not answer, and the next round tries again.
+      // The signal aborted, or the disk did not answer and the next round tries again.
     }
   }
   return null;
 }
 
-/** Use of the whole disk, and its free space. */
+/** Reads the use and the free space of the whole disk. */
 async function readDiskState(dir: string) {
   const { bsize, blocks, bfree, bavail, files, ffree } = await statfs(dir);
   return {
@@ -153,7 +156,7 @@ async function readDiskState(dir: string) {
   };
 }
 
-/** For example `1.5 GB` or `300 MB`. A GB of the API is a GiB. */
+/** Formats a size as `1.5 GB` or `300 MB`. A GB of the API is a GiB. */
 export function formatGigabytes(bytes: number): string {
   const gib = bytes / 2 ** 30;
   return gib >= 1 ? `${Math.round(gib * 10) / 10} GB` : `${Math.round(gib * 1024)} MB`;
@@ -163,8 +166,8 @@ export function formatGigabytes(bytes: number): string {
 const OPEN_FILE_FOLDERS = ['fd', 'map_files'];
 
 /**
- * Bytes and number of files on the disk `device` that processes have open after their deletion, which `du` does not find.
- * A descriptor in transit through a socket, which no process has open, is not counted.
+ * Measures deleted files on the disk `device` that processes still have open, which `du` does not find. A file whose
+ * descriptor is only in transit through a socket is not counted.
  */
 async function measureUnlinkedFiles(
   pids: readonly number[],
@@ -173,19 +176,19 @@ async function measureUnlinkedFiles(
   const found = new Map<number, number>();
   for (const pid of pids) {
     for (const folder of OPEN_FILE_FOLDERS.map((name) => `/proc/${pid}/${name}`)) {
-      for (const name of namesIn(folder)) {
-        const stat = statOf(`${folder}/${name}`);
+      for (const name of listNames(folder)) {
+        const stat = tryStat(`${folder}/${name}`);
         if (stat?.isFile() && stat.nlink === 0 && stat.dev === device)
           found.set(stat.ino, stat.blocks * 512);
       }
     }
-    // A job may have thousands of processes, and the shim has to copy lines meanwhile.
+    // Gives the shim time to copy lines: a job may have thousands of processes.
     await setImmediate();
   }
   return { bytes: [...found.values()].reduce((a, b) => a + b, 0), files: found.size };
 }
 
-function namesIn(folder: string): string[] {
+function listNames(folder: string): string[] {
   try {
     return readdirSync(folder);
   } catch {
@@ -194,7 +197,7 @@ function namesIn(folder: string): string[] {
   }
 }
 
-function statOf(file: string): Stats | undefined {
+function tryStat(file: string): Stats | undefined {
   try {
     return statSync(file);
   } catch {

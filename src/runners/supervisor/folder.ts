@@ -1,7 +1,7 @@
-/** The server's view of an attempt's folder: reads the files of the shim, and waits for their changes. */
+/** Reads an attempt's files that a shim or recorder writes, and waits for their changes. */
 import { type FSWatcher, readFileSync, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Claim } from './claim.ts';
+import type { ProcessIdentity } from './claim.ts';
 import {
   killMarked,
   listMarkedPids,
@@ -11,8 +11,8 @@ import {
 } from './proc.ts';
 
 /**
- * Reads a JSON file that is written atomically; undefined while it does not exist. Read synchronously, because it is small
- * and in the page cache: Node's thread pool takes this thread as long, and its own threads too.
+ * Reads a JSON file that is written atomically; undefined while it does not exist. The read is synchronous, because the file
+ * is small and in the page cache: a request to Node's thread pool blocks this thread as long, and occupies a pool thread too.
  */
 export async function readJsonFile<T>(file: string): Promise<T | undefined> {
   try {
@@ -23,19 +23,19 @@ export async function readJsonFile<T>(file: string): Promise<T | undefined> {
   }
 }
 
-/** The claim of a process that is gone. */
-const DEAD_CLAIM: Claim = { pid: 0, startTime: '0', bootId: '' };
+/** A claim of no existing process. */
+const DEAD_CLAIM: ProcessIdentity = { pid: 0, startTime: '0', bootId: '' };
 
-/** Undefined: there is no claim. A file that a loss of power emptied counts as the claim of a dead process. */
-export async function readClaim(file: string): Promise<Claim | undefined> {
-  return readJsonFile<Claim>(file).catch((error) => {
+/** Undefined when there is no claim. A file that a loss of power emptied counts as the claim of a dead process. */
+export async function readClaim(file: string): Promise<ProcessIdentity | undefined> {
+  return readJsonFile<ProcessIdentity>(file).catch((error) => {
     if (error instanceof SyntaxError) return DEAD_CLAIM;
     throw error;
   });
 }
 
-/** Whether the process of the claim still runs. Its pid alone may belong to another process by now. */
-export function isAlive({ pid, startTime, bootId }: Claim): boolean {
+/** Whether the process still runs. The pid alone may belong to another process by now. */
+export function isAlive({ pid, startTime, bootId }: ProcessIdentity): boolean {
   if (!startTime) return pidExists(pid);
   const stat = readProcessStat(pid);
   // An ended shim stays in the process table until its parent reads its exit code.
@@ -51,7 +51,7 @@ function pidExists(pid: number): boolean {
   }
 }
 
-/** Kills processes that a dead shim left behind, so that nothing of a lost attempt runs any more. */
+/** Kills processes that a dead shim left behind, so that no process of a lost attempt continues. */
 export async function killStrays(attempt: string): Promise<void> {
   const deadline = Date.now() + 5_000;
   // A single pass may miss processes of a fork bomb. A root server finds them by their user.
@@ -65,7 +65,10 @@ export async function killStrays(attempt: string): Promise<void> {
   }
 }
 
-/** inotify reports files, but nothing reports the end of a process that is not a child: callers check this often. */
+/**
+ * Longest wait for a change. Callers then check whether a process still runs, because inotify reports changes of files, but
+ * not the end of a process that is not a child.
+ */
 const POLL_MS = 1_000;
 
 export type Changes = Disposable & {
@@ -74,8 +77,8 @@ export type Changes = Disposable & {
 };
 
 /**
- * Watches a folder. Disposing the watcher, or aborting `signal`, settles a waiting `next`.
- * @param names files to watch; unset: all. A shim makes some twenty changes for each job
+ * Watches a folder. Disposing of the watcher, or aborting `signal`, settles a pending `next`.
+ * @param names files to watch; unset: all. A filter saves wakeups, because a shim makes about twenty changes for each job
  */
 export function watchChanges(dir: string, signal: AbortSignal, names?: readonly string[]): Changes {
   let changed = false;

@@ -1,11 +1,11 @@
-/** The limits of an attempt: what its job requests, and at most what this machine has. */
+/** Computes the limits of an attempt: the resources that its job requests, up to the capacity of the machine. */
 import { availableParallelism, totalmem } from 'node:os';
 import { diskLimits, type Hardware } from '../../base/hardware.ts';
 import { memoizeTtl } from './memoize-ttl.ts';
 
 export type JobLimits = {
   memoryBytes: number;
-  /** For all jobs of this machine together. */
+  /** Limit of all jobs on the machine together. */
   allJobsMemoryBytes: number;
   cpus: number;
   /** Includes threads. */
@@ -17,11 +17,11 @@ export type JobLimits = {
 const GIB = 2 ** 30;
 /** The share of memory for jobs. The rest is for this server, its database and the kernel. */
 const JOBS_MEMORY_SHARE = 0.9;
-/** A program with a thread for each of 96 vCPUs in each of 30 processes needs 3,000. */
+/** Enough for 30 processes with a thread for each of 96 vCPUs, which is about 3,000. */
 const PROCESSES = 4_096;
 const PROCESSES_PER_CPU = 256;
 
-/** The second argument describes the machine; default: this one. A GB of the API is a GiB, as everywhere in Loam. */
+/** The second argument is the capacity of the machine; default: this machine. A GB of the API is a GiB. */
 export function computeLimits(
   { cpu, memoryGb, diskGb }: Hardware,
   { cpus, memoryBytes: allJobsMemoryBytes } = readMachineCapacity(),
@@ -39,14 +39,14 @@ export function computeLimits(
 
 type Machine = { cpus: number; memoryBytes: number };
 
-/** A container's limits may change while it runs. Reading them takes four files, and every job needs them. */
+/** The limits of the server's container may change while it runs. Reading them for each job would read four files. */
 const MACHINE_TTL_MS = 1_000;
 
-/** CPUs and memory that this machine, or the server's container, has for all jobs together. */
+/** Reads the CPUs and memory that this machine, or the server's container, has for all jobs together. */
 export const readMachineCapacity = memoizeTtl(MACHINE_TTL_MS, readMachine);
 
 function readMachine(): Machine {
-  // Without a constraint this is 0, or a number larger than any memory.
+  // Without a limit `constrainedMemory` is 0, or a number larger than any memory.
   const constrained = process.constrainedMemory() || totalmem();
   const memoryBytes = Math.floor(Math.min(constrained, totalmem()) * JOBS_MEMORY_SHARE);
   return { cpus: availableParallelism(), memoryBytes };

@@ -1,4 +1,4 @@
-/** Copies the lines of a job from its FIFOs into the attempt's log, each with its time, and parses that log. */
+/** Copies a job's lines from FIFOs into the attempt's log, each with its time, and parses the log. */
 import {
   closeSync,
   constants,
@@ -19,7 +19,8 @@ import {
 } from '../runner.ts';
 
 /** Small enough that the objects for a chunk of short lines, nine times its size, stay in V8's young generation. */
-const CHUNK = 16 * 1024;
+const CHUNK_BYTES = 16 * 1024;
+const NEWLINE = 0x0a;
 
 /** The limits of a log: bytes of text with line ends, and lines. Further lines are read and discarded. */
 export type LogLimits = { bytes: number; lines: number };
@@ -27,9 +28,9 @@ export type LogLimits = { bytes: number; lines: number };
 export type LogFile = {
   /** Appends whole frames, one character per byte: `<epoch ms> <o|e> <line>\n`. */
   write(frames: string): void;
-  /** Whether the log still keeps lines. */
-  readonly open: boolean;
-  /** Appends a line of the runner, regardless of the limits. */
+  /** False after the limits were reached or a write failed. */
+  readonly keepsLines: boolean;
+  /** Appends a line of the runner itself, regardless of the limits. */
   note(text: string): void;
   /** Later writes are ignored. */
   close(): void;
@@ -42,7 +43,7 @@ export type LogFile = {
 export function openLog(file: string, limits: LogLimits, onError: (error: Error) => void): LogFile {
   const fd = openSync(file, 'a+', 0o600);
   let { size, lines } = readWholeFrames(fd);
-  let bytes = size - STAMP * lines;
+  let bytes = size - STAMP_BYTES * lines;
   let full = false;
   let failed = false;
   let closed = false;
@@ -64,14 +65,14 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
     append(`${Date.now()} e ${Buffer.from(text).toString('latin1')}\n`);
 
   return {
-    get open() {
+    get keepsLines() {
       return !full && !failed;
     },
     note,
     write(frames) {
       if (full) return;
       const count = countFrames(frames);
-      const text = frames.length - STAMP * count;
+      const text = frames.length - STAMP_BYTES * count;
       if (bytes + text <= limits.bytes && lines + count <= limits.lines) {
         bytes += text;
         lines += count;
@@ -82,7 +83,7 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
       let end = 0;
       for (let next = 0; ; ) {
         next = frames.indexOf('\n', end) + 1;
-        bytes += next - end - STAMP;
+        bytes += next - end - STAMP_BYTES;
         lines++;
         if (next === 0 || bytes > limits.bytes || lines > limits.lines) break;
         end = next;
@@ -97,7 +98,7 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
   };
 }
 
-/** Measures the frames that a killed writer left, and cuts off a partial frame at the end. */
+/** Measures the frames in the file, and cuts off a partial frame that a killed writer left at the end. */
 function readWholeFrames(fd: number): { size: number; lines: number } {
   const end = fstatSync(fd).size;
   const buffer = Buffer.allocUnsafe(Math.min(end, 2 ** 20));
@@ -107,7 +108,7 @@ function readWholeFrames(fd: number): { size: number; lines: number } {
     const read = readSync(fd, buffer, 0, buffer.length, at);
     if (read === 0) break;
     const chunk = buffer.subarray(0, read);
-    for (let next = chunk.indexOf(10); next >= 0; next = chunk.indexOf(10, next + 1)) {
+    for (let next = chunk.indexOf(NEWLINE); next >= 0; next = chunk.indexOf(NEWLINE, next + 1)) {
       lines++;
       size = at + next + 1;
     }
@@ -118,7 +119,7 @@ function readWholeFrames(fd: number): { size: number; lines: number } {
 }
 
 /** Bytes of the timestamp and the kind with their spaces. Milliseconds have 13 digits until the year 2286. */
-const STAMP = 16;
+const STAMP_BYTES = 16;
 
 function countFrames(frames: string): number {
   let count = 0;
@@ -126,18 +127,18 @@ function countFrames(frames: string): number {
   return count;
 }
 
-/** Copies a FIFO's lines into the log. Text is handled as latin1, one character per byte, because that is fast. */
+/** Copies a FIFO's lines into the log. Text is handled as latin1, one character per byte, which is faster than UTF-8. */
 export function copyLines(fifo: string, stream: 'o' | 'e', log: LogFile) {
-  // The reader is opened first and without blocking: otherwise each end would wait for the other.
+  // The reader is opened first and without blocking, because opening one end of a FIFO waits for the other end.
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const writer = openSync(fifo, constants.O_WRONLY);
   const source = new Socket({
     fd: reader,
     readable: true,
     writable: false,
-    // One buffer for all reads: a new one for each took another 50 MB until they were collected.
+    // One buffer serves all reads: a buffer for each read took another 50 MB until they were collected.
     onread: {
-      buffer: Buffer.alloc(CHUNK),
+      buffer: Buffer.alloc(CHUNK_BYTES),
       callback: (size, buffer) => read(buffer.subarray(0, size)),
     },
   });
@@ -156,8 +157,8 @@ export function copyLines(fifo: string, stream: 'o' | 'e', log: LogFile) {
     return text;
   };
   const read = (chunk: Uint8Array): boolean => {
-    // Lines that are not kept are discarded, so that the job does not block on a full pipe.
-    if (!log.open) return true;
+    // Lines beyond the limits are read and discarded, so that the job does not block on a full pipe.
+    if (!log.keepsLines) return true;
     const text = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.length).toString('latin1');
     const first = text.indexOf('\n');
     if (first < 0) {
@@ -167,7 +168,7 @@ export function copyLines(fifo: string, stream: 'o' | 'e', log: LogFile) {
     addToPending(text.slice(0, first));
     const last = text.lastIndexOf('\n');
     let complete = takeLine();
-    // A chunk is shorter than the maximum line, so no line within it can be too long.
+    // A chunk is shorter than the maximum line, so no line that begins and ends in it can be too long.
     if (last > first) {
       const header = `${Date.now()} ${stream} `;
       const within = text.slice(first + 1, last);

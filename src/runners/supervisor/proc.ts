@@ -4,10 +4,10 @@ import { closeSync, existsSync, readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { formatGigabytes, type StopReason } from './disk.ts';
 
-/** The environment variable that marks processes of an attempt, so that they are found when their parents have ended. */
+/** The environment variable that marks processes of an attempt, by which they are found after their parents have ended. */
 export const ATTEMPT_ID_VARIABLE = 'LOAM_ATTEMPT_ID';
 
-/** Boot and start time, which make a pid unique; empty where there is no /proc. */
+/** Boot id and start time, which make a pid unique; empty when the process is gone, and on other systems than Linux. */
 export function readProcessIdentity(pid: number): { startTime: string; bootId: string } {
   const stat = readProcessStat(pid);
   if (!stat) return { startTime: '', bootId: '' };
@@ -41,7 +41,7 @@ export function readProcessStat(pid: number | string): ProcessStat | undefined {
   }
 }
 
-/** All processes below `root`, not including it. */
+/** All processes below `root`, without `root` itself. */
 export function listDescendants(root: number): number[] {
   const children = new Map<number, number[]>();
   for (const pid of listPids()) {
@@ -65,14 +65,14 @@ function isNumber(name: string): boolean {
   return /^\d+$/.test(name);
 }
 
-/** Processes with a mark of the attempt, whatever their parents are. */
+/** Lists processes with a mark of the attempt, whatever their parents are. */
 export function listMarkedPids(attempt: string): number[] {
   return [...findMarked(attempt)];
 }
 
 /**
  * Kills each marked process as soon as it is found, newest first, because processes of a fork bomb live for milliseconds.
- * @returns whether there was one; while a job forks, a single pass without a find does not mean that none is left
+ * @returns whether a process was found. While a job forks, one pass without a process does not mean that none is left.
  */
 export function killMarked(attempt: string): boolean {
   let found = false;
@@ -96,13 +96,13 @@ function* findMarked(attempt: string): Generator<number> {
   }
 }
 
-/** A root server does not need this mark: it gives each job a user of its own and finds processes by the user. */
+/** Whether processes have the second mark. A root server gives each job its own user, and finds processes by the user. */
 export const USES_LIMIT_MARK = process.platform === 'linux' && process.getuid?.() !== 0;
 
 /**
- * A second mark: the limit on the CPU time of real-time processes, set to about 146,000 years (in microseconds). It does not
- * affect a job, and a daemon that clears its environment still inherits it. Only a process that lowers its limits on
- * purpose loses it.
+ * The second mark: the limit on the CPU time of real-time processes, set to about 146,000 years (in microseconds). It has no
+ * effect on a job, and a daemon that clears its environment still inherits the limit. Only a process that lowers its limits
+ * on purpose loses the mark.
  */
 export function limitMark(attempt: string): string {
   const digest = createHash('sha256').update(attempt).digest();
@@ -118,8 +118,8 @@ function read(pid: number, file: 'environ' | 'limits'): string | null {
 }
 
 /**
- * Sends SIGTERM to each process once. The list is repeated until it is stable, because processes may fork meanwhile, but
- * not after the first signal: children that a process starts on SIGTERM (a last upload, a checkpoint) get the grace period.
+ * Sends SIGTERM to each process once. Processes may fork meanwhile, so `list` is called until its result is stable, but not
+ * after the first signal: children that a process starts on SIGTERM (a last upload, a checkpoint) get the grace period.
  * @returns the number of processes
  */
 export function terminateAll(list: () => number[]): number {
@@ -134,7 +134,7 @@ export function terminateAll(list: () => number[]): number {
   return pids.length;
 }
 
-/** Repeats until the list has no new process. */
+/** Sends SIGKILL to each process. Repeats until `list` returns no new process, ten times at most. */
 export function killAll(list: () => number[]): void {
   const done = new Set<number>();
   for (let round = 0; round < 10; round++) {
@@ -171,7 +171,7 @@ export function closeInheritedDescriptors(): void {
       const flags = Number.parseInt(/^flags:\s+(\d+)/m.exec(info)?.[1] ?? '', 8);
       if (!(flags & CLOSED_ON_EXEC)) closeSync(fd);
     } catch {
-      // The descriptor of the folder listing itself, which is closed by now.
+      // The descriptor of the folder listing, which is closed by now.
     }
   }
 }
@@ -202,7 +202,11 @@ export async function watchMemory(
   }
 }
 
-/** A line for the log. @param killed number of processes @param bytes the job's limit */
+/**
+ * A line for the log.
+ * @param killed number of killed processes
+ * @param bytes the job's limit
+ */
 export function describeOutOfMemory(killed: number, bytes: number): string {
   const who = killed === 1 ? 'a process was' : `${killed} processes were`;
   return `The job ran out of memory: ${who} killed. It may use ${formatGigabytes(bytes)}.`;
@@ -217,7 +221,7 @@ function readResidentMemory(pid: number): number {
   return Number(readProcessStat(pid)?.fields[21] ?? 0) * PAGE;
 }
 
-/** In bytes; a shared page counts in part for each of its processes. Resident memory where this is not readable. */
+/** In bytes; each process counts its share of a shared page. Returns resident memory where the file is not readable. */
 export function readProportionalMemory(pid: number): number {
   try {
     const text = readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8');

@@ -1,7 +1,7 @@
 /**
  * Removes the files of ended attempts in the background. A job may leave a million files, folders deeper than the longest
- * path, folders without permissions, immutable files, or mounts. None of that may occupy a slot or delay a start: a folder
- * is moved to the trash at once, and its removal is retried until it succeeds.
+ * path, folders without permissions, immutable files, or mounts. Their removal must not occupy a slot or delay a start, so a
+ * folder is moved to the trash at once, and its removal is retried until it succeeds.
  */
 import { randomUUID } from 'node:crypto';
 import { existsSync, renameSync } from 'node:fs';
@@ -10,16 +10,16 @@ import { basename, join } from 'node:path';
 import { run } from '../../platform/processes/starter.ts';
 import { unescapeMountPath } from './folder.ts';
 
-/** The pause before a retry; it doubles up to the maximum. */
+/** The pause before the first retry. It doubles up to the maximum. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 10 * 60_000;
-/** One `rm` removes the folders of this time: it takes 5 ms of a core, and without it a small job would cost this thread 4. */
+/** One `rm` removes all folders of this interval. It takes 5 ms of a core; removal in this thread takes 4 ms for each job. */
 const BATCH_MS = 500;
 
 export type Removal = AsyncDisposable & {
   /**
-   * Moves a folder to the trash at once and removes it later; does nothing when the folder does not exist.
-   * @throws Error when it cannot be moved
+   * Moves a folder to the trash at once and removes it later; does nothing if the folder does not exist.
+   * @throws Error when the folder cannot be moved
    */
   discard(folder: string): Promise<void>;
 };
@@ -33,7 +33,7 @@ export async function openRemoval(
   const closing = new AbortController();
   const { signal } = closing;
   const tasks = new Set<Promise<void>>();
-  /** One `rm` at a time, so that it leaves most of the disk to the jobs. */
+  /** Only one `rm` runs at a time, so that jobs keep most of the disk's throughput. */
   let last: Promise<void> = Promise.resolve();
   const oneAtATime = (work: () => Promise<void>): Promise<void> => {
     last = last.catch(() => {}).then(work);
@@ -115,12 +115,12 @@ function sleep(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 /**
- * Removes a folder with any contents by the program `rm`, which changes from folder to folder. Paths of Node's `rm` are
- * limited to 4,096 bytes, and a million files would block its thread pool.
- * @throws Error when something is left
+ * Removes a folder with any contents by the program `rm`, which handles paths of any length because it changes from folder to
+ * folder. Node's `rm` is limited to paths of 4,096 bytes, and a million files would block its thread pool.
+ * @throws Error when files are left
  */
 export async function removeTree(folder: string, signal?: AbortSignal): Promise<void> {
-  // First, or `rm` would delete the files of a mounted file system.
+  // Mounts first, because `rm` would delete the files of a mounted file system.
   await unmountBelow(folder);
   const remove = () => run('rm', ['-rf', '--', folder], { signal });
   try {
@@ -132,7 +132,10 @@ export async function removeTree(folder: string, signal?: AbortSignal): Promise<
   }
 }
 
-/** Removes folders that need no unmounting or changes of permissions. @throws Error when something is left */
+/**
+ * Removes folders that need no unmounting or changes of permissions.
+ * @throws Error when files are left
+ */
 async function removeTrees(folders: readonly string[], signal: AbortSignal): Promise<void> {
   const mounts = await mountPoints();
   const left = mounts.find((point) => folders.some((folder) => isWithin(point, folder)));
@@ -143,7 +146,7 @@ async function removeTrees(folders: readonly string[], signal: AbortSignal): Pro
 /** Removes obstacles to moving or removing a folder, as far as permitted: mounts, permissions, immutable flags. */
 async function clearObstacles(folder: string, signal?: AbortSignal): Promise<void> {
   await unmountBelow(folder);
-  // Errors are ignored: the next removal shows whether it helped.
+  // Errors are ignored: the next removal shows whether the obstacles are gone.
   const attempt = (program: string, ...args: string[]) =>
     run(program, args, { signal }).catch(() => {});
   // Permissions first: `chattr` cannot enter folders without them.
@@ -160,7 +163,7 @@ async function unmountBelow(folder: string): Promise<void> {
   if (left) throw new Error(`something is mounted at ${left}`);
 }
 
-/** Innermost first. */
+/** Mount points in the folder, innermost first. */
 async function mountsBelow(folder: string): Promise<string[]> {
   return (await mountPoints()).filter((point) => isWithin(point, folder)).reverse();
 }

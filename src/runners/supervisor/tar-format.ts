@@ -3,7 +3,7 @@
  * that are long or not ASCII, and the library tar-stream writes names only as UTF-8. All common tools read the GNU format.
  */
 const BLOCK = 512;
-/** The longest name in a header. A longer name gets an entry of its own before it. */
+/** The longest name in a header. A longer name is written as an entry before it. */
 const NAME_BYTES = 100;
 const LONG_NAME = Buffer.from('././@LongLink');
 const NO_NAME = Buffer.alloc(0);

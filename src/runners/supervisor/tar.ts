@@ -1,6 +1,6 @@
 /**
- * A tar of the files at a job's `output_path`. The job controls everything there, including names and links, so no file
- * outside the job's folders is ever opened.
+ * Creates a tar of the files at a job's `output_path`. The job controls their names, contents and links, so the code never
+ * opens a file outside the job's folders.
  */
 import { constants, type Dirent } from 'node:fs';
 import { type FileHandle, lstat, open, opendir, readlink, realpath } from 'node:fs/promises';
@@ -13,8 +13,8 @@ import { TAR_END, tarHeader, tarPadding } from './tar-format.ts';
 type OutputPath = { path: string; owner: number };
 
 /**
- * Finds on this machine a path as the job sees it; null when nothing exists there, or when the path or a link leads outside
- * the job's folders.
+ * Translates a path as the job sees it into a path on this machine; null when no file exists there, or when the path or a
+ * link leads outside the job's folders.
  */
 export async function locateOutput(dir: string, path: string): Promise<OutputPath | null> {
   const inside = normalize(path.startsWith('/') ? path : join(MOUNTS.work, path));
@@ -34,21 +34,21 @@ export async function locateOutput(dir: string, path: string): Promise<OutputPat
 }
 
 /**
- * Names are bytes, relative to `path`; a single file has its own name. Links keep their targets, and empty folders are
+ * Entry names are bytes, relative to `path`; a single file has its own name. Links keep their targets, and empty folders are
  * entries. Devices, FIFOs, sockets, files of other users and unreadable files are entries without contents, so that the
- * store can count them. Fails with ArtifactsTooLarge beyond `maxEntries`, before more names than that are in memory.
+ * artifact store can count them. The stream fails with ArtifactsTooLarge before more than `maxEntries` names are in memory.
  */
 export function createTar(output: OutputPath, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
   return Readable.from(generateTar(output, maxEntries), { objectMode: false });
 }
 
-/** Refers to its parent, because whole paths of many deep folders would take gigabytes; null: `path` itself. */
+/** A folder refers to its parent, because whole paths of many deep folders would take gigabytes; null is the root. */
 type Folder = { parent: Folder; name: Buffer } | null;
 
 /** Entries that are read concurrently, so that the thread pool is woken less often per entry. */
-const AT_ONCE = 16;
-/** Files up to this size are read whole; larger ones are streamed. */
-const SMALL = 64 * 1024;
+const CONCURRENT_READS = 16;
+/** Files up to this size are read whole; larger files are streamed. */
+const SMALL_FILE_BYTES = 64 * 1024;
 
 async function* generateTar(
   { path, owner }: OutputPath,
@@ -62,8 +62,8 @@ async function* generateTar(
     let left = maxEntries;
     for (const folders: Folder[] = [null]; folders.length > 0; ) {
       const folder = folders.pop() as Folder;
-      const folderName = nameOf(folder);
-      const entries = await readable(() => entriesOf(under(root, folderName), left));
+      const folderName = relativeName(folder);
+      const entries = await nullIfUnreadable(() => listEntries(joinPath(root, folderName), left));
       if (!entries) {
         yield emptyEntry(folderName);
         continue;
@@ -72,13 +72,13 @@ async function* generateTar(
       left -= entries.length;
       if (entries.length === 0 && folder)
         yield tarHeader({ name: folderName, size: 0, mode: 0o755, type: 'directory' });
-      for (let at = 0; at < entries.length; at += AT_ONCE) {
-        const wanted: (Wanted | Buffer)[] = [];
-        for (const entry of entries.slice(at, at + AT_ONCE)) {
-          const name = under(folderName, entry.name);
+      for (let at = 0; at < entries.length; at += CONCURRENT_READS) {
+        const wanted: (SourceFile | Buffer)[] = [];
+        for (const entry of entries.slice(at, at + CONCURRENT_READS)) {
+          const name = joinPath(folderName, entry.name);
           if (entry.isDirectory()) folders.push({ parent: folder, name: entry.name });
-          else if (entry.isFile()) wanted.push({ file: under(root, name), name, owner });
-          else if (entry.isSymbolicLink()) wanted.push(await linkEntry(under(root, name), name));
+          else if (entry.isFile()) wanted.push({ file: joinPath(root, name), name, owner });
+          else if (entry.isSymbolicLink()) wanted.push(await linkEntry(joinPath(root, name), name));
           else wanted.push(emptyEntry(name));
         }
         yield* readEntries(wanted);
@@ -88,11 +88,11 @@ async function* generateTar(
   yield TAR_END;
 }
 
-/** A file to read. */
-type Wanted = { file: Buffer; name: Buffer; owner: number };
+/** A file whose entry is to be read. */
+type SourceFile = { file: Buffer; name: Buffer; owner: number };
 
-/** Yields entries in order. Adjacent small ones are joined, because each chunk costs its readers a wait. */
-async function* readEntries(all: readonly (Wanted | Buffer)[]): AsyncGenerator<Buffer> {
+/** Yields entries in order. Adjacent small entries are joined, because each chunk costs its readers a wait. */
+async function* readEntries(all: readonly (SourceFile | Buffer)[]): AsyncGenerator<Buffer> {
   const reading = all.map((each) => (Buffer.isBuffer(each) ? each : smallEntry(each)));
   // All files are closed, even when one of them fails.
   await Promise.allSettled(reading);
@@ -102,30 +102,30 @@ async function* readEntries(all: readonly (Wanted | Buffer)[]): AsyncGenerator<B
     else {
       if (small.length > 0) yield Buffer.concat(small);
       small = [];
-      yield* largeEntry(all[at] as Wanted);
+      yield* largeEntry(all[at] as SourceFile);
     }
   }
   if (small.length > 0) yield Buffer.concat(small);
 }
 
-/** Null for a large file, of which nothing was read. */
-async function smallEntry(wanted: Wanted): Promise<Buffer | null> {
+/** Null for a large file, which is not read. */
+async function smallEntry(wanted: SourceFile): Promise<Buffer | null> {
   await using handle = await openFile(wanted);
   const found = handle && (await describe(handle, wanted));
   if (!found) return emptyEntry(wanted.name);
   const { size, header } = found;
-  if (size > SMALL) return null;
+  if (size > SMALL_FILE_BYTES) return null;
   if (size === 0) return header;
   const contents = Buffer.allocUnsafe(size);
   for (let at = 0; at < size; ) {
     const { bytesRead } = await handle.read(contents, at, size - at, at);
-    if (bytesRead === 0) throw becameShorter();
+    if (bytesRead === 0) throw truncatedError();
     at += bytesRead;
   }
   return Buffer.concat([header, contents, tarPadding(size)]);
 }
 
-async function* largeEntry(wanted: Wanted): AsyncGenerator<Buffer> {
+async function* largeEntry(wanted: SourceFile): AsyncGenerator<Buffer> {
   await using handle = await openFile(wanted);
   const found = handle && (await describe(handle, wanted));
   if (!found) return yield emptyEntry(wanted.name);
@@ -133,7 +133,7 @@ async function* largeEntry(wanted: Wanted): AsyncGenerator<Buffer> {
   yield header;
   if (size === 0) return;
   let left = size;
-  // Only up to the size in the header, because the file may still grow.
+  // Reads only up to the size in the header, because the file may still grow.
   for await (const chunk of handle.createReadStream({
     start: 0,
     end: size - 1,
@@ -142,25 +142,25 @@ async function* largeEntry(wanted: Wanted): AsyncGenerator<Buffer> {
     left -= chunk.length;
     yield chunk;
   }
-  if (left > 0) throw becameShorter();
+  if (left > 0) throw truncatedError();
   yield tarPadding(size);
 }
 
 /** Null when the file cannot be read. */
-function openFile({ file }: Wanted): Promise<FileHandle | null> {
+function openFile({ file }: SourceFile): Promise<FileHandle | null> {
   const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
-  return readable(() => open(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  return nullIfUnreadable(() => open(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
 }
 
 /** Null for a file of another user: an unconfined job can create a hard link to it if the kernel permits. */
-async function describe(handle: FileHandle, { name, owner }: Wanted) {
+async function describe(handle: FileHandle, { name, owner }: SourceFile) {
   const { size, mode, mtime, uid } = await handle.stat();
   return uid === owner
     ? { size, header: tarHeader({ name, size, mode: mode & 0o777, mtime }) }
     : null;
 }
 
-function becameShorter(): Error {
+function truncatedError(): Error {
   return new Error('a file of the artifacts became shorter while it was read');
 }
 
@@ -169,7 +169,7 @@ function emptyEntry(name: Buffer): Buffer {
 }
 
 async function linkEntry(file: Buffer, name: Buffer): Promise<Buffer> {
-  const target = await readable(() => readlink(file, { encoding: 'buffer' }));
+  const target = await nullIfUnreadable(() => readlink(file, { encoding: 'buffer' }));
   return target
     ? tarHeader({ name, size: 0, mode: 0o777, type: 'link', target })
     : emptyEntry(name);
@@ -178,20 +178,20 @@ async function linkEntry(file: Buffer, name: Buffer): Promise<Buffer> {
 const EMPTY = Buffer.alloc(0);
 const SEPARATOR = Buffer.from(sep);
 
-function under(folder: Buffer, name: Buffer): Buffer {
+function joinPath(folder: Buffer, name: Buffer): Buffer {
   if (folder.length === 0 || name.length === 0) return folder.length === 0 ? name : folder;
   return Buffer.concat([folder, SEPARATOR, name]);
 }
 
 /** The path relative to the root, which itself has an empty name. */
-function nameOf(folder: Folder): Buffer {
+function relativeName(folder: Folder): Buffer {
   const names: Buffer[] = [];
   for (let at = folder; at; at = at.parent) names.unshift(SEPARATOR, at.name);
   return names.length === 0 ? EMPTY : Buffer.concat(names.slice(1));
 }
 
 /** Sorted by name; `more` when there are more than `max`. */
-async function entriesOf(folder: Buffer, max: number): Promise<Dirent<Buffer>[] | 'more'> {
+async function listEntries(folder: Buffer, max: number): Promise<Dirent<Buffer>[] | 'more'> {
   const entries: { entry: Dirent<Buffer>; key: string }[] = [];
   // The types of opendir lack the encoding `buffer`, which those of readdir have.
   const found = await opendir(folder, { encoding: 'buffer' as BufferEncoding });
@@ -203,7 +203,7 @@ async function entriesOf(folder: Buffer, max: number): Promise<Dirent<Buffer>[] 
   return entries.sort((a, b) => (a.key < b.key ? -1 : 1)).map(({ entry }) => entry);
 }
 
-/** Errors that a job can cause with its own files. Others are errors of the machine. */
+/** Errors that a job can cause with its own files. Other errors are failures of the machine. */
 const UNREADABLE = new Set([
   'EACCES',
   'EPERM',
@@ -216,7 +216,7 @@ const UNREADABLE = new Set([
 ]);
 
 /** Null when the file cannot be read. */
-async function readable<T>(read: () => Promise<T>): Promise<T | null> {
+async function nullIfUnreadable<T>(read: () => Promise<T>): Promise<T | null> {
   try {
     return await read();
   } catch (error) {

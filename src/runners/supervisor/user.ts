@@ -1,6 +1,6 @@
-/** Command lines that run as another user. Only root can use them. */
+/** Builds command lines that run as another user. Only root can use them. */
 
-/** The beginning of a command line that changes to the user, without groups and capabilities of the current one. */
+/** The beginning of a command line that changes to the user and drops the groups and capabilities of the current user. */
 export function setprivPrefix(uid: number): string[] {
   const capabilities = ['--bounding-set=-all', '--inh-caps=-all', '--no-new-privs'];
   return ['setpriv', `--reuid=${uid}`, `--regid=${uid}`, '--clear-groups', ...capabilities, '--'];

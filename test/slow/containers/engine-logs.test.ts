@@ -16,7 +16,7 @@ const KiB = 1024;
 const NO_CAPS = { bytes: 2 ** 40, lines: 2 ** 40 };
 type Stream = RunnerLine['stream'];
 
-/** Starts a container without a recorder. Disposing it removes the container. */
+/** Starts a container without a recorder. Disposing of it removes the container. */
 async function printing(script: string) {
   const options = ['--detach', '--network', 'none', '--log-driver', 'json-file'];
   const container = await docker('run', ...options, BUSYBOX, '/bin/sh', '-c', script);

@@ -218,7 +218,7 @@ test('a job that ends while neither recorder nor server runs has the exit code t
   const [one, other] = handles as [Handle, Handle];
   const outcome = await again.wait(one, never);
   expect(outcome).toMatchObject({ kind: 'exited', exitCode: 0, note: /may be missing/ });
-  // The engine has forgotten the exit code too, so nobody knows whether the job succeeded.
+  // The engine has forgotten the exit code too, so it is unknown whether the job succeeded.
   expect(await again.wait(other, never)).toEqual({ kind: 'lost' });
 });
 
@@ -362,7 +362,7 @@ test('a job whose container ended with its engine runs again, and queued jobs wa
   });
 });
 
-test('an engine with quotas limits the disk of a container at once, and other engines work without', async (ctx) => {
+test('an engine with quotas limits the disk of a container at once, and other engines work without quotas', async (ctx) => {
   needs(ctx, 'btrfs');
   await using engine = await startOwnEngine({ liveRestore: false, quotas: true });
   const options = { network: { mode: 'none' }, limits: { diskBytes: 32 * 2 ** 20 } } as const;

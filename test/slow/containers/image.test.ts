@@ -76,7 +76,7 @@ async function story(name: string): Promise<string> {
   return (await Promise.all(parts)).join('\n');
 }
 
-/** Starts a server on a free port. Disposing it removes the container and its volume. */
+/** Starts a server on a free port. Disposing of it removes the container and its volume. */
 async function start(options: string[]): Promise<Container> {
   const name = `loam-test-${crypto.randomUUID().slice(0, 8)}`;
   const volume = `--volume=${name}:/data`;

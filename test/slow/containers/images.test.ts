@@ -9,7 +9,7 @@ import {
   parseImageReference,
 } from '../../../src/base/image-reference.ts';
 import { createLog } from '../../../src/base/log.ts';
-import { credentialsFor } from '../../../src/runners/docker/credentials.ts';
+import { findCredentials } from '../../../src/runners/docker/credentials.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
 import { type ImagesOptions, openImages } from '../../../src/runners/docker/images.ts';
 import { Unstartable } from '../../../src/runners/runner.ts';
@@ -134,9 +134,9 @@ test('credentials are read from the configuration of Docker, with hosts in any f
     ['else.example.com', undefined],
     ['cr.io', undefined],
   ] as const)
-    expect(await credentialsFor(folder, registry), registry).toEqual(expected);
-  expect(await credentialsFor(await configFolder(), 'ghcr.io')).toBe(undefined);
-  await expect(credentialsFor(await configFolder('{"auths": s3cret'), 'ghcr.io')).rejects.toThrow(
+    expect(await findCredentials(folder, registry), registry).toEqual(expected);
+  expect(await findCredentials(await configFolder(), 'ghcr.io')).toBe(undefined);
+  await expect(findCredentials(await configFolder('{"auths": s3cret'), 'ghcr.io')).rejects.toThrow(
     /config\.json is not a JSON object$/,
   );
 });
@@ -171,11 +171,11 @@ test('credential helpers are run, for one registry or for all', async () => {
     ['all.example.com', { identitytoken: 'it' }],
     ['plain.example.com', { username: 'a', password: 'b' }],
   ] as const)
-    expect(await credentialsFor(folder, registry)).toEqual({
+    expect(await findCredentials(folder, registry)).toEqual({
       ...expected,
       serveraddress: registry,
     });
-  await expect(credentialsFor(folder, 'broken.example.com')).rejects.toThrow(
+  await expect(findCredentials(folder, 'broken.example.com')).rejects.toThrow(
     /^docker-credential-broken failed \(3\)$/,
   );
 });
@@ -207,7 +207,7 @@ describe('pulls', () => {
       log: createLog('silent'),
       reportMs: 20,
       ...options,
-      times: { pauseMs: 10, ...options.times },
+      policy: { pauseMs: 10, ...options.policy },
     });
     const add = async (repository: string, tag = 'latest', image = {}) => {
       const name = `${registry.host}/${repository}:${tag}`;
@@ -295,7 +295,7 @@ describe('pulls', () => {
   );
 
   test('a wrong name fails at once, and temporary failures are retried', async (ctx) => {
-    const { registry, images, add } = await setUp(ctx, { times: { silenceMs: 300, tries: 3 } });
+    const { registry, images, add } = await setUp(ctx, { policy: { silenceMs: 300, tries: 3 } });
     const { name } = await add('team/app');
     const why = async (image: string) => {
       const error = await images.ensure(image, () => {}, never).catch((e) => e);
@@ -313,11 +313,9 @@ describe('pulls', () => {
     expect(Date.now() - begun).toBeLessThan(30_000);
     registry.mute = false;
     registry.failing = 503;
-    expect(await why(name)).toBe('the registry cannot be reached, or breaks off the transfer');
+    expect(await why(name)).toBe('the registry cannot be reached, or interrupts the transfer');
     registry.failing = 429;
-    expect(await why(name)).toBe(
-      'the registry accepts no more requests from this server for now (rate limit)',
-    );
+    expect(await why(name)).toBe("this server has reached the registry's rate limit");
     registry.failing = undefined;
     registry.layers = 'hold';
     expect(await why(name)).toBe('the registry does not answer');
@@ -326,7 +324,7 @@ describe('pulls', () => {
   });
 
   test('a pull continues when the registry is available again', async (ctx) => {
-    const { registry, images, add } = await setUp(ctx, { times: { tries: 30, pauseMs: 50 } });
+    const { registry, images, add } = await setUp(ctx, { policy: { tries: 30, pauseMs: 50 } });
     const { name } = await add('team/app');
     registry.failing = 503;
     const pull = images.ensure(name, () => {}, never);

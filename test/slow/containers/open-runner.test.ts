@@ -48,7 +48,7 @@ test('without an engine, jobs run as processes and jobs with an image are refuse
   await using made = await opened({ runner: 'auto', docker });
   const { runner, said } = made;
   expect(said).toEqual([
-    `Jobs run as processes, and those with an image are refused: no container engine answers at ${docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
+    `Jobs run as processes, and jobs with an image are refused: no container engine answers at ${docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
   ]);
   expect(kindsOf(runner)).toEqual(['process']);
   expect(runner.machines).toEqual([

@@ -1,4 +1,4 @@
-/** Jobs on an engine of another machine, which is reached by TLS and sees none of our files. */
+/** Jobs on an engine of another machine, which is reached by TLS and sees no files of the server. */
 
 import { hash, randomBytes } from 'node:crypto';
 import { mkdir, symlink, truncate, writeFile } from 'node:fs/promises';

@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { createLog } from '../../../src/base/log.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
-import { type NetworkOptions, openNetwork } from '../../../src/runners/docker/network.ts';
+import { type NetworkOptions, openContainerNetwork } from '../../../src/runners/docker/network.ts';
 import { RunnerUnavailable } from '../../../src/runners/runner.ts';
 import { DOCKER, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -273,7 +273,7 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
           ? Promise.reject(new RunnerUnavailable('away'))
           : reached.call(...args)) as typeof reached.call,
     };
-    const network = await openNetwork(coming, { prepared: 'bridges' }, here, log);
+    const network = await openContainerNetwork(coming, { prepared: 'bridges' }, here, log);
     await expect(network.options()).rejects.toThrow(RunnerUnavailable);
     away = false;
     await expect(network.options()).rejects.toThrow(/^LOAM_DOCKER_NETWORK: .* has no such network/);
@@ -295,7 +295,7 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
     await engine.docker('network', 'create', 'operators');
     expect(await reached({ prepared: 'operators' })).toBe('yes yes no');
     const open = (network: NetworkOptions) =>
-      openNetwork(connect(dockerOf(engine)), network, here, log);
+      openContainerNetwork(connect(dockerOf(engine)), network, here, log);
     for (const prepared of ['bridge', 'host', 'container:x', 'not-there'])
       await expect(open({ prepared })).rejects.toThrow(/^LOAM_DOCKER_NETWORK: /);
     // None of these modes falls back to the engine's open network.

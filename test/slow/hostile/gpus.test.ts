@@ -7,7 +7,7 @@ import { type Config, readConfig } from '../../../src/base/config/config.ts';
 import { createLog } from '../../../src/base/log.ts';
 import { openDockerRunner } from '../../../src/runners/docker/runner.ts';
 import { openGpuLedger } from '../../../src/runners/gpu-ledger.ts';
-import { gpuVariables, parseGpus } from '../../../src/runners/gpus.ts';
+import { buildGpuVariables, parseGpus } from '../../../src/runners/gpus.ts';
 import { openRunner } from '../../../src/runners/open.ts';
 import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import type { Handle } from '../../../src/runners/runner.ts';
@@ -88,7 +88,7 @@ test('a container gets the GPUs that the operator has named by their numbers, an
   expect(ledger.models).toEqual({ 'H100-80GB': 2, T4: 2 });
   const [first] = ledger.take('a', { gpu: 'T4', gpuCount: 1 });
   expect(first).toMatchObject({ index: 2, uuid: '2' });
-  expect(gpuVariables(['2', '3'])).toEqual({
+  expect(buildGpuVariables(['2', '3'])).toEqual({
     NVIDIA_VISIBLE_DEVICES: '2,3',
     CUDA_VISIBLE_DEVICES: '0,1',
   });

@@ -10,7 +10,7 @@ import { extract } from 'tar-stream';
 import { openDockerRunner } from '../../../src/runners/docker/runner.ts';
 import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import type { Runner } from '../../../src/runners/runner.ts';
-import type { Claim } from '../../../src/runners/supervisor/claim.ts';
+import type { ProcessIdentity } from '../../../src/runners/supervisor/claim.ts';
 import { listDescendants, readProcessStat } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../eventually.ts';
 import { attemptSpec } from '../runner.contract.ts';
@@ -53,7 +53,7 @@ async function runJob(runner: Runner, asked: JobRequest): Promise<JobResult> {
 /** Kills the shim only. */
 async function crash(attempt: string, alone = false): Promise<void> {
   const claim = readFileSync(join(options.dir, attempt, 'claim'), 'utf8');
-  const { pid } = JSON.parse(claim) as Claim;
+  const { pid } = JSON.parse(claim) as ProcessIdentity;
   const below = listDescendants(pid);
   process.kill(pid, 'SIGKILL');
   const runs = (one: number) => ![undefined, 'Z', 'X'].includes(readProcessStat(one)?.state);

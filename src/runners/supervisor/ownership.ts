@@ -1,14 +1,14 @@
 /**
- * Changes the owner of whole folders. A program handles any number of files, but most jobs have few, and starting it costs
- * more than the work. Then the calls are made synchronously: each takes 5 to 15 µs, while Node's thread pool costs this
- * thread 30 µs per call, and its own threads as much.
+ * Changes the owner of whole folders. The program `chown` handles any number of files, but most jobs have few, and its start
+ * takes longer than the work. For few files the calls are made synchronously: each takes 5 to 15 µs, while a request to the
+ * thread pool takes 30 µs of this thread, and as much of a pool thread.
  */
 import { lchownSync, opendirSync } from 'node:fs';
 import { join } from 'node:path';
 import { run } from '../../platform/processes/starter.ts';
 
-/** The most files and folders that are changed without a program, whose start takes 5 ms of a core. */
-const FEW = 100;
+/** The most files and folders that are changed without `chown`, whose start takes 5 ms of a core. */
+const MAX_FILES = 100;
 
 /** Gives the folders with their contents to the user and group. Links are not followed. */
 export async function changeOwner(
@@ -16,7 +16,7 @@ export async function changeOwner(
   folders: readonly string[],
 ): Promise<void> {
   try {
-    const found = listFew(folders);
+    const found = listSmallTrees(folders);
     if (found) {
       for (const path of [...found.folders, ...found.files]) lchownSync(path, uid, gid);
       return;
@@ -27,17 +27,19 @@ export async function changeOwner(
   await run('chown', ['-R', '--no-dereference', `${uid}:${gid}`, ...folders]);
 }
 
-/** All folders, parents first, and all files in them; undefined when there are too many. */
-function listFew(roots: readonly string[]): { folders: string[]; files: string[] } | undefined {
+/** Lists all folders, parents first, and all files in them; undefined when there are too many. */
+function listSmallTrees(
+  roots: readonly string[],
+): { folders: string[]; files: string[] } | undefined {
   const folders = [...roots];
   const files: string[] = [];
   for (const folder of folders) {
-    // Not all names at once: there may be a million.
+    // Reads names one by one, because there may be a million.
     const open = opendirSync(folder);
     try {
       for (let entry = open.readSync(); entry; entry = open.readSync()) {
         (entry.isDirectory() ? folders : files).push(join(folder, entry.name));
-        if (folders.length + files.length > FEW) return undefined;
+        if (folders.length + files.length > MAX_FILES) return undefined;
       }
     } finally {
       open.closeSync();
