@@ -4,7 +4,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { newId } from '../../src/base/ids.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from '../../src/webhooks/retention.ts';
-import { endUnwantedDeliveries } from '../../src/webhooks/unwanted.ts';
+import { failUnwantedDeliveries } from '../../src/webhooks/unwanted.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
@@ -431,7 +431,7 @@ describe('a change', () => {
     );
     expect(left.rows).toEqual([{ id: other, ended: 2_501 }]);
     // Deliveries of a webhook that is on are not ended.
-    await endUnwantedDeliveries(app.app.services, id);
+    await failUnwantedDeliveries(app.app.services, id);
     const again = await pool.query(
       `select id from deliveries where id = $1 and status = 'pending'`,
       [other],
