@@ -222,7 +222,7 @@ test('a database that stays unavailable ends the start with one line', async () 
   let starts = 0;
   const start = () => Promise.reject(starts++ < 9 ? away : new Error('no end'));
   await expect(retryStartup(start, options)).rejects.toThrow(
-    new ConfigError('The database went away during the start: too many clients'),
+    new ConfigError('The database became unavailable during startup: too many clients'),
   );
   expect([starts, said.length]).toEqual([2, 1]);
   const fault = new Error('a fault of ours');
