@@ -181,8 +181,8 @@ function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind)
 }
 
 /**
- * The `data` that webhooks send: the job or repository as GET returned it at the time of the event, with links that are signed
- * now. Null for events of earlier versions, which stored less data.
+ * The `data` that webhooks send: the job or repository as GET returned it at the time of the event, with newly signed links.
+ * Null for events of earlier versions, which stored less data.
  */
 export function getEventPayload(
   services: { signer: Signer; urls: Urls },

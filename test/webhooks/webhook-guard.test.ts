@@ -96,7 +96,7 @@ test.each([
     'https://2130706433/',
     'is a loopback address (RFC 1122); the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
   ],
-  // For a name, the kind of its address is not revealed.
+  // For a host name, the kind of its address is not revealed.
   ...['inside', 'mixed', 'mapped'].map((name) => [
     `https://${name}.example/`,
     'has an address that webhooks are not sent to; the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
@@ -124,7 +124,7 @@ test('a hanging lookup is cancelled, and the URL is accepted', async () => {
   expect(await findUrlProblem('https://silent.example/', guard, hanging)).toBeNull();
 });
 
-test('the hosts file is parsed as lines of an address and its names', () => {
+test('the hosts file is parsed as lines with an address and its names', () => {
   const hosts =
     '127.0.0.1 localhost\n10.0.0.5\tdb db.internal # 10.0.0.6 db\n#10.0.0.7 db\n::1 localhost\n';
   expect(addressesIn(hosts, 'db')).toEqual(['10.0.0.5']);
@@ -132,11 +132,11 @@ test('the hosts file is parsed as lines of an address and its names', () => {
   expect(addressesIn(hosts, '10.0.0.5')).toEqual([]);
 });
 
-describe('nothing is contacted', () => {
+describe('no connection is opened', () => {
   let authority: Authority;
-  /** Listeners on loopback, which every hostile URL below would reach. */
+  /** Listeners on loopback addresses, which every hostile URL below would reach. */
   let listeners: Listener[];
-  /** Addresses that sockets of this process connected to, or tried to. */
+  /** Addresses to which sockets of this process connected or tried to connect. */
   const dialled: string[] = [];
   const onSocket = (message: unknown) => {
     const { socket } = message as { socket: Socket };
@@ -204,7 +204,7 @@ describe('nothing is contacted', () => {
     'nonsense.example': ['0x7f.1'],
   };
 
-  test(`by any of ${HOSTS.length} hosts`, async () => {
+  test(`to any of ${HOSTS.length} hosts`, async () => {
     expect(HOSTS.length).toBeGreaterThan(60);
     const lookup: Lookup = async (host) => HOSTILE[host] ?? names[host] ?? [];
     const before = dialled.length;
@@ -231,7 +231,7 @@ describe('nothing is contacted', () => {
     await expect(send(url)).rejects.toThrow('Invalid URL');
   });
 
-  test('when a name resolves differently after the check', async () => {
+  test('if a name resolves differently after the check', async () => {
     await using receiver = await startReceiver(authority, '127.0.0.3');
     const answers = ['127.0.0.3', '127.0.0.1'];
     const asked: string[] = [];
@@ -243,7 +243,7 @@ describe('nothing is contacted', () => {
     const allowing = createGuard(['127.0.0.3']);
     const url = `https://rebind.hooks.test:${receiver.port}/`;
     const before = dialled.length;
-    // The single lookup decides where the connection goes.
+    // The only lookup decides where the connection goes.
     expect(await send(url, { guard: allowing, lookup: moving })).toMatchObject({
       outcome: 'status_204',
     });
@@ -258,7 +258,7 @@ describe('nothing is contacted', () => {
     expect(connections()).toBe(0);
   });
 
-  test('when the connected address differs from the requested one', async () => {
+  test('if the connected address differs from the requested one', async () => {
     // The kernel connects 0.0.0.0 to 127.0.0.1.
     const allowing = createGuard(['0.0.0.0']);
     const { outcome } = await send(`https://0.0.0.0:${listeners[0]?.port}/`, { guard: allowing });

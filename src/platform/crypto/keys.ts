@@ -1,9 +1,9 @@
 /**
  * The root secret key, and one key derived from it for each purpose, so that no derived key reveals another key.
  *
- * The root key is stored in a file of the data folder or in the environment, never in the database. So a leaked database
- * dump allows neither forging links nor decrypting secrets. The database only stores a value that identifies the key: a server
- * with another key stops at startup instead of failing jobs whose secrets it cannot decrypt.
+ * The root key is stored in a file of the data folder or in the environment, never in the database. So a leaked dump of
+ * the database allows neither forging links nor decrypting secrets. The database only stores a value that identifies the
+ * key: a server with another key stops at startup instead of failing jobs whose secrets it cannot decrypt.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
@@ -100,7 +100,7 @@ export async function requireSameKey(db: PrismaClient, keys: Keys): Promise<void
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 
-/** `context` is authenticated but not stored. `open` needs the same context, so a ciphertext cannot be moved to another row. */
+/** `context` is authenticated but not stored. `open` needs the same context, so a ciphertext is valid in one row only. */
 export function seal(key: Uint8Array, text: Uint8Array, context = ''): Uint8Array<ArrayBuffer> {
   const nonce = randomBytes(NONCE_BYTES);
   const cipher = createCipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(context));

@@ -111,8 +111,8 @@ const DRAIN_MS = 1_000;
 
 /**
  * Hands over the streams of one program at a time. A stream that is handed over as soon as it exists is never read in this
- * process, but while another handover is in progress Node would queue the stream and read it. Standard output goes first, then
- * the pipes, which have no data before the program has input, and standard input last.
+ * process, but while another handover is in progress Node would queue the stream and read it. Standard output goes first,
+ * then the pipes, which have no data before the program has input, and standard input last.
  */
 function start(next: Start): void {
   if (queue.push(next) === 1) beginHandover(next);

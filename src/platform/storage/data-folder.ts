@@ -56,7 +56,7 @@ function exists(path: string): Promise<boolean> {
   );
 }
 
-/** Returns the id of a folder, which is the same wherever the folder is mounted. The first caller writes it into the folder. */
+/** Returns the id of a folder, wherever it is mounted. The first caller writes the id into the folder. */
 export async function readOrCreateId(folder: string, name = 'instance-id'): Promise<string> {
   const path = join(folder, name);
   const temporary = `${path}.${randomUUID()}`;

@@ -16,7 +16,7 @@ import { abortable } from './streams.ts';
 
 /** Folder of unfinished uploads. No key begins with a dot. */
 const UNFINISHED = '.unfinished';
-/** Size of one read. Reads of 64 KiB take the main thread twice as long. */
+/** Size of one read. Reads of 64 KiB take the reading thread twice as long. */
 const READ_BYTES = 2 ** 20;
 /** Attempts to create a folder that is removed at the same moment, because its last file was removed. */
 const MAX_ATTEMPTS = 10;

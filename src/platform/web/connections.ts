@@ -151,22 +151,9 @@ export function createHttpServer(
   server.on('connect', (_req, socket) => {
     refuseSocket(socket as Socket, connectRefusal());
   });
-  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    const connection = connections.get(socket as Socket);
-    if (connection?.isRefused) return;
-    if (!connection || !socket.writable || error.code === 'ECONNRESET') {
-      socket.destroy();
-      return;
-    }
-    connection.isRefused = true;
-    const refusal = toAppError(error);
-    const open = [...connection.exchanges].filter(({ res }) => !res.closed);
-    const last = open.at(-1);
-    // The invalid input is in the body of the last request.
-    if (last && !last.req.complete) return refuseRequest(last, refusal);
-    // The invalid input follows valid requests (pipelining), whose responses are sent first.
-    const responses = open.map(({ res }) => new Promise((done) => res.once('close', done)));
-    Promise.all(responses).then(() => refuseSocket(socket as Socket, refusal));
+  server.on('clientError', (error: NodeJS.ErrnoException, stream) => {
+    const socket = stream as Socket;
+    refuseInvalidInput(error, socket, connections.get(socket), { refuseRequest, refuseSocket });
   });
 
   const timer = setInterval(() => {
@@ -179,6 +166,35 @@ export function createHttpServer(
   timer.unref();
   server.on('close', () => clearInterval(timer));
   return server;
+}
+
+/** Responds to input that Node's parser has rejected. */
+function refuseInvalidInput(
+  error: NodeJS.ErrnoException,
+  socket: Socket,
+  connection: Connection | undefined,
+  {
+    refuseRequest,
+    refuseSocket,
+  }: {
+    refuseRequest(exchange: Exchange, error: AppError): void;
+    refuseSocket(socket: Socket, error: AppError): void;
+  },
+): void {
+  if (connection?.isRefused) return;
+  if (!connection || !socket.writable || error.code === 'ECONNRESET') {
+    socket.destroy();
+    return;
+  }
+  connection.isRefused = true;
+  const refusal = toAppError(error);
+  const open = [...connection.exchanges].filter(({ res }) => !res.closed);
+  const last = open.at(-1);
+  // The invalid input is in the body of the last request.
+  if (last && !last.req.complete) return refuseRequest(last, refusal);
+  // The invalid input follows valid requests (pipelining), whose responses are sent first.
+  const responses = open.map(({ res }) => new Promise((done) => res.once('close', done)));
+  Promise.all(responses).then(() => refuseSocket(socket, refusal));
 }
 
 function createLimitedServer(
