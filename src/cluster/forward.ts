@@ -119,6 +119,7 @@ async function proxy(
     const response = await responsePromise;
     // The owner has responded, so it may finish even if a late heartbeat makes it count as dead.
     goneSignal.removeEventListener('abort', abort);
+    // `statusCode` is set for every response, but optional in its type.
     res.writeHead(response.statusCode ?? 502, dropHopByHopHeaders(response.headers));
     await pipeline(response, res);
   } catch (error) {

@@ -226,7 +226,7 @@ async function resolveNamespaces(
   ];
 }
 
-/** Checks the quotas in the order of ids, so that concurrent requests lock namespaces in the same order. @throws AppError 403 */
+/** Checks in the order of ids, so that concurrent requests lock namespaces in the same order. @throws AppError 403 */
 async function demandQuotaIn(
   services: { db: Db; config: Config },
   namespaces: readonly ResolvedNamespace[],

@@ -12,8 +12,8 @@ const MAX_ACTIVE_WEBHOOKS = 256;
 /** Part of `MAX_ACTIVE_WEBHOOKS`. */
 const MAX_SLOW_WEBHOOKS = 128;
 /**
- * A namespace holds at most `all` slots. Claimed webhooks that become slow may exceed `slow`: up to `all - responsive` slow
- * webhooks take no slots from responsive webhooks, further ones do.
+ * A namespace holds at most `all` slots. Claimed webhooks that become slow may exceed `slow`. Up to `all - responsive` slow
+ * webhooks take no slots from responsive webhooks; further slow webhooks do.
  */
 const PER_NAMESPACE = { responsive: 32, slow: 16, all: 64 };
 
@@ -58,8 +58,8 @@ export class ConcurrencyLimits {
   }
 
   /**
-   * Whether an unclaimed responsive webhook may be waiting for a slot, so that a free slot is used at once. Slow webhooks wait
-   * for the next poll.
+   * Whether an unclaimed responsive webhook may be waiting for a slot, so that a free slot is used at once. Slow webhooks
+   * wait for the next poll.
    */
   get isLimiting(): boolean {
     return (

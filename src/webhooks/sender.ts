@@ -5,9 +5,9 @@
  * due deliveries. A round runs when a delivery was added, when a webhook has few deliveries left in memory, and every second
  * for retries. Delivery is at least once: an attempt without a recorded result is repeated under the same `webhook-id`.
  *
- * A dead or slow endpoint must not delay other webhooks. So a webhook has at most eight concurrent attempts, one while it fails.
- * The number of claimed webhooks is limited per server and per namespace (`concurrency-limits.ts`); at a limit, a webhook
- * gives up its slot after five seconds.
+ * A dead or slow endpoint must not delay other webhooks. So a webhook has at most eight concurrent attempts, and only one
+ * while it fails. The number of claimed webhooks is limited per server and per namespace (`concurrency-limits.ts`). At a
+ * limit, a webhook yields its slot after five seconds.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -191,8 +191,8 @@ class Sender implements AsyncDisposable {
   }
 
   /**
-   * Marks the claimed webhooks whose deliveries must be read again: those with added deliveries.
-   * @param includeRetries marks all webhooks, because retries of each may have become due
+   * Marks the claimed webhooks whose deliveries must be read again, because a delivery was added.
+   * @param includeRetries marks all claimed webhooks, because retries may have become due
    */
   async #refreshClaimed(includeRetries: boolean): Promise<void> {
     if (!includeRetries && !this.#queues.values().some(({ isDrained }) => isDrained)) return;

@@ -8,7 +8,7 @@ const WEBHOOK_OFF = 'webhook_off';
 const BATCH_SIZE = 1_000;
 
 /**
- * Fails all pending deliveries of a webhook that is off, or those from namespaces that were removed from the webhook. Must be
+ * Fails the pending deliveries of a webhook that is off, or of namespaces that were removed from the webhook. Must be
  * called after the commit of that change. It reads the current state, so a repeated call is harmless.
  * @param batches maximum number of batches; the sender fails the rest. 50,000 deliveries take about 4 seconds
  */
