@@ -1,7 +1,11 @@
 /** Large responses: how much text a response may read, and how many large responses are built at the same time. */
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { MAX_RESPONSE_BYTES, AnswerLimiter, MAX_EVENT_BYTES } from '../../src/platform/limits/reads.ts';
+import {
+  AnswerLimiter,
+  MAX_EVENT_BYTES,
+  MAX_RESPONSE_BYTES,
+} from '../../src/platform/limits/reads.ts';
 
 const MiB = 2 ** 20;
 

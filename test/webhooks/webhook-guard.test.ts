@@ -7,9 +7,9 @@ import { type ConnectorOptions, createConnector } from '../../src/webhooks/deliv
 import {
   addressesIn,
   createGuard,
+  findUrlProblem,
   type Lookup,
   resolveHost,
-  findUrlProblem,
 } from '../../src/webhooks/delivery/guard.ts';
 import { type Authority, makeAuthority, startReceiver } from '../support/webhook-receiver.ts';
 

@@ -11,7 +11,7 @@ import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { getDatamodel } from '../../../prisma/generated/pothos.ts';
 import { toColumnName } from './keyset.ts';
-import { type Queryable, createStatementNamer } from './statement.ts';
+import { createStatementNamer, type Queryable } from './statement.ts';
 
 /** How a model is read. In SQL its row is called `r`, and the row of a relation has the name `alias`. */
 type RowSource = {

@@ -10,7 +10,7 @@ import { Prisma } from '../../../prisma/generated/client.ts';
 import { buildPageSql, type Sorting, toColumnName, toCursorPage } from './keyset.ts';
 import { buildTotalSql, type CountedList } from './list-counts.ts';
 import { type CursorPage, type CursorPageRequest, type PageItem, replaceNode } from './paging.ts';
-import { type RowColumns, type RowReader, queryRowArrays, statementNameFor } from './rows.ts';
+import { queryRowArrays, type RowColumns, type RowReader, statementNameFor } from './rows.ts';
 
 /** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
 export type TablePart = { alias: string; column: string; type: string; values: readonly string[] };
