@@ -1,9 +1,9 @@
 /**
- * Remote calls: work on a repository runs here if this server owns the repository, otherwise on the server that owns it. Input
+ * Remote calls: functions on a repository that run on the server that owns the repository, which may be this server. Input
  * and result are sent as data by `v8.serialize`, which supports dates, maps and bytes; so all servers must run the same
  * version of Node, which the lockfile pins.
  *
- * A call without an answer is repeated on the server that owns the repository by then, so work must be idempotent.
+ * A call without a response is repeated on the current owner of the repository, so the functions must be idempotent.
  */
 
 import { hash } from 'node:crypto';
@@ -15,11 +15,11 @@ import type { Db } from '../platform/database/client.ts';
 import { inCall, traceHeaders } from '../platform/tracing/spans.ts';
 import { type Cluster, runAtOwner, toServerUnavailable } from './cluster.ts';
 import type { Member } from './members.ts';
-import { SIGNATURE, sign } from './signature.ts';
+import { SIGNATURE_HEADER, sign } from './signature.ts';
 
 type Deps = { db: Db; git: Git; log: Logger; cluster: Cluster };
 
-/** `input` and the result must be data. `signal` aborts when the caller needs no answer any more. */
+/** `input` and the result must be data. `signal` aborts when the caller no longer needs the result. */
 type Work<In, Out, D extends Deps = Deps> = (
   services: D,
   repositoryId: string,
@@ -27,23 +27,23 @@ type Work<In, Out, D extends Deps = Deps> = (
   signal?: AbortSignal,
 ) => Promise<Out>;
 
-/** Registered work by name. The composition root gives `answerCall` the services that work needs beyond `Deps`. */
+/** Registered functions by name. `executeCall` receives the services that they need beyond `Deps` from the composition root. */
 const workByName = new Map<string, Work<unknown, unknown>>();
 
 export const CALLS_PATH = '/_loam/calls';
 export const CALL_TYPE = 'application/x-loam-call';
 /** Header with the SHA-256 of the body, so that the body is read only if the signature is valid. */
-export const CONTENT_HASH = 'loam-content';
+export const CONTENT_HASH_HEADER = 'loam-content';
 
-/** Timeout of a call. No work takes that long. */
-const ANSWER_MS = 5 * 60_000;
+/** No call takes that long. */
+const CALL_TIMEOUT_MS = 5 * 60_000;
 
-/** Registers work and returns a function that runs it on the owner. Each `name` must be used only once. */
+/** Registers `work`, and returns a function that runs it on the owner. Each `name` must be used only once. */
 export function defineRemoteCall<In, Out, D extends Deps = Deps>(
   name: string,
   work: Work<In, Out, D>,
 ): Work<In, Out, D> {
-  if (workByName.has(name)) throw new Error(`work named ${name} is already registered`);
+  if (workByName.has(name)) throw new Error(`a call named ${name} is already registered`);
   workByName.set(name, work as Work<unknown, unknown, never> as Work<unknown, unknown>);
   return (services, repositoryId, input, signal) =>
     runAtOwner(services, repositoryId, {
@@ -62,90 +62,90 @@ export function callSignatureParts(path: string, contentHash: string): string[] 
 
 async function callServer(
   { cluster }: { cluster: Cluster },
-  { url, gone }: Member,
+  { baseUrl, goneSignal }: Member,
   { name, repositoryId, input, signal: callerSignal }: Call,
 ): Promise<unknown> {
   const path = `${CALLS_PATH}/${name}/${repositoryId}`;
   const signal = AbortSignal.any([
-    gone,
-    AbortSignal.timeout(ANSWER_MS),
+    goneSignal,
+    AbortSignal.timeout(CALL_TIMEOUT_MS),
     ...(callerSignal ? [callerSignal] : []),
   ]);
-  const send = () => post(cluster, url, { path, input, signal });
+  const send = () => postSigned(cluster, baseUrl, { path, input, signal });
   const bytes = await inCall(`call ${name}`, { 'loam.repository.id': repositoryId }, send)
-    .then(async (answer) => {
+    .then(async (response) => {
       // Other statuses come from a server that is starting, or from a proxy in between.
-      if (isCallAnswer(answer)) return Buffer.from(await answer.arrayBuffer());
-      await answer.body?.cancel();
-      throw new Error(`status ${answer.status}`);
+      if (isCallResponse(response)) return Buffer.from(await response.arrayBuffer());
+      await response.body?.cancel();
+      throw new Error(`status ${response.status}`);
     })
     .catch((cause) => {
       throw callerSignal?.aborted
         ? busy('The caller has disconnected')
-        : toServerUnavailable(url, cause);
+        : toServerUnavailable(baseUrl, cause);
     });
-  return readAnswer(bytes);
+  return readCallResult(bytes);
 }
 
-/** Posts data in a signed request to the server at `url`. @throws errors of `fetch` */
-export function post(
+/** Posts data in a signed request to the server at `baseUrl`. @throws errors of `fetch` */
+export function postSigned(
   { key }: Pick<Cluster, 'key'>,
-  url: string,
+  baseUrl: string,
   { path, input, signal }: { path: string; input: unknown; signal: AbortSignal },
 ): Promise<Response> {
   const body = serialize(input);
   const contentHash = hash('sha256', body);
-  return fetch(url + path, {
+  return fetch(baseUrl + path, {
     method: 'POST',
     body,
     headers: {
       'Content-Type': CALL_TYPE,
-      [CONTENT_HASH]: contentHash,
-      [SIGNATURE]: sign(key, callSignatureParts(path, contentHash)),
+      [CONTENT_HASH_HEADER]: contentHash,
+      [SIGNATURE_HEADER]: sign(key, callSignatureParts(path, contentHash)),
       ...traceHeaders(),
     },
     signal,
   });
 }
 
-/** Whether the response contains data for `readAnswer`. */
-export function isCallAnswer({ status, headers }: Response): boolean {
+/** Whether the response body is a result for `readCallResult`. */
+export function isCallResponse({ status, headers }: Response): boolean {
   return status === 200 && headers.get('content-type') === CALL_TYPE;
 }
 
 type Failure = Pick<AppError, 'message' | 'status' | 'field' | 'retryAfter' | 'headers'> & {
   code: ErrorCode;
 };
-type Answer = { value: unknown } | { failure: Failure };
+type CallResult = { value: unknown } | { failure: Failure };
 
-/** Runs a call that another server has sent. @returns null if there is no work of this name */
-export async function answerCall(
+/** Executes a call that another server has sent. @returns the serialized result; null if no call has this name */
+export async function executeCall(
   services: Deps,
   { name, repositoryId, input, signal }: Call & { input: Uint8Array },
   onFailure: (error: unknown) => AppError,
 ): Promise<Buffer | null> {
   const work = workByName.get(name);
   if (!work) return null;
-  const answer: Answer = await work(services, repositoryId, deserialize(input), signal).then(
+  const result: CallResult = await work(services, repositoryId, deserialize(input), signal).then(
     (value) => ({ value }),
     (error) => toFailure(onFailure(error)),
   );
-  return serialize(answer);
+  return serialize(result);
 }
 
-/** An answer that makes the caller throw this error. */
+/** A serialized result that makes the caller throw this error. */
 export function serializeFailure(error: AppError): Buffer {
   return serialize(toFailure(error));
 }
 
-function toFailure({ code, message, status, field, retryAfter, headers }: AppError): Answer {
+function toFailure({ code, message, status, field, retryAfter, headers }: AppError): CallResult {
   return { failure: { code, message, status, field, retryAfter, headers } };
 }
 
-/** Returns the value of an answer. @throws AppError if the answer is an error */
-export function readAnswer(answer: Uint8Array): unknown {
-  const parsed: Answer = deserialize(answer);
-  if ('value' in parsed) return parsed.value;
-  const { code, message, ...details } = parsed.failure;
+/** Returns the value of a serialized result. @throws AppError if the result is an error */
+export function readCallResult(bytes: Uint8Array): unknown {
+  const result: CallResult = deserialize(bytes);
+  if ('value' in result) return result.value;
+  const { code, message, ...details } = result.failure;
   throw new AppError(code, message, details);
 }

@@ -1,18 +1,20 @@
 /**
- * Several servers on one database. Each repository is owned by one server at a time, and the others send requests for it
- * there. So a server's caches of a repository stay valid, and normally two servers never work on it at the same time.
+ * Several servers on one database. Each repository is owned by one server at a time, and the other servers send requests for
+ * the repository to its owner. So the owner's caches stay valid, and two servers work on a repository at the same time only
+ * for a moment after a failure.
  *
- *   read      `calls.ts`: sent to the owner, and repeated on the next owner if that server dies
- *   stream    `streams.ts`: data that a worker needs of a repository that this process does not own
- *   transfer  `forward.ts`: a fetch, push or download is proxied in both directions
+ *   call      `calls.ts`: a function that runs on the owner; repeated on the next owner if the owner dies
+ *   stream    `streams.ts`: data that a worker needs of a repository that its process does not own
+ *   transfer  `forward.ts`: a fetch, push or download over HTTP that is proxied in both directions
+ *   tunnel    `tunnels.ts`: an SSH session whose bytes are relayed in both directions
  *
- * A single server does everything itself.
+ * A single server owns all repositories.
  */
 
 import { type AppError, busy } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
-import type { Member, Members } from './members.ts';
+import { DEAD_AFTER_S, HEARTBEAT_MS, type Member, type Members } from './members.ts';
 import { chooseOwner } from './placement.ts';
 
 export type Cluster = {
@@ -20,24 +22,24 @@ export type Cluster = {
   /** Key that signs requests between servers. */
   readonly key: Uint8Array;
   /**
-   * The other server that owns a repository; null: this server. A process of the role `work` owns none.
+   * The other server that owns a repository; null if this server owns it. Never null in a process of the role `work`.
    * @throws ServerUnavailable if no server is running
    */
   remoteOwner(repositoryId: string): Member | null;
 };
 
-/** The owner of a repository does not answer, or disconnected; another server takes over soon. */
+/** The owner of a repository does not answer, or has disconnected. If it is dead, another server takes over soon. */
 export class ServerUnavailable extends Error {
   override name = 'ServerUnavailable';
 }
 
-/** Without `cause`, whose code would make the error look like an unavailable database. */
-export function toServerUnavailable(url: string, error: unknown): ServerUnavailable {
+/** The result has no `cause`, because a code such as ECONNREFUSED would make it look like an unavailable database. */
+export function toServerUnavailable(baseUrl: string, error: unknown): ServerUnavailable {
   const { cause, message } = error as { cause?: { code?: unknown }; message?: unknown };
-  return new ServerUnavailable(`${url} does not answer: ${cause?.code ?? message}`);
+  return new ServerUnavailable(`${baseUrl} does not answer: ${cause?.code ?? message}`);
 }
 
-/** `serves`: whether this process answers requests, and so owns repositories. */
+/** @param options `serves`: whether this process answers requests, and so owns repositories */
 export function openCluster(
   members: Members,
   keys: Keys,
@@ -57,37 +59,47 @@ export function openCluster(
   };
 }
 
-/** How long a request waits until another server takes over: the time to detect the failure, and a heartbeat. */
-const TIMEOUT_MS = 6_000;
-/** Pause between attempts. */
-const PAUSE_MS = 100;
+/**
+ * How long a request waits until another server takes over: the time after which the owner counts as dead, the heartbeat
+ * with which this server notices, and a margin.
+ */
+const TAKEOVER_TIMEOUT_MS = DEAD_AFTER_S * 1_000 + HEARTBEAT_MS + 2_000;
+/** Pause between attempts, unless the set of servers changes earlier. */
+const RETRY_PAUSE_MS = 100;
+
+type OwnerWork<T> = {
+  /** Runs if this server owns the repository. */
+  here(): Promise<T>;
+  /** Runs if `member` owns the repository. Must be safe to repeat if it throws ServerUnavailable. */
+  there(member: Member): Promise<T>;
+};
 
 /**
  * Runs `here` if this server owns the repository, otherwise `there` with the owner. `there` is retried with the current owner
- * as long as it throws ServerUnavailable.
- * @throws AppError 503 if no owner answers in time; every other error of the two
+ * while it throws ServerUnavailable, for at most 6 s.
+ * @throws AppError 503 if no owner answers in time; every other error of `here` and `there`
  */
 export async function runAtOwner<T>(
   { cluster, log }: { cluster: Cluster; log: Logger },
   repositoryId: string,
-  { here, there }: { here(): Promise<T>; there(member: Member): Promise<T> },
+  work: OwnerWork<T>,
 ): Promise<T> {
-  const deadline = performance.now() + TIMEOUT_MS;
+  const deadline = performance.now() + TAKEOVER_TIMEOUT_MS;
   for (;;) {
     const member = cluster.remoteOwner(repositoryId);
-    if (!member) return here();
+    if (!member) return work.here();
     try {
-      return await there(member);
+      return await work.there(member);
     } catch (error) {
       if (!(error instanceof ServerUnavailable)) throw error;
       if (performance.now() > deadline) throw reportUnavailable(log, member, error);
     }
-    await cluster.members.changed(PAUSE_MS);
+    await cluster.members.changed(RETRY_PAUSE_MS);
   }
 }
 
-/** Logs the reason and returns a 503. */
+/** Logs the reason, and returns the 503 for the client. */
 export function reportUnavailable(log: Logger, { id }: Member, error: unknown): AppError {
   log.warn({ err: error, server: id }, 'another server does not answer');
-  return busy('The server that has the repository does not answer');
+  return busy('The server that owns the repository does not answer');
 }

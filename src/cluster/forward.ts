@@ -1,6 +1,6 @@
 /**
- * Proxies a fetch, push or download to the server that owns the repository, streaming in both directions. That server
- * authenticates the request again. It trusts the client address that we send, because we sign it.
+ * Proxies a fetch, push or download to the server that owns the repository, streaming in both directions. The owner
+ * authenticates the request again. It trusts the forwarded client address, because the address is signed.
  */
 
 import { once } from 'node:events';
@@ -23,12 +23,15 @@ import {
   toServerUnavailable,
 } from './cluster.ts';
 import type { Member } from './members.ts';
-import { SIGNATURE, sign } from './signature.ts';
+import { SIGNATURE_HEADER, sign } from './signature.ts';
 
-/** Header with the client's address as the first server sees it. */
-export const CLIENT_ADDRESS = 'loam-client-address';
+/** Header with the client's address as seen by the server that accepted the connection. */
+export const CLIENT_ADDRESS_HEADER = 'loam-client-address';
 
-/** Headers that are valid for one connection only (RFC 9110 section 7.6.1), or that we have already answered. */
+/**
+ * Headers that are valid for one connection only (RFC 9110 section 7.6.1), beside those that `Connection` names. `expect` is
+ * among them because this server has already sent `100 Continue`.
+ */
 const HOP_BY_HOP_HEADERS = [
   'connection',
   'keep-alive',
@@ -42,7 +45,7 @@ const HOP_BY_HOP_HEADERS = [
 
 type IncomingRequest = {
   req: IncomingMessage;
-  /** As the client sent it. */
+  /** The path and query as the client sent them. Express changes `req.url` in routers. */
   url: string;
   address: string;
   requestId: string;
@@ -54,9 +57,9 @@ export function forwardSignatureParts(method: string, url: string, address: stri
 }
 
 /**
- * Sends the request to the server that owns the repository. Its body must not have been read.
- * @returns false, without doing anything, if this server owns the repository
- * @throws AppError 503 if the owner does not answer or dies before it does
+ * Forwards the request to the server that owns the repository. The body of the request must not have been read.
+ * @returns true if the owner has responded, or the client has gone; false, without any effect, if this server is the owner
+ * @throws AppError 503 if the owner cannot be reached, or closes the connection before it responds
  */
 export function forward(
   services: { cluster: Cluster; log: Logger },
@@ -71,75 +74,78 @@ export function forward(
         await proxy(services.cluster.key, member, incoming, res);
       } catch (error) {
         if (res.destroyed || res.headersSent) return true;
+        // `runAtOwner` retries after ServerUnavailable. A body whose transfer has begun cannot be sent again.
         if (error instanceof ServerUnavailable) throw error;
-        // A body whose transfer has begun cannot be sent again.
-        if (hasBody(incoming.req)) throw reportUnavailable(services.log, member, error);
-        throw toServerUnavailable(member.url, error);
+        if (mayHaveBody(incoming.req)) throw reportUnavailable(services.log, member, error);
+        throw toServerUnavailable(member.baseUrl, error);
       }
       return true;
     },
   });
 }
 
-/** @throws ServerUnavailable if nothing of the request was sent */
+/** @throws ServerUnavailable if the connection could not be opened; otherwise the error of the request or response */
 async function proxy(
   key: Uint8Array,
-  { url, gone }: Member,
-  { req, url: target, address, requestId }: IncomingRequest,
+  { baseUrl, goneSignal }: Member,
+  { req, url, address, requestId }: IncomingRequest,
   res: ServerResponse,
 ): Promise<void> {
   const method = req.method ?? 'GET';
-  // A new connection: a kept-alive one may be closed at the moment when the body begins.
-  const upstream = (url.startsWith('https:') ? httpsRequest : httpRequest)(url + target, {
+  const upstream = (baseUrl.startsWith('https:') ? httpsRequest : httpRequest)(baseUrl + url, {
     method,
+    // Opens a new connection: an idle connection of an agent may be closed at the moment when the body begins.
     agent: false,
     headers: {
-      ...endToEnd(req.headers),
+      ...dropHopByHopHeaders(req.headers),
       ...traceHeaders(),
       'x-request-id': requestId,
-      [CLIENT_ADDRESS]: address,
-      [SIGNATURE]: sign(key, forwardSignatureParts(method, target, address)),
+      [CLIENT_ADDRESS_HEADER]: address,
+      [SIGNATURE_HEADER]: sign(key, forwardSignatureParts(method, url, address)),
     },
   });
-  const responding = receiveResponse(upstream);
-  // Prevents an unhandled rejection while nothing awaits it.
-  responding.catch(() => {});
+  const responsePromise = receiveResponse(upstream);
+  // Prevents an unhandled rejection before `responsePromise` is awaited.
+  responsePromise.catch(() => {});
   const abort = () => upstream.destroy();
   res.once('close', abort);
-  gone.addEventListener('abort', abort);
+  goneSignal.addEventListener('abort', abort);
   try {
-    await connected(upstream).catch((cause) => {
-      throw toServerUnavailable(url, cause);
+    await waitForConnection(upstream).catch((cause) => {
+      throw toServerUnavailable(baseUrl, cause);
     });
-    if (hasBody(req)) req.pipe(upstream);
+    if (mayHaveBody(req)) req.pipe(upstream);
     else upstream.end();
-    const response = await responding;
-    // From here on the owner may continue, even if it is taken for dead after a pause.
-    gone.removeEventListener('abort', abort);
-    res.writeHead(response.statusCode ?? 502, endToEnd(response.headers));
+    const response = await responsePromise;
+    // The owner has responded, so it may finish even if a late heartbeat makes it count as dead.
+    goneSignal.removeEventListener('abort', abort);
+    // `statusCode` is set for every response, but optional in its type.
+    res.writeHead(response.statusCode ?? 502, dropHopByHopHeaders(response.headers));
     await pipeline(response, res);
   } catch (error) {
     upstream.destroy();
     req.unpipe(upstream);
-    // The rest of a body whose transfer has begun is discarded. Otherwise the next attempt needs the body.
-    if (hasBody(req) && !(error instanceof ServerUnavailable)) req.resume();
+    // A body whose transfer has begun is read to its end, so that the client can receive the error response. A body that
+    // was not touched is kept for the next attempt.
+    if (mayHaveBody(req) && !(error instanceof ServerUnavailable)) req.resume();
     throw error;
   } finally {
     res.off('close', abort);
-    gone.removeEventListener('abort', abort);
+    goneSignal.removeEventListener('abort', abort);
   }
 }
 
-function hasBody({ method }: IncomingMessage): boolean {
+/** Forwarded GET and HEAD requests never have a body. */
+function mayHaveBody({ method }: IncomingMessage): boolean {
   return method !== 'GET' && method !== 'HEAD';
 }
 
-async function connected(upstream: ClientRequest): Promise<void> {
+async function waitForConnection(upstream: ClientRequest): Promise<void> {
   const [socket] = await once(upstream, 'socket');
   if (socket.connecting) await once(socket, 'connect');
 }
 
-async function receiveResponse(upstream: ClientRequest): Promise<IncomingMessage> {
+function receiveResponse(upstream: ClientRequest): Promise<IncomingMessage> {
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
   upstream.once('response', resolve);
   upstream.on('error', reject);
@@ -147,8 +153,8 @@ async function receiveResponse(upstream: ClientRequest): Promise<IncomingMessage
   return promise;
 }
 
-function endToEnd(headers: IncomingHttpHeaders): IncomingHttpHeaders {
-  return Object.fromEntries(
-    Object.entries(headers).filter(([name]) => !HOP_BY_HOP_HEADERS.includes(name)),
-  );
+function dropHopByHopHeaders(headers: IncomingHttpHeaders): IncomingHttpHeaders {
+  const named = (headers.connection ?? '').toLowerCase().split(/\s*,\s*/);
+  const dropped = new Set([...HOP_BY_HOP_HEADERS, ...named]);
+  return Object.fromEntries(Object.entries(headers).filter(([name]) => !dropped.has(name)));
 }

@@ -1,4 +1,4 @@
-/** Routes for signed requests of other servers. */
+/** Routes for signed requests from other servers. */
 
 import { hash } from 'node:crypto';
 import { deserialize } from 'node:v8';
@@ -10,30 +10,30 @@ import type { Db } from '../platform/database/client.ts';
 import { closeSignal } from '../platform/web/connections.ts';
 import { shouldLog, toClientError } from '../platform/web/error-response.ts';
 import {
-  answerCall,
   CALL_TYPE,
   CALLS_PATH,
-  CONTENT_HASH,
+  CONTENT_HASH_HEADER,
   callSignatureParts,
+  executeCall,
   serializeFailure,
 } from './calls.ts';
 import type { Cluster } from './cluster.ts';
-import { CLIENT_ADDRESS, forwardSignatureParts } from './forward.ts';
-import { isSigned, SIGNATURE } from './signature.ts';
-import { findStream, HEAD, STREAM_TYPE, STREAMS_PATH } from './streams.ts';
+import { CLIENT_ADDRESS_HEADER, forwardSignatureParts } from './forward.ts';
+import { isSigned, SIGNATURE_HEADER } from './signature.ts';
+import { findStreamProducer, HEAD_HEADER, STREAM_TYPE, STREAMS_PATH } from './streams.ts';
 
 export type Deps = { db: Db; git: Git; log: Logger; cluster: Cluster };
 
 declare global {
   namespace Express {
     interface Request {
-      /** Set for a request from another server, which sent it here as the owner. It is not forwarded again. */
+      /** Set if another server forwarded the request to this server as the owner. It is not forwarded again. */
       forwarded?: true;
     }
   }
 }
 
-/** Enough for the patches of one page of files: 100 paths of 4 KiB, several times over. */
+/** Several times the largest input, which is a request for the patches of a page of files: 100 paths of 4 KiB. */
 const MAX_INPUT_BYTES = 4 * 2 ** 20;
 
 type Handler = RequestHandler<{ name: string; id: string }>;
@@ -43,34 +43,35 @@ export function createCallsRouter(services: Deps): Router {
   const { cluster, log } = services;
   const router = express.Router();
   const requireSignature: Handler = (req, _res, next) => {
-    const parts = callSignatureParts(req.originalUrl, req.get(CONTENT_HASH) ?? '');
-    next(isSigned(cluster.key, req.headers[SIGNATURE], parts) ? undefined : 'router');
+    const parts = callSignatureParts(req.originalUrl, req.get(CONTENT_HASH_HEADER) ?? '');
+    next(isSigned(cluster.key, req.headers[SIGNATURE_HEADER], parts) ? undefined : 'router');
   };
   const requireInput: Handler = (req, _res, next) => {
     const { params, body } = req;
-    const isInput = body instanceof Uint8Array && hash('sha256', body) === req.get(CONTENT_HASH);
-    next(isInput && isId('repo', params.id) ? undefined : 'router');
+    const isSignedInput =
+      body instanceof Uint8Array && hash('sha256', body) === req.get(CONTENT_HASH_HEADER);
+    next(isSignedInput && isId('repo', params.id) ? undefined : 'router');
   };
   const body = express.raw({ type: CALL_TYPE, limit: MAX_INPUT_BYTES });
   const checks = [requireSignature, body, requireInput];
 
   const call: Handler = async ({ params: { name, id }, body: input }, res, next) => {
     const request = { name, repositoryId: id, input, signal: closeSignal(res) };
-    const answer = await answerCall(services, request, (error) => {
+    const result = await executeCall(services, request, (error) => {
       if (shouldLog(error))
-        log.error({ err: error, call: name, repository: id }, 'a call of another server failed');
+        log.error({ err: error, call: name, repository: id }, 'a call from another server failed');
       return toClientError(error);
     });
-    if (!answer) return next('router');
-    res.type(CALL_TYPE).send(answer);
+    if (!result) return next('router');
+    res.type(CALL_TYPE).send(result);
   };
   const stream: Handler = async ({ params: { name, id }, body: input }, res, next) => {
-    const produce = findStream(name);
+    const produce = findStreamProducer(name);
     if (!produce) return next('router');
     const signal = closeSignal(res);
     const begin = (head: unknown) => {
       res.setHeader('Content-Type', STREAM_TYPE);
-      res.setHeader(HEAD, Buffer.from(JSON.stringify(head)).toString('base64url'));
+      res.setHeader(HEAD_HEADER, Buffer.from(JSON.stringify(head)).toString('base64url'));
       return res;
     };
     try {
@@ -79,7 +80,7 @@ export function createCallsRouter(services: Deps): Router {
     } catch (error) {
       if (signal.aborted) return;
       if (res.headersSent || shouldLog(error)) throw error;
-      res.removeHeader(HEAD);
+      res.removeHeader(HEAD_HEADER);
       res.type(CALL_TYPE).send(serializeFailure(toClientError(error)));
     }
   };
@@ -88,13 +89,13 @@ export function createCallsRouter(services: Deps): Router {
   return router;
 }
 
-/** Accepts the client's address from another server. */
+/** Uses the client address that another server has signed. */
 export function acceptForwarded({ cluster }: { cluster: Cluster }): RequestHandler {
   return (req, _res, next) => {
-    const address = req.get(CLIENT_ADDRESS);
+    const address = req.get(CLIENT_ADDRESS_HEADER);
     if (address === undefined) return next();
     const parts = forwardSignatureParts(req.method, req.originalUrl, address);
-    if (isSigned(cluster.key, req.headers[SIGNATURE], parts)) {
+    if (isSigned(cluster.key, req.headers[SIGNATURE_HEADER], parts)) {
       req.forwarded = true;
       Object.defineProperty(req, 'ip', { value: address });
     }

@@ -1,9 +1,9 @@
 /**
  * The Loam processes on one database, and which of them are alive.
  *
- * Each process writes a heartbeat once a second with one statement, which also reads the heartbeats of the others. A process
- * without a heartbeat for three seconds is considered dead, and its repositories move to the others. If it was only paused,
- * nothing but its caches is lost: git's own locks and the lock on the repository's row keep concurrent work correct.
+ * Each process writes a heartbeat once a second with one statement, which also reads the heartbeats of the other processes.
+ * A process without a heartbeat for three seconds is considered dead, and its repositories move to other servers. If it was
+ * only paused, only its caches are lost: git's own locks and the lock on the repository's row keep concurrent work correct.
  *
  * A server on its embedded database is alone and writes no heartbeat.
  */
@@ -20,9 +20,9 @@ import type { Bus } from '../platform/events/bus.ts';
 export type Member = {
   id: string;
   /** Base URL without a trailing slash. */
-  url: string;
+  baseUrl: string;
   /** Aborts when the process is considered dead or has another address. */
-  gone: AbortSignal;
+  goneSignal: AbortSignal;
 };
 
 export type Members = AsyncDisposable & {
@@ -30,9 +30,9 @@ export type Members = AsyncDisposable & {
   readonly id: string;
   /** The processes that answer requests, by id; includes this process after `join`. */
   readonly serving: readonly Member[];
-  /** Makes the others send requests to `url`. Not for a process of the role `work`. */
+  /** Makes the other processes send requests to `url`. Not for a process of the role `work`. */
   join(url: string): Promise<void>;
-  /** Makes the others stop sending requests here. Running requests may continue. */
+  /** Makes the other processes stop sending requests to this process. Running requests may continue. */
   leave(): Promise<void>;
   /** Resolves when `serving` has changed, when `signal` aborts, and after `ms` at the latest. */
   changed(ms: number, signal?: AbortSignal): Promise<void>;
@@ -40,7 +40,7 @@ export type Members = AsyncDisposable & {
 
 /** Configuration that all processes on one database must share. */
 type SharedConfig = {
-  /** Id of the folder of repositories; null for a process without one. */
+  /** Id of the folder of repositories; null for a process without such a folder. */
   repositories: string | null;
   storage: string;
 };
@@ -56,11 +56,11 @@ type Options = {
   log: Logger;
 };
 
-const HEARTBEAT_MS = 1_000;
-/** Three heartbeats: a late one must not count as a failure. */
+export const HEARTBEAT_MS = 1_000;
+/** Three heartbeats, so that one late heartbeat does not count as a failure. */
 export const DEAD_AFTER_S = 3;
 
-/** Also inserts the row again, which is removed after a week without heartbeats. */
+/** Inserts the row again if it is missing: `removeGoneServers` removes rows after a week without heartbeats. */
 const HEARTBEAT = `
   with beat as (
     insert into servers (id, url, role, repositories, storage, heartbeat_at)
@@ -79,8 +79,8 @@ export async function openMembers(options: Options): Promise<Members> {
   const { id, role, shared, session, bus, log } = options;
   const stopping = new AbortController();
   const { signal } = stopping;
-  let own: (Member & { leave: AbortController }) | undefined;
-  let others: (Member & { leave: AbortController })[] = [];
+  let own: LiveMember | undefined;
+  let others: LiveMember[] = [];
   let serving: readonly Member[] = [];
   const listeners = new Set<() => void>();
 
@@ -89,15 +89,16 @@ export async function openMembers(options: Options): Promise<Members> {
 
   async function sendHeartbeat(): Promise<void> {
     const { repositories, storage } = shared;
-    const row = [id, own?.url ?? null, role, repositories, storage];
+    const row = [id, own?.baseUrl ?? null, role, repositories, storage];
     const rows = await session.query<{ id: string; url: string }>(HEARTBEAT, row);
     const before = others;
-    const same = (a: { id: string; url: string }, b: { id: string; url: string }) =>
-      a.id === b.id && a.url === b.url;
-    others = rows.map((row) => before.find((one) => same(one, row)) ?? createMember(row));
-    const departed = before.filter((one) => !others.includes(one));
+    others = rows.map(
+      (row) =>
+        before.find(({ id, baseUrl }) => id === row.id && baseUrl === row.url) ?? createMember(row),
+    );
+    const departed = before.filter((member) => !others.includes(member));
     if (departed.length === 0 && others.length === before.length) return;
-    for (const { leave } of departed) leave.abort();
+    for (const { gone } of departed) gone.abort();
     publish();
     log.info({ servers: serving.length }, 'the set of servers has changed');
   }
@@ -111,7 +112,7 @@ export async function openMembers(options: Options): Promise<Members> {
   if (!isAlone) await sendHeartbeat();
   const heartbeats = (async () => {
     if (isAlone) return;
-    // The session logs that the database is unavailable. Until it returns, the last known members are used.
+    // While the database is unavailable, which the session logs, the last known members are used.
     for await (const _ of bus.wakes('servers', signal, HEARTBEAT_MS))
       await sendHeartbeat().catch((error) => log.debug({ err: error }, 'heartbeat failed'));
   })();
@@ -122,7 +123,7 @@ export async function openMembers(options: Options): Promise<Members> {
     await heartbeats;
     own = undefined;
     publish();
-    // So the others take over at once instead of after three seconds. It fails if the database is unavailable.
+    // Other servers take over at once instead of after three seconds. Fails if the database is unavailable.
     await session
       .query(LEAVE, [id])
       .catch((error) =>
@@ -155,18 +156,14 @@ export async function openMembers(options: Options): Promise<Members> {
   };
 }
 
-function createMember({
-  id,
-  url,
-}: {
-  id: string;
-  url: string;
-}): Member & { leave: AbortController } {
-  const leave = new AbortController();
-  return { id, url, gone: leave.signal, leave };
+type LiveMember = Member & { gone: AbortController };
+
+function createMember({ id, url }: { id: string; url: string }): LiveMember {
+  const gone = new AbortController();
+  return { id, baseUrl: url, goneSignal: gone.signal, gone };
 }
 
-/** Adds this process to the table without an address, because it does not answer yet. */
+/** Adds this process to the table without an address, because it does not answer requests yet. */
 async function register({ id, role, shared, pool }: Options): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     await client.query('select pg_advisory_xact_lock($1)', [SERVER_REGISTRATION_LOCK]);
@@ -198,7 +195,7 @@ function requireShared(own: SharedConfig, other: SharedConfig): void {
     );
 }
 
-/** Removes processes that will not return. Not in batches: there are only as many rows as data folders. */
+/** Removes processes without a heartbeat for a week. Not in batches: there are only as many rows as data folders. */
 export async function removeGoneServers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from servers where heartbeat_at < now() - interval '7 days'`);
   return false;

@@ -1,7 +1,7 @@
 /**
  * Chooses the server that owns a repository by rendezvous hashing: the server whose hash with the repository's id is the
- * highest. All processes that see the same servers choose the same owner without communication, and when a server joins or
- * leaves, only the repositories that it gains or had move.
+ * highest. All processes that see the same servers choose the same owner without communication. When a server joins or
+ * leaves, only its own repositories move.
  */
 import { hash } from 'node:crypto';
 
@@ -16,14 +16,16 @@ export function chooseOwner<T extends { id: string }>(
   let highest = weight(first.id, repositoryId);
   for (const server of others) {
     const serverWeight = weight(server.id, repositoryId);
-    if (serverWeight < highest || (serverWeight === highest && server.id < best.id)) continue;
-    best = server;
-    highest = serverWeight;
+    // Equal weights are decided by the id, so that the order of `servers` does not matter.
+    if (serverWeight > highest || (serverWeight === highest && server.id >= best.id)) {
+      best = server;
+      highest = serverWeight;
+    }
   }
   return best;
 }
 
-/** A weight of 48 bits; takes 1.5 µs. */
+/** 48 bits, which a number represents exactly. Takes 1.5 µs. */
 function weight(serverId: string, repositoryId: string): number {
   return Number.parseInt(hash('sha1', `${serverId} ${repositoryId}`).slice(0, 12), 16);
 }

@@ -1,12 +1,12 @@
 /**
- * Servers authenticate each other's requests by an HMAC under a key that only they have. A signature is valid for one request
- * and for five minutes. Whoever can record it on the network between servers can also read the responses, so that network
- * must be trusted, or `LOAM_INTERNAL_URL` must use https.
+ * Servers authenticate each other's requests by an HMAC under a key that only they have. A signature is valid for the signed
+ * parts of one request, for five minutes. An attacker who can record signatures on the network between servers can also read
+ * the responses, so that network must be trusted, or `LOAM_INTERNAL_URL` must use https.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto';
 
-/** Name of the header, in lower case as in Node. */
-export const SIGNATURE = 'loam-signature';
+/** In lower case, as Node presents header names. */
+export const SIGNATURE_HEADER = 'loam-signature';
 
 /** Allows for differences between the servers' clocks. */
 const LIFETIME_MS = 5 * 60_000;

@@ -1,7 +1,7 @@
 /**
- * Bidirectional tunnels between two servers: an SSH client is connected to one server, and the other owns the repository. A
- * tunnel is an HTTP upgrade (RFC 9110 section 7.8) whose header has the first message. After the response both ends have
- * the socket, at its first byte.
+ * Bidirectional tunnels between two servers, for SSH sessions whose client is connected to one server while another server
+ * owns the repository. A tunnel is an HTTP upgrade (RFC 9110 section 7.8) whose header contains the first message. After the
+ * response, both servers have the socket, of which no byte has been read.
  */
 
 import { request as httpRequest, type IncomingMessage } from 'node:http';
@@ -11,13 +11,13 @@ import { isId } from '../base/ids.ts';
 import type { Cluster } from './cluster.ts';
 import { toServerUnavailable } from './cluster.ts';
 import type { Member } from './members.ts';
-import { isSigned, SIGNATURE, sign } from './signature.ts';
+import { isSigned, SIGNATURE_HEADER, sign } from './signature.ts';
 
 const PATH = '/_loam/conversations';
 const PROTOCOL = 'loam';
 /** Header with the first message, as JSON in base64url. */
 const HEAD = 'loam-head';
-const ANSWER_MS = 10_000;
+const OPEN_TIMEOUT_MS = 10_000;
 /** Git sends keepalives every five seconds. */
 const IDLE_MS = 10_000;
 /** TCP keepalive, because a machine that lost power does not close its connections. */
@@ -30,60 +30,60 @@ function tunnelSignatureParts(url: string, head: string): string[] {
 type TunnelRequest = {
   repositoryId: string;
   head: object;
-  /** Closes the tunnel at once. */
+  /** On abort, the tunnel is closed at once. */
   signal: AbortSignal;
-  /** Time without traffic after which the tunnel to a dead server is closed. */
+  /** How long a tunnel without traffic stays open after its server is considered dead. */
   quietMs?: number;
 };
 
 /**
- * Opens a tunnel to the server that owns the repository. It is closed when `signal` aborts, and when that server is considered
- * dead and there is no traffic: a server that is stopping or was paused may finish the running session.
- * @throws ServerUnavailable if the server does not answer; then nothing was started
+ * Opens a tunnel to the server that owns the repository. The tunnel is closed when `signal` aborts, or when the server is
+ * considered dead and there is no traffic: a server that is stopping or was paused may finish the running session.
+ * @throws ServerUnavailable if the server does not answer; then the session was not started
  */
 export async function openTunnel(
   { cluster }: { cluster: Cluster },
-  { url, gone }: Member,
+  { baseUrl, goneSignal }: Member,
   { repositoryId, head, signal, quietMs = IDLE_MS }: TunnelRequest,
 ): Promise<Duplex> {
   const path = `${PATH}/${repositoryId}`;
   const encoded = Buffer.from(JSON.stringify(head)).toString('base64url');
   const { promise, resolve, reject } = Promise.withResolvers<Duplex>();
-  const request = (url.startsWith('https:') ? httpsRequest : httpRequest)(url + path, {
+  const request = (baseUrl.startsWith('https:') ? httpsRequest : httpRequest)(baseUrl + path, {
     agent: false,
     headers: {
       Connection: 'Upgrade',
       Upgrade: PROTOCOL,
       [HEAD]: encoded,
-      [SIGNATURE]: sign(cluster.key, tunnelSignatureParts(path, encoded)),
+      [SIGNATURE_HEADER]: sign(cluster.key, tunnelSignatureParts(path, encoded)),
     },
-    signal: AbortSignal.any([gone, signal]),
-    timeout: ANSWER_MS,
+    signal: AbortSignal.any([goneSignal, signal]),
+    timeout: OPEN_TIMEOUT_MS,
   });
-  request.once('upgrade', (_answer, socket, firstBytes) => {
+  request.once('upgrade', (_response, socket, firstBytes) => {
     socket.setTimeout(0);
     socket.setKeepAlive(true, KEEPALIVE_MS);
-    // For Node the request has ended, so its signal does not affect the socket any more.
+    // For Node the request has ended, so its signal no longer affects the socket.
     const destroy = () => socket.destroy();
     const closeWhenIdle = () => socket.setTimeout(quietMs, destroy);
     signal.addEventListener('abort', destroy);
-    gone.addEventListener('abort', closeWhenIdle);
+    goneSignal.addEventListener('abort', closeWhenIdle);
     socket.once('close', () => {
       signal.removeEventListener('abort', destroy);
-      gone.removeEventListener('abort', closeWhenIdle);
+      goneSignal.removeEventListener('abort', closeWhenIdle);
     });
     if (signal.aborted) destroy();
-    if (gone.aborted) closeWhenIdle();
+    if (goneSignal.aborted) closeWhenIdle();
     if (firstBytes.length > 0) socket.unshift(firstBytes);
     resolve(socket);
   });
-  request.once('response', (answer) => {
-    answer.resume();
-    reject(toServerUnavailable(url, new Error(`status ${answer.statusCode}`)));
+  request.once('response', (response) => {
+    response.resume();
+    reject(toServerUnavailable(baseUrl, new Error(`status ${response.statusCode}`)));
   });
   request.once('timeout', () => request.destroy(new Error('it did not answer in time')));
-  // Also after the response, for a socket that breaks.
-  request.on('error', (error) => reject(toServerUnavailable(url, error)));
+  // Stays registered: an `error` event after the response, without a listener, would end the process.
+  request.on('error', (error) => reject(toServerUnavailable(baseUrl, error)));
   request.end();
   return promise;
 }
@@ -96,7 +96,7 @@ export function isTunnelRequest(
   if (headers.upgrade !== PROTOCOL || !url.startsWith(`${PATH}/`)) return false;
   return isSigned(
     cluster.key,
-    headers[SIGNATURE],
+    headers[SIGNATURE_HEADER],
     tunnelSignatureParts(url, String(headers[HEAD] ?? '')),
   );
 }

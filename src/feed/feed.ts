@@ -1,9 +1,9 @@
 /**
  * The events of namespaces, with the ids, types and data that webhooks send: pages of kept events, and a subscription.
  *
- * Members see events of the jobs and repositories that their credential may read. Non-members see no feed, even of public
- * repositories, because events reveal more (who pushed, former names); one repository can be followed by everybody who may
- * read it (`repositories/following.ts`).
+ * Members see events of the jobs and repositories that their credential may read. Non-members cannot read the feed, even of
+ * public repositories, because events reveal more than the repositories (who pushed, former names). Everybody who may read a
+ * repository can follow that repository (`repositories/following.ts`).
  */
 import type pg from 'pg';
 import type { Urls } from '../base/urls.ts';
@@ -31,7 +31,7 @@ import type { RepositoryEventData } from '../repositories/repositories.ts';
 import { WEBHOOK_TYPE_OF_EVENT, type WebhookEventType } from '../webhooks/event-types.ts';
 import { dataToSend } from '../webhooks/webhooks.ts';
 
-/** The types that webhooks have, and those that webhooks do not receive. */
+/** The types of webhooks, and two types that webhooks do not receive. */
 export type FeedType = WebhookEventType | 'job.deleted' | 'repository.updated';
 
 export type FeedEvent = {
@@ -102,8 +102,8 @@ export async function sliceFeed(
 
 /**
  * Follows the events of some namespaces.
- * @throws AppError 400, 401, 403, 404 at once; 400 at the first read for an `after` that is not the cursor of an event;
- *   later when the viewer loses access
+ * @throws AppError 400, 401, 403, 404 at once; 400 at the first read if `after` is not the cursor of an event; an error of
+ *   the check if the viewer loses access later
  */
 export async function followFeed(
   services: Deps,
@@ -137,7 +137,7 @@ export async function followFeed(
   };
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      // One query for all types, so that all followers of these namespaces share the reads.
+      // The query selects all types, so that all followers of these namespaces share the reads (`events/tail.ts`).
       for await (const event of subscribeToEvents(
         services,
         { namespaceIds, prefix: '', after },
@@ -148,8 +148,8 @@ export async function followFeed(
 }
 
 /**
- * The stored types of the requested feed types, all of which the viewer must be allowed to see. Without requested types,
- * those that the viewer may see in all of the namespaces.
+ * The stored types of the requested feed types, all of which the viewer must be allowed to see. Without requested types, the
+ * types that the viewer may see in all of the namespaces.
  * @throws AppError 401, 403
  */
 function visibleTypes(
@@ -181,8 +181,8 @@ function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind)
 }
 
 /**
- * The `data` that webhooks send: the job or repository as GET returned it at the time of the event, with links signed now.
- * Null for events of versions that stored less.
+ * The `data` that webhooks send: the job or repository as GET returned it at the time of the event, with newly signed links.
+ * Null for events of earlier versions, which stored less data.
  */
 export function getEventPayload(
   services: { signer: Signer; urls: Urls },
@@ -191,7 +191,7 @@ export function getEventPayload(
   return data.job || data.repository ? (dataToSend(services, data) as object) : null;
 }
 
-/** The name of the namespace at the time of the event; null for events of versions that stored less. */
+/** The name of the namespace at the time of the event. Null for events of earlier versions, which stored less data. */
 export function getEventNamespace({ data }: FeedEvent): string | null {
   const { job, repository } = data as Partial<JobEventData & RepositoryEventData>;
   return (job ?? repository)?.namespace ?? null;

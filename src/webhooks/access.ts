@@ -1,9 +1,9 @@
 /**
  * Permissions on webhooks (docs/webhooks.md).
  *
- * A webhook sends the events of several namespaces to one URL. Reading it takes `webhook.administer` in one of them, and
- * changing it takes that in all: the admin of one namespace must not redirect the events of another to their own URL. An
- * admin may always remove their own namespace from a webhook.
+ * A webhook sends the events of several namespaces to one URL. Reading a webhook requires `webhook.administer` in one of its
+ * namespaces, and changing it requires that permission in all of them: the admin of one namespace must not redirect the
+ * events of another namespace to their own URL. An admin may always remove their own namespace from a webhook.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
 import { can, demand, demandAccount, reachOf, type Viewer } from '../identity/permissions.ts';
@@ -20,7 +20,7 @@ function administeredNamespaces(viewer: Viewer): readonly string[] | null {
 }
 
 /**
- * Checks before webhooks of all namespaces are listed.
+ * Checks that the viewer may list webhooks of all namespaces.
  * @throws AppError 401, 403 for a credential that may not administer any webhook: an empty list would hide the reason
  */
 export function demandListWebhooks(viewer: Viewer): void {
@@ -39,7 +39,7 @@ export function webhooksVisibleTo(viewer: Viewer): Prisma.WebhookWhereInput {
   };
 }
 
-/** Condition on deliveries of readable webhooks: those of namespaces that the viewer administers, and tests. */
+/** Condition on the deliveries of a readable webhook: deliveries of namespaces that the viewer administers, and tests. */
 export function deliveriesVisibleTo(viewer: Viewer): Prisma.DeliveryWhereInput {
   const namespaces = administeredNamespaces(viewer);
   return namespaces ? { OR: [{ namespaceId: { in: [...namespaces] } }, { type: PING }] } : {};
@@ -70,7 +70,7 @@ export function demandAdministerWebhooks(viewer: Viewer, namespaceIds: readonly 
 }
 
 /**
- * Checks a change of the namespaces alone: removing takes the right in the removed namespaces only.
+ * Checks a change of nothing but the namespaces: removing namespaces requires the permission in the removed ones only.
  * @throws AppError 401, 403
  */
 export function demandChangeNamespaces(

@@ -14,7 +14,7 @@ import { inTransaction } from '../platform/database/client.ts';
 import { notifyReaders } from '../platform/events/outbox.ts';
 import { requireQuota } from '../platform/limits/quotas.ts';
 import { demandAdministerWebhooks, demandChangeNamespaces } from './access.ts';
-import { whyNotUrl } from './delivery/guard.ts';
+import { findUrlProblem } from './delivery/guard.ts';
 import {
   type Changes,
   type CreateInput,
@@ -23,7 +23,7 @@ import {
   type UpdateInput,
 } from './request.ts';
 import { rotateSecret } from './secrets.ts';
-import { endUnwantedDeliveries } from './unwanted.ts';
+import { failUnwantedDeliveries } from './unwanted.ts';
 import type { WebhookDeps } from './webhooks.ts';
 import {
   getWebhook,
@@ -80,8 +80,8 @@ export async function createWebhook(
 }
 
 /**
- * Changes the given fields. The viewer must administer webhooks in all namespaces before and after the change; to remove
- * namespaces and change nothing else, in the removed namespaces only.
+ * Changes the given fields. The viewer must administer webhooks in all namespaces before and after the change. To remove
+ * namespaces without another change, it suffices to administer webhooks in the removed namespaces.
  * @throws AppError 400, 401, 403 (right or quota), 404
  */
 export async function updateWebhook(
@@ -115,7 +115,7 @@ export async function updateWebhook(
     if (locked.active && !webhook.active) await makeDue(tx, id);
     await recordAudit(tx, author, {
       action: 'webhook.update',
-      // The namespaces before and after.
+      // The namespaces before and after the change.
       namespaceIds: [...webhook.namespaceIds, ...toWebhook(locked).namespaceIds],
       subject: id,
       name: webhook.name,
@@ -123,15 +123,15 @@ export async function updateWebhook(
     });
     return webhook;
   });
-  if (!changed.active) await endUnwantedDeliveries(services, id, MAX_BATCHES_INLINE);
-  else if (namespaces) await endUnwantedDeliveries(services, id);
+  if (!changed.active) await failUnwantedDeliveries(services, id, MAX_BATCHES_INLINE);
+  else if (namespaces) await failUnwantedDeliveries(services, id);
   return changed;
 }
 
-/** Batches of pending deliveries that are ended before the response; a client would not wait for more. */
+/** Batches of pending deliveries that are failed before the response, which a client would not wait for otherwise. */
 const MAX_BATCHES_INLINE = 5;
 
-/** Makes a webhook that is off due, so that a sender claims it and ends its pending deliveries. */
+/** Makes a webhook that is off due, so that a sender claims it and fails its pending deliveries. */
 async function makeDue(tx: Prisma.TransactionClient, webhookId: string): Promise<void> {
   await tx.$executeRaw`
     update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
@@ -144,7 +144,7 @@ function diffChanges(
   row: WebhookRow,
   { secret, ...given }: Omit<Changes, 'namespaces'>,
 ): { data: Prisma.WebhookUncheckedUpdateInput; changed: string[] } {
-  const rest = Object.fromEntries(
+  const columns = Object.fromEntries(
     Object.entries(given).filter(
       ([name, value]) => !isDeepStrictEqual(value, row[name as keyof typeof given]),
     ),
@@ -152,13 +152,13 @@ function diffChanges(
   const secrets =
     secret === undefined ? undefined : rotateSecret(webhooks.secrets, row.id, row.secret, secret);
   const data = {
-    ...rest,
+    ...columns,
     ...secrets,
-    ...('active' in rest && { offReason: null }),
-    // Earlier failures say nothing about a new URL, or about an endpoint that was repaired and switched on again.
-    ...(('active' in rest || 'url' in rest) && { failingSince: null }),
+    ...('active' in columns && { offReason: null }),
+    // Earlier failures do not apply to a new URL, or to an endpoint that was repaired and switched on again.
+    ...(('active' in columns || 'url' in columns) && { failingSince: null }),
   };
-  return { data, changed: [...Object.keys(rest), ...(secrets ? ['secret'] : [])] };
+  return { data, changed: [...Object.keys(columns), ...(secrets ? ['secret'] : [])] };
 }
 
 type ResolvedNamespace = Awaited<ReturnType<typeof resolveNamespace>>;
@@ -171,8 +171,8 @@ async function setNamespaces(
   after: ResolvedNamespaces,
 ): Promise<boolean> {
   const { db } = services;
-  const had = new Set(before.map(({ namespaceId }) => namespaceId));
-  const added = after.filter(({ id }) => !had.has(id));
+  const idsBefore = new Set(before.map(({ namespaceId }) => namespaceId));
+  const added = after.filter(({ id }) => !idsBefore.has(id));
   if (added.length === 0 && after.length === before.length) return false;
   await demandQuotaIn(services, added);
   await db.webhookNamespace.deleteMany({
@@ -181,7 +181,7 @@ async function setNamespaces(
   await db.webhookNamespace.createMany({
     data: added.map(({ id: namespaceId }) => ({ webhookId, namespaceId })),
   });
-  // The namespace that the sender counts the webhook for must be one of its namespaces.
+  // The sender counts the webhook for this namespace (`concurrency-limits.ts`), which must be one of its namespaces.
   await db.webhookQueue.updateMany({
     where: { webhookId, namespaceId: { notIn: toIds(after) } },
     data: { namespaceId: after[0].id },
@@ -190,7 +190,7 @@ async function setNamespaces(
 }
 
 /**
- * The webhook disappears at once and sends nothing more; `retention.ts` removes its deliveries later.
+ * The webhook disappears and stops sending at once; `retention.ts` removes its deliveries later.
  * @throws AppError 401, 403, 404
  */
 export async function deleteWebhook(
@@ -226,7 +226,7 @@ async function resolveNamespaces(
   ];
 }
 
-/** Checks in the order of ids, so that concurrent requests lock the same namespaces in one order. @throws AppError 403 */
+/** Checks in the order of ids, so that concurrent requests lock namespaces in the same order. @throws AppError 403 */
 async function demandQuotaIn(
   services: { db: Db; config: Config },
   namespaces: readonly ResolvedNamespace[],
@@ -240,8 +240,8 @@ async function demandAllowedUrl(
   { webhooks }: { webhooks: WebhookDeps },
   url: string,
 ): Promise<void> {
-  const why = await whyNotUrl(url, webhooks.guard);
-  if (why) throw invalid('url', why);
+  const problem = await findUrlProblem(url, webhooks.guard);
+  if (problem) throw invalid('url', problem);
 }
 
 function toIds(namespaces: readonly { id: string }[]): string[] {

@@ -1,47 +1,65 @@
 /**
- * The SQL by which servers share the sending. Servers claim webhooks, not deliveries: one server at a time sends for a
- * webhook, so its deliveries mostly keep their order, and no server waits for row locks on deliveries.
+ * The SQL with which servers share the work of sending deliveries. Servers claim webhooks, not deliveries: one server at a
+ * time sends the deliveries of a webhook, so they keep their order except for retries and concurrent attempts, and no server
+ * waits for row locks on deliveries.
  *
- * `webhook_queues.due_at` is never later than the due time of the earliest pending delivery. The transaction that adds a
- * delivery sets it. The claiming server remembers the value from before it read deliveries, and releases the webhook only
- * while the value is the same: a different value means that a delivery was added after the read.
+ * `webhook_queues.due_at` is never later than the due time of the earliest pending delivery. A server releases a webhook
+ * without missing a delivery in three steps:
+ *
+ *   1. It reads `due_at`.
+ *   2. It reads the due deliveries.
+ *   3. It releases the webhook only if `due_at` has not changed since step 1. The transaction that adds a delivery changes
+ *      `due_at`, so a different value means that a delivery was added.
+ *
+ * A webhook that yields its slot is released without this check, because its `due_at` becomes now.
  */
 import type pg from 'pg';
 import { DEAD_AFTER_S } from '../cluster/members.ts';
-import type { ClaimRange } from './concurrency-limits.ts';
+import type { ClaimQuota } from './concurrency-limits.ts';
 import type { StoredMessage } from './delivery/payload.ts';
 
-/** A server on the embedded database writes no heartbeat, but no second server can share that database. */
-const IS_DEAD = `not exists (
+/**
+ * Whether the server that claimed the row `queue` has had no heartbeat for `DEAD_AFTER_S`. A server on the embedded database
+ * never has a heartbeat. That is harmless: no second server can share that database.
+ */
+const IS_CLAIMER_DEAD = `not exists (
   select from servers where servers.id = queue.server_id
     and servers.heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S}))`;
 
 /**
- * `place` ranks a webhook among the webhooks of its namespace that are equally slow, after those that this server has
- * claimed (`concurrency-limits.ts`). The conditions are repeated because the row may change before it is locked.
+ * Claims the webhooks that have been due for longest, within the limits of `concurrency-limits.ts`.
+ *
+ *   $1          id of this server
+ *   $2, $3, $4  namespace, whether slow, count: slots that this server already uses
+ *   $5, $6      slots of a namespace for responsive and for slow webhooks
+ *   $7, $8      free slots for slow webhooks, and for all webhooks
+ *
+ * `namespace_rank` counts the webhooks of the same namespace and kind, including those that this server has claimed. The
+ * conditions of `candidate` are repeated in `chosen`, because a row may change before it is locked.
  */
 const CLAIM = `
   with candidate as (
     select queue.webhook_id, queue.due_at, kind.slow,
-      coalesce(held.count, 0) + row_number() over (partition by queue.namespace_id, kind.slow order by queue.due_at)
-        as place,
-      row_number() over (partition by kind.slow order by queue.due_at) as rank
+      coalesce(used.count, 0) + row_number() over (partition by queue.namespace_id, kind.slow order by queue.due_at)
+        as namespace_rank,
+      row_number() over (partition by kind.slow order by queue.due_at) as overall_rank
     from webhook_queues queue
     join webhooks on webhooks.id = queue.webhook_id
+    -- Only names the expression.
     cross join lateral (select webhooks.failing_since is not null as slow) kind
-    left join unnest($2::text[], $3::bool[], $4::int[]) as held (namespace_id, slow, count)
-      on held.namespace_id = queue.namespace_id and held.slow = kind.slow
+    left join unnest($2::text[], $3::bool[], $4::int[]) as used (namespace_id, slow, count)
+      on used.namespace_id = queue.namespace_id and used.slow = kind.slow
     where queue.due_at <= now()
-      and (queue.server_id is null or queue.server_id <> $1 and ${IS_DEAD})
+      and (queue.server_id is null or queue.server_id <> $1 and ${IS_CLAIMER_DEAD})
   ), chosen as (
     select queue.webhook_id from webhook_queues queue
     join (
       select webhook_id from candidate
-      where not slow and place <= $5 or slow and place <= $6 and rank <= $7
+      where not slow and namespace_rank <= $5 or slow and namespace_rank <= $6 and overall_rank <= $7
       order by due_at limit $8
-    ) first using (webhook_id)
+    ) admitted using (webhook_id)
     where queue.due_at <= now()
-      and (queue.server_id is null or queue.server_id <> $1 and ${IS_DEAD})
+      and (queue.server_id is null or queue.server_id <> $1 and ${IS_CLAIMER_DEAD})
     order by queue.webhook_id for update of queue skip locked
   )
   update webhook_queues queue set server_id = $1
@@ -50,11 +68,11 @@ const CLAIM = `
 
 type ClaimedWebhook = { webhookId: string; namespaceId: string };
 
-/** Claims webhooks with due deliveries for this server, as far as it has slots. */
+/** Claims webhooks with due deliveries for this server, as far as the quota allows. */
 export async function claim(
   pool: pg.Pool,
   serverId: string,
-  { occupied, perNamespace, free }: ClaimRange,
+  { occupied, perNamespace, free }: ClaimQuota,
 ): Promise<ClaimedWebhook[]> {
   const { rows } = await pool.query<ClaimedWebhook>({
     name: 'claim webhooks',
@@ -62,9 +80,9 @@ export async function claim(
     values: [
       serverId,
       occupied.map(({ namespaceId }) => namespaceId),
-      occupied.map(({ slow }) => slow),
+      occupied.map(({ isSlow }) => isSlow),
       occupied.map(({ count }) => count),
-      perNamespace.prompt,
+      perNamespace.responsive,
       perNamespace.slow,
       free.slow,
       free.all,
@@ -73,36 +91,39 @@ export async function claim(
   return rows;
 }
 
-/** All webhooks that this server has claimed, with `due_at` to compare with `Endpoint.seen`. */
+/**
+ * All webhooks that this server has claimed. `dueAt` is compared with `Endpoint.dueAtWhenRead`; it is a text because a
+ * JavaScript date would lose the microseconds, and empty for null.
+ */
 export async function readClaimed(
   pool: pg.Pool,
   serverId: string,
-): Promise<(ClaimedWebhook & { due: string })[]> {
-  const { rows } = await pool.query<ClaimedWebhook & { due: string }>({
+): Promise<(ClaimedWebhook & { dueAt: string })[]> {
+  const { rows } = await pool.query<ClaimedWebhook & { dueAt: string }>({
     name: 'webhooks of a server',
     text: `
-      select webhook_id as "webhookId", namespace_id as "namespaceId", coalesce(due_at::text, '') as due
+      select webhook_id as "webhookId", namespace_id as "namespaceId", coalesce(due_at::text, '') as "dueAt"
       from webhook_queues where server_id = $1`,
     values: [serverId],
   });
   return rows;
 }
 
-/** The endpoint of a webhook as it is now. */
+/** The state of a webhook, read before its due deliveries. */
 export type Endpoint = {
   webhookId: string;
-  /** `due_at` before the read of deliveries. */
-  seen: string;
+  /** `due_at` before the due deliveries were read, in the form of `readClaimed`. */
+  dueAtWhenRead: string;
   url: string;
   secret: Buffer | null;
-  /** Set while it still signs. */
+  /** The previous secret, until its grace period ends. */
   formerSecret: Buffer | null;
   state: 'on' | 'off' | 'deleted';
-  /** Its last attempt failed. */
+  /** Whether the last attempt failed. */
   isFailing: boolean;
 };
 
-/** The endpoints of the webhooks among `webhookIds` that this server still holds. */
+/** The endpoints of the webhooks among `webhookIds` that are still claimed by this server. */
 export async function readEndpoints(
   pool: pg.Pool,
   serverId: string,
@@ -111,7 +132,7 @@ export async function readEndpoints(
   const { rows } = await pool.query<Endpoint>({
     name: 'endpoints of webhooks',
     text: `
-      select queue.webhook_id as "webhookId", coalesce(queue.due_at::text, '') as seen, url, secret,
+      select queue.webhook_id as "webhookId", coalesce(queue.due_at::text, '') as "dueAtWhenRead", url, secret,
         case when former_until > now() then former_secret end as "formerSecret",
         case when deleted_at is not null then 'deleted' when active then 'on' else 'off' end as state,
         failing_since is not null as "isFailing"
@@ -126,43 +147,43 @@ export type DueDelivery = {
   id: string;
   webhookId: string;
   attempts: number;
-  /** Null when the message was removed. */
+  /** Null if the message was removed. */
   message: StoredMessage | null;
 };
 
-export type ReadRequest = {
+export type DueRead = {
   webhookId: string;
   limit: number;
-  /** Ids of deliveries that were read before and were not recorded when this read began. */
-  held: ReadonlySet<string>;
+  /** Deliveries that are in memory, so they must not be returned again: their results are not stored yet. */
+  loadedIds: ReadonlySet<string>;
 };
 
 /**
- * Reads the due deliveries of each webhook in order, up to its limit. Held deliveries are filtered here, because PostgreSQL
+ * Reads the due deliveries of each webhook in order, up to its limit. Loaded deliveries are filtered here, because PostgreSQL
  * would compare each row with each element of a list parameter. Messages are read separately, so that a message for many
  * webhooks is read once.
  */
 export async function readDue(
   pool: pg.Pool,
-  wants: readonly ReadRequest[],
+  requests: readonly DueRead[],
 ): Promise<DueDelivery[]> {
   const { rows } = await pool.query<Omit<DueDelivery, 'message'> & { messageId: string }>({
     name: 'deliveries due',
     text: `
-      select due.* from unnest($1::text[], $2::int[]) as want (webhook_id, count)
+      select due.* from unnest($1::text[], $2::int[]) as request (webhook_id, count)
       cross join lateral (
         select id, webhook_id as "webhookId", message_id as "messageId", attempts from deliveries
-        where webhook_id = want.webhook_id and status = 'pending' and next_attempt_at <= now()
-        order by next_attempt_at, id limit want.count
+        where webhook_id = request.webhook_id and status = 'pending' and next_attempt_at <= now()
+        order by next_attempt_at, id limit request.count
       ) due`,
     values: [
-      wants.map(({ webhookId }) => webhookId),
-      wants.map(({ limit, held }) => limit + held.size),
+      requests.map(({ webhookId }) => webhookId),
+      requests.map(({ limit, loadedIds }) => limit + loadedIds.size),
     ],
   });
   const byWebhook = Map.groupBy(rows, ({ webhookId }) => webhookId);
-  const due = wants.flatMap(({ webhookId, limit, held }) =>
-    (byWebhook.get(webhookId) ?? []).filter(({ id }) => !held.has(id)).slice(0, limit),
+  const due = requests.flatMap(({ webhookId, limit, loadedIds }) =>
+    (byWebhook.get(webhookId) ?? []).filter(({ id }) => !loadedIds.has(id)).slice(0, limit),
   );
   if (due.length === 0) return [];
   const messages = await pool.query<StoredMessage>({
@@ -171,35 +192,40 @@ export async function readDue(
     values: [[...new Set(due.map(({ messageId }) => messageId))]],
   });
   const byId = new Map(messages.rows.map((message) => [message.id, message]));
-  return due.map(({ messageId, ...one }) => ({ ...one, message: byId.get(messageId) ?? null }));
+  return due.map(({ messageId, ...delivery }) => ({
+    ...delivery,
+    message: byId.get(messageId) ?? null,
+  }));
 }
 
 /** A webhook to release. */
 type Release = {
   webhookId: string;
-  seen: string;
-  /** More is due, but other webhooks wait for the slot. Its `due_at` becomes now, so they are claimed before it. */
+  dueAtWhenRead: string;
+  /** More deliveries are due, but other webhooks wait for the slot. `due_at` becomes now, so that they are claimed first. */
   yieldsSlot: boolean;
-  /** The webhook was deleted, so nothing is due any more. */
-  deleted: boolean;
+  /** The webhook was deleted, so none of its deliveries is due. */
+  isDeleted: boolean;
 };
 
 /**
- * A row that is locked by a transaction that adds a delivery is skipped. The comparison with `seen` is needed because the
- * snapshot of this statement may be older than a delivery that was added just before the row was locked.
+ * Releases webhooks. The comparison with `dueAtWhenRead` is needed because the snapshot of this statement may be older than a
+ * delivery that was added just before the row was locked. A row that is locked by a transaction that adds a delivery is
+ * skipped: the webhook stays claimed, and the sender reads it again.
  */
 const RELEASE = `
   with chosen as (
-    select queue.webhook_id, release.give_way, release.deleted
+    select queue.webhook_id, release.yields_slot, release.is_deleted
     from webhook_queues queue
-    join unnest($2::text[], $3::text[], $4::bool[], $5::bool[]) as release (webhook_id, seen, give_way, deleted)
-      using (webhook_id)
-    where queue.server_id = $1 and (release.give_way or coalesce(queue.due_at::text, '') = release.seen)
+    join unnest($2::text[], $3::text[], $4::bool[], $5::bool[])
+      as release (webhook_id, due_at_when_read, yields_slot, is_deleted) using (webhook_id)
+    where queue.server_id = $1
+      and (release.yields_slot or coalesce(queue.due_at::text, '') = release.due_at_when_read)
     order by queue.webhook_id for update of queue skip locked
   )
   update webhook_queues queue set server_id = null, due_at = case
-    when chosen.deleted then null
-    when chosen.give_way then clock_timestamp()
+    when chosen.is_deleted then null
+    when chosen.yields_slot then clock_timestamp()
     else (select next_attempt_at from deliveries
       where deliveries.webhook_id = queue.webhook_id and status = 'pending' order by next_attempt_at limit 1)
     end
@@ -218,15 +244,18 @@ export async function release(
     values: [
       serverId,
       releases.map(({ webhookId }) => webhookId),
-      releases.map(({ seen }) => seen),
-      releases.map(({ yieldsSlot: giveWay }) => giveWay),
-      releases.map(({ deleted }) => deleted),
+      releases.map(({ dueAtWhenRead }) => dueAtWhenRead),
+      releases.map(({ yieldsSlot }) => yieldsSlot),
+      releases.map(({ isDeleted }) => isDeleted),
     ],
   });
   return rows.map(({ id }) => id);
 }
 
-/** Releases all webhooks of this server, or of a killed process with its id. They stay due, so any server may claim them. */
+/**
+ * Releases all webhooks of this server, including those that an earlier process with the same server id has left claimed.
+ * They stay due, so any server may claim them.
+ */
 export async function releaseAll(pool: pg.Pool, serverId: string): Promise<void> {
   await pool.query(
     `with freed as (update webhook_queues set server_id = null where server_id = $1 returning webhook_id)

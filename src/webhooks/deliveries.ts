@@ -1,5 +1,5 @@
 /**
- * Reading deliveries. A delivery is a message for one webhook, with all its attempts. A viewer sees the deliveries of the
+ * Reads deliveries. A delivery is a message for one webhook, with all its attempts. A viewer sees the deliveries of the
  * namespaces that the viewer administers, and tests (`access.ts`).
  */
 
@@ -57,10 +57,10 @@ export async function listDeliveries(
 ): Promise<OffsetPage<Delivery>> {
   const { skip, take } = toOffset({ page, perPage });
   demandReadWebhook(viewer, namespaceIds);
-  const all = deliveriesSql(viewer, id, filter);
+  const visible = visibleDeliveriesSql(viewer, id, filter);
   const [nodes, total] = await Promise.all([
-    db.$queryRaw<Delivery[]>`${COLUMNS} ${all} order by id desc offset ${skip} limit ${take}`,
-    countRows(db, all),
+    db.$queryRaw<Delivery[]>`${COLUMNS} ${visible} order by id desc offset ${skip} limit ${take}`,
+    countRows(db, visible),
   ]);
   return { nodes, page, perPage, total };
 }
@@ -80,12 +80,12 @@ export async function sliceDeliveries(
 ): Promise<CursorPage<Delivery>> {
   demandReadWebhook(viewer, namespaceIds);
   const { where, take } = buildPageQuery(NEWEST_FIRST, range);
-  const last = (where as { id?: { lt: string } }).id?.lt;
-  const all = deliveriesSql(viewer, id, { status, type });
+  const lastId = (where as { id?: { lt: string } }).id?.lt;
+  const visible = visibleDeliveriesSql(viewer, id, { status, type });
   const rows = await db.$queryRaw<Delivery[]>`
-    ${COLUMNS} ${all} ${last === undefined ? Prisma.empty : Prisma.sql`and id < ${last}`}
+    ${COLUMNS} ${visible} ${lastId === undefined ? Prisma.empty : Prisma.sql`and id < ${lastId}`}
     order by id desc limit ${take}`;
-  return toCursorPage(NEWEST_FIRST, range, rows, () => countRows(db, all));
+  return toCursorPage(NEWEST_FIRST, range, rows, () => countRows(db, visible));
 }
 
 const COLUMNS = Prisma.sql`
@@ -95,17 +95,21 @@ const COLUMNS = Prisma.sql`
 
 /**
  * The deliveries of a webhook that the viewer may see. The status is a literal: with a parameter, PostgreSQL cannot use the
- * partial index of failed deliveries, and scanned a million rows for a few (1.3 s).
+ * partial index of failed deliveries, and scans a million rows to find a few (1.3 s).
  */
-function deliveriesSql(viewer: Viewer, webhookId: string, { status, type }: Filter): Prisma.Sql {
+function visibleDeliveriesSql(
+  viewer: Viewer,
+  webhookId: string,
+  { status, type }: Filter,
+): Prisma.Sql {
   return Prisma.sql`
     from deliveries where webhook_id = ${webhookId} and ${deliveriesVisibleInSql(viewer)}
       ${status ? STATUS_SQL[status] : Prisma.empty}
       ${type ? Prisma.sql`and type = ${type}` : Prisma.empty}`;
 }
 
-async function countRows(db: Deps['db'], all: Prisma.Sql): Promise<number> {
-  const [counted] = await db.$queryRaw<{ total: bigint }[]>`select count(*) as total ${all}`;
+async function countRows(db: Deps['db'], rows: Prisma.Sql): Promise<number> {
+  const [counted] = await db.$queryRaw<{ total: bigint }[]>`select count(*) as total ${rows}`;
   return Number(counted?.total ?? 0);
 }
 
@@ -131,7 +135,7 @@ export async function findDeliveries(
   return rows.filter(({ webhookId }) => visible.has(webhookId)) as Delivery[];
 }
 
-/** @throws AppError 401, 403, 404 (webhook, or delivery of it) */
+/** @throws AppError 401, 403, 404 if the webhook does not exist or has no such delivery */
 export async function getDelivery(
   services: Deps,
   viewer: Viewer,
@@ -159,8 +163,8 @@ export async function listAttempts(
 }
 
 /**
- * The body of a delivery's requests; null once it is removed. The caller has checked that the viewer may see it.
- * @throws AppError 400 when it exceeds the space left in the response, 503
+ * The body of a delivery's requests; null if it was removed. The caller has checked that the viewer may see it.
+ * @throws AppError 400 if the body exceeds the space left in the response, 503
  */
 export async function getDeliveryPayload(
   services: { db: Db; signer: Signer; urls: Urls },
@@ -172,5 +176,5 @@ export async function getDeliveryPayload(
   const body = renderBody(services, message);
   const bytes = Buffer.byteLength(body);
   if ((await allowance.take(bytes)) === bytes) return JSON.parse(body);
-  throw invalid(null, 'The answer is full: ask for less at once');
+  throw invalid(null, 'The response is too large; request fewer payloads at once');
 }

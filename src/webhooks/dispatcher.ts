@@ -1,12 +1,12 @@
 /**
  * Turns events into deliveries: one per event and matching webhook.
  *
- * One server dispatches at a time: the server whose session holds an advisory lock. Another server takes over within a
- * second of its end. Not the lock but the cursor makes dispatch exact: the deliveries of a page of events and the
- * cursor behind the page are written in one transaction, which does nothing if another server has moved the cursor. So
- * each event is dispatched exactly once, whatever happens to servers, sessions and locks.
+ * One server dispatches at a time: the server whose session holds an advisory lock. If that server ends, another server takes
+ * over within a second. The lock only avoids duplicate work. The cursor makes dispatch exact: the deliveries of a page of
+ * events and the cursor after the page are written in one transaction, which does nothing if another server has moved the
+ * cursor. So each event is dispatched exactly once, whatever happens to servers, sessions and locks.
  *
- * A page without matching webhooks writes nothing. Reading it again does no harm, so its cursor is stored later.
+ * A page without matching webhooks writes no rows. Reading such a page again is harmless, so its cursor is stored later.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -24,28 +24,27 @@ import { EventsRemoved, followAllEvents, type OutboxEvent } from '../platform/ev
 import { WEBHOOK_TYPE_OF_EVENT } from './event-types.ts';
 import { openFollowerNotifier } from './recorder.ts';
 
-/** Interval of attempts to take the lock. */
+/** Interval between attempts to take the lock. */
 const LOCK_RETRY_MS = 1_000;
 /**
- * Pause after a page of events without matching webhooks: with many short jobs the dispatcher read 50 times a second, a
- * twentieth of the total cost of these jobs.
+ * Pause after a page of events without matching webhooks. Without a pause, the dispatcher reads 50 times a second while many
+ * short jobs run, which is a twentieth of the total cost of these jobs.
  */
 const UNMATCHED_PAUSE_MS = 100;
-/** After a page of this size the next read follows at once, because more events wait. */
+/** After a page of this size the next read follows at once, because more events are likely to be waiting. */
 const LARGE_PAGE = 50;
-/** Interval of storing the cursor while pages have no matching webhooks. */
+/** Interval at which the cursor is stored while pages have no matching webhooks. */
 const STORE_CURSOR_MS = 5_000;
-const READER = 'webhooks';
+/** Name of the stored cursor in `event_readers`. */
+const READER_NAME = 'webhooks';
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; log: Logger };
 
-/**
- * On the first start, sets the cursor to the current end of the events. Must run before a webhook can be created.
- */
+/** On the first start, sets the cursor to the current end of the events. Must run before a webhook can be created. */
 export async function initializeCursor(services: { db: Db; pool: pg.Pool }): Promise<void> {
   await services.pool.query(
     'insert into event_readers (name, place) values ($1, $2) on conflict do nothing',
-    [READER, await currentCursor(services)],
+    [READER_NAME, await currentCursor(services)],
   );
 }
 
@@ -63,7 +62,7 @@ export function startDispatcher(services: Deps, session: Session): AsyncDisposab
         if (!signal.aborted)
           log.error({ err: error }, 'dispatching events to webhooks failed; retrying in a second');
       } finally {
-        // The lock of a lost session is released already.
+        // Fails if the session was lost; then its lock is already released.
         await session
           .query('select pg_advisory_unlock($1)', [WEBHOOK_DISPATCH_LOCK])
           .catch(() => {});
@@ -87,7 +86,7 @@ async function tryLock(session: Session): Promise<boolean> {
   return row?.taken ?? false;
 }
 
-/** Dispatches until the database session, and with it the lock, is lost, or until another server has moved the cursor. */
+/** Dispatches until the database session is lost, and the lock with it, or until another server has moved the cursor. */
 async function dispatchWhileConnected(services: Deps, stopped: AbortSignal): Promise<void> {
   const lost = new AbortController();
   const signal = AbortSignal.any([stopped, lost.signal]);
@@ -105,7 +104,7 @@ async function dispatchWhileConnected(services: Deps, stopped: AbortSignal): Pro
   }
 }
 
-/** Returns when another server has moved the cursor. @throws `signal.reason` */
+/** Dispatches until another server has moved the cursor. @throws `signal.reason` */
 async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
   const { pool, log } = services;
   await using notifier = openFollowerNotifier(services);
@@ -120,8 +119,8 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
   };
   const storeReached = () =>
     serialize(async () => {
-      const to = reached;
-      if (to !== stored && (await moveCursor(pool, stored, to))) stored = to;
+      const next = reached;
+      if (next !== stored && (await moveCursor(pool, stored, next))) stored = next;
     });
   const timer = setInterval(() => {
     storeReached().catch((error) =>
@@ -129,7 +128,7 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
     );
   }, STORE_CURSOR_MS);
 
-  /** @returns the number of deliveries; null when another server dispatches now */
+  /** @returns the number of deliveries; null if another server dispatches now */
   const dispatchPage = async (
     events: readonly Omit<OutboxEvent, 'data'>[],
     cursor: string,
@@ -138,30 +137,30 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
       const type = WEBHOOK_TYPE_OF_EVENT[event.type as EventType];
       return type ? [{ ...event, type }] : [];
     });
-    const pairs =
+    const matches =
       eligible.length > 0
         ? await retryWhileUnavailable(() => matchWebhooks(pool, eligible), signal)
         : [];
     return serialize(async () => {
-      if (pairs.length > 0) {
-        const moved = await retryWhileUnavailable(
-          () => enqueueDeliveries(pool, { from: stored, to: cursor, events: eligible, pairs }),
+      if (matches.length > 0) {
+        const isMoved = await retryWhileUnavailable(
+          () => enqueueDeliveries(pool, { from: stored, to: cursor, events: eligible, matches }),
           signal,
         );
-        if (!moved) return null;
+        if (!isMoved) return null;
         stored = cursor;
-        notifier.add(pairs.map(({ webhookId }) => webhookId));
+        notifier.add(matches.map(({ webhookId }) => webhookId));
       }
       reached = cursor;
-      return pairs.length;
+      return matches.length;
     });
   };
 
   try {
     for (let from: string | null = stored; ; ) {
       try {
-        for await (const { events, cursor: place } of followAllEvents(services, from, signal)) {
-          const deliveries = await dispatchPage(events, place);
+        for await (const { events, cursor } of followAllEvents(services, from, signal)) {
+          const deliveries = await dispatchPage(events, cursor);
           if (deliveries === null) return;
           if (deliveries === 0 && events.length < LARGE_PAGE)
             await delay(UNMATCHED_PAUSE_MS, undefined, { signal }).catch(() => {});
@@ -173,6 +172,7 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
           { cursor: reached },
           'events were removed before they were dispatched to webhooks; continuing with the oldest kept event',
         );
+        // Starts with the oldest event.
         from = null;
       }
     }
@@ -185,28 +185,28 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
 async function readCursor(pool: pg.Pool): Promise<string> {
   const { rows } = await pool.query<{ place: string }>(
     'select place from event_readers where name = $1',
-    [READER],
+    [READER_NAME],
   );
-  if (!rows[0]) throw new Error(`event_readers has no row ${READER}`);
+  if (!rows[0]) throw new Error(`event_readers has no row ${READER_NAME}`);
   return rows[0].place;
 }
 
 async function moveCursor(pool: pg.Pool, from: string, to: string): Promise<boolean> {
   const { rowCount } = await pool.query(
     'update event_readers set place = $3 where name = $1 and place = $2',
-    [READER, from, to],
+    [READER_NAME, from, to],
   );
   return rowCount === 1;
 }
 
 type MatchedEvent = Pick<OutboxEvent, 'seq' | 'type' | 'namespaceId' | 'timestamp'>;
 /** An event, by its index, and a webhook that subscribes to it. */
-type Pair = { index: number; webhookId: string };
+type Match = { index: number; webhookId: string };
 
 /**
  * `offset 0` fixes the join order, from events to the webhooks of their namespaces: without statistics of new tables
- * PostgreSQL compared every event with every webhook. The events are JSON because PostgreSQL then always expects the same
- * number of rows and plans once; with arrays it planned each time, for 0.5 ms.
+ * PostgreSQL compares every event with every webhook. The events are JSON because PostgreSQL then always expects the same
+ * number of rows and plans once. With arrays it plans each time, which takes 0.5 ms.
  */
 const MATCH = `
   select source.position::int - 1 as index, webhook.id as "webhookId"
@@ -221,8 +221,8 @@ const MATCH = `
   ) webhook
   order by source.position, webhook.id`;
 
-async function matchWebhooks(pool: pg.Pool, events: readonly MatchedEvent[]): Promise<Pair[]> {
-  const { rows } = await pool.query<Pair>({
+async function matchWebhooks(pool: pg.Pool, events: readonly MatchedEvent[]): Promise<Match[]> {
+  const { rows } = await pool.query<Match>({
     name: 'webhooks of events',
     text: MATCH,
     values: [JSON.stringify(events)],
@@ -231,8 +231,8 @@ async function matchWebhooks(pool: pg.Pool, events: readonly MatchedEvent[]): Pr
 }
 
 /**
- * One statement, hence one transaction; event data does not leave the database. `due_at` is written for claimed webhooks as
- * well: a server that is about to release a webhook sees by it that a delivery was added.
+ * One statement, so it is one transaction, and event data does not leave the database. `due_at` is also written for claimed
+ * webhooks: a changed `due_at` tells a server that is about to release a webhook that a delivery was added.
  */
 const ENQUEUE = `
   with moved as (
@@ -256,37 +256,37 @@ const ENQUEUE = `
   )
   select pg_notify('loam', 'deliveries') from moved`;
 
-/** @returns false when another server has moved the cursor; then nothing is written */
+/** @returns false if another server has moved the cursor; then nothing is written */
 async function enqueueDeliveries(
   pool: pg.Pool,
   {
     from,
     to,
     events,
-    pairs,
+    matches,
   }: {
     from: string;
     to: string;
     events: readonly (MatchedEvent & { id: string })[];
-    pairs: readonly Pair[];
+    matches: readonly Match[];
   },
 ): Promise<boolean> {
-  const matched = [...new Set(pairs.map(({ index }) => index))].flatMap(
+  const matched = [...new Set(matches.map(({ index }) => index))].flatMap(
     (index) => events[index] ?? [],
   );
   // Deliveries are sent in the order of their ids, and ids of one millisecond are not ordered by themselves.
-  const ids = pairs.map(() => newId('dlv')).sort();
+  const ids = matches.map(() => newId('dlv')).sort();
   const { rowCount } = await pool.query({
     name: 'deliveries of events',
     text: ENQUEUE,
     values: [
-      ...[READER, from, to],
+      ...[READER_NAME, from, to],
       matched.map(({ seq }) => seq),
       matched.map(({ type }) => type),
       ids,
-      pairs.map(({ webhookId }) => webhookId),
-      pairs.map(({ index }) => events[index]?.id),
-      [...new Set(pairs.map(({ webhookId }) => webhookId))].sort(),
+      matches.map(({ webhookId }) => webhookId),
+      matches.map(({ index }) => events[index]?.id),
+      [...new Set(matches.map(({ webhookId }) => webhookId))].sort(),
     ],
   });
   return rowCount === 1;

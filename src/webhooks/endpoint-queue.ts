@@ -2,20 +2,20 @@
 import type { DueDelivery, Endpoint } from './claims.ts';
 
 /**
- * Deliveries in memory, so that attempts go on during the next read. The number starts at the minimum, and doubles after
- * each read that was not short, while the endpoint answers.
+ * Number of deliveries to keep in memory, so that attempts continue during the next read. It starts at the minimum, and
+ * doubles after each full read while the endpoint accepts deliveries.
  */
-const MIN_HELD = 16;
-const MAX_HELD = 64;
-const MAX_HELD_FAILING = 2;
+const MIN_LOADED = 16;
+const MAX_LOADED = 64;
+const MAX_LOADED_FAILING = 2;
 /**
- * One concurrent attempt per so many deliveries in memory: two at first, eight at most, because each opens a connection.
- * After a failed attempt it is one, because the next attempt is likely to take 15 seconds.
+ * Deliveries in memory per concurrent attempt. So a webhook has two concurrent attempts at first and eight at most, because
+ * each opens a connection. After a failed attempt it has one, because the next attempt is likely to take 15 seconds.
  */
-const HELD_PER_ATTEMPT = 8;
-/** The webhook counts as slow when no attempt has ended for this long. */
+const LOADED_PER_ATTEMPT = 8;
+/** The webhook is slow if no attempt has ended for this long. */
 const SLOW_MS = 2_000;
-/** Deliveries are read again before they are sent when the last read is older, because the webhook may have changed. */
+/** Deliveries that were read earlier than this are read again before they are sent, because the webhook may have changed. */
 const STALE_MS = 2_000;
 
 export class EndpointQueue {
@@ -24,25 +24,25 @@ export class EndpointQueue {
   readonly claimedAt = Date.now();
   /** As last read; undefined before the first read. */
   endpoint: Endpoint | undefined;
-  /** Decrypted. */
+  /** The decrypted signing secrets. */
   secrets: readonly string[] = [];
-  /** The last read was short, so nothing is due until a delivery is added or a retry becomes due. */
+  /** Whether the last read was not full, so that no delivery is due until one is added or a retry becomes due. */
   isDrained = false;
-  /** The slot is wanted by another webhook: running attempts end, and nothing more is read. */
+  /** Whether another webhook wants the slot: running attempts finish, and no more deliveries are read. */
   yieldsSlot = false;
-  /** Nothing is sent while the state of the webhook is being changed. */
+  /** While true, no delivery is sent, because the state of the webhook is being changed. */
   isHalted = false;
   sending = 0;
   /** Ids of the deliveries in memory. */
-  readonly heldIds = new Set<string>();
+  readonly loadedIds = new Set<string>();
   #waiting: DueDelivery[] = [];
   #readAt = 0;
-  #targetHeld = MIN_HELD;
+  #targetLoaded = MIN_LOADED;
   #isFailing = false;
-  /** When an attempt last ended, or the first of the running attempts started. */
+  /** When the last attempt ended, or the first of the running attempts started. */
   #lastEndAt = 0;
-  /** The last attempt since the last read succeeded. */
-  #isAnswering = false;
+  /** Whether the last attempt since the last read succeeded. */
+  #isAccepting = false;
 
   constructor(webhookId: string, namespaceId: string) {
     this.webhookId = webhookId;
@@ -52,29 +52,29 @@ export class EndpointQueue {
   /** How many deliveries to read; 0 while enough are in memory. */
   get readLimit(): number {
     if (this.isDrained || this.yieldsSlot || this.isHalted) return 0;
-    const most = this.#isFailing ? MAX_HELD_FAILING : this.#targetHeld;
-    return this.heldIds.size > most / 2 ? 0 : most - this.heldIds.size;
+    const target = this.#isFailing ? MAX_LOADED_FAILING : this.#targetLoaded;
+    return this.loadedIds.size > target / 2 ? 0 : target - this.loadedIds.size;
   }
 
-  /** The last attempt failed, or the running attempts take long. */
+  /** Whether the last attempt failed, or no attempt has ended for `SLOW_MS`. */
   get isSlow(): boolean {
     return this.#isFailing || (this.sending > 0 && Date.now() - this.#lastEndAt > SLOW_MS);
   }
 
-  /** The webhook can be released. */
+  /** Whether the webhook can be released. */
   get isDone(): boolean {
-    return this.heldIds.size === 0 && !this.isHalted && (this.isDrained || this.yieldsSlot);
+    return this.loadedIds.size === 0 && !this.isHalted && (this.isDrained || this.yieldsSlot);
   }
 
-  /** Results of the previous URL say nothing about a new one. */
   setEndpoint(endpoint: Endpoint, open: (sealed: Buffer) => string[]): void {
     const before = this.endpoint;
+    // Results of the previous URL do not apply to a new URL.
     if (before?.url !== endpoint.url) this.#isFailing = endpoint.isFailing;
     const sealed = [endpoint.secret, endpoint.formerSecret];
-    const same = (a?: Buffer | null, b?: Buffer | null) => (a && b ? a.equals(b) : a === b);
+    const areEqual = (a?: Buffer | null, b?: Buffer | null) => (a && b ? a.equals(b) : a === b);
     // Decrypting takes longer than signing, so unchanged secrets are kept.
-    if (!same(before?.secret, sealed[0]) || !same(before?.formerSecret, sealed[1]))
-      this.secrets = sealed.flatMap((one) => (one ? open(one) : []));
+    if (!areEqual(before?.secret, sealed[0]) || !areEqual(before?.formerSecret, sealed[1]))
+      this.secrets = sealed.flatMap((secret) => (secret ? open(secret) : []));
     this.endpoint = endpoint;
   }
 
@@ -82,38 +82,38 @@ export class EndpointQueue {
   add(due: readonly DueDelivery[], limit: number): void {
     this.#readAt = Date.now();
     this.isDrained = due.length < limit;
-    if (!this.isDrained && this.#isAnswering)
-      this.#targetHeld = Math.min(2 * this.#targetHeld, MAX_HELD);
-    this.#isAnswering = false;
-    for (const { id } of due) this.heldIds.add(id);
+    if (!this.isDrained && this.#isAccepting)
+      this.#targetLoaded = Math.min(2 * this.#targetLoaded, MAX_LOADED);
+    this.#isAccepting = false;
+    for (const { id } of due) this.loadedIds.add(id);
     this.#waiting.push(...due);
   }
 
-  /** The next delivery to send, if one more concurrent attempt is allowed. */
-  next(): DueDelivery | undefined {
-    const maxSending = this.#isFailing ? 1 : this.#targetHeld / HELD_PER_ATTEMPT;
+  /** Takes the next delivery to send, if one more concurrent attempt is allowed. */
+  takeNext(): DueDelivery | undefined {
+    const maxSending = this.#isFailing ? 1 : this.#targetLoaded / LOADED_PER_ATTEMPT;
     if (this.isHalted || this.sending >= maxSending) return undefined;
     if (Date.now() - this.#readAt > STALE_MS) this.requeue();
     if (this.sending === 0) this.#lastEndAt = Date.now();
     return this.#waiting.shift();
   }
 
-  /** Drops the deliveries without an attempt. They are still pending in the database, and are read again. */
+  /** Drops the deliveries whose attempt has not started. They are still pending in the database, and are read again. */
   requeue(): void {
     if (this.#waiting.length === 0) return;
-    for (const { id } of this.#waiting) this.heldIds.delete(id);
+    for (const { id } of this.#waiting) this.loadedIds.delete(id);
     this.#waiting = [];
     this.isDrained = false;
   }
 
-  /** Adapts to the result of an attempt. */
-  noteResult(failed: boolean): void {
+  /** Adapts the number of deliveries and of concurrent attempts to the result of an attempt. */
+  recordResult(failed: boolean): void {
     if (failed && !this.#isFailing) {
-      this.#targetHeld = MIN_HELD;
+      this.#targetLoaded = MIN_LOADED;
       this.requeue();
     }
     this.#isFailing = failed;
     this.#lastEndAt = Date.now();
-    this.#isAnswering = !failed;
+    this.#isAccepting = !failed;
   }
 }

@@ -1,4 +1,4 @@
-/** The event types of webhooks, by the names that receivers get. */
+/** The event types of webhooks, under the names that receivers get. */
 import type { EventType } from '../platform/events/outbox.ts';
 
 /** The types that the REST specification lists. Nothing emits the types of services, deployments and dev yet. */
@@ -29,7 +29,7 @@ const FURTHER_TYPES = [
 export const WEBHOOK_EVENT_TYPES = [...SPECIFIED_TYPES, ...FURTHER_TYPES] as const;
 export type WebhookEventType = (typeof WEBHOOK_EVENT_TYPES)[number];
 
-/** Type of a test. Every webhook receives it, and none can subscribe to it. */
+/** Type of a test message. Every webhook receives it, and no webhook can subscribe to it. */
 export const PING = 'ping';
 
 /** Type of an outbox event → type of its webhook message. Webhooks do not receive events that are missing here. */

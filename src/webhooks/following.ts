@@ -1,4 +1,4 @@
-/** Subscription to the deliveries of a webhook: each delivery is shown when it is created and whenever it changes. */
+/** Subscription to the deliveries of a webhook: yields each delivery when it is created and whenever it changes. */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { AppError } from '../base/errors.ts';
@@ -15,19 +15,19 @@ import { getWebhook, type Webhook } from './webhooks.ts';
 
 type Deps = { db: Db; bus: Bus; rechecks: Rechecks };
 
-const PAGE = 200;
+const PAGE_SIZE = 200;
 /**
- * `updated_at` is taken at the start of a transaction, and the row becomes visible at its end, so each read goes back by
- * this much. Transactions that write deliveries take milliseconds.
+ * `updated_at` is set during a transaction, and the row becomes visible at its end. So each read starts this long before
+ * the newest row of the previous read. Transactions that write deliveries take milliseconds.
  */
 const OVERLAP_MS = 1_000;
-/** Pause between reads: for a webhook with thousands of events a second, each read returns thousands of rows. */
+/** Pause between reads, because each read of a webhook with thousands of events a second returns thousands of rows. */
 const PAUSE_MS = 500;
 
 /**
- * Follows the deliveries of the namespaces that the viewer administers now, and tests. Several changes between two reads
- * are shown once, in the latest state.
- * @throws AppError 401, 403, 404 at once, or later when the viewer loses access to one of these namespaces or the webhook
+ * Follows the deliveries of the namespaces that the viewer administers at the start, and tests. A delivery that changes
+ * several times between two reads is yielded once, in its latest state.
+ * @throws AppError 401, 403, 404 at once, and later if the viewer loses access to one of these namespaces or the webhook
  *   is deleted
  */
 export async function followDeliveries(
@@ -36,7 +36,9 @@ export async function followDeliveries(
   id: string,
 ): Promise<(signal: AbortSignal) => AsyncGenerator<Delivery>> {
   const webhook = await getWebhook(services, viewer, id);
-  const namespaces = webhook.namespaceIds.filter((each) => mayAdministerWebhooks(viewer, each));
+  const namespaces = webhook.namespaceIds.filter((namespaceId) =>
+    mayAdministerWebhooks(viewer, namespaceId),
+  );
   const rule: AccessRule = {
     key: `deliveries of ${id} from ${namespaces.join()}`,
     async demand(now) {
@@ -50,7 +52,7 @@ export async function followDeliveries(
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
       yield* readChanges(services, { webhook, namespaces, since }, ended);
       if (!ended.aborted)
-        throw new AppError('internal_error', 'The server is stopping: subscribe again', {
+        throw new AppError('internal_error', 'The server is stopping; subscribe again', {
           status: 503,
         });
     });
@@ -61,10 +63,10 @@ async function* readChanges(
   { webhook, namespaces, since }: { webhook: Webhook; namespaces: string[]; since: Date },
   signal: AbortSignal,
 ): AsyncGenerator<Delivery> {
-  /** The state last shown, by id, of the deliveries that the next read returns again. */
-  const seen = new Map<string, { at: number; state: string }>();
-  let until = since.getTime();
-  const page = (from: Date, after: string) =>
+  /** By id, the last yielded state of the deliveries that the next read may return again. */
+  const yielded = new Map<string, { at: number; state: string }>();
+  let newest = since.getTime();
+  const readPage = (from: Date, after: string) =>
     db.delivery.findMany({
       where: {
         webhookId: webhook.id,
@@ -76,32 +78,32 @@ async function* readChanges(
       },
       select: deliveryColumns,
       orderBy: [{ updatedAt: 'asc' }, { id: 'asc' }],
-      take: PAGE,
+      take: PAGE_SIZE,
     });
 
   for await (const why of bus.wakes(`webhook:${webhook.id}`, signal)) {
-    let from = new Date(until - OVERLAP_MS);
+    let from = new Date(newest - OVERLAP_MS);
     let after = '';
-    for (let rows: Awaited<ReturnType<typeof page>>; ; ) {
-      rows = await retryWhileUnavailable(() => page(from, after), signal);
+    for (let rows: Awaited<ReturnType<typeof readPage>>; ; ) {
+      rows = await retryWhileUnavailable(() => readPage(from, after), signal);
       for (const row of rows) {
         const at = row.updatedAt.getTime();
         const state = `${at} ${row.status} ${row.attempts}`;
-        if (seen.get(row.id)?.state === state) continue;
-        seen.set(row.id, { at, state });
-        // The delivery did not change since the subscription began.
+        if (yielded.get(row.id)?.state === state) continue;
+        yielded.set(row.id, { at, state });
+        // The delivery has not changed since the subscription began.
         if (why === 'start' && row.updatedAt < since) continue;
         yield row as Delivery;
         if (signal.aborted) return;
       }
       const last = rows.at(-1);
       if (!last) break;
-      until = Math.max(until, last.updatedAt.getTime());
-      if (rows.length < PAGE) break;
+      newest = Math.max(newest, last.updatedAt.getTime());
+      if (rows.length < PAGE_SIZE) break;
       from = last.updatedAt;
       after = last.id;
     }
-    for (const [id, { at }] of seen) if (at < until - OVERLAP_MS) seen.delete(id);
+    for (const [id, { at }] of yielded) if (at < newest - OVERLAP_MS) yielded.delete(id);
     await delay(PAUSE_MS, undefined, { signal }).catch(() => {});
   }
 }

@@ -17,7 +17,7 @@ type Deps = { db: Db };
 
 /**
  * Sends a `ping`, independent of the webhook's event types.
- * @throws AppError 401, 403, 404, 409 when it is off
+ * @throws AppError 401, 403, 404, 409 if the webhook is off
  */
 export async function testWebhook(services: Deps, viewer: Viewer, id: string): Promise<Delivery> {
   const author = demandAccount(viewer);
@@ -42,9 +42,9 @@ export async function testWebhook(services: Deps, viewer: Viewer, id: string): P
 }
 
 /**
- * Sends the message of a delivery again, in a new delivery with the same `webhook-id`. The status of the first does not
- * matter.
- * @throws AppError 401, 403, 404, 409 when the webhook is off
+ * Sends the message of a delivery again, in a new delivery with the same `webhook-id`. The status of the given delivery does
+ * not matter.
+ * @throws AppError 401, 403, 404, 409 if the webhook is off
  */
 export async function redeliver(
   services: Deps,
@@ -85,7 +85,7 @@ async function lockActiveWebhook(
   return webhook;
 }
 
-/** Its times come from the clock of the database, which senders compare them with. */
+/** Inserts a pending delivery. Its times come from the clock of the database, with which senders compare them. */
 async function insertDueDelivery(
   tx: Prisma.TransactionClient,
   webhookId: string,
@@ -95,7 +95,7 @@ async function insertDueDelivery(
   await tx.$executeRaw`
     insert into deliveries (id, webhook_id, message_id, type, namespace_id, next_attempt_at)
     values (${id}, ${webhookId}, ${message.id}, ${message.type}, ${message.namespaceId}, now())`;
-  // Written also while a server has claimed the webhook: the change makes that server read again.
+  // Also written while a server has claimed the webhook, because the change makes that server read the deliveries again.
   await tx.$executeRaw`
     update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
   await notifyReaders(tx, 'deliveries');

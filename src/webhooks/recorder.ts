@@ -5,34 +5,34 @@ import type { Logger } from '../base/log.ts';
 import { isDatabaseUnavailable } from '../platform/database/outage.ts';
 import type { AttemptRecord } from './delivery/outcomes.ts';
 
-/** Results within this time are recorded in one batch. */
+/** Results that arrive within this time are recorded in one batch. */
 const BATCH_MS = 8;
-const BATCH = 200;
+const BATCH_SIZE = 200;
 const FIRST_PAUSE_MS = 50;
 const MAX_PAUSE_MS = 2_000;
-/** A webhook is switched off after so many days without a successful attempt. */
+/** A webhook is switched off if its attempts have failed for this long. */
 const FAILING_DAYS = 5;
 
 export type Result = {
   deliveryId: string;
   webhookId: string;
-  /** The URL of the attempt: its result must not count for a URL that the webhook got since. */
+  /** The URL of the attempt: the result does not count for a URL that the webhook has received since then. */
   url: string;
   /** Attempts before this one. */
   attempts: number;
-  /** Null when nothing was sent; then the delivery fails. */
-  tried: AttemptRecord | null;
+  /** Null if nothing was sent; then the delivery fails. */
+  attempt: AttemptRecord | null;
   status: 'succeeded' | 'pending' | 'failed';
   /** Milliseconds until the next attempt of a pending delivery. */
   delay: number | null;
-  /** The endpoint answered 410 Gone. */
-  gone: boolean;
+  /** Whether the endpoint answered 410 Gone. */
+  isGone: boolean;
 };
 
 export type Recorder = {
   /**
-   * Settles when the result is recorded, also by another server.
-   * @throws Error when the database refuses the result or the recorder was closed before; then the delivery is sent again
+   * Settles when the result is recorded, or another server has recorded a result of the same attempt.
+   * @throws Error if the database refuses the result or the recorder was closed before; then the delivery is sent again
    */
   record(result: Result): Promise<void>;
   /** Records the waiting results, unless the database is unavailable. */
@@ -41,10 +41,10 @@ export type Recorder = {
 
 type PendingResult = { result: Result; resolve: () => void; reject: (error: unknown) => void };
 
-/** @param onOff called for each webhook that a recorded result switched off */
+/** @param onSwitchedOff called for each webhook that a recorded result has switched off */
 export function openRecorder(
   services: { pool: pg.Pool; log: Logger },
-  onOff: (webhookId: string) => void,
+  onSwitchedOff: (webhookId: string) => void,
 ): Recorder {
   const { log } = services;
   const notifier = openFollowerNotifier(services);
@@ -56,7 +56,7 @@ export function openRecorder(
 
   function schedule(): void {
     if (writing || waiting.length === 0) return;
-    if (waiting.length >= BATCH) start();
+    if (waiting.length >= BATCH_SIZE) start();
     else timer ??= setTimeout(start, BATCH_MS);
   }
 
@@ -64,8 +64,8 @@ export function openRecorder(
     clearTimeout(timer);
     timer = undefined;
     if (writing) return;
-    const batch = waiting.slice(0, BATCH);
-    waiting = waiting.slice(BATCH);
+    const batch = waiting.slice(0, BATCH_SIZE);
+    waiting = waiting.slice(BATCH_SIZE);
     writing = write(batch).finally(() => {
       writing = undefined;
       schedule();
@@ -82,20 +82,20 @@ export function openRecorder(
         const off = await store(services.pool, results);
         notifier.add(results.map(({ webhookId }) => webhookId));
         for (const { resolve } of batch) resolve();
-        for (const id of off) onOff(id);
+        for (const id of off) onSwitchedOff(id);
         return;
       } catch (error) {
-        const isOver = closing.signal.aborted;
-        if (isDatabaseUnavailable(error) && !isOver) {
+        const isClosing = closing.signal.aborted;
+        if (isDatabaseUnavailable(error) && !isClosing) {
           await delay(pause, undefined, { signal: closing.signal }).catch(() => {});
           continue;
         }
         // A result that the database refuses must not block the rest of the batch.
-        if (batch.length > 1 && !isOver) {
-          for (const one of batch) await write([one]);
+        if (batch.length > 1 && !isClosing) {
+          for (const pending of batch) await write([pending]);
           return;
         }
-        if (!isOver) log.error({ err: error, deliveries }, 'webhook attempts were not recorded');
+        if (!isClosing) log.error({ err: error, deliveries }, 'webhook attempts were not recorded');
         for (const { reject } of batch) reject(error);
         return;
       }
@@ -125,10 +125,10 @@ export function openRecorder(
 const HAS_FAILED_TOO_LONG = `coalesce(webhooks.failing_since < now() - interval '${FAILING_DAYS} days', false)`;
 
 /**
- * The number of attempts is compared, so that an attempt counts once when two servers sent because one was taken for dead.
- * `completed_at` is tested instead of the status: in a burst, before the table is analyzed, a test of the status makes the
- * planner scan the whole index of pending deliveries (170 ms per batch with 100,000 of them, instead of 2). The row of a
- * webhook is written only when it changes.
+ * The number of attempts is compared, so that an attempt counts once if two servers sent it, because one of them was
+ * considered dead. `completed_at` is tested instead of the status: in a burst, before the table is analyzed, a test of the
+ * status makes the planner scan the whole index of pending deliveries (170 ms per batch with 100,000 of them, instead of 2).
+ * The row of a webhook is written only if it changes.
  */
 const STORE = `
   with result as (
@@ -166,35 +166,37 @@ async function store(pool: pg.Pool, results: readonly Result[]): Promise<string[
       results.map(({ deliveryId }) => deliveryId),
       results.map(({ attempts }) => attempts),
       results.map(({ status }) => status),
-      results.map(({ tried }) => tried?.outcome ?? null),
-      results.map(({ tried }) => tried?.status ?? null),
-      results.map(({ tried }) => tried && JSON.stringify(tried)),
+      results.map(({ attempt }) => attempt?.outcome ?? null),
+      results.map(({ attempt }) => attempt?.status ?? null),
+      results.map(({ attempt }) => attempt && JSON.stringify(attempt)),
       results.map(({ delay }) => delay),
       states.map(({ webhookId }) => webhookId),
       states.map(({ url }) => url),
-      states.map(({ ok }) => ok),
-      states.map(({ gone }) => gone),
+      states.map(({ isOk }) => isOk),
+      states.map(({ isGone }) => isGone),
     ],
   });
   return rows.flatMap(({ id, active }) => (active ? [] : [id]));
 }
 
-type EndpointState = { webhookId: string; url: string; ok: boolean; gone: boolean };
+type EndpointState = { webhookId: string; url: string; isOk: boolean; isGone: boolean };
 
-/** Combines the results of each endpoint. One success means that the endpoint is not failing. */
+/** Combines the results of each endpoint. An endpoint with one success is not failing. */
 function toEndpointStates(results: readonly Result[]): EndpointState[] {
   const states = new Map<string, EndpointState>();
-  for (const { webhookId, url, tried, status, gone } of results) {
-    if (!tried) continue;
+  for (const { webhookId, url, attempt, status, isGone } of results) {
+    if (!attempt) continue;
     const key = `${webhookId} ${url}`;
-    const state = states.get(key) ?? { webhookId, url, ok: false, gone: false };
-    states.set(key, { ...state, ok: state.ok || status === 'succeeded', gone: state.gone || gone });
+    const state = states.get(key) ?? { webhookId, url, isOk: false, isGone: false };
+    state.isOk ||= status === 'succeeded';
+    state.isGone ||= isGone;
+    states.set(key, state);
   }
   // A webhook whose URL changed has two states; the statement uses the state of its current URL.
   return [...states.values()];
 }
 
-/** Followers of a webhook are notified at most this often, however many deliveries it has. */
+/** Interval of notifications to the followers of a webhook, however many of its deliveries change. */
 const NOTIFY_MS = 300;
 
 type FollowerNotifier = AsyncDisposable & {
@@ -202,8 +204,8 @@ type FollowerNotifier = AsyncDisposable & {
 };
 
 /**
- * Notifies followers of a webhook's deliveries of changes. Followers also poll, so a notification that a killed server did
- * not send is not needed.
+ * Notifies the followers of a webhook that its deliveries have changed. Followers also poll, so a notification may be lost if
+ * a server is killed.
  */
 export function openFollowerNotifier({
   pool,

@@ -11,7 +11,7 @@ export type CreateInput = {
   namespaces: readonly string[];
 };
 
-/** Fields left out stay unchanged. */
+/** Omitted fields stay unchanged. */
 export type UpdateInput = {
   name?: string | null;
   url?: string | null;
@@ -26,13 +26,13 @@ export type UpdateInput = {
 /** Characters. */
 const MAX_NAME = 100;
 const MAX_SECRET = 256;
-/** Each namespace takes a query of its quota and a row. */
+/** Each namespace costs a query for its quota and a row. */
 const MAX_NAMESPACES = 100;
 
 /** Unique names in lower case, in the given order. */
 type NonEmptyNames = [string, ...string[]];
 
-/** @returns the valid values; `delivery/guard.ts` checks the address of `url`. @throws AppError 400 */
+/** @returns the valid values. The address of `url` is checked later, by `delivery/guard.ts`. @throws AppError 400 */
 export function checkCreation({ name, url, secret, eventTypes, namespaces }: CreateInput) {
   checkName(name);
   checkUrl(url);
@@ -71,19 +71,19 @@ export function checkChanges(input: UpdateInput): Changes {
   };
 }
 
-/** Any script is allowed, because the name is only shown to people. */
+/** Letters of any language are allowed, because the name is only shown to people. */
 function checkName(name: string): void {
   const length = [...name].length;
   if (length < 1 || length > MAX_NAME || name.trim() === '' || /[\p{Cc}\p{Cs}]/u.test(name))
     throw invalid('name', `must be 1 to ${MAX_NAME} characters, without control characters`);
 }
 
-/** The guard checks the rest. The URL parser silently drops white space at the ends and line ends anywhere. */
+/** Checked before the URL is parsed: the parser silently drops white space at the ends and line ends anywhere. */
 function checkUrl(url: string): void {
   if (/[\s\p{C}]/u.test(url)) throw invalid('url', 'must not contain white space');
 }
 
-/** The secret is in no header, but receivers keep it in environment variables and one-line files. */
+/** Only printable ASCII, because receivers keep the secret in environment variables and one-line files. */
 function checkSecret(secret: string): void {
   if (secret.length > MAX_SECRET || !/^[\x20-\x7e]+$/.test(secret))
     throw invalid('secret', `must be 1 to ${MAX_SECRET} printable ASCII characters`);
@@ -92,7 +92,7 @@ function checkSecret(secret: string): void {
     throw invalid('secret', 'must have base64 after whsec_');
 }
 
-/** Canonical base64, which every decoder accepts: padded, and without unused bits. */
+/** Whether the text is canonical base64, which every decoder accepts: padded, and without unused bits. */
 function isBase64(text: string): boolean {
   return text !== '' && Buffer.from(text, 'base64').toString('base64') === text;
 }
@@ -100,7 +100,7 @@ function isBase64(text: string): boolean {
 function checkTypes(types: readonly string[]): WebhookEventType[] {
   if (types.length === 0) throw invalid('eventTypes', 'must contain at least one event type');
   return [...new Set(types)].map((type) => {
-    const known = WEBHOOK_EVENT_TYPES.find((each) => each === type);
+    const known = WEBHOOK_EVENT_TYPES.find((knownType) => knownType === type);
     if (known) return known;
     throw invalid(
       'eventTypes',

@@ -2,32 +2,33 @@
 import type pg from 'pg';
 import { inPoolTransaction } from '../platform/database/client.ts';
 
-/** Longer than the retries of a delivery take. */
+/** Longer than all retries of a delivery take. */
 const DELIVERY_DAYS = 30;
 
-const BATCH = 1_000;
+const BATCH_SIZE = 1_000;
 
-/** Removes a batch of deliveries older than `DELIVERY_DAYS`. @returns whether there may be more */
+/** Removes a batch of deliveries that are older than `DELIVERY_DAYS`. @returns whether there may be more */
 export async function removeOldDeliveries({ pool }: { pool: pg.Pool }): Promise<boolean> {
   return inPoolTransaction(pool, async (client) => {
     // Ids sort by time of creation, so the oldest are the first of the primary key.
-    const { rows } = await client.query<{ id: string; old: boolean }>(
-      `select id, created_at < now() - make_interval(days => ${DELIVERY_DAYS}) as old
-       from deliveries order by id limit ${BATCH}`,
+    const { rows } = await client.query<{ id: string; isExpired: boolean }>(
+      `select id, created_at < now() - make_interval(days => ${DELIVERY_DAYS}) as "isExpired"
+       from deliveries order by id limit ${BATCH_SIZE}`,
     );
-    const kept = rows.findIndex(({ old }) => !old);
-    const old = kept < 0 ? rows : rows.slice(0, kept);
+    const firstKept = rows.findIndex(({ isExpired }) => !isExpired);
+    const expired = firstKept < 0 ? rows : rows.slice(0, firstKept);
     await removeDeliveries(
       client,
-      old.map(({ id }) => id),
+      expired.map(({ id }) => id),
     );
-    return old.length === BATCH;
+    return expired.length === BATCH_SIZE;
   });
 }
 
 /**
- * Removes a batch of the deliveries of a deleted webhook, and its row with the last batch. It waits a minute after the
- * deletion, because the dispatcher may still be writing deliveries. @returns whether there may be more
+ * Removes a batch of the deliveries of a deleted webhook, and the row of the webhook with the last batch. Starts a minute
+ * after the deletion, because the dispatcher may still be writing deliveries.
+ * @returns whether there may be more
  */
 export async function removeDeletedWebhooks({ pool }: { pool: pg.Pool }): Promise<boolean> {
   return inPoolTransaction(pool, async (client) => {
@@ -38,21 +39,22 @@ export async function removeDeletedWebhooks({ pool }: { pool: pg.Pool }): Promis
     const [webhook] = found;
     if (!webhook) return false;
     const { rows } = await client.query<{ id: string }>(
-      `select id from deliveries where webhook_id = $1 order by id desc limit ${BATCH}`,
+      `select id from deliveries where webhook_id = $1 order by id desc limit ${BATCH_SIZE}`,
       [webhook.id],
     );
     await removeDeliveries(
       client,
       rows.map(({ id }) => id),
     );
-    if (rows.length < BATCH) await client.query('delete from webhooks where id = $1', [webhook.id]);
+    if (rows.length < BATCH_SIZE)
+      await client.query('delete from webhooks where id = $1', [webhook.id]);
     return true;
   });
 }
 
 /**
- * Removes deliveries, and messages without another delivery. The messages are locked before the search for other
- * deliveries, because `redeliver` adds a delivery under the same lock.
+ * Removes deliveries, and their messages if no other delivery refers to them. The messages are locked before the search for
+ * other deliveries, because `redeliver` adds a delivery under a lock of the message.
  */
 async function removeDeliveries(client: pg.PoolClient, ids: readonly string[]): Promise<void> {
   if (ids.length === 0) return;

@@ -1,15 +1,15 @@
 /**
  * Encrypts the signing secrets of webhooks.
  *
- * Signing needs the plain secret, so it is encrypted and not hashed. The key is never in the database, and the ciphertext
- * is bound to the webhook, so that a secret cannot be moved to the row of another webhook.
+ * Signing needs the plain secret, so secrets are encrypted and not hashed. The key is never in the database. A ciphertext is
+ * bound to its webhook, so that a secret cannot be moved to the row of another webhook.
  */
 import type { Keys } from '../platform/crypto/keys.ts';
 import { open, seal } from '../platform/crypto/keys.ts';
 
 export type WebhookSecrets = {
   seal(webhookId: string, secret: string): Uint8Array<ArrayBuffer>;
-  /** @throws Error when the key is a different one, or the bytes were changed */
+  /** @throws Error if the secret was encrypted with another key, or the bytes were changed */
   open(webhookId: string, sealed: Uint8Array): string;
 };
 
@@ -21,7 +21,7 @@ export function createWebhookSecrets(keys: Keys): WebhookSecrets {
   };
 }
 
-/** How long the previous secret signs as well after a new one was set. */
+/** Grace period of the previous secret after a new secret is set: deliveries are signed with both. */
 const FORMER_MS = 24 * 3_600_000;
 
 /** The columns of a webhook that hold its secrets. */
@@ -32,10 +32,11 @@ type SealedSecrets = {
 };
 
 /**
- * The columns after a secret is set. The previous secret signs as well for a day, so that receivers can switch without
- * refusing deliveries. Setting the same secret changes nothing; otherwise a repeated request would end the previous one.
- * @param secret null removes both secrets, so nothing is signed any more
- * @returns undefined when nothing changes
+ * Returns the columns after a secret is set. Deliveries are also signed with the previous secret for a day, so that receivers
+ * can switch without refusing deliveries. Setting the same secret changes nothing, so that a repeated request does not
+ * replace the previous secret.
+ * @param secret null removes both secrets, so that deliveries are no longer signed
+ * @returns undefined if nothing changes
  */
 export function rotateSecret(
   secrets: WebhookSecrets,
@@ -54,7 +55,7 @@ export function rotateSecret(
   };
 }
 
-/** Null when the server key has changed: such a secret cannot sign any more. */
+/** @returns null if the server key has changed: then the secret can no longer sign */
 function openOrNull(secrets: WebhookSecrets, webhookId: string, sealed: Uint8Array): string | null {
   try {
     return secrets.open(webhookId, sealed);

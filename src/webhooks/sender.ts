@@ -2,12 +2,12 @@
  * Sends due deliveries. Every server that answers requests runs one sender.
  *
  * A round claims webhooks with due deliveries (`claims.ts`), reads a few deliveries of each, and releases webhooks without
- * due deliveries. It runs when a delivery was added, when a webhook has few deliveries left in memory, and every second
+ * due deliveries. A round runs when a delivery was added, when a webhook has few deliveries left in memory, and every second
  * for retries. Delivery is at least once: an attempt without a recorded result is repeated under the same `webhook-id`.
  *
- * A dead or slow endpoint must not delay the rest. A webhook has at most eight concurrent attempts, and one while it fails.
- * The number of claimed webhooks is limited per server and per namespace (`concurrency-limits.ts`); at a limit, a webhook
- * gives up its slot after five seconds.
+ * A dead or slow endpoint must not delay other webhooks. So a webhook has at most eight concurrent attempts, and only one
+ * while it fails. The number of claimed webhooks is limited per server and per namespace (`concurrency-limits.ts`). At a
+ * limit, a webhook yields its slot after five seconds.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -27,20 +27,20 @@ import { renderBody, type StoredMessage } from './delivery/payload.ts';
 import { nextDelay } from './delivery/schedule.ts';
 import { EndpointQueue } from './endpoint-queue.ts';
 import { openRecorder, type Recorder, type Result } from './recorder.ts';
-import { endUnwantedDeliveries } from './unwanted.ts';
+import { failUnwantedDeliveries } from './unwanted.ts';
 import type { WebhookDeps } from './webhooks.ts';
 
-/** How long a webhook keeps its slot while other webhooks wait for one. */
+/** How long a webhook keeps its slot while other webhooks wait for a slot. */
 const TURN_MS = 5_000;
-/** Interval of looking for due retries, and for webhooks of a server that died. */
+/** Interval of the search for due retries, and for webhooks of a dead server. */
 const POLL_MS = 1_000;
-/** Requests for a round within this time share one round. */
-const GATHER_MS = 4;
-/** After a failed round, and while this machine is out of a resource. */
+/** Pause before the next round. Rounds that are requested meanwhile are coalesced. */
+const ROUND_DEBOUNCE_MS = 4;
+/** Pause after a failed round, and while this machine is out of a resource. */
 const PAUSE_MS = 1_000;
 /** How long shutdown waits for running attempts. Attempts aborted after that are repeated. */
 const STOP_MS = 3_000;
-/** Delay before an attempt is repeated whose result the database refused to record. */
+/** Delay before an attempt is repeated because the database refused its result. */
 const UNRECORDED_MS = 60_000;
 
 type Deps = {
@@ -54,7 +54,6 @@ type Deps = {
   webhooks: WebhookDeps;
 };
 
-/** Starts the sender, which owns its attempts until it is disposed. */
 export async function startSender(
   services: Deps,
   attemptDeps: AttemptDeps,
@@ -65,7 +64,7 @@ export async function startSender(
 }
 
 /** A read of one webhook's due deliveries. */
-type QueueRead = claims.ReadRequest & { queue: EndpointQueue };
+type QueueRead = claims.DueRead & { queue: EndpointQueue };
 
 class Sender implements AsyncDisposable {
   readonly #services: Deps;
@@ -81,9 +80,9 @@ class Sender implements AsyncDisposable {
   #listening: Promise<void> = Promise.resolve();
   #rounds: Promise<void> | undefined;
   #isRoundRequested = false;
-  /** A limit was reached, so unclaimed webhooks may wait for a free slot. */
+  /** Whether a limit was reached, so that unclaimed webhooks may be waiting for a slot. */
   #isLimited = false;
-  /** What the next round looks for: added deliveries, or retries that became due as well. */
+  /** What the next round looks for: `added` deliveries, or all `due` deliveries, which include retries. */
   #poll: 'added' | 'due' | null = null;
 
   constructor(services: Deps, attemptDeps: AttemptDeps) {
@@ -129,7 +128,7 @@ class Sender implements AsyncDisposable {
   #onSwitchedOff(webhookId: string): void {
     const queue = this.#queues.get(webhookId);
     if (!queue) {
-      this.#track(endUnwantedDeliveries(this.#services, webhookId));
+      this.#track(failUnwantedDeliveries(this.#services, webhookId));
       return;
     }
     // The next read finds the webhook switched off and ends its deliveries.
@@ -138,7 +137,7 @@ class Sender implements AsyncDisposable {
     this.#requestRound();
   }
 
-  /** Shutdown waits for tracked work. */
+  /** Makes shutdown wait for `work`, and logs its errors. */
   #track(work: Promise<void>): void {
     const { log } = this.#services;
     const tracked = work.catch((error) => log.error({ err: error }, 'sending webhooks failed'));
@@ -175,7 +174,7 @@ class Sender implements AsyncDisposable {
         this.#isRoundRequested = true;
         await this.#pause(PAUSE_MS);
       }
-      if (this.#isRoundRequested) await this.#pause(GATHER_MS);
+      if (this.#isRoundRequested) await this.#pause(ROUND_DEBOUNCE_MS);
     }
   }
 
@@ -192,16 +191,16 @@ class Sender implements AsyncDisposable {
   }
 
   /**
-   * Finds the claimed webhooks that have deliveries to read again.
-   * @param all also those whose retries may have become due
+   * Marks the claimed webhooks whose deliveries must be read again, because a delivery was added.
+   * @param includeRetries marks all claimed webhooks, because retries may have become due
    */
-  async #refreshClaimed(all: boolean): Promise<void> {
-    if (!all && !this.#queues.values().some(({ isDrained }) => isDrained)) return;
+  async #refreshClaimed(includeRetries: boolean): Promise<void> {
+    if (!includeRetries && !this.#queues.values().some(({ isDrained }) => isDrained)) return;
     const claimed = await claims.readClaimed(this.#services.pool, this.#serverId);
-    for (const { webhookId, namespaceId, due } of claimed) {
+    for (const { webhookId, namespaceId, dueAt } of claimed) {
       const queue = this.#queues.get(webhookId);
-      if (queue) queue.isDrained &&= !all && queue.endpoint?.seen === due;
-      // The connection broke before the claim was answered.
+      if (queue) queue.isDrained &&= !includeRetries && queue.endpoint?.dueAtWhenRead === dueAt;
+      // This server claimed the webhook, but the connection broke before the response to the claim arrived.
       else this.#queues.set(webhookId, new EndpointQueue(webhookId, namespaceId));
     }
   }
@@ -210,7 +209,7 @@ class Sender implements AsyncDisposable {
     const before = new ConcurrencyLimits(this.#queues.values());
     const claimed = before.isFull
       ? []
-      : await claims.claim(this.#services.pool, this.#serverId, before.range);
+      : await claims.claim(this.#services.pool, this.#serverId, before.quota);
     for (const { webhookId, namespaceId } of claimed)
       this.#queues.set(webhookId, new EndpointQueue(webhookId, namespaceId));
     const limits = new ConcurrencyLimits(this.#queues.values());
@@ -236,14 +235,14 @@ class Sender implements AsyncDisposable {
     }
   }
 
-  /** Reads the endpoints of the queues that want deliveries. @returns what to read for those that are on */
+  /** Reads the endpoints of the queues that need deliveries. @returns the reads for the webhooks that are on */
   async #refreshEndpoints(): Promise<QueueRead[]> {
-    const hungry = this.#queues
+    const queues = this.#queues
       .values()
       .filter(({ readLimit }) => readLimit > 0)
       .toArray();
-    if (hungry.length === 0) return [];
-    const ids = hungry.map(({ webhookId }) => webhookId);
+    if (queues.length === 0) return [];
+    const ids = queues.map(({ webhookId }) => webhookId);
     const endpoints = new Map(
       (await claims.readEndpoints(this.#services.pool, this.#serverId, ids)).map((endpoint) => [
         endpoint.webhookId,
@@ -251,26 +250,26 @@ class Sender implements AsyncDisposable {
       ]),
     );
     const reads: QueueRead[] = [];
-    for (const queue of hungry) {
+    for (const queue of queues) {
       const { webhookId, readLimit } = queue;
       const endpoint = endpoints.get(webhookId);
       if (!endpoint) {
-        // Another server took this one for dead and claimed the webhook. Attempts that run end here.
+        // Another server considered this server dead and claimed the webhook. Running attempts of this server continue.
         queue.requeue();
         this.#queues.delete(webhookId);
         continue;
       }
       queue.setEndpoint(endpoint, (sealed) => this.#openSecret(webhookId, sealed));
-      // A copy: a delivery that is recorded during the read may still look pending in the rows.
-      const held = new Set(queue.heldIds);
-      if (endpoint.state === 'on') reads.push({ queue, webhookId, limit: readLimit, held });
+      // A copy: a delivery whose result is recorded during the read may still be pending in the rows that were read.
+      const loadedIds = new Set(queue.loadedIds);
+      if (endpoint.state === 'on') reads.push({ queue, webhookId, limit: readLimit, loadedIds });
       else if (endpoint.state === 'deleted') queue.isDrained = true;
-      else this.#track(this.#endPending(queue));
+      else this.#track(this.#failPending(queue));
     }
     return reads;
   }
 
-  /** @returns no secret when the server key was lost: the delivery is unsigned, and a verifying receiver refuses it. */
+  /** @returns no secret if the server key was lost: the delivery is sent unsigned, and a receiver that verifies refuses it */
   #openSecret(webhookId: string, sealed: Buffer): string[] {
     const { webhooks, log } = this.#services;
     try {
@@ -281,11 +280,11 @@ class Sender implements AsyncDisposable {
     }
   }
 
-  /** Ends the pending deliveries of a webhook that is off. */
-  async #endPending(queue: EndpointQueue): Promise<void> {
+  /** Fails the pending deliveries of a webhook that is off. */
+  async #failPending(queue: EndpointQueue): Promise<void> {
     queue.isHalted = true;
     try {
-      await endUnwantedDeliveries(this.#services, queue.webhookId);
+      await failUnwantedDeliveries(this.#services, queue.webhookId);
       queue.isDrained = true;
     } catch (error) {
       await this.#pause(PAUSE_MS);
@@ -296,7 +295,7 @@ class Sender implements AsyncDisposable {
     }
   }
 
-  /** Releases the webhooks that have nothing in memory and nothing due, or that yield their slot. */
+  /** Releases the webhooks that have no deliveries in memory, and that have no due deliveries or yield their slot. */
   async #release(): Promise<void> {
     const done = this.#queues
       .values()
@@ -308,9 +307,9 @@ class Sender implements AsyncDisposable {
       this.#serverId,
       done.map(({ webhookId, endpoint, isDrained }) => ({
         webhookId,
-        seen: endpoint?.seen ?? '',
+        dueAtWhenRead: endpoint?.dueAtWhenRead ?? '',
         yieldsSlot: !isDrained,
-        deleted: endpoint?.state === 'deleted',
+        isDeleted: endpoint?.state === 'deleted',
       })),
     );
     for (const id of released) this.#queues.delete(id);
@@ -324,7 +323,7 @@ class Sender implements AsyncDisposable {
 
   #startAttempts(queue: EndpointQueue): void {
     if (this.#stopping.signal.aborted) return;
-    for (let due = queue.next(); due; due = queue.next()) {
+    for (let due = queue.takeNext(); due; due = queue.takeNext()) {
       queue.sending++;
       this.#track(this.#deliver(queue, due));
     }
@@ -345,7 +344,7 @@ class Sender implements AsyncDisposable {
       queue.isHalted = false;
       queue.isDrained = false;
     } finally {
-      queue.heldIds.delete(due.id);
+      queue.loadedIds.delete(due.id);
       if (queue.readLimit > 0 || queue.isDone) this.#requestRound();
     }
   }
@@ -355,23 +354,23 @@ class Sender implements AsyncDisposable {
     endpoint: claims.Endpoint,
     { id, attempts, message }: claims.DueDelivery,
   ): Promise<void> {
-    let tried: Attempt | null = null;
+    let attempt: Attempt | null = null;
     try {
-      tried = message && (await this.#send(endpoint, queue.secrets, message));
+      attempt = message && (await this.#send(endpoint, queue.secrets, message));
     } finally {
       queue.sending--;
     }
-    const result = resultOf(tried, attempts);
-    if (tried) queue.noteResult(result.status !== 'succeeded');
-    if (result.gone) queue.isHalted = true;
+    const result = toResult(attempt, attempts);
+    if (attempt) queue.recordResult(result.status !== 'succeeded');
+    if (result.isGone) queue.isHalted = true;
     this.#startAttempts(queue);
-    observeAttempt(this.#services, tried, attempts, message);
+    observeAttempt(this.#services, attempt, attempts, message);
     await this.#recorder.record({
       ...{ deliveryId: id, webhookId: queue.webhookId, url: endpoint.url, attempts },
       ...result,
     });
     if (result.status !== 'pending') this.#services.metrics.deliveryEnded(result.status);
-    if (result.gone) queue.isHalted = false;
+    if (result.isGone) queue.isHalted = false;
   }
 
   #send(
@@ -385,31 +384,35 @@ class Sender implements AsyncDisposable {
   }
 }
 
-/** The result to record. @param tried null when the message of the delivery was removed */
-function resultOf(
-  tried: Attempt | null,
+/**
+ * The result to record.
+ * @param attempt null if the message of the delivery was removed
+ * @param attempts number of earlier attempts
+ */
+function toResult(
+  attempt: Attempt | null,
   attempts: number,
-): Pick<Result, 'tried' | 'status' | 'delay' | 'gone'> {
-  if (!tried) return { tried, status: 'failed', delay: null, gone: false };
-  const { retryAfter, ...rest } = tried;
-  const gone = tried.status === 410;
-  if (gone || isSuccess(tried.status))
-    return { tried: rest, status: gone ? 'failed' : 'succeeded', delay: null, gone };
-  const wait = nextDelay(attempts + 1, retryAfter, Math.random);
-  return { tried: rest, status: wait === null ? 'failed' : 'pending', delay: wait, gone };
+): Pick<Result, 'attempt' | 'status' | 'delay' | 'isGone'> {
+  if (!attempt) return { attempt, status: 'failed', delay: null, isGone: false };
+  const { retryAfter, ...record } = attempt;
+  const isGone = record.status === 410;
+  if (isGone || isSuccess(record.status))
+    return { attempt: record, status: isGone ? 'failed' : 'succeeded', delay: null, isGone };
+  const delay = nextDelay(attempts + 1, retryAfter, Math.random);
+  return { attempt: record, status: delay === null ? 'failed' : 'pending', delay, isGone };
 }
 
 function observeAttempt(
   { metrics }: Deps,
-  tried: Attempt | null,
+  attempt: Attempt | null,
   attempts: number,
   message: StoredMessage | null,
 ): void {
-  if (!tried || !message) return;
-  const sinceEvent = (Date.parse(tried.at) - message.timestamp.getTime()) / 1_000;
+  if (!attempt || !message) return;
+  const sinceEvent = (Date.parse(attempt.at) - message.timestamp.getTime()) / 1_000;
   metrics.deliveryTried({
-    outcome: tried.outcome,
-    seconds: tried.took / 1_000,
+    outcome: attempt.outcome,
+    seconds: attempt.took / 1_000,
     ...(attempts === 0 && { sinceEvent: Math.max(0, sinceEvent) }),
   });
 }

@@ -1,24 +1,23 @@
-/** Ends pending deliveries that must not be sent any more. */
+/** Fails pending deliveries that must no longer be sent. */
 import type pg from 'pg';
 import { PING } from './event-types.ts';
 
-/** Outcome of these deliveries: nothing was sent. */
+/** Outcome of these deliveries: no request was sent. */
 const WEBHOOK_OFF = 'webhook_off';
 
-const BATCH = 1_000;
+const BATCH_SIZE = 1_000;
 
 /**
- * Ends all pending deliveries of a webhook that is off, or those from namespaces that were removed from the webhook. Call it
- * after the commit of that change; it reads the current state, so a repeated call is harmless. It works in batches, because
- * there may be a backlog.
- * @param batches the maximum; the sender ends the rest. 50,000 deliveries take about 4 seconds
+ * Fails the pending deliveries of a webhook that is off, or of namespaces that were removed from the webhook. Must be
+ * called after the commit of that change. It reads the current state, so a repeated call is harmless.
+ * @param batches maximum number of batches; the sender fails the rest. 50,000 deliveries take about 4 seconds
  */
-export async function endUnwantedDeliveries(
+export async function failUnwantedDeliveries(
   { pool }: { pool: pg.Pool },
   webhookId: string,
   batches = Number.POSITIVE_INFINITY,
 ): Promise<void> {
-  // The end of the previous batch: without it each batch would scan all deliveries that stay pending.
+  // The end of the previous batch, so that a batch does not scan again the deliveries that stay pending.
   let after: [Date, string] = [new Date(0), ''];
   for (let batch = 0; batch < batches; batch++) {
     const { rows } = await pool.query<{ id: string; due: Date }>(
@@ -30,9 +29,9 @@ export async function endUnwantedDeliveries(
            and (not webhook.active or delivery.type <> '${PING}' and not exists (
              select from webhook_namespaces listed
              where listed.webhook_id = webhook.id and listed.namespace_id = delivery.namespace_id))
-         order by delivery.next_attempt_at, delivery.id limit ${BATCH}
+         order by delivery.next_attempt_at, delivery.id limit ${BATCH_SIZE}
        ), ended as (
-         -- No test of the status: for that the planner may scan the index of pending deliveries once per id.
+         -- Without a test of the status, for which the planner may scan the index of pending deliveries once per id.
          update deliveries set status = 'failed', outcome = '${WEBHOOK_OFF}', next_attempt_at = null,
            updated_at = now(), completed_at = now()
          from unwanted where deliveries.id = unwanted.id and deliveries.completed_at is null
@@ -44,7 +43,7 @@ export async function endUnwantedDeliveries(
       [webhookId, ...after],
     );
     const last = rows.at(-1);
-    if (!last || rows.length < BATCH) return;
+    if (!last || rows.length < BATCH_SIZE) return;
     after = [last.due, last.id];
   }
 }

@@ -1,6 +1,4 @@
-/**
- * Reading webhooks; permissions are in `access.ts`, changes in `changes.ts`, deliveries in `deliveries.ts`.
- */
+/** Reads webhooks. Permissions are in `access.ts`, changes in `changes.ts`, deliveries in `deliveries.ts`. */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { forbidden, notFound } from '../base/errors.ts';
@@ -39,7 +37,7 @@ export type Webhook = {
   namespaces: string[];
   namespaceIds: string[];
   hasSecret: boolean;
-  /** Until when the previous secret signs as well; null when none does. */
+  /** Until when deliveries are also signed with the previous secret; null if they are not. */
   formerUntil: Date | null;
   active: boolean;
   offReason: OffReason | null;
@@ -48,7 +46,7 @@ export type Webhook = {
   updatedAt: Date;
 };
 
-/** Dependencies of delivering and changing webhooks, beside the database. */
+/** Dependencies of the code that delivers and changes webhooks, beside the database. */
 export type WebhookDeps = {
   /** Decides which addresses webhooks may be sent to. */
   guard: AddressGuard;
@@ -89,7 +87,7 @@ export function toWebhook({ secret, namespaces, ...row }: WebhookRow): Webhook {
   };
 }
 
-/** @throws AppError 401, 403 when the viewer administers none of its namespaces, 404 */
+/** @throws AppError 401, 403 if the viewer administers none of its namespaces, 404 */
 export async function getWebhook({ db }: Deps, viewer: Viewer, id: string): Promise<Webhook> {
   demandAccount(viewer);
   const row =
@@ -141,15 +139,15 @@ export async function listWebhooks(
   return { nodes: rows.map(toWebhook), page, perPage, total };
 }
 
-/** A page of `listWebhooks` after a cursor; `ofUser` must be the viewer. @throws AppError 400, 401, 403 */
+/** A page of `listWebhooks` after a cursor. `userId` must be the viewer's. @throws AppError 400, 401, 403 */
 export async function sliceWebhooks(
   { db }: Deps,
   viewer: Viewer,
-  ofUser: string,
+  userId: string,
   range: CursorPageRequest,
 ): Promise<CursorPage<Webhook>> {
   demandListWebhooks(viewer);
-  if (demandAccount(viewer).userId !== ofUser)
+  if (demandAccount(viewer).userId !== userId)
     throw forbidden("You cannot list another user's webhooks");
   return readCursorPage(
     db.webhook,

@@ -1,4 +1,4 @@
-/** Rows read with our own SQL equal the rows that Prisma reads. */
+/** Rows that are read with hand-written SQL equal the rows that Prisma reads. */
 import { PrismaPg } from '@prisma/adapter-pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { PrismaClient } from '../../prisma/generated/client.ts';
@@ -67,7 +67,7 @@ test('a job with its price, its owner and the running attempt', async () => {
   expect(byPrisma.map(({ attempts }) => attempts.length)).toEqual([0, 1]);
 });
 
-test('unknown selections are left to Prisma', () => {
+test('unsupported selections are left to Prisma', () => {
   for (const select of [
     { namespace: true },
     { namespace: { select: { members: true } } },
@@ -80,7 +80,7 @@ test('unknown selections are left to Prisma', () => {
   expect(jobRowReader.statement({ secrets: true }, {}, '')).toBeNull();
 });
 
-/** Removes the mark that says how a row was read. */
+/** Removes the mark that shows how a row was read. */
 function plain(rows: object[] | undefined): object[] | undefined {
   return rows?.map((row) => Object.fromEntries(Object.entries(row)));
 }

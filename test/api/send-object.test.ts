@@ -1,11 +1,11 @@
-/** How objects are sent: a client that leaves, at any moment, frees what is open for it. */
+/** Sending objects: if a client disconnects at any moment, the resources that are open for it are freed. */
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import express from 'express';
 import { expect, test } from 'vitest';
 import { sendObject } from '../../src/platform/web/send-object.ts';
 
-test('contents are closed when the connection ends between two of their pieces', async ({
+test('contents are closed if the connection ends between two of their pieces', async ({
   onTestFinished,
 }) => {
   const closed = Promise.withResolvers<string>();
@@ -14,7 +14,7 @@ test('contents are closed when the connection ends between two of their pieces',
       async function* contents() {
         try {
           yield Buffer.alloc(10);
-          // Before the response is told, a write would wait for a socket that never comes.
+          // Before the response is informed, a write would wait for a socket that is never assigned.
           req.socket.destroy();
           yield Buffer.alloc(10);
         } finally {

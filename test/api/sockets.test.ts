@@ -69,7 +69,7 @@ function open(sent: string): Raw {
 const lines = (...all: string[]) => `${all.join('\r\n')}\r\n\r\n`;
 const authorization = () => `Authorization: ${app.admin.authorization}`;
 
-/** Writes a byte every now and then until the server ends the connection. */
+/** Writes one byte from time to time until the server ends the connection. */
 async function trickle({ socket, closed }: Raw, byte: string): Promise<void> {
   const timer = setInterval(() => socket.write(byte), 60);
   await closed.finally(() => clearInterval(timer));
@@ -132,7 +132,7 @@ test.each([
   expect(Number(headers.get('x-ratelimit-reset'))).toBeGreaterThan(Date.now() / 1_000);
 });
 
-test('requests that Node refuses without a body get the usual error body', async () => {
+test('requests that Node rejects without a body get the usual error body', async () => {
   using without = open(lines('GET /auth/v1/health HTTP/1.1'));
   await eventually(() => expect(without.text()).toContain('request_id'));
   const { status, body, headers } = parse(without.text());
@@ -198,7 +198,7 @@ test('requests that end early are not logged as server errors', async () => {
   expect(errors).toEqual([]);
 });
 
-test('valid requests before an invalid one are answered first, in order', async () => {
+test('valid requests before an invalid request get their responses first, in order', async () => {
   const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
   using raw = open(`${whoami}${whoami}no http\r\n\r\n`);
   await raw.closed;
@@ -242,7 +242,7 @@ test('a push may take long while its data flows, and is cut off when the data is
     return { ...result, tookMs: performance.now() - begun };
   };
   await app.admin.post('/auth/v1/repository/admin', { name: 'pushed', auto_init: false });
-  // 200 bytes/s is too slow. The second push takes far longer than other bodies may.
+  // 200 bytes/s are too slow. The second push takes far longer than the limit for other bodies.
   expect((await push(20, 100)).code).not.toBe(0);
   const flowing = await push(200, 50);
   expect([flowing.code, flowing.stderr]).toEqual([0, expect.stringContaining('main -> main')]);
@@ -285,7 +285,7 @@ test('a write after the end of the response does not end the server', async () =
     res.write('late', () => late.resolve());
   });
   expect(await (await fetch(server.base)).text()).toBe('whole');
-  // Vitest fails a file in which an `error` had no listener.
+  // Vitest fails a file in which an `error` event had no listener.
   await late.promise;
   expect(await (await fetch(server.base)).text()).toBe('whole');
 });
@@ -385,7 +385,7 @@ async function bare(
   };
 }
 
-/** A proxy to the server that passes on at most `bytes` every `everyMs`. */
+/** A proxy to the server that forwards at most `bytes` every `everyMs`. */
 async function throttle(base: string, bytes: number, everyMs: number) {
   const { hostname, port: target } = new URL(base);
   const open = new Set<Socket>();

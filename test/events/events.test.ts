@@ -205,7 +205,7 @@ test('subscribers get the contents of an event, and fewer fields for events of e
   });
 });
 
-test('a reader of all namespaces is woken by the notification of each namespace', async () => {
+test('a reader of all namespaces is woken by events of each namespace', async () => {
   const all = reader(await currentCursor(app.app.services));
   const started = performance.now();
   for (const [namespace, client] of Object.entries({ ada, bob }))
@@ -231,7 +231,7 @@ test('a reader of all namespaces is woken by the notification of each namespace'
   await all.stop();
 });
 
-test('a reader continues at its stored cursor after a restart, with each event once', async () => {
+test('a reader continues at its stored cursor after a restart and reads each event once', async () => {
   const start = await currentCursor(app.app.services);
   // Three pages.
   await query(
@@ -252,7 +252,7 @@ test('a reader continues at its stored cursor after a restart, with each event o
   await second.stop();
 });
 
-test('events wait for transactions that began before them, and none is skipped', async () => {
+test('events are held back by transactions that began before them, and no event is skipped', async () => {
   const { pool } = app.app.services;
   const all = reader(await currentCursor(app.app.services));
   const slow = await pool.connect();
@@ -261,7 +261,7 @@ test('events wait for transactions that began before them, and none is skipped',
     `insert into events (id, type, namespace_id, subject, data) values ('evt_slow', 'job.queued', 'ns_y', 'job_y', '{}')`,
   );
   for (let n = 0; n < 5; n++) await publish(`evt_quick${n}`, `ns_${n}`);
-  // A reader that starts now starts before all of them.
+  // A reader that starts now starts before all of these events.
   const late = reader(await currentCursor(app.app.services));
   await publish('evt_quick5');
   expect([all.ids(), late.ids()]).toEqual([[], []]);
@@ -291,7 +291,7 @@ test('a reader that missed removed events gets an error; a reader that has read 
   for (const missed of [place, middle])
     await expect(reader(missed).ended).rejects.toThrow(/events after this cursor were removed/);
   await publish('evt_next');
-  // The reader that continues, a reader with a stored cursor, and a reader from the oldest event.
+  // A reader that continues, a reader with a stored cursor, and a reader that starts with the oldest event.
   for (const [each, ids] of [
     [all, ['evt_old1', 'evt_old2', 'evt_young', 'evt_next']],
     [reader(read), ['evt_young', 'evt_next']],
@@ -300,7 +300,7 @@ test('a reader that missed removed events gets an error; a reader that has read 
     await eventually(() => expect(each.ids()).toEqual(ids));
     await each.stop();
   }
-  // If all events were removed, a new reader starts after them, and the order continues in a younger cluster.
+  // If all events were removed, a new reader starts after them, also in a PostgreSQL cluster with lower xids.
   await query(`update events set timestamp = now() - interval '31 days'`);
   await removeOldEvents(app.app.services, 30);
   await query(

@@ -1,4 +1,4 @@
-/** The event feed of a namespace: who sees which events, in pages and live. */
+/** The event feed of a namespace: which events a viewer sees, in pages and in the subscription. */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { followEvents } from '../../src/platform/events/read.ts';
@@ -41,7 +41,7 @@ type Page = {
 
 const FIELDS = 'id cursor type timestamp namespace subject payload';
 
-/** Waits until no event is held back: open transactions of tests in other processes hold events back too. */
+/** Waits until no event is held back, which open transactions of tests in other processes can cause as well. */
 const settled = () =>
   eventually(async () => {
     const { rows } = await app.pool.query('select from events where xid >= event_horizon()');
@@ -158,7 +158,7 @@ test('a credential sees only events of jobs and repositories that it may read', 
   }
 });
 
-test('a removed member gets an error, and no events after it', async () => {
+test('a removed member gets an error, and no further events', async () => {
   const eve = await app.user('eve');
   await app.admin.gql(`mutation { createOrganization(input: {name: "acme"}) { namespace { id } }
     setMember(input: {namespace: "acme", username: "eve", role: READ}) { member { id } } }`);
@@ -196,7 +196,7 @@ test('a subscription continues after a page, with each event once, and shows del
   expect(await take(following(told[0].cursor), 'events', 2)).toEqual(told.slice(1));
 });
 
-test('a page costs no more if only few of many events match', async () => {
+test('a page costs the same if only few of many events match', async () => {
   const before = (await page(ada, '(first: 1)')).nodes[0];
   await insert(2_500, 'job.running', await namespaceId('ada'));
   const pages: Page[] = [];
@@ -210,7 +210,7 @@ test('a page costs no more if only few of many events match', async () => {
   expect(pages.at(-1)?.nodes[0]?.id).toBe(before?.id);
 });
 
-test('a cursor skips no event that settled while its page was read', async () => {
+test('a page skips no event that becomes visible while the page is read', async () => {
   const { services } = app.app;
   const namespace = `ns_${randomUUID()}`;
   // A page scans 1,000 events: 900 fit in one page, but not with the 201 that arrive during the read.
@@ -240,9 +240,9 @@ test('a cursor skips no event that settled while its page was read', async () =>
   expect((await read(endCursor)).items).toHaveLength(1);
 });
 
-test('subscribers of the same namespaces share one reader, even if one is slow', async () => {
+test('subscribers of the same namespaces share one poller, even if one subscriber is slow', async () => {
   const { services } = app.app;
-  // Only reads that found events: while a transaction of any database of this cluster is open, there are reads without.
+  // Counts only reads that found events: an open transaction in any database of the PostgreSQL cluster causes further reads.
   let reads = 0;
   const db = new Proxy(services.db, {
     get(target, name) {
@@ -260,7 +260,7 @@ test('subscribers of the same namespaces share one reader, even if one is slow',
   const query = { namespaceIds: [shared, too], prefix: '', after: null };
   const seen = Array.from({ length: 200 }, () => [] as string[]);
   const { waiters } = services.bus;
-  // Turns of the event loop in which subscribers get events.
+  // Turns of the event loop in which subscribers receive events.
   const turns = new Set<number>();
   let turn = 0;
   const running = seen.map(async (ids) => {
@@ -269,10 +269,10 @@ test('subscribers of the same namespaces share one reader, even if one is slow',
       turns.add(turn);
     }
   });
-  // Takes one event, and then nothing until more have arrived than are kept for it.
+  // Takes one event, and then none until more events have arrived than the list keeps.
   const slow = followEvents({ ...services, db }, query, abort.signal);
   const first = slow.next();
-  // Each of the 201 subscribers has its cursor when it waits; their common reader waits for two namespaces.
+  // Each of the 201 subscribers has its cursor when it waits. The shared poller waits for two namespaces.
   await eventually(() => expect(services.bus.waiters).toBe(waiters + 201 + 2));
   const write = async (count: number, namespace: string) => {
     await insert(count, 'job.queued', namespace);
@@ -286,12 +286,12 @@ test('subscribers of the same namespaces share one reader, even if one is slow',
     }
   })();
   await write(1, shared);
-  // No event is settled while a transaction of any test's database is open, such as one that clones a database.
+  // An open transaction in the database of any test holds events back, for example while a database is cloned.
   await eventually(() => expect(seen.every(({ length }) => length === 1)).toBe(true));
   // Other work runs before all subscribers are served.
   expect(turns.size).toBeGreaterThan(2);
   const slowIds = [(await first).value?.id];
-  // One read for all subscribers instead of one for each; some may have caught up by themselves.
+  // One read for all subscribers instead of one read each. Some subscribers may have caught up with reads of their own.
   expect(reads).toBeLessThan(20);
   for (let n = 0; n < 4; n++) await write(300, n % 2 ? too : shared);
   await eventually(() => expect(seen.every(({ length }) => length === 1_201)).toBe(true));
@@ -307,7 +307,7 @@ test('subscribers of the same namespaces share one reader, even if one is slow',
   await Promise.all([...running, counting]);
 });
 
-test('subscribers that join while events are written get each event once', async () => {
+test('subscribers that join while events are written receive each event once', async () => {
   const { services } = app.app;
   const ns = 'ns_busy';
   const abort = new AbortController();

@@ -1,4 +1,4 @@
-/** Removal of expired data, and the answer to a client that asks for it. */
+/** Removal of expired events and responses, and the error for a client whose cursor has expired. */
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { removeOldEvents } from '../../src/platform/events/outbox.ts';
 import { eventually } from '../support/eventually.ts';
@@ -18,7 +18,7 @@ afterAll(() => app[Symbol.asyncDispose]());
 
 const query = async (sql: string, values: unknown[] = []) =>
   (await app.app.services.pool.query(sql, values)).rows;
-/** Waits until no open transaction, perhaps of another test, hides an event: hidden events are never deleted. */
+/** Waits until no open transaction, perhaps of another test, holds an event back: such events are never deleted. */
 const allSettled = () =>
   eventually(async () =>
     expect(await query('select 1 from events where xid >= event_horizon()')).toHaveLength(0),
@@ -36,7 +36,7 @@ const eventsAfter = (after: number, count?: number) =>
     'jobEvents',
     count,
   );
-/** Subscribes to events from now on. Every later event reaches the subscription, and no earlier one does. */
+/** Subscribes to events from now on. The subscription receives every later event and no earlier event. */
 async function subscribeNow() {
   const [{ id }] = await query(`select id from namespaces where name = 'ada'`);
   const live = MODES["Yoga's own"](
@@ -52,10 +52,10 @@ async function subscribeNow() {
   return { live, first };
 }
 
-test('after a restore into another cluster, restored events are read first and new events after them', async () => {
+test('after a restore into another PostgreSQL cluster, restored events are read first and new events after them', async () => {
   await run('before');
   const told = await eventsAfter(0, 3);
-  // The transaction ids of the new cluster begin far below those of the events; and again.
+  // The transaction ids of the new cluster are far below those of the events. A second restore follows.
   for (const name of ['restored', 'again']) {
     await query(`update events set xid = (xid::text::bigint + 1000000000)::text::xid8`);
     await app.restart();
@@ -77,7 +77,7 @@ test('after a restore into another cluster, restored events are read first and n
   expect(Number(next) - Number(xid)).toBeLessThan(10_000);
 });
 
-test('events are kept for thirty days, and an older cursor is refused with the reason', async () => {
+test('events are kept for thirty days, and an older cursor is refused with a reason', async () => {
   await run('early');
   // More than two batches.
   await query(
@@ -105,11 +105,11 @@ test('events are kept for thirty days, and an older cursor is refused with the r
   await expect(eventsAfter(99_999_999)).rejects.toThrow(/not the cursor of an event/);
 });
 
-test('only a prefix of the events is removed, so that no reader misses an event after its cursor', async () => {
+test('events are removed in reading order, so that no reader misses an event after its cursor', async () => {
   await run('one');
   await run('two');
   const all = await query('select seq::int as seq from events order by xid, seq');
-  // The clock was set back meanwhile, so an old event comes after younger ones.
+  // The clock was set back, so an old event follows younger events.
   const late = all.at(-2).seq;
   await query(
     `update events set timestamp = now() - interval '31 days' where seq = $1 or seq = $2`,
@@ -121,7 +121,7 @@ test('only a prefix of the events is removed, so that no reader misses an event 
   expect(left).toEqual(all.slice(1));
 });
 
-test('an old event that an open transaction hides is kept, and a new subscription continues', async () => {
+test('an old event that an open transaction holds back is kept, and a new subscription continues', async () => {
   const open = await app.app.services.pool.connect();
   try {
     await open.query('begin');
@@ -140,7 +140,7 @@ test('an old event that an open transaction hides is kept, and a new subscriptio
   }
 });
 
-test('stored answers are removed after a day, and workers without an attempt after a week', async () => {
+test('stored idempotent responses are removed after a day, and workers without an attempt after a week', async () => {
   const post = (key: string) => ada.post('/auth/v1/pat', { name: key }, { 'Idempotency-Key': key });
   await post('old');
   await query(`update idempotent_requests set created_at = now() - interval '25 hours'`);

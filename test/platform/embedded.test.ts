@@ -1,4 +1,4 @@
-/** Who ends the embedded PostgreSQL: the process that started it, once no other Loam uses it. */
+/** Which process stops the embedded PostgreSQL: the process that started it, if no other Loam process uses it. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { startPostgres } from '../../src/platform/database/embedded.ts';
 import { runningPostmaster } from '../../src/platform/database/postmaster.ts';
 import { eventually } from '../support/eventually.ts';
 
-test('it ends beside connections of its own process, and stays for those of another', async ({
+test('it is stopped despite connections of its own process, and keeps running for connections of another process', async ({
   onTestFinished,
 }) => {
   const folder = await mkdtemp(join(tmpdir(), 'loam-embedded-'));
@@ -22,7 +22,7 @@ test('it ends beside connections of its own process, and stays for those of anot
   };
 
   const first = await startPostgres(folder);
-  // Still listed as a connection, as one is for a moment after it was closed.
+  // Still listed as a connection, as a connection is for a moment after it was closed.
   await connected(first.target);
   const other = await connected({ ...first.target, application_name: 'another Loam' });
   await first.stop();

@@ -1,8 +1,8 @@
-/** Semaphore: how much runs at once, what runs next, and that every wait ends. */
+/** The semaphore: how many requests run at the same time, which request runs next, and that every wait ends. */
 import { expect, test } from 'vitest';
 import { FairSemaphore, QueueTimeout } from '../../src/platform/limits/fair-semaphore.ts';
 
-/** Work that ends when the test says so, and the work that has started. */
+/** Work that ends when the test ends it, and the list of started work. */
 function bench(semaphore: FairSemaphore) {
   const begun: string[] = [];
   const ends = new Map<string, () => void>();

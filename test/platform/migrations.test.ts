@@ -1,4 +1,4 @@
-/** The record of migrations: what a start applies, and the one-time step for databases with the 49 migrations of before. */
+/** Migrations at startup, and the one-time step for databases with the 49 earlier migrations. */
 import pg from 'pg';
 import { expect, inject, test } from 'vitest';
 import { baseline } from '../../prisma/baseline.ts';
@@ -14,7 +14,7 @@ async function emptyDatabase() {
   await server.connect();
   cleanup.defer(() => server.end());
   await server.query(`create database ${database}`);
-  // Backends take a moment to go after their client has.
+  // The backends of a client end a moment after the client.
   cleanup.defer(() => eventually(() => server.query(`drop database ${database}`)).then(() => {}));
   const target = { ...postgres, database };
   const pool = new pg.Pool(target);
@@ -23,7 +23,7 @@ async function emptyDatabase() {
   return { target, pool, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
-test('migrations are applied once; a record of before is replaced by the baseline alone', async () => {
+test('migrations are applied once, and a record of the earlier migrations is replaced by the baseline alone', async () => {
   await using made = await emptyDatabase();
   const names = (await readMigrations()).map(({ name }) => name);
   expect(await migrate(made.target)).toEqual(names);

@@ -52,7 +52,7 @@ async function withoutDatabase(during: () => Promise<void> | void): Promise<void
   await during();
 }
 
-test('a log stream and every kind of subscription continue where they were', async () => {
+test('a log stream and every kind of subscription continue at their position', async () => {
   await run('followed', 'echo a; hold; echo b; exit 3');
   await eventually(async () => expect(await lines(ada, 'ada', 'followed')).toEqual(['a']));
   const log =
@@ -84,7 +84,7 @@ test('a log stream and every kind of subscription continue where they were', asy
     expect(one.map(({ type }) => type)).toEqual(['QUEUED', 'RUNNING', 'FAILED']);
 });
 
-test('when the server stops, a subscription ends with an error and does not look complete', async () => {
+test('when the server stops, a subscription ends with an error, so that it does not look complete', async () => {
   await run('outlived', 'echo a; sleep 600');
   await until(ada, 'ada', 'outlived', 'RUNNING');
   const log = 'subscription { jobLog(namespace: "ada", name: "outlived") { seq } }';
@@ -109,7 +109,7 @@ test('a job that is cancelled after an outage is terminated', async () => {
   await eventually(async () => expect((await job(ada, 'ada', 'watched')).exitCode).toBe(7));
 });
 
-test('an attempt continues whether it was being prepared, running or ending', async () => {
+test('an attempt continues after an outage while it was being prepared, running or ending', async () => {
   const mended = Promise.withResolvers<void>();
   whenPrepared = async () => {
     whenPrepared = undefined;

@@ -1,4 +1,4 @@
-/** The small process that starts programs for the server. */
+/** The starter, a small process that starts programs for the server. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
@@ -38,7 +38,7 @@ test('a program gets its input, folder and environment, and its output and exit 
   await expect(runProgram(missing)).rejects.toMatchObject({ code: 'ENOENT' });
 });
 
-test('a program is ended when it writes too much, takes too long, or is aborted', async () => {
+test('a program is ended if it writes too much, takes too long, or is aborted', async () => {
   const flood = await runProgram(program('exec yes'), { maxBytes: 1_000 });
   expect(flood).toMatchObject({ exceededLimit: true, signal: 'SIGTERM' });
   expect(await runProgram(program('exec sleep 60'), { timeoutMs: 50 })).toMatchObject({
@@ -50,7 +50,7 @@ test('a program is ended when it writes too much, takes too long, or is aborted'
   expect(await running).toMatchObject({ signal: 'SIGTERM' });
 });
 
-test('when the starter is killed, its programs fail, detached programs continue, and a new starter takes over', async () => {
+test('if the starter is killed, its programs fail, detached programs continue, and a new starter takes over', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-programs-'));
   const [out, pid] = [join(dir, 'out'), join(dir, 'pid')];
   const script = `read -r line; echo "$line"; until [ -e ${pid} ]; do sleep 0.02; done; sleep 0.2`;
@@ -72,7 +72,7 @@ test('when the starter is killed, its programs fail, detached programs continue,
   await rm(dir, { recursive: true });
 });
 
-test('streams are handed over completely, from many programs at once and from programs that end at once', async () => {
+test('streams are handed over completely, from many concurrent programs and from programs that end immediately', async () => {
   const outputs = await Promise.all(
     Array.from({ length: 60 }, async (_, i) => {
       const started = await startProgram(
@@ -101,12 +101,12 @@ test('streams are handed over completely, from many programs at once and from pr
   ]);
 });
 
-test('a writer to a program that has ended gets an error, even with nothing left to write', async () => {
+test('a writer to a program that has ended gets an error, even if nothing is left to write', async () => {
   const started = await startProgram(program('head -c 100000 > /dev/null'));
   async function* input() {
     yield Buffer.alloc(100_000);
     await started.ended;
-    // By then the end of the program's input has been read.
+    // By then, the end of the program's input has been read.
     await eventually(() => expect(started.stdin.destroyed).toBe(true));
   }
   await Promise.allSettled([pipeline(input, started.stdin)]);
@@ -137,7 +137,7 @@ test('a program and its streams survive the death of the starter', async () => {
 test('programs end with the process that started them, even while their streams are being handed over', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-programs-'));
   const starter = join(import.meta.dirname, '../../src/platform/processes/starter.ts');
-  // The process is stopped right after its request, so it never receives the streams.
+  // The process is stopped right after its request, so that it never receives the streams.
   const script = `
     import { startProgram } from ${JSON.stringify(starter)};
     const env = { PATH: process.env.PATH };
@@ -150,7 +150,7 @@ test('programs end with the process that started them, even while their streams 
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const [first] = (await once(asking.stdout, 'data')) as [Buffer];
-  // The other program waits for its turn.
+  // The other program waits until the first handover is complete.
   const waiting = await eventually(async () => Number(await readFile(join(dir, 'one'), 'utf8')));
   asking.kill('SIGKILL');
   const isThere = (pid: number) => existsSync(`/proc/${pid}`);

@@ -1,7 +1,11 @@
-/** Large answers: how much one may read, and how many are built at once. */
+/** Large responses: how much text a response may read, and how many large responses are built at the same time. */
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { ANSWER_BYTES, AnswerLimiter, EVENT_BYTES } from '../../src/platform/limits/reads.ts';
+import {
+  AnswerLimiter,
+  MAX_EVENT_BYTES,
+  MAX_RESPONSE_BYTES,
+} from '../../src/platform/limits/reads.ts';
 
 const MiB = 2 ** 20;
 
@@ -21,7 +25,7 @@ class Answer extends EventEmitter {
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
-/** A large answer to `caller`. `state` is updated once everything that can run has run. */
+/** A large response to `caller`. `state` is updated when all pending callbacks have run. */
 function large(reads: AnswerLimiter, caller: string) {
   const answer = new Answer();
   const one = { answer, state: 'waiting' as 'waiting' | 'made' | { status: number } };
@@ -41,7 +45,7 @@ function large(reads: AnswerLimiter, caller: string) {
 const settled = () => vi.advanceTimersByTimeAsync(0);
 const states = (all: { state: unknown }[]) => all.map(({ state }) => state);
 
-test('an answer cannot exceed its allowance, and small answers never wait', async () => {
+test('a response cannot exceed its allowance, and small responses never wait', async () => {
   const reads = new AnswerLimiter();
   const blocked = Array.from({ length: 8 }, (_, i) => large(reads, `caller ${i}`));
   await settled();
@@ -52,10 +56,10 @@ test('an answer cannot exceed its allowance, and small answers never wait', asyn
   await settled();
 
   const allowance = reads.allowance('ada', new Answer());
-  expect(await allowance.take(ANSWER_BYTES - 10)).toBe(ANSWER_BYTES - 10);
+  expect(await allowance.take(MAX_RESPONSE_BYTES - 10)).toBe(MAX_RESPONSE_BYTES - 10);
   expect(await allowance.take(100)).toBe(10);
   expect(await allowance.take(100)).toBe(0);
-  expect(await reads.allowanceOfEvent().take(2 * EVENT_BYTES)).toBe(EVENT_BYTES);
+  expect(await reads.allowanceOfEvent().take(2 * MAX_EVENT_BYTES)).toBe(MAX_EVENT_BYTES);
 });
 
 test('one caller cannot take all slots, and callers take turns', async () => {
@@ -69,19 +73,19 @@ test('one caller cannot take all slots, and callers take turns', async () => {
   expect(states([bea, cid, dan])).toEqual(['made', 'made', 'waiting']);
   bea.answer.send();
   await settled();
-  // Ada asked before Dan, but already holds two slots.
+  // Ada requested a slot before Dan, but already holds two slots.
   expect(dan.state).toBe('made');
   ada[0]?.answer.send();
   await settled();
   expect(states(ada).slice(2)).toEqual(['made', 'waiting', 'waiting', 'waiting']);
 });
 
-test('every wait ends: for a slot, and for a client that does not read', async () => {
+test('every wait ends: for a slot, and for a client that does not read its response', async () => {
   const reads = new AnswerLimiter();
   const slow = large(reads, 'ada');
   const others = ['ada', 'bea', 'cid'].map((caller) => large(reads, caller));
   await vi.advanceTimersByTimeAsync(60_000);
-  // No other caller wants its slot, so it may be slow.
+  // No other caller waits for the slot, so the client may be slow.
   expect(slow.answer.destroyed).toBe(false);
   const next = large(reads, 'dan');
   await vi.advanceTimersByTimeAsync(1_000);
@@ -96,7 +100,7 @@ test('every wait ends: for a slot, and for a client that does not read', async (
   gone.answer.destroy();
   await settled();
   expect(gone.state).toEqual({ status: 503 });
-  // After 30 s the first is closed, because another answer waits. Then none waits, and the others may continue.
+  // After 30 s the first response is closed, because another response waits. Then no response waits, and the others continue.
   await vi.advanceTimersByTimeAsync(22_000);
   expect(held.map(({ answer }) => answer.destroyed)).toEqual([true, false, false, false]);
   expect(waiting.state).toBe('made');

@@ -94,7 +94,7 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     expect((await read('key'))?.contents.toString()).toBe('two');
   });
 
-  test('a stream of unknown size arrives as it is', async () => {
+  test('a stream of unknown size is stored unchanged', async () => {
     const hash = createHash('sha256');
     const stream = Readable.from(
       (function* () {
@@ -204,7 +204,7 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     expect(response.headers.get('content-disposition')).toContain("UTF-8''%C3%A9t%C3%A9.txt");
   });
 
-  test('tidying does not remove running uploads', async () => {
+  test('removeAbandoned does not remove running uploads', async () => {
     const slow = Readable.from(
       (async function* () {
         for (let i = 0; i < 20; i++) {

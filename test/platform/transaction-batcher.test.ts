@@ -1,10 +1,10 @@
-/** Transactions that share a batch: which fail, which wait, and how often each runs. */
+/** Transactions that share a batch: which requests fail, which wait, and how often each runs. */
 import { describe, expect, test } from 'vitest';
 import { batchTransactions, RUN_ALONE } from '../../src/platform/database/transaction-batcher.ts';
 
 type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
 
-/** Batches that end when the test says so. */
+/** Batches that end when the test ends them. */
 function createBatcher(most = 10) {
   const parts: Part[] = [];
   let begun = Promise.withResolvers<void>();
@@ -60,7 +60,7 @@ describe('batched transactions', () => {
     expect(await Promise.all(all)).toHaveLength(8);
   });
 
-  test('requests beyond the size of a batch form another, which does not wait for the first', async () => {
+  test('requests beyond the size of a batch form another batch, which does not wait for the first', async () => {
     const { ask, parts, next } = createBatcher(2);
     const all = ['a', 'b', 'c', 'd', 'e'].map(ask);
     await next();
@@ -71,7 +71,7 @@ describe('batched transactions', () => {
     expect(await Promise.all(all)).toHaveLength(5);
   });
 
-  test('each request of a failed batch runs alone, and only requests that fail then have failed', async () => {
+  test('each request of a failed batch runs alone, and fails only if it fails alone', async () => {
     const ask = batchTransactions<string, string>(
       {
         async runTogether() {
@@ -89,7 +89,7 @@ describe('batched transactions', () => {
     expect(await ask('c')).toBe('c');
   });
 
-  test('requests that a batch leaves out run alone, and do not delay other requests', async () => {
+  test('requests that a batch does not run are run alone, and do not delay other requests', async () => {
     const lock = Promise.withResolvers<void>();
     let begun = 0;
     const ask = batchTransactions<string, string>(
@@ -106,14 +106,14 @@ describe('batched transactions', () => {
     );
     const locked = Promise.all(Array.from({ length: 20 }, (_, i) => ask(`locked ${i}`)));
     expect(await Promise.all(['a', 'b', 'c'].map(ask))).toEqual(['a', 'b', 'c']);
-    // Each holds a connection, and other code needs some.
+    // Each of these requests holds a connection, and other code needs some connections.
     expect(begun).toBe(8);
     lock.resolve();
     expect((await locked).at(-1)).toBe('locked 19 alone');
     expect(begun).toBe(20);
   });
 
-  test('requests that are still locked are retried after the others', async () => {
+  test('requests whose rows are still locked are retried after the other requests', async () => {
     let isLocked = true;
     const LOCKED = Object.assign(new Error('lock timeout'), { code: '55P03' });
     const ask = batchTransactions<string, string>(
@@ -122,7 +122,7 @@ describe('batched transactions', () => {
           throw LOCKED;
         },
         async runAlone(one) {
-          // Like `lock_timeout`, lets others run first.
+          // Like a failure by `lock_timeout`, which lets other requests run first.
           await new Promise(setImmediate);
           if (one.startsWith('locked') && isLocked) throw LOCKED;
           return one;
@@ -149,7 +149,7 @@ describe('batched transactions', () => {
     expect(await Promise.all([ask('a'), ask('b')])).toEqual(['a', 'b']);
   });
 
-  test('nothing is repeated while the database is unavailable, because the batch may have been committed', async () => {
+  test('no request is repeated while the database is unavailable, because the batch may have been committed', async () => {
     let times = 0;
     const away = async () => {
       times++;

@@ -1,4 +1,4 @@
-/** Single attempts without a database: what is sent, and the outcome of each way in which an endpoint can fail. */
+/** Single attempts without a database: the request that is sent, and the outcome of each way in which an endpoint can fail. */
 import { createHmac } from 'node:crypto';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TLSSocket } from 'node:tls';
@@ -84,7 +84,7 @@ test('signatures are valid for standardwebhooks, and for node:crypto on the raw 
   expect(() => new Webhook(secret).verify(`${body} `, headers as Record<string, string>)).toThrow();
 });
 
-test('a secret that is not base64 signs with its text, and a previous secret signs as well', async () => {
+test('a secret that is not base64 signs with the bytes of its text, and the previous secret signs as well', async () => {
   await send(receiver.url, { secrets: ['new secret', 'former secret'] });
   const { headers, body } = last();
   for (const secret of ['new secret', 'former secret'])
@@ -115,7 +115,7 @@ test('a connection is reused, also after a response of up to 64 kB', async () =>
   expect(receiver.connections).toBeLessThanOrEqual(before + 1);
 });
 
-test('a kilobyte of the response is kept, and an endless response is cut off', async () => {
+test('one kilobyte of the response is recorded, and an endless response is cut off', async () => {
   let wasCut = Promise.resolve();
   receiver.answer = (response) => {
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -155,7 +155,7 @@ test('interim responses are skipped', async () => {
   expect(await send(receiver.url)).toMatchObject({ outcome: 'status_503', retryAfter: 120_000 });
 });
 
-/** Answers each connection after the TLS handshake with this text, or not at all. */
+/** Responds to each connection with this text after the TLS handshake, or never responds. */
 async function startRaw(act: (socket: TLSSocket, raw: Socket) => void) {
   let raw: Socket | undefined;
   const server = createTlsServer(await authority.certify('IP:127.0.0.1'), (socket) => {
@@ -216,7 +216,7 @@ test('invalid HTTP and broken connections have their own outcomes', async () => 
   expect(outcomes[6]).toMatchObject({ answer: 'begun' });
 });
 
-test('data that is neither headers nor body of a response is limited too', async () => {
+test('the total size of a response is limited, including interim responses, chunk extensions and trailers', async () => {
   const flood = (begin: string, more: string) =>
     startRaw((socket) => {
       const on = () => {
@@ -239,7 +239,7 @@ test('data that is neither headers nor body of a response is limited too', async
   expect(Date.now() - started).toBeLessThan(5_000);
 });
 
-test('the limit applies to each response, not to a connection', async () => {
+test('the size limit applies to each response, not to a connection', async () => {
   receiver.answer = (response) => void response.writeHead(200).end('x'.repeat(60_000));
   await send(receiver.url);
   const before = receiver.connections;
@@ -274,7 +274,7 @@ test('the certificate must be valid for the host, by name or by address', async 
   expect(await at('unknown.example')).not.toHaveProperty('reason');
 });
 
-test('the next address is tried when one does not answer', async () => {
+test('the next address is tried if an address does not answer', async () => {
   names.set('two.hooks.test', ['127.0.0.9', '127.0.0.1']);
   expect(await send(`https://two.hooks.test:${receiver.port}/`)).toMatchObject({
     outcome: 'status_204',
@@ -316,7 +316,7 @@ test('an attempt ends at its timeout, in every phase', async () => {
   expect(Date.now() - started).toBeLessThan(5_000);
 });
 
-test('an attempt that the server aborts has no result', async () => {
+test('an attempt that the server aborts has no outcome', async () => {
   await using mute = await startRaw(() => {});
   const stop = new AbortController();
   const sending = send(mute.url, {}, {}, stop.signal);

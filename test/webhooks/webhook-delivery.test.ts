@@ -1,4 +1,4 @@
-/** Webhooks as receivers get them: real events over real TLS. */
+/** Webhooks as receivers see them: real events over real TLS. */
 import { createHmac } from 'node:crypto';
 import { Webhook } from 'standardwebhooks';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
@@ -114,7 +114,7 @@ async function hurry(webhookId: string): Promise<void> {
 
 const idsOf = (got: readonly Received[]) => got.map(({ headers }) => headers['webhook-id']);
 
-test('events of finished jobs are sent as GET returns the jobs, and stock libraries verify them', async () => {
+test('events of finished jobs are sent as GET returns the jobs, and standard libraries verify them', async () => {
   const secret = `whsec_${Buffer.from('twenty-four bytes or more').toString('base64')}`;
   const { id, got } = await hook({ secret });
   const { name } = await finish('echo hello; exit 0');
@@ -203,7 +203,7 @@ test('a delivery fails after ten attempts', async () => {
   ]);
 });
 
-test('Retry-After is respected', async () => {
+test('Retry-After delays the next attempt', async () => {
   const { id } = await hook();
   receiver.answer = (response) => void response.writeHead(429, { 'retry-after': '600' }).end();
   await finish();
@@ -269,7 +269,7 @@ test('redirects are not followed', async () => {
   expect(receiver.received.filter(({ path }) => path === elsewhere)).toEqual([]);
 });
 
-test('a new secret and the previous one both sign', async () => {
+test('deliveries are signed with the new secret and the previous secret', async () => {
   const { id, got } = await hook({ secret: 'the former secret' });
   await ada.request('PATCH', `/auth/v1/seed/webhooks/${id}`, {
     json: { secret: 'the new secret' },
@@ -284,16 +284,16 @@ test('a new secret and the previous one both sign', async () => {
   expect(headers['x-service-signature-former']).toMatch(/^sha256=/);
 });
 
-test('a hanging receiver does not delay others, and running attempts end within their timeout', async () => {
+test('a hanging receiver does not delay other receivers, and running attempts end within their timeout', async () => {
   await using silent = await startReceiver(authority);
   silent.answer = () => {};
   const dead = await hook({ url: silent.url });
   const alive = await hook();
   await events(40);
   await eventually(() => expect(alive.got().length).toBe(40));
-  // All arrived while the first attempts at the silent receiver, which take 15 seconds, were running.
+  // All deliveries arrived while the first attempts at the silent receiver, which take 15 seconds, were running.
   expect((await deliveries(dead.id)).map(({ attempts }) => attempts)).toEqual(Array(40).fill(0));
-  // An endpoint that has not answered yet gets two concurrent requests.
+  // An endpoint that has never responded gets two concurrent requests.
   await eventually(() => expect(silent.received.length).toBe(2));
   expect(await deliveries(dead.id)).toHaveLength(40);
 });
@@ -309,7 +309,7 @@ test('many hanging receivers do not delay other receivers of their namespace', a
   const alive = await hook();
   await events(1);
   await eventually(() => expect(alive.got().length).toBe(1));
-  // Attempts take 15 seconds, and none has ended.
+  // Attempts take 15 seconds, so none has ended.
   const ended = await query(
     'select id from deliveries where webhook_id = any($1::text[]) and attempts > 0',
     [hanging],
@@ -317,7 +317,7 @@ test('many hanging receivers do not delay other receivers of their namespace', a
   expect(ended).toEqual([]);
 });
 
-test('a receiver that answers gets each event once, in order', async () => {
+test('a receiver that responds gets each event once, in order', async () => {
   const { got } = await hook();
   const ids = await events(600);
   await eventually(() => expect(got().length).toBe(600));
@@ -327,9 +327,9 @@ test('a receiver that answers gets each event once, in order', async () => {
   expect(Math.max(...places.map((place, i) => Math.abs(place - i)))).toBeLessThan(16);
 });
 
-test('a delivery that is recorded during the next read is sent once', async () => {
+test('a delivery whose result is recorded during the next read is sent once', async () => {
   const { id, got } = await hook();
-  // The receiver answers the first delivery only after a read has found the delivery pending.
+  // The receiver responds to the first delivery only after a read has found the delivery pending.
   let first: { messageId: unknown; end(): void } | undefined;
   receiver.answer = (response, received) => {
     const end = () => void response.writeHead(204).end();
@@ -359,7 +359,7 @@ test('a delivery that is recorded during the next read is sent once', async () =
   expect(idsOf(got()).sort()).toEqual(ids.sort());
 });
 
-test('a restart continues pending deliveries, also when the URL changed meanwhile', async () => {
+test('a restart continues pending deliveries, also if the URL has changed', async () => {
   const { id, got } = await hook();
   receiver.answer = (response) => void response.writeHead(500).end();
   const ids = await events(5);

@@ -7,9 +7,9 @@ import { type ConnectorOptions, createConnector } from '../../src/webhooks/deliv
 import {
   addressesIn,
   createGuard,
+  findUrlProblem,
   type Lookup,
   resolveHost,
-  whyNotUrl,
 } from '../../src/webhooks/delivery/guard.ts';
 import { type Authority, makeAuthority, startReceiver } from '../support/webhook-receiver.ts';
 
@@ -30,7 +30,7 @@ test.each([
   ...['fe80::1', 'fe80::1%eth0', 'FEBF::1%25lo', 'fec0::1', 'ff02::1', 'ff0e::1', '1::1', '400::1'],
   ...['2606:4700::1111%eth0', '', 'localhost', '127.1', '0x7f000001', '2130706433', '8.8.8.8/32'],
 ])('%s is refused', (address) => {
-  expect(guard.whyNot(address)).toMatch(/^(is|has) [a-z]/);
+  expect(guard.findRefusal(address)).toMatch(/^(is|has) [a-z]/);
 });
 
 test.each([
@@ -40,17 +40,17 @@ test.each([
   ...['198.20.0.0', '223.255.255.255', '2606:4700:4700::1111', '2a00:1450:4001:80e::200e'],
   ...['2001:4860:4860::8888', '2001:200::1', '2003::1', '2001:db7::1', '3ffe::1', '3fff:1000::1'],
 ])('%s is public', (address) => {
-  expect(guard.whyNot(address)).toBeNull();
+  expect(guard.findRefusal(address)).toBeNull();
 });
 
 test('the allow-list permits refused addresses, separately for each family', () => {
   const allowing = createGuard(['127.0.0.0/8', '10.1.2.3', 'fd00:1::/32', 'fe80::/64']);
   for (const address of ['127.0.0.1', '10.1.2.3', 'fd00:1::9', 'fe80::1%eth0'])
-    expect(allowing.whyNot(address)).toBeNull();
+    expect(allowing.findRefusal(address)).toBeNull();
   for (const address of ['10.1.2.4', 'fd00:2::9', '::ffff:127.0.0.1', '::1', '64:ff9b::7f00:1'])
-    expect(allowing.whyNot(address)).not.toBeNull();
-  expect(createGuard(['::ffff:0:0/96']).whyNot('::ffff:127.0.0.1')).toBeNull();
-  expect(createGuard(['::ffff:0:0/96']).whyNot('127.0.0.1')).not.toBeNull();
+    expect(allowing.findRefusal(address)).not.toBeNull();
+  expect(createGuard(['::ffff:0:0/96']).findRefusal('::ffff:127.0.0.1')).toBeNull();
+  expect(createGuard(['::ffff:0:0/96']).findRefusal('127.0.0.1')).not.toBeNull();
 });
 
 const names: Record<string, string[]> = {
@@ -96,7 +96,7 @@ test.each([
     'https://2130706433/',
     'is a loopback address (RFC 1122); the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
   ],
-  // For a name, the kind of its address is not revealed.
+  // For a host name, the kind of its address is not revealed.
   ...['inside', 'mixed', 'mapped'].map((name) => [
     `https://${name}.example/`,
     'has an address that webhooks are not sent to; the operator of this server can allow it with LOAM_WEBHOOK_ALLOW',
@@ -104,7 +104,7 @@ test.each([
   ['https://[::ffff:93.184.216.34]/', 'is an IPv4-mapped address'],
 ])('a webhook to %s is not created', async (url, why) => {
   const real = url.toLowerCase().includes('localhost');
-  expect(await whyNotUrl(url ?? '', guard, real ? resolveHost : lookup)).toContain(why);
+  expect(await findUrlProblem(url ?? '', guard, real ? resolveHost : lookup)).toContain(why);
 });
 
 test.each([
@@ -115,16 +115,16 @@ test.each([
   // The name is resolved again at each attempt.
   'https://unknown.example/',
 ])('a webhook to %s is created', async (url) => {
-  expect(await whyNotUrl(url, guard, lookup)).toBeNull();
+  expect(await findUrlProblem(url, guard, lookup)).toBeNull();
 });
 
 test('a hanging lookup is cancelled, and the URL is accepted', async () => {
   const hanging: Lookup = (_, signal) =>
     new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
-  expect(await whyNotUrl('https://silent.example/', guard, hanging)).toBeNull();
+  expect(await findUrlProblem('https://silent.example/', guard, hanging)).toBeNull();
 });
 
-test('the hosts file is parsed as lines of an address and its names', () => {
+test('the hosts file is parsed as lines with an address and its names', () => {
   const hosts =
     '127.0.0.1 localhost\n10.0.0.5\tdb db.internal # 10.0.0.6 db\n#10.0.0.7 db\n::1 localhost\n';
   expect(addressesIn(hosts, 'db')).toEqual(['10.0.0.5']);
@@ -132,11 +132,11 @@ test('the hosts file is parsed as lines of an address and its names', () => {
   expect(addressesIn(hosts, '10.0.0.5')).toEqual([]);
 });
 
-describe('nothing is contacted', () => {
+describe('no connection is opened', () => {
   let authority: Authority;
-  /** Listeners on loopback, which every hostile URL below would reach. */
+  /** Listeners on loopback addresses, which every hostile URL below would reach. */
   let listeners: Listener[];
-  /** Addresses that sockets of this process connected to, or tried to. */
+  /** Addresses to which sockets of this process connected or tried to connect. */
   const dialled: string[] = [];
   const onSocket = (message: unknown) => {
     const { socket } = message as { socket: Socket };
@@ -204,7 +204,7 @@ describe('nothing is contacted', () => {
     'nonsense.example': ['0x7f.1'],
   };
 
-  test(`by any of ${HOSTS.length} hosts`, async () => {
+  test(`to any of ${HOSTS.length} hosts`, async () => {
     expect(HOSTS.length).toBeGreaterThan(60);
     const lookup: Lookup = async (host) => HOSTILE[host] ?? names[host] ?? [];
     const before = dialled.length;
@@ -212,7 +212,7 @@ describe('nothing is contacted', () => {
       const url = `https://${host}:${listeners[0]?.port}/`;
       const { outcome } = await send(url, { lookup });
       expect([host, outcome]).toEqual([host, 'refused_address']);
-      expect(await whyNotUrl(url, guard, lookup), host).toContain('not sent to');
+      expect(await findUrlProblem(url, guard, lookup), host).toContain('not sent to');
     }
     expect(dialled.slice(before)).toEqual([]);
     expect(connections()).toBe(0);
@@ -227,11 +227,11 @@ describe('nothing is contacted', () => {
     '1.2.3.4.5',
   ])('by %s, which is no host', async (host) => {
     const url = `https://${host}:${listeners[0]?.port}/`;
-    expect(await whyNotUrl(url, guard, lookup)).toBe('must be a URL');
+    expect(await findUrlProblem(url, guard, lookup)).toBe('must be a URL');
     await expect(send(url)).rejects.toThrow('Invalid URL');
   });
 
-  test('when a name resolves differently after the check', async () => {
+  test('if a name resolves differently after the check', async () => {
     await using receiver = await startReceiver(authority, '127.0.0.3');
     const answers = ['127.0.0.3', '127.0.0.1'];
     const asked: string[] = [];
@@ -243,7 +243,7 @@ describe('nothing is contacted', () => {
     const allowing = createGuard(['127.0.0.3']);
     const url = `https://rebind.hooks.test:${receiver.port}/`;
     const before = dialled.length;
-    // The single lookup decides where the connection goes.
+    // The only lookup decides where the connection goes.
     expect(await send(url, { guard: allowing, lookup: moving })).toMatchObject({
       outcome: 'status_204',
     });
@@ -258,7 +258,7 @@ describe('nothing is contacted', () => {
     expect(connections()).toBe(0);
   });
 
-  test('when the connected address differs from the requested one', async () => {
+  test('if the connected address differs from the requested one', async () => {
     // The kernel connects 0.0.0.0 to 127.0.0.1.
     const allowing = createGuard(['0.0.0.0']);
     const { outcome } = await send(`https://0.0.0.0:${listeners[0]?.port}/`, { guard: allowing });

@@ -4,13 +4,13 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { newId } from '../../src/base/ids.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from '../../src/webhooks/retention.ts';
-import { endUnwantedDeliveries } from '../../src/webhooks/unwanted.ts';
+import { failUnwantedDeliveries } from '../../src/webhooks/unwanted.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
 
 const PATH = '/auth/v1/seed/webhooks';
-/** No server listens there. */
+/** No server listens at this URL. */
 const ENDPOINT = 'https://127.0.0.1:9/loam';
 
 let app: TestApp;
@@ -106,7 +106,7 @@ async function copy(deliveryId: string | undefined, times: number, digit: number
 }
 
 describe('a request', () => {
-  test('is answered with the stored values, without duplicates', async () => {
+  test('returns the stored values, without duplicates', async () => {
     const json = input({
       secret: 'hush hush',
       event_types: ['job.failed', 'service.scaled', 'job.failed'],
@@ -204,8 +204,8 @@ describe('a request', () => {
   });
 });
 
-describe('who may', () => {
-  test('administer one of several namespaces can read the webhook and remove that namespace', async () => {
+describe('permissions: an account that', () => {
+  test('administers one of several namespaces can read the webhook and remove that namespace', async () => {
     const id = await create({ namespaces: ['left', 'right'] });
     const at = `${PATH}/${id}`;
     await app.admin.post(`${at}/test`);
@@ -232,7 +232,7 @@ describe('who may', () => {
       ]);
     const out = await patch(bob, id, { namespaces: ['right'] });
     expect([out.status, out.body.namespaces]).toEqual([200, ['right']]);
-    // The webhook is not counted for the removed namespace any more.
+    // The webhook is no longer counted for the removed namespace.
     const { db } = app.app.services;
     const queue = await db.webhookQueue.findUniqueOrThrow({ where: { webhookId: id } });
     expect(queue.namespaceId).toBe(await namespaceId('right'));
@@ -241,7 +241,7 @@ describe('who may', () => {
     expect(await refused(patch(ada, id, { namespaces: [] }))).toContain(400);
   });
 
-  test('do nothing cannot find the webhook', async () => {
+  test('administers no namespace cannot find the webhook', async () => {
     const id = await create({ namespaces: ['right'] });
     expect(await refused(bob.get(`${PATH}/${id}`))).toContain('permission_denied');
     const listed = await bob.get(`${PATH}?per_page=100`);
@@ -265,7 +265,7 @@ describe('who may', () => {
     return (await app.app.services.db.user.findUniqueOrThrow({ where: { username } })).id;
   }
 
-  test('with a limited credential: only with the scope, and without a restriction to repositories', async () => {
+  test('has a limited credential needs the scope, and no restriction to repositories', async () => {
     const id = await create();
     const token = async (limits: object) => {
       const { body } = await ada.post('/auth/v1/pat', { name: `pat-${++count}`, ...limits });
@@ -276,7 +276,7 @@ describe('who may', () => {
     expect((await scoped.get(PATH)).status).toBe(200);
     expect((await patch(scoped, id, { name: 'scoped' })).status).toBe(200);
     expect((await scoped.post(PATH, input())).status).toBe(201);
-    // It may read deliveries, because it could have them sent to itself.
+    // The credential may read deliveries, because it could have them sent to an endpoint of its own.
     const [sent = ''] = await insertDeliveries(id, 'left', [{}]);
     const payload = `{ node(id: "${sent}") { ... on Delivery { payload } } }`;
     expect((await scoped.gql(payload)).node.payload).toMatchObject({ type: 'job.failed' });
@@ -313,7 +313,7 @@ describe('a secret', () => {
   const until = async (id: string) =>
     (await ada.gql(`{ webhook(id: "${id}") { formerSecretUntil } }`)).webhook.formerSecretUntil;
 
-  test('signs for a day together with the next one', async () => {
+  test('signs for a day together with the next secret', async () => {
     const id = await create({ secret: 'first' });
     expect(await secretsOf(id)).toEqual({ secret: 'first', former: null, until: null });
     expect((await patch(ada, id, { secret: 'second' })).body.has_secret).toBe(true);
@@ -322,7 +322,7 @@ describe('a secret', () => {
     const hours = (Number(after.until) - Date.now()) / 3_600_000;
     expect([hours > 23.9, hours <= 24]).toEqual([true, true]);
     expect(await until(id)).toBe(after.until?.toISOString());
-    // A repeated request does not end the previous secret.
+    // A repeated request does not remove the previous secret.
     await patch(ada, id, { secret: 'second' });
     await patch(ada, id, { name: 'other' });
     expect(await secretsOf(id)).toEqual(after);
@@ -330,7 +330,7 @@ describe('a secret', () => {
     expect(await secretsOf(id)).toMatchObject({ former: 'second' });
   });
 
-  test('is removed by null, together with the previous one, in REST and GraphQL', async () => {
+  test('is removed by null, together with the previous secret, in REST and GraphQL', async () => {
     for (const remove of [
       (id: string) => patch(ada, id, { secret: null }),
       (id: string) =>
@@ -375,7 +375,7 @@ describe('a change', () => {
     });
   });
 
-  test('that switches it off ends pending deliveries, and switching it on resets its failures', async () => {
+  test('that switches it off fails pending deliveries, and switching it on resets its failures', async () => {
     const id = await create();
     const [first, second] = await insertDeliveries(id, 'left', [
       {},
@@ -407,7 +407,7 @@ describe('a change', () => {
     expect((await ada.post(`${PATH}/${id}/test`)).status).toBe(202);
   });
 
-  test('that switches it off ends a backlog after the response', async () => {
+  test('that switches it off fails a backlog after the response', async () => {
     const id = await create();
     const [one] = await insertDeliveries(id, 'left', [{}]);
     await copy(one, 7_000, 3);
@@ -417,7 +417,7 @@ describe('a change', () => {
     await eventually(async () => expect(await pending()).toBe(0));
   });
 
-  test('that removes a namespace ends all its pending deliveries', async () => {
+  test('that removes a namespace fails all its pending deliveries', async () => {
     const id = await create({ namespaces: ['left', 'right'] });
     const [other] = await insertDeliveries(id, 'right', [{}]);
     const [one] = await insertDeliveries(id, 'left', [{}]);
@@ -430,8 +430,8 @@ describe('a change', () => {
       [id],
     );
     expect(left.rows).toEqual([{ id: other, ended: 2_501 }]);
-    // Deliveries of a webhook that is on are not ended.
-    await endUnwantedDeliveries(app.app.services, id);
+    // Deliveries of a webhook that is on are not failed.
+    await failUnwantedDeliveries(app.app.services, id);
     const again = await pool.query(
       `select id from deliveries where id = $1 and status = 'pending'`,
       [other],
@@ -592,7 +592,7 @@ describe('deliveries', () => {
     expect(all?.map((each) => each.id)).toEqual([right, left, left]);
   });
 
-  test('are not followed any more when the permission is lost', async () => {
+  test('are no longer followed after the permission is lost', async () => {
     const eve = await app.user('eve');
     await setRole('left', 'eve', 'ADMIN');
     const id = await create({ namespaces: ['left'] });
@@ -648,7 +648,7 @@ describe('deletion', () => {
     });
     expect(found.nodes).toEqual([null, null]);
 
-    // Not while the dispatcher may still write deliveries.
+    // Not removed while the dispatcher may still write deliveries.
     await removeDeletedWebhooks(app.app.services);
     expect(await db.delivery.count({ where: { webhookId: id } })).toBe(1_501);
     const age = `update webhooks set deleted_at = now() - interval '2 minutes' where id = $1`;
@@ -670,7 +670,7 @@ describe('deletion', () => {
       (await db.delivery.findUniqueOrThrow({ where: { id: delivery } })).messageId;
     const [gone, kept] = [await messageOf(old), await messageOf(again)];
     const [young = ''] = await insertDeliveries(id, 'left', [{ messageId: kept }]);
-    // Ids that sort first, as those of the oldest deliveries do.
+    // Ids that sort first, like those of the oldest deliveries.
     await pool.query(
       `update deliveries set created_at = now() - interval '31 days',
          id = case id when $1 then 'dlv_00000000000000000000000000' else 'dlv_00000000000000000000000001' end

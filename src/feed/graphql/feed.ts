@@ -5,7 +5,7 @@ import { cursorPageArgs, pageCost } from '../../platform/schema/paging.ts';
 import { abortWithReader, orThrow } from '../../platform/schema/subscription.ts';
 import * as feed from '../feed.ts';
 
-const MEANINGS: Readonly<Record<string, string>> = {
+const DESCRIPTIONS: Readonly<Record<string, string>> = {
   'job.queued': 'A job was created, or queued for a retry.',
   'job.running': 'The process of a job started.',
   'job.completed': 'A job succeeded with exit code 0.',
@@ -26,7 +26,7 @@ const EventType = builder.enumType('EventType', {
   values: Object.fromEntries(
     feed.FEED_TYPES.map((value) => [
       value.replace('.', '_').toUpperCase(),
-      { value, description: MEANINGS[value] },
+      { value, description: DESCRIPTIONS[value] },
     ]),
   ) as { [name: string]: { value: feed.FeedType } },
 });

@@ -1,9 +1,9 @@
 /**
- * The root secret key, and one key derived from it for each purpose, so that no derived key reveals another.
+ * The root secret key, and one key derived from it for each purpose, so that no derived key reveals another key.
  *
- * The root key is stored in a file of the data folder or in the environment, never in the database, so a leaked dump can
- * neither forge links nor decrypt secrets. The database only stores a value that identifies the key: a server with
- * another key stops at startup instead of failing jobs whose secrets it cannot decrypt.
+ * The root key is stored in a file of the data folder or in the environment, never in the database. So a leaked dump of
+ * the database allows neither forging links nor decrypting secrets. The database only stores a value that identifies the
+ * key: a server with another key stops at startup instead of failing jobs whose secrets it cannot decrypt.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
@@ -61,7 +61,7 @@ async function readOrCreateKey(dataDir: string): Promise<Uint8Array> {
   const earlier = join(dataDir, EARLIER_FILE);
   const key = (await readIfExists(earlier)) ?? randomBytes(KEY_BYTES);
   await mkdir(dataDir, { recursive: true });
-  // Written under another name and renamed, so that a kill leaves either a whole file or none.
+  // Written under another name and renamed, so that a killed process leaves either a complete file or no file.
   await writeFile(`${file}.new`, `${key.toString('base64')}\n`, { mode: 0o600, flush: true });
   await rename(`${file}.new`, file);
   await rm(earlier, { force: true });
@@ -78,7 +78,7 @@ async function readIfExists(file: string): Promise<Buffer | null> {
 }
 
 /**
- * Stores the identification of the key if the database has none; the first of several servers does.
+ * Checks that the database belongs to this key. The first server stores a value that identifies the key.
  * @throws ConfigError if the database belongs to another key
  */
 export async function requireSameKey(db: PrismaClient, keys: Keys): Promise<void> {
@@ -100,7 +100,7 @@ export async function requireSameKey(db: PrismaClient, keys: Keys): Promise<void
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 
-/** `context` is authenticated but not stored. `open` needs the same context, so a ciphertext is valid in one place only. */
+/** `context` is authenticated but not stored. `open` needs the same context, so a ciphertext is valid in one row only. */
 export function seal(key: Uint8Array, text: Uint8Array, context = ''): Uint8Array<ArrayBuffer> {
   const nonce = randomBytes(NONCE_BYTES);
   const cipher = createCipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(context));

@@ -2,7 +2,7 @@
  * SSH public keys in wire format (RFC 4253 section 6.6, RFC 5656, RFC 8709, and OpenSSH's PROTOCOL.u2f for security keys),
  * and verification of their signatures.
  *
- * Only key types are accepted that current clients generate and that have no known weakness: Ed25519, ECDSA, and RSA from
+ * Accepts only key types that current clients generate and that have no known weakness: Ed25519, ECDSA, and RSA with at least
  * 2048 bits. The SSH process imports this file, so it imports only Node modules.
  */
 import { createPublicKey, hash, type JsonWebKeyInput, type KeyObject, verify } from 'node:crypto';
@@ -35,7 +35,7 @@ const CURVES: Record<string, readonly [string, number, string]> = {
   nistp521: ['P-521', 66, 'sha512'],
 };
 
-/** Key type → reader of the fields after the type. @throws Error for an invalid key */
+/** Key type → function that reads the fields after the type. @throws Error for an invalid key */
 const READERS: Record<string, (reader: Reader) => Omit<WireKey, 'type'>> = {
   'ssh-ed25519': (reader) => ({ key: readEd25519(reader) }),
   'ecdsa-sha2-nistp256': (reader) => ({ key: readEcdsa(reader, 'nistp256') }),
@@ -61,7 +61,7 @@ export function fingerprintOf(bytes: Uint8Array): string {
   return `SHA256:${hash('sha256', bytes, 'base64').replace(/=+$/, '')}`;
 }
 
-/** @throws Error for an invalid or unsupported key, with a message that follows "it" */
+/** @throws Error for an invalid or unsupported key; its message continues a sentence whose subject is the key */
 export function readWireKey(bytes: Buffer): WireKey {
   const reader = new Reader(bytes);
   const type = reader.string().toString('latin1');
@@ -113,11 +113,14 @@ function isSignedBySecurityKey(
   const rawSignature = signature.subarray(0, split);
   if (type === 'sk-ssh-ed25519@openssh.com') return verify(null, signed, key, rawSignature);
   const reader = new Reader(rawSignature);
-  const rs = [reader.integer(), reader.integer()];
+  // The numbers r and s of the signature.
+  const numbers = [reader.integer(), reader.integer()];
   reader.end();
   const [, size = 0] = CURVES.nistp256 ?? [];
-  if (rs.some((number) => number.length > size)) return false;
-  const padded = rs.map((number) => Buffer.concat([Buffer.alloc(size - number.length), number]));
+  if (numbers.some((number) => number.length > size)) return false;
+  const padded = numbers.map((number) =>
+    Buffer.concat([Buffer.alloc(size - number.length), number]),
+  );
   return verify('sha256', signed, { key, dsaEncoding: 'ieee-p1363' }, Buffer.concat(padded));
 }
 
@@ -145,7 +148,7 @@ function readRsa(reader: Reader): KeyObject {
   const e = reader.integer();
   const n = reader.integer();
   const bits = bitLength(n);
-  // Clients use 65537. With the exponent 1 everybody could sign.
+  // Clients use 65537. With the exponent 1, anyone could sign.
   if (bitLength(e) < 2 || bitLength(e) > 64 || (e.at(-1) ?? 0) % 2 === 0)
     throw new Error('has an unsafe exponent');
   if (bits < MIN_RSA_BITS)

@@ -6,10 +6,10 @@ import { ConfigError, type DatabaseConfig } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import { type DatabaseTarget, startPostgres } from './embedded.ts';
 import { migrate } from './migrate.ts';
-import { isRolledBackByConflict, sqlState } from './outage.ts';
-import { statementNames } from './statement.ts';
+import { isRolledBackByConflict, sqlStateOf } from './outage.ts';
+import { createStatementNamer } from './statement.ts';
 
-/** The client, or a transaction that a domain function should be part of. */
+/** Prisma's client, or the transaction in which a domain function runs its statements. */
 export type Db = PrismaClient | Prisma.TransactionClient;
 
 type Database = {
@@ -24,8 +24,8 @@ type Database = {
 
 /**
  * Settings of each connection. A frozen server or a machine that was switched off must not hold locks: the database ends a
- * transaction that is idle for 30 s, and detects a dead client as quickly. Read committed is required by triggers that
- * maintain counts (`list-counts.ts`), whatever the default of the database is.
+ * transaction that is idle for 30 s, and detects a dead client as quickly. The isolation level is set because the triggers
+ * that maintain counts (`list-counts.ts`) require read committed, and the database may have another default.
  */
 const SETTINGS = `
   set idle_in_transaction_session_timeout = '30s'; set default_transaction_isolation = 'read committed';
@@ -34,16 +34,16 @@ const SETTINGS = `
 const POOL_SIZE = 20;
 /** Timeout for a new or a free connection: a suspended database accepts connections and never answers. */
 const CONNECT_MS = 10_000;
-/** Far longer than any of our statements takes. */
+/** Far longer than any statement takes. */
 const QUERY_MS = 120_000;
-/** Attempts of a transaction that deadlocks with others. Each deadlock takes PostgreSQL 1 s to detect. */
+/** Attempts of a transaction that PostgreSQL rolls back because of a deadlock, which takes it 1 s to detect. */
 const MAX_ATTEMPTS = 4;
-/** Prepared statements live as long as their connection; statements beyond this number are not named. */
+/** Prepared statements are kept as long as their connection, so statements beyond this number are not named. */
 const MAX_STATEMENTS = 500;
 
 /**
- * Connects to the database and applies migrations. Starts the embedded PostgreSQL in `dir` if it does not run; `dir` is
- * not touched if `config` has a URL.
+ * Connects to the database and applies migrations. Starts the embedded PostgreSQL in `dir` if it is not running. `dir` is
+ * not used if `config` has a URL.
  * @throws ConfigError if `DATABASE_URL` is unusable, or another version of Loam has migrated the database
  */
 export async function openDatabase(config: DatabaseConfig, dir: string): Promise<Database> {
@@ -75,7 +75,7 @@ async function connectDatabase(
     keepAlive: true,
     connectionTimeoutMillis: CONNECT_MS,
     query_timeout: QUERY_MS,
-    // Has no effect on callers that wait for each answer (`statement.ts` has the others).
+    // For callers that send several statements before they wait (`pipeline` in `statement.ts`); others are not affected.
     pipeline: true,
     onConnect: (client) => client.query(SETTINGS) as never,
   });
@@ -100,8 +100,8 @@ async function connectDatabase(
 }
 
 /**
- * Runs `work` in a transaction, or in the transaction that `db` already is. A transaction that PostgreSQL rolls back to resolve a
- * deadlock is run again, so `work` changes nothing but the database.
+ * Runs `work` in a transaction, or in the transaction that `db` already is. A transaction that PostgreSQL rolls back because
+ * of a deadlock is run again, so `work` must have no effects outside the database.
  */
 export async function inTransaction<T>(
   db: Db,
@@ -163,7 +163,7 @@ export function violatesReference(error: unknown, column: string): boolean {
   return violatedConstraint(error, { code: 'P2003', state: '23503' })?.includes(column) ?? false;
 }
 
-/** Name of the violated constraint, null for other errors. The error may be from Prisma, from raw SQL in Prisma, or from `pg`. */
+/** @returns null for other errors. The error may be from Prisma, from raw SQL in Prisma, or from `pg` */
 function violatedConstraint(
   error: unknown,
   { code, state }: { code: string; state: string },
@@ -171,26 +171,26 @@ function violatedConstraint(
   if (error instanceof pg.DatabaseError)
     return error.code === state ? (error.constraint ?? '') : null;
   if (!(error instanceof Prisma.PrismaClientKnownRequestError)) return null;
-  return error.code === code || sqlState(error) === state ? JSON.stringify(error.meta) : null;
+  return error.code === code || sqlStateOf(error) === state ? JSON.stringify(error.meta) : null;
 }
 
 /**
  * Whether PostgreSQL refused a text that it cannot store: a text with NUL, or JSON with half of a surrogate pair. Any input
- * string may be such a text, so the error is recognized here instead of in each validation.
+ * string may contain these, so the error is classified here instead of validating every input.
  */
 export function isUnstorableText(error: unknown): boolean {
   const [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON] = ['22021', '22P05', '22P02'];
-  return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(sqlState(error));
+  return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(sqlStateOf(error));
 }
 
 function prismaStatementNames() {
-  const nameOf = statementNames('loam', MAX_STATEMENTS);
+  const nameOf = createStatementNamer('loam', MAX_STATEMENTS);
   return ({ sql }: { sql: string }): string => nameOf(sql) ?? '';
 }
 
-/* Describes what is wrong with a `DATABASE_URL` in one line that never contains its password. */
+/* Checks `DATABASE_URL`, and describes problems in one line that never contains the password. */
 
-/** The oldest version whose SQL features we use (`DATABASE_URL` in docs/configuration.md). */
+/** The oldest version with the SQL features that Loam uses (`DATABASE_URL` in docs/configuration.md). */
 const MIN_VERSION = 150_000;
 
 /**
@@ -224,7 +224,7 @@ function toConfigError(error: unknown, client: pg.Client | undefined): ConfigErr
     return new ConfigError(
       'DATABASE_URL: is not a valid database URL, such as postgres://user:password@host:5432/loam',
     );
-  const why: Record<string, string> = {
+  const reasons: Record<string, string> = {
     ECONNREFUSED: `nothing listens at ${addressOf(client)}`,
     ENOENT: `nothing listens at ${addressOf(client)}`,
     EACCES: `no permission to use the socket at ${addressOf(client)}`,
@@ -238,9 +238,9 @@ function toConfigError(error: unknown, client: pg.Client | undefined): ConfigErr
   const password = String(client.password ?? '');
   const firstLine = message.split('\n')[0]?.trim() || code;
   const redacted = password ? firstLine.replaceAll(password, '***') : firstLine;
-  // The start is not retried if the host name does not exist; everything else may become reachable.
+  // `retryStartup` retries errors by their cause. A host name that does not exist is an error of the configuration.
   const cause = code === 'ENOTFOUND' ? undefined : error;
-  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${addressOf(client)}: ${redacted}`}`, {
+  return new ConfigError(`DATABASE_URL: ${reasons[code] ?? `${addressOf(client)}: ${redacted}`}`, {
     cause,
   });
 }

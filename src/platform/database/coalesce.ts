@@ -1,6 +1,6 @@
 /**
- * Coalesces concurrent reads: callers that ask for the same key before the read has started share it. A later caller starts
- * a new read, because it may look for a change that the running read does not see.
+ * Coalesces concurrent reads: callers that request the same key before the read has started share the read. A later caller
+ * starts a new read, because it may look for a change that the running read does not see.
  */
 export type Coalesced<T> = (key: string, read: () => Promise<T>) => Promise<T>;
 
@@ -8,13 +8,13 @@ export type Coalesced<T> = (key: string, read: () => Promise<T>) => Promise<T>;
 export function coalesce<T>(): Coalesced<T> {
   const pending = new Map<string, Promise<T>>();
   return (key, read) => {
-    const running = pending.get(key);
-    if (running) return running;
-    const reading = new Promise(setImmediate).then(() => {
+    const shared = pending.get(key);
+    if (shared) return shared;
+    const result = new Promise(setImmediate).then(() => {
       pending.delete(key);
       return read();
     });
-    pending.set(key, reading);
-    return reading;
+    pending.set(key, result);
+    return result;
   };
 }

@@ -1,7 +1,7 @@
 /**
- * The embedded PostgreSQL in the data folder, reached over a Unix socket. It is started, or adopted from a Loam that was
- * killed (by its pid file), and restarted whenever it ends. A lock in the database (`session.ts`) decides which Loam owns
- * the data folder; the lock ends with its holder.
+ * The embedded PostgreSQL in the data folder, reached over a Unix socket. Loam starts it, or adopts one that a killed Loam
+ * process has left running (found by its pid file), and restarts it whenever it ends. A lock in the database (`session.ts`)
+ * decides which Loam process owns the data folder; the lock ends with its holder.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -9,7 +9,7 @@ import pg from 'pg';
 import { ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import {
-  type ClusterPaths,
+  type EmbeddedCluster,
   initCluster,
   isAlive,
   lastLogError,
@@ -28,18 +28,18 @@ type SocketTarget = { host: string; user: string; database: string; application_
 type EmbeddedPostgres = {
   target: SocketTarget;
   /**
-   * To be called when this Loam owns the data folder: from now on PostgreSQL is restarted whenever it ends, and `stop` also
-   * ends an adopted PostgreSQL. Before, `stop` only ends a PostgreSQL that was started here.
+   * Must be called when this process owns the data folder. From then on PostgreSQL is restarted whenever it ends, and `stop`
+   * also ends an adopted PostgreSQL. Before, `stop` only ends a PostgreSQL that this process has started.
    */
   takeOwnership(log: Logger): void;
-  /** To be called when another Loam owns the folder: PostgreSQL is left running for that Loam. */
+  /** Must be called when another process owns the folder: PostgreSQL is left running for that process. */
   releaseOwnership(): void;
   stop(): Promise<void>;
 };
 
-/** Limit for a running postmaster that does not answer. Crash recovery may take longer. */
+/** Timeout for a running postmaster that does not answer. Crash recovery may take longer. */
 const START_TIMEOUT_MS = 30_000;
-/** Interval of checks whether it still runs, each a `kill(pid, 0)`. */
+/** Interval of checks whether the postmaster is running, each a `kill(pid, 0)`. */
 const WATCH_MS = 250;
 /** Pause before a restart: doubles while starts fail, and is reset after a run of `STABLE_MS`. */
 const FIRST_PAUSE_MS = 100;
@@ -47,7 +47,7 @@ const MAX_PAUSE_MS = 5_000;
 const STABLE_MS = 30_000;
 
 const STARTING_UP = '57P03';
-/** Tells connections of this process from those of another Loam: one that we have closed may be listed for a while. */
+/** Distinguishes connections of this process from those of another Loam process, even after they were closed. */
 const OWN_CONNECTION = `loam ${randomUUID()}`;
 
 /**
@@ -67,7 +67,7 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
     await watching;
     const pid = await runningPostmaster(cluster);
     if (pid === undefined) return;
-    // Another Loam may use a PostgreSQL that was started here; that Loam then holds the folder's lock.
+    // Another Loam process may use a PostgreSQL that this process has started; then it holds the lock of the folder.
     if (isOwner || (pid === startedPid && !(await hasOtherClients(socketDir))))
       await stopPostmaster(pid);
   };
@@ -97,7 +97,7 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
   };
 }
 
-/** Address of the PostgreSQL of `dir`, whether it runs or not. */
+/** Address of the PostgreSQL of `dir`, whether it is running or not. */
 export function socketTarget(dir: string): SocketTarget {
   return {
     host: socketDirectory(dir),
@@ -109,7 +109,7 @@ export function socketTarget(dir: string): SocketTarget {
 
 /** Restarts PostgreSQL whenever it has ended, until `stopping` aborts. Never rejects. */
 async function restartWhenEnded(
-  paths: ClusterPaths,
+  paths: EmbeddedCluster,
   log: Logger,
   stopping: AbortSignal,
 ): Promise<void> {
@@ -128,7 +128,7 @@ async function restartWhenEnded(
     if (stopping.aborted) return;
     pause = Math.min(pause * 2, MAX_PAUSE_MS);
     try {
-      // A missing cluster is not created again: without its folder the data is lost.
+      // Without `initCluster`: if the cluster is missing, its data is lost, and an empty cluster would hide the loss.
       await waitUntilReady(paths, await startPostmaster(paths), stopping);
       log.warn('the embedded PostgreSQL was restarted');
     } catch (error) {
@@ -142,7 +142,7 @@ async function restartWhenEnded(
  * @throws Error if the postmaster ends or does not answer in time
  */
 async function waitUntilReady(
-  paths: ClusterPaths,
+  paths: EmbeddedCluster,
   pid: number,
   stopping?: AbortSignal,
 ): Promise<void> {
@@ -156,7 +156,7 @@ async function waitUntilReady(
       });
     } catch (error) {
       stopping?.throwIfAborted();
-      // Crash recovery takes as long as there is log to replay.
+      // PostgreSQL answers that it is starting up: crash recovery takes as long as there is log to replay.
       if ((error as { code?: string }).code === STARTING_UP)
         deadline = Date.now() + START_TIMEOUT_MS;
       if (Date.now() > deadline) throw error;

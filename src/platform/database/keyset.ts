@@ -1,9 +1,9 @@
 /**
  * Keyset pagination: each page begins after the row of a cursor. A page costs the same at any depth, and rows that are
- * inserted, changed or deleted meanwhile do not shift other rows.
+ * inserted, changed or deleted between two pages do not shift other rows.
  *
- * A list is sorted by one column and then by the id. A cursor contains both values, so it stays valid when its row is
- * deleted, and the name of the sort order, because it is meaningless in another order.
+ * A list is sorted by one column and then by the id. A cursor contains both values, so it stays valid if its row is deleted.
+ * It also contains the name of the sort order, because it is meaningless in another order.
  */
 import { Prisma } from '../../../prisma/generated/client.ts';
 import {
@@ -27,7 +27,7 @@ export type Sorting = {
   id?: string;
 };
 
-/** Ids sort by time of creation. */
+/** Ids sort by the time of creation. */
 export const NEWEST_FIRST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
 
 type Value = string | Date | bigint | number | null;
@@ -64,10 +64,10 @@ export async function readCursorPage<Row, Item = Row>(
   // `select` decides the type of a row; only the caller knows it.
   const nodes = items.map(({ node }) => node) as Row[];
   const converted = toItems ? await toItems(nodes) : (nodes as unknown[] as Item[]);
-  return { ...slice, items: items.map((item, at) => replaceNode(item, converted[at] as Item)) };
+  return { ...slice, items: items.map((item, i) => replaceNode(item, converted[i] as Item)) };
 }
 
-/** Arguments of `findMany` for one page and one more row, which shows whether another page follows. */
+/** Arguments of `findMany` for one page and an additional row, which shows whether another page follows. */
 type PageQuery = { where: object; orderBy: object[]; take: number };
 
 /** @throws AppError 400 if `first` is out of range or the cursor is invalid */
@@ -81,13 +81,13 @@ export function buildPageQuery(sorting: Sorting, { first, after }: CursorPageReq
   };
 }
 
-/** Parts of an SQL statement that reads one page of the rows `r`, and one more row. */
+/** Parts of an SQL statement that reads one page of the rows `r`, and an additional row. */
 type PageSql = {
   /** Columns of the cursor, named as in Prisma. */
   columns: readonly string[];
-  /** The page is the first `take` rows of the union of these branches. Each branch has the order of an index. */
+  /** The page is the first `take` rows of the union of these branches. Each branch can be read in the order of an index. */
   branches: readonly { where: Prisma.Sql; orderBy: Prisma.Sql }[];
-  /** Order of the rows that an outer query reads as `p`. */
+  /** The order of the union, whose rows an outer query calls `p`. */
   orderRead: Prisma.Sql;
   take: number;
 };
@@ -114,23 +114,29 @@ function buildBranches(
   cursor: [Value, string] | null,
 ): PageSql['branches'] {
   const { sql, raw } = Prisma;
-  const [c, i] = [raw(`r.${toColumnName(column)}`), raw(`r.${toColumnName(id)}`)];
-  const [past, direction] = [raw(order === 'asc' ? '>' : '<'), raw(order)];
-  const byId = sql`${i} ${direction}`;
-  const bound = cursor && sql`${cursor[0]}::${raw(SQL_TYPES[type])}`;
-  if (column === id)
-    return [{ where: cursor ? sql`${i} ${past} ${cursor[1]}` : sql`true`, orderBy: byId }];
-  const afterCursor = cursor ? sql`(${c}, ${i}) ${past} (${bound}, ${cursor[1]})` : sql`true`;
-  if (!nullable) return [{ where: afterCursor, orderBy: sql`${c} ${direction}, ${byId}` }];
+  const sortColumn = raw(`r.${toColumnName(column)}`);
+  const idColumn = raw(`r.${toColumnName(id)}`);
+  const past = raw(order === 'asc' ? '>' : '<');
+  const direction = raw(order);
+  const byId = sql`${idColumn} ${direction}`;
+  const afterId = cursor ? sql`${idColumn} ${past} ${cursor[1]}` : sql`true`;
+  if (column === id) return [{ where: afterId, orderBy: byId }];
+  const value = cursor && sql`${cursor[0]}::${raw(SQL_TYPES[type])}`;
+  const afterCursor = cursor
+    ? sql`(${sortColumn}, ${idColumn}) ${past} (${value}, ${cursor[1]})`
+    : sql`true`;
+  if (!nullable) return [{ where: afterCursor, orderBy: sql`${sortColumn} ${direction}, ${byId}` }];
   // The index has rows without a value at one end, which becomes the other end in a backward scan.
   const nulls = raw(order === 'asc' ? 'nulls first' : 'nulls last');
-  // Also sorts by the column where it is null: otherwise PostgreSQL does not see that the index has this order.
-  const orderBy = sql`${c} ${direction} ${nulls}, ${byId}`;
-  const present = { where: sql`${c} is not null and ${afterCursor}`, orderBy };
-  const isAmongAbsent = cursor !== null && cursor[0] === null;
-  const behind = isAmongAbsent ? sql`${i} ${past} ${cursor[1]}` : sql`true`;
-  const absent = { where: sql`${c} is null and ${behind}`, orderBy };
-  return isAmongAbsent ? [absent] : [present, absent];
+  // Also sorts by the column where it is null: otherwise PostgreSQL does not recognize the order of the index.
+  const orderBy = sql`${sortColumn} ${direction} ${nulls}, ${byId}`;
+  const withoutValue = (where: Prisma.Sql) => ({
+    where: sql`${sortColumn} is null and ${where}`,
+    orderBy,
+  });
+  if (cursor !== null && cursor[0] === null) return [withoutValue(afterId)];
+  const withValue = { where: sql`${sortColumn} is not null and ${afterCursor}`, orderBy };
+  return [withValue, withoutValue(sql`true`)];
 }
 
 /** `namespaceId` → `namespace_id`, like every `@map` of the Prisma schema. */
@@ -192,7 +198,7 @@ function decodeCursor({ name, type, nullable }: Sorting, cursor: string): [Value
   if (type === 'text') return [text, id];
   if (type === 'time') {
     const time = new Date(text);
-    // We never create another form, and PostgreSQL refuses years before 1.
+    // Cursors contain no other form of a time, and PostgreSQL refuses years before 1.
     if (!(time.getTime() >= 0) || time.toISOString() !== text) throw invalidCursor();
     return [time, id];
   }

@@ -20,7 +20,8 @@ type Applied = {
 };
 
 /**
- * Migrates the database to the schema of this version. Each migration is one transaction together with its record.
+ * Migrates the database to the schema of this version. A migration and its record are one transaction.
+ * @returns the names of the applied migrations
  * @throws ConfigError if a migration was edited after it was applied, has failed before, or is unknown to this version
  */
 export async function migrate(target: DatabaseTarget): Promise<string[]> {
@@ -71,7 +72,7 @@ function planMigrations(migrations: Migration[], applied: Applied[]): Migration[
       );
     if (!row.finished_at)
       throw new ConfigError(
-        `The migration ${name} failed earlier. Resolve it by hand with prisma migrate resolve.`,
+        `The migration ${name} failed earlier. Repair the database, then run prisma migrate resolve.`,
       );
     if (row.checksum !== migration.checksum)
       throw new ConfigError(

@@ -1,8 +1,8 @@
 /**
- * Pages by number of the lists of a namespace, with their total. Hand-written SQL, because Prisma's form joins every row of
- * the namespace before it cuts the page.
+ * Offset pagination of the lists of a namespace, with the total. Hand-written SQL, because the SQL that Prisma generates
+ * joins every row of the namespace before it applies the limit.
  *
- * The first pages of an unfiltered list are one statement. Other pages are read from the nearer end of the list by an
+ * The first pages of an unfiltered list are read by one statement. Other pages are read from the nearer end of the list by an
  * index-only scan: the last page of a million rows costs as much as the first, the middle page a scan of half the keys.
  */
 import type pg from 'pg';
@@ -11,27 +11,31 @@ import { inPoolTransaction } from './client.ts';
 import { type Sorting, toColumnName } from './keyset.ts';
 import { buildTotalSql, type CountedList } from './list-counts.ts';
 import { type OffsetPageRequest, toOffset } from './paging.ts';
-import { type RowColumns, readValues, statementNameFor } from './rows.ts';
+import { queryRowArrays, type RowColumns, statementNameFor } from './rows.ts';
 import { type PagedTable, readByIds } from './union-page.ts';
 
+const { sql, raw } = Prisma;
+
 type OffsetPageQuery = {
-  /** The table, called `r` in conditions; its namespace is `n`. */
+  /** Trusted SQL: the table, called `r` in conditions. The row of its namespace is called `n`. */
   from: string;
   /** Name of the namespace. */
   namespace: string;
   where: Prisma.Sql;
-  /** Whether the condition excludes more than rows that the viewer must not see. */
+  /** Whether the client has set a filter. Conditions on what the viewer may see do not count. */
   isFiltered: boolean;
   /** The same condition on `list_counts`; null: rows are counted. */
   counted: CountedList | null;
   select: object;
 };
 
-/** `unique`: the column alone is unique within a namespace. */
-type PageOrder = Pick<Sorting, 'column' | 'order' | 'nullable'> & { unique?: boolean };
+type PageOrder = Pick<Sorting, 'column' | 'order' | 'nullable'> & {
+  /** Whether the column alone is unique within a namespace. */
+  unique?: boolean;
+};
 type NamespacePage<Row> = { namespaceId: string; total: number; nodes: Row[] };
 
-/** Limit for skipping whole rows. Skipping keys costs a tenth. */
+/** With a larger offset, only keys are skipped, which costs a tenth of skipping rows. */
 const MAX_SKIPPED_ROWS = 1_000;
 
 /** @returns null if the namespace does not exist @throws AppError 400 for `page` or `perPage` */
@@ -39,14 +43,14 @@ export async function offsetPage<Row>(
   table: PagedTable,
   order: PageOrder,
   request: OffsetPageRequest,
-  numbered: OffsetPageQuery,
+  query: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
   const { skip } = toOffset(request);
-  const canReadInOneStatement = skip <= MAX_SKIPPED_ROWS && !numbered.isFiltered;
-  // In ascending order no index has rows without a value last.
+  // No index is ascending and has the rows without a value at its end.
   const hasIndex = !(order.nullable && order.order === 'asc');
-  const readPage = canReadInOneStatement && hasIndex ? readInOneStatement : readFromNearerEnd;
-  return readPage<Row>(table, order, request, numbered);
+  const isCheap = skip <= MAX_SKIPPED_ROWS && !query.isFiltered && hasIndex;
+  const readPage = isCheap ? readInOneStatement : readFromNearerEnd;
+  return readPage<Row>(table, order, request, query);
 }
 
 async function readInOneStatement<Row>(
@@ -56,101 +60,138 @@ async function readInOneStatement<Row>(
   { from, namespace, where, counted, select }: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
   const { skip, take } = toOffset(request);
-  const { sql, raw } = Prisma;
+  // Null if Prisma must read the rows. Then this statement reads their ids, for which there are always columns.
   const columns = rows.columns(select);
-  const reader = columns ?? (rows.columns(ID) as RowColumns);
+  const readColumns = columns ?? (rows.columns(ID) as RowColumns);
   const table = raw(from);
+  const byColumn = `r.${toColumnName(column)} ${order}${nullable ? ' nulls last' : ''}`;
   // The id makes the order total, so that pages never overlap.
-  const first = `r.${toColumnName(column)} ${order}${nullable ? ' nulls last' : ''}`;
-  const by = raw(unique ? first : `${first}, r.id ${order}`);
+  const orderBy = raw(unique ? byColumn : `${byColumn}, r.id ${order}`);
   const total = counted
     ? buildTotalSql(counted, sql`array[n.id]`)
     : sql`select count(*) as total from ${table} r where r.namespace_id = n.id and ${where}`;
   const { text, values } = sql`
-    select n.id, t.total, r.id, ${raw(reader.sql)}
+    select n.id, t.total, r.id, ${raw(readColumns.sql)}
       from namespaces n
       cross join lateral (${total}) t
       left join lateral (
         select r.* from ${table} r where r.namespace_id = n.id and ${where}
-          order by ${by} limit ${take} offset ${skip}
+          order by ${orderBy} limit ${take} offset ${skip}
       ) r on true
       where n.name = ${namespace.toLowerCase()}
-      order by ${by}`;
-  const resultRows = await readValues(pool, { name: statementNameFor(text), text }, values);
-  const [head] = resultRows;
-  if (!head) return null;
+      order by ${orderBy}`;
+  const resultRows = await queryRowArrays(pool, { name: statementNameFor(text), text }, values);
+  const [firstRow] = resultRows;
+  if (!firstRow) return null;
+  const [namespaceId, totalText] = firstRow as [string, string];
   // An empty page is one row without an id.
-  const pageRows = resultRows.flatMap((row) => (row[2] === null ? [] : reader.toRow(row.slice(3))));
+  const pageRows = resultRows.flatMap(([, , id, ...rowValues]) =>
+    id === null ? [] : readColumns.toRow(rowValues),
+  );
   let nodes: object[] = pageRows;
   if (!columns) {
     const ids = pageRows.map((row) => (row as { id: string }).id);
     const byId = await readByIds(prisma, ids, select);
     nodes = ids.flatMap((id) => byId.get(id) ?? []);
   }
-  return { namespaceId: head[0] as string, total: Number(head[1]), nodes: nodes as Row[] };
+  return { namespaceId, total: Number(totalText), nodes: nodes as Row[] };
 }
 
 const ID = { id: true };
 
-type Head = { id: string; total: string; present: string };
-
 /**
- * Reads total and page in one snapshot, so that they agree. The statements have no name, so PostgreSQL plans them for
- * their values, some of which are rare.
+ * Reads total and keys of the page in one snapshot, so that they agree. Rows that Prisma must read are read after it; rows
+ * that were deleted meanwhile are missing. The statements have no name, because the best plan depends on their values.
  */
 async function readFromNearerEnd<Row>(
   { pool, rows, prisma }: PagedTable,
   order: PageOrder,
   request: OffsetPageRequest,
-  { from, namespace, where, counted, select }: OffsetPageQuery,
+  query: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
-  const { skip, take } = toOffset(request);
-  const { sql, raw } = Prisma;
-  const column = raw(`r.${toColumnName(order.column)}`);
-  const of = (id: string) =>
-    sql`${raw(from)} r cross join (select ${id}::text as id) n where r.namespace_id = ${id} and ${where}`;
+  const { namespace, select } = query;
   const key = order.unique ? order.column : 'id';
-  const statement = rows.statement(
+  // Null if Prisma must read the rows.
+  const rowStatement = rows.statement(
     select,
     { [key]: true },
     `where r.namespace_id = $1 and r.${toColumnName(key)} = any($2)`,
   );
   const result = await inPoolTransaction(pool, async (client) => {
     await client.query('set transaction isolation level repeatable read, read only');
-    const named = sql`select n.id from namespaces n where n.name = ${namespace.toLowerCase()}`;
-    const [known] = await query<{ id: string }>(client, named);
-    if (!known) return null;
-    const { id } = known;
-    const counts = counted
-      ? buildTotalSql(counted, sql`array[${id}]`, order.column)
-      : sql`select count(*) as total, count(${column}) as present from ${of(id)}`;
-    const [head] = await query<Head>(client, counts);
-    const total = Number(head?.total);
-    const present = order.nullable ? Number(head?.present) : total;
-    const keys: string[] = [];
-    for (const part of splitPage({ skip, take }, { total, present }, order)) {
-      const statement = sql`
-        select ${order.unique ? column : raw('r.id')} as key from ${of(id)} and ${part.where}
-          order by ${part.orderBy} limit ${part.limit} offset ${part.offset}`;
-      const partKeys = (await query<{ key: string }>(client, statement)).map(({ key }) => key);
-      keys.push(...(part.reversed ? partKeys.reverse() : partKeys));
-    }
-    return { namespaceId: id, total, keys, read: await statement?.read(client, [id, keys]) };
+    const [found] = await runSql<{ id: string }>(
+      client,
+      sql`select n.id from namespaces n where n.name = ${namespace.toLowerCase()}`,
+    );
+    if (!found) return null;
+    const { id } = found;
+    const counts = await countRows(client, id, order, query);
+    const keys = await readKeys(client, id, splitPage(toOffset(request), counts, order), {
+      order,
+      query,
+    });
+    const pageRows = await rowStatement?.read(client, [id, keys]);
+    return { namespaceId: id, total: counts.total, keys, pageRows };
   });
   if (!result) return null;
-  const { namespaceId, total, keys, read } = result;
+  const { namespaceId, total, keys } = result;
   const pageRows =
-    read ??
+    result.pageRows ??
     (await prisma.findMany({
       where: { namespaceId, [key]: { in: keys } },
       select: { ...select, [key]: true },
       relationLoadStrategy: 'join',
     }));
   const byKey = new Map(pageRows.map((row) => [(row as Record<string, unknown>)[key], row as Row]));
-  return { namespaceId, total, nodes: keys.flatMap((one) => byKey.get(one) ?? []) };
+  return { namespaceId, total, nodes: keys.flatMap((value) => byKey.get(value) ?? []) };
 }
 
-async function query<Row extends object>(
+/** `withValue`: the number of rows with a value in the sort column. */
+type Counts = { total: number; withValue: number };
+
+async function countRows(
+  client: pg.ClientBase,
+  namespaceId: string,
+  { column, nullable }: PageOrder,
+  { from, where, counted }: OffsetPageQuery,
+): Promise<Counts> {
+  const sortColumn = raw(`r.${toColumnName(column)}`);
+  const counts = counted
+    ? buildTotalSql(counted, sql`array[${namespaceId}]`, nullable ? column : undefined)
+    : sql`select count(*) as total, count(${sortColumn}) as "withValue"
+        from ${rowsOf(namespaceId, from, where)}`;
+  const [row] = await runSql<{ total: string; withValue: string }>(client, counts);
+  const total = Number(row?.total);
+  return { total, withValue: nullable ? Number(row?.withValue) : total };
+}
+
+/** Reads the keys of the parts of a page, in the order of the list. */
+async function readKeys(
+  client: pg.ClientBase,
+  namespaceId: string,
+  parts: readonly PagePart[],
+  { order, query: { from, where } }: { order: PageOrder; query: OffsetPageQuery },
+): Promise<string[]> {
+  const keyColumn = raw(order.unique ? `r.${toColumnName(order.column)}` : 'r.id');
+  const keys: string[] = [];
+  for (const part of parts) {
+    const partRows = await runSql<{ key: string }>(
+      client,
+      sql`select ${keyColumn} as key from ${rowsOf(namespaceId, from, where)} and ${part.where}
+        order by ${part.orderBy} limit ${part.limit} offset ${part.offset}`,
+    );
+    const partKeys = partRows.map(({ key }) => key);
+    keys.push(...(part.isReversed ? partKeys.reverse() : partKeys));
+  }
+  return keys;
+}
+
+function rowsOf(namespaceId: string, from: string, where: Prisma.Sql): Prisma.Sql {
+  return sql`${raw(from)} r cross join (select ${namespaceId}::text as id) n
+    where r.namespace_id = ${namespaceId} and ${where}`;
+}
+
+async function runSql<Row extends object>(
   client: pg.ClientBase,
   { text, values }: Prisma.Sql,
 ): Promise<Row[]> {
@@ -162,27 +203,30 @@ type PagePart = {
   orderBy: Prisma.Sql;
   limit: number;
   offset: number;
-  /** Read backwards from the end. */
-  reversed: boolean;
+  /** Whether the part is read backwards, from its end. */
+  isReversed: boolean;
 };
 
-/** Splits the page into rows with a value in the sort column and rows without. */
+/**
+ * Splits the page into the part of the rows with a value in the sort column and the part of the rows without. Each part is
+ * read from its nearer end.
+ */
 function splitPage(
   { skip, take }: { skip: number; take: number },
-  { total, present }: { total: number; present: number },
+  { total, withValue }: Counts,
   { column, order, nullable, unique }: PageOrder,
 ): PagePart[] {
-  const { raw } = Prisma;
   const name = `r.${toColumnName(column)}`;
   const opposite = order === 'asc' ? 'desc' : 'asc';
   const part = (begin: number, end: number, hasValue: boolean): PagePart[] => {
-    const from = Math.max(skip, begin);
-    const limit = Math.min(skip + take, end) - from;
+    const first = Math.max(skip, begin);
+    const limit = Math.min(skip + take, end) - first;
     if (limit <= 0) return [];
-    const [before, after] = [from - begin, end - from - limit];
-    const reversed = after < before;
-    const direction = reversed ? opposite : order;
-    // The planner uses the index only with its order of nulls, even if all rows or none have a value.
+    const rowsBefore = first - begin;
+    const rowsAfter = end - first - limit;
+    const isReversed = rowsAfter < rowsBefore;
+    const direction = isReversed ? opposite : order;
+    // The planner uses the index only if the order of nulls is the index's, even in a part without nulls.
     const nulls = nullable ? (direction === 'asc' ? ' nulls first' : ' nulls last') : '';
     const byValue = `${name} ${direction}${nulls}`;
     return [
@@ -190,10 +234,10 @@ function splitPage(
         where: raw(nullable ? `${name} is ${hasValue ? 'not null' : 'null'}` : 'true'),
         orderBy: raw(unique ? byValue : `${byValue}, r.id ${direction}`),
         limit,
-        offset: reversed ? after : before,
-        reversed,
+        offset: isReversed ? rowsAfter : rowsBefore,
+        isReversed,
       },
     ];
   };
-  return [...part(0, present, true), ...part(present, total, false)];
+  return [...part(0, withValue, true), ...part(withValue, total, false)];
 }

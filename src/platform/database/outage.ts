@@ -1,6 +1,6 @@
 /**
- * Classification of temporary errors: the database is unavailable (stopped, restarting, unreachable, out of disk or
- * connections), or this machine has run out of a resource. Callers that can wait retry instead of reporting a failure.
+ * Classifies temporary errors: the database is unavailable (stopped, restarting, unreachable, out of disk or connections),
+ * or this machine has run out of a resource. Callers that can wait retry instead of reporting a failure.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 
@@ -12,7 +12,7 @@ const MAX_PAUSE_MS = 2_000;
  * 58 disk of the server, 25006 read-only standby, 40001 and 40P01 serialization failure and deadlock, 55P03 lock timeout.
  */
 const SQLSTATES = /^(?:08|53|57P|58|25006|40001|40P01|55P03)/;
-/** Prisma's codes: unreachable, timed out, closed, no free connection or transaction, write conflict. */
+/** Prisma's codes for: unreachable, timed out, closed, no free connection or transaction, write conflict. */
 const PRISMA_CODES = new Set([
   'P1001',
   'P1002',
@@ -33,21 +33,21 @@ const PG_MESSAGES =
 export function isDatabaseUnavailable(error: unknown, depth = 0): boolean {
   if (typeof error !== 'object' || error === null || depth > 5) return false;
   const { code, originalCode, message, syscall, cause, errors, meta } = error as Wrapped;
-  for (const one of [code, originalCode]) {
-    if (typeof one !== 'string') continue;
-    if (SQLSTATES.test(one) || PRISMA_CODES.has(one) || SOCKET_ERROR.test(one)) return true;
-    // A missing Unix socket; Prisma drops `syscall`.
-    if (one === 'ENOENT' && (syscall === 'connect' || `${message}`.includes('connect ENOENT')))
+  for (const known of [code, originalCode]) {
+    if (typeof known !== 'string') continue;
+    if (SQLSTATES.test(known) || PRISMA_CODES.has(known) || SOCKET_ERROR.test(known)) return true;
+    // A missing Unix socket. Prisma drops `syscall`.
+    if (known === 'ENOENT' && (syscall === 'connect' || `${message}`.includes('connect ENOENT')))
       return true;
   }
   if (typeof message === 'string' && PG_MESSAGES.test(message)) return true;
   const inner = [cause, meta?.driverAdapterError, ...(Array.isArray(errors) ? errors : [])];
-  return inner.some((one) => isDatabaseUnavailable(one, depth + 1));
+  return inner.some((wrapped) => isDatabaseUnavailable(wrapped, depth + 1));
 }
 
-/** Whether PostgreSQL has rolled back the transaction in favour of another, so that it certainly had no effect. */
+/** Whether PostgreSQL has rolled back the transaction because of another one, so that it certainly had no effect. */
 export function isRolledBackByConflict(error: unknown): boolean {
-  return /^(?:40001|40P01|55P03)$/.test(sqlState(error));
+  return /^(?:40001|40P01|55P03)$/.test(sqlStateOf(error));
 }
 
 /** Whether a statement was cancelled by `lock_timeout`. */
@@ -81,20 +81,20 @@ export const DISK_FULL_MESSAGE = 'The disk of the server is full';
 export function isDiskFull(error: unknown): boolean {
   const { stderr } = (error ?? {}) as { stderr?: unknown };
   return (
-    ['53100', 'ENOSPC', 'EDQUOT'].includes(sqlState(error)) ||
+    ['53100', 'ENOSPC', 'EDQUOT'].includes(sqlStateOf(error)) ||
     /No space left on device|Disk quota exceeded/.test(String(stderr ?? ''))
   );
 }
 
-/** The SQLSTATE of a failed statement from Prisma or `pg`; for other errors their code. */
-export function sqlState(error: unknown): string {
+/** The SQLSTATE of a failed statement from Prisma or `pg`; the code of other errors. */
+export function sqlStateOf(error: unknown): string {
   const { code, meta } = (error ?? {}) as { code?: unknown; meta?: { driverAdapterError?: Error } };
   const cause = meta?.driverAdapterError?.cause as { originalCode?: string } | undefined;
   return cause?.originalCode ?? String(code);
 }
 
 /**
- * Retries `read` while the database is unavailable. For readers that keep a cursor and therefore lose nothing by waiting.
+ * Retries `read` while the database is unavailable. For readers with a cursor, which miss nothing while they wait.
  * @throws every other error of `read`, and `signal.reason` on abort
  */
 export async function retryWhileUnavailable<T>(

@@ -1,11 +1,11 @@
-/** Types of list pages: by page number for REST, and after a cursor for GraphQL. */
+/** Types of list pages: offset pages for REST, and cursor pages for GraphQL. */
 import { invalid } from '../../base/errors.ts';
 
 export type OffsetPageRequest = { page: number; perPage: number };
 export type OffsetPage<T> = OffsetPageRequest & { nodes: T[]; total: number };
 
 const MAX_PER_PAGE = 100;
-/** Keeps OFFSET within a bigint; no list is longer. */
+/** Keeps OFFSET within a bigint. No list has more pages. */
 const MAX_PAGE = 2 ** 31 - 1;
 
 /** @throws AppError 400 for `page` or `perPage` */
@@ -19,7 +19,7 @@ export function toOffset({ page, perPage }: OffsetPageRequest): { skip: number; 
 /** Request for a cursor page: maximum number of items, and the cursor after which it begins. */
 export type CursorPageRequest = { first: number; after?: string | null };
 
-/** A list item with its cursor. Few clients ask for the cursor of each item. */
+/** A list item with its cursor, which few clients request. */
 export type PageItem<T> = { readonly cursor: string; readonly node: T };
 
 /** A page of a list, in its order. */
@@ -30,7 +30,7 @@ export type CursorPage<T> = {
   totalCount(): number | Promise<number>;
 };
 
-/** Creates its cursor on access. A getter defined on each object takes ten times as long to create. */
+/** An item that creates its cursor on access. Objects with a getter of their own take ten times as long to create. */
 export class LazyItem<T> implements PageItem<T> {
   readonly node: T;
   readonly #makeCursor: () => string;
@@ -59,7 +59,7 @@ export function checkFirst(first: number): number {
   return first;
 }
 
-/** 400 for an `after` that is not a cursor of the list. */
+/** The 400 for an `after` that is not a cursor of the list. */
 export function invalidCursor() {
   return invalid('after', 'is not a cursor of this list');
 }

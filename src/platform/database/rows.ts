@@ -1,9 +1,9 @@
 /**
- * Reads rows in the form of a Prisma `select` by one prepared statement with `pg`.
+ * Reads the rows of a Prisma `select` by one prepared statement with `pg`.
  *
- * The most frequent reads use it: Prisma's client took a quarter of the CPU of a REST read of one row. It supports columns,
- * relations to one row, and fields with SQL of their own. For any other `select`, `statement` returns null and the caller
- * uses Prisma.
+ * The most frequent reads use this module, because Prisma's client takes a quarter of the CPU of a REST read of one row. It
+ * supports columns, relations to one row, and fields with SQL of their own. For any other `select`, it returns null and the
+ * caller uses Prisma.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { LRUCache } from 'lru-cache';
@@ -11,9 +11,9 @@ import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { getDatamodel } from '../../../prisma/generated/pothos.ts';
 import { toColumnName } from './keyset.ts';
-import { type Queryable, statementNames } from './statement.ts';
+import { createStatementNamer, type Queryable } from './statement.ts';
 
-/** How a model is read. In SQL its row is called `r`, the row of a relation as `alias` says. */
+/** How a model is read. In SQL its row is called `r`, and the row of a relation has the name `alias`. */
 type RowSource = {
   model: Prisma.ModelName;
   /** SQL after `from`: the table and its joins. */
@@ -25,19 +25,24 @@ type RowSource = {
   >;
 } & CustomFields;
 
-/** Fields that are not columns. A `select` of exactly this form is read by this SQL. */
+/** Fields that are not columns. A field whose selection equals `select` is read by `sql`. */
 type CustomFields = {
   customFields?: Record<string, { select: object; sql: string; read?: Read }>;
 };
 
 type RowStatement<Row = object> = {
   /** Returns the rows in the order of the statement. */
-  read(on: Queryable, values: unknown[]): Promise<Row[]>;
+  read(queryable: Queryable, values: unknown[]): Promise<Row[]>;
 };
 
+/** Converts a value of `pg` to the value of Prisma. */
 type Read = (value: never) => unknown;
-/** `at`: path of the value in the row, such as `['namespace', 'name']`. */
-type Column = { at: readonly [string] | readonly [string, string]; sql: string; read?: Read };
+type Column = {
+  /** Path of the value in the row, such as `['namespace', 'name']`. */
+  path: readonly [string] | readonly [string, string];
+  sql: string;
+  read?: Read;
+};
 
 /** Columns for a hand-written statement: SQL after `select`, and the conversion of its values to a row. */
 export type RowColumns = { sql: string; toRow(values: readonly unknown[]): object };
@@ -48,14 +53,14 @@ export type RowReader = {
   /** Columns for a hand-written statement in which the row is `r`; null if Prisma must read this `select`. */
   columns(select: object): RowColumns | null;
   /**
-   * @param columns additional columns, always the same for an `ending`
+   * @param columns additional columns, which must be the same in all calls with the same `ending`
    * @param ending SQL after `from`. It must not contain user input, because each text is prepared and kept
-   * @returns null when Prisma must read this `select`
+   * @returns null if Prisma must read this `select`
    */
   statement(select: object, columns: object, ending: string): RowStatement | null;
 };
 
-/** A server uses few forms of `select`. If clients invent more, their statements get no name. */
+/** A server uses few different `select`s. If clients send more of them, their statements get no name. */
 const MAX_STATEMENTS = 300;
 
 export function createRowReader(source: RowSource): RowReader {
@@ -67,9 +72,9 @@ export function createRowReader(source: RowSource): RowReader {
   return { from: source.from, columns: (select) => columns(select, {}, ''), statement };
 }
 
-/** Caches the result of `make` by `select` and `ending`. */
+/** Caches the results of `make` by `select` and `ending`. */
 function cacheBySelect<T>(make: (select: object, columns: object, ending: string) => T) {
-  /** A stored operation always has the same `select` object, so the text need not be built for a lookup. */
+  /** A stored operation always passes the same `select` object, so its text need not be built for a lookup. */
   const bySelect = new WeakMap<object, Map<string, T>>();
   const byText = new LRUCache<string, { made: T }>({ max: MAX_STATEMENTS });
   return (select: object, columns: object, ending: string): T => {
@@ -87,31 +92,31 @@ function cacheBySelect<T>(make: (select: object, columns: object, ending: string
 function prepare(columns: RowColumns, text: string): RowStatement {
   const name = statementNameFor(text);
   return {
-    async read(on, values) {
-      return (await readValues(on, { name, text }, values)).map(columns.toRow);
+    async read(queryable, values) {
+      return (await queryRowArrays(queryable, { name, text }, values)).map(columns.toRow);
     },
   };
 }
 
-/** The rows as arrays in column order. Without a name, the statement is planned for its values. */
-export async function readValues(
-  on: Queryable,
+/** Returns each row as an array of its columns. Without a name, PostgreSQL plans the statement for its values. */
+export async function queryRowArrays(
+  queryable: Queryable,
   { name, text }: { name: string | undefined; text: string },
   values: unknown[],
 ): Promise<unknown[][]> {
   const query: pg.QueryArrayConfig = { name, text, values, rowMode: 'array' };
-  return (await on.query(query)).rows as unknown[][];
+  return (await queryable.query(query)).rows as unknown[][];
 }
 
 /** Names of statements whose columns clients select. */
-export const statementNameFor = statementNames('rows.', MAX_STATEMENTS);
+export const statementNameFor = createStatementNamer('rows.', MAX_STATEMENTS);
 
 /** Key under which a row stores the `select` it was read with, so that nothing is read twice. */
 export const SELECTED: unique symbol = Symbol('select');
 
 type Row = Record<string | symbol, unknown>;
 
-/** Null if the `select` has a field that is not supported. */
+/** @returns null if the `select` has a field that is not supported */
 function compileColumns(source: RowSource, select: object): RowColumns | null {
   const columns = listColumns(source, select);
   if (!columns) return null;
@@ -131,9 +136,9 @@ function toRow(
 ): object {
   const row: Row = { [SELECTED]: select };
   for (let i = 0; i < columns.length; i++) {
-    const { at, read } = columns[i] as Column;
+    const { path, read } = columns[i] as Column;
     const value = values[i];
-    const [field, inner] = at;
+    const [field, inner] = path;
     const converted = read && value !== null ? read(value as never) : value;
     if (inner === undefined) row[field] = converted;
     else {
@@ -167,19 +172,19 @@ function listColumns(source: RowSource, select: object): Column[] | null {
 }
 
 function findColumn(
-  { model, customFields: handmade }: { model: Prisma.ModelName } & CustomFields,
+  { model, customFields }: { model: Prisma.ModelName } & CustomFields,
   alias: string,
-  at: Column['at'],
+  path: Column['path'],
   field: string,
   selected: unknown,
 ): Column | null {
-  const custom = handmade?.[field];
+  const custom = customFields?.[field];
   if (custom && isDeepStrictEqual(custom.select, selected))
-    return { at, sql: custom.sql, read: custom.read };
+    return { path, sql: custom.sql, read: custom.read };
   const read = selected === true ? findConverter(model, field) : null;
   return (
     read && {
-      at,
+      path,
       sql: `${alias}.${toColumnName(field)}`,
       read: read === unchanged ? undefined : read,
     }
@@ -188,9 +193,9 @@ function findColumn(
 
 const unchanged: Read = (value) => value;
 
-/** Converts pg's form of a value to Prisma's; null for fields that are not read here. */
+/** @returns null for fields that are not supported */
 function findConverter(model: Prisma.ModelName, name: string): Read | null {
-  const field = models[model]?.fields.find((one) => one.name === name);
+  const field = models[model]?.fields.find((candidate) => candidate.name === name);
   if (!field || field.kind === 'object' || (field.isList && field.type !== 'String')) return null;
   if (field.type === 'BigInt') return (value: string) => BigInt(value);
   if (field.type === 'Decimal') return (value: string) => new Prisma.Decimal(value);

@@ -2,9 +2,9 @@
  * One database connection that stays open for the life of the server. It holds the lock on the data folder, which the
  * database releases when this process ends, and it receives NOTIFY.
  *
- * A lost connection is opened again and the lock is taken again: without the lock no other server can have started work in
- * the folder. If another server holds the lock by then, the folder is lost and this server must stop. If an earlier session
- * of this server still holds it, because the database has not noticed its end, that session is terminated.
+ * After a lost connection, the session reconnects and takes the lock again. That is safe, because another server needs the
+ * lock to work in the folder. If another server holds the lock by then, the folder is lost and this server must stop. If an
+ * earlier session of this server still holds the lock, because the database has not noticed its end, it is terminated.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -15,15 +15,15 @@ import type { Logger } from '../../base/log.ts';
 import type { DatabaseTarget } from './embedded.ts';
 
 const CHANNEL = 'loam';
-/** A killed server's session ends within `client_connection_check_interval`; the session of a running server does not. */
+/** Longer than `client_connection_check_interval`, after which the database ends the session of a killed server. */
 const LOCK_TIMEOUT_MS = 3_000;
 const CONNECT_MS = 5_000;
 /** Pings detect connections that were lost silently (a cut network, a stopped machine). */
 const PING_EVERY_MS = 15_000;
-const ANSWER_MS = 10_000;
+const QUERY_TIMEOUT_MS = 10_000;
 /**
  * With these keepalives the database detects a machine that was switched off, and releases the lock, within half a minute.
- * Commits need not be durable: a write on this connection (heartbeats) is repeated a second later.
+ * Commits need not be durable: the writes of this connection are heartbeats, which are repeated a second later.
  */
 const SETTINGS = `
   select set_config('application_name', $1, false), set_config('synchronous_commit', 'off', false),
@@ -36,8 +36,8 @@ export type Session = {
   /** Runs a statement that must not wait for the pool. @throws Error while the connection is lost */
   query<Row extends pg.QueryResultRow>(text: string, values: unknown[]): Promise<Row[]>;
   /**
-   * Runs `work` while the lock of another server is held here, so that server does not run and cannot start.
-   * @returns null, without running `work`, if that server runs
+   * Runs `work` while this session holds the lock of another server, so that the other server cannot start.
+   * @returns null, without running `work`, if the other server is running
    */
   runWhileStopped<T>(serverId: string, work: () => Promise<T>): Promise<T | null>;
   close(): Promise<void>;
@@ -51,7 +51,7 @@ type Options = {
   log: Logger;
   /** Called with the text of a notification, and with null if notifications may have been missed. */
   notify(text: string | null): void;
-  /** Called if another server has taken the folder while the connection was down. */
+  /** Called if another server has taken the folder while the connection was lost. */
   onFolderLost(error: Error): void;
 };
 
@@ -59,7 +59,7 @@ type Options = {
 export async function openSession(options: Options): Promise<Session> {
   const { target, id, dataDir, log, notify, onFolderLost } = options;
   const lock = dataFolderLock(id);
-  /** Distinguishes sessions of this process from those of all other servers, including one on the same folder. */
+  /** Distinguishes sessions of this process from those of other processes, including another process on the same folder. */
   const name = `loam ${randomUUID()}`;
   const stopping = new AbortController();
   let client = await connect();
@@ -70,8 +70,8 @@ export async function openSession(options: Options): Promise<Session> {
     const opened = new pg.Client({
       ...target,
       connectionTimeoutMillis: CONNECT_MS,
-      query_timeout: ANSWER_MS,
-      // Several callers send statements at the same time; each waits for its own answer.
+      query_timeout: QUERY_TIMEOUT_MS,
+      // Several callers send statements at the same time, and each waits for its own result.
       pipeline: true,
     });
     // Registered before `connect`: an `error` event without a listener would end the process. `end` follows each error.
@@ -137,7 +137,7 @@ export async function openSession(options: Options): Promise<Session> {
   };
 }
 
-/** Closes the connection if nothing answers; `end` follows. */
+/** Closes the connection if the database does not answer. The event `end` follows. */
 function ping(client: pg.Client): void {
   client.query('select 1').catch(() => client.end().catch(() => {}));
 }

@@ -1,9 +1,9 @@
-/** Retries startup while the database is unavailable: stopped, restarting, recovering or unreachable for a moment. */
+/** Retries startup while the database is unavailable: stopped, restarting, recovering or temporarily unreachable. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { ConfigError } from '../../base/config/config.ts';
 import { isDatabaseUnavailable } from './outage.ts';
 
-/** PostgreSQL restarts or fails over within this time. After that the process manager starts Loam again. */
+/** PostgreSQL usually restarts or fails over within this time. Later, the process manager starts Loam again. */
 const TIMEOUT_MS = 60_000;
 const PAUSE_MS = 1_000;
 
@@ -14,7 +14,7 @@ type Options = {
 };
 
 /**
- * Runs `start` again whenever it fails because the database is unavailable. `start` must clean up after itself.
+ * Runs `start` again whenever it fails because the database is unavailable. A failed `start` must leave nothing open.
  * @throws ConfigError with the reason after `timeoutMs`; every other error of `start` at once
  */
 export async function retryStartup<T>(
@@ -22,23 +22,23 @@ export async function retryStartup<T>(
   { report, timeoutMs = TIMEOUT_MS }: Options,
 ): Promise<T> {
   const deadline = Date.now() + timeoutMs;
-  for (let said = false; ; said = true) {
+  for (let isReported = false; ; isReported = true) {
     try {
       return await start();
     } catch (error) {
       if (!isDatabaseUnavailable(error)) throw error;
-      const line = toLine(error as Error);
+      const line = describe(error as Error);
       if (Date.now() + PAUSE_MS > deadline) throw new ConfigError(line, { cause: error });
-      if (!said)
+      if (!isReported)
         report(`${line}. The start waits for the database, for ${timeoutMs / 1000} s at most.`);
       await delay(PAUSE_MS);
     }
   }
 }
 
-/** Prisma's messages have several lines; the last one says what happened. */
-function toLine(error: Error): string {
+/** One line. Prisma's messages have several lines, of which the last one contains the reason. */
+function describe(error: Error): string {
   if (error instanceof ConfigError) return error.message;
-  const why = error.message.trim().split('\n').at(-1);
-  return `The database went away during the start: ${why}`;
+  const reason = error.message.trim().split('\n').at(-1);
+  return `The database became unavailable during startup: ${reason}`;
 }

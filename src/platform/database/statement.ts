@@ -1,4 +1,4 @@
-/** Hand-written statements: in a transaction of Prisma or of a connection, or alone on the pool. */
+/** Runs hand-written SQL: in a transaction of Prisma or of a connection, or as a single statement on the pool. */
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 
@@ -7,26 +7,29 @@ export type Queryable = { query(query: pg.QueryConfig): Promise<{ rows: unknown[
 export type Transaction = Prisma.TransactionClient | Queryable;
 
 /**
- * Returns names under which PostgreSQL keeps prepared statements for the life of a connection. Undefined after `most` names:
- * such statements are planned for each execution.
+ * Returns a function that names statements. PostgreSQL keeps a named statement prepared for the life of a connection. After
+ * `maxNames` names, further statements get undefined and are planned for each execution.
  */
-export function statementNames(prefix: string, most: number): (text: string) => string | undefined {
+export function createStatementNamer(
+  prefix: string,
+  maxNames: number,
+): (text: string) => string | undefined {
   const names = new Map<string, string>();
   return (text) => {
-    const known = names.get(text);
-    if (known !== undefined || names.size >= most) return known;
+    const existing = names.get(text);
+    if (existing !== undefined || names.size >= maxNames) return existing;
     const name = `${prefix}${names.size}`;
     names.set(text, name);
     return name;
   };
 }
 
-/** For statements whose text is in the code. Statements with a `select` of a client have separate names (`rows.ts`). */
-const nameOf = statementNames('loam-tx-', 200);
+/** For statements with a fixed text. Statements whose columns a client selects have names of their own (`rows.ts`). */
+const nameOf = createStatementNamer('loam-tx-', 200);
 
 /**
  * @returns the rows as the driver returns them: Prisma returns bigint columns as `bigint` and numeric columns as `Decimal`,
- * a connection both as text
+ *   and `pg` returns both as text
  */
 export async function runStatement<R extends object>(
   tx: Transaction,
@@ -39,8 +42,8 @@ export async function runStatement<R extends object>(
 }
 
 /**
- * Sends the statements of `work` without waiting for each answer. If one fails, PostgreSQL skips the statements after it,
- * so nothing is committed. `work` receives no rows.
+ * Sends the statements of `work` without waiting for each result. If a statement fails, PostgreSQL skips the statements after
+ * it, so nothing is committed. `work` receives no rows.
  * @throws the error of the first statement that failed
  */
 export async function pipeline<T>(
@@ -55,8 +58,8 @@ export async function pipeline<T>(
     },
   });
   const [result] = await Promise.allSettled([working]);
-  for (const end of [...(await Promise.allSettled(sent)), result])
-    if (end.status === 'rejected') throw end.reason;
+  for (const outcome of [...(await Promise.allSettled(sent)), result])
+    if (outcome.status === 'rejected') throw outcome.reason;
   return working;
 }
 
@@ -71,11 +74,11 @@ export async function beginPipeline<R extends object>(
   return rows;
 }
 
-/** An SQL statement that is built from common table expressions (`name as (…)`), with its parameters. */
+/** The common table expressions (`name as (…)`) from which a statement is built, and the values of its parameters. */
 export type StatementParts = {
   parts: string[];
   values: unknown[];
-  /** @returns the placeholder of the value. `type`: needed where PostgreSQL cannot infer the type */
+  /** Adds a value and returns its placeholder. `type` is needed where PostgreSQL cannot infer the type. */
   parameter(value: unknown, type?: string): string;
 };
 

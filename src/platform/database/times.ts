@@ -1,4 +1,4 @@
-/** Times with microseconds, which log lines have, and parsing of times from clients. */
+/** Times with microseconds, for log lines, and the parsing of times from clients. */
 
 /** A date with microseconds; JavaScript's dates have milliseconds. */
 export class MicrosecondDate extends Date {
@@ -21,7 +21,7 @@ export function toMicroseconds(time: Date): number {
   return time instanceof MicrosecondDate ? time.micros : time.getTime() * 1_000;
 }
 
-/** The last microsecond of the millisecond of `time`. */
+/** The last microsecond of the millisecond in which `time` lies. */
 export function endOfMillisecond(time: Date): MicrosecondDate {
   return new MicrosecondDate(time.getTime() * 1_000 + 999);
 }
@@ -29,8 +29,8 @@ export function endOfMillisecond(time: Date): MicrosecondDate {
 const ISO_8601 = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.(\d{1,9}))?)?(?:Z|[+-]\d{2}:?\d{2})$/;
 
 /**
- * Parses ISO 8601 with an offset; null for anything else. In a query string `+` means a space, so a space before the offset
- * is read as `+`. Digits below a microsecond are dropped.
+ * Parses ISO 8601 with an offset; returns null for any other text. In a query string `+` means a space, so a space before
+ * the offset is read as `+`. Digits below a microsecond are dropped.
  */
 export function parseTime(text: string): Date | null {
   const whole = text.replace(/ (\d{2}:?\d{2})$/, '+$1');
@@ -41,7 +41,7 @@ export function parseTime(text: string): Date | null {
   return micros === 0 ? time : new MicrosecondDate(time.getTime() * 1_000 + micros);
 }
 
-/** Whether the date exists: `Date` reads February 30 as March 2. */
+/** Whether the date exists. `Date` alone accepts February 30, as March 2. */
 export function isDay(day: string): boolean {
   return new Date(`${day}T00:00Z`).toISOString().startsWith(day);
 }

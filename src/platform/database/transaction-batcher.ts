@@ -1,31 +1,31 @@
 /**
- * Runs transactions that are requested at the same moment as one transaction: the database process wakes up twice for the
- * whole batch and flushes to disk once. Requests that would wait for a lock of another transaction are run alone.
+ * Runs transactions that are requested at the same time as one transaction, so that the database process wakes up twice and
+ * flushes to disk once for the whole batch. Requests that would wait for a lock of another transaction run alone.
  */
 import { setImmediate as nextTick } from 'node:timers/promises';
 import { isDatabaseUnavailable, isLockTimeout, isRolledBackByConflict } from './outage.ts';
 
 /** Batches that run at the same time. Further requests wait and form the next batch. */
 const MAX_BATCHES = 4;
-/** Requests that run alone at the same time; fewer than the pool has connections, because other code needs some. */
+/** Requests that run alone at the same time. Leaves connections of the pool for other code. */
 const MAX_ALONE = 8;
 /** A request whose rows stay locked for longer fails. */
 const LOCK_TIMEOUT_MS = 120_000;
 
-/** Result for a request that the batch left out, because it would have had to wait for a lock. */
+/** Result for a request that the batch did not run, because the request would have had to wait for a lock. */
 export const RUN_ALONE = Symbol('run alone');
 
 type Runners<T, R> = {
   /** Runs the requests in one transaction without long lock waits. @returns a result for each, in order */
   runTogether(input: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
   /**
-   * Runs one request that a batch left out, or whose batch failed, so that no request fails because of another. It must not
-   * wait long for locks either: it fails with `lock_timeout` and is called again.
+   * Runs one request that a batch did not run, or whose batch failed, so that no request fails because of another request. It
+   * must not wait long for locks either: after a failure by `lock_timeout` it is called again.
    */
   runAlone(input: T): Promise<R>;
 };
 
-type Request<T, R> = PromiseWithResolvers<R> & { input: T; since: number };
+type Request<T, R> = PromiseWithResolvers<R> & { input: T; requestedAt: number };
 
 /**
  * @param maxSize maximum number of requests in a batch
@@ -33,12 +33,12 @@ type Request<T, R> = PromiseWithResolvers<R> & { input: T; since: number };
  *   unavailable, because then it is unknown whether the batch was committed
  */
 export function batchTransactions<T, R>(
-  { runTogether: together, runAlone: alone }: Runners<T, R>,
+  runners: Runners<T, R>,
   maxSize: number,
 ) {
   const waiting: Request<T, R>[] = [];
-  const queueAlone: Request<T, R>[] = [];
-  /** Requests that met a lock. They are retried last: most of the others only shared a batch with a locked request. */
+  const waitingAlone: Request<T, R>[] = [];
+  /** Requests whose rows were locked. They are retried last: most other requests only shared a batch with a locked one. */
   const locked: Request<T, R>[] = [];
   let runningBatches = 0;
   let runningAlone = 0;
@@ -64,7 +64,7 @@ export function batchTransactions<T, R>(
 
   async function settleBatch(batch: readonly Request<T, R>[]): Promise<void> {
     try {
-      const results = await together(batch.map(({ input }) => input));
+      const results = await runners.runTogether(batch.map(({ input }) => input));
       for (const [index, request] of batch.entries()) {
         const result = results[index] as R | typeof RUN_ALONE;
         if (result === RUN_ALONE) void retryAlone(request);
@@ -77,27 +77,28 @@ export function batchTransactions<T, R>(
     }
   }
 
-  /** Retries without limit of attempts; does not count as a batch. */
+  /** Runs the request alone, again and again until it gets its locks or `LOCK_TIMEOUT_MS` have passed. */
   async function retryAlone(request: Request<T, R>): Promise<void> {
-    queueAlone.push(request);
+    waitingAlone.push(request);
     if (runningAlone >= MAX_ALONE) return;
     runningAlone++;
     for (let next = nextAlone(); next; next = nextAlone())
       try {
-        next.resolve(await alone(next.input));
+        next.resolve(await runners.runAlone(next.input));
       } catch (error) {
-        if (isLockTimeout(error) && Date.now() - next.since < LOCK_TIMEOUT_MS) locked.push(next);
+        const waitedMs = Date.now() - next.requestedAt;
+        if (isLockTimeout(error) && waitedMs < LOCK_TIMEOUT_MS) locked.push(next);
         else next.reject(error);
       }
     runningAlone--;
   }
 
   function nextAlone(): Request<T, R> | undefined {
-    return queueAlone.shift() ?? locked.shift();
+    return waitingAlone.shift() ?? locked.shift();
   }
 
   return (input: T): Promise<R> => {
-    const request = { input, since: Date.now(), ...Promise.withResolvers<R>() };
+    const request = { input, requestedAt: Date.now(), ...Promise.withResolvers<R>() };
     waiting.push(request);
     startIfNeeded();
     return request.promise;

@@ -1,37 +1,40 @@
 /**
  * Pages of a list whose rows are in several parts of a table, such as the jobs of all namespaces of a user.
  *
- * An index has the rows of one part in order, but not the rows of several parts: sorting a million rows for a page of twenty
- * took a second. So one page of each part is read and the pages are merged. The cost grows with the number of parts, not
- * with the number of rows or the depth of the page.
+ * An index has the rows of one part in order, but not the rows of several parts, and sorting a million rows for a page of
+ * twenty takes a second. So one page of each part is read and the pages are merged. The cost grows with the number of parts,
+ * not with the number of rows or the depth of the page.
  */
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { buildPageSql, type Sorting, toColumnName, toCursorPage } from './keyset.ts';
 import { buildTotalSql, type CountedList } from './list-counts.ts';
 import { type CursorPage, type CursorPageRequest, type PageItem, replaceNode } from './paging.ts';
-import { type RowColumns, type RowReader, readValues, statementNameFor } from './rows.ts';
+import { queryRowArrays, type RowColumns, type RowReader, statementNameFor } from './rows.ts';
 
 /** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
 export type TablePart = { alias: string; column: string; type: string; values: readonly string[] };
 
 type UnionPageQuery = {
-  /** The table, called `r` in conditions. */
+  /** Trusted SQL: the table, called `r` in conditions. */
   from: string;
   /** The list has the rows of all combinations of these values. */
   parts: readonly TablePart[];
   where: Prisma.Sql;
-  /** Whether the condition excludes more than rows that the viewer must not see. Then the planner must know the values. */
+  /**
+   * Whether the client has set a filter. Conditions on what the viewer may see do not count. With a filter, the planner must
+   * know the values, so the statement gets no name.
+   */
   isFiltered: boolean;
   /** The same condition on `list_counts` of these namespaces; null: rows are counted. */
   counted: (CountedList & { namespaceIds: readonly string[] }) | null;
   select: object;
 };
 
-/** `prisma` reads a `select` that `rows` does not support. */
 export type PagedTable = {
   pool: pg.Pool;
   rows: RowReader;
+  /** Reads a `select` that `rows` does not support. */
   prisma: { findMany(query: object): PromiseLike<object[]> };
 };
 
@@ -45,34 +48,38 @@ export async function unionPage<Row>(
   const { sql, join, raw } = Prisma;
   const page = buildPageSql(sorting, range);
   const sources = join(parts.map(partSource), ' cross join ');
-  const isOfPart = join(
+  const isInPart = join(
     parts.map(({ alias, column }) => raw(`r.${column} = ${alias}.id`)),
     ' and ',
   );
-  const named = page.columns.map((name) => `r.${toColumnName(name)} as "${name}"`).join(', ');
+  const cursorColumns = page.columns
+    .map((name) => `r.${toColumnName(name)} as "${name}"`)
+    .join(', ');
   const branches = page.branches.map(
     ({ where: afterCursor, orderBy }) => sql`
-      (select ${raw(named)} from ${raw(from)} r
-        where ${isOfPart} and ${where} and ${afterCursor} order by ${orderBy} limit ${raw(String(page.take))})`,
+      (select ${raw(cursorColumns)} from ${raw(from)} r
+        where ${isInPart} and ${where} and ${afterCursor} order by ${orderBy} limit ${raw(String(page.take))})`,
   );
   const sum = counted && buildTotalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
   const columns = rows.columns(select);
-  const reader = columns ?? (rows.columns(ID) as RowColumns);
+  // If Prisma must read the rows, this statement reads their ids, for which there are always columns.
+  const readColumns = columns ?? (rows.columns(ID) as RowColumns);
   // Whole rows are read only for the page, by their ids.
   const { text, values } = sql`
     select ${raw(page.columns.map((name) => `p."${name}"`).join(', '))},
-        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(reader.sql)}
+        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(readColumns.sql)}
       from (select p.* from ${sources} cross join lateral (${join(branches, ' union all ')}) p
         order by ${page.orderRead} limit ${raw(String(page.take))}) p
       join (${raw(rows.from)}) on r.id = p.id
       order by ${page.orderRead}`;
   const isReusable = !isFiltered && parts.every((part) => part.values.length === 1);
   const name = isReusable ? statementNameFor(text) : undefined;
-  const resultRows = await readValues(pool, { name, text }, values);
+  const resultRows = await queryRowArrays(pool, { name, text }, values);
   const cursorWidth = page.columns.length;
   const foundRows = resultRows.map((row) => {
-    const foundRow: FoundRow = { node: reader.toRow(row.slice(cursorWidth + 1)) };
-    for (const [at, column] of page.columns.entries()) foundRow[column] = row[at];
+    // The columns of the statement: cursor, total, row.
+    const foundRow: FoundRow = { node: readColumns.toRow(row.slice(cursorWidth + 1)) };
+    for (const [i, column] of page.columns.entries()) foundRow[column] = row[i];
     return foundRow;
   });
   const total = sum && resultRows[0]?.[cursorWidth];
@@ -81,7 +88,7 @@ export async function unionPage<Row>(
       sum ??
       sql`
       select coalesce(sum(p.total), 0)::bigint as total from ${sources} cross join lateral (
-        select count(*) as total from ${raw(from)} r where ${isOfPart} and ${where}) p`;
+        select count(*) as total from ${raw(from)} r where ${isInPart} and ${where}) p`;
     const counts = await pool.query<{ total: string }>(counting.text, counting.values);
     return Number(counts.rows[0]?.total ?? 0);
   };
@@ -95,7 +102,7 @@ export async function unionPage<Row>(
   return { ...slice, items: columns ? items : await readWithPrisma(prisma, items, select) };
 }
 
-/** A row, and the columns of its cursor under their names. */
+/** A row as `node`, beside the columns of its cursor under their names. */
 type FoundRow = Record<string, unknown> & { node: object };
 
 const ID = { id: true };
@@ -117,7 +124,7 @@ async function readWithPrisma<Row>(
   });
 }
 
-/** Reads the rows of a page with Prisma. Rows that were deleted meanwhile are missing. */
+/** Reads rows by their ids with Prisma. Rows that were deleted meanwhile are missing. */
 export async function readByIds(
   prisma: PagedTable['prisma'],
   ids: readonly string[],

@@ -1,23 +1,26 @@
-/** Wakes readers of tables in this process when a database notification names their topic. */
+/** Wakes readers in this process when a notification of PostgreSQL names their topic. */
 
-/**
- * Topics that a reader can wait for: events of a namespace, of one job or repository, or all events; the log of a job; the
- * job queue; due deliveries of webhooks, and all deliveries of one webhook; new items of a list that subscribers share
- * (`tail.ts`). Readers of `database` are woken only when the database connection was restored.
- */
+/** What a reader can wait for. */
 export type Topic =
+  /** Events of a namespace, of one job or repository, or of all namespaces. */
   | `namespace:${string}`
   | `subject:${string}`
   | 'events'
+  /** The log of a job. */
   | `job:${string}`
+  /** New events of a list that subscribers share (`tail.ts`). */
   | `tail:${string}`
+  /** The job queue. */
   | 'queue'
+  /** Due deliveries of all webhooks, or all changes of the deliveries of one webhook. */
   | 'deliveries'
   | `webhook:${string}`
+  /** The list of servers. */
   | 'servers'
+  /** The database connection was restored. */
   | 'database';
 
-/** One notification for all readers of an event, because each notification costs the writing transaction a statement. */
+/** One notification for the three topics of an event, because each notification costs the writing transaction a statement. */
 export function eventNotification(namespaceId: string, subject: string) {
   return `event:${namespaceId}:${subject}` as const;
 }
@@ -38,7 +41,7 @@ export class Bus {
 
   readonly #closing = new AbortController();
 
-  /** Ends all readers, so that a stopping server does not wait for subscriptions. */
+  /** Ends the waiting of all readers, so that a stopping server does not wait for subscriptions. */
   close(): void {
     this.#closing.abort();
   }
@@ -48,7 +51,7 @@ export class Bus {
     return this.#closing.signal;
   }
 
-  /** Whether readers have ended because the server stops. */
+  /** Whether the bus was closed because the server stops. */
   get closed(): boolean {
     return this.#closing.signal.aborted;
   }
@@ -58,17 +61,18 @@ export class Bus {
     return this.#waiting.values().reduce((sum, set) => sum + set.size, 0);
   }
 
-  /** Delivers a notification; null wakes every reader, because notifications may have been missed. */
+  /** Wakes the readers of a notification; null wakes all readers, because notifications may have been missed. */
   notify = (notification: string | null): void => {
     const topics = notification === null ? this.#waiting.keys() : topicsOf(notification);
     for (const topic of topics) for (const wakeUp of this.#waiting.get(topic) ?? []) wakeUp();
   };
+
   /**
-   * Yields `'start'` at once, `'wake'` after a notification of one of the topics, and `'idle'` after `idleMs` without one
-   * (a function is called for each wait). Notifications that arrive while the reader is busy are coalesced. Ends when
-   * `reader` aborts or the bus is closed.
+   * Yields `'start'` at once, `'wake'` after a notification of one of the topics, and `'idle'` after `idleMs` without a
+   * notification (a function is called before each wait). Notifications that arrive while the reader is busy are coalesced.
+   * Ends when `reader` aborts or the bus is closed.
    *
-   * The reader reads its table after each yield, so nothing that was written before the first yield is missed.
+   * The topics are registered before the first yield, and the reader must read its table after each yield, so it misses no row.
    */
   async *wakes(
     topics: Topic | readonly Topic[],

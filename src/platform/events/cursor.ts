@@ -1,4 +1,4 @@
-/** The position of an event reader: after the event with this (xid, seq), in the order that `read.ts` explains. */
+/** The position of an event reader: after the event with this (xid, seq). `read.ts` explains the order of events. */
 
 import { invalid } from '../../base/errors.ts';
 import type { Db } from '../database/client.ts';
@@ -6,17 +6,17 @@ import type { Db } from '../database/client.ts';
 export type Cursor = {
   xid: string;
   seq: bigint;
-  /** Set for a reader that started "now": transactions that were visible then are not shown. */
+  /** Set for a reader that started "now": it does not see the transactions that were visible in this snapshot. */
   snapshot?: string;
 };
 
-/** Whether `one` comes after `other`. */
-export function isAfter(one: Cursor, other: Cursor): boolean {
-  const difference = BigInt(one.xid) - BigInt(other.xid);
-  return difference > 0n || (difference === 0n && one.seq > other.seq);
+/** Whether `a` comes after `b`. */
+export function isAfter(a: Cursor, b: Cursor): boolean {
+  const difference = BigInt(a.xid) - BigInt(b.xid);
+  return difference > 0n || (difference === 0n && a.seq > b.seq);
 }
 
-/** Whether a reader that started "now" must not see the event, by the rules of `pg_visible_in_snapshot`. */
+/** Whether the event was visible in the snapshot of a reader, by the rules of `pg_visible_in_snapshot`. */
 export function isInSnapshot({ xid }: Cursor, { snapshot }: Cursor): boolean {
   if (!snapshot) return false;
   const [xmin = '', xmax = '', open = ''] = snapshot.split(':');
@@ -39,7 +39,7 @@ export function parseCursor(text: string): Cursor {
 
 /**
  * The stored cursor for a new reader of all events that starts now. It is the position of an existing or removed event,
- * because events that are written after a restore into another cluster come after those.
+ * because only these positions stay before new events if the database is restored into another PostgreSQL cluster.
  */
 export async function currentCursor({ db }: { db: Db }): Promise<string> {
   const [last] = await db.$queryRaw<Cursor[]>`
@@ -57,11 +57,15 @@ export async function cursorAfter({ db }: { db: Db }, after: number | null): Pro
   if (after === null) return now(db);
   const cursor = await findCursor({ db }, after);
   if (cursor === 'removed') throw cursorTooOld();
-  if (cursor === null) throw noEvent();
+  if (cursor === null)
+    throw invalid(
+      'after',
+      'is not the cursor of an event; omit it to start with events from now on',
+    );
   return cursor;
 }
 
-/** Finds an event by `seq`. `'removed'`: it expired, and all events before it; null: the number was never used. */
+/** Finds an event by `seq`. `'removed'`: the event and all earlier events have expired; null: the number was never used. */
 export async function findCursor(
   { db }: { db: Db },
   seq: number,
@@ -74,13 +78,6 @@ export async function findCursor(
   return seq > 0 && seq <= last ? 'removed' : null;
 }
 
-function noEvent() {
-  return invalid(
-    'after',
-    'is not the cursor of an event; omit it to start with events from now on',
-  );
-}
-
 export function cursorTooOld() {
   return invalid(
     'after',
@@ -88,7 +85,7 @@ export function cursorTooOld() {
   );
 }
 
-/** After all removed events. */
+/** The position after all removed events. */
 async function beforeOldest(db: Db): Promise<Cursor> {
   const [cursor] = await db.$queryRaw<Cursor[]>`
     select removed_xid::text as xid, removed_seq as seq from event_clock`;
@@ -102,6 +99,6 @@ async function now(db: Db): Promise<Cursor> {
     from event_clock`;
   if (!row) throw new Error('event_clock has no row');
   const { xid, seq, snapshot, ahead } = row;
-  // "xmin:xmax:xid,xid" is compared with xids of events, so its ids get the same offset.
+  // The ids in "xmin:xmax:xid,xid" are compared with the xids of events, so they get the same offset.
   return { xid, seq, snapshot: snapshot.replace(/\d+/g, (id) => `${BigInt(id) + ahead}`) };
 }

@@ -1,9 +1,10 @@
 /**
- * Writes events and wakes their readers.
+ * The transactional outbox: writes events, removes old events, keeps their order after a restore, and measures how far
+ * readers are behind.
  *
  * A state change writes its event in its own transaction (`publish`), so neither exists without the other. Readers keep a
- * cursor and read the table (`read.ts`). NOTIFY only tells them to look again, so a lost notification delays a reader by
- * one idle period and loses no event.
+ * cursor and read the table (`read.ts`). NOTIFY only makes them read again, so a lost notification loses no event: it delays
+ * a reader until its next poll, 15 s by default (`bus.ts`).
  */
 
 import type pg from 'pg';
@@ -12,72 +13,73 @@ import { newId } from '../../base/ids.ts';
 import type { Logger } from '../../base/log.ts';
 import { eventNotification, type Notification } from './bus.ts';
 
-/** Every transition of a job, and changes of repositories. Webhooks send some of them under other names. */
+/** Every transition of a job, and changes of repositories. Webhooks rename some types (`webhooks/event-types.ts`). */
 export type EventType =
   | `job.${'queued' | 'running' | 'succeeded' | 'failed' | 'cancelled' | 'timed_out' | 'deleted'}`
   | `repository.${'created' | 'renamed' | 'transferred' | 'updated' | 'pushed' | 'deleted'}`;
 
 type NewEvent = {
-  /** Set by a writer that may retry: ids are unique, so the second attempt is refused. Default: a new id. */
+  /** Set by a writer that may retry: ids are unique, so a second insert fails. Default: a new id. */
   id?: string;
   type: EventType;
   namespaceId: string;
   /** Id of the job or repository. */
   subject: string;
-  /** The whole subject at that moment, so that readers load nothing; below 20 kB, without secrets and the job's `env`. */
+  /** The whole job or repository, so that readers load nothing else; below 20 kB. It has neither secrets nor the job's `env`. */
   data: Prisma.InputJsonObject;
 };
 
 type Tx = Pick<Prisma.TransactionClient, 'event' | '$executeRaw'>;
 
-/** Writes the event and wakes its readers when the transaction commits. */
+/** Writes the event. Its readers are woken when the transaction commits. */
 export async function publish(tx: Tx, event: NewEvent): Promise<void> {
   await tx.event.create({ data: { id: newId('evt'), ...event }, select: { seq: true } });
   await notifyReaders(tx, eventNotification(event.namespaceId, event.subject));
 }
 
-/** Wakes the readers of a topic, on every server, when the transaction commits. */
+/** Wakes the readers of a topic (`bus.ts`) on every server when the transaction commits. */
 export async function notifyReaders(
   tx: Pick<Tx, '$executeRaw'>,
-  what: Notification,
+  notification: Notification,
 ): Promise<void> {
-  await tx.$executeRaw`select pg_notify('loam', ${what})`;
+  await tx.$executeRaw`select pg_notify('loam', ${notification})`;
 }
 
 /** Events that are deleted in one batch. */
-const BATCH = 1_000;
+const DELETED_PER_BATCH = 1_000;
 
 /**
- * Deletes one batch of events that are older than `days`, in reading order and without gaps: a reader whose position is an
- * event that still exists finds every later event. The same statement stores the position of the last deleted event, so a
- * reader with an earlier position learns that it missed events. Events above the horizon are kept, whatever their age: an
- * open transaction hides them, no reader has seen them, and new subscriptions start before them.
+ * Deletes one batch of events that are older than `days`, in reading order and without gaps: a reader whose cursor is an
+ * event that still exists finds every later event. The same statement stores the cursor of the last deleted event, so a
+ * reader with an earlier cursor learns that it missed events.
+ *
+ * Events from the horizon on, which is the oldest open transaction, are kept whatever their age: no reader can have
+ * seen them yet, and new subscriptions start before them.
  * @returns whether there may be more
  */
 export async function removeOldEvents({ pool }: { pool: pg.Pool }, days: number): Promise<boolean> {
-  const { rows } = await pool.query<{ seq: string; old: boolean }>(
-    `select seq, timestamp < now() - make_interval(days => $1) as old
-     from events where xid < (select event_horizon()) order by xid, seq limit ${BATCH}`,
+  const { rows } = await pool.query<{ seq: string; isExpired: boolean }>(
+    `select seq, timestamp < now() - make_interval(days => $1) as "isExpired"
+     from events where xid < (select event_horizon()) order by xid, seq limit ${DELETED_PER_BATCH}`,
     [days],
   );
-  const kept = rows.findIndex(({ old }) => !old);
-  const old = kept < 0 ? rows : rows.slice(0, kept);
-  if (old.length > 0)
+  const firstKept = rows.findIndex(({ isExpired }) => !isExpired);
+  const expired = firstKept < 0 ? rows : rows.slice(0, firstKept);
+  if (expired.length > 0)
     await pool.query(
       `with removed as (delete from events where seq = any($1) returning xid, seq)
        update event_clock set removed_xid = last.xid, removed_seq = last.seq
        from (select xid, seq from removed order by xid desc, seq desc limit 1) last
        where (removed_xid, removed_seq) < (last.xid, last.seq)`,
-      [old.map(({ seq }) => seq)],
+      [expired.map(({ seq }) => seq)],
     );
-  return old.length === BATCH;
+  return expired.length === DELETED_PER_BATCH;
 }
 
-/* The order of events after a restore into another cluster. */
-
 /**
- * After a restore into another cluster, makes new events come after all existing and removed events, so that stored cursors
- * stay valid. Must be called before a server writes its first event; several servers may call it at the same time.
+ * After a restore into another PostgreSQL cluster, makes new events come after all existing and removed events, so that
+ * stored cursors stay valid. Must be called before a server writes its first event; several servers may call it at the
+ * same time. `ahead` is the number that is added to PostgreSQL's xids to get the xids of events.
  */
 export async function advanceClockAfterRestore({
   pool,
@@ -86,7 +88,7 @@ export async function advanceClockAfterRestore({
   pool: pg.Pool;
   log: Logger;
 }): Promise<void> {
-  // The condition is false if this cluster wrote the events: their xids are below its next xid.
+  // If this PostgreSQL cluster wrote the events, their xids are below its next xid, and the condition is false.
   const { rows } = await pool.query<{ ahead: string }>(
     `update event_clock set ahead = last.xid + 1
      from (
@@ -96,18 +98,18 @@ export async function advanceClockAfterRestore({
      where last.xid >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint + ahead
      returning ahead`,
   );
-  if (rows[0])
+  const [advanced] = rows;
+  if (advanced)
     log.warn(
-      rows[0],
-      'the database was restored into another cluster; new events continue after the restored events',
+      { ahead: advanced.ahead },
+      'the database was restored into another PostgreSQL cluster; new events continue after the restored events',
     );
 }
 
-/* How far readers of all events are behind. */
-
 /**
- * For each reader with a stored cursor (`event_readers`): the age in seconds of the oldest event that it has not passed, or
- * 0. One index lookup for each reader, however far it is behind.
+ * For each reader with a stored cursor (`event_readers.place`): the age in seconds of the oldest event that it has not
+ * passed; 0 if there is none. One index lookup for each reader, however far it is behind. The limit bounds the number of
+ * metric labels; Loam has one such reader, the webhook dispatcher.
  */
 export async function measureOutboxLag({
   pool,

@@ -1,4 +1,4 @@
-/** Reads pages of the outbox in the order that `read.ts` explains, once or continuously. */
+/** Reads pages of the outbox, once or continuously. `read.ts` explains the order of events. */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
@@ -22,7 +22,7 @@ export type OutboxEvent = {
 /** An event with its cursor. */
 export type PositionedEvent = { event: OutboxEvent; cursor: Cursor };
 
-/** Events after the reader's cursor expired before it read them. The reader can restart with the oldest event. */
+/** Events after the reader's cursor expired before the reader read them. It can restart with the oldest event. */
 export class EventsRemoved extends Error {
   constructor() {
     super(
@@ -42,15 +42,14 @@ export function selectEvents(condition: Prisma.Sql, columns = Prisma.sql`*`): Ev
     order by xid, seq limit ${limit}`;
 }
 
-/** Result of one read. */
 type OutboxPage = {
   events: PositionedEvent[];
-  /** All events up to this cursor have been read, and no event can appear before it any more. */
+  /** All events up to this cursor have been read, and no further event can appear before it. */
   reached: Cursor;
-  /** Whether there are events that an open transaction holds back. */
-  heldBack: boolean;
+  /** Whether an open transaction holds back further events. */
+  isHeldBack: boolean;
   /** Whether the page was full, so that there may be more events. */
-  full: boolean;
+  isFull: boolean;
 };
 
 /** Reads one page. @throws EventsRemoved */
@@ -62,21 +61,21 @@ export async function readPage(
 ): Promise<OutboxPage> {
   const { rows, horizon } = await readRows(pool, query(cursor, size), cursor);
   const unsettled = rows.findIndex(({ settled }) => !settled);
-  const heldBack = unsettled >= 0;
-  const events = (heldBack ? rows.slice(0, unsettled) : rows).map(toPositionedEvent);
+  const isHeldBack = unsettled >= 0;
+  const events = (isHeldBack ? rows.slice(0, unsettled) : rows).map(toPositionedEvent);
   const last = events.at(-1)?.cursor;
   let reached = last ? { ...cursor, xid: last.xid, seq: last.seq } : cursor;
-  const full = rows.length === size && !heldBack;
+  const isFull = rows.length === size && !isHeldBack;
   // Everything below the horizon has been read, so events that are removed there later are not missed.
-  if (!full && BigInt(horizon) > BigInt(reached.xid))
+  if (!isFull && BigInt(horizon) > BigInt(reached.xid))
     reached = { ...reached, xid: horizon, seq: 0n };
-  return { events, reached, heldBack, full };
+  return { events, reached, isHeldBack, isFull };
 }
 
-/** Delay between reads, so that events are read in groups. Without it every job event was a read for each subscriber. */
+/** Minimum time between reads, so that several events are read together instead of with one read per event. */
 const BATCH_DELAY_MS = 20;
 
-/** No notification announces the end of the transaction that holds events back, so the reader polls with backoff. */
+/** While a transaction holds events back, the reader polls with backoff, because no notification announces its end. */
 const FIRST_POLL_MS = 20;
 const MAX_POLL_MS = 250;
 
@@ -110,8 +109,8 @@ export async function* followPages(
         if (signal.aborted) return;
         pause = FIRST_POLL_MS;
       }
-      if (page.full) continue;
-      if (!page.heldBack) break;
+      if (page.isFull) continue;
+      if (!page.isHeldBack) break;
       await delay(pause, undefined, { signal }).catch(() => {});
       pause = Math.min(pause * 2, MAX_POLL_MS);
     }
@@ -140,7 +139,7 @@ async function readRows(
   query: Prisma.Sql,
   { xid, seq }: Cursor,
 ): Promise<{ rows: Row[]; horizon: string }> {
-  // Not read with Prisma, which added half a millisecond: each commit of a job wakes all readers of events.
+  // Without Prisma, which adds half a millisecond to a read: each commit of a job wakes all readers of events.
   const { text, values } = Prisma.sql`
     select state.horizon::text as horizon, state.missed, page.seq, page.xid::text as xid, page.id, page.type,
       page.namespace_id as "namespaceId", page.subject, page.data, page.timestamp,
@@ -160,6 +159,6 @@ async function readRows(
   const [state] = resultRows;
   if (!state) throw new Error('event_clock has no row');
   if (state.missed) throw new EventsRemoved();
-  // Without events there is one row, which has only the state.
+  // Without events, the left join returns one row that has only the columns of `state`.
   return { rows: resultRows.filter(({ id }) => id !== null), horizon: state.horizon };
 }

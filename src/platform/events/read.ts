@@ -1,15 +1,15 @@
 /**
  * Reads the outbox: events in an order that never changes for a reader.
  *
- * `seq` alone is not a cursor. Transactions commit in another order than they took their numbers, so a reader that remembers
- * 7 can miss a 6 that commits later. Events are therefore read in the order of (xid, seq), and only those whose transaction
- * is older than every open transaction: no event can appear before them any more. The events of one job have the order of
- * its changes, because a change takes its xid after the row lock.
+ * `seq` alone is not a cursor. Transactions commit in a different order from the one in which they took their numbers, so a
+ * reader that remembers 7 can miss a 6 that commits later. Events are therefore read in the order of (xid, seq), and only
+ * if their transaction is older than every open transaction: no event can appear before them later. The events of one job
+ * have the order of its changes, because a change takes its xid after the row lock.
  *
- * After a restore into another cluster (`pg_restore`), the restored events have xids that the cluster may reach only in
- * years. So xids are counted from an offset that is set then (`event_clock`, `outbox.ts`).
+ * After a restore into another PostgreSQL cluster (`pg_restore`), the restored events have xids that the new cluster may
+ * reach only in years. So xids are counted from an offset that is set after the restore (`advanceClockAfterRestore`).
  *
- * An open transaction in any database of the cluster holds back the events after it until it ends.
+ * An open transaction in any database of the PostgreSQL cluster holds back the events after it until it ends.
  *
  * Every read scans one index from the reader's cursor on, so its cost does not depend on the number of events.
  */
@@ -48,16 +48,16 @@ export type EventPage = {
   cursor: string;
 };
 
-/** Rows of a page. */
-const PAGE = { followed: 100, all: 1_000 };
+/** Events of a page. Pages of a subscription contain the data of events, at most 20 kB each. */
+const PAGE_SIZE = { subscription: 100, allEvents: 1_000 };
 
 const WITHOUT_DATA = Prisma.sql`seq, xid, id, type, namespace_id, subject, null::jsonb as data, timestamp`;
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus };
 
 /**
- * Ends when `signal` aborts or the server stops. Waits while the database is unavailable and continues at its cursor.
- * Readers with the same query share one reader of new events (`tail.ts`).
+ * Yields the events that the query selects. Ends when `signal` aborts or the server stops. Waits while the database is
+ * unavailable and continues at its cursor. Callers with the same query share one poller of new events (`tail.ts`).
  * @throws AppError 400 if `after` is not the number of an event; EventsRemoved
  */
 export async function* followEvents(
@@ -69,17 +69,19 @@ export async function* followEvents(
   const topics = subject
     ? [`subject:${subject}` as const]
     : ids.map((id) => `namespace:${id}` as const);
-  const page = (of: Prisma.Sql) => selectEvents(Prisma.sql`${of} and starts_with(type, ${prefix})`);
-  // Reads one page of each namespace along its index, and takes the first rows of all.
+  const selectWhere = (condition: Prisma.Sql) =>
+    selectEvents(Prisma.sql`${condition} and starts_with(type, ${prefix})`);
+  // Reads one page of each namespace along its index, and takes the first rows of all these pages.
   const query: EventQuery = subject
-    ? page(Prisma.sql`subject = ${subject}`)
+    ? selectWhere(Prisma.sql`subject = ${subject}`)
     : (cursor, limit) => Prisma.sql`
-        select each.* from unnest(${ids}::text[]) as namespace (id)
-        cross join lateral (${page(Prisma.sql`namespace_id = namespace.id`)(cursor, limit)}) each
+        select event.* from unnest(${ids}::text[]) as namespace (id)
+        cross join lateral (${selectWhere(Prisma.sql`namespace_id = namespace.id`)(cursor, limit)}) event
         order by xid, seq limit ${limit}`;
   const from = await retryWhileUnavailable(() => cursorAfter(services, after), signal);
+  // Contains everything that `query` depends on.
   const key = JSON.stringify([subject ?? ids, prefix]);
-  using tail = joinTail(services, { key, topics, query, size: PAGE.followed });
+  using tail = joinTail(services, { key, topics, query, size: PAGE_SIZE.subscription });
   yield* tail.after(from, signal);
 }
 
@@ -87,20 +89,21 @@ export async function* followEvents(
  * The events of all namespaces, for a reader that stores its cursor in the database. The reader stores `cursor` in the
  * transaction that handles the page, and continues there after a restart on any server, so it handles each event once.
  * A stored cursor stays valid in a restored database, because events and cursors are restored together.
- * @param after the stored cursor (`currentCursor` for a new reader); null: before the oldest event that is kept
+ * @param stored the stored cursor (`currentCursor` for a new reader); null: starts with the oldest event that is kept
  * @throws EventsRemoved if events after that cursor have been removed
  */
 export async function* followAllEvents(
   services: Deps,
-  after: string | null,
+  stored: string | null,
   signal: AbortSignal,
 ): AsyncGenerator<EventPage> {
   const from =
-    after === null
+    stored === null
       ? await retryWhileUnavailable(() => cursorAfter(services, 0), signal)
-      : parseCursor(after);
+      : parseCursor(stored);
   const query = selectEvents(Prisma.sql`true`, WITHOUT_DATA);
-  for await (const page of followPages(services, ['events'], query, PAGE.all, from, signal)) {
+  const size = PAGE_SIZE.allEvents;
+  for await (const page of followPages(services, ['events'], query, size, from, signal)) {
     const last = page.at(-1);
     if (last) yield { events: page.map(({ event }) => event), cursor: formatCursor(last.cursor) };
   }
@@ -109,11 +112,11 @@ export async function* followAllEvents(
 /* Shared by the subscriptions to events of jobs and of repositories. */
 
 /**
- * Follows the events that `query` selects.
- * @throws AppError 400 if `after` is not an event or events after it were removed; 503 when the server stops
+ * `followEvents` with errors for clients.
+ * @throws AppError 400 if `after` is not the number of an event or events after it were removed; 503 when the server stops
  */
 export async function* subscribeToEvents(
-  services: { db: Db; pool: pg.Pool; bus: Bus },
+  services: Deps,
   query: OutboxQuery,
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {
@@ -122,27 +125,32 @@ export async function* subscribeToEvents(
   } catch (error) {
     throw error instanceof EventsRemoved ? cursorTooOld() : error;
   }
+  // Without an abort, `followEvents` ends only because the server stops.
   if (!signal.aborted) throw serverStopping();
 }
 
 /** Maximum number of namespaces in one subscription. */
-const MAX_FOLLOWED = 100;
+const MAX_NAMESPACES = 100;
 
-/** Returns the distinct namespaces to follow. `name` limits a single namespace to one job or repository. @throws AppError 400 */
+/**
+ * Returns the distinct namespaces to follow.
+ * @param name follows only the job or repository of this name, which requires a single namespace
+ * @throws AppError 400
+ */
 export function parseFollowedNamespaces(
   namespaces: readonly string[],
   name: string | null | undefined,
 ): [string, ...string[]] {
-  const [first, ...others] = new Set(namespaces.map((each) => each.toLowerCase()));
+  const [first, ...others] = new Set(namespaces.map((namespace) => namespace.toLowerCase()));
   if (!first) throw invalid('namespaces', 'must contain at least one namespace');
-  if (others.length >= MAX_FOLLOWED)
-    throw invalid('namespaces', `must contain at most ${MAX_FOLLOWED} namespaces`);
+  if (others.length >= MAX_NAMESPACES)
+    throw invalid('namespaces', `must contain at most ${MAX_NAMESPACES} namespaces`);
   if (name != null && others.length > 0)
     throw invalid('name', 'can be given only with a single namespace');
   return [first, ...others];
 }
 
-/** Tells the client that the server ended the subscription; the followed job or repository still exists. */
+/** Distinguishes a subscription that a stopping server ended from one whose job or repository was deleted. */
 export function serverStopping(): AppError {
   const message =
     'The server is stopping; subscribe again with `after` set to the last event you received';

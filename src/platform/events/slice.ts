@@ -1,8 +1,8 @@
 /**
- * Pages of the stored events of a namespace, from either end.
+ * Pages of the stored events of a namespace, starting with the oldest or the newest event.
  *
- * Like subscriptions, pages show only events before which no open transaction can write another event. So a client that
- * has read the newest page can subscribe after its first event and misses nothing.
+ * Like subscriptions, pages omit events before which an open transaction may still write another event. So a client that
+ * has read the newest page can subscribe after its newest event and misses nothing.
  */
 
 import { Prisma } from '../../../prisma/generated/client.ts';
@@ -23,13 +23,13 @@ type Selection = {
 export type FeedPage<T> = {
   items: { cursor: string; node: T }[];
   hasNextPage: boolean;
-  /** Where the next page begins; null on an empty page without a next one. */
+  /** The cursor after which the next page begins; null on an empty page that is the last one. */
   endCursor: string | null;
 };
 
 /**
- * Events that are scanned for a page. If few of them match the selection, the page is short or empty and continues after
- * the last scanned event, so that no page costs more.
+ * Maximum number of events that are scanned for a page. If few of them match the selection, the page is short or empty, and
+ * the next page continues after the last scanned event.
  */
 const MAX_SCANNED = 1_000;
 
@@ -55,7 +55,7 @@ export async function readFeedPage(
   const visible = repositories
     ? sql`case when starts_with(type, 'job.') then data ->> 'repositoryId' else subject end = any (${repositories})`
     : sql`true`;
-  // One statement, because in a second one new events could change which event is the last scanned.
+  // One statement: between two statements, new events could change which event is the last scanned.
   const resultRows = await services.db.$queryRaw<Row[]>`
     with page as materialized (
       select * from (${scan(sql`*`)} limit ${MAX_SCANNED}) looked_at
@@ -81,10 +81,10 @@ export async function readFeedPage(
   };
 }
 
-/** `lastScanned`: the last scanned event, if the page is short although there may be more. */
+/** `lastScanned`: the last scanned event, if the scan ended before the page was full; otherwise null. */
 type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint | null; lastScanned: bigint | null };
 
-/** Null: there is nothing beyond the cursor. @throws AppError 400 */
+/** @returns null if there are no events beyond the cursor @throws AppError 400 */
 async function resolveStart(
   services: { db: Db },
   after: string | null,

@@ -1,14 +1,16 @@
 /**
- * One reader of new events for all subscribers in this process with the same query.
+ * One poller of new events for all subscribers in this process that follow the same query.
  *
- *   catch up   a subscriber reads the database by itself, page by page, from its cursor to the present
- *   cut over   before each of these reads the subscriber marks the end of the shared list. A page that is not full
- *              contains every event of the list up to the mark, so the subscriber continues in the list after its cursor
- *   live       one reader appends new events to the list and wakes the subscribers in groups
+ * The poller appends new events to a linked list in memory and wakes the subscribers. A subscriber joins the list in steps:
  *
- * Without sharing, each wake was a query for every subscriber: 5,000 subscribers, twice a second, exceed what the database
- * can answer. The list is linked, so nodes that all subscribers have passed are garbage collected. A subscriber that falls
- * too far behind is removed from the list and catches up again.
+ *   1. It marks the last node of the list.
+ *   2. It reads a page of events from the database, from its cursor on.
+ *   3. A page that is not full contains every event up to the mark, so the subscriber continues in the list after the mark
+ *      and skips the events that the page contained. After a full page it repeats the steps.
+ *
+ * Without sharing, each notification would cost one query per subscriber: 5,000 subscribers, twice a second, are more than
+ * the database can answer. Nodes that all subscribers have passed are garbage collected. A subscriber that falls too far
+ * behind leaves the list and catches up from the database again.
  */
 
 import type pg from 'pg';
@@ -25,7 +27,7 @@ import {
 } from './pages.ts';
 
 type SharedQuery = {
-  /** Equal for subscribers that can share. */
+  /** Subscribers whose queries have the same key share one list. */
   key: string;
   topics: readonly Topic[];
   query: EventQuery;
@@ -33,134 +35,150 @@ type SharedQuery = {
   size: number;
 };
 
-type Node = { index: number; cursor: Cursor; event?: OutboxEvent; next?: Node };
+type ListNode = { index: number; cursor: Cursor; event?: OutboxEvent; next?: ListNode };
+
 /**
- * Nothing else may refer to a node while its subscriber is slow: all nodes after it would stay in memory.
- * `at`: the last node that the subscriber has passed; null while it catches up.
- * `mark`: the end of the list before the current catch-up read; null if it has fallen too far behind.
- * `topic`: readers of one topic are woken together.
+ * A node keeps all later nodes in memory. So nothing but `position` and `mark` may refer to a node while a subscriber waits
+ * for its client, and the poller clears both for a subscriber that is too far behind.
  */
-type Reader = { at: Node | null; mark: Node | null; topic: Topic };
+type Subscriber = {
+  /** The last node that the subscriber has passed; null while it catches up. */
+  position: ListNode | null;
+  /** The end of the list before the current catch-up read; null if the subscriber has fallen too far behind since. */
+  mark: ListNode | null;
+  /** Subscribers with the same topic are woken together. */
+  topic: Topic;
+};
 
 /** Maximum number of events (at most 20 kB each) that the list keeps for a slow subscriber. */
-const MAX_BEHIND = 500;
+const MAX_EVENTS_BEHIND = 500;
 /**
- * Subscribers that are woken in one turn of the event loop. When 5,000 were woken at once, the process answered no other
- * request for a second, and no subscriber had its event before all had.
+ * Subscribers that are woken in one turn of the event loop. Waking 5,000 at once blocked all other requests for a second,
+ * and the first subscriber received its event only when the last one did.
  */
 const WAKE_GROUP_SIZE = 50;
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus };
 
+/** The shared list of one query, and its poller, which runs from the creation until `stop`. */
 class Tail {
-  readonly readers = new Set<Reader>();
-  /** Undefined until the start of the list is known. */
-  last: Node | undefined;
+  readonly subscribers = new Set<Subscriber>();
+  /** The last node of the list; undefined until the poller has created the list. */
+  last: ListNode | undefined;
   failure: { error: unknown } | undefined;
   readonly #stop = new AbortController();
   readonly #bus: Bus;
   readonly #key: string;
-  #joined = 0;
+  #joinCount = 0;
 
   constructor(services: Deps, { key, topics, query, size }: SharedQuery) {
     this.#bus = services.bus;
     this.#key = key;
-    this.#read(services, topics, query, size).catch((error) => {
+    this.#poll(services, topics, query, size).catch((error) => {
       this.failure = { error };
-      for (const { topic } of this.readers) this.#bus.notify(topic);
+      for (const { topic } of this.subscribers) this.#bus.notify(topic);
     });
   }
 
-  join(): Reader {
-    const group = Math.floor(this.#joined++ / WAKE_GROUP_SIZE);
-    const reader: Reader = { at: null, mark: null, topic: `tail:${group}:${this.#key}` };
-    this.readers.add(reader);
-    return reader;
+  join(): Subscriber {
+    const group = Math.floor(this.#joinCount++ / WAKE_GROUP_SIZE);
+    const topic = `tail:${group}:${this.#key}` as const;
+    const subscriber: Subscriber = { position: null, mark: null, topic };
+    this.subscribers.add(subscriber);
+    return subscriber;
   }
 
   stop(): void {
     this.#stop.abort();
   }
 
-  async #read(services: Deps, topics: readonly Topic[], query: EventQuery, size: number) {
+  async #poll(services: Deps, topics: readonly Topic[], query: EventQuery, size: number) {
     const { signal } = this.#stop;
+    // Without the snapshot of the cursor: the list must contain the new events of all its subscribers.
     const { xid, seq } = await retryWhileUnavailable(() => cursorAfter(services, null), signal);
     const begin = { xid, seq };
     this.last = { index: 0, cursor: begin };
-    await this.#wake();
+    await this.#wakeSubscribers();
     for await (const page of followPages(services, topics, query, size, begin, signal)) {
       for (const event of page) this.last = append(this.last, event);
       const { index } = this.last;
-      const isFar = (node: Node | null) => node && index - node.index > MAX_BEHIND;
-      for (const reader of this.readers) {
-        if (isFar(reader.at)) reader.at = null;
-        if (isFar(reader.mark)) reader.mark = null;
+      const isTooFarBehind = (node: ListNode | null) =>
+        node && index - node.index > MAX_EVENTS_BEHIND;
+      for (const subscriber of this.subscribers) {
+        if (isTooFarBehind(subscriber.position)) subscriber.position = null;
+        if (isTooFarBehind(subscriber.mark)) subscriber.mark = null;
       }
-      await this.#wake();
+      await this.#wakeSubscribers();
     }
   }
 
-  async #wake(): Promise<void> {
-    for (const topic of new Set([...this.readers].map((reader) => reader.topic))) {
+  async #wakeSubscribers(): Promise<void> {
+    for (const topic of new Set([...this.subscribers].map((subscriber) => subscriber.topic))) {
       this.#bus.notify(topic);
       await new Promise(setImmediate);
     }
   }
 
   /**
-   * Marks the end of the list before `reader` reads the database from its cursor on.
-   * @returns false if the reader is at that end, so that it continues in the list without a read
+   * Attaches the subscriber to the end of the list if its cursor has reached that end. Otherwise marks the end, and the
+   * subscriber must read the database.
    */
-  mark(reader: Reader, cursor: Cursor): boolean {
-    const { last = null } = this;
-    const isBehind = last !== null && isAfter(last.cursor, cursor);
-    if (isBehind) reader.mark = last;
-    else reader.at = last;
-    return isBehind;
+  attachOrMark(subscriber: Subscriber, cursor: Cursor): 'attached' | 'marked' {
+    const last = this.last ?? null;
+    if (last !== null && isAfter(last.cursor, cursor)) {
+      subscriber.mark = last;
+      return 'marked';
+    }
+    subscriber.position = last;
+    return 'attached';
   }
 }
 
-/** Moves the reader to the next event after `cursor`; null if there is none yet. */
-function takeNext(reader: Reader, cursor: Cursor): Required<Pick<Node, 'cursor' | 'event'>> | null {
-  while (reader.at?.next) {
-    reader.at = reader.at.next;
-    const { cursor: reached, event } = reader.at;
-    if (event && isAfter(reached, cursor) && !isInSnapshot(reached, cursor))
-      return { cursor: reached, event };
+type EventNode = Required<Pick<ListNode, 'cursor' | 'event'>>;
+
+/** Moves the subscriber to the next event after `cursor`; null if there is none yet. */
+function takeNext(subscriber: Subscriber, cursor: Cursor): EventNode | null {
+  while (subscriber.position?.next) {
+    subscriber.position = subscriber.position.next;
+    const { cursor: passed, event } = subscriber.position;
+    // A subscriber that started "now" must not see the transactions that were visible at its start.
+    if (event && isAfter(passed, cursor) && !isInSnapshot(passed, cursor))
+      return { cursor: passed, event };
   }
   return null;
 }
 
-function append(last: Node, { event, cursor }: PositionedEvent): Node {
+function append(last: ListNode, { event, cursor }: PositionedEvent): ListNode {
   last.next = { index: last.index + 1, cursor, event };
   return last.next;
 }
 
-const tails = new WeakMap<Bus, Map<string, Tail>>();
+const tailsByBus = new WeakMap<Bus, Map<string, Tail>>();
 
-/** Joins or starts the shared reader. The last subscriber that is disposed stops it. */
+/** Joins the list of the query, which the first subscriber creates. Its poller stops when the last subscriber is disposed. */
 export function joinTail(
   services: Deps,
-  followed: SharedQuery,
+  sharedQuery: SharedQuery,
 ): Disposable & {
   /** @throws EventsRemoved */
   after(from: Cursor, signal: AbortSignal): AsyncGenerator<OutboxEvent>;
 } {
   const { bus } = services;
-  const tailsOfBus = tails.get(bus) ?? new Map<string, Tail>();
-  tails.set(bus, tailsOfBus);
-  const { key } = followed;
-  const known = tailsOfBus.get(key);
-  const tail = known && !known.failure ? known : new Tail(services, followed);
-  tailsOfBus.set(key, tail);
-  const reader = tail.join();
+  const tails = tailsByBus.get(bus) ?? new Map<string, Tail>();
+  tailsByBus.set(bus, tails);
+  const { key } = sharedQuery;
+  const running = tails.get(key);
+  // Only the subscribers of a failed list see its error.
+  const tail = running && !running.failure ? running : new Tail(services, sharedQuery);
+  tails.set(key, tail);
+  const subscriber = tail.join();
   return {
-    after: (from, signal) => followTail(services, followed, tail, reader, from, signal),
+    after: (from, signal) => followTail(services, sharedQuery, tail, subscriber, from, signal),
     [Symbol.dispose]() {
-      tail.readers.delete(reader);
-      if (tail.readers.size > 0) return;
+      tail.subscribers.delete(subscriber);
+      if (tail.subscribers.size > 0) return;
       tail.stop();
-      if (tailsOfBus.get(key) === tail) tailsOfBus.delete(key);
+      if (tails.get(key) === tail) tails.delete(key);
     },
   };
 }
@@ -169,35 +187,39 @@ async function* followTail(
   services: Deps,
   { query, size }: SharedQuery,
   tail: Tail,
-  reader: Reader,
+  subscriber: Subscriber,
   from: Cursor,
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {
   let cursor = from;
-  for await (const _ of services.bus.wakes(reader.topic, signal)) {
+  /** Keeps the snapshot of `from`. */
+  const advanceTo = ({ xid, seq }: Cursor) => {
+    cursor = { ...cursor, xid, seq };
+  };
+  for await (const _ of services.bus.wakes(subscriber.topic, signal)) {
     if (tail.failure) throw tail.failure.error;
-    // Otherwise the start of the list is not known yet; a wake follows when it is.
+    // Without a list, the subscriber waits: the poller wakes it when it has created the list.
     while (tail.last && !signal.aborted) {
-      if (reader.at) {
-        const next = takeNext(reader, cursor);
+      if (subscriber.position) {
+        const next = takeNext(subscriber, cursor);
         if (!next) break;
-        cursor = { ...cursor, ...next.cursor };
+        advanceTo(next.cursor);
         yield next.event;
         continue;
       }
-      if (!tail.mark(reader, cursor)) continue;
+      if (tail.attachOrMark(subscriber, cursor) === 'attached') continue;
       const page = await retryWhileUnavailable(
         () => readPage(services, query, size, cursor),
         signal,
       );
       for (const { event, cursor: passed } of page.events) {
-        cursor = { ...cursor, ...passed };
+        advanceTo(passed);
         yield event;
         if (signal.aborted) return;
       }
-      cursor = page.reached;
-      if (!page.full) reader.at = reader.mark;
-      reader.mark = null;
+      advanceTo(page.reached);
+      if (!page.isFull) subscriber.position = subscriber.mark;
+      subscriber.mark = null;
     }
   }
 }

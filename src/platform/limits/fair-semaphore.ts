@@ -2,7 +2,7 @@
  * A semaphore that is fair between keys (a caller, an address, a repository): waiting keys are served in turn, so a caller
  * with many requests only delays itself.
  *
- * Waits are limited in time and number. The time for which a slot is held is limited by the work itself.
+ * Waiting is limited in time and number. The work itself must limit how long it holds a slot.
  */
 import { AppError, busy } from '../../base/errors.ts';
 
@@ -10,13 +10,13 @@ type SemaphoreOptions = {
   /** Maximum number of slots for one key. */
   perKey?: number;
   waitMs?: number;
-  /** Further requests are refused at once. */
+  /** Maximum number of waiting requests. Further requests are refused at once. */
   maxWaiting?: number;
 };
 
 type AcquireOptions = {
   key?: string;
-  /** Ends the wait when nobody needs the result any more. */
+  /** Aborts when the caller no longer needs the result. */
   signal?: AbortSignal;
 };
 
@@ -31,7 +31,7 @@ export class QueueTimeout extends Error {
 type Ticket = { key: string; grant(): void };
 
 export class FairSemaphore {
-  readonly #atOnce: number;
+  readonly #slots: number;
   readonly #options: Required<SemaphoreOptions>;
   /** Held slots, by key. */
   readonly #held = new Map<string, number>();
@@ -40,9 +40,9 @@ export class FairSemaphore {
   readonly #waiting = new Map<string, Set<Ticket>>();
   #waitingCount = 0;
 
-  constructor(atOnce: number, options: SemaphoreOptions = {}) {
-    this.#atOnce = atOnce;
-    this.#options = { perKey: atOnce, waitMs: 30_000, maxWaiting: 1_000, ...options };
+  constructor(slots: number, options: SemaphoreOptions = {}) {
+    this.#slots = slots;
+    this.#options = { perKey: slots, waitMs: 30_000, maxWaiting: 1_000, ...options };
   }
 
   /** For tests and metrics. */
@@ -53,7 +53,7 @@ export class FairSemaphore {
   /** Whether a waiting request could use a slot that `key` holds. */
   isWanted(key: string): boolean {
     if (this.#waitingCount === 0) return false;
-    return this.#running >= this.#atOnce || this.#waiting.has(key);
+    return this.#running >= this.#slots || this.#waiting.has(key);
   }
 
   /** Runs `work` when a slot is free. @throws QueueTimeout; every error of `work` */
@@ -69,7 +69,7 @@ export class FairSemaphore {
   }
 
   #isFree(key: string): boolean {
-    return this.#running < this.#atOnce && (this.#held.get(key) ?? 0) < this.#options.perKey;
+    return this.#running < this.#slots && (this.#held.get(key) ?? 0) < this.#options.perKey;
   }
 
   #hold(key: string): void {
@@ -77,7 +77,7 @@ export class FairSemaphore {
     this.#held.set(key, (this.#held.get(key) ?? 0) + 1);
   }
 
-  /** Releases a slot and gives it to the first waiting key that may have it. */
+  /** Releases a slot, and grants it to the first waiting key that is below its limit. */
   #release(key: string): void {
     this.#running--;
     const remaining = (this.#held.get(key) ?? 0) - 1;
@@ -132,19 +132,19 @@ export type TransferSemaphores = {
 
 const MAX_WAITING_PER_SLOT = 8;
 
-/** Half of the slots for one caller; three quarters for all anonymous clients, a quarter for one anonymous address. */
-export function openTransferSemaphores(atOnce: number): TransferSemaphores {
-  const maxWaiting = atOnce * MAX_WAITING_PER_SLOT;
+/**
+ * One caller may use half of the slots, all anonymous clients together three quarters, and one anonymous address a quarter.
+ */
+export function openTransferSemaphores(slots: number): TransferSemaphores {
+  const maxWaiting = slots * MAX_WAITING_PER_SLOT;
   return {
-    transfers: new FairSemaphore(atOnce, { perKey: Math.ceil(atOnce / 2), maxWaiting }),
-    anonymousTransfers: new FairSemaphore(Math.ceil((atOnce * 3) / 4), {
-      perKey: Math.ceil(atOnce / 4),
+    transfers: new FairSemaphore(slots, { perKey: Math.ceil(slots / 2), maxWaiting }),
+    anonymousTransfers: new FairSemaphore(Math.ceil((slots * 3) / 4), {
+      perKey: Math.ceil(slots / 4),
       maxWaiting,
     }),
   };
 }
-
-/* Transfers: the number at the same time is limited for each caller and in total. */
 
 /** Names of transfers in errors. Anonymous clients cannot push, so theirs have another name. */
 export type TransferNames = readonly [name: string, anonymous: string];

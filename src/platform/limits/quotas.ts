@@ -1,8 +1,8 @@
 /**
  * Checks quotas of namespaces. The limits are those of the plan (plans.ts), even if rate limits are off.
  *
- * No check grows with history: repositories, active jobs and webhooks are counted through an index up to the limit, and
- * storage is a number that the database maintains (`namespaces.storage_bytes`).
+ * No check becomes slower as a namespace grows: repositories, active jobs and webhooks are counted through an index up to the
+ * limit, and the database maintains the number of stored bytes (`namespaces.storage_bytes`).
  */
 
 import { Prisma } from '../../../prisma/generated/client.ts';
@@ -14,7 +14,7 @@ import { AppError } from '../../base/errors.ts';
 import type { Db } from '../database/client.ts';
 import { runStatement, type Transaction } from '../database/statement.ts';
 
-/** SQL: bytes reserved for pushes and uploads (`storage.ts`) of the namespace whose row is `n`. */
+/** SQL for the bytes that are reserved for pushes and uploads (`storage.ts`) of the namespace whose row is `n`. */
 export const RESERVED_BYTES = `(
   (select coalesce(sum(bytes), 0) from storage_reservations where namespace_id = n.id and expires_at > now())
   + (select coalesce(sum(u.size), 0) from large_uploads u join repositories o on o.id = u.repository_id
@@ -31,8 +31,8 @@ const QUOTA_NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
 
 /**
  * Must be called in the transaction that adds an object, before its row is written. Objects are counted under an advisory
- * lock that lasts until the commit, so of two requests for the last place the second is refused. For storage, the check may
- * be outside a transaction: it uses the current number without a lock, because the size is known only afterwards.
+ * lock that lasts until the commit, so if two requests add the last allowed object, the second is refused. A check of storage
+ * takes no lock and may be outside a transaction, because the exact size is known only afterwards.
  *
  * @param adding number of objects, or bytes
  * @throws AppError 403 `quota_exceeded`
@@ -40,23 +40,23 @@ const QUOTA_NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
 export async function requireQuota(
   { db, config }: { config: Config } & { db: Db | Transaction },
   namespace: { id: string; plan: Plan },
-  what: Quota,
+  quota: Quota,
   adding = 1,
 ): Promise<void> {
-  const limit = limitOf({ config }, namespace.plan, what);
-  if (limit >= UNLIMITED && what !== 'storageBytes') return;
-  if (what !== 'storageBytes')
+  const limit = limitOf({ config }, namespace.plan, quota);
+  if (limit >= UNLIMITED && quota !== 'storageBytes') return;
+  if (quota !== 'storageBytes')
     await runStatement(db, 'select pg_advisory_xact_lock(hashtextextended($1, 0))::text', [
-      quotaLock(what, namespace.id),
+      quotaLock(quota, namespace.id),
     ]);
-  const { text, values } = usage(what, namespace.id, limit);
+  const { text, values } = buildUsageSql(quota, namespace.id, limit);
   const [row] = await runStatement<{ used: bigint | string }>(db, text, values);
   const used = Number(row?.used ?? 0);
   if (used + adding <= limit) return;
-  if (what === 'storageBytes') throw storageExceeded(namespace.plan, { limit, used, adding });
+  if (quota === 'storageBytes') throw storageExceeded(namespace.plan, { limit, used, adding });
   throw new AppError(
     'quota_exceeded',
-    `The ${namespace.plan} plan allows ${limit} ${QUOTA_NAMES[what]} in a namespace`,
+    `The ${namespace.plan} plan allows ${limit} ${QUOTA_NAMES[quota]} in a namespace`,
   );
 }
 
@@ -64,18 +64,19 @@ export async function requireQuota(
 export function isUnlimited(
   services: { config: Config },
   { plan }: { plan: Plan },
-  what: Exclude<Quota, 'storageBytes'>,
+  quota: Exclude<Quota, 'storageBytes'>,
 ): boolean {
-  return limitOf(services, plan, what) >= UNLIMITED;
+  return limitOf(services, plan, quota) >= UNLIMITED;
 }
 
-function limitOf({ config }: { config: Config }, plan: Plan, what: Quota): number {
+function limitOf({ config }: { config: Config }, plan: Plan, quota: Quota): number {
   const table = config.rateLimits === 'off' ? PLAN_LIMITS : config.rateLimits;
-  return table[plan][what];
+  return table[plan][quota];
 }
 
 /**
- * For callers that have read the namespace's row, and locked it if the result must hold until the commit.
+ * Checks the storage quota of a namespace whose row the caller has read, and has locked if the result must hold until the
+ * commit.
  * @throws AppError 403 `quota_exceeded`
  */
 export function requireStorage(
@@ -89,7 +90,7 @@ export function requireStorage(
   throw storageExceeded(plan, { limit, used: Number(storageBytes), adding });
 }
 
-/** @param adding null: more than the remaining bytes, the exact number is unknown */
+/** @param adding null if only this is known: more bytes than remain */
 export function storageExceeded(
   plan: Plan,
   { limit, used, adding }: { limit: number; used: number; adding: number | null },
@@ -122,7 +123,7 @@ export function storageLimit(services: { config: Config }, plan: Plan): number {
   return limitOf(services, plan, 'storageBytes');
 }
 
-/** Limits of one job's log: bytes of text with line ends, and lines. */
+/** Limits of the log of one job: bytes of text including line ends, and lines. */
 export function logLimits(
   { config }: { config: Config },
   plan: Plan,
@@ -131,8 +132,8 @@ export function logLimits(
   return { bytes: table[plan].logBytes, lines: table[plan].logLines };
 }
 
-function usage(what: Quota, id: string, limit: number): Prisma.Sql {
-  switch (what) {
+function buildUsageSql(quota: Quota, id: string, limit: number): Prisma.Sql {
+  switch (quota) {
     case 'storageBytes':
       return Prisma.sql`select storage_bytes + ${Prisma.raw(RESERVED_BYTES)} as used from namespaces n where id = ${id}`;
     case 'repositories':

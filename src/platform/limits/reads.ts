@@ -1,69 +1,74 @@
 /**
- * Limits the memory of large answers: how much text one answer may read, and how many large answers are built at once.
+ * Limits the memory of large responses: how much text one response may read, and how many large responses are built at the
+ * same time.
  *
- * An answer with 16 MiB of text needs about 100 MB while it is built (values, JSON, bytes to send). So each answer has an
- * allowance. Beyond a first part, which never waits, an answer needs one of a few slots and keeps it until it is sent. The
- * connection of a slow client is closed when others wait, so that no client can hold a slot forever.
+ * A response with 16 MiB of text needs about 100 MB while it is built (values, JSON, bytes to send). So each response has an
+ * allowance. The first part of the allowance is free. To take more, the response needs one of a few slots, which it keeps
+ * until it is sent. The connection of a slow client is closed if other clients wait, so that no client holds a slot forever.
  */
 import { once } from 'node:events';
 import { busy, invalid } from '../../base/errors.ts';
 import { FairSemaphore, QueueTimeout } from './fair-semaphore.ts';
 
-/** Bytes of text in one answer. */
-export const ANSWER_BYTES = 16 * 2 ** 20;
-/** Bytes of text in one event of a stream. A stream has no end at which a slot could be released. */
-export const EVENT_BYTES = 2 ** 20;
-/** Smaller answers need no slot. */
-const LIGHT_BYTES = 256 * 1024;
+/** Bytes of text in one response. */
+export const MAX_RESPONSE_BYTES = 16 * 2 ** 20;
 /**
- * The same for files, directories, commits and patches. Git reads are limited elsewhere, and one REST route needs less than
- * this, so only answers with many of them wait.
+ * Bytes of text in one field of an event of a stream. Streams use no slots, because they have no end at which a slot could be
+ * released.
  */
-const LIGHT_GIT_BYTES = 8 * 2 ** 20;
+export const MAX_EVENT_BYTES = 2 ** 20;
+/** Bytes that a response may take without a slot. */
+const FREE_BYTES = 256 * 1024;
+/**
+ * The same for files, directories, commits and patches. Reads from git are limited in `git/`, and the response of a REST
+ * route contains less git data than this, so only GraphQL queries for many objects wait.
+ */
+const FREE_GIT_BYTES = 8 * 2 ** 20;
+/** Large responses that are built at the same time: 400 MB of memory. */
 const SLOTS = 4;
 /** Leaves slots for other callers. */
 const SLOTS_PER_CALLER = 2;
 const WAIT_MS = 30_000;
-/** Searches through whole logs at the same time. Each is limited in time and keeps one core busy. */
+/** Searches through whole logs that run at the same time. Each search is limited in time and keeps one core busy. */
 const MAX_SEARCHES = 2;
-/** Time to build and send an answer while others wait. */
+/** How long a response may keep its slot while other callers wait. */
 const SEND_MS = 30_000;
-/** Interval of checks after that time whether others wait. */
+/** Interval of checks whether `SEND_MS` has passed and other callers wait. */
 const CHECK_MS = 1_000;
 
 export type Allowance = {
   /**
-   * Takes up to `bytes` of the remaining allowance. Waits for a slot once the answer has taken more than `light`.
+   * Takes up to `bytes` of the remaining allowance. Waits for a slot if the response takes more than `freeBytes` in total.
    * @returns the number of bytes taken
    * @throws AppError 503 if no slot is free within 30 s
    */
-  take(bytes: number, light?: number): Promise<number>;
+  take(bytes: number, freeBytes?: number): Promise<number>;
 };
 
-/** For data from git. @returns the number of bytes taken @throws AppError like `take` */
+/** `take` for data from git, of which more bytes are free. */
 export function takeGitBytes(allowance: Allowance, bytes: number): Promise<number> {
-  return allowance.take(bytes, LIGHT_GIT_BYTES);
+  return allowance.take(bytes, FREE_GIT_BYTES);
 }
 
-/** Like `takeGitBytes`, for data that cannot be shown in part. @throws AppError 400 if the allowance is used up, 503 */
+/** `takeGitBytes` for data that cannot be shown in part. @throws AppError 400 if the allowance is used up, 503 like `take` */
 export async function takeAll(allowance: Allowance, bytes: number): Promise<void> {
   if ((await takeGitBytes(allowance, bytes)) === bytes) return;
   throw invalid(null, 'The response is too large; request less at once');
 }
 
-/** The part of Node's `ServerResponse` that tells when the answer has been sent. */
+/** The part of Node's `ServerResponse` that the limiter needs to see the end of the response, or to end it. */
 export type Answer = NodeJS.EventEmitter & {
   readonly destroyed: boolean;
   readonly writableFinished: boolean;
   destroy(): unknown;
 };
 
-/** The allowances of all answers of a server. */
+/** The limits of all responses of a server, and of its log searches. */
 export class AnswerLimiter {
   readonly #slots = new FairSemaphore(SLOTS, { perKey: SLOTS_PER_CALLER, waitMs: WAIT_MS });
   readonly #searches = new FairSemaphore(MAX_SEARCHES, { perKey: 1, waitMs: WAIT_MS });
 
-  /** Runs a search when a slot is free. @throws AppError 503 if none is free within 30 s */
+  /** Runs a log search when a slot is free. @throws AppError 503 if no slot is free within 30 s */
   async search<T>(
     caller: string,
     signal: AbortSignal | undefined,
@@ -76,16 +81,16 @@ export class AnswerLimiter {
     }
   }
 
-  /** Allowance of an answer to `caller`, an account or an address. */
-  allowance(caller: string, answer: Answer): Allowance {
-    let left = ANSWER_BYTES;
+  /** The allowance of a response. @param caller key of an account or an address */
+  allowance(caller: string, response: Answer): Allowance {
+    let left = MAX_RESPONSE_BYTES;
     let slot: Promise<void> | undefined;
     return {
-      take: async (bytes, light = LIGHT_BYTES) => {
+      take: async (bytes, freeBytes = FREE_BYTES) => {
         const taken = Math.min(bytes, left);
         left -= taken;
-        if (ANSWER_BYTES - left > light) {
-          slot ??= this.#enter(caller, answer);
+        if (MAX_RESPONSE_BYTES - left > freeBytes) {
+          slot ??= this.#acquireSlot(caller, response);
           await slot;
         }
         return taken;
@@ -93,9 +98,9 @@ export class AnswerLimiter {
     };
   }
 
-  /** Allowance of one object in an event of a stream. */
+  /** The allowance of one field of an event of a stream. */
   allowanceOfEvent(): Allowance {
-    let left = EVENT_BYTES;
+    let left = MAX_EVENT_BYTES;
     return {
       take: async (bytes) => {
         const taken = Math.min(bytes, left);
@@ -105,26 +110,29 @@ export class AnswerLimiter {
     };
   }
 
-  /** Resolves when the answer has a slot, which it keeps until it is closed. */
-  async #enter(caller: string, answer: Answer): Promise<void> {
-    // The client has disconnected; there will be no further `close` event.
-    if (answer.destroyed || answer.writableFinished) throw busy('The answer is closed');
+  /**
+   * Resolves when the response has a slot, which it keeps until it is closed: the work that the semaphore runs is to wait for
+   * the close of the response.
+   */
+  async #acquireSlot(caller: string, response: Answer): Promise<void> {
+    // The client has disconnected, and no further `close` event follows.
+    if (response.destroyed || response.writableFinished) throw busy('The response is closed');
     const closed = new AbortController();
-    answer.once('close', () => closed.abort());
-    const entered = Promise.withResolvers<void>();
-    const hold = async () => {
-      entered.resolve();
-      const overdue = Date.now() + SEND_MS;
-      const checking = setInterval(() => {
-        if (Date.now() > overdue && this.#slots.isWanted(caller)) answer.destroy();
+    response.once('close', () => closed.abort());
+    const acquired = Promise.withResolvers<void>();
+    const holdUntilClosed = async () => {
+      acquired.resolve();
+      const deadline = Date.now() + SEND_MS;
+      const timer = setInterval(() => {
+        if (Date.now() > deadline && this.#slots.isWanted(caller)) response.destroy();
       }, CHECK_MS);
       await once(closed.signal, 'abort');
-      clearInterval(checking);
+      clearInterval(timer);
     };
-    this.#slots.run(hold, { key: caller, signal: closed.signal }).catch((error) => {
-      const full = error instanceof QueueTimeout;
-      entered.reject(full ? busy('Too many large answers are being built') : error);
+    this.#slots.run(holdUntilClosed, { key: caller, signal: closed.signal }).catch((error) => {
+      const isFull = error instanceof QueueTimeout;
+      acquired.reject(isFull ? busy('Too many large responses are being built') : error);
     });
-    return entered.promise;
+    return acquired.promise;
   }
 }

@@ -1,6 +1,6 @@
 /**
- * Reservations of storage, for pushes that are being checked and for uploads of large files. Without reservations, many
- * concurrent writers would each find the space that is left for one.
+ * Reserves storage for pushes that are being checked and for uploads of large files. Without reservations, several concurrent
+ * writers could each pass the check although the space suffices for only one of them.
  *
  * A reservation is a row, so all servers see it. A push has a row in `storage_reservations`; an upload uses its row in
  * `large_uploads`. Reservations of a killed server expire.
@@ -20,8 +20,8 @@ type Deps = { pool: pg.Pool; config: Config; log: Logger };
 type StorageUse = { plan: Plan; storageBytes: bigint };
 
 /**
- * Reserves `bytes` of a namespace; `writeRow` writes the row that counts from then on. Reservations of one namespace are made
- * one at a time, so each sees the earlier ones.
+ * Reserves `bytes` of a namespace; `writeRow` writes the row of the reservation. Reservations of one namespace are made one
+ * at a time, so that each counts the earlier ones.
  * @throws AppError 403 `quota_exceeded`; then nothing is written
  */
 export async function reserveStorage(
@@ -30,7 +30,7 @@ export async function reserveStorage(
   bytes: number,
   writeRow: (client: pg.PoolClient) => Promise<unknown>,
 ): Promise<void> {
-  const room = await withConnection(pool, async (client) => {
+  const useBefore = await withConnection(pool, async (client) => {
     await client.query('begin');
     await client.query(`select pg_advisory_xact_lock(hashtextextended($1, 0))`, [
       quotaLock('storageBytes', namespaceId),
@@ -42,16 +42,16 @@ export async function reserveStorage(
       [namespaceId, bytes],
     );
     const [row] = rows;
-    const used = row && { plan: row.plan, storageBytes: BigInt(row.storageBytes) };
-    const fits = used && bytes <= storageLeft({ config }, used);
+    const use = row && { plan: row.plan, storageBytes: BigInt(row.storageBytes) };
+    const fits = use && bytes <= storageLeft({ config }, use);
     await client.query(fits ? 'commit' : 'rollback');
-    return used;
+    return use;
   });
-  if (!room) throw notFound('Namespace');
-  requireStorage({ config }, room, bytes);
+  if (!useBefore) throw notFound('Namespace');
+  requireStorage({ config }, useBefore, bytes);
 }
 
-/** From the check of a push to its record: a minute for the check, and time for git and the record. */
+/** Time from the check of a push until it is recorded: a minute for the check, and time for git and the record. */
 const PUSH_MINUTES = 10;
 
 /** Reservation of one push, from `take` until `release`. */

@@ -1,16 +1,16 @@
 /**
- * Prometheus metrics of this process. Other modules call the narrow functions of `Metrics` when something has happened, or
- * provide values that are read at a scrape (`readings.ts`). All names, labels and buckets are in this folder; a test
- * compares them with docs/monitoring.md.
+ * Prometheus metrics of this process. Other modules report events through the functions of `Metrics`, or provide values that
+ * are collected at a scrape (`scrape-metrics.ts`). All names, labels and buckets are in this folder; a test compares them
+ * with docs/monitoring.md.
  *
- * The values of each label are from a short fixed list. Input of clients never becomes a label, because anybody could
- * create series without end. Each app has its own registry, because tests run several in one process.
+ * The values of each label are from a short fixed list. Client input never becomes a label, because clients could create an
+ * unlimited number of series. Each app has its own registry, because tests run several apps in one process.
  */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { GIT_STARTED, type StartedGit } from '../processes/git-started.ts';
-import { createScrapeReadings, type Sources } from './readings.ts';
+import { createScrapeMetrics, type Sources } from './scrape-metrics.ts';
 
 /** Outcomes of a job attempt. `cancelled`: the job was cancelled or deleted while the attempt ran. */
 const ATTEMPT_OUTCOMES = [
@@ -28,7 +28,7 @@ const STREAMS = ['subscription', 'log'] as const;
 
 const DIRECTIONS = ['upload', 'download'] as const;
 export type Direction = (typeof DIRECTIONS)[number];
-/** `broken_off`: by the client, or because its permission ended. `failed`: by the server. */
+/** `broken_off`: ended by the client, or because the client lost its permission. `failed`: ended by the server. */
 const TRANSFER_OUTCOMES = ['completed', 'broken_off', 'refused', 'failed'] as const;
 export type TransferOutcome = (typeof TRANSFER_OUTCOMES)[number];
 
@@ -64,25 +64,25 @@ export type Metrics = Disposable & {
   deliveryTried(tried: { outcome: string; seconds: number; sinceEvent?: number }): void;
   /** Called when there will be no further attempt. */
   deliveryEnded(status: 'succeeded' | 'failed'): void;
-  /** Adds values that are read at a scrape. */
+  /** Adds sources of values that are collected at a scrape. */
   read(sources: Partial<Sources>): void;
-  /** Starts collecting metrics of Node. They cost a timer and an observer, so only a scraped process collects them. */
+  /** Starts to collect metrics of Node. Called at the first scrape, because they cost a timer and an observer. */
   watchNode(): void;
-  /** All metrics in the text format, version 0.0.4. Never rejects; values that cannot be read are missing. */
+  /** All metrics in the text format of Prometheus, version 0.0.4. Never rejects; values that cannot be read are missing. */
   text(): Promise<string>;
 };
 
 export const CONTENT_TYPE = Registry.PROMETHEUS_CONTENT_TYPE;
 
 const METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS']);
-/** Seconds. A read takes a few ms; a clone or a large push may take minutes. */
+/** In seconds. A read takes a few ms; a clone or a large push may take minutes. */
 const REQUEST_BUCKETS = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 300];
 const OPERATION_BUCKETS = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10];
 const WAIT_BUCKETS = [0.1, 0.5, 1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400];
-/** Seconds. An attempt is limited to 15 s. */
+/** In seconds. An attempt is limited to 15 s. */
 const DELIVERY_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15];
 
-/** Node metrics that are removed: each scrape would list every handle, and three gauges are named like counters. */
+/** Metrics of Node that are removed: some list every handle at each scrape, and others are gauges with names of counters. */
 const REMOVED_NODE_METRICS = ['handles', 'requests', 'resources'].flatMap((what) => [
   `nodejs_active_${what}`,
   `nodejs_active_${what}_total`,
@@ -122,8 +122,8 @@ export function createMetrics({
   for (const kind of STREAMS) streams.set({ kind }, 0);
 
   const git = countGitProcesses(registry);
-  const readings = createScrapeReadings(registry);
-  let watched = false;
+  const scrapeMetrics = createScrapeMetrics(registry);
+  let isWatchingNode = false;
 
   return {
     requestBegan: () => inProgress.inc(),
@@ -158,15 +158,15 @@ export function createMetrics({
       if (sinceEvent !== undefined) firstTries.observe(Math.max(0, sinceEvent));
     },
     deliveryEnded: (status) => deliveries.inc({ status }),
-    read: readings.add,
+    read: scrapeMetrics.add,
     watchNode() {
-      if (watched) return;
-      watched = true;
+      if (isWatchingNode) return;
+      isWatchingNode = true;
       collectDefaultMetrics({ register: registry });
       for (const name of REMOVED_NODE_METRICS) registry.removeSingleMetric(name);
     },
     async text() {
-      await readings.readDatabase();
+      await scrapeMetrics.refreshDatabaseMetrics();
       return registry.metrics();
     },
     [Symbol.dispose]: () => git[Symbol.dispose](),
@@ -285,7 +285,7 @@ function toOutcomeClass(outcome: string): string {
   return outcome.replace(/^status_(\d)\d\d$/, 'status_$1xx');
 }
 
-/** Counts the git processes of this Node process, which `git/processes/run.ts` publishes on a diagnostics channel. */
+/** Counts the git processes that this process starts. `git/processes/run.ts` publishes them on a diagnostics channel. */
 function countGitProcesses(registry: Registry): Disposable {
   const registers = [registry];
   const started = new Counter({

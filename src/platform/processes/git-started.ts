@@ -1,8 +1,8 @@
-/** Messages about each git process for metrics and traces, so that they need not import git. */
+/** Messages about each started git process. Metrics and traces receive them without importing `git/`. */
 
 /**
- * `code` is null if a signal ended the process: ours after a timeout, an abort or too much output, or SIGABRT, with which
- * git ends itself after an impossible request of a client.
+ * `code` is null if a signal ended the process: a signal of Loam after a timeout, an abort or too much output, or SIGABRT,
+ * with which git ends itself after an impossible request of a client.
  */
 export type GitExit = { code: number | null; signal: NodeJS.Signals | null; stderr: string };
 

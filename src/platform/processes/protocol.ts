@@ -1,4 +1,4 @@
-/** Messages between a process and its starter (`starter.ts`). */
+/** Messages between a process and its starter process (`starter.ts`). */
 
 /** A program, by its path or by its name on the PATH of `env`. */
 export type Program = {
@@ -9,8 +9,9 @@ export type Program = {
 };
 
 /**
- * `run`: run a program to its end. `start`: start a program and hand over its streams, each with a report; `ack` confirms
- * that all have arrived. `detach`: start a program that outlives its caller; it reports output and gets input by `write`.
+ * `run`: runs a program to its end. `start`: starts a program and hands over its streams, each with a report; `ack` confirms
+ * that all streams have arrived. `detach`: starts a program that outlives its caller; its output arrives in reports, and
+ * `write` sends input.
  */
 export type Command =
   | { id: number; kind: 'run'; program: Program; input: string; maxBytes: number }
@@ -32,7 +33,7 @@ export type ProgramExit = {
 
 export type Report =
   | { id: number; kind: 'ended'; ending: ProgramExit }
-  /** Accompanied by a stream of the program; `descriptor` is its number there. Standard input is the last. */
+  /** Sent with a stream of the program. `descriptor` is the stream's number in the program. Standard input comes last. */
   | { id: number; kind: 'stream'; descriptor: number; pid: number | undefined }
   /** Standard output of a detached program. */
   | { id: number; kind: 'output'; text: string }

@@ -1,10 +1,10 @@
 /**
- * Starts programs for this process, which is large.
+ * Starts programs through a small helper process, the starter.
  *
- * To start a program the kernel copies the page tables of its parent: for a server of 300 MB that blocked the main thread
- * for 10 to 40 ms each time, for a small process it takes 2 ms. So one small process (`starting.ts`) starts all programs. It
- * ends with this process and ends its programs, except detached ones. If it is killed, running programs fail as if the
- * machine had no free processes (EAGAIN), and the next program gets a new starter.
+ * To start a program, the kernel copies the page tables of its parent. That blocks the main thread of a 300 MB server for 10
+ * to 40 ms, and a small process for 2 ms. So the starter (`starting.ts`) starts all programs. It ends with this process and
+ * ends its programs, except detached programs. If the starter is killed, running programs fail as if the machine had no free
+ * processes (EAGAIN), and the next program gets a new starter.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
@@ -29,7 +29,7 @@ let count = 0;
 
 type RunOptions = {
   input?: string;
-  /** Ends the program, first by SIGTERM. */
+  /** On abort, the program is ended by SIGTERM, and later by SIGKILL. */
   signal?: AbortSignal;
   timeoutMs?: number;
   /** Limit of standard output; a program that writes more is ended. */
@@ -65,27 +65,27 @@ export function runProgram(program: Program, options: RunOptions = {}): Promise<
   });
 }
 
-/** Like `runProgram`, with our own PATH. @throws Error also if the program fails; `stderr` has its output */
+/** Like `runProgram`, with the PATH of this process. @throws Error also if the program fails; its `stderr` is a property */
 export async function run(file: string, args: readonly string[], options?: RunOptions) {
   const env = { PATH: process.env.PATH ?? '/usr/bin:/bin' };
   const ending = await runProgram({ file, args, env, cwd: '/' }, options);
   const { code, signal, stderr } = ending;
   options?.signal?.throwIfAborted();
   if (code !== 0) {
-    const [said] = stderr.trim().split('\n');
-    const why = said || `${file} ended with ${code ?? signal}`;
-    throw Object.assign(new Error(why), { stderr });
+    const [firstLine] = stderr.trim().split('\n');
+    const reason = firstLine || `${file} ended with ${code ?? signal}`;
+    throw Object.assign(new Error(reason), { stderr });
   }
   return ending;
 }
 
-/** A program in a session of its own, which outlives this process and its starter. */
+/** A program in its own session, which outlives this process and its starter. */
 export type Detached = {
   /** Settles when the program has ended. @throws Error if it could not be started, or its starter has died */
   readonly ended: Promise<ProgramExit>;
   /** Its result, if it has ended. */
   readonly ending: ProgramExit | undefined;
-  /** Writes to its standard input, and closes the input after the last text. */
+  /** Writes to the program's standard input, and closes the input after the last text. */
   write(text: string, last?: boolean): void;
 };
 
@@ -124,7 +124,7 @@ export function detach(
   };
 }
 
-/** A running program with its streams. Its standard error is part of the result. */
+/** A running program with its streams. Its standard error is returned with its result. */
 export type Streamed = {
   readonly pid: number | undefined;
   readonly stdin: Duplex;
@@ -146,7 +146,7 @@ export function startProgram(
 ): Promise<Streamed> {
   const started = Promise.withResolvers<Streamed>();
   const ended = Promise.withResolvers<ProgramExit>();
-  // It may fail before anybody awaits it, which must not be an unhandled rejection.
+  // Callers that do not await `ended` yet must not cause an unhandled rejection.
   ended.promise.catch(() => {});
   const id = ++count;
   /** By descriptor. */
@@ -178,18 +178,18 @@ export function startProgram(
     if (report.kind === 'failed') fail(report.error);
     else if (report.kind === 'ended') {
       send({ id, kind: 'ack' });
-      // Destroyed so that a writer gets an error.
+      // Destroyed, so that code that writes to it gets an error.
       streams.get(0)?.destroy();
       ended.resolve(report.ending);
       if (!isTaken)
         fail(createError('the streams of a program could not be handed over', 'EMFILE'));
     } else if (report.kind === 'stream') {
-      // Write errors show in the result of the program.
+      // Write errors are ignored, because the result of the program shows the failure.
       stream?.on('error', () => {});
       streams.set(report.descriptor, stream);
       if (report.descriptor > 0) return;
-      // Node reads from each socket that it receives, and would end this one when the program closes it, as if the writer
-      // had ended it. A pipeline into it, whose source ends later, would then wait forever for the missed end.
+      // Node reads from each socket that it receives, and would end standard input when the program closes it, as if the
+      // writer had ended it. A pipeline into it whose source ends later would then wait forever.
       if (stream) stream.allowHalfOpen = true;
       send({ id, kind: 'ack' });
       take(report.pid);
@@ -221,7 +221,7 @@ function sendCommand(command: Command & { program: Program }, listener: Listener
 }
 
 function send(command: Command): void {
-  // If the starter has gone, its `exit` event fails all programs.
+  // If the starter has ended, its `exit` event fails all programs.
   if (starter?.child.connected) starter.child.send(command, () => {});
 }
 
@@ -231,7 +231,7 @@ function spawnStarter(): Starter {
     env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
     // Ctrl+C in a terminal is for the server, which may still need the starter.
     detached: true,
-    // The starter ends when its standard input does, and that ends with this process.
+    // The starter ends when its standard input is closed, which happens when this process ends.
     stdio: ['pipe', 'ignore', 'ignore', 'ipc'],
     serialization: 'advanced',
   });
@@ -245,10 +245,10 @@ function spawnStarter(): Starter {
         : report;
     started.listeners.get(id)?.(received, stream);
   });
-  const failAll = (why: string, code = 'EAGAIN') => {
+  const failAll = (message: string, code = 'EAGAIN') => {
     if (starter === started) starter = undefined;
     for (const [id, listener] of started.listeners)
-      listener({ id, kind: 'failed', error: createError(why, code) });
+      listener({ id, kind: 'failed', error: createError(message, code) });
   };
   child.once('error', ({ message, code }: NodeJS.ErrnoException) => failAll(message, code));
   child.once('exit', (code, signal) => failAll(`the program starter ended with ${code ?? signal}`));
@@ -264,7 +264,7 @@ function changeRunningCount(child: ChildProcess, change: -1 | 0 | 1): void {
   runningCounts.set(child, count);
   // The pipe alone must not keep the process alive.
   const input = child.stdin as Socket | null;
-  for (const one of [child, child.channel]) count > 0 ? one?.ref() : one?.unref();
+  for (const handle of [child, child.channel]) count > 0 ? handle?.ref() : handle?.unref();
   input?.unref();
 }
 

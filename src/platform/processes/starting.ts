@@ -12,12 +12,12 @@ import type { Command, ProgramExit, Report } from './protocol.ts';
 /** Limit of the error output that is kept. */
 const MAX_STDERR = 16_384;
 
-/** Interval of checks whether the other process has gone. */
+/** Interval of checks whether the parent process has ended. */
 const CHECK_MS = 20;
 
 const children = new Map<number, ChildProcess>();
 const sendReport = (report: Report, stream?: Socket) => {
-  // Otherwise the other process has gone.
+  // If not connected, the parent process has ended.
   if (process.connected) process.send?.(report, stream, {}, () => {});
 };
 
@@ -30,8 +30,8 @@ process.on('message', (command: Command) => {
   else detach(command);
 });
 process.on('disconnect', end);
-// If the other process dies while a stream is on its way to it, Node emits no `disconnect`, because it waits until the stream
-// arrives. Commands that were sent before are still processed.
+// If the parent process dies while a stream is being sent to it, Node emits no `disconnect`, because it waits for the stream
+// to arrive. Commands that were sent before are still processed.
 process.stdin
   .on('error', () => {})
   .once('close', endWhenDisconnected)
@@ -51,7 +51,7 @@ function end(): void {
   for (const child of children.values()) {
     child.stdin?.destroy();
     if (detached.has(child)) {
-      // It continues with the input it has; nobody reads its output or awaits its end any more.
+      // A detached program continues with the input that it has. Its output and its end are no longer reported.
       child.stdout?.destroy();
       child.unref();
     } else {
@@ -99,20 +99,20 @@ function collectErrors({ stderr }: ChildProcess): () => string {
 }
 
 type Start = Command & { kind: 'start' };
-/** Queue of programs; the streams of the first are being handed over. */
+/** Programs that wait for the handover of their streams. The handover of the first program is in progress. */
 const queue: Start[] = [];
 /**
- * Node keeps reading a stream until the other process has it, and drops the data (nodejs/node#8353). There is no public way
- * to stop that: `pause()` only stops the events, and `pauseOnConnect` is for servers.
+ * Node keeps reading a stream until the parent process has received it, and drops the data (nodejs/node#8353). No public API
+ * stops these reads: `pause()` only stops the events, and `pauseOnConnect` is for servers.
  */
 type HandedOver = Socket & { _handle: { readStop(): void } | null };
-/** After a program's end, time for output of programs that it started. */
+/** How long standard error is read after the end of a program, for programs that it has started. */
 const DRAIN_MS = 1_000;
 
 /**
- * Hands over the streams of one program at a time: a stream that is handed over as soon as it exists is never read here, but
- * while another is on its way Node would queue it and read it. Standard output goes first, then the pipes, which are silent
- * before the program has input, and standard input last.
+ * Hands over the streams of one program at a time. A stream that is handed over as soon as it exists is never read in this
+ * process, but while another handover is in progress Node would queue the stream and read it. Standard output goes first,
+ * then the pipes, which have no data before the program has input, and standard input last.
  */
 function start(next: Start): void {
   if (queue.push(next) === 1) beginHandover(next);
@@ -164,7 +164,7 @@ function beginHandover({ id, program, pipes }: Start): void {
 }
 
 process.on('warning', ({ name }) => {
-  // Node has tried several times to hand over a stream: the other process has no free descriptor.
+  // Node has tried several times to hand over a stream: the parent process has no free descriptor.
   const [first] = queue;
   if (name === 'SentHandleNotReceivedWarning' && first) children.get(first.id)?.kill('SIGKILL');
 });
@@ -205,7 +205,7 @@ function detach({ id, program, errors }: Command & { kind: 'detach' }): void {
   });
 }
 
-/** Undefined if the program could not be started, which is reported. */
+/** @returns undefined if the program could not be started; the failure is reported */
 function spawnWatched(id: number, start: () => ChildProcess): ChildProcess | undefined {
   const failed = ({ code, message }: NodeJS.ErrnoException) => {
     if (children.delete(id)) sendReport({ id, kind: 'failed', code, message });
@@ -214,7 +214,7 @@ function spawnWatched(id: number, start: () => ChildProcess): ChildProcess | und
     const child = start();
     children.set(id, child);
     child.on('error', failed);
-    // Errors of pipes to a program that has ended. There are no pipes if no descriptor was free.
+    // Ignores errors of pipes to a program that has ended. There are no pipes if no descriptor was free.
     for (const stream of child.stdio ?? []) stream?.on('error', () => {});
     return child;
   } catch (error) {

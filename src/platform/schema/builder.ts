@@ -1,8 +1,8 @@
 /**
- * The Pothos builder that each feature's `graphql/` adds to, and the shared scalars.
+ * The Pothos builder to which each feature's `graphql/` folder adds its types, and the shared scalars.
  *
- * The internal values of enums are those of REST (`A100-40GB` is not a valid GraphQL name), so the domain, the database and
- * REST use the same values, and GraphQL clients see A100_40GB.
+ * The internal values of enums are those of REST, so the domain, the database and REST use the same values. GraphQL clients
+ * see other names where a value is not a valid GraphQL name: A100_40GB for `A100-40GB`.
  */
 import SchemaBuilder, { brandWithType } from '@pothos/core';
 import ComplexityPlugin from '@pothos/plugin-complexity';
@@ -34,7 +34,7 @@ export const builder = new SchemaBuilder<{
 }>({
   defaultFieldNullability: false,
   plugins: [RelayPlugin, PrismaPlugin, ComplexityPlugin],
-  // Declares only the cost of each field. `api/graphql/limits.ts` adds them up, once per operation and not for REST.
+  // Only declares the cost of each field. `api/graphql/limits.ts` adds the costs, once per operation and not for REST.
   complexity: { disabled: true, defaultComplexity: 1, defaultListMultiplier: 10 },
   prisma: {
     client: ({ services }) => services.db as never,
@@ -44,7 +44,7 @@ export const builder = new SchemaBuilder<{
   relay: {
     // A TypeID contains its type, so node ids are the ids themselves, as in REST.
     encodeGlobalID: (_type, id) => String(id),
-    // An invalid id gets no type name and is refused where it is used, so that it does not fail the other ids.
+    // An invalid id gets an empty type name and is refused by the resolvers below, so that it does not fail the other ids.
     decodeGlobalID: (id) => ({ typename: nodeTypeOf(id) ?? '', id }),
     clientMutationId: 'omit',
     cursorType: 'String',
@@ -73,8 +73,8 @@ export const builder = new SchemaBuilder<{
         // The plugin reads `args` itself and skips nulls.
         args.ids = ids.map((id) => (id.typename ? id : null)) as never;
         const nodes = await resolveNodes(args.ids);
-        return ids.map(({ typename, id }, at) =>
-          typename ? brandNode(nodes[at], typename) : invalidNodeId(id),
+        return ids.map(({ typename, id }, i) =>
+          typename ? brandNode(nodes[i], typename) : invalidNodeId(id),
         );
       },
     },
@@ -137,7 +137,7 @@ builder.scalarType('DateTime', {
   parseValue: (value) => {
     const date = typeof value === 'string' ? parseTime(value) : null;
     if (!date) throw new GraphQLError('must be an ISO 8601 timestamp with an offset', badInput);
-    // An offset can lead to a year without four digits, which Prisma writes in a form that PostgreSQL does not read.
+    // In UTC the year may not have four digits. Prisma writes such a year in a form that PostgreSQL does not accept.
     const year = date.getUTCFullYear();
     if (year < 1 || year > 9_999)
       throw new GraphQLError('must be in the years 1 to 9999', badInput);
@@ -193,7 +193,7 @@ export const SortOrder = builder.enumType('SortOrder', {
 
 /*
  * Each mutation returns an object type of its own, which is nullable: if one of several mutations in an operation fails, the
- * results of the others remain.
+ * results of the other mutations remain.
  */
 
 /** `{Mutation}Payload` with the id of the deleted object. */

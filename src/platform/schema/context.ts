@@ -1,6 +1,6 @@
 /**
- * Context of resolvers. This file knows no feature: each feature adds the services of its resolvers to `ContextServices` by
- * declaration merging in its `graphql/context.ts`, and identity adds the viewer.
+ * Context of resolvers. Each feature adds the services of its resolvers to `ContextServices` by declaration merging in its
+ * `graphql/context.ts`, and identity adds the viewer, so this file depends on no feature.
  */
 import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
@@ -21,16 +21,17 @@ export interface ContextServices {
   space: DiskSpace;
 }
 
-/** One object per request. The services are one property, because copying them cost more than a query. */
+/** One object per request. The services are one property, because copying them takes longer than executing a small query. */
 export interface Context {
   requestId: string;
   services: ContextServices;
-  /** Key of the client for fair limits. */
+  /** The account or address under which fair semaphores count this client. */
   caller: Caller;
-  /** Memory allowance of the answer; for a subscription, of one field of an event. */
-  allowance(info: Operation): Allowance;
+  /** Memory allowance of the response; in an event stream, of one field of an event. */
+  allowance(info: OperationInfo): Allowance;
   /** Aborts when the client disconnects. */
   signal?: AbortSignal;
 }
 
-type Operation = { operation: { operation: string } };
+/** The part of `GraphQLResolveInfo` with the kind of the operation. */
+type OperationInfo = { operation: { operation: string } };

@@ -1,4 +1,4 @@
-/** GraphQL types of pages: connections for front ends, and numbered pages for REST. */
+/** GraphQL types of pages: connections for GraphQL clients, and numbered pages for REST. */
 import type { GraphQLResolveInfo } from 'graphql';
 import type { CursorPage, CursorPageRequest, OffsetPage } from '../database/paging.ts';
 import { MAX_FIRST } from '../database/paging.ts';
@@ -6,7 +6,7 @@ import { builder, SortOrder } from './builder.ts';
 import type { Context } from './context.ts';
 import { selectForNodes } from './select.ts';
 
-/** Arguments of every connection. Forwards only: each list can be sorted from either end. */
+/** Arguments of every connection. There is no backward paging, because each list can be sorted from either end. */
 export const cursorPageArgs = builder.args((t) => ({
   first: t.int({
     required: true,
@@ -18,11 +18,11 @@ export const cursorPageArgs = builder.args((t) => ({
   }),
 }));
 
-/** Cost in fields of starting a git process, which histories and lists of refs need. */
+/** Cost, in fields, of a git process, which histories and lists of refs need. */
 export const GIT_PROCESS_COST = 50;
 
 /**
- * Cost of a connection: its own cost, and the selected fields for each item.
+ * Cost of a connection: the cost of reading the page, and the selected fields of each item.
  * @param own cost of reading the page
  */
 export function pageCost(own = 1) {
@@ -39,7 +39,7 @@ export function defineConnectionType<Node extends ConnectionNode>(name: string, 
       type: node,
       name: `${name}Connection`,
       description: 'A page of a list.',
-      // The list size is already counted where `first` is given.
+      // The number of items is already counted in the field with the argument `first`.
       edgesField: { complexity: { field: 1, multiplier: 1 } },
       fields: (t) => ({
         totalCount: t.int({
@@ -71,7 +71,7 @@ export function toConnection<T>(
       },
     },
     totalCount,
-    // Rows have Pothos's own types; they were read with the columns that those types need.
+    // Pothos expects its own row types. The rows were read with the columns that these types need.
   } as never;
 }
 

@@ -1,4 +1,4 @@
-/** Subscription fields based on async generators of the domain. */
+/** Builds subscription fields from async generators of the domain. */
 import { Repeater } from '@repeaterjs/repeater';
 import { builder } from './builder.ts';
 
@@ -6,12 +6,12 @@ import { builder } from './builder.ts';
 type FailureEvent = { failure: unknown };
 
 /**
- * Aborts a generator when its reader disconnects. A generator that waits for the database would not notice; a repeater does.
- * The request's `signal` cannot be used: in the single connection mode of graphql-sse the request that subscribes has been
- * answered long before the subscription ends.
+ * Aborts a generator when its reader disconnects. A generator that waits for the database would not notice the disconnect; a
+ * repeater does. The request's `signal` cannot be used: in the single connection mode of graphql-sse, the request that
+ * subscribes ends long before the subscription.
  *
  * An error is yielded as an event, and the field's resolver throws it. As an event with `errors` it reaches the client on
- * every transport; an error thrown by the source breaks some connections and is lost on others.
+ * every transport. An error that the source throws breaks some connections and is lost on others.
  */
 export function abortWithReader<T>(
   open: (signal: AbortSignal) => AsyncIterable<T>,
@@ -36,7 +36,7 @@ export function orThrow<T extends object>(event: T | FailureEvent): T {
   return event;
 }
 
-/** Defines an enum of event types with descriptions: `job.timed_out` becomes TIMED_OUT. */
+/** Defines an enum of event types: `job.timed_out` becomes TIMED_OUT. @param types type → description */
 export function defineEventTypes<Type extends string>(
   name: string,
   description: string,
@@ -66,7 +66,7 @@ export function defineEventArgs(nameDescription: string) {
   }));
 }
 
-/** Joins `namespace` and `namespaces` to one list. */
+/** Joins `namespace` and `namespaces` into one list. */
 export function toFollowQuery<
   Args extends { namespace?: string | null; namespaces?: readonly string[] | null },
 >({ namespace, namespaces, ...rest }: Args) {

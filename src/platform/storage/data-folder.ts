@@ -32,8 +32,8 @@ export async function prepareDataFolder(
 }
 
 /**
- * Creates missing folders one by one. Node's `recursive` never returns where creating a folder inside an existing folder
- * fails with ENOENT, as in `/proc`.
+ * Creates missing folders one by one. Node's option `recursive` never returns where the creation of a folder in an existing
+ * folder fails with ENOENT, as in `/proc`.
  */
 async function makeFolder(path: string, mode: number): Promise<void> {
   try {
@@ -56,7 +56,7 @@ function exists(path: string): Promise<boolean> {
   );
 }
 
-/** The id of a folder, wherever it is mounted. The first caller writes it into the folder. */
+/** Returns the id of a folder, wherever it is mounted. The first caller writes the id into the folder. */
 export async function readOrCreateId(folder: string, name = 'instance-id'): Promise<string> {
   const path = join(folder, name);
   const temporary = `${path}.${randomUUID()}`;

@@ -11,16 +11,16 @@ import type { Logger } from '../../base/log.ts';
 
 /** Interval of checks. Data that is written between two checks must fit into the minimum. */
 const CHECK_MS = 2_000;
-/** Free bytes of a folder's disk; 0 if it is nearly out of inodes. */
+/** Writes are accepted again above the minimum plus this fraction, so that the state does not change with every file. */
+const HYSTERESIS = 0.05;
+/** A disk can run out of inodes before it runs out of bytes. File systems without an inode limit report 0 of 0. */
+const MIN_INODES = 2_000;
+
+/** Free bytes of a folder's disk; 0 if the disk is nearly out of inodes. */
 async function freeBytes(folder: string): Promise<number> {
   const { bavail, bsize, files, ffree } = await statfs(folder);
   return files > 0 && ffree < MIN_INODES ? 0 : bavail * bsize;
 }
-
-/** Writes are accepted again above the minimum plus this share, so that the state does not change with every file. */
-const HYSTERESIS = 0.05;
-/** A disk can run out of inodes before it runs out of bytes. File systems without an inode limit report 0 of 0. */
-const MIN_INODES = 2_000;
 
 export type DiskSpace = Disposable & {
   /** Whether less than the minimum is free. */
@@ -29,7 +29,7 @@ export type DiskSpace = Disposable & {
   readonly room: number;
   /** @throws AppError 500 if less than the minimum is free */
   demand(): void;
-  /** Waits until there is space again or `signal` aborts. */
+  /** Waits until writes are accepted again or `signal` aborts. */
   untilFree(signal: AbortSignal): Promise<void>;
 };
 
@@ -39,19 +39,19 @@ type Options = {
   /** Minimum of free bytes; 0 disables the check. */
   floor: number;
   log: Logger;
-  /** Called when there is space again. */
+  /** Called when writes are accepted again. */
   onFree(): void;
 };
 
 export async function watchDiskSpace({ folders, floor, log, onFree }: Options): Promise<DiskSpace> {
   let low = false;
   let room = Number.POSITIVE_INFINITY;
-  let busy = false;
+  let isChecking = false;
 
   async function check(): Promise<void> {
     // Calls must not pile up on a network file system that hangs.
-    if (busy) return;
-    busy = true;
+    if (isChecking) return;
+    isChecking = true;
     try {
       const free = Math.min(...(await Promise.all(folders.map(freeBytes))));
       room = Math.max(0, free - floor);
@@ -65,7 +65,7 @@ export async function watchDiskSpace({ folders, floor, log, onFree }: Options): 
     } catch (error) {
       log.error({ err: error }, 'cannot determine the free space of the disk');
     } finally {
-      busy = false;
+      isChecking = false;
     }
   }
 

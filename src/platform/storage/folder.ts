@@ -16,7 +16,7 @@ import { abortable } from './streams.ts';
 
 /** Folder of unfinished uploads. No key begins with a dot. */
 const UNFINISHED = '.unfinished';
-/** Size of one read; reads of 64 KiB took the reader's thread twice as long. */
+/** Size of one read. Reads of 64 KiB take the reading thread twice as long. */
 const READ_BYTES = 2 ** 20;
 /** Attempts to create a folder that is removed at the same moment, because its last file was removed. */
 const MAX_ATTEMPTS = 10;
@@ -116,7 +116,7 @@ async function* listFiles(
   }
 }
 
-/** Writes piece by piece. A stream would keep each piece, which cost uploads of large files a third more CPU for new memory. */
+/** Writes piece by piece. A stream would keep each piece, and new memory costs uploads of large files a third more CPU. */
 async function write(path: string, contents: Contents, signal: AbortSignal): Promise<StoredObject> {
   signal.throwIfAborted();
   await using file = await open(path, 'wx', 0o600);
@@ -136,6 +136,7 @@ function describe({ size, mtime, ino }: Stats): StoredObject {
   };
 }
 
+/** Moves a file, and syncs the folders whose entries change. */
 async function moveDurably(temporary: string, path: string): Promise<void> {
   const folder = dirname(path);
   let firstCreated: string | undefined;
@@ -147,7 +148,7 @@ async function moveDurably(temporary: string, path: string): Promise<void> {
   for (let attempt = 1; !(await nullIfMissing(move())); attempt++)
     if (attempt === MAX_ATTEMPTS)
       throw new Error(`${folder} was removed ${MAX_ATTEMPTS} times while a file was moved into it`);
-  // The entries of new folders are in the folders above them, so those are synced, too.
+  // The entry of a new folder is in its parent, so the parents of new folders are synced, too.
   const last = firstCreated ? dirname(firstCreated) : folder;
   for (let at = folder; ; at = dirname(at)) {
     await nullIfMissing(syncFolder(at));
@@ -160,7 +161,7 @@ async function syncFolder(folder: string): Promise<void> {
   await handle.sync();
 }
 
-/** Removes the folder, and the folders above it, as long as they are empty. */
+/** Removes the folder and its parents up to `root`, as far as they are empty. */
 async function removeEmpty(folder: string, root: string): Promise<void> {
   for (let at = folder; at !== root; at = dirname(at)) {
     try {
@@ -171,7 +172,7 @@ async function removeEmpty(folder: string, root: string): Promise<void> {
   }
 }
 
-/** Null if the file does not exist. */
+/** Returns null if the file does not exist. */
 async function nullIfMissing<T>(work: Promise<T>): Promise<T | null> {
   try {
     return await work;

@@ -37,7 +37,7 @@ const PART_BYTES = 8 * 2 ** 20;
 const MAX_PARTS = 10_000;
 const CONCURRENT_PARTS = 2;
 const CONNECT_MS = 5_000;
-/** Timeout without a byte in either direction. */
+/** A connection without a byte in either direction for this long fails. */
 const IDLE_TIMEOUT_MS = 30_000;
 
 /** @throws ConfigError if the bucket does not exist or access is denied; StorageUnavailable */
@@ -53,7 +53,7 @@ export async function openS3({
     ...(endpoint && { endpoint, forcePathStyle: true, region: region ?? 'us-east-1' }),
     ...(region && { region }),
     ...(credentials && { credentials }),
-    // Most servers other than AWS do not support checksums in trailers; TLS and the length protect the data.
+    // Most servers other than AWS do not support checksums in trailers. TLS and the length protect the data.
     requestChecksumCalculation: 'WHEN_REQUIRED',
     responseChecksumValidation: 'WHEN_REQUIRED',
     requestHandler: { connectionTimeout: CONNECT_MS, socketTimeout: IDLE_TIMEOUT_MS },
@@ -63,7 +63,7 @@ export async function openS3({
 
   const storage: Storage = {
     description: `s3://${bucket}/${prefix}`,
-    // Without the endpoint, which may have different names inside and outside a network.
+    // Does not contain the endpoint, which may have different names inside and outside a network.
     identity: `s3://${bucket}/${prefix}`,
     async put(key, contents, options = {}) {
       await upload(client, locate(key), contents, options);
@@ -155,7 +155,7 @@ async function upload(
 }
 
 /** @throws ConfigError if the bucket does not exist or access is denied; StorageUnavailable */
-async function checkBucket(client: S3Client, bucket: string, place: string): Promise<void> {
+async function checkBucket(client: S3Client, bucket: string, description: string): Promise<void> {
   try {
     await classifyErrors(client.send(new HeadBucketCommand({ Bucket: bucket })));
   } catch (error) {
@@ -163,13 +163,13 @@ async function checkBucket(client: S3Client, bucket: string, place: string): Pro
     const status = error instanceof S3ServiceException && error.$metadata.httpStatusCode;
     if (status)
       throw new ConfigError(
-        `LOAM_STORAGE: ${place} ${REASONS[status] ?? `cannot be used (${status})`}`,
+        `LOAM_STORAGE: ${description} ${REASONS[status] ?? `cannot be used (${status})`}`,
       );
     throw error;
   }
 }
 
-/** A part may be sent again after the source has continued, so pieces whose memory is reused are copied. */
+/** The SDK may send a part again after the source has reused the memory of its pieces, so the pieces are copied. */
 function toUploadBody(contents: Contents): Readable | Buffer {
   if (contents instanceof Uint8Array) return Buffer.from(contents);
   if (contents instanceof Readable) return contents;
@@ -220,7 +220,7 @@ function describe({ ETag = '', LastModified }: ObjectHeaders): Omit<StoredObject
   return { modifiedAt: LastModified ?? new Date(0), version: ETag.replaceAll('"', '') };
 }
 
-/** Null if the object does not exist. */
+/** Returns null if the object does not exist. */
 async function nullIfMissing<T>(work: Promise<T>): Promise<T | null> {
   try {
     return await classifyErrors(work);

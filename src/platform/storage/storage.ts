@@ -1,10 +1,10 @@
 /**
- * Object storage for large contents, such as artifacts of jobs. One interface with two drivers, a folder (`folder.ts`) and
+ * Object storage for large contents, such as artifacts of jobs. The interface has two drivers, a folder (`folder.ts`) and
  * S3-compatible servers (`s3.ts`), and one contract test for both.
  *
- * A key is a path whose parts are separated by slashes. An object becomes visible as a whole, replaces an earlier object,
- * and is durable before `put` returns. Unfinished objects of a killed server are never visible; `removeAbandoned` removes
- * them a day later.
+ * A key is a path whose parts are separated by slashes. An object becomes visible only when it is complete, replaces an
+ * earlier object with its key, and is durable before `put` returns. Incomplete objects of a killed server are never visible;
+ * `removeAbandoned` removes them a day later.
  */
 import type { Readable } from 'node:stream';
 
@@ -12,7 +12,7 @@ export type StoredObject = {
   /** Bytes. */
   size: number;
   modifiedAt: Date;
-  /** Differs between different contents of the same key. */
+  /** Different contents of a key have different versions. */
   version: string;
 };
 
@@ -41,9 +41,9 @@ export type Storage = Disposable & {
   /** Equal for all processes that use the same objects. */
   readonly identity: string;
   /**
-   * Stores contents of any size, with a few MiB in memory. A piece is not used after the next one is requested, so the
+   * Stores contents of any size, with a few MiB in memory. A piece is not used after the next piece is requested, so the
    * source may reuse its memory.
-   * @throws errors of `contents`, and `signal.reason`; then nothing has changed
+   * @throws errors of `contents`, and `signal.reason` on abort; then an existing object is unchanged
    */
   put(key: string, contents: Contents, options?: PutOptions): Promise<StoredObject>;
   /** Opens the object or a range of it; null if it does not exist. A reader that stops early must destroy the stream. */
@@ -65,7 +65,7 @@ export type Storage = Disposable & {
   link(key: string, seconds: number, name: string): Promise<string | null>;
 };
 
-/** The storage cannot be reached or cannot answer at the moment. */
+/** The storage cannot be reached, or cannot answer at the moment. */
 export class StorageUnavailable extends Error {
   override name = 'StorageUnavailable';
 }

@@ -1,4 +1,4 @@
-/** Ends with the signal's reason even if the source produces nothing any more. */
+/** Yields the items of `source`. On abort it throws the signal's reason, even if the source is stuck. */
 export async function* abortable<T>(
   source: AsyncIterable<T>,
   signal: AbortSignal,
@@ -24,15 +24,13 @@ export async function* abortable<T>(
   }
 }
 
-/* Memory of stream pieces. */
-
-/** Smaller pieces share memory and are cheap to collect. */
+/** Smaller pieces share a buffer, and their garbage collection is cheap. */
 const MIN_FREED_BYTES = 16 * 1024;
 
 /**
- * Yields the pieces of a stream that has no other reader. A piece is valid until the next one is requested; then its memory
- * is freed. Otherwise the buffers of a transfer reach V8's limit for external memory several times a second, and each time
- * V8 marks the whole heap: a quarter of the CPU of an upload.
+ * Yields the pieces of a stream that has no other reader. A piece is valid until the next piece is requested; then its memory
+ * is freed. Without this, the buffers of a transfer reach V8's limit for external memory several times a second, and each
+ * time V8 marks the whole heap, which takes a quarter of the CPU of an upload.
  */
 export async function* freeing(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   for await (const piece of source) {

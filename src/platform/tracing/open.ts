@@ -2,10 +2,10 @@
  * Exports spans to a collector by OTLP over HTTP. This file and its packages are loaded only if a collector is configured.
  *
  * Spans are created explicitly. Auto-instrumentation was rejected: it replaces functions of modules while they are loaded,
- * which needs a loader for ES modules, and it would add 40 packages and unwanted spans. `sdk-node` would load exporters for
- * gRPC, Zipkin, logs and metrics.
+ * which needs a loader for ES modules, and it would add 40 packages and unwanted spans. The package `sdk-node` was rejected
+ * because it loads exporters for gRPC, Zipkin, logs and metrics.
  *
- * OpenTelemetry has one tracer and context per process, so of several apps in one process only one is traced.
+ * OpenTelemetry has one tracer and context per process, so only one app of a process can enable tracing.
  */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { context, propagation, trace } from '@opentelemetry/api';
@@ -33,17 +33,18 @@ import type { Logger } from '../../base/log.ts';
 import { GIT_STARTED, type StartedGit } from '../processes/git-started.ts';
 import { startSpan } from './spans.ts';
 
-/** Time for the last spans when the server stops, so that a collector that does not answer cannot delay it. */
+/** How long a stopping server waits for the export of its last spans, if the collector does not answer. */
 const SHUTDOWN_MS = 2_000;
-/** Maximum length of an attribute value. */
+/** In characters. Longer attribute values are cut off. */
 const MAX_VALUE_LENGTH = 512;
 
+/** Enables tracing until disposed. @throws Error if tracing is already enabled in this process */
 export function openTracing(
   { url, headers, resource, sampler, ratio }: TracingConfig,
   { version, serverId, log }: { version: string; serverId: string; log: Logger },
 ): AsyncDisposable {
   const exporter = logFailures(new OTLPTraceExporter({ url, headers }), log);
-  // It drops spans beyond a queue of 2,048, so an unavailable collector costs no more memory.
+  // The processor drops spans beyond its queue of 2,048, so the memory for an unavailable collector is limited.
   const processor = new BatchSpanProcessor({ exporter });
   const provider = new TracerProvider({
     resource: resourceFromAttributes({
@@ -69,15 +70,17 @@ export function openTracing(
       propagation.disable();
       const timedOut = Promise.withResolvers<void>();
       const timer = setTimeout(timedOut.resolve, SHUTDOWN_MS);
+      // `logFailures` has logged failed exports.
       await Promise.race([provider.shutdown().catch(() => {}), timedOut.promise]);
       clearTimeout(timer);
     },
   };
 }
 
-/** Git processes that serve many reads belong to no single span. */
+/** Records a git process as a span. `args[0]` is the git command (`StartedGit`). */
 function traceGit(message: unknown): void {
   const { args, ended } = message as StartedGit;
+  // A `git cat-file` that serves the reads of many requests belongs to no span.
   if (args[1] === '--batch-command') return;
   const span = startSpan(`git ${args[0]}`, { 'process.executable.name': 'git' });
   if (!span) return;
@@ -90,6 +93,7 @@ function traceGit(message: unknown): void {
   });
 }
 
+/** @param name a value of OTEL_TRACES_SAMPLER, checked by `base/config/tracing.ts` */
 function createSampler(name: TracingConfig['sampler'], ratio: number): Sampler {
   const kind = name.replace('parentbased_', '');
   const root =

@@ -1,6 +1,6 @@
 /**
- * Spans of Loam's own work. Without a configured collector (`open.ts`) they cost next to nothing. They contain only fixed
- * names, ids, counts and outcomes: no command, query, header, token or user text.
+ * Creates spans. Without a configured collector (`open.ts`) they cost almost nothing. Spans contain only fixed names, ids,
+ * counts and outcomes: no command, query, header, token or user text.
  */
 import {
   type Attributes,
@@ -16,7 +16,7 @@ export type { Span };
 
 const TRACER_NAME = 'loam';
 
-/** Runs `work` in a child of the active span; an error marks the span as failed. */
+/** Runs `work` in a child of the active span. An error marks the span as failed. */
 export function inSpan<T>(
   name: string,
   attributes: Attributes,
@@ -25,7 +25,7 @@ export function inSpan<T>(
   return run(name, { attributes }, work);
 }
 
-/** Like `inSpan`, for work that no request has caused: starts a new trace. */
+/** Like `inSpan`, but starts a new trace, for work that no request has caused. */
 export function inTrace<T>(
   name: string,
   attributes: Attributes,
@@ -34,7 +34,7 @@ export function inTrace<T>(
   return run(name, { attributes, root: true }, work);
 }
 
-/** Like `inSpan`, for a request to another server, which may receive the trace (`traceHeaders`). */
+/** Like `inSpan`, for a request to another server, which continues the trace if it receives `traceHeaders`. */
 export function inCall<T>(
   name: string,
   attributes: Attributes,

@@ -1,4 +1,4 @@
-/** The dashboard's header on third-party pages: the REST reference and GraphiQL. */
+/** The header of the dashboard for the pages of third-party programs: the REST reference and GraphiQL. */
 
 const STYLE = `
 .loam { color-scheme: light dark; box-sizing: border-box; display: flex; align-items: center; gap: .25rem; height: 3.5rem; padding: 0 1rem; border-bottom: 1px solid light-dark(#e6ddd0, #3a322b); background: light-dark(#fff, #231e1a); font: 14px/1.5 system-ui, sans-serif; }

@@ -5,7 +5,7 @@ export function clientAddress({ ip = 'gone' }: Request): string {
   return addressNetwork(ip);
 }
 
-/** For IPv6 the first 64 bits, because one customer has all addresses below. */
+/** The address, or for IPv6 its first 64 bits, because one customer has all addresses with this prefix. */
 export function addressNetwork(peer: string): string {
   if (peer.startsWith('::ffff:') || !peer.includes(':')) return peer.replace('::ffff:', '');
   const [head = '', tail] = peer.split('%')[0]?.split('::') ?? [];

@@ -1,9 +1,9 @@
 /**
- * Limits for every connection: each is bounded in time, and input that Node refuses before it is a request (a header that is
- * too long, a line that is not HTTP) gets an error response like any other.
+ * The HTTP server with time limits for every connection. It also responds with the usual error body to input that Node's
+ * parser rejects (headers that are too long, a line that is not HTTP).
  *
- * A client that sends or receives a byte now and then resets every timeout of Node except the one for headers. So progress
- * is measured here, by one timer for all connections. A request costs an entry in a set.
+ * A client that transfers one byte from time to time keeps resetting every timeout of Node, except the timeout for headers.
+ * So progress is measured here, by one timer for all connections. The overhead per request is one entry in a set.
  */
 import { randomUUID } from 'node:crypto';
 import {
@@ -18,17 +18,18 @@ import { AppError, invalid } from '../../base/errors.ts';
 import { toErrorResponse } from './error-response.ts';
 
 export type ConnectionLimits = {
-  /** From the first byte of a request, or from the opening of the connection, to the end of the headers. */
+  /** Time until the end of the headers: from the opening of the connection, or from the first byte of a further request. */
   headersMs: number;
-  /** Between requests. Longer than the 60 s of nginx and haproxy, so that they close first and lose no request. */
+  /** Time between requests. Longer than the 60 s of nginx and haproxy, so that they close first and lose no request. */
   idleMs: number;
-  /** For a whole body, unless its route accepts long bodies. */
+  /** Time for a whole body, unless its route accepts long bodies. */
   bodyMs: number;
-  /** For the rest of a body that was answered early: its sender may have to send all of it first. */
+  /** Time for the rest of a body after the response: a client may read the response only after it has sent the body. */
   leftoverMs: number;
   /** How long a client may stay below `bytesPerSecond` while it sends a long body or receives a response. */
   slowMs: number;
   bytesPerSecond: number;
+  /** Interval of the checks. */
   checkMs: number;
 };
 
@@ -42,9 +43,9 @@ const CONNECTION_LIMITS: ConnectionLimits = {
   checkMs: 5_000,
 };
 
-/** Without any byte in either direction. Git and event streams send keepalives every few seconds. */
+/** Node closes a connection without a byte in either direction for this long. Git and event streams send keepalives. */
 const SILENCE_MS = 120_000;
-/** After the response to invalid input: time for the client to read it before the connection is reset. */
+/** Time for the client to read the response to invalid input before the connection is reset. */
 const LINGER_MS = 1_000;
 
 const longBodies = new WeakSet<IncomingMessage>();
@@ -54,7 +55,7 @@ export function allowLongBody(req: IncomingMessage): void {
   longBodies.add(req);
 }
 
-/** Aborts when the response is closed: it was sent, or the client has disconnected, even before this call. */
+/** Aborts when the response is sent or the client has disconnected, also if that was before this call. */
 export function closeSignal(res: ServerResponse): AbortSignal {
   const closed = new AbortController();
   res.once('close', () => closed.abort());
@@ -65,16 +66,23 @@ export function closeSignal(res: ServerResponse): AbortSignal {
 
 const answeredEarly = new WeakSet<IncomingMessage>();
 
-/** Whether the request was answered here before its end, so that its handler's response comes too late. */
+/** Whether this module has already responded to the request (400, 408), so that later errors of its handler do not matter. */
 export function wasAnsweredEarly(req: IncomingMessage): boolean {
   return answeredEarly.has(req);
 }
 
-/** Returns headers for the response to an address that sent no valid request. */
+/** Returns the rate limit headers for the response to an address that sent no valid request. */
 export type HeadersFor = (address: string) => Promise<Record<string, string | number>>;
 
-type Exchange = { req: IncomingMessage; res: ServerResponse; since: number; answered?: number };
-/** When the client was last fast enough, and the bytes until then. */
+/** A request and its response. Times are in ms of the clock of the checks (`checkTime`). */
+type Exchange = {
+  req: IncomingMessage;
+  res: ServerResponse;
+  startedAt: number;
+  /** When the response was closed. */
+  respondedAt?: number;
+};
+/** When the client was last fast enough, and the number of bytes until then. */
 type Progress = { since: number; bytes: number };
 type Connection = {
   /** Requests whose response or body is incomplete, oldest first: clients may pipeline. */
@@ -82,10 +90,13 @@ type Connection = {
   idleSince: number;
   received: Progress;
   sent: Progress;
-  refused: boolean;
+  isRefused: boolean;
 };
 
-/** Creates a server with these limits. Callers add the `request` listener. `isUpgrade`: whether to emit `upgrade`. */
+/**
+ * Creates a server with these limits. The caller adds the listener that responds to requests.
+ * @param isUpgrade whether to emit `upgrade` for a request
+ */
 export function createHttpServer(
   headersFor: HeadersFor,
   overrides: Partial<ConnectionLimits> = {},
@@ -94,23 +105,23 @@ export function createHttpServer(
   const limits = { ...CONNECTION_LIMITS, ...overrides };
   const server = createLimitedServer(limits, isUpgrade);
   const connections = new Map<Socket, Connection>();
-  const abortRequest = (exchange: Exchange, error: AppError) => {
+  const refuseRequest = (exchange: Exchange, error: AppError) => {
     answeredEarly.add(exchange.req);
-    answerAndEnd(exchange, error, headersFor).catch(() => exchange.req.destroy());
+    respondAndClose(exchange, error, headersFor).catch(() => exchange.req.destroy());
   };
-  const refuse = (socket: Socket, error: AppError) => {
-    refuseAndEnd(socket, error, headersFor).catch(() => socket.destroy());
+  const refuseSocket = (socket: Socket, error: AppError) => {
+    respondRawAndClose(socket, error, headersFor).catch(() => socket.destroy());
   };
-  // Advances with each check, so that clients are not charged for time in which this process was blocked.
-  let now = 0;
+  // A clock that advances with each check, so that clients are not charged for time in which this process was blocked.
+  let checkTime = 0;
 
   server.on('connection', (socket) => {
     connections.set(socket, {
       exchanges: new Set(),
-      idleSince: now,
-      received: { since: now, bytes: 0 },
-      sent: { since: now, bytes: 0 },
-      refused: false,
+      idleSince: checkTime,
+      received: { since: checkTime, bytes: 0 },
+      sent: { since: checkTime, bytes: 0 },
+      isRefused: false,
     });
     socket.once('close', () => connections.delete(socket));
   });
@@ -118,14 +129,15 @@ export function createHttpServer(
     req.url = originForm(req.url ?? '');
     const connection = connections.get(req.socket);
     if (!connection) return;
-    const exchange: Exchange = { req, res, since: now };
-    connection.received = { since: now, bytes: req.socket.bytesRead };
+    const exchange: Exchange = { req, res, startedAt: checkTime };
+    connection.received = { since: checkTime, bytes: req.socket.bytesRead };
     connection.exchanges.add(exchange);
     // Writing to a response that has ended, or whose client has disconnected, emits `error`, which without a listener would
     // end the process. Handlers only need `close`.
     res.on('error', () => {});
     res.once('close', () => {
-      connection.idleSince = exchange.answered = now;
+      connection.idleSince = checkTime;
+      exchange.respondedAt = checkTime;
       if (req.complete) connection.exchanges.delete(exchange);
     });
   });
@@ -134,36 +146,55 @@ export function createHttpServer(
     connections.delete(socket as Socket);
     (socket as Socket).setTimeout(0);
   });
-  // A request with an unknown expectation is answered like any other.
+  // A request with an unknown `Expect` header is handled like any other request.
   server.on('checkExpectation', (req, res) => server.emit('request', req, res));
   server.on('connect', (_req, socket) => {
-    refuse(socket as Socket, connectRefusal());
+    refuseSocket(socket as Socket, connectRefusal());
   });
-  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    const connection = connections.get(socket as Socket);
-    if (connection?.refused) return;
-    if (!connection || !socket.writable || error.code === 'ECONNRESET')
-      return void socket.destroy();
-    connection.refused = true;
-    const refusal = toAppError(error);
-    const open = [...connection.exchanges].filter(({ res }) => !res.closed);
-    const last = open.at(-1);
-    if (last && !last.req.complete) return abortRequest(last, refusal);
-    // Earlier valid requests on the connection are answered first.
-    const answers = open.map(({ res }) => new Promise((done) => res.once('close', done)));
-    Promise.all(answers).then(() => refuse(socket as Socket, refusal));
+  server.on('clientError', (error: NodeJS.ErrnoException, stream) => {
+    const socket = stream as Socket;
+    refuseInvalidInput(error, socket, connections.get(socket), { refuseRequest, refuseSocket });
   });
 
   const timer = setInterval(() => {
-    now += limits.checkMs;
+    checkTime += limits.checkMs;
     for (const [socket, connection] of connections) {
-      const slow = check(socket, connection, limits, now);
-      if (slow) abortRequest(slow, tooSlowError('The body'));
+      const slow = enforceLimits(socket, connection, limits, checkTime);
+      if (slow) refuseRequest(slow, tooSlowError('The body'));
     }
   }, limits.checkMs);
   timer.unref();
   server.on('close', () => clearInterval(timer));
   return server;
+}
+
+/** Responds to input that Node's parser has rejected. */
+function refuseInvalidInput(
+  error: NodeJS.ErrnoException,
+  socket: Socket,
+  connection: Connection | undefined,
+  {
+    refuseRequest,
+    refuseSocket,
+  }: {
+    refuseRequest(exchange: Exchange, error: AppError): void;
+    refuseSocket(socket: Socket, error: AppError): void;
+  },
+): void {
+  if (connection?.isRefused) return;
+  if (!connection || !socket.writable || error.code === 'ECONNRESET') {
+    socket.destroy();
+    return;
+  }
+  connection.isRefused = true;
+  const refusal = toAppError(error);
+  const open = [...connection.exchanges].filter(({ res }) => !res.closed);
+  const last = open.at(-1);
+  // The invalid input is in the body of the last request.
+  if (last && !last.req.complete) return refuseRequest(last, refusal);
+  // The invalid input follows valid requests (pipelining), whose responses are sent first.
+  const responses = open.map(({ res }) => new Promise((done) => res.once('close', done)));
+  Promise.all(responses).then(() => refuseSocket(socket, refusal));
 }
 
 function createLimitedServer(
@@ -174,11 +205,11 @@ function createLimitedServer(
     headersTimeout: limits.headersMs,
     connectionsCheckingInterval: limits.checkMs,
     keepAliveTimeout: limits.idleMs,
-    // Node would apply it to pushes; body times are checked below.
+    // Disabled, because it applies to pushes as well. `enforceLimits` checks the time for a body.
     requestTimeout: 0,
-    // Node would answer without a body; server.ts refuses with the usual error body.
+    // Disabled, because Node's response has no body. `api/http/server.ts` refuses with the usual error body.
     requireHostHeader: false,
-    // Other upgrade requests are answered as normal requests.
+    // Other upgrade requests are handled as normal requests.
     shouldUpgradeCallback: isUpgrade,
   });
   server.timeout = SILENCE_MS;
@@ -193,8 +224,8 @@ function connectRefusal(): AppError {
 }
 
 /**
- * Path and query of a request target, which may be an absolute URL (RFC 9112 section 3.2.2). Express and Yoga parse it in
- * different ways, and answer unusual targets with pages of their own.
+ * Path and query of a request target, which may be an absolute URL (RFC 9112 section 3.2.2). Express and Yoga parse such a
+ * target in different ways, and respond to unusual targets with pages of their own.
  */
 function originForm(target: string): string {
   if (target.startsWith('/') || target === '*') return target;
@@ -202,8 +233,11 @@ function originForm(target: string): string {
   return path.startsWith('/') ? path : `/${path}`;
 }
 
-/** Closes a connection that exceeds a limit. @returns the request whose body exceeds one, which must be answered first */
-function check(
+/**
+ * Closes the connection if it exceeds a limit.
+ * @returns the exchange whose request body is too slow; the caller must respond before it closes the connection
+ */
+function enforceLimits(
   socket: Socket,
   connection: Connection,
   limits: ConnectionLimits,
@@ -212,39 +246,42 @@ function check(
   const { exchanges, idleSince } = connection;
   for (const exchange of exchanges)
     if (exchange.req.complete && exchange.res.closed) exchanges.delete(exchange);
-  // Empty lines between requests reset Node's timeout; they have no effect here.
+  // For clients that reset Node's idle timeout by empty lines. The next request may take `headersMs` after the idle time.
   if (exchanges.size === 0 && now - idleSince > limits.idleMs + limits.headersMs) socket.destroy();
 
   const pending = socket.writableLength;
-  const sentState = { now, bytes: socket.bytesWritten - pending, waiting: pending > 0 };
-  // A large piece counts as received only when all of it was.
+  const sentState = { now, bytes: socket.bytesWritten - pending, isWaiting: pending > 0 };
+  // A large write counts as sent only when all of it is sent, so it gets the time that it takes at the minimum rate.
   if (isTooSlow(connection.sent, sentState, limits, (pending / limits.bytesPerSecond) * 1_000))
     socket.destroy();
 
   const last = [...exchanges].at(-1);
   if (!last || last.req.complete || socket.destroyed) return undefined;
-  const { req, since, answered } = last;
-  if (answered !== undefined) {
-    if (now - answered > limits.leftoverMs) socket.destroy();
+  const { req, startedAt, respondedAt } = last;
+  if (respondedAt !== undefined) {
+    if (now - respondedAt > limits.leftoverMs) socket.destroy();
     return undefined;
   }
   // While received bytes wait to be read, the handler is slow, not the client.
-  const receivedState = { now, bytes: socket.bytesRead, waiting: req.readableLength === 0 };
+  const receivedState = { now, bytes: socket.bytesRead, isWaiting: req.readableLength === 0 };
   const isLate = longBodies.has(req)
     ? isTooSlow(connection.received, receivedState, limits)
-    : now - since > limits.bodyMs;
+    : now - startedAt > limits.bodyMs;
   return isLate ? last : undefined;
 }
 
-/** Whether the client has been too slow for too long. Otherwise updates `progress`. */
+/**
+ * Whether the client has been too slow for too long. Updates `progress` if the client is fast enough, or if the server does
+ * not wait for the client.
+ */
 function isTooSlow(
   progress: Progress,
-  { now, bytes, waiting }: { now: number; bytes: number; waiting: boolean },
+  { now, bytes, isWaiting }: { now: number; bytes: number; isWaiting: boolean },
   { bytesPerSecond, slowMs }: ConnectionLimits,
   extraMs = 0,
 ): boolean {
   const elapsed = now - progress.since;
-  if (!waiting || (bytes - progress.bytes) * 1_000 >= elapsed * bytesPerSecond) {
+  if (!isWaiting || (bytes - progress.bytes) * 1_000 >= elapsed * bytesPerSecond) {
     progress.since = now;
     progress.bytes = bytes;
     return false;
@@ -252,16 +289,21 @@ function isTooSlow(
   return elapsed > slowMs + extraMs;
 }
 
-/** Answers a request whose body is not read to its end, and closes the connection, whose framing is then lost. */
-async function answerAndEnd(
+/** Responds to a request whose body is not read to its end, and closes the connection, because its framing is lost. */
+async function respondAndClose(
   { req, res }: Exchange,
   error: AppError,
   headersFor: HeadersFor,
 ): Promise<void> {
-  const counted = res.hasHeader('X-RateLimit-Limit');
-  const rateLimitHeaders = counted ? {} : await headersFor(req.socket.remoteAddress ?? '');
-  if (res.headersSent) return void req.destroy();
-  // The reader of the body gets an error, and later writes of the handler are dropped.
+  const hasRateLimitHeaders = res.hasHeader('X-RateLimit-Limit');
+  const rateLimitHeaders = hasRateLimitHeaders
+    ? {}
+    : await headersFor(req.socket.remoteAddress ?? '');
+  if (res.headersSent) {
+    req.destroy();
+    return;
+  }
+  // Destroying the request gives its reader an error. Later writes of the handler are dropped.
   res.once('close', () => req.destroy());
   const id = String(res.getHeader('X-Request-Id') ?? randomUUID());
   const { status, headers, body } = toErrorResponse(error, id);
@@ -275,17 +317,20 @@ async function answerAndEnd(
   res.end(json);
 }
 
-/** Answers input that is not a request, so that there is no response object, and closes the connection. */
-async function refuseAndEnd(
+/** Responds to input that is not a request, for which there is no response object, and closes the connection. */
+async function respondRawAndClose(
   socket: Socket,
   error: AppError,
   headersFor: HeadersFor,
 ): Promise<void> {
-  // The client has disconnected, so there is nobody to answer.
+  // If the client disconnects, no response is needed.
   socket.on('error', () => socket.destroy());
   const id = randomUUID();
   const rateLimitHeaders = await headersFor(socket.remoteAddress ?? '');
-  if (!socket.writable) return void socket.destroy();
+  if (!socket.writable) {
+    socket.destroy();
+    return;
+  }
   const { status, headers, body } = toErrorResponse(error, id);
   const json = JSON.stringify(body);
   const lines = Object.entries({

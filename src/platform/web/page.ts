@@ -1,7 +1,8 @@
-/** HTML pages that the server renders itself, without scripts. */
+/** HTML pages without scripts that the server renders (sign-in, home), and which requests get a page instead of JSON. */
 import { hash } from 'node:crypto';
 import type { Request, Response } from 'express';
 
+/** Its hash is part of the policy below. */
 const STYLE = `
 :root { color-scheme: light dark; --ink: #2b211a; --dim: #6d5e52; --paper: #fbf8f3; --card: #fff; --line: #e6ddd0; --link: #2f6b2b; --bad: #a3281c; }
 @media (prefers-color-scheme: dark) {
@@ -26,8 +27,8 @@ pre { margin: .6rem 0 0; padding: .9rem 1rem; overflow-x: auto; border: 1px soli
 small { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin-top: 1.6rem; color: var(--dim); }
 `;
 
-/** Allows only this style, our own icon and forms to this server, and no frames. */
-const POLICY = [
+/** Allows only this style, images of this server and forms to this server, and no frames. */
+const CONTENT_SECURITY_POLICY = [
   "default-src 'none'",
   `style-src 'sha256-${hash('sha256', STYLE, 'base64')}'`,
   "img-src 'self'",
@@ -38,7 +39,7 @@ const POLICY = [
 
 type HtmlPage = {
   title: string;
-  /** HTML; outside input must have passed `escapeHtml`. */
+  /** HTML. Untrusted values in it must be escaped by `escapeHtml`. */
   body: string;
   /** The browser reloads the page after this time. */
   reloadSeconds?: number;
@@ -56,15 +57,23 @@ export function escapeHtml(text: string): string {
   return text.replace(/[&<>"']/g, (character) => entities[character] ?? '');
 }
 
-/** `isPrivate`: the page depends on the user, or its address is a secret. */
+type SendOptions = {
+  /** Whether the page depends on the user, or its URL is a secret, so that it must not be stored in caches. Default: true. */
+  isPrivate?: boolean;
+  status?: number;
+};
+
 export function sendPage(
   res: Response,
   { title, body, reloadSeconds }: HtmlPage,
-  { isPrivate = true, status = 200 } = {},
+  { isPrivate = true, status = 200 }: SendOptions = {},
 ): void {
+  const reload = reloadSeconds
+    ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  `
+    : '';
   res.set({
     'Cache-Control': isPrivate ? 'no-store' : 'no-cache',
-    'Content-Security-Policy': POLICY,
+    'Content-Security-Policy': CONTENT_SECURITY_POLICY,
     'X-Content-Type-Options': 'nosniff',
     'Referrer-Policy': 'no-referrer',
   });
@@ -76,7 +85,7 @@ export function sendPage(
 <head>
   <meta charset="utf-8">
   <meta name="viewport" content="width=device-width, initial-scale=1">
-  ${reloadSeconds ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  ` : ''}<title>${escapeHtml(title)}</title>
+  ${reload}<title>${escapeHtml(title)}</title>
   <link rel="icon" href="/favicon.svg" type="image/svg+xml">
   <style>${STYLE}</style>
 </head>
@@ -89,18 +98,16 @@ ${body}</main>
 `);
 }
 
-/* Which requests get a page of the dashboard: those of a browser that opens an address. */
-
-/** First path segments that are never pages. No namespace can have these names. */
+/** First path segments that are never pages of the dashboard. Namespaces cannot have these names (`base/names.ts`). */
 const NOT_PAGES = new Set(
   `auth graphql login logout repository docs openapi.json openapi.yaml artifacts assets api static metrics favicon.ico favicon.svg
    robots.txt livez readyz`.split(/\s+/),
 );
 
 /**
- * REST reads of jobs share addresses with pages (`/{namespace}/job/{name}`). A request gets a page if it prefers HTML to JSON,
- * as browsers do. A request with an Authorization header is from a program, whatever it accepts: Java HTTP clients prefer
- * HTML by default.
+ * Whether a request gets a page of the dashboard. REST reads of jobs have the same URLs as pages (`/{namespace}/job/{name}`).
+ * A request gets a page if it prefers HTML to JSON, as browsers do. A request with an Authorization header is from a
+ * program, whatever it accepts: Java HTTP clients prefer HTML by default. Session cookies are accepted by the same rule.
  */
 export function wantsPage(req: Request): boolean {
   if (req.method !== 'GET' && req.method !== 'HEAD') return false;

@@ -1,6 +1,6 @@
 /**
- * JSON parsing (RFC 8259) that reports where a text is invalid. V8's messages have a position for some errors only, and quote
- * the text for the others.
+ * Parses JSON (RFC 8259) and reports where a text is invalid. V8's messages have a position for some errors only, and quote
+ * the text for other errors.
  *
  * `jsonc-parser` was rejected: it recurses, so 100,000 open brackets overflow the stack instead of giving a position; for an
  * error inside a string or number it reports the beginning; and it counts UTF-16 code units as columns.
@@ -34,13 +34,13 @@ export function parseBody(text: string): unknown {
 }
 
 /**
- * Refuses half of a surrogate pair (`"\ud800"`), which JSON allows. It has no UTF-8 form, so the database would silently store
- * another character.
+ * Refuses half of a surrogate pair (`"\ud800"`), which JSON allows. It cannot be encoded in UTF-8, so the database would
+ * silently store another character.
  * @param text the JSON that `value` was parsed from
  * @throws AppError 400 that names the value, such as `variables.input.name`
  */
 export function requireWellFormed(text: string, value: unknown): void {
-  // UTF-8 text has whole characters, so only an escape can be half of one.
+  // UTF-8 text has whole characters, so only an escape can be half of a surrogate pair.
   if (!/\\u[dD][89a-fA-F]/.test(text)) return;
   const open = [{ path: '', value }];
   for (let next = open.pop(); next; next = open.pop()) {
@@ -56,7 +56,7 @@ export function requireWellFormed(text: string, value: unknown): void {
   }
 }
 
-/** The message has the position, in lines and characters from 1, and the problem. */
+/** The message contains the position, in lines and characters from 1, and the problem. */
 export class JsonSyntaxError extends Error {
   override name = 'JsonSyntaxError';
 }
@@ -77,7 +77,7 @@ type JsonError = { at: number; problem: string };
 const SPACE = /[ \t\n\r]*/y;
 const WORD = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/y;
 
-/** Finds the first error; undefined for valid JSON. Uses its own stack, because a body may open a million containers. */
+/** Finds the first error; undefined for valid JSON. Not recursive, because a body may open a million brackets. */
 function findError(text: string): JsonError | undefined {
   const open: ('{' | '[')[] = [];
   let expected: Expected = 'value';
@@ -157,8 +157,8 @@ function describeCharacter(text: string, at: number): string {
 /*
  * Reads the whole body of a request whose route accepts short bodies.
  *
- * `express.json` was rejected: it reads a body that is too large to its end before it answers, so a body of unknown length
- * is not refused while it is sent.
+ * `express.json` was rejected: it reads a body that is too large to its end before it responds, so a body of unknown length
+ * is not refused while the client sends it.
  */
 
 /** A larger body gets 400, because the API contract has no 413. */
@@ -180,10 +180,10 @@ export async function readBodyBytes(req: IncomingMessage): Promise<Buffer<ArrayB
     else reject(tooLarge());
   });
   req.on('end', () => resolve(Buffer.concat(chunks)));
-  // The client has disconnected: nobody is left to answer, but the handler must not wait forever.
-  const early = () => {
+  // If the client disconnects, no response is needed, but the handler must not wait forever.
+  const onEarlyEnd = () => {
     if (!req.readableEnded) reject(invalid(null, 'The body ended early'));
   };
-  req.on('error', early).on('close', early);
+  req.on('error', onEarlyEnd).on('close', onEarlyEnd);
   return promise;
 }

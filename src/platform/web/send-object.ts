@@ -1,4 +1,4 @@
-/** Sends an object that may be large: conditional requests, ranges, HEAD, and disconnects of either side. */
+/** Sends an object that may be large. Handles conditional requests, ranges, HEAD, and disconnects of either side. */
 import { finished } from 'node:stream/promises';
 import type { Request, Response } from 'express';
 import { AppError } from '../../base/errors.ts';
@@ -10,7 +10,10 @@ type Sendable = {
   /** Without quotes. */
   etag: string;
   modifiedAt?: Date;
-  /** Opens the object or a range of it. A piece is not used after the next one is requested. Not called for responses without a body. */
+  /**
+   * Opens the object or a range of it. Not called for responses without a body. A piece is not used after the next piece is
+   * requested.
+   */
   open(range?: ByteRange): Promise<AsyncIterable<Uint8Array>>;
 };
 
@@ -18,8 +21,8 @@ type Sendable = {
 type RunInSlot = (send: () => Promise<void>) => Promise<void>;
 
 /**
- * Answers as RFC 9110 requires: 200, 206 for one range, 304 or 412 for conditions. Resolves when all is sent or the client
- * has disconnected. The caller sets type, name and caching.
+ * Responds as RFC 9110 requires: 200, 206 for one range, 304 or 412 for conditions. Resolves when all bytes are sent or the
+ * client has disconnected. The caller sets the headers for type, name and caching.
  * @throws AppError 412, 416; errors of `open` and of the contents, after which the response must be aborted
  */
 export async function sendObject(
@@ -57,7 +60,7 @@ export async function sendObject(
   if (req.method === 'HEAD') return void res.end();
   await runInSlot(async () => {
     await sendAll(await object.open(range), res).catch((error) => {
-      // The headers are sent, so the error can only be shown by a broken connection.
+      // The headers are already sent, so only a broken connection can show the error.
       if (res.headersSent) res.destroy();
       // A client that has disconnected needs no error.
       if (!req.destroyed || !res.destroyed) throw error;
@@ -65,7 +68,7 @@ export async function sendObject(
   });
 }
 
-/** Writes each piece after the previous one was sent, because they may share memory. */
+/** Writes each piece after the previous piece was sent, because pieces may share memory. */
 async function sendAll(contents: AsyncIterable<Uint8Array>, res: Response): Promise<void> {
   // A write to a socket that is being destroyed never calls back, because Node queues it for a new socket.
   let fail = (_: Error) => {};
@@ -81,7 +84,7 @@ async function sendAll(contents: AsyncIterable<Uint8Array>, res: Response): Prom
   await finished(res);
 }
 
-/** The requested range; undefined for the whole object, which is also the answer to several ranges. */
+/** The requested range; undefined for the whole object, which is also the response to several ranges. */
 function parseRange(
   req: Request,
   object: Sendable,
@@ -98,7 +101,7 @@ function parseRange(
   return ranges[0];
 }
 
-/** In whole seconds like HTTP dates; NaN if unknown, which is neither earlier nor later than any date. */
+/** In whole seconds, as in HTTP dates; NaN if unknown, which is neither earlier nor later than any date. */
 function modifiedTime({ modifiedAt }: Sendable): number {
   return modifiedAt ? Math.floor(modifiedAt.getTime() / 1000) * 1000 : Number.NaN;
 }

@@ -1,4 +1,4 @@
-/** One attempt of a delivery: a POST to the endpoint and its response, within 15 seconds in total. */
+/** One attempt of a delivery: a POST request to the endpoint and its response, within 15 seconds in total. */
 
 import { createHmac } from 'node:crypto';
 import type { Dispatcher } from 'undici';
@@ -7,21 +7,21 @@ import type { Connector } from './connector.ts';
 import {
   type AttemptRecord,
   classifyError,
-  NoAnswerError,
+  NoResponseError,
   type Outcome,
   readTlsReason,
 } from './outcomes.ts';
 import { readRetryAfter } from './schedule.ts';
 
-/** Kept of the response body, for debugging. */
-const KEPT_ANSWER_BYTES = 1_024;
-/** A response body is read to its end so that the connection can be reused; above this the connection is closed. */
+/** The beginning of the response body that is recorded, for debugging. */
+const RECORDED_BODY_BYTES = 1_024;
+/** A response body is read to its end, so that the connection can be reused. After a larger body the connection is closed. */
 const MAX_BODY_BYTES = 64 * 1_024;
 
 export type AttemptDeps = {
   connector: Connector;
   userAgent: string;
-  /** For the whole attempt, including DNS lookup and response; unset: 15 seconds. */
+  /** Timeout of the whole attempt, including DNS lookup and response; default: 15 seconds. */
   timeoutMs?: number;
 };
 const TIMEOUT_MS = 15_000;
@@ -29,7 +29,7 @@ const TIMEOUT_MS = 15_000;
 export type Message = {
   webhookId: string;
   url: string;
-  /** The current secret, then the previous one while it still signs. */
+  /** The current secret, and the previous secret during its grace period. */
   secrets: readonly string[];
   /** The id of the event, sent as `webhook-id`. */
   id: string;
@@ -42,9 +42,9 @@ export type Attempt = AttemptRecord & {
 };
 
 /**
- * Sends the message. A failure of the endpoint is a result, not an error. Redirects are not followed: they would lead to an
- * endpoint that nobody chose.
- * @throws Error when this machine is out of a resource, `signal.reason` when it aborts; then nothing must be recorded
+ * Sends the message. A failure of the endpoint is a result, not an error. Redirects are not followed, because they lead to an
+ * endpoint that no user has chosen.
+ * @throws Error if this machine is out of a resource; `signal.reason` on abort. Then the caller must not record an attempt
  */
 export function attemptDelivery(
   deps: AttemptDeps,
@@ -60,12 +60,12 @@ export function attemptDelivery(
     'server.address': new URL(url).hostname,
   };
   return inTrace('webhook attempt', attributes, async (span) => {
-    const tried = await send(deps, message, signal);
+    const attempt = await send(deps, message, signal);
     span.setAttributes({
-      'loam.webhook.outcome': tried.outcome,
-      ...(tried.status !== null && { 'http.response.status_code': tried.status }),
+      'loam.webhook.outcome': attempt.outcome,
+      ...(attempt.status !== null && { 'http.response.status_code': attempt.status }),
     });
-    return tried;
+    return attempt;
   });
 }
 
@@ -75,8 +75,8 @@ async function send(
   signal: AbortSignal,
 ): Promise<Attempt> {
   const { origin, pathname, search } = new URL(url);
-  const dispatcher = await connector.to(webhookId, origin);
-  const started = Date.now();
+  const dispatcher = await connector.getDispatcher(webhookId, origin);
+  const startedAt = Date.now();
   const body = Buffer.from(text);
   const request = {
     method: 'POST' as const,
@@ -84,11 +84,11 @@ async function send(
     headers: {
       'User-Agent': userAgent,
       'Content-Type': 'application/json',
-      ...signatureHeaders({ id, body, at: Math.floor(started / 1_000) }, secrets),
+      ...signatureHeaders({ id, body, at: Math.floor(startedAt / 1_000) }, secrets),
     },
     body,
   };
-  const { status, answer, retryAfter, error } = await readAnswer(
+  const { status, responseText, retryAfter, error } = await exchange(
     dispatcher,
     request,
     timeoutMs,
@@ -98,41 +98,41 @@ async function send(
   const outcome: Outcome = status === null ? classifyError(error) : `status_${status}`;
   const reason = status === null ? readTlsReason(error) : undefined;
   return {
-    at: new Date(started).toISOString(),
-    took: Date.now() - started,
+    at: new Date(startedAt).toISOString(),
+    took: Date.now() - startedAt,
     outcome,
     status,
     // PostgreSQL text cannot contain NUL.
-    answer: status === null ? null : answer.replaceAll('\0', '\ufffd'),
+    answer: status === null ? null : responseText.replaceAll('\0', '\ufffd'),
     ...(reason !== undefined && { reason }),
     retryAfter,
   };
 }
 
-type Answer = {
+type Exchange = {
   /** Null without a response; then `error` is set. */
   status: number | null;
-  answer: string;
+  responseText: string;
   retryAfter: number | null;
   error: unknown;
 };
 
 /**
- * Settles when the response is read up to the limit, and never later than the timeout. The body may be cut off without
- * harm, because the status decides the result.
+ * Sends the request and reads the response. Resolves when the response is read up to the limit, at the latest after the
+ * timeout. A body that is cut off is harmless, because the status decides the result.
  */
-function readAnswer(
+function exchange(
   dispatcher: Dispatcher,
   request: Omit<Dispatcher.DispatchOptions, 'origin'>,
   timeoutMs: number,
   signal: AbortSignal,
-): Promise<Answer> {
-  const { promise, resolve } = Promise.withResolvers<Answer>();
+): Promise<Exchange> {
+  const { promise, resolve } = Promise.withResolvers<Exchange>();
   let connection: Dispatcher.DispatchController | undefined;
   let isOver = false;
   let status: number | null = null;
   let retryAfter: number | null = null;
-  const kept: Buffer[] = [];
+  const recorded: Buffer[] = [];
   let bytes = 0;
 
   const end = (error?: unknown) => {
@@ -140,17 +140,17 @@ function readAnswer(
     isOver = true;
     clearTimeout(timer);
     signal.removeEventListener('abort', onAbort);
-    const answer = Buffer.concat(kept).subarray(0, KEPT_ANSWER_BYTES).toString();
-    resolve({ status, answer, retryAfter, error });
+    const responseText = Buffer.concat(recorded).subarray(0, RECORDED_BODY_BYTES).toString();
+    resolve({ status, responseText, retryAfter, error });
   };
-  const cut = (why: Error) => {
-    end(why);
-    // Without a connection yet, `onRequestStart` aborts the request.
-    connection?.abort(why);
+  const cutOff = (reason: Error) => {
+    end(reason);
+    // If there is no connection yet, `onRequestStart` aborts the request.
+    connection?.abort(reason);
   };
-  const onAbort = () => cut(new NoAnswerError('timeout', 'the server stops'));
+  const onAbort = () => cutOff(new NoResponseError('timeout', 'the server stops'));
   const timer = setTimeout(
-    () => cut(new NoAnswerError('timeout', 'the endpoint took too long')),
+    () => cutOff(new NoResponseError('timeout', 'the endpoint took too long')),
     timeoutMs,
   );
   signal.addEventListener('abort', onAbort);
@@ -159,7 +159,7 @@ function readAnswer(
   dispatcher.dispatch(request, {
     onRequestStart(controller) {
       connection = controller;
-      if (isOver) controller.abort(new NoAnswerError('timeout', 'the attempt has ended'));
+      if (isOver) controller.abort(new NoResponseError('timeout', 'the attempt has ended'));
     },
     onResponseStart(_controller, code, headers) {
       // Interim responses (1xx) come before the response.
@@ -168,10 +168,11 @@ function readAnswer(
       retryAfter = readRetryAfter(headers['retry-after']);
     },
     onResponseData(_controller, chunk) {
-      if (bytes < KEPT_ANSWER_BYTES)
-        kept.push(Buffer.from(chunk.subarray(0, KEPT_ANSWER_BYTES - bytes)));
+      if (bytes < RECORDED_BODY_BYTES)
+        recorded.push(Buffer.from(chunk.subarray(0, RECORDED_BODY_BYTES - bytes)));
       bytes += chunk.length;
-      if (bytes > MAX_BODY_BYTES) cut(new NoAnswerError('bad_answer', 'the answer is too long'));
+      if (bytes > MAX_BODY_BYTES)
+        cutOff(new NoResponseError('bad_answer', 'the response is too long'));
     },
     onResponseEnd: () => end(),
     onResponseError: (_controller, error) => end(error),
@@ -194,7 +195,7 @@ function signingKey(secret: string): Buffer {
 }
 
 /**
- * @param secrets the current secret, then the previous one while it still signs; empty: no signature
+ * @param secrets the current secret, and the previous secret during its grace period; empty: no signature
  * @param at seconds since 1970
  */
 function signatureHeaders(
@@ -205,7 +206,7 @@ function signatureHeaders(
   const [secret, former] = secrets;
   if (secret === undefined) return headers;
   headers['webhook-signature'] = secrets
-    .map((one) => signStandardWebhooks(one, { id, body, at }))
+    .map((signing) => signStandardWebhooks(signing, { id, body, at }))
     .join(' ');
   headers['X-Service-Signature'] = signBody(secret, body);
   if (former !== undefined) headers['X-Service-Signature-Former'] = signBody(former, body);

@@ -3,7 +3,7 @@
  *
  * A host name is resolved once per connection. All its addresses are checked, and the connection uses exactly these
  * addresses, so a name that resolves differently a moment later (DNS rebinding) has no effect. The connected address is
- * checked again before a byte is sent. undici's `lookup` option is not enough: it is not called for IP addresses in URLs.
+ * checked again before a byte is sent. undici's `lookup` option does not suffice: it is not called for IP addresses in URLs.
  *
  * Only HTTP/1.1: every receiver supports it, and a connection carries one request at a time, so a broken connection
  * affects one attempt only.
@@ -24,37 +24,37 @@ import type { buildConnector, Dispatcher, Pool } from 'undici';
 import { ConfigError } from '../../base/config/config.ts';
 import { isResourceExhausted } from '../../platform/database/outage.ts';
 import type { AddressGuard, Lookup } from './guard.ts';
-import { NoAnswerError } from './outcomes.ts';
+import { NoResponseError } from './outcomes.ts';
 
-/** As long as the timeout of an attempt. */
+/** The same as the timeout of an attempt. */
 const CONNECT_MS = 15_000;
 /**
  * Time per address before the next one is tried. Node's 250 ms are too short for another continent: from a network
  * without IPv6, an endpoint there that also has an IPv6 address would never be reached.
  */
 const NEXT_ADDRESS_MS = 3_000;
-/** Per webhook: as many as its concurrent attempts. */
+/** Connections per webhook: as many as its concurrent attempts. */
 const MAX_CONNECTIONS = 8;
 /**
- * Webhooks with kept connections: at most 4,096 open sockets, plus those of evicted pools, which last as long as their
- * running attempts.
+ * Webhooks whose connections are kept. So there are at most 4,096 open sockets, beside the sockets of evicted pools, which
+ * are closed after their running attempts.
  */
 const MAX_POOLS = 512;
-/** Less than the 5 s after which Node's HTTP servers close idle connections, the shortest common limit. */
+/** Less than the shortest common idle timeout of servers: Node's HTTP servers close idle connections after 5 s. */
 const IDLE_CONNECTION_MS = 4_000;
-/** A new connection resolves the name again, so that a moved endpoint is found. */
+/** Each new connection resolves the host name again, so that an endpoint that has moved is found. */
 const MAX_REQUESTS_PER_CONNECTION = 1_000;
 const MAX_HEADER_BYTES = 16 * 1_024;
 /**
- * Limit of all bytes of one response. It is above the limits of headers and body together; it bounds data that undici reads
- * but does not count: interim responses, chunk extensions and trailers. An endpoint that sends those at full speed would
+ * Limit of all bytes of one response. It is above the limits of headers and body together, and bounds data that undici reads
+ * but does not count: interim responses, chunk extensions and trailers. An endpoint that sends such data at full speed would
  * keep the process busy for 15 seconds.
  */
-const MAX_ANSWER_BYTES = 256 * 1_024;
+const MAX_RESPONSE_BYTES = 256 * 1_024;
 
 export type Connector = AsyncDisposable & {
-  /** The dispatcher of this webhook for `origin`. Webhooks share no connections, so none waits for another's. */
-  to(webhookId: string, origin: string): Promise<Dispatcher>;
+  /** The dispatcher of this webhook for `origin`. Webhooks share no connections, so no webhook waits for another one. */
+  getDispatcher(webhookId: string, origin: string): Promise<Dispatcher>;
 };
 
 export type ConnectorOptions = {
@@ -62,7 +62,7 @@ export type ConnectorOptions = {
   lookup: Lookup;
   /** CA certificates in PEM, in addition to Node's. */
   authorities: readonly string[];
-  /** For establishing a connection, including DNS lookup and TLS; unset: 15 seconds. */
+  /** Timeout for opening a connection, including DNS lookup and TLS; default: 15 seconds. */
   timeoutMs?: number;
 };
 
@@ -91,25 +91,26 @@ export function createConnector({
     return startTls(socket, hostname, signal);
   }
 
-  /** @throws NoAnswerError */
+  /** @throws NoResponseError */
   async function resolveAllowed(host: string, signal: AbortSignal): Promise<string[]> {
     let addresses = [host];
     if (!isIP(host))
       addresses = await lookup(host, signal).catch((error) => {
-        if (signal.aborted) throw new NoAnswerError('timeout', 'the lookup took too long', error);
-        throw new NoAnswerError('dns_failed', `${host} could not be looked up`, error);
+        if (signal.aborted) throw new NoResponseError('timeout', 'the lookup took too long', error);
+        throw new NoResponseError('dns_failed', `${host} could not be looked up`, error);
       });
     for (const address of addresses) demandAllowed(address);
     return addresses;
   }
 
-  /** @throws NoAnswerError */
+  /** @throws NoResponseError */
   function demandAllowed(address: string | undefined): void {
-    const why = guard.whyNot(address ?? '');
-    if (why) throw new NoAnswerError('refused_address', `the address of the endpoint ${why}`);
+    const refusal = guard.findRefusal(address ?? '');
+    if (refusal)
+      throw new NoResponseError('refused_address', `the address of the endpoint ${refusal}`);
   }
 
-  /** Connects to the first address that answers. @throws NoAnswerError; Error when this machine is out of a resource */
+  /** Connects to the first address that answers. @throws NoResponseError; Error if this machine is out of a resource */
   async function openTcp(
     host: string,
     port: number,
@@ -139,7 +140,7 @@ export function createConnector({
     return socket;
   }
 
-  /** @throws NoAnswerError */
+  /** @throws NoResponseError */
   async function startTls(socket: Socket, host: string, signal: AbortSignal): Promise<TLSSocket> {
     // Certificates do not contain the trailing dot of an absolute name.
     const name = host.replace(/\.$/, '');
@@ -151,7 +152,7 @@ export function createConnector({
       ALPNProtocols: ['http/1.1'],
     });
     await waitForSocket(secured, 'secureConnect', signal, 'tls_failed');
-    limitAnswers(secured);
+    limitResponses(secured);
     return secured;
   }
 
@@ -163,12 +164,12 @@ export function createConnector({
   };
 
   return {
-    async to(webhookId, origin) {
-      // Imported on first use: its hundred modules take memory that a server without webhooks does not need.
+    async getDispatcher(webhookId, origin) {
+      // Imported on first use, because its hundred modules take memory, which servers without webhooks save.
       const { Pool } = await import('undici');
       const key = `${webhookId} ${origin}`;
-      const known = pools.get(key);
-      if (known) return known;
+      const existing = pools.get(key);
+      if (existing) return existing;
       const pool = new Pool(origin, {
         connect,
         connections: MAX_CONNECTIONS,
@@ -178,7 +179,7 @@ export function createConnector({
         keepAliveMaxTimeout: IDLE_CONNECTION_MS,
         maxRequestsPerClient: MAX_REQUESTS_PER_CONNECTION,
         maxHeaderSize: MAX_HEADER_BYTES,
-        // The timeout of the attempt covers these.
+        // Disabled: the timeout of the attempt includes headers and body.
         headersTimeout: 0,
         bodyTimeout: 0,
       });
@@ -192,8 +193,8 @@ export function createConnector({
   };
 }
 
-/** Destroys the connection when a response is too long. A response starts with the first read after a write. */
-function limitAnswers(socket: TLSSocket): void {
+/** Destroys the connection if a response is too long. A response starts with the first read after a write. */
+function limitResponses(socket: TLSSocket): void {
   let written = socket.bytesWritten;
   let before = socket.bytesRead;
   let read = before;
@@ -203,12 +204,12 @@ function limitAnswers(socket: TLSSocket): void {
       before = read;
     }
     read = socket.bytesRead;
-    if (read - before > MAX_ANSWER_BYTES)
-      socket.destroy(new NoAnswerError('bad_answer', 'the answer is too long'));
+    if (read - before > MAX_RESPONSE_BYTES)
+      socket.destroy(new NoResponseError('bad_answer', 'the response is too long'));
   });
 }
 
-/** Waits for the event, and destroys the socket on failure. @throws NoAnswerError; Error when a resource is exhausted */
+/** Waits for the event, and destroys the socket on failure. @throws NoResponseError; Error if this machine is out of a resource */
 async function waitForSocket(
   socket: Socket,
   event: 'connect' | 'secureConnect',
@@ -216,10 +217,10 @@ async function waitForSocket(
   outcome: 'connect_failed' | 'tls_failed',
 ): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const onAbort = () => reject(new NoAnswerError('timeout', 'the connection took too long'));
-  const onClose = () => reject(new NoAnswerError(outcome, 'the connection was closed'));
+  const onAbort = () => reject(new NoResponseError('timeout', 'the connection took too long'));
+  const onClose = () => reject(new NoResponseError(outcome, 'the connection was closed'));
   const onError = (error: Error) =>
-    reject(isResourceExhausted(error) ? error : new NoAnswerError(outcome, error.message, error));
+    reject(isResourceExhausted(error) ? error : new NoResponseError(outcome, error.message, error));
   socket.once(event, resolve).once('close', onClose).on('error', onError);
   signal.addEventListener('abort', onAbort);
   try {
@@ -236,23 +237,24 @@ async function waitForSocket(
 
 /**
  * Reads the certificates in a PEM file.
- * @throws ConfigError when the file cannot be read or contains no certificate
+ * @throws ConfigError if the file cannot be read or contains no certificate
  */
 export async function readCaCertificates(file: string | undefined): Promise<string[]> {
   if (file === undefined) return [];
   const text = await readFile(file, 'utf8').catch((error) => {
     throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} cannot be read: ${error.code}`);
   });
-  const all = text.match(/-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g) ?? [];
-  if (all.length === 0)
+  const certificates =
+    text.match(/-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g) ?? [];
+  if (certificates.length === 0)
     throw new ConfigError(`LOAM_WEBHOOK_CA: ${file} contains no PEM certificate`);
-  for (const one of all)
+  for (const certificate of certificates)
     try {
-      new X509Certificate(one);
+      new X509Certificate(certificate);
     } catch {
       throw new ConfigError(
         `LOAM_WEBHOOK_CA: ${file} contains a certificate that cannot be parsed`,
       );
     }
-  return all;
+  return certificates;
 }

@@ -1,6 +1,7 @@
 /**
  * Restricts webhooks to public addresses (protection against SSRF). A user chooses the URL, and the server is inside the
- * operator's network, so a webhook could otherwise reach the database, the metadata service of a cloud, or local ports.
+ * operator's network. Without this check, a webhook could reach the database, the metadata service of a cloud, or local
+ * ports.
  *
  * Addresses are compared as numbers with the ranges of their own family. An IPv6 address that embeds an IPv4 address is
  * always refused, because the network decides how it is translated.
@@ -11,8 +12,8 @@ import { readFile } from 'node:fs/promises';
 import { BlockList, isIP } from 'node:net';
 
 export type AddressGuard = {
-  /** Null when the address may be contacted, otherwise the reason: "is a loopback address (RFC 1122)". */
-  whyNot(address: string): string | null;
+  /** Returns null if the address may be contacted, otherwise the reason: "is a loopback address (RFC 1122)". */
+  findRefusal(address: string): string | null;
 };
 
 /**
@@ -36,7 +37,7 @@ const RANGES: readonly (readonly [range: string, kind: string, source: string])[
   ['224.0.0.0/4', 'a multicast address', 'RFC 5771'],
   ['255.255.255.255/32', 'the broadcast address', 'RFC 919'],
   ['240.0.0.0/4', 'a reserved address', 'RFC 1112'],
-  // A public address that the host of every virtual machine on Azure answers.
+  // A public address, at which the host of every virtual machine on Azure answers.
   ['168.63.129.16/32', 'an address of the platform', 'Azure'],
 
   ['::/128', 'the unspecified address', 'RFC 4291'],
@@ -71,11 +72,11 @@ const FAMILIES = { 4: 'ipv4', 6: 'ipv6' } as const;
 type Family = keyof typeof FAMILIES;
 
 /** The first range that contains an address gives the reason. */
-type RefusedRange = { family: Family; list: BlockList; why: string };
+type RefusedRange = { family: Family; list: BlockList; reason: string };
 
 const REFUSED_RANGES: readonly RefusedRange[] = RANGES.map(([range, kind, source]) => {
   const family = familyOf(range.split('/')[0] ?? '');
-  return { family, list: toBlockList([range], family), why: `is ${kind} (${source})` };
+  return { family, list: toBlockList([range], family), reason: `is ${kind} (${source})` };
 });
 
 /** @param allow CIDRs and addresses that are allowed in spite of the ranges */
@@ -85,16 +86,16 @@ export function createGuard(allow: readonly string[]): AddressGuard {
     6: toBlockList(allow, 6),
   };
   return {
-    whyNot(address) {
+    findRefusal(address) {
       // The part after % is the zone, the network interface of a link-local address.
       const [bare = '', zone] = address.split('%');
       if (isIP(bare) === 0) return 'is not an IP address';
       const family = familyOf(bare);
       if (allowed[family].check(bare, FAMILIES[family])) return null;
       const range = REFUSED_RANGES.find(
-        (one) => one.family === family && one.list.check(bare, FAMILIES[family]),
+        ({ family: ofRange, list }) => ofRange === family && list.check(bare, FAMILIES[family]),
       );
-      if (range) return range.why;
+      if (range) return range.reason;
       return zone === undefined ? null : 'has a zone, so it is valid on one link only (RFC 4007)';
     },
   };
@@ -123,12 +124,12 @@ const REFUSED_ADDRESS = 'has an address that webhooks are not sent to';
 const HOW_TO_ALLOW = 'the operator of this server can allow it with LOAM_WEBHOOK_ALLOW';
 
 /**
- * Checks the URL of a webhook. One refused address among several is enough to refuse it. A name that does not resolve
- * within 2 seconds is accepted, because every attempt checks again. For a name, the reason gives neither the address nor
- * its kind, so that it reveals little of the operator's network.
- * @returns null when allowed, otherwise a reason that completes "url: …"
+ * Checks the URL of a webhook. It is refused if one of several addresses is refused. A host name that does not resolve within
+ * 2 seconds is accepted, because every attempt checks again. For a host name, the reason contains neither the address nor
+ * its kind, so that it reveals little about the operator's network.
+ * @returns null if the URL is allowed, otherwise a reason that completes "url: …"
  */
-export async function whyNotUrl(
+export async function findUrlProblem(
   text: string,
   guard: AddressGuard,
   lookup: Lookup = resolveHost,
@@ -147,11 +148,11 @@ export async function whyNotUrl(
   if (url.href.includes('#')) return 'must not have a fragment, because it is never sent';
   const host = hostOf(url);
   if (isIP(host)) {
-    const why = guard.whyNot(host);
-    return why && `${REFUSED_ADDRESS}: it ${why}; ${HOW_TO_ALLOW}`;
+    const refusal = guard.findRefusal(host);
+    return refusal && `${REFUSED_ADDRESS}: it ${refusal}; ${HOW_TO_ALLOW}`;
   }
   const addresses = await lookup(host, AbortSignal.timeout(LOOKUP_MS)).catch(() => []);
-  return addresses.some((address) => guard.whyNot(address))
+  return addresses.some((address) => guard.findRefusal(address))
     ? `${REFUSED_ADDRESS}; ${HOW_TO_ALLOW}`
     : null;
 }
@@ -166,10 +167,10 @@ function hostOf(url: URL): string {
  *
  * `dns.lookup` is not used: it occupies a thread of the pool for file system calls, cannot be cancelled, and runs at most
  * twice at a time, so two names with silent servers would block all lookups of the process. The resolver uses its own
- * sockets. The price: search domains and mDNS of the machine are not used, so names are resolved as they are.
+ * sockets. Its drawback is that it ignores the search domains and mDNS of the machine.
  */
 
-/** @throws Error when there is no address; `signal.reason` when it aborts */
+/** @throws Error if there is no address; `signal.reason` on abort */
 export type Lookup = (host: string, signal: AbortSignal) => Promise<string[]>;
 
 const HOSTS_FILE = '/etc/hosts';
@@ -179,10 +180,10 @@ const TRIES = 2;
 
 export const resolveHost: Lookup = async (host, signal) => {
   signal.throwIfAborted();
-  // The trailing dot of an absolute name has no effect here.
+  // Drops the trailing dot of an absolute name.
   const name = host.toLowerCase().replace(/\.$/, '');
-  const known = addressesIn(await readFile(HOSTS_FILE, 'utf8').catch(() => ''), name);
-  if (known.length > 0) return known;
+  const local = addressesIn(await readFile(HOSTS_FILE, 'utf8').catch(() => ''), name);
+  if (local.length > 0) return local;
   // All names under localhost mean this machine (RFC 6761, 6.3), which many resolvers do not implement.
   if (/(?:^|\.)localhost$/.test(name)) return ['127.0.0.1'];
   // One resolver per lookup, so that cancelling affects only this lookup, and a changed resolv.conf is read; costs 0.1 ms.
@@ -204,7 +205,7 @@ export const resolveHost: Lookup = async (host, signal) => {
 export function addressesIn(hosts: string, name: string): string[] {
   return hosts.split('\n').flatMap((line) => {
     const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/);
-    return isIP(address) && names.some((one) => one.toLowerCase() === name) ? [address] : [];
+    return isIP(address) && names.some((alias) => alias.toLowerCase() === name) ? [address] : [];
   });
 }
 

@@ -1,11 +1,11 @@
-/** Outcomes of attempts, which are recorded and shown. */
+/** Outcomes of attempts, as they are recorded and shown to users. */
 import { isResourceExhausted } from '../../platform/database/outage.ts';
 
 export type Outcome =
   | `status_${number}`
   /** The host name has no address, or its name servers do not answer. */
   | 'dns_failed'
-  /** The host has a refused address (`guard.ts`). Nothing was contacted. */
+  /** The host has a refused address (`guard.ts`). No connection was opened. */
   | 'refused_address'
   | 'connect_failed'
   /** The TLS handshake failed, or the certificate is not valid for the host. */
@@ -19,7 +19,7 @@ export type Outcome =
 
 /** An attempt as stored in `Delivery.tries`. */
 export type AttemptRecord = {
-  /** When it began, in ISO 8601. */
+  /** When the attempt began, in ISO 8601. */
   at: string;
   /** Milliseconds. */
   took: number;
@@ -31,8 +31,8 @@ export type AttemptRecord = {
   reason?: string;
 };
 
-/** An attempt ended without a response, with a known outcome. */
-export class NoAnswerError extends Error {
+/** Ends an attempt without a complete response, with a known outcome. */
+export class NoResponseError extends Error {
   readonly outcome: Outcome;
   constructor(outcome: Outcome, message: string, cause?: unknown) {
     super(message, { cause });
@@ -44,27 +44,27 @@ export function isSuccess(status: number | null): boolean {
   return status !== null && status >= 200 && status < 300;
 }
 
-/** A message about a certificate may list all its names. */
-const MAX_REASON = 300;
+/** In characters, because a message about a certificate may list all its names. */
+const MAX_REASON_LENGTH = 300;
 
 /**
- * Only for TLS errors: messages of other outcomes could reveal the operator's network. Names in a certificate are untrusted,
- * so characters that PostgreSQL cannot store are replaced.
+ * The message of a TLS error. Messages of other outcomes are not shown, because they could reveal the operator's network.
+ * Names in a certificate are untrusted, so characters that PostgreSQL cannot store are replaced.
  */
 export function readTlsReason(error: unknown): string | undefined {
-  if (!(error instanceof NoAnswerError) || error.outcome !== 'tls_failed') return undefined;
-  return error.message.replaceAll('\0', '\ufffd').slice(0, MAX_REASON).toWellFormed();
+  if (!(error instanceof NoResponseError) || error.outcome !== 'tls_failed') return undefined;
+  return error.message.replaceAll('\0', '\ufffd').slice(0, MAX_REASON_LENGTH).toWellFormed();
 }
 
-/** Codes of Node and undici for errors of an established connection. */
+/** Codes of Node and undici for errors of an open connection. */
 const RESET_CODE = /^(?:ECONNRESET|EPIPE|ECONNABORTED|UND_ERR_SOCKET|ERR_SSL_\w+|ERR_STREAM_\w+)$/;
 
 /**
  * Classifies the error of an attempt without a status.
- * @throws the error itself when this machine is out of file descriptors or memory, because the endpoint did not fail
+ * @throws the error itself if this machine is out of file descriptors or memory, because the endpoint did not fail
  */
 export function classifyError(error: unknown): Outcome {
-  if (error instanceof NoAnswerError) return error.outcome;
+  if (error instanceof NoResponseError) return error.outcome;
   if (isResourceExhausted(error)) throw error;
   const { code, message } = error as { code?: unknown; message?: unknown };
   // undici uses one code both for a closed connection and for an invalid response, such as an unexpected 100 or 101.

@@ -25,7 +25,7 @@ export function renderBody(
   return JSON.stringify({ id, type, timestamp: at, namespace, data: renderData(services, data) });
 }
 
-/** The job or repository as GET returned it at the time of the event; a push is added to the fields of its repository. */
+/** The job or repository as GET returned it at the time of the event. A push is added to the fields of its repository. */
 export function renderData(services: { signer: Signer; urls: Urls }, data: unknown): unknown {
   const event = data as EventData;
   if ('job' in event) return payloadToSend(services, event.job);

@@ -4,7 +4,7 @@ const SECOND = 1_000;
 const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 
-/** Milliseconds before each attempt, after the previous one: ten attempts in about three days. */
+/** Milliseconds between the previous attempt and each attempt: ten attempts in about three days. */
 export const DELAYS: readonly number[] = [
   0,
   5 * SECOND,
@@ -18,7 +18,7 @@ export const DELAYS: readonly number[] = [
   24 * HOUR,
 ];
 
-/** Random part added to a delay, so that deliveries that failed together are not retried together. */
+/** Maximum random part that is added to a delay, so that deliveries that failed together are not retried together. */
 const JITTER = 0.2;
 /** Upper limit of `Retry-After`, so that no endpoint postpones its deliveries forever. */
 const MAX_RETRY_AFTER = 24 * HOUR;
@@ -40,9 +40,7 @@ export function nextDelay(
   return Math.round(Math.max(delay, least) * (1 + JITTER * random()));
 }
 
-/**
- * Parses `Retry-After`, a number of seconds or a date (RFC 9110, 10.2.3), into milliseconds from `now`; null when invalid.
- */
+/** Parses `Retry-After`, a number of seconds or a date (RFC 9110, 10.2.3), into milliseconds from `now`; null if invalid. */
 export function readRetryAfter(
   header: string | string[] | undefined,
   now: number = Date.now(),

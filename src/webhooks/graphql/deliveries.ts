@@ -6,7 +6,7 @@ import type { AttemptRecord } from '../delivery/outcomes.ts';
 import type { DeliveryType } from '../event-types.ts';
 import type { OffReason } from '../webhooks.ts';
 
-/** Complexity, in fields, of values that may have 10 to 20 kB per delivery. */
+/** Complexity, in fields, of a value that may have 10 to 20 kB. */
 const LARGE = 25;
 
 const DeliveryTry = builder.objectRef<AttemptRecord>('DeliveryTry').implement({

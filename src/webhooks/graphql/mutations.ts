@@ -1,4 +1,4 @@
-/** Mutations of webhooks, and deliveries on demand, in GraphQL. */
+/** Mutations in GraphQL that change webhooks, and that create test deliveries and redeliveries. */
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import * as changes from '../changes.ts';
 import type { Delivery as ADelivery } from '../deliveries.ts';

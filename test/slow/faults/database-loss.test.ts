@@ -242,7 +242,7 @@ test('PostgreSQL killed, stopped, crashed and suspended: the server recovers by 
     at.promised.commit,
     known.slice(0, 40),
   );
-  // Every push is in the database too: none waits for the next start to be recorded.
+  // Every push is recorded in the database, so none waits for the next start to be recorded.
   const begun = join(place.path, 'repositories/begun');
   await eventually(async () => {
     for (const server of readdirSync(begun))
@@ -306,7 +306,7 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and the se
     const { attempts } = await job(client, 'admin', 'quiet');
     expect(attempts).toMatchObject({ nodes: [{ exitCode: 143 }] });
   });
-  // A slot is free now. A job would take it within a few milliseconds.
+  // A slot is free now, and a job would take it within a few milliseconds.
   await delay(1_000);
   expect(await job(client, 'admin', 'next')).toMatchObject({
     status: 'QUEUED',
@@ -371,7 +371,7 @@ test('an external database fails and returns; the data folder stays locked by th
     const { client } = place;
     await client.post('/auth/v1/repository/admin', { name: 'before' });
     const { pid } = await onlyRow(postgres.target, HOLDER, [await lockOf(folder.path)]);
-    // As an administrator stops it: sessions are terminated.
+    // Sessions are terminated, as by an administrator who stops the database.
     postgres.takeOwnership(createLog('silent'));
     await postgres.stop();
     const away = await client.get('/auth/v1/repository/admin');
@@ -415,7 +415,7 @@ test('a server whose folder lock was taken by another server exits with one line
   await database.drop();
 });
 
-test('a former session of this server that the database has not yet noticed as closed does not count as another server', async () => {
+test('an earlier session of this server that the database still considers open does not count as another server', async () => {
   await using folder = await dataFolder();
   const database = await cloneDatabase();
   const url = new URL(database.url);

@@ -95,7 +95,7 @@ test('a start after kills of the server and its PostgreSQL recovers', async () =
   await appendFile(log, 'x'.repeat(5 * 2 ** 20));
 
   await using server = await startServer(env);
-  // Its log is new, and errors of callers are not in it.
+  // The log is new, and does not contain errors of clients.
   expect((await stat(`${log}.1`)).size).toBeGreaterThan(5 * 2 ** 20);
   const client = new Client(server.base, `Bearer ${env.LOAM_ADMIN_TOKEN}`);
   for (const status of [201, 409])
@@ -122,7 +122,7 @@ test('if two servers start at once on a new folder, one of them serves', async (
   expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
 });
 
-test('a port in use stops the first start before a token is created that nobody would see', async () => {
+test('if the port is in use, the first start stops before it creates a token that nobody would see', async () => {
   await using folder = await dataFolder();
   const taken = createServer();
   taken.listen(0, '127.0.0.1');
@@ -179,7 +179,7 @@ test('from the moment that the server listens, each request is answered', async 
   await database.drop();
 });
 
-test('a start waits for an unavailable database, also if it fails during the start, and logs that once', async () => {
+test('a start waits for an unavailable database, also if it fails during startup, and logs the wait once', async () => {
   await using folder = await dataFolder();
   const database = await cloneDatabase();
   await using way = openCuttableProxy();
@@ -222,7 +222,7 @@ test('a database that stays unavailable ends the start with one line', async () 
   let starts = 0;
   const start = () => Promise.reject(starts++ < 9 ? away : new Error('no end'));
   await expect(retryStartup(start, options)).rejects.toThrow(
-    new ConfigError('The database went away during the start: too many clients'),
+    new ConfigError('The database became unavailable during startup: too many clients'),
   );
   expect([starts, said.length]).toEqual([2, 1]);
   const fault = new Error('a fault of ours');

@@ -76,7 +76,8 @@ test('a push through one server can be read through every other', async () => {
       expect(missing.stderr).toContain('loam: Repository not found');
     }
   }
-  // Each server owns some, and all agree on the owners. More ids than were created are checked: of four, one server may own all.
+  // Each server owns some repositories, and all servers agree on the owners. More ids than were created are checked, because
+  // one server may own all of four repositories.
   const many = Array.from({ length: 64 }, () => newId('repo'));
   const places = [...ids, ...many].map((id) =>
     apps.map(({ services }) => chooseOwner(id, services.cluster.members.serving).id),
@@ -101,7 +102,7 @@ const READ = `query ($name: String!) {
   }
 }`;
 
-test('the repositories of a stopped server are taken over by another, and its work is finished', async () => {
+test('the repositories of a stopped server are taken over by another server, and its work is finished', async () => {
   await using servers = await startServers(3);
   const { apps, clients } = servers;
   const [first, second] = clients as [Client, Client];
@@ -109,7 +110,7 @@ test('the repositories of a stopped server are taken over by another, and its wo
   const { id, serving } = leaving.services.cluster.members;
   const isIts = (one: string) => chooseOwner(one, serving).id === id;
   const ids: string[] = [];
-  // Ids are random: of eight repositories the stopped server owns none in one run of 26.
+  // Ids are random: in one of 26 runs, the stopped server owns none of eight repositories.
   for (let i = 0; i < 8 || !ids.some(isIts); i++) {
     const input = { name: `r${i}`, auto_init: true };
     ids.push((await first.post('/auth/v1/repository/admin', input)).body.id);
@@ -180,7 +181,7 @@ test('files left by a push are removed by the owner of the repository, after its
   expect(await readdir(dirname(left))).not.toContain(basename(left));
 });
 
-test('a fetch waits for the takeover from a server that does not answer, and is sent in full', async () => {
+test('a fetch waits for the takeover from a server that does not answer, and is sent completely', async () => {
   await using servers = await startServers(1);
   const [client] = servers.clients as [Client];
   const { pool, cluster } = (servers.apps[0] as App).services;
@@ -189,13 +190,13 @@ test('a fetch waits for the takeover from a server that does not answer, and is 
     const input = { name: `r${i}`, auto_init: true };
     const { body } = await client.post('/auth/v1/repository/admin', input);
     if (chooseOwner(body.id, [...serving, { id: 'dead' }]).id !== 'dead') continue;
-    // Nothing listens at this address. The server counts as alive until its heartbeat is old.
+    // No process listens at this address. The server counts as alive until its heartbeat is too old.
     await pool.query(
       `insert into servers (id, role, url, storage, heartbeat_at)
        values ('dead', 'serve', 'http://127.0.0.1:1', '', clock_timestamp())`,
     );
     await eventually(() => expect(cluster.members.serving).toHaveLength(2));
-    // As if a client's first request had been answered before the server died.
+    // Simulates that a client's first request was answered before the server died.
     const answer = await client.request('POST', `/admin/r${i}.git/git-upload-pack`, {
       body: `${pktLine('command=ls-refs\n')}0001${FLUSH}`,
       headers: {
@@ -208,8 +209,8 @@ test('a fetch waits for the takeover from a server that does not answer, and is 
   }
 });
 
-test('a tunnel between two servers ends with the client, and with a server that is dead and silent', async () => {
-  // Answers, then sends nothing and never closes, like a machine without power.
+test('a tunnel between two servers ends with the client, and if the other server is dead and silent', async () => {
+  // Responds, then sends nothing and never closes the connection, like a machine without power.
   const sockets: Socket[] = [];
   const dead = createServer({ allowHalfOpen: true }, (socket) => {
     sockets.push(socket.on('error', () => {}));
@@ -224,7 +225,7 @@ test('a tunnel between two servers ends with the client, and with a server that 
     const cluster = { key: randomBytes(32) } as unknown as Cluster;
     const begin = async (gone: AbortSignal, signal: AbortSignal) => {
       const about = { repositoryId: newId('repo'), head: {}, signal, quietMs: 1_000 };
-      const socket = await openTunnel({ cluster }, { id: 'x', url, gone }, about);
+      const socket = await openTunnel({ cluster }, { id: 'x', baseUrl: url, goneSignal: gone }, about);
       socket.resume();
       return { socket, closed: once(socket, 'close') };
     };
@@ -265,7 +266,7 @@ test('servers with different shared settings are refused', async () => {
   await servers.start('second');
 });
 
-test('calls between servers need their signature', async () => {
+test('calls between servers require a valid signature', async () => {
   await using servers = await startServers(1);
   const [client] = servers.clients as [Client];
   const { body } = await client.post('/auth/v1/repository/admin', { name: 'r', auto_init: true });

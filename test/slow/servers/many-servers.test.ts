@@ -25,7 +25,7 @@ const MB = 2 ** 20;
 const MANY = 1_000_000;
 /** Number of fuzz requests; the full number runs on one server. */
 const FUZZ = 800;
-/** Twice the time after which another server takes over the repositories of a killed one: the machine may be busy. */
+/** Twice the time in which another server takes over the repositories of a killed server, because the machine may be busy. */
 const TAKEOVER_MS = 2 * 5_000;
 
 describe('many servers', () => {
@@ -57,7 +57,7 @@ describe('many servers', () => {
     walkRoutes(async () => ({ loam, limited: (name) => loam.user(name, 'enterprise') }));
   });
 
-  // With real jobs it takes minutes; `test/api/matrix.test.ts` walks the same on one server.
+  // With real jobs the walk takes minutes. `test/api/matrix.test.ts` does the same walk on one server.
   if (process.env.LOAM_TEST_SERVERS === 'all')
     describe('every operation by every kind of caller', () => walkMatrix(async () => loam));
 
@@ -78,7 +78,7 @@ describe('many servers', () => {
       await until(loam.admin, 'admin', name, 'RUNNING');
     };
 
-    test('a log can be followed on one server after the other, and every line arrives once', async () => {
+    test('a log can be followed on one server after another, and every line arrives once', async () => {
       await counting('followed');
       const seen: StreamEvent[] = [];
       const path = '/admin/job/followed/logs?stream=true&tail=10000';
@@ -93,7 +93,7 @@ describe('many servers', () => {
       expect(seen.at(-1)).toMatchObject({ event: 'end', data: { status: 'succeeded' } });
     });
 
-    test('subscriptions on every server receive changes made on another', async () => {
+    test('subscriptions on every server receive changes that were made on another server', async () => {
       await counting('subscribed');
       // biome-ignore lint/suspicious/noExplicitAny: events are asserted on, field by field.
       const seen: any[] = [];
@@ -115,7 +115,7 @@ describe('many servers', () => {
       workspace = cleanup.use(await Workspace.open());
     });
 
-    test('a push to one server can be read from all of them at once', async () => {
+    test('a push to one server can be read at once from all servers', async () => {
       await newRepository(loam.admin, 'shared');
       await workspace.git('.', 'clone', '-q', remote(loam.admin, 'admin/shared'), 'shared');
       for (const server of loam.serving) {
@@ -243,7 +243,7 @@ describe('many servers', () => {
     });
   });
 
-  test('limits count by the address of the caller, on whichever server', async () => {
+  test('limits count by the address of the caller, whichever server receives the request', async () => {
     const asked = (server: string, from: string, headers = {}) =>
       new Promise<{ left: number; resetAt: number }>((resolve, reject) => {
         const url = new URL('/auth/v1/whoami', server);
@@ -272,7 +272,7 @@ describe('many servers', () => {
     );
   });
 
-  test('after the kill of a server another one answers requests for its repositories within 5 s', async () => {
+  test('after the kill of a server, another server answers requests for its repositories within 5 s', async () => {
     const ids: string[] = [];
     for (let i = 0; i < 9; i++) ids.push(await newRepository(loam.admin, `taken-over-${i}`));
     const read = async (id: string) => {

@@ -98,7 +98,7 @@ test('a worker without repositories runs the jobs of a server without a worker',
     expect((await readdir(attempts)).filter((name) => name.startsWith('att_'))).toEqual([]),
   );
 
-  // The runner of containers, if there is an engine.
+  // The container runner, if there is an engine.
   expect(['attempts', 'containers', 'instance-id']).toEqual(
     expect.arrayContaining(await readdir(join(servers.folder, 'worker'))),
   );
@@ -275,7 +275,7 @@ test('a job waits for an available owner of its repository, and fails after the 
   const checkout: Checkout = async (input) => {
     asked.push(input.attemptId);
     if (input.attemptId === asked[0]) await fromServers(input);
-    // More busy answers than the number of other errors that a checkout may have.
+    // More busy responses than the number of other errors that a checkout may have.
     else if (asked.filter((id) => id === input.attemptId).length < 12) throw busy('Too much');
   };
   const deps = { ...services, db, config, runner: fakeRunner(), checkout };

@@ -1,25 +1,26 @@
 /**
- * Metrics that are read at a scrape, so that they cost nothing without scrapes. Values of this process are read each time.
- * Values in the database are read by one statement each, at most every 5 s and with a timeout of 2 s. Without an answer
- * these metrics have no value, and `loam_database_up` is 0.
+ * Metrics whose values are collected when Prometheus scrapes, so that they cost nothing without scrapes. Values of this
+ * process are read at each scrape. Values from the database are read by one statement each, at most every 5 s and with a
+ * timeout of 2 s. If a statement fails or is late, these metrics have no value and `loam_database_up` is 0.
  */
 import { Counter, Gauge, type Registry } from 'prom-client';
 
 export type Sources = {
-  /** Connections of the pool, and callers that wait for one. */
+  /** Connections of the connection pool, and callers that wait for a connection. */
   databasePool(): { total: number; idle: number; waiting: number };
-  /** Readers in this process that wait for database notifications. */
+  /** Readers in this process that wait for database notifications (`Bus.waiters`). */
   readers(): number;
   /** Whether the disk is nearly full. */
   diskLow(): boolean;
-  /** Git processes that are kept for reading, and callers that wait for one. */
+  /** `git cat-file` processes that are kept for reading, and callers that wait for such a process. */
   catFile(): { idle: number; busy: number; waiting: number };
+  /** Fetches, pushes and downloads. */
   transfers(): { running: number; waiting: number };
-  /** Job slots of this machine. */
+  /** Job slots of this process. */
   slots(): { total: number; used: number };
-  /** Requests above the rate limit of their plan, since startup. */
+  /** Requests since startup that exceeded the rate limit of their plan. */
   refusals(): Iterable<[plan: string, count: number]>;
-  /** Pools with waiting jobs; `oldest` in seconds. */
+  /** Job queues, by GPU and region, with waiting jobs. `oldest`: how long the oldest job has waited, in seconds. */
   waitingJobs(): Promise<{ gpu: string; region: string; jobs: number; oldest: number }[]>;
   /** For each reader of all events: the age in seconds of the oldest event that it has not passed. */
   outboxLag(): Promise<{ reader: string; seconds: number }[]>;
@@ -30,7 +31,8 @@ export type Sources = {
 const CACHE_MS = 5_000;
 const TIMEOUT_MS = 2_000;
 
-export function createScrapeReadings(registry: Registry) {
+/** Defines the metrics. `add` may be called at any time: a metric without a source has no value. */
+export function createScrapeMetrics(registry: Registry) {
   const registers = [registry];
   const sources: Partial<Sources> = {};
   defineProcessMetrics(registers, sources);
@@ -40,13 +42,13 @@ export function createScrapeReadings(registry: Registry) {
     help: '1 if the database answered within 2 s',
     registers,
   });
-  const waiting = new Gauge({
+  const waitingJobs = new Gauge({
     name: 'loam_jobs_waiting',
     help: 'Waiting jobs of a pool, up to 10,000',
     labelNames: ['gpu', 'region'],
     registers,
   });
-  const oldest = new Gauge({
+  const oldestWait = new Gauge({
     name: 'loam_jobs_waiting_oldest_seconds',
     help: 'Waiting time of the oldest job of the pool',
     labelNames: ['gpu', 'region'],
@@ -60,22 +62,22 @@ export function createScrapeReadings(registry: Registry) {
   });
 
   async function readAll(): Promise<void> {
-    const [answers, pools, lags] = await Promise.all([
+    const [isUp, queues, lags] = await Promise.all([
       sources.databaseUp?.() ?? false,
       sources.waitingJobs?.() ?? [],
       sources.outboxLag?.() ?? [],
     ]);
     clear();
-    up.set(answers ? 1 : 0);
-    for (const { gpu, region, jobs, oldest: seconds } of pools) {
-      waiting.set({ gpu, region }, jobs);
-      oldest.set({ gpu, region }, seconds);
+    up.set(isUp ? 1 : 0);
+    for (const { gpu, region, jobs, oldest } of queues) {
+      waitingJobs.set({ gpu, region }, jobs);
+      oldestWait.set({ gpu, region }, oldest);
     }
     for (const { reader, seconds } of lags) lag.set({ reader }, seconds);
   }
   function clear(): void {
     up.set(0);
-    for (const each of [waiting, oldest, lag]) each.reset();
+    for (const gauge of [waitingJobs, oldestWait, lag]) gauge.reset();
   }
 
   let reading: Promise<void> | undefined;
@@ -85,8 +87,11 @@ export function createScrapeReadings(registry: Registry) {
     add(more: Partial<Sources>): void {
       Object.assign(sources, more);
     },
-    /** Waits for a running read, however long ago it began, and never starts a second one in parallel. */
-    async readDatabase(): Promise<void> {
+    /**
+     * Reads the values from the database if the last read is older than 5 s, and returns after 2 s at the latest. A read that
+     * takes longer continues, and no second read runs beside it.
+     */
+    async refreshDatabaseMetrics(): Promise<void> {
       if (!reading && performance.now() - readAt < CACHE_MS) return;
       reading ??= readAll()
         .then(
@@ -108,9 +113,9 @@ export function createScrapeReadings(registry: Registry) {
   };
 }
 
-/** Metrics whose values are in this process. `sources` may be filled later. */
+/** Defines the metrics whose values are in this process. `sources` may be filled later. */
 function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>): void {
-  /** A gauge that is read at a scrape; it has no value without a source. */
+  /** Defines a gauge that is collected at a scrape. It has no value without a source. */
   function gauge<Label extends string>(
     name: string,
     help: string,
@@ -124,7 +129,7 @@ function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>):
       registers,
       collect() {
         this.reset();
-        // `reset` sets a gauge without labels to 0.
+        // `reset` sets a gauge without labels to 0 instead of removing its value.
         if (labelNames.length === 0) this.remove();
         for (const [labels, value] of read()) this.set(labels, value);
       },
