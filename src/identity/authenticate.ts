@@ -284,8 +284,8 @@ export function demandValidAccount(found: AccountResult): Account {
 }
 
 /**
- * Finds the owner of an SSH key by its fingerprint (`SHA256:…`), also of a disabled user: `accountById` refuses the commands
- * with a reason, which the SSH protocol does not have for a refused key.
+ * Finds the owner of an SSH key by its fingerprint (`SHA256:…`). Also finds disabled users: `readAccountByCredentialId`
+ * rejects their commands with a reason, which the SSH protocol cannot give for a rejected key.
  */
 export async function findSshKeyOwner(
   { pool }: { pool: pg.Pool },

@@ -84,7 +84,7 @@ export async function deleteUser(
 /** Marks a namespace as deleted, and frees its name. @throws AppError 404, 409 while the namespace is not empty */
 async function deleteNamespace(tx: Tx, namespace: { id: string; name: string }): Promise<void> {
   const { id } = namespace;
-  // Transactions that add a repository or a member take a lock too (`holdNamespace`), and see `deleted_at` after this one.
+  // Transactions that add a repository or a member lock the row too (`lockNamespace`), and see `deleted_at` afterwards.
   const locked = await tx.$executeRaw`
     select from namespaces where id = ${id} and deleted_at is null for update`;
   if (locked === 0) throw notFound('Namespace');

@@ -104,7 +104,7 @@ export async function createRepository<S extends Select>(
       });
       return row;
     });
-    await begun.done();
+    await begun.finish();
     return row as unknown as Row<S>;
   } catch (error) {
     const shown = translateNameConflict(error);
@@ -118,7 +118,7 @@ export async function createRepository<S extends Select>(
 /** Errors are ignored by the caller: the next start cleans up. */
 async function undo({ disk }: Git, id: string, begun: PendingOperation): Promise<void> {
   await disk.remove(id);
-  await begun.done();
+  await begun.finish();
 }
 
 async function initialFiles({
@@ -223,7 +223,7 @@ export async function updateRepository<S extends Select>(
   // again.
   const row = await update({ language, records: { increment: 1 } });
   await syncHead(services, id);
-  await begun.done();
+  await begun.finish();
   return row;
 }
 
@@ -254,13 +254,13 @@ export async function deleteRepository(
     });
   }).catch(async (error) => {
     // A concurrent request deleted the repository, and removes its files.
-    if (error instanceof AppError) await begun.done();
+    if (error instanceof AppError) await begun.finish();
     throw error;
   });
   objects.endIdle(disk.pathOf(row.id));
   try {
     await disk.remove(row.id);
-    await begun.done();
+    await begun.finish();
   } catch (error) {
     // The row is deleted, so the request succeeds. The next start removes the remaining files.
     services.log.error(

@@ -50,7 +50,7 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
     const isServing = (server: string) => members.serving.some(({ id }) => id === server);
     for (const server of await disk.serversWithPendingOperations()) {
       if (isServing(server)) continue;
-      const taken = await session.runWhileStopped(server, () => disk.takeOver(server));
+      const taken = await session.runWhileStopped(server, () => disk.takeOverOperations(server));
       if (taken) await finishAll(services, taken);
     }
     return (await disk.serversWithPendingOperations()).some((server) => !isServing(server));
@@ -114,9 +114,9 @@ async function finish(services: Deps, id: string, begun: PendingOperation[]): Pr
   if (hasQuarantines)
     git.tasks.background(async () => {
       await removeQuarantines(services, id);
-      for (const { done } of others) await done();
+      for (const { finish: done } of others) await done();
     });
-  else for (const { done } of others) await done();
+  else for (const { finish: done } of others) await done();
   // By time; notes of an earlier version have no time and come first.
   pushes.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
   if (!row) return;

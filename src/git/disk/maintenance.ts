@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import { git } from '../processes/run.ts';
 import type { Tasks } from '../processes/tasks.ts';
-import { listPackFiles, type PackFile } from './disk.ts';
+import { listPackFiles, type PackFile } from './pack-files.ts';
 import { QUARANTINE_PREFIX } from './quarantines.ts';
 import type { StaleLocks } from './stale-locks.ts';
 

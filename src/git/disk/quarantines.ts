@@ -56,7 +56,7 @@ export class Quarantines {
       else this.#receiving.delete(id);
       if (this.#needsCleanup.has(id)) await this.remove(id);
       if (!hasExited) await clean();
-      await record?.done();
+      await record?.finish();
     }
   }
 
@@ -68,6 +68,6 @@ export class Quarantines {
     const objects = join(this.#disk.pathOf(id), 'objects');
     // The repository may be deleted.
     for (const name of await readdir(objects).catch(() => []))
-      if (name.startsWith(QUARANTINE_PREFIX)) await this.#disk.discard(join(objects, name), id);
+      if (name.startsWith(QUARANTINE_PREFIX)) await this.#disk.discardFolder(join(objects, name), id);
   }
 }

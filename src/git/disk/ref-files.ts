@@ -7,7 +7,7 @@ import { type FileHandle, open, readdir, readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { isObjectId, isRefName } from '../names.ts';
 import { git } from '../processes/run.ts';
-import { syncIfExists, syncTree } from './disk.ts';
+import { syncIfExists, syncTree } from './fsync.ts';
 
 /** Reading more loose refs takes as long as starting git. Maintenance packs refs before there are so many. */
 const MAX_LOOSE_REFS = 200;

@@ -11,7 +11,7 @@ import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
-import { listPackFiles } from '../disk/disk.ts';
+import { listPackFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 const TOTALS_FILE = 'loam-totals';

@@ -2,7 +2,7 @@
 import { readdirSync, type Stats, statSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { listPackFiles } from '../disk/disk.ts';
+import { listPackFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 type TreeFile = { path: string; size: number };

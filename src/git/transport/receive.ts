@@ -20,7 +20,7 @@ import {
 } from './hooks.ts';
 import { pktLine, reportedRefs, splitPackets } from './pkt-line.ts';
 import { hasManyRefs } from './requests.ts';
-import { feed, modeArgs, relay, type Session, startService } from './service.ts';
+import { relayOutput, type Session, sendInput, startGitService, statelessArgs } from './git-services.ts';
 
 export type PushRules = {
   /** Folder of the hooks. */
@@ -52,7 +52,7 @@ export async function receivePack(
   rules: PushRules,
 ): Promise<GitExit> {
   {
-    using process = await startPush(session, modeArgs(session), rules);
+    using process = await startPush(session, statelessArgs(session), rules);
     const pushOutput = new PushOutput(process, output, rules);
     const isOver = pushOutput.ending.then(() => false);
     if (!(await Promise.race([hasManyRefs(input), isOver])))
@@ -72,7 +72,7 @@ function startPush(
   { hooks, limit }: PushRules,
   config: Record<string, string> = {},
 ): Promise<GitProcess> {
-  return startService('git-receive-pack', dir, mode, {
+  return startGitService('git-receive-pack', dir, mode, {
     protocol,
     signal,
     extraPipes: 1,
@@ -107,7 +107,7 @@ class PushOutput {
   constructor(process: GitProcess, output: Writable, { limit }: PushRules) {
     this.#output = output;
     this.#reason = limit?.reason ?? TOO_LARGE;
-    const ending = relay(process, output, (chunk) => this.#take(chunk));
+    const ending = relayOutput(process, output, (chunk) => this.#take(chunk));
     this.ending = ending.then(({ stderr, ...rest }) => ({
       ...rest,
       stderr: stderr.includes(TOO_LARGE) ? this.#reason : stderr,
@@ -149,7 +149,7 @@ async function handlePush(
   output: PushOutput,
   { session: { dir, signal }, input, rules, hasMany }: PushContext,
 ): Promise<GitExit> {
-  feed(input, process);
+  sendInput(input, process);
   let accepted = false;
   let updates: ReceivedRefUpdate[] = [];
   const endTracking = rules.locks.trackUndecidedPush(process.pid);

@@ -4,7 +4,7 @@
  * `upload-pack` 350 MB and a minute of work.
  */
 import { type Readable, Transform, type TransformCallback } from 'node:stream';
-import type { Service } from './service.ts';
+import type { GitService } from './git-services.ts';
 
 /**
  * Wants and haves take some 50 bytes each: this allows 600,000. Clients send their haves in batches of at most some ten
@@ -27,12 +27,12 @@ const COMMANDS_TOO_LONG = `The list of refs to update must be at most ${MAX_COMM
 
 /** Passes a request through until it exceeds its limit. */
 export class RequestLimit extends Transform {
-  readonly #service: Service;
+  readonly #service: GitService;
   #commands = new CommandCounter();
   #bytes = 0;
   readonly #many = Promise.withResolvers<boolean>();
 
-  constructor(service: Service) {
+  constructor(service: GitService) {
     super();
     this.#service = service;
   }

@@ -17,12 +17,12 @@ import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { RepositoryReadDeps } from '../folder.ts';
 import { defineFolderTask } from '../folder.ts';
-import { readHasLargeFiles } from '../large-checkout.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import type { AccessRow } from '../repositories.ts';
 import { accessTarget } from '../repositories.ts';
 import { replacePointersInTar } from './archive-tar.ts';
 import { convertTarToZip } from './archive-zip.ts';
+import { repositoryHasLargeFiles } from './large-files.ts';
 import { locateAtRef, type RefAt } from './contents.ts';
 import { invalidLink } from './downloads.ts';
 
@@ -88,7 +88,7 @@ export async function sendArchive(
   of: ArchiveRequest,
   output: Writable,
 ): Promise<boolean> {
-  if (!(await readHasLargeFiles(services, repositoryId)))
+  if (!(await repositoryHasLargeFiles(services, repositoryId)))
     return (await writeArchive(of, output)).code === 0;
   const { dir, commit, format, folder, signal } = of;
   const args = ['archive', '--format=tar', `--prefix=${folder}/`, commit];

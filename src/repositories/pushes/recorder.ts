@@ -129,7 +129,7 @@ export class PushRecorder {
   }
 
   /** If the note stays, the next start records the push again and finds its event. */
-  async #removeNote({ id, done }: PendingOperation<PushNote>): Promise<void> {
+  async #removeNote({ id, finish: done }: PendingOperation<PushNote>): Promise<void> {
     await done().catch((error) => {
       this.#deps.log.error({ err: error, repository: id }, 'could not remove the note of a push');
     });

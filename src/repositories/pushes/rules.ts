@@ -31,7 +31,7 @@ import type { LargeFiles } from '../lfs/store/store.ts';
 import { checkBranches } from './branches.ts';
 import { reject } from './incoming-push.ts';
 import { checkLocks } from './locks.ts';
-import { scanNewObjects } from './new-objects.ts';
+import { scanNewObjects } from './scan-new-objects.ts';
 import type { PushRecorder } from './recorder.ts';
 import type { PushNote } from './rows.ts';
 import { type NamespaceStorage, readNamespaceStorage, readPushPolicy } from './rows.ts';
@@ -186,7 +186,7 @@ async function checkPush(
     if (!branchVerdict.accepted) return branchVerdict;
     const lockVerdict = await checkLocks(row.locks, incoming);
     if (!lockVerdict.accepted) return lockVerdict;
-    return await scanNewObjects(services, incoming, { forSecrets: row.secretScanning });
+    return await scanNewObjects(services, incoming, { includeSecrets: row.secretScanning });
   } catch (error) {
     if (!limit.aborted) throw error;
     return reject(
