@@ -11,7 +11,7 @@ import { reportUnavailable, runAtOwner } from '../cluster/cluster.ts';
 import { openTunnel } from '../cluster/tunnels.ts';
 import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
-import type { Service, Session } from '../git/transport/service.ts';
+import type { GitService, Session } from '../git/transport/git-services.ts';
 import { uploadPack } from '../git/transport/transport.ts';
 import { readAccountByCredentialId } from '../identity/authenticate.ts';
 import type { LastUsedRecorder } from '../identity/last-used.ts';
@@ -179,7 +179,7 @@ async function runGit(
 }
 
 /** Fails when the input exceeds the limit of the service. */
-function limitInput(input: Readable, service: Service): Readable {
+function limitInput(input: Readable, service: GitService): Readable {
   const limit = new RequestLimit(service);
   pipeline(input, limit).catch(() => {});
   return limit;
