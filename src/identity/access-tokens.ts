@@ -145,7 +145,7 @@ export async function findAccessTokens(
   return toAccessTokens(db, rows);
 }
 
-/** The token stops working at once, even if it is the token of this request. @throws AppError 401, 403, 404. */
+/** The token stops working immediately, even if it is the token of this request. @throws AppError 401, 403, 404. */
 export async function deleteAccessToken(
   services: Deps,
   viewer: Viewer,

@@ -35,7 +35,7 @@ export type Identity = { userId: string; username: string; email: string; namesp
 
 type Deps = { db: Db };
 
-/** @throws AppError 401 when nobody is signed in. */
+/** @throws AppError 401 for an anonymous viewer */
 export function whoami(viewer: Viewer): Identity {
   const { userId, username, email, namespace } = demandAccount(viewer);
   return { userId, username, email, namespace: namespace.name };
@@ -155,8 +155,8 @@ export async function createOrganization(
 }
 
 /**
- * Locks a namespace until the transaction ends: against deletion, and with `no key update` also against changes of members.
- * @throws AppError 404 when it was deleted meanwhile
+ * Locks a namespace against deletion until the transaction ends; with `no key update`, also against changes of members.
+ * @throws AppError 404 if the namespace no longer exists
  */
 export async function lockNamespace(
   tx: Prisma.TransactionClient,
@@ -187,7 +187,7 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
   return readCursorPage(db.namespace, BY_NAME, range, { where, select });
 }
 
-/** The ids of the viewer's own namespace and of those the viewer is a member of. @throws AppError 401, 403 */
+/** Returns the ids of the viewer's own namespace and of the namespaces with a membership. @throws AppError 401, 403 */
 export function listOwnNamespaceIds(viewer: Viewer, userId: string): string[] {
   const account = demandAccount(viewer);
   if (account.userId !== userId) throw forbidden('You cannot list the namespaces of another user');

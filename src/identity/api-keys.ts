@@ -147,7 +147,7 @@ export async function findApiKeys(
   return rows.filter((row) => manages(viewer, row)).map(toApiKey);
 }
 
-/** The key stops working at once. @throws AppError 401, 403, 404. */
+/** The key stops working immediately. @throws AppError 401, 403, 404. */
 export async function deleteApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<string> {
   const account = demandFullRights(viewer);
   const { id, namespaceId } = await getManagedKey(db, account, name);

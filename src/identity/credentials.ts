@@ -3,7 +3,7 @@
  *
  * A credential never has more rights than its user: scopes and restrictions remove rights, and the user's roles are read at
  * each use. Only a credential with full rights manages credentials, because a restricted one could otherwise create an
- * unrestricted one. Deletion takes effect at once, because nothing caches credentials.
+ * unrestricted one. Deletion takes effect immediately, because nothing caches credentials.
  */
 
 import { hash, randomInt, timingSafeEqual } from 'node:crypto';

@@ -162,7 +162,7 @@ const JOB_BATCH = 1_000;
 
 /**
  * Clears `created_by_id` in batches before the user is deleted, because the deletion would otherwise update all the user's
- * jobs in one transaction. By namespace, because the index starts with it.
+ * jobs in one transaction. Runs per namespace, because the index starts with the namespace.
  */
 async function removeAsJobCreator(db: Db, userId: string): Promise<void> {
   for (let left = JOB_BATCH; left === JOB_BATCH; )

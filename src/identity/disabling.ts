@@ -1,6 +1,6 @@
 /**
- * Disables and enables users. All credentials of a disabled user are refused (`authenticate.ts`), nobody can sign in as that
- * user, and open streams end at the next recheck. No data is removed, so enabling restores everything.
+ * Disables and enables users. All credentials of a disabled user are rejected (`authenticate.ts`), sign-in as that user is not
+ * possible, and open streams end at the next recheck. No data is removed, so enabling restores everything.
  */
 
 import type { Prisma, User } from '../../prisma/generated/client.ts';

@@ -62,8 +62,9 @@ export async function setMember(
 }
 
 /**
- * Removes a member. Admins may remove everybody, and members may leave.
- * @returns the removed membership; null when there was none. @throws AppError as `setMember`.
+ * Removes a member. Admins may remove any member, and members may leave.
+ * @returns the removed membership; null if there was none
+ * @throws AppError as `setMember`
  */
 export async function removeMember(
   { db }: Deps,

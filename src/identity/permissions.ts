@@ -178,8 +178,8 @@ export function can(viewer: Viewer, action: Action, target: Target): boolean {
 }
 
 /**
- * The target of a check before the repository or job is known: may the viewer do the action to any object of the namespace?
- * For a credential restricted to repositories, to the first of them.
+ * Returns the target for a check whether the viewer may do the action to any object of the namespace, before the repository
+ * or job is known. For a credential restricted to repositories, the target is the first of these.
  */
 export function anyTargetIn(viewer: Viewer, namespaceId: string): Target {
   const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
@@ -209,7 +209,7 @@ function whyNot(viewer: Account, action: Action, { namespaceId }: Target): strin
   return `You may not ${what} with this credential: ${lacks()}`;
 }
 
-/** @throws AppError 401 when nobody is signed in. */
+/** @throws AppError 401 for an anonymous viewer */
 export function demandAccount(viewer: Viewer): Account {
   if (viewer.kind === 'account') return viewer;
   throw viewer.failure ?? unauthenticated();

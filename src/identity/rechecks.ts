@@ -144,7 +144,8 @@ export class Rechecks implements AsyncDisposable {
     const credentials = subjects.flatMap(({ credential }) => credential ?? []);
     const accounts = await readAccounts(this.#pool, credentials);
     let failure: unknown;
-    // In sequence: most rules only look at the account, and the others must not use the whole pool.
+    // Checked one after another, because most rules look only at the account, and rules that query the database must not
+    // occupy the whole pool.
     for (const subject of subjects) {
       const { credential, rule, streams } = subject;
       try {

@@ -84,11 +84,11 @@ const ORPHANED_GIT_MS = 10_000;
 
 async function finishAll(services: Deps, all: PendingOperation[]): Promise<void> {
   const byRepository = Map.groupBy(all, ({ id }) => id);
-  for (const [id, begun] of byRepository) {
+  for (const [id, operations] of byRepository) {
     try {
-      await finish(services, id, begun);
+      await finish(services, id, operations);
       services.log.info(
-        { repository: id, begun: begun.length },
+        { repository: id, operations: operations.length },
         'finished the interrupted operations of a repository',
       );
     } catch (error) {
@@ -100,23 +100,23 @@ async function finishAll(services: Deps, all: PendingOperation[]): Promise<void>
   }
 }
 
-async function finish(services: Deps, id: string, begun: PendingOperation[]): Promise<void> {
+async function finish(services: Deps, id: string, operations: PendingOperation[]): Promise<void> {
   const { db, git, log } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   // The creation never committed, or the deletion did not remove the folder.
   if (!row) await git.disk.remove(id);
   const [pushes, others] = row
-    ? [begun.filter(isPush), begun.filter((operation) => !isPush(operation))]
-    : [[], begun];
+    ? [operations.filter(isPush), operations.filter((operation) => !isPush(operation))]
+    : [[], operations];
   if (others.some(isDefaultBranch)) await syncHead(services, id);
   const hasQuarantines = row !== null && others.some(isReceiving);
   // In the background, because a different server may have the repository and may be slow to respond.
   if (hasQuarantines)
     git.tasks.background(async () => {
       await removeQuarantines(services, id);
-      for (const { finish: done } of others) await done();
+      for (const operation of others) await operation.finish();
     });
-  else for (const { finish: done } of others) await done();
+  else for (const operation of others) await operation.finish();
   // By time; notes of an earlier version have no time and come first.
   pushes.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
   if (!row) return;
@@ -143,6 +143,6 @@ function isReceiving({ data }: PendingOperation): boolean {
   return (data as Partial<PendingReceive> | null)?.kind === 'receiving';
 }
 
-function isPush(begun: PendingOperation): begun is PendingOperation<PushNote> {
-  return (begun.data as { kind?: unknown } | null)?.kind === 'push';
+function isPush(operation: PendingOperation): operation is PendingOperation<PushNote> {
+  return (operation.data as { kind?: unknown } | null)?.kind === 'push';
 }

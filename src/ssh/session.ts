@@ -45,8 +45,8 @@ const EXIT_FAILED = 128;
 const EXIT_REFUSED = 1;
 
 /**
- * Maximum time without traffic. During a fetch, clients answer at once and git sends progress. During a push, a client
- * may need minutes to create its pack and sends nothing meanwhile.
+ * Maximum time without traffic. During a fetch, clients answer immediately and git sends progress. During a push, a
+ * client may need minutes to create its pack and sends nothing in that time.
  */
 const IDLE_MS = { 'git-upload-pack': 120_000, 'git-receive-pack': 600_000 };
 

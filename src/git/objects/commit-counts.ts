@@ -3,8 +3,8 @@
  * cached by commit id in memory. Totals of long histories are also cached in a file of the repository, which survives
  * restarts and is shared by all servers that use the folder.
  *
- * A total is computed from the most recent cached one: minus the commits that only the cached one has, plus those that
- * only the new one has. After a push, also a forced one, git walks only the difference.
+ * A total is computed from the most recently cached total: minus the commits that only the cached history has, plus the
+ * commits that only the new history has. After any push, also a forced one, git walks only the difference.
  */
 import { randomUUID } from 'node:crypto';
 import { readFile, rename, rm, writeFile } from 'node:fs/promises';

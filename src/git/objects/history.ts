@@ -10,7 +10,7 @@ import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts
 import { CommitTotals, hasLongHistory } from './commit-counts.ts';
 import { readHead } from './read.ts';
 
-/** Commits found by the first walk, and maximum size of a page. */
+/** Number of commits found by the first walk, and the maximum size of a page. */
 const CACHED_PAGE = 100;
 /** Default page size. */
 const DEFAULT_PAGE = 20;
@@ -74,9 +74,9 @@ async function listCommitIds(
   return isFirst ? ids.slice(skip, skip + take) : ids;
 }
 
-/** Nearly every commit is smaller. A page of them is read in one request, and has less than a megabyte. */
+/** Nearly every commit is smaller. A page of such commits has less than a megabyte and is read in one request. */
 const SMALL_BYTES = 8 * 1024;
-/** Bytes shown of a larger commit, because pushed messages can have any size. */
+/** Larger commits are truncated to this size, because pushed messages can have any size. */
 const SHOWN_BYTES = 64 * 1024;
 /** Pool processes send objects completely. The beginning of a larger object is read by a separate process. */
 const POOLED_BYTES = 2 ** 20;

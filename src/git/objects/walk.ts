@@ -146,7 +146,7 @@ export async function measureDiskUsage(dir: string): Promise<number> {
   return (Math.floor(loose / 2) + Math.floor(packed / 1024)) * 1024;
 }
 
-/** Stats of the files whose names match. Omits files that are removed meanwhile. */
+/** Returns the stats of the files whose names match. Omits files that are removed during the call. */
 async function listStats(folder: string, pattern: RegExp): Promise<Stats[]> {
   const names = (await readdir(folder).catch(() => [])).filter((name) => pattern.test(name));
   const stats = await Promise.all(names.map((name) => stat(join(folder, name)).catch(() => null)));

@@ -46,7 +46,7 @@ export class RequestLimit extends Transform {
     const isFetch = this.#service === 'git-upload-pack';
     this.#bytes += isFetch ? chunk.length : this.#commands.take(chunk);
     if (this.#commands.count >= MANY_REFS) this.#many.resolve(true);
-    // Nobody reads before this resolves, so no more data arrives when the buffer is full.
+    // The output is not read before this resolves, so no more data arrives when the buffer is full.
     else if (this.#commands.flushes > 0 || this.#isFull(chunk)) this.#many.resolve(false);
     const isWithin = this.#bytes <= (isFetch ? MAX_FETCH_BYTES : MAX_COMMANDS_BYTES);
     if (isWithin) done(null, chunk);

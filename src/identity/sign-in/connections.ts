@@ -140,8 +140,8 @@ const columns = {
 } as const;
 
 /**
- * Removes an identity, which takes effect at once: its access tokens are refused, and the user's other sessions from an
- * identity provider end, because a session does not record its identity.
+ * Removes an identity. Its access tokens are rejected immediately, and the user's other sessions from an identity provider
+ * end, because a session does not record its identity.
  * @throws AppError 401, 403, 404, 409 for the last way to sign in
  */
 export async function deleteIdentity(

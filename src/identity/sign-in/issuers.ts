@@ -36,7 +36,7 @@ export type Claims = {
   issuer: string;
   subject: string;
   email?: string;
-  /** Whether the provider has verified the address. Unset when it does not say, as with Entra. */
+  /** Whether the provider has verified the address. Undefined if the provider does not say, as Entra. */
   emailVerified?: boolean;
   /** Preferred username. */
   username?: string;

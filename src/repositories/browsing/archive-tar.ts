@@ -1,6 +1,6 @@
 /**
- * Replaces LFS pointers in the output of `git archive` by the large files. Everything else passes through unchanged,
- * with a few KiB in memory. tar-stream is not used: it writes names only as UTF-8 and drops the commit that git stores
+ * Replaces LFS pointers in the output of `git archive` with the large files. Everything else passes through unchanged,
+ * with a few KiB in memory. tar-stream is not used, because it writes names only as UTF-8 and drops the commit that git stores
  * at the start.
  */
 

@@ -22,9 +22,9 @@ import type { AccessRow } from '../repositories.ts';
 import { accessTarget } from '../repositories.ts';
 import { replacePointersInTar } from './archive-tar.ts';
 import { convertTarToZip } from './archive-zip.ts';
-import { repositoryHasLargeFiles } from './large-files.ts';
 import { locateAtRef, type RefAt } from './contents.ts';
 import { invalidLink } from './downloads.ts';
+import { repositoryHasLargeFiles } from './large-files.ts';
 
 /** Path that serves archives. */
 export const ARCHIVE_PATH = '/repository/:id/archives/:commit/:name';
@@ -66,7 +66,7 @@ type ArchiveLink = {
   query: Record<string, unknown>;
 };
 
-/** As `verifyDownloadLink`, for an archive. @returns its format and its top-level folder */
+/** Like `verifyBlobLink`, for an archive. @returns the format and the top-level folder of the archive */
 export function verifyArchiveLink(
   { signer }: { signer: Signer },
   { id, commit, name, query }: ArchiveLink,

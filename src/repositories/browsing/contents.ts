@@ -52,7 +52,7 @@ export type File = {
   /** Missing for binary files, large files and files over 1 MiB, which have a `downloadUrl` instead. */
   content?: string;
   downloadUrl?: string;
-  /** As `downloadUrl`, but always set. */
+  /** Like `downloadUrl`, but always set. */
   rawUrl: string;
 };
 

@@ -14,7 +14,7 @@ import { type IncomingPush, reject } from './incoming-push.ts';
 
 /** Locked files listed in the message. */
 const MAX_SHOWN = 5;
-/** Maximum of branches that one push may delete: each is a command-line argument of git. */
+/** Maximum number of branches that a push may delete, because each is a command-line argument of git. */
 const MAX_DELETED = 500;
 /** Paths per git command line: at most 100 KiB. */
 const MAX_PATHS = 100;

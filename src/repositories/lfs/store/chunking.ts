@@ -150,7 +150,7 @@ export class BufferPool {
   /** The caller guarantees that no thread uses the buffer any more. */
   release(buffer: ArrayBufferLike): void {
     if (buffer instanceof SharedArrayBuffer) this.#unused.push(buffer);
-    // Detaching frees the memory at once.
+    // Detaching frees the memory immediately.
     else buffer.transfer(0);
   }
 }

@@ -263,7 +263,7 @@ async function removeUntouchedChunks(
 
 /**
  * Points the rows of chunks to this pack, if they are in one of the packs `from` (null: in any). Copies of chunks that
- * were removed meanwhile are dead bytes.
+ * have been removed since are dead bytes.
  * @returns the total bytes of the moved chunks
  */
 export async function moveChunks(

@@ -197,7 +197,7 @@ export type ChunkVerifier = {
   verify(chunks: ChunkBatch): Promise<{ buffer: ArrayBufferLike; damaged: number }>;
 };
 
-/** Bytes that are read and verified at once. */
+/** Bytes that are read and verified together. */
 export const READ_BATCH_BYTES = 2 ** 20;
 
 /** Verifies in the calling thread: 2 ms per MiB. */
