@@ -105,14 +105,14 @@ async function demandEmpty(
   const jobs = await tx.job.count({
     where: { namespaceId, status: { in: ['queued', 'running'] } },
   });
-  const left = [
+  const remaining = [
     ...(repositories > 0 ? [`repositories: ${repositories}`] : []),
     ...(jobs > 0 ? [`unfinished jobs: ${jobs}`] : []),
   ];
-  if (left.length > 0)
+  if (remaining.length > 0)
     throw new AppError(
       'conflict',
-      `${name} is not empty (${left.join(', ')}): delete or transfer its repositories and cancel its jobs first`,
+      `${name} is not empty (${remaining.join(', ')}): delete or transfer its repositories and cancel its jobs first`,
     );
 }
 

@@ -58,8 +58,8 @@ const ROUTES = [
 ] as const satisfies readonly (readonly ['get' | 'post', string, Handler])[];
 
 /**
- * `before` runs first and may reject the request, for example for bad credentials. Git gets these errors as plain text
- * too.
+ * Routes for git and for downloads. The handlers `before` run first and may reject the request, for example for bad
+ * credentials. Git gets these errors as plain text too.
  */
 export function gitRouter(services: Deps, before: RequestHandler[]): Router {
   const router = Router();
@@ -142,7 +142,7 @@ function authorize(services: Deps, req: GitRequest, service: GitService): Promis
 }
 
 /**
- * Runs git for a request. A stopping server waits for it. Git reports most failures to the client in the protocol
+ * Runs git for a request; a stopping server waits for the end. Git reports most failures to the client in the protocol
  * itself; the remaining ones it prints to standard error.
  */
 async function runGit(
@@ -173,7 +173,7 @@ function unreadableBody(error: Error): AppError {
 }
 
 /**
- * Git's complaint about a malformed request is a client error. If git was killed, or its message names the server's
+ * An error of git about a malformed request is a client error. If git was killed, or its message names the server's
  * folder, it is a server error.
  */
 function toGitRequestError(error: GitError, dir: string): Error {
@@ -184,7 +184,7 @@ function toGitRequestError(error: GitError, dir: string): Error {
   return invalid(null, stderr.replace(/^fatal: /, '') || malformed);
 }
 
-/** The request body, decompressed. @throws AppError 400. */
+/** Returns the decompressed request body. @throws AppError 400 */
 function readBody(req: Request, service: GitService): Readable {
   const type = req.get('content-type');
   if (type !== `application/x-${service}-request`)
@@ -199,7 +199,7 @@ function readBody(req: Request, service: GitService): Readable {
 }
 
 /**
- * Pipes the request body pipeBody the stages. A failing stage leaves the request itself open: `pipeline` would destroy
+ * Pipes the request body through the stages. A failing stage leaves the request itself open: `pipeline` would destroy
  * the connection before the response is sent. The rest of the body is discarded as it arrives.
  */
 function pipeBody(req: Request, stages: [Duplex, ...Duplex[]]): Readable {

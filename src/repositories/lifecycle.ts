@@ -107,15 +107,15 @@ export async function createRepository<S extends Select>(
     await operation.finish();
     return row as unknown as Row<S>;
   } catch (error) {
-    const shown = translateNameConflict(error);
-    // After any other failure the transaction may have committed. The next start checks.
-    if (!mayHaveCommitted || shown instanceof AppError)
+    const translated = translateNameConflict(error);
+    // After any other failure, the transaction may have committed, which the next start checks.
+    if (!mayHaveCommitted || translated instanceof AppError)
       await undo(services.git, id, operation).catch(() => {});
-    throw shown;
+    throw translated;
   }
 }
 
-/** Errors are ignored by the caller: the next start cleans up. */
+/** The caller ignores errors, because the next start cleans up. */
 async function undo({ disk }: Git, id: string, operation: PendingOperation): Promise<void> {
   await disk.remove(id);
   await operation.finish();

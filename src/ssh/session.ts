@@ -72,26 +72,26 @@ export async function serveCommand(services: Deps, asked: Command, socket: Duple
   const { requestId: id } = asked;
   const about = { req: { id }, ssh: { credential, command, address } };
   const began = performance.now();
-  let session: ExecSession | undefined;
-  // Opened late, because a forwarded command needs the raw socket.
+  let opened: ExecSession | undefined;
+  // Opened when first needed, because a forwarded command needs the raw socket.
   const execSession = () => {
-    session ??= new ExecSession(socket);
-    return session;
+    opened ??= new ExecSession(socket);
+    return opened;
   };
   try {
     await run(services, asked, socket, execSession);
     const ms = Math.round(performance.now() - began);
     services.log.debug({ ...about, ms }, 'an SSH command has ended');
   } catch (error) {
-    const failed = execSession();
-    const shown = toClientError(error);
-    if (!failed.gone.aborted && shouldLog(error))
+    const session = execSession();
+    const clientError = toClientError(error);
+    if (!session.gone.aborted && shouldLog(error))
       services.log.error({ ...about, err: error }, 'an SSH command failed');
-    else services.log.debug({ ...about, code: shown.code }, 'an SSH command was refused');
-    failed.writeError(
-      `loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`,
+    else services.log.debug({ ...about, code: clientError.code }, 'an SSH command was refused');
+    session.writeError(
+      `loam: ${clientError.message}${clientError.status >= 500 ? ` (request id ${id})` : ''}\n`,
     );
-    failed.exit(EXIT_FAILED);
+    session.exit(EXIT_FAILED);
   }
 }
 
@@ -226,12 +226,12 @@ async function relaySockets(own: Duplex, other: Duplex): Promise<boolean> {
     resolve(true);
     other.destroy();
   });
-  const left = () => {
+  const onOtherClose = () => {
     resolve(other.readableEnded);
     if (!other.readableEnded) own.destroy();
   };
-  other.once('close', left);
-  if (other.closed) left();
+  other.once('close', onOtherClose);
+  if (other.closed) onOtherClose();
   if (own.destroyed) other.destroy();
   own.pipe(other).pipe(own);
   return promise;

@@ -83,8 +83,8 @@ export class Searches {
 
   /** All paths of a commit, each followed by NUL. */
   async #list(dir: string, commit: string, signal?: AbortSignal): Promise<string> {
-    const known = this.#paths.get(commit);
-    if (known !== undefined) return known;
+    const cached = this.#paths.get(commit);
+    if (cached !== undefined) return cached;
     const args = ['ls-tree', '-r', '-z', '--name-only', '--full-tree', commit];
     const options = { dir, signal, timeoutMs: TIMEOUT_MS, maxBytes: MAX_LIST_BYTES };
     const list = (await git(args, options)).toString();

@@ -1,8 +1,8 @@
 /**
  * git receive-pack (push) for any transport, streamed in both directions.
  *
- * A push ends for its client only when `settle` resolves: git's output after the verdict is held back until then. So no
- * client sees success for a push that is not recorded, or for refs that are not on disk.
+ * A client sees the end of its push only after `settle` resolves, because git's output after the verdict is held back
+ * until then. So no client sees success for a push that is not recorded, or for refs that are not on disk.
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
 import type { GitExit } from '../../platform/processes/git-started.ts';
@@ -26,13 +26,13 @@ export type PushRules = {
   /** Folder of the hooks. */
   hooks: string;
   locks: Pick<StaleLocks, 'trackUndecidedPush' | 'removeBlocking'>;
-  /** Limit for the pack. A larger pack is refused while it arrives, and the client sees the reason. */
+  /** Limit for the pack. A larger pack is rejected while it arrives, and the client sees the reason. */
   limit?: { maxBytes: number; reason: string };
-  /** Decides before the push takes effect. Throwing refuses the push. */
+  /** Decides before the push takes effect. If it throws, the push is rejected. */
   judge(push: Push, signal: AbortSignal): Promise<Verdict>;
   /**
-   * Called after git has ended, when `judge` accepted, with the refs that were updated, which may be fewer than
-   * requested. Null when git has not reported, because the push had no refs or git was cut off.
+   * Called after git has ended if `judge` accepted, with the updated refs, which may be fewer than requested. Null if git
+   * has not reported, because the push had no refs or git was ended early.
    */
   settle(updated: ReceivedRefUpdate[] | null): Promise<void>;
 };
@@ -118,13 +118,13 @@ class PushOutput {
   #take(chunk: Buffer): Buffer {
     const { packets, rest } = splitPackets(Buffer.concat([this.#rest, chunk]));
     this.#rest = rest;
-    const shown = packets.map((packet) =>
+    const output = packets.map((packet) =>
       packet[4] === TERMINAL && packet.includes(TOO_LARGE)
         ? Buffer.from(pktLine(`${String.fromCharCode(TERMINAL)}error: ${this.#reason}\n`))
         : packet,
     );
-    if (!this.#holds) return Buffer.concat(shown);
-    this.#held.push(...shown);
+    if (!this.#holds) return Buffer.concat(output);
+    this.#held.push(...output);
     return Buffer.alloc(0);
   }
 

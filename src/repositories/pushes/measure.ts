@@ -51,8 +51,8 @@ export async function measureRepository(
 }
 
 async function detectLanguage(dir: string, commit: string): Promise<string | null> {
-  const known = languages.get(commit);
-  if (known) return known.language;
+  const cached = languages.get(commit);
+  if (cached) return cached.language;
   const count = await countLanguages();
   let files = 0;
   for await (const { path, size } of walkTree(dir, commit, AbortSignal.timeout(MAX_MS))) {
