@@ -41,9 +41,9 @@ type Deps = { db: Db };
 /**
  * Creates a token for the viewer; an operator may create one for another user.
  *
- * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted). It is part of a URL,
- * so `/` and control characters are refused. `expiresInDays`: 1 to 365. `namespaces` (names) and `repositories` (ids), at
- * most 100 each, are stored as ids, so they follow renames.
+ * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted). It is part of a
+ * URL, so `/` and control characters are refused. `expiresInDays`: 1 to 365. `namespaces` (names) and `repositories`
+ * (ids), at most 100 each, are stored as ids, so they follow renames.
  * @returns the token and its secret, which is not stored
  * @throws AppError 400, 401, 403, 404 (user, namespace, repository), 409 for a taken name.
  */

@@ -42,7 +42,8 @@ export function whoami(viewer: Viewer): Identity {
 }
 
 /**
- * Finds a namespace by name, ignoring case. Every signed-in user may know that a namespace exists, but not its contents.
+ * Finds a namespace by name, ignoring case. Every signed-in user may know that a namespace exists, but not its
+ * contents.
  * @throws AppError 401, 404.
  */
 export async function getNamespace<S extends Prisma.NamespaceSelect>(
@@ -78,8 +79,8 @@ export function findUserById<S extends Prisma.UserSelect>(
 }
 
 /**
- * Finds a namespace for a domain function, which checks permissions itself. Hand-written SQL, because job creation waits for
- * it.
+ * Finds a namespace for a domain function, which checks permissions itself. Hand-written SQL, because job creation
+ * waits for it.
  * @param on the pool where speed matters
  * @throws AppError 404.
  */

@@ -1,6 +1,6 @@
 /**
- * Members of namespaces, managed by admins. A user is admin of their own namespace without a row in `members`, so that this
- * role cannot be lost.
+ * Members of namespaces, managed by admins. A user is admin of their own namespace without a row in `members`, so that
+ * this role cannot be lost.
  */
 import type { Namespace, Prisma, Role } from '../../prisma/generated/client.ts';
 import { AppError } from '../base/errors.ts';

@@ -1,10 +1,11 @@
 /**
- * Rechecks the permissions of open streams at least every five seconds, because a credential may be deleted or expire, a
- * member may be removed, or a repository may become private.
+ * Rechecks the permissions of open streams at least every five seconds, because a credential may be deleted or expire,
+ * a member may be removed, or a repository may become private.
  *
- * Checks are shared, so the cost grows with the number of credentials and rules, not of streams: one query per round reads
- * all credentials with their users' roles, and a rule is checked once for all streams with the same credential and key.
- * A stream sends nothing based on a check older than five seconds, so streams wait while the database is unavailable.
+ * Checks are shared, so the cost grows with the number of credentials and rules, not of streams: one query per round
+ * reads all credentials with their users' roles, and a rule is checked once for all streams with the same credential
+ * and key. A stream sends nothing based on a check older than five seconds, so streams wait while the database is
+ * unavailable.
  */
 
 import type pg from 'pg';
@@ -145,7 +146,8 @@ export class Rechecks implements AsyncDisposable {
     const credentials = checks.flatMap(({ credential }) => credential ?? []);
     const accounts = await readAccounts(this.#pool, credentials);
     let failure: unknown;
-    // Checked one after another, because most rules look only at the account, and rules that query the database must not
+    // Checked one after another, because most rules look only at the account, and rules that query the database must
+    // not
     // occupy the whole pool.
     for (const check of checks) {
       const { credential, rule, streams } = check;

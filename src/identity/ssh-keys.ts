@@ -1,6 +1,6 @@
 /**
- * Keys for git over SSH. A user's key has the user's full rights. A deploy key works for one repository, with the rights of
- * the user who added it, limited to reading, or to reading and pushing.
+ * Keys for git over SSH. A user's key has the user's full rights. A deploy key works for one repository, with the
+ * rights of the user who added it, limited to reading, or to reading and pushing.
  *
  * A key can be registered only once, because it alone identifies the account or repository at sign-in.
  */

@@ -1,6 +1,6 @@
 /**
- * Branch protection rules of a repository. Each applies to the branches whose name matches its pattern. A push must satisfy every
- * matching rule, and for the default branch also `branchProtection`.
+ * Branch protection rules of a repository. Each applies to the branches whose name matches its pattern. A push must
+ * satisfy every matching rule, and for the default branch also `branchProtection`.
  */
 
 import type { Role } from '../../prisma/generated/enums.ts';

@@ -1,7 +1,7 @@
 /**
- * Finishes or undoes operations on repositories that a killed server left. The server does so itself at its next start,
- * or another server that shares the repositories does as soon as it finds the server dead. Failures do not stop a
- * start: a push is retried in the background, everything else at the next start.
+ * Finishes or undoes the pending operations of a killed server. The server itself does this at its next start, or
+ * another server that shares the repositories does it as soon as it finds the server dead. Failures do not stop a
+ * start, because a push is retried in the background, and other operations are retried at the next start.
  */
 
 import type { Logger } from '../base/log.ts';

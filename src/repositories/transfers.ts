@@ -1,6 +1,6 @@
 /**
- * What HTTP and SSH share for a fetch or a push: the permission check while it runs, and how a push is
- * received.
+ * Parts of a fetch or push that HTTP and SSH share: the permission check during the transfer, and the receiving of
+ * a push.
  */
 
 import type { Readable, Writable } from 'node:stream';

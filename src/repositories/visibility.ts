@@ -1,5 +1,6 @@
 /**
- * The repositories that a viewer may read, as conditions for the database, which counts and pages the lists. The permission rule itself is `reachOf` in `identity/permissions.ts`.
+ * The repositories that a viewer may read, as conditions for the database, which counts and pages the lists. The
+ * permission rule itself is `reachOf` in `identity/permissions.ts`.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
 import { reachOf, type Viewer } from '../identity/permissions.ts';

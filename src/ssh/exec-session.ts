@@ -1,6 +1,6 @@
 /**
- * The server's side of one SSH command: its input, outputs and exit code, over a socket to the SSH front process of this
- * server or, for forwarded commands, to another server.
+ * The server's side of one SSH command: its input, outputs and exit code, over a socket to the SSH front process of
+ * this server or, for forwarded commands, to another server.
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
 import { waitForDrain } from '../git/transport/git-services.ts';

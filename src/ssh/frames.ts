@@ -1,6 +1,6 @@
 /**
- * The protocol by which the SSH front process uses the server's gateway, a Unix socket. Each key lookup and each command
- * has a connection of its own (settings and counts go over Node's IPC channel, see `front/protocol.ts`):
+ * The protocol by which the SSH front process uses the server's gateway, a Unix socket. Each key lookup and each
+ * command has a connection of its own (settings and counts go over Node's IPC channel, see `front/protocol.ts`):
  *
  *   front → server          server → front
  *   keyLookup               keyOwner

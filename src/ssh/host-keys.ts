@@ -1,6 +1,6 @@
 /**
- * SSH host keys. The first server on a database creates them and stores them there, encrypted, so that all servers, also
- * on new machines, have the same keys.
+ * SSH host keys. The first server on a database creates them and stores them there, encrypted, so that all servers,
+ * also on new machines, have the same keys.
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import type { Logger } from '../base/log.ts';

@@ -4,8 +4,8 @@
  * after the server was killed. A quarantine may be as large as the push.
  *
  * The name of a quarantine does not tell which push owns it. So the server that has the repository removes all its
- * quarantines while it runs no push to the repository, because none of them has an owner then. If another server still receives
- * a push, that push fails without any effect, because the folder is renamed away as a whole.
+ * quarantines while it runs no push to the repository, because none of them has an owner then. If another server still
+ * receives a push, that push fails without any effect, because the folder is renamed away as a whole.
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';

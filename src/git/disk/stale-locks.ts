@@ -11,7 +11,10 @@ import { readdir, readFile, readlink, realpath, stat, unlink } from 'node:fs/pro
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
-/** Minimum age if no other machine uses the folder. A younger lock may be held by a process started after `/proc` was read. */
+/**
+ * Minimum age if no other machine uses the folder. A younger lock may be held by a process started after `/proc` was
+ * read.
+ */
 const LOCAL_LOCK_AGE_MS = 2_000;
 /** Minimum age on shared folders. Git locks a ref for milliseconds; packing a million refs takes seconds. */
 const REF_LOCK_AGE_MS = 60_000;

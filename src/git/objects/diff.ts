@@ -129,9 +129,9 @@ export class DiffReader {
   }
 
   /**
-   * Like `countAheadBehind`, for several heads. Omits heads that are not counted within 5 seconds. Counts sequentially, so that a
-   * page of branches holds one read slot. Git 2.41 counts all in one process (`%(ahead-behind:…)`), but git 2.38 is
-   * supported too.
+   * Like `countAheadBehind`, for several heads. Omits heads that are not counted within 5 seconds. Counts sequentially,
+   * so that a page of branches holds one read slot. Git 2.41 counts all in one process (`%(ahead-behind:…)`), but git
+   * 2.38 is supported too.
    */
   async countAheadBehindOfEach(
     dir: string,

@@ -1,7 +1,7 @@
 /**
  * Git LFS pointers (docs/spec.md of git-lfs, version 1): small text files that stand for large files in git. Pointers
- * with extensions (`ext-…` lines) are not treated as pointers, because their stored object is the output of a program on the client,
- * not the file.
+ * with extensions (`ext-…` lines) are not treated as pointers, because their stored object is the output of a program
+ * on the client, not the file.
  */
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';

@@ -87,7 +87,10 @@ async function readPointers(
   return found;
 }
 
-/** Reads the text of a file of up to `INLINE_BYTES`. Returns null if the file is binary. @throws Error if it is larger */
+/**
+ * Reads the text of a file of up to `INLINE_BYTES`. Returns null if the file is binary.
+ * @throws Error if it is larger
+ */
 export async function readText(objects: ObjectReader, oid: string): Promise<string | null> {
   const [answer] = await objects.read([oid], INLINE_BYTES);
   if (!answer) throw new Error(`the object ${oid} is missing`);
@@ -153,8 +156,8 @@ const SPACE = 32;
 const ID_BYTES = 20;
 
 /**
- * Parses a tree object: a sequence of `<mode> <name>\0<20 bytes>`. isomorphic-git cannot be used, because it parses only
- * objects that it reads from the disk itself, and returns entries in another order.
+ * Parses a tree object: a sequence of `<mode> <name>\0<20 bytes>`. isomorphic-git cannot be used, because it parses
+ * only objects that it reads from the disk itself, and returns entries in another order.
  *
  * Names are UTF-8 by convention. Other bytes become U+FFFD, and such a file cannot be requested by path.
  */

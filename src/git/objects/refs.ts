@@ -45,7 +45,9 @@ export async function listRefs(
 /** `isNested`: the tag points to another tag, and `sha` is the id of that tag. */
 type ListedRef = Ref & { isNested: boolean };
 
-/** Replaces the ids of nested tags with the objects that they finally point to: git before 2.45 peels only one level. */
+/**
+ * Replaces the ids of nested tags with the objects that they finally point to: git before 2.45 peels only one level.
+ */
 async function peelNestedTags(dir: string, refs: readonly ListedRef[]): Promise<Ref[]> {
   const nested = refs.filter(({ isNested }) => isNested).map(({ sha }) => sha);
   const peeled = new Map<string, string>();

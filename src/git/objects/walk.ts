@@ -153,7 +153,9 @@ async function listStats(folder: string, pattern: RegExp): Promise<Stats[]> {
   return stats.filter((found) => found !== null);
 }
 
-/** Returns the total size of the files in a quarantine. Synchronous, because git has just written them on this machine. */
+/**
+ * Returns the total size of the files in a quarantine. Synchronous, because git has just written them on this machine.
+ */
 export function measureQuarantine(quarantine: string): number {
   const entries = readdirSync(quarantine, { recursive: true, withFileTypes: true });
   const files = entries.filter((entry) => entry.isFile());

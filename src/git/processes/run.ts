@@ -275,8 +275,8 @@ async function isFolder(path: string): Promise<boolean> {
 }
 
 /**
- * Configuration of all git processes. Repositories contain untrusted data, so nothing but the caller configures git: no
- * system or user configuration, no prompts, only the hooks that the caller names, no replacement objects.
+ * Configuration of all git processes. Repositories contain untrusted data, so only the caller configures git: no system
+ * or user configuration, no prompts, only the hooks that the caller names, no replacement objects.
  */
 const CONFIG: Record<string, string> = {
   'safe.directory': '*',

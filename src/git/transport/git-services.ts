@@ -40,8 +40,8 @@ const RECEIVE_CONFIG: Record<string, string> = {
 
 /**
  * Limit for each allocation of `index-pack`, which keeps the result of each delta and each commit, tree and tag in
- * memory: 16 KB of deltas can expand to gigabytes. The limit allows objects of 512 MiB, the largest that clients send as
- * deltas (larger files are streamed), and 12 million objects in one pack; the Linux kernel has fewer.
+ * memory: 16 KB of deltas can expand to gigabytes. The limit allows objects of 512 MiB, the largest that clients send
+ * as deltas (larger files are streamed), and 12 million objects in one pack; the Linux kernel has fewer.
  */
 const RECEIVE_MAX_ALLOCATION = '768m';
 
@@ -75,8 +75,8 @@ export function statelessArgs({ isStateful }: Session): string[] {
 }
 
 /**
- * Copies the client's input to git. Ignores errors, because git may end before it has read all input, and the client may
- * disconnect before it has sent all of it.
+ * Copies the client's input to git. Ignores errors, because git may end before it has read all input, and the client
+ * may disconnect before it has sent all of it.
  */
 export function sendInput(input: Readable, process: GitProcess): void {
   pipeline(input, process.stdin).catch(() => process.stdin.destroy());

@@ -2,10 +2,10 @@
  * The git hook that asks the server for a verdict before a push takes effect.
  *
  * `git receive-pack` unpacks into a quarantine and runs `pre-receive`. Only if the hook succeeds does git move the
- * objects into the repository and update refs. The hook inherits a two-way pipe from the server (file descriptor 3): it writes
- * the quarantine and the ref updates, and reads the verdict. So the hook needs no address, no credential and no client
- * program. When the server dies, the pipe ends without a verdict and the push is rejected. The updated refs are taken
- * from git's report to its client (`pkt-line.ts`), so that no `post-receive` hook is needed.
+ * objects into the repository and update refs. The hook inherits a two-way pipe from the server (file descriptor 3): it
+ * writes the quarantine and the ref updates, and reads the verdict. So the hook needs no address, no credential and no
+ * client program. When the server dies, the pipe ends without a verdict and the push is rejected. The updated refs are
+ * taken from git's report to its client (`pkt-line.ts`), so that no `post-receive` hook is needed.
  */
 import { constants } from 'node:fs';
 import { access, chmod, mkdir, rename, rm, writeFile } from 'node:fs/promises';

@@ -1,7 +1,7 @@
 /**
  * Answers `ls-refs`, which protocol version 2 requests before a fetch, from git's ref files. Starting git to answer it
- * took a quarter of the CPU time of a small clone. Git answers unusual requests: unknown arguments, an annotated tag whose
- * target is not in the files, a `HEAD` that is not a branch.
+ * took a quarter of the CPU time of a small clone. Git answers unusual requests: unknown arguments, an annotated tag
+ * whose target is not in the files, a `HEAD` that is not a branch.
  */
 import type { Readable } from 'node:stream';
 import {
@@ -25,8 +25,8 @@ type LsRefsRequest = {
 };
 
 /**
- * Limited, because each prefix is compared with each ref on the main thread. Clients send three prefixes, or one per ref
- * that they fetch.
+ * Limited, because each prefix is compared with each ref on the main thread. Clients send three prefixes, or one per
+ * ref that they fetch.
  */
 const MAX_PREFIXES = 100;
 const DELIMITER = '0001';

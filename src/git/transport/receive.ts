@@ -31,8 +31,8 @@ export type PushRules = {
   /** Decides before the push takes effect. If it throws, the push is rejected. */
   judge(push: Push, signal: AbortSignal): Promise<Verdict>;
   /**
-   * Called after git has ended if `judge` accepted, with the updated refs, which may be fewer than requested. Null if git
-   * has not reported, because the push had no refs or git was ended early.
+   * Called after git has ended if `judge` accepted, with the updated refs, which may be fewer than requested. Null if
+   * git has not reported, because the push had no refs or git was ended early.
    */
   settle(updated: ReceivedRefUpdate[] | null): Promise<void>;
 };

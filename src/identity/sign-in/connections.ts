@@ -1,4 +1,7 @@
-/** Connects further identities to a user, by a sign-in at the identity provider within a session; lists and removes them. */
+/**
+ * Connects further identities to a user, by a sign-in at the identity provider within a session; lists and removes
+ * them.
+ */
 
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
@@ -34,7 +37,9 @@ export type IssuerChoice = {
 
 type Deps = { db: Db };
 
-/** Lists the configured identity providers. For a browser session, with the URLs that connect an identity to its user. */
+/**
+ * Lists the configured identity providers. For a browser session, with the URLs that connect an identity to its user.
+ */
 export function listIssuers(
   { issuers, urls }: { issuers: readonly Issuer[]; urls: Urls },
   viewer: Viewer,
@@ -140,8 +145,8 @@ const columns = {
 } as const;
 
 /**
- * Removes an identity. Its access tokens are rejected immediately, and the user's other sessions from an identity provider
- * end, because a session does not record its identity.
+ * Removes an identity. Its access tokens are rejected immediately, and the user's other sessions from an identity
+ * provider end, because a session does not record its identity.
  * @throws AppError 401, 403, 404, 409 for the last way to sign in
  */
 export async function deleteIdentity(

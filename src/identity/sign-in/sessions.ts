@@ -1,6 +1,6 @@
 /**
- * Browser sessions. Each session is a row, so that it can be listed and ended. The browser has the secret in a cookie, and
- * only its hash is stored. A session has the full rights of its user.
+ * Browser sessions. Each session is a row, so that it can be listed and ended. The browser has the secret in a cookie,
+ * and only its hash is stored. A session has the full rights of its user.
  */
 
 import type pg from 'pg';

@@ -20,7 +20,7 @@ export type Measurements = {
 /** Files per language detection, about half a second of work. A larger tree is judged by its first files. */
 const MAX_FILES = 100_000;
 const MAX_MS = 10_000;
-/** Cache by commit: a push that updates other branches needs no tree walk. */
+/** Commit id → language, so that a push that updates other branches needs no tree walk. */
 const languages = new LRUCache<string, { language: string | null }>({ max: 1_000 });
 
 /** @throws GitError if the repository no longer exists. */

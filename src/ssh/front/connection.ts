@@ -2,8 +2,8 @@
  * One client connection: authenticates it by a key, and passes its commands to the server. All other features of SSH
  * (terminals, forwarding, sftp, environment variables) are refused by ssh2, because no listener accepts them.
  *
- * ssh2 limits neither the output that a client has not read nor the input that the server has not read. This file checks
- * both, and closes connections that exceed the limits.
+ * ssh2 limits neither the output that a client has not read nor the input that the server has not read. This file
+ * checks both, and closes connections that exceed the limits.
  */
 import { connect, type Socket } from 'node:net';
 import type { AuthContext, Connection, PublicKeyAuthContext, ServerChannel, Session } from 'ssh2';
@@ -15,7 +15,9 @@ import { relayCommand } from './relay.ts';
 const USER = 'git';
 /** Bytes before a key is accepted: the key exchange, and some offered keys of up to 2 KB. */
 const MAX_LOGIN_BYTES = 128 * 1024;
-/** Bytes sent but not read by the client. A client can set the channel window to any size, so the window is no limit. */
+/**
+ * Bytes sent but not read by the client. A client can set the channel window to any size, so the window is no limit.
+ */
 const MAX_UNSENT_BYTES = 8 * 2 ** 20;
 /** Bytes received but not read by the server. The window is 2 MiB. */
 const MAX_UNREAD_BYTES = 4 * 2 ** 20;
@@ -127,7 +129,9 @@ class ClientConnection {
       this.#idleTimer = setTimeout(() => this.#client.end(), ms);
   }
 
-  /** Most clients first ask which methods are supported, with the method `none`, which does not count as an offered key. */
+  /**
+   * Most clients first ask which methods are supported, with the method `none`, which does not count as an offered key.
+   */
   #offerPublicKey(auth: AuthContext): void {
     const isOffer = auth.method !== 'none';
     if (isOffer && ++this.#offeredKeys > this.#host.limits.offeredKeys)

@@ -121,8 +121,8 @@ export class PackWriter {
   }
 
   /**
-   * Removes the added chunks that no other upload relies on. The sweep removes the rows of packs, and everything if this
-   * fails.
+   * Removes the added chunks that no other upload relies on. The sweep removes the rows of packs, and everything if
+   * this fails.
    * @param keepComplete whether to keep the packs that are complete
    */
   async abandon(keepComplete = false): Promise<void> {

@@ -193,7 +193,9 @@ export type ChunkLocation = { hash: Buffer; key: string; start: number; length: 
 
 export type ChunkVerifier = {
   buffers: BufferPool;
-  /** `damaged`: index of the first chunk whose SHA-256 differs, or -1. The returned `buffer` replaces the passed one. */
+  /**
+   * `damaged`: index of the first chunk whose SHA-256 differs, or -1. The returned `buffer` replaces the passed one.
+   */
   verify(chunks: ChunkBatch): Promise<{ buffer: ArrayBufferLike; damaged: number }>;
 };
 

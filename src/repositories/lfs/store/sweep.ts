@@ -3,8 +3,8 @@
  * uploads, objects without references, chunks without uses, packs without chunks. Each step is one transaction, so that
  * a sweep can stop after any step, and reads a bounded number of rows through a partial index of the rows to process.
  *
- * An upload relies on chunks and objects that it found in the store. It touches the unused ones, and the sweep keeps them
- * for the grace period, so an upload that takes less time than the grace period is not disturbed.
+ * An upload relies on chunks and objects that it found in the store. It touches the unused ones, and the sweep keeps
+ * them for the grace period, so an upload that takes less time than the grace period is not disturbed.
  */
 import type pg from 'pg';
 import { LARGE_FILE_SWEEP_LOCK } from '../../../base/advisory-locks.ts';
@@ -237,8 +237,8 @@ async function removeEmptyStores({ pool }: SweepDeps): Promise<boolean> {
 }
 
 /*
- * Packs are rewritten if most of their bytes are dead, or if a size tier has eight small packs. So a store has few small
- * packs, and a byte is copied at most once per tier.
+ * Packs are rewritten if most of their bytes are dead, or if a size tier has eight small packs. So a store has few
+ * small packs, and a byte is copied at most once per tier.
  *
  * The live chunks are copied into a new pack, and one transaction moves their rows. Readers of the old pack continue
  * until it is deleted; a reader that no longer finds it looks up the rows again.

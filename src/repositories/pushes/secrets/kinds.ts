@@ -4,16 +4,18 @@
  * rare.
  *
  * The scanned text is untrusted, so no pattern may be slow on any input (catastrophic backtracking, ReDoS). Every
- * repetition is bounded, and a repeated part can match in only one way: if a text could be divided in two ways, the time
- * would grow exponentially in spite of the bounds.
+ * repetition is bounded, and a repeated part can match in only one way: if a text could be divided in two ways, the
+ * time would grow exponentially in spite of the bounds.
  */
 
 export type Kind = {
-  /** Completes the sentence "adds …", for example "a Stripe live key". Part of the id of a finding, so it never changes. */
+  /**
+   * Completes the sentence "adds …", for example "a Stripe live key". Part of the id of a finding, so it never changes.
+   */
   name: string;
   /**
-   * A short pattern for the beginning of the secret, tried before the full pattern. Secrets of such a kind contain `RUN`
-   * (20) token characters in a row, and `find.ts` searches only near such runs.
+   * A short pattern for the beginning of the secret, tried before the full pattern. Secrets of such a kind contain
+   * `RUN` (20) token characters in a row, and `find.ts` searches only near such runs.
    */
   hint?: string;
   /** For kinds without a `hint`: substrings, one of which is within 48 characters of the start of each match. */
