@@ -48,7 +48,7 @@ const cases = [
     ours: (i: number) =>
       pool.use(dir, async (objects) => {
         const at = await locate(objects, 'main', folders(i));
-        return (await readTree(objects, at?.object?.oid ?? '', { pointers: false })).length;
+        return (await readTree(objects, at?.object?.oid ?? '', { withPointers: false })).length;
       }),
     theirs: async (i: number) => {
       const [commit] = await plain.ask(['info refs/heads/main^{commit}']);

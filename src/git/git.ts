@@ -55,7 +55,7 @@ type Options = {
   hooks: string;
   /** No other machine runs git in the repositories. */
   isAlone: boolean;
-  /** Maximum of concurrent fetches, pushes and downloads. */
+  /** Maximum number of concurrent fetches, pushes and downloads. */
   transfers: number;
   /** Receives errors of background work. */
   report: (error: unknown) => void;

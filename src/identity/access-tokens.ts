@@ -41,9 +41,9 @@ type Deps = { db: Db };
 /**
  * Creates a token for the viewer; an operator may create one for another user.
  *
- * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted). It is part of a URL,
- * so `/` and control characters are refused. `expiresInDays`: 1 to 365. `namespaces` (names) and `repositories` (ids), at
- * most 100 each, are stored as ids, so they follow renames.
+ * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted). It is part of a
+ * URL, so `/` and control characters are refused. `expiresInDays`: 1 to 365. `namespaces` (names) and `repositories`
+ * (ids), at most 100 each, are stored as ids, so they follow renames.
  * @returns the token and its secret, which is not stored
  * @throws AppError 400, 401, 403, 404 (user, namespace, repository), 409 for a taken name.
  */
@@ -145,7 +145,7 @@ export async function findAccessTokens(
   return toAccessTokens(db, rows);
 }
 
-/** The token stops working at once, even if it is the token of this request. @throws AppError 401, 403, 404. */
+/** The token stops working immediately, even if it is the token of this request. @throws AppError 401, 403, 404. */
 export async function deleteAccessToken(
   services: Deps,
   viewer: Viewer,

@@ -35,14 +35,15 @@ export type Identity = { userId: string; username: string; email: string; namesp
 
 type Deps = { db: Db };
 
-/** @throws AppError 401 when nobody is signed in. */
+/** @throws AppError 401 for an anonymous viewer */
 export function whoami(viewer: Viewer): Identity {
   const { userId, username, email, namespace } = demandAccount(viewer);
   return { userId, username, email, namespace: namespace.name };
 }
 
 /**
- * Finds a namespace by name, ignoring case. Every signed-in user may know that a namespace exists, but not its contents.
+ * Finds a namespace by name, ignoring case. Every signed-in user may know that a namespace exists, but not its
+ * contents.
  * @throws AppError 401, 404.
  */
 export async function getNamespace<S extends Prisma.NamespaceSelect>(
@@ -78,8 +79,8 @@ export function findUserById<S extends Prisma.UserSelect>(
 }
 
 /**
- * Finds a namespace for a domain function, which checks permissions itself. Hand-written SQL, because job creation waits for
- * it.
+ * Finds a namespace for a domain function, which checks permissions itself. Hand-written SQL, because job creation
+ * waits for it.
  * @param on the pool where speed matters
  * @throws AppError 404.
  */
@@ -155,8 +156,8 @@ export async function createOrganization(
 }
 
 /**
- * Locks a namespace until the transaction ends: against deletion, and with `no key update` also against changes of members.
- * @throws AppError 404 when it was deleted meanwhile
+ * Locks a namespace against deletion until the transaction ends; with `no key update`, also against changes of members.
+ * @throws AppError 404 if the namespace no longer exists
  */
 export async function lockNamespace(
   tx: Prisma.TransactionClient,
@@ -187,7 +188,7 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
   return readCursorPage(db.namespace, BY_NAME, range, { where, select });
 }
 
-/** The ids of the viewer's own namespace and of those the viewer is a member of. @throws AppError 401, 403 */
+/** Returns the ids of the viewer's own namespace and of the namespaces with a membership. @throws AppError 401, 403 */
 export function listOwnNamespaceIds(viewer: Viewer, userId: string): string[] {
   const account = demandAccount(viewer);
   if (account.userId !== userId) throw forbidden('You cannot list the namespaces of another user');

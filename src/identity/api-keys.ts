@@ -29,7 +29,7 @@ import {
 export type ApiKey = {
   id: string;
   name: string;
-  /** Name of the only namespace it works in; null: all of its user's. */
+  /** Name of the only namespace that the key works in; null for all namespaces of its user. */
   namespace: string | null;
   scopes: Scope[];
   createdAt: Date;
@@ -40,8 +40,8 @@ export type ApiKey = {
 type Deps = { db: Db };
 
 /**
- * Creates an API key that acts for the viewer. A key that is bound to a namespace is also managed by its admins, and loses
- * the rights that its user loses there.
+ * Creates an API key that acts for the viewer. A key that is bound to a namespace is also managed by its admins, and
+ * loses the rights that its user loses there.
  *
  * `name`: 1 to 100 of `A-Za-z0-9._-` (`$` and `:` divide name from secret), unique on the server.
  * `expiresInDays`: 1 to 365.
@@ -91,7 +91,7 @@ export async function createApiKey(
   return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
 }
 
-/** A page of `listApiKeys` after a cursor. @throws AppError 400, 401, 403. */
+/** Returns a page of the keys by cursor. @throws AppError 400, 401, 403 */
 export async function sliceApiKeys(
   { db }: Deps,
   viewer: Viewer,
@@ -105,7 +105,7 @@ export async function sliceApiKeys(
   );
 }
 
-/** The viewer's keys, and keys bound to namespaces where the viewer is `admin`, newest first. */
+/** Lists the viewer's keys and the keys bound to namespaces where the viewer is `admin`, newest first. */
 export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[]> {
   const rows = await db.apiKey.findMany({
     where: whereManagedBy(demandFullRights(viewer)),
@@ -115,7 +115,7 @@ export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[
   return rows.map(toApiKey);
 }
 
-/** The rule of `manages` as a query condition. */
+/** Returns the rule of `manages` as a query condition. */
 function whereManagedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
   const administered = [...roles].flatMap(([id, role]) => (role === 'admin' ? id : []));
   return { OR: [{ userId }, { namespaceId: { in: [namespace.id, ...administered] } }] };
@@ -136,7 +136,7 @@ async function getManagedKey(db: Db, account: Account, name: string): Promise<Ke
   return row;
 }
 
-/** The keys among `ids` that the viewer manages. */
+/** Returns the keys among `ids` that the viewer manages. */
 export async function findApiKeys(
   { db }: Deps,
   viewer: Viewer,
@@ -147,7 +147,7 @@ export async function findApiKeys(
   return rows.filter((row) => manages(viewer, row)).map(toApiKey);
 }
 
-/** The key stops working at once. @throws AppError 401, 403, 404. */
+/** The key stops working immediately. @throws AppError 401, 403, 404. */
 export async function deleteApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<string> {
   const account = demandFullRights(viewer);
   const { id, namespaceId } = await getManagedKey(db, account, name);

@@ -1,6 +1,6 @@
 /**
- * Reading the audit log. Admins read the log of their namespace, users their own actions, and operators everything. Always
- * with a credential of full rights, because entries name credentials.
+ * Reading the audit log. Admins read the log of their namespace, users their own actions, and operators everything.
+ * Always with a credential of full rights, because entries name credentials.
  */
 
 import type { Prisma } from '../../prisma/generated/client.ts';

@@ -1,8 +1,9 @@
 /**
  * The audit log: who changed what, from where, and with which credential.
  *
- * A domain function writes the entry in the transaction of the change, so neither exists without the other. Requests that
- * are refused or change nothing leave no entry. Actions of the server itself (a job that ends) are events, not entries.
+ * A domain function writes the entry in the transaction of the change, so neither exists without the other. Requests
+ * that are rejected or change nothing leave no entry. Actions of the server itself (a job that ends) are events, not
+ * entries.
  */
 
 import type pg from 'pg';
@@ -64,7 +65,7 @@ export const AUDIT_ACTIONS = {
 } as const;
 export type AuditAction = keyof typeof AUDIT_ACTIONS;
 
-/** Where a request came from. */
+/** The origin of a request. */
 export type Origin = { address: string | null; requestId: string };
 
 /**

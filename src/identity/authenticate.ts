@@ -1,6 +1,6 @@
 /**
- * Turns a credential into a Viewer, for REST, GraphQL and git. One query per request reads the credential, its user and the
- * user's roles, so deletions and revoked roles take effect at once on every server.
+ * Turns a credential into a Viewer, for REST, GraphQL and git. One query per request reads the credential, its user and
+ * the user's roles, so deletions and revoked roles take effect immediately on every server.
  *
  * The query is hand-written because every request pays for it: the join took 61 µs of CPU through pg and 132 through
  * Prisma. There is no cache, because every deletion would have to invalidate it on every server.
@@ -159,8 +159,8 @@ async function readBySession(pool: Pool, secret: string): Promise<AccountResult>
 }
 
 /**
- * Identities of users who have signed in here before. `operator` ignores what the groups of this identity gave at sign-in,
- * because the access token itself says whether the user is an operator by a group.
+ * Identities of users who have signed in here before. `operator` ignores what the groups of this identity gave at
+ * sign-in, because the access token itself says whether the user is an operator by a group.
  */
 const IDENTITIES = `
   select c.id, c.issuer as name, u.plan, null as scopes, null as namespaces, null as repositories,
@@ -175,8 +175,8 @@ const IDENTITIES_BY_ID = `${IDENTITIES} c.id = any($1)`;
 const OPERATOR_SUFFIX = 'operator';
 
 /**
- * Authenticates an access token of an identity provider. The claims of the token decide whether its owner may sign in, and
- * whether a group makes them an operator, so a user who left a group keeps no rights with later tokens.
+ * Authenticates an access token of an identity provider. The claims of the token decide whether its owner may sign in,
+ * and whether a group makes them an operator, so a user who left a group keeps no rights with later tokens.
  *
  * The credential id is `<identity id>.<expiry in seconds>[.operator]`, so that a recheck by id needs no token.
  * @throws AppError 401, 503 when the identity provider is unavailable
@@ -284,8 +284,8 @@ export function demandValidAccount(found: AccountResult): Account {
 }
 
 /**
- * Finds the owner of an SSH key by its fingerprint (`SHA256:…`), also of a disabled user: `accountById` refuses the commands
- * with a reason, which the SSH protocol does not have for a refused key.
+ * Finds the owner of an SSH key by its fingerprint (`SHA256:…`). Also finds disabled users: `readAccountByCredentialId`
+ * rejects their commands with a reason, which the SSH protocol cannot give for a rejected key.
  */
 export async function findSshKeyOwner(
   { pool }: { pool: pg.Pool },

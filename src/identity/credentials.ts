@@ -1,9 +1,9 @@
 /**
  * Common parts of personal access tokens, API keys and other credentials.
  *
- * A credential never has more rights than its user: scopes and restrictions remove rights, and the user's roles are read at
- * each use. Only a credential with full rights manages credentials, because a restricted one could otherwise create an
- * unrestricted one. Deletion takes effect at once, because nothing caches credentials.
+ * A credential never has more rights than its user: scopes and restrictions remove rights, and the user's roles are
+ * read at each use. Only a credential with full rights manages credentials, because a restricted one could otherwise
+ * create an unrestricted one. Deletion takes effect immediately, because nothing caches credentials.
  */
 
 import { hash, randomInt, timingSafeEqual } from 'node:crypto';
@@ -38,7 +38,10 @@ export function demandOwn(viewer: Viewer, userId: string): Account {
   throw forbidden("You cannot list another user's credentials");
 }
 
-/** The owner of a new credential: the viewer, or the user that an operator names. @throws AppError 401, 403, 404 */
+/**
+ * Returns the owner of a new credential: the viewer, or the user that an operator names.
+ * @throws AppError 401, 403, 404
+ */
 export async function resolveCredentialOwner(
   db: Db,
   viewer: Account,
@@ -52,7 +55,7 @@ export async function resolveCredentialOwner(
 }
 
 /**
- * Creation and expiry of a credential, from one clock, so that they are exactly `days` apart.
+ * Returns the times of creation and expiry of a credential, from one clock, so that they are exactly `days` apart.
  * @throws AppError 400 outside 1 to 365.
  */
 export function computeLifetime(days: number): { createdAt: Date; expiresAt: Date } {
@@ -62,7 +65,7 @@ export function computeLifetime(days: number): { createdAt: Date; expiresAt: Dat
   return { createdAt, expiresAt: new Date(createdAt.getTime() + days * DAY_MS) };
 }
 
-/** Prepares a name for a query: PostgreSQL refuses text with NUL, which no stored name contains. */
+/** Prepares a name for a query: PostgreSQL rejects text with NUL, which no stored name contains. */
 export function toSearchableName(name: string): string {
   return name.includes('\0') ? '' : name;
 }
@@ -73,8 +76,8 @@ export function toTakenError(error: unknown, message: string, field = 'name'): u
 }
 
 /*
- * Secrets. A token is `loam_pat_`, 40 base62 characters, and their CRC32 in 6 characters, so that secret scanners recognize
- * it. Only its SHA-256 is stored.
+ * Secrets. A token is `loam_pat_`, 40 base62 characters, and their CRC32 in 6 characters, so that secret scanners
+ * recognize it. Only its SHA-256 is stored.
  */
 
 const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';

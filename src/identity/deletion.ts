@@ -1,8 +1,8 @@
 /**
  * Deletes organizations and users. Repositories and unfinished jobs must be gone first, so no data of value is lost.
  *
- * One transaction frees the name of a namespace and removes all access to it. Its finished jobs with logs and artifacts are
- * removed in the background (`jobs/removal.ts`), and then its row. Audit entries stay.
+ * One transaction frees the name of a namespace and removes all access to it. Its finished jobs with logs and artifacts
+ * are removed in the background (`jobs/removal.ts`), and then its row. Audit entries stay.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -48,7 +48,8 @@ export async function deleteOrganization(
 /**
  * Deletes a user, for operators.
  * @returns the id of the deleted user
- * @throws AppError 401, 403, 404, 409 for the viewer, the last operator, the last admin of an organization, and while the
+ * @throws AppError 401, 403, 404, 409 for the viewer, the last operator, the last admin of an organization, and while
+ * the
  *   user's namespace is not empty
  */
 export async function deleteUser(
@@ -84,7 +85,7 @@ export async function deleteUser(
 /** Marks a namespace as deleted, and frees its name. @throws AppError 404, 409 while the namespace is not empty */
 async function deleteNamespace(tx: Tx, namespace: { id: string; name: string }): Promise<void> {
   const { id } = namespace;
-  // Transactions that add a repository or a member take a lock too (`holdNamespace`), and see `deleted_at` after this one.
+  // Transactions that add a repository or a member lock the row too (`lockNamespace`), and see `deleted_at` afterwards.
   const locked = await tx.$executeRaw`
     select from namespaces where id = ${id} and deleted_at is null for update`;
   if (locked === 0) throw notFound('Namespace');
@@ -105,14 +106,14 @@ async function demandEmpty(
   const jobs = await tx.job.count({
     where: { namespaceId, status: { in: ['queued', 'running'] } },
   });
-  const left = [
+  const remaining = [
     ...(repositories > 0 ? [`repositories: ${repositories}`] : []),
     ...(jobs > 0 ? [`unfinished jobs: ${jobs}`] : []),
   ];
-  if (left.length > 0)
+  if (remaining.length > 0)
     throw new AppError(
       'conflict',
-      `${name} is not empty (${left.join(', ')}): delete or transfer its repositories and cancel its jobs first`,
+      `${name} is not empty (${remaining.join(', ')}): delete or transfer its repositories and cancel its jobs first`,
     );
 }
 
@@ -161,8 +162,8 @@ async function demandNotLastAdmin(tx: Tx, userId: string): Promise<void> {
 const JOB_BATCH = 1_000;
 
 /**
- * Clears `created_by_id` in batches before the user is deleted, because the deletion would otherwise update all the user's
- * jobs in one transaction. By namespace, because the index starts with it.
+ * Clears `created_by_id` in batches before the user is deleted, because the deletion would otherwise update all the
+ * user's jobs in one transaction. Runs per namespace, because the index starts with the namespace.
  */
 async function removeAsJobCreator(db: Db, userId: string): Promise<void> {
   for (let left = JOB_BATCH; left === JOB_BATCH; )
@@ -175,7 +176,8 @@ async function removeAsJobCreator(db: Db, userId: string): Promise<void> {
 }
 
 /**
- * For `maintenance.ts`: removes the rows of deleted namespaces without repositories, jobs and artifacts, and their counters.
+ * For `maintenance.ts`: removes the rows of deleted namespaces without repositories, jobs and artifacts, and their
+ * counters.
  * @returns whether there may be more
  */
 export async function removeDeletedNamespaces({ pool }: { pool: pg.Pool }): Promise<boolean> {

@@ -1,9 +1,9 @@
 /**
- * Device authorization grant (RFC 8628) for programs without a browser: the program shows a short code, a signed-in user
- * enters the code on a page of this server and approves, and the program receives a personal access token.
+ * Device authorization grant (RFC 8628) for programs without a browser: the program shows a short code, a signed-in
+ * user enters the code on a page of this server and approves, and the program receives a personal access token.
  *
- * Each request is a row, so that it survives restarts and any server can answer. Only hashes of both codes are stored. The
- * token is created when the program fetches it, so it is never stored.
+ * Each request is a row, so that it survives restarts and any server can answer. Only hashes of both codes are stored.
+ * The token is created when the program fetches it, so it is never stored.
  */
 
 import { randomInt } from 'node:crypto';
@@ -27,14 +27,16 @@ import { SCOPES, type Scope, type Viewer } from './permissions.ts';
 export const DEVICE_CODE_SECONDS = 900;
 /** Polling interval of a program. RFC 8628 adds five seconds each time the program polls too early. */
 const INTERVAL_SECONDS = 5;
-/** Consonants that are not easily confused; 8 of them have 34 bits. */
+/** Consonants that are not easily confused; a code of 8 letters has 34 bits. */
 const USER_CODE_LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
 const USER_CODE_LENGTH = 8;
 /** Leaves room for the code in the name of the token. */
 const MAX_CLIENT_NAME = 80;
 /** Unanswered requests per client address. */
 const MAX_PENDING = 30;
-/** Per user within the lifetime of a code: guessing one of a thousand codes then takes a hundred thousand years. */
+/**
+ * Limit per user within the lifetime of a code. Guessing one of a thousand codes then takes a hundred thousand years.
+ */
 const MAX_WRONG_CODES = 10;
 const DEFAULT_TOKEN_DAYS = 30;
 
@@ -80,7 +82,7 @@ export async function createDeviceRequest(
   const deviceCode = randomSecret();
   const userCode = newUserCode();
   await inTransaction(db, async (tx) => {
-    // The lock serializes concurrent requests of one address, so that each counts the earlier ones.
+    // Locks the address, so that concurrent requests of one address count each other.
     await tx.$executeRaw`
       select pg_advisory_xact_lock(hashtextextended(${deviceRequestLock(address)}, 0))`;
     const now = new Date();
@@ -234,7 +236,7 @@ export async function findDeviceRequest(
   return { ...row, scopes: row.scopes as Scope[], userCode: formatUserCode(code) };
 }
 
-/** Approves or refuses a request. @throws AppError as `findDeviceRequest` */
+/** Approves or denies a request. @throws AppError as `findDeviceRequest` */
 export async function answerDeviceRequest(
   { db }: Deps,
   viewer: Viewer,
@@ -245,7 +247,7 @@ export async function answerDeviceRequest(
   const tokenName = `${found.client} ${found.userCode}`;
   await inTransaction(db, async (tx) => {
     const { count } = await tx.deviceRequest.updateMany({
-      // The condition on the status lets one of two concurrent answers win.
+      // The condition on the status makes only the first of two concurrent answers take effect.
       where: { userHash: hashSecret(normalizeUserCode(userCode)), status: 'pending' },
       data: approve
         ? { status: 'approved', userId: account.userId, tokenName }
@@ -269,8 +271,8 @@ function normalizeUserCode(userCode: string): string {
 }
 
 /**
- * Counts a code as wrong before it is looked up. One statement counts and compares, so that of many concurrent guesses only
- * ten are looked up. @throws AppError 429
+ * Counts a code as wrong before it is looked up. One statement counts and compares, so that of many concurrent guesses
+ * only ten are looked up. @throws AppError 429
  */
 async function countWrongCode(db: Db, userId: string): Promise<void> {
   const isRecent = Prisma.sql`device_guesses.since > now() - make_interval(secs => ${DEVICE_CODE_SECONDS})`;

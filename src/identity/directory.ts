@@ -57,7 +57,7 @@ function toContains(text: string | null | undefined): { contains: string } | nul
   const part = toSearchableName(text ?? '')
     .trim()
     .toLowerCase();
-  // Prisma makes a LIKE pattern of it without escaping the wildcards.
+  // Wildcards are escaped here, because Prisma puts the text into a LIKE pattern unescaped.
   return text ? { contains: part.replace(/[\\%_]/g, (character) => `\\${character}`) } : null;
 }
 

@@ -1,6 +1,6 @@
 /**
- * Disables and enables users. All credentials of a disabled user are refused (`authenticate.ts`), nobody can sign in as that
- * user, and open streams end at the next recheck. No data is removed, so enabling restores everything.
+ * Disables and enables users. All credentials of a disabled user are rejected (`authenticate.ts`), sign-in as that user
+ * is not possible, and open streams end at the next recheck. No data is removed, so enabling restores everything.
  */
 
 import type { Prisma, User } from '../../prisma/generated/client.ts';
@@ -14,7 +14,10 @@ import { type Account, demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
 
-/** For operators. Jobs of the user continue. @throws AppError 401, 403, 404, 409 for the viewer and the last operator */
+/**
+ * For operators. Jobs of the user continue.
+ * @throws AppError 401, 403, 404, 409 for the viewer and the last operator
+ */
 export async function disableUser(
   { db }: Deps,
   viewer: Viewer,

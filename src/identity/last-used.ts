@@ -1,6 +1,6 @@
 /**
- * Records when each credential was last used, to the minute. Uses are collected in memory and written in batches, so that a
- * credential costs at most one row update a minute, and no request waits for it.
+ * Records when each credential was last used, to the minute. Uses are collected in memory and written in batches, so
+ * that a credential costs at most one row update a minute, and no request waits for it.
  */
 import type pg from 'pg';
 import type { Logger } from '../base/log.ts';

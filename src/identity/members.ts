@@ -1,6 +1,6 @@
 /**
- * Members of namespaces, managed by admins. A user is admin of their own namespace without a row in `members`, so that this
- * role cannot be lost.
+ * Members of namespaces, managed by admins. A user is admin of their own namespace without a row in `members`, so that
+ * this role cannot be lost.
  */
 import type { Namespace, Prisma, Role } from '../../prisma/generated/client.ts';
 import { AppError } from '../base/errors.ts';
@@ -62,8 +62,9 @@ export async function setMember(
 }
 
 /**
- * Removes a member. Admins may remove everybody, and members may leave.
- * @returns the removed membership; null when there was none. @throws AppError as `setMember`.
+ * Removes a member. Admins may remove any member, and members may leave.
+ * @returns the removed membership; null if there was none
+ * @throws AppError as `setMember`
  */
 export async function removeMember(
   { db }: Deps,

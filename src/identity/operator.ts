@@ -1,6 +1,6 @@
 /**
- * Actions of the person who runs the server, without a viewer: the first user, the token in the environment, and tokens for
- * users who lost theirs.
+ * Actions of the person who runs the server, without a viewer: the first user, the token in the environment, and tokens
+ * for users who lost theirs.
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { FIRST_OPERATOR_LOCK } from '../base/advisory-locks.ts';
@@ -16,8 +16,8 @@ import { computeLifetime, hashSecret, newToken, toTakenError } from './credentia
 const ENV_TOKEN_NAME = 'LOAM_ADMIN_TOKEN';
 
 /**
- * Runs at each start. Creates the operator unless one exists, and stores the token of `LOAM_ADMIN_TOKEN` for the operator,
- * without expiry, replacing an earlier value. Without the variable, the first start creates a token.
+ * Runs at each start. Creates the operator unless one exists, and stores the token of `LOAM_ADMIN_TOKEN` for the
+ * operator, without expiry, replacing an earlier value. Without the variable, the first start creates a token.
  * @returns the created token, to be shown once
  * @throws ConfigError when the token of the environment is already another credential
  */

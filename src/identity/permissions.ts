@@ -1,6 +1,6 @@
 /**
- * Permissions: one table of actions, and one pure function. Domain functions call it and routes do not, so REST, GraphQL
- * and git follow the same rules.
+ * Permissions: one table of actions, and one pure function. Domain functions call it and routes do not, so REST,
+ * GraphQL and git follow the same rules.
  *
  * An action must be allowed by all of: the role in the namespace, the credential's scopes, and the namespaces and
  * repositories that the credential is restricted to. Visibility can only add the right to read.
@@ -34,8 +34,8 @@ const IMPLIED: Partial<Record<Scope, readonly Scope[]>> = {
 };
 
 /**
- * Action → the required role, the scope that a limited credential needs (null: only full rights suffice), and the text for
- * error messages.
+ * Action → the required role, the scope that a limited credential needs (null: only full rights suffice), and the text
+ * for error messages.
  */
 const ACTIONS = {
   'repository.read': { role: 'read', scope: 'repo:read', what: 'read repositories' },
@@ -151,8 +151,8 @@ function namespacesWithRole(viewer: Account, role: Role): ReadonlySet<string> | 
 }
 
 /**
- * Ids of the namespaces in which the viewer is a member with at least the role, and in which the credential is allowed. An
- * operator has rights in all namespaces, but is not a member of all.
+ * Ids of the namespaces in which the viewer is a member with at least the role, and in which the credential is allowed.
+ * An operator has rights in all namespaces, but is not a member of all.
  */
 export function namespacesAsMember(
   { namespace, roles, namespaces }: Account,
@@ -178,8 +178,8 @@ export function can(viewer: Viewer, action: Action, target: Target): boolean {
 }
 
 /**
- * The target of a check before the repository or job is known: may the viewer do the action to any object of the namespace?
- * For a credential restricted to repositories, to the first of them.
+ * Returns the target for a check whether the viewer may do the action to any object of the namespace, before the
+ * repository or job is known. For a credential restricted to repositories, the target is the first of these.
  */
 export function anyTargetIn(viewer: Viewer, namespaceId: string): Target {
   const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
@@ -209,7 +209,7 @@ function whyNot(viewer: Account, action: Action, { namespaceId }: Target): strin
   return `You may not ${what} with this credential: ${lacks()}`;
 }
 
-/** @throws AppError 401 when nobody is signed in. */
+/** @throws AppError 401 for an anonymous viewer */
 export function demandAccount(viewer: Viewer): Account {
   if (viewer.kind === 'account') return viewer;
   throw viewer.failure ?? unauthenticated();

@@ -1,10 +1,11 @@
 /**
- * Rechecks the permissions of open streams at least every five seconds, because a credential may be deleted or expire, a
- * member may be removed, or a repository may become private.
+ * Rechecks the permissions of open streams at least every five seconds, because a credential may be deleted or expire,
+ * a member may be removed, or a repository may become private.
  *
- * Checks are shared, so the cost grows with the number of credentials and rules, not of streams: one query per round reads
- * all credentials with their users' roles, and a rule is checked once for all streams with the same credential and key.
- * A stream shows nothing on a check older than five seconds: while the database is unavailable, streams wait.
+ * Checks are shared, so the cost grows with the number of credentials and rules, not of streams: one query per round
+ * reads all credentials with their users' roles, and a rule is checked once for all streams with the same credential
+ * and key. A stream sends nothing based on a check older than five seconds, so streams wait while the database is
+ * unavailable.
  */
 
 import type pg from 'pg';
@@ -14,7 +15,7 @@ import { isDatabaseUnavailable } from '../platform/database/outage.ts';
 import { demandValidAccount, readAccounts } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
-/** A round may take a second, and a check is valid for five. */
+/** A round may take a second, and a check is valid for five seconds. */
 const ROUND_MS = 4_000;
 const FRESH_MS = 5_000;
 /** Delay after a failed round. */
@@ -32,14 +33,15 @@ export type Recheck = Disposable & {
   /** Aborts with an AppError as reason when the viewer loses access. */
   readonly refused: AbortSignal;
   /**
-   * Call this before each event is shown. Undefined when the last check is fresh, otherwise settles with the next check.
-   * @throws AppError when the check fails; `signal.reason` when that aborts
+   * Must be called before each event is sent. Returns undefined if the last check is fresh, otherwise a promise that
+   * settles with the next check.
+   * @throws AppError if the check fails; the reason of `signal` if it aborts
    */
   waitForFreshCheck(signal: AbortSignal): Promise<void> | undefined;
 };
 
 /** A check that several streams share. */
-type Subject = {
+type SharedCheck = {
   credential: Account['credential'] | null;
   rule: AccessRule;
   checkedAt: number;
@@ -50,7 +52,7 @@ export class Rechecks implements AsyncDisposable {
   readonly #pool: pg.Pool;
   readonly #log: Logger;
   /** By credential and key of the rule. */
-  readonly #subjects = new Map<string, Subject>();
+  readonly #checks = new Map<string, SharedCheck>();
   readonly #closed = new AbortController();
   #timer: NodeJS.Timeout | undefined;
   #round: Promise<void> | undefined;
@@ -67,31 +69,31 @@ export class Rechecks implements AsyncDisposable {
   watch(viewer: Viewer, rule: AccessRule): Recheck {
     const credential = viewer.kind === 'account' ? viewer.credential : null;
     const key = `${credential?.id ?? ''} ${rule.key}`;
-    const subject = this.#subjects.get(key) ?? {
+    const check = this.#checks.get(key) ?? {
       credential,
       rule,
       checkedAt: Date.now(),
       streams: new Set(),
     };
-    this.#subjects.set(key, subject);
+    this.#checks.set(key, check);
     const stream = new AbortController();
-    subject.streams.add(stream);
+    check.streams.add(stream);
     if (!this.#timer && !this.#round) this.#schedule(ROUND_MS);
     return {
       refused: stream.signal,
       waitForFreshCheck: (signal) => {
         stream.signal.throwIfAborted();
-        if (isFresh(subject)) return undefined;
+        if (isFresh(check)) return undefined;
         const ended = AbortSignal.any([signal, stream.signal, this.#closed.signal]);
-        return this.#waitUntilFresh(subject, ended);
+        return this.#waitUntilFresh(check, ended);
       },
-      [Symbol.dispose]: () => this.#remove(key, subject, stream),
+      [Symbol.dispose]: () => this.#remove(key, check, stream),
     };
   }
 
   /** Number of registered streams, for tests. */
   get streams(): number {
-    return this.#subjects.values().reduce((sum, { streams }) => sum + streams.size, 0);
+    return this.#checks.values().reduce((sum, { streams }) => sum + streams.size, 0);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -100,17 +102,17 @@ export class Rechecks implements AsyncDisposable {
     await this.#round;
   }
 
-  #remove(key: string, subject: Subject, stream: AbortController): void {
-    subject.streams.delete(stream);
-    if (subject.streams.size > 0 || this.#subjects.get(key) !== subject) return;
-    this.#subjects.delete(key);
-    if (this.#subjects.size === 0) this.#schedule(ROUND_MS);
+  #remove(key: string, check: SharedCheck, stream: AbortController): void {
+    check.streams.delete(stream);
+    if (check.streams.size > 0 || this.#checks.get(key) !== check) return;
+    this.#checks.delete(key);
+    if (this.#checks.size === 0) this.#schedule(ROUND_MS);
   }
 
   /** Schedules the next round, if there are streams. */
   #schedule(ms: number): void {
     clearTimeout(this.#timer);
-    const isNeeded = this.#subjects.size > 0 && !this.#closed.signal.aborted;
+    const isNeeded = this.#checks.size > 0 && !this.#closed.signal.aborted;
     this.#timer = isNeeded ? setTimeout(() => this.#startRound(), ms) : undefined;
   }
 
@@ -140,16 +142,18 @@ export class Rechecks implements AsyncDisposable {
 
   async #checkAll(): Promise<void> {
     const now = Date.now();
-    const subjects = [...this.#subjects.values()];
-    const credentials = subjects.flatMap(({ credential }) => credential ?? []);
+    const checks = [...this.#checks.values()];
+    const credentials = checks.flatMap(({ credential }) => credential ?? []);
     const accounts = await readAccounts(this.#pool, credentials);
     let failure: unknown;
-    // In sequence: most rules only look at the account, and the others must not use the whole pool.
-    for (const subject of subjects) {
-      const { credential, rule, streams } = subject;
+    // Checked one after another, because most rules look only at the account, and rules that query the database must
+    // not
+    // occupy the whole pool.
+    for (const check of checks) {
+      const { credential, rule, streams } = check;
       try {
         await rule.demand(credential ? demandValidAccount(accounts.get(credential.id)) : ANONYMOUS);
-        subject.checkedAt = now;
+        check.checkedAt = now;
       } catch (error) {
         if (isDatabaseUnavailable(error)) throw error;
         if (error instanceof AppError) for (const stream of streams) stream.abort(error);
@@ -159,8 +163,8 @@ export class Rechecks implements AsyncDisposable {
     if (failure) throw failure;
   }
 
-  async #waitUntilFresh(subject: Subject, ended: AbortSignal): Promise<void> {
-    while (!isFresh(subject)) {
+  async #waitUntilFresh(check: SharedCheck, ended: AbortSignal): Promise<void> {
+    while (!isFresh(check)) {
       await Promise.race([this.#roundEnd.promise, whenAborted(ended)]);
       ended.throwIfAborted();
     }
@@ -173,8 +177,8 @@ export function openRechecks(services: { pool: pg.Pool; log: Logger }): Rechecks
 
 const ANONYMOUS: Viewer = { kind: 'anonymous' };
 
-function isFresh({ checkedAt: askedAt }: Subject): boolean {
-  return Date.now() - askedAt <= FRESH_MS;
+function isFresh({ checkedAt }: SharedCheck): boolean {
+  return Date.now() - checkedAt <= FRESH_MS;
 }
 
 function whenAborted(signal: AbortSignal): Promise<void> {
@@ -185,7 +189,7 @@ function whenAborted(signal: AbortSignal): Promise<void> {
 }
 
 /**
- * Yields the events of `open` while the viewer has access. The caller has checked access before.
+ * Yields the events of `open` while the viewer has access. The caller must have checked access before.
  * @throws AppError 401, 403, 404 when the viewer loses access
  */
 export async function* whileAllowed<T>(

@@ -1,6 +1,6 @@
 /**
- * Keys for git over SSH. A user's key has the user's full rights. A deploy key works for one repository, with the rights of
- * the user who added it, limited to reading, or to reading and pushing.
+ * Keys for git over SSH. A user's key has the user's full rights. A deploy key works for one repository, with the
+ * rights of the user who added it, limited to reading, or to reading and pushing.
  *
  * A key can be registered only once, because it alone identifies the account or repository at sign-in.
  */
@@ -70,7 +70,7 @@ export async function addSshKey(
   });
 }
 
-/** The key stops working at once, also in open connections. @throws AppError 401, 403, 404 */
+/** The key stops working immediately, also in open connections. @throws AppError 401, 403, 404 */
 export async function deleteSshKey({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
   const account = demandFullRights(viewer);
   const where = { id, userId: account.userId, repositoryId: null };
@@ -150,7 +150,7 @@ export async function addDeployKey(
   });
 }
 
-/** The key stops working at once, also in open connections. @throws AppError 401, 403, 404 */
+/** The key stops working immediately, also in open connections. @throws AppError 401, 403, 404 */
 export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
   demandFullRights(viewer);
   const row = isId('deploy', id)

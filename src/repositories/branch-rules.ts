@@ -1,6 +1,6 @@
 /**
- * Branch rules of a repository: each applies to the branches whose name matches its pattern. A push must satisfy every
- * matching rule, and for the default branch also `branchProtection`.
+ * Branch protection rules of a repository. Each applies to the branches whose name matches its pattern. A push must
+ * satisfy every matching rule, and for the default branch also `branchProtection`.
  */
 
 import type { Role } from '../../prisma/generated/enums.ts';
@@ -34,7 +34,7 @@ export type BranchRule = {
 
 type Deps = { db: Db };
 
-/** Limits per repository and per rule; each push reads all rules. */
+/** Limits per repository and per rule, because each push reads all rules. */
 const MAX_RULES = 100;
 const MAX_PUSHERS = 100;
 
@@ -87,7 +87,7 @@ type RuleInput = RepositoryId & {
 };
 
 /**
- * Creates or replaces the rule of a pattern. It applies to pushes that are checked from now on.
+ * Creates or replaces the rule of a pattern. Pushes that were already checked are not affected.
  * @throws AppError 400, 401, 403, 404 for the repository or a pusher, 409 if the repository has too many rules
  */
 export async function setBranchRule<S extends Select>(

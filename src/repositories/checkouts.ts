@@ -1,6 +1,6 @@
 /**
- * Checkouts of commits for jobs, made from the folder of a repository or from a pack sent to a machine without
- * it.
+ * Checkouts of commits for jobs: from the repository on this machine or, on a machine without the repository, from a
+ * pack that another machine sends.
  */
 
 import type { Writable } from 'node:stream';
@@ -17,7 +17,7 @@ import {
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { withRepositoryFolder } from './folder.ts';
-import { fetchLargeFiles } from './large-checkout.ts';
+import { fetchLargeFiles } from './checkout-large-files.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 
 /** The commit to check out, and the size limits of the checkout. */
@@ -27,78 +27,86 @@ type CheckoutInput = CheckoutLimits & {
   signal?: AbortSignal;
 };
 
-/** `hasLargeFiles`: if false, the checkout is not searched for pointers. */
-export type LocalCheckoutInput = CheckoutInput & { dir: string; hasLargeFiles: boolean };
+export type LocalCheckoutInput = CheckoutInput & {
+  dir: string;
+  /** If false, the repository has no large files, so the checkout is not searched for LFS pointers. */
+  hasLargeFiles: boolean;
+};
 
 /**
  * Checks out a commit into `dir`, which must not exist: a separate repository with a detached HEAD and without
- * hooks or credentials. The permission was checked when the job was created (`resolveBranch`).
+ * hooks or credentials. Does not check permissions: `resolveBranch` did when the job was created.
  * @throws AppError if the checkout exceeds its limits; Error if the repository or the commit no longer exists.
  */
 export function checkout(
   services: { db: Db; git: Git; log: Logger; largeFiles: LargeFiles },
   input: LocalCheckoutInput,
 ): Promise<void> {
-  const { repositoryId, commitSha, dir, ...limits } = input;
-  return withLargeFiles(services, input, () =>
+  const { repositoryId, commitSha, dir, ...options } = input;
+  return checkOutThenFetchLargeFiles(services, input, () =>
     withRepositoryFolder(services, repositoryId, (from) =>
-      checkOut({ from, sha: commitSha, to: dir, ...limits }),
+      checkOut({ from, sha: commitSha, to: dir, ...options }),
     ),
   );
 }
 
-/** Sent before the pack to the machine that makes the checkout. */
+/** Sent before the pack. `fileBytes`: the total size of the files, with LFS pointers in place of large files. */
 export type CheckoutHead = { fileBytes: number };
 
 /**
- * Sends the pack for a checkout on another machine. Calls `begin` for the output once the size is known to be
- * within the limits.
+ * Sends the pack for a checkout on another machine. Once the size is known to be within the limits, calls `begin`,
+ * which returns the stream to write to.
  * @throws as `checkout`
  */
 export function sendCheckout(
   services: { db: Db; git: Git; log: Logger },
-  { repositoryId, commitSha, ...limits }: CheckoutInput,
+  { repositoryId, commitSha, ...options }: CheckoutInput,
   begin: (head: CheckoutHead) => Writable,
 ): Promise<void> {
-  return reportTooLarge(
+  return toInputError(
     withRepositoryFolder(services, repositoryId, async (from) => {
-      const source = { from, sha: commitSha, ...limits };
+      const source = { from, sha: commitSha, ...options };
       const fileBytes = await measure(source);
       await sendPack(source, begin({ fileBytes }));
     }),
   );
 }
 
-/** `checkout` on a machine without the repository. @throws as `checkout`, and errors of `pack` */
+/**
+ * Like `checkout`, on a machine without the repository.
+ * @throws as `checkout`, and errors of `pack`
+ */
 export function receiveCheckout(
   services: { db: Db; largeFiles: LargeFiles },
   input: LocalCheckoutInput,
   { fileBytes }: CheckoutHead,
   pack: AsyncIterable<Uint8Array>,
 ): Promise<void> {
-  const { commitSha, dir, ...limits } = input;
-  return withLargeFiles(services, input, () =>
-    checkOutReceived({ sha: commitSha, to: dir, fileBytes, pack, ...limits }),
+  const { commitSha, dir, ...options } = input;
+  return checkOutThenFetchLargeFiles(services, input, () =>
+    checkOutReceived({ sha: commitSha, to: dir, fileBytes, pack, ...options }),
   );
 }
 
-/** Makes the checkout, then fetches its large files, which every machine reads directly from storage. */
-async function withLargeFiles(
+/** Every machine reads large files directly from storage. `makeCheckout` returns the size of the checkout. */
+async function checkOutThenFetchLargeFiles(
   services: { db: Db; largeFiles: LargeFiles },
   input: LocalCheckoutInput,
-  checkOut: () => Promise<number>,
+  makeCheckout: () => Promise<number>,
 ): Promise<void> {
   const checkOutAndFetch = async () => {
-    const bytes = await checkOut();
+    const bytes = await makeCheckout();
     if (input.hasLargeFiles) await fetchLargeFiles(services, { ...input, bytes });
   };
-  await reportTooLarge(checkOutAndFetch());
+  await toInputError(checkOutAndFetch());
 }
 
-async function reportTooLarge(running: Promise<void>): Promise<void> {
+/** Converts `CheckoutTooLarge` to an error that the user of the job sees. */
+async function toInputError(checkingOut: Promise<void>): Promise<void> {
   try {
-    await running;
+    await checkingOut;
   } catch (error) {
+    // Null, because no input field is at fault.
     throw error instanceof CheckoutTooLarge ? invalid(null, error.message) : error;
   }
 }

@@ -34,8 +34,7 @@ export const detectBranchLanguage = defineRemoteCall(
 );
 
 /**
- * Points `HEAD` to the default branch. Takes the row lock, so that of several concurrent changes the last one
- * wins.
+ * Points `HEAD` to the default branch. Locks the row, so that the last of several concurrent changes wins.
  */
 export function syncHead({ db, git }: { db: Db; git: Git }, id: string): Promise<void> {
   return inTransaction(db, async (tx) => {

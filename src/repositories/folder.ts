@@ -20,7 +20,7 @@ import { QueueTimeout } from '../platform/limits/fair-semaphore.ts';
 
 type Deps = { db: Db; git: Git; log: Logger };
 
-/** Dependencies of reading a repository on whichever server has it. */
+/** Dependencies for reading a repository on the server that has it. */
 export type RepositoryReadDeps = Deps & { pool: pg.Pool; cluster: Cluster };
 
 /** Ids of repositories whose missing data has been logged. */
@@ -29,7 +29,7 @@ const reported = new LRUCache<string, true>({ max: 10_000 });
 /**
  * Runs `work` with the folder of a repository.
  * @throws AppError 404 if the repository was deleted, 500 if its data is missing, 503 if git cannot be started
- *   or too many reads are queued; otherwise what `work` throws.
+ *   or too many reads are queued; otherwise the errors of `work`
  */
 export async function withRepositoryFolder<T>(
   services: Deps,
@@ -40,7 +40,7 @@ export async function withRepositoryFolder<T>(
   try {
     return await work(dir);
   } catch (error) {
-    // A missing folder explains any failure: processes that were already running find no files.
+    // A missing folder explains any failure, because processes that were already running find no files.
     const isExplained = error instanceof AppError && error.code !== 'not_found';
     if (!isExplained && (await isGone(dir))) throw await missingFolderError(services, id, dir);
     if (error instanceof QueueTimeout)
@@ -93,7 +93,7 @@ async function isGone(dir: string): Promise<boolean> {
   );
 }
 
-/** The server that has the repository removes the quarantines of interrupted pushes, between its own pushes. */
+/** Removes the quarantines of interrupted pushes on the server that has the repository, between its own pushes. */
 const removeOnServer = defineRemoteCall<null, null>('removeQuarantines', async ({ git }, id) => {
   await git.quarantines.remove(id);
   return null;

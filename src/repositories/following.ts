@@ -44,7 +44,7 @@ type FollowInput = {
 };
 
 /**
- * Follows repository repository that the viewer may read, through transfers and until its deletion, or all repositories of
+ * Follows one repository that the viewer may read, through transfers and until its deletion, or all repositories of
  * namespaces that the viewer is a member of.
  * @throws AppError 400, 401, 403, 404 immediately; 400 with the first read if `after` is not the cursor of an event;
  *   later when the viewer loses the permission

@@ -18,7 +18,7 @@ import type { Logger } from '../base/log.ts';
 import { forward } from '../cluster/forward.ts';
 import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
-import { SERVICES, type Service, type Session } from '../git/transport/service.ts';
+import { GIT_SERVICES, type GitService, type Session } from '../git/transport/git-services.ts';
 import { advertise, uploadPack } from '../git/transport/transport.ts';
 import { withRequestSlot } from '../identity/http/request-slot.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
@@ -32,10 +32,10 @@ import { refuseOtherMethods } from '../platform/web/methods.ts';
 import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
 import { ARCHIVE_PATH, sendArchive, verifyArchiveLink } from './browsing/archives.ts';
 import {
-  DOWNLOAD_PATH,
+  BLOB_DOWNLOAD_PATH,
   type DownloadLink,
-  findDownload,
-  verifyDownloadLink,
+  findBlobDownload,
+  verifyBlobLink,
 } from './browsing/downloads.ts';
 import { withRepositoryFolder } from './folder.ts';
 import { authorizeGit } from './repositories.ts';
@@ -58,8 +58,8 @@ const ROUTES = [
 ] as const satisfies readonly (readonly ['get' | 'post', string, Handler])[];
 
 /**
- * `before` runs first and may reject the request, for example for bad credentials. Git gets these errors as plain text
- * too.
+ * Routes for git and for downloads. The handlers `before` run first and may reject the request, for example for bad
+ * credentials. Git gets these errors as plain text too.
  */
 export function gitRouter(services: Deps, before: RequestHandler[]): Router {
   const router = Router();
@@ -77,7 +77,7 @@ export function gitRouter(services: Deps, before: RequestHandler[]): Router {
 export function downloadsRouter(services: Deps): Router {
   const router = Router();
   router
-    .route(DOWNLOAD_PATH)
+    .route(BLOB_DOWNLOAD_PATH)
     .get(serveDownload(services) as RequestHandler)
     .all(refuseOtherMethods(['GET']));
   router
@@ -88,7 +88,7 @@ export function downloadsRouter(services: Deps): Router {
 }
 
 async function serveInfoRefs(services: Deps, req: GitRequest, res: Response): Promise<void> {
-  const service = SERVICES.find((name) => name === req.query.service);
+  const service = GIT_SERVICES.find((name) => name === req.query.service);
   if (!service)
     throw forbidden('This server supports only the smart HTTP protocol; use git 1.6.6 or newer');
   const id = await authorize(services, req, service);
@@ -135,14 +135,14 @@ function forwardIfRemote(
   return forward(services, id, incoming, res);
 }
 
-function authorize(services: Deps, req: GitRequest, service: Service): Promise<string> {
+function authorize(services: Deps, req: GitRequest, service: GitService): Promise<string> {
   const { namespace, name } = req.params;
   const key = { namespace, name: name.replace(/\.git$/, '') };
   return authorizeGit(services, req.viewer, key, gitActionOf(service));
 }
 
 /**
- * Runs git for a request. A stopping server waits for it. Git reports most failures to the client in the protocol
+ * Runs git for a request; a stopping server waits for the end. Git reports most failures to the client in the protocol
  * itself; the remaining ones it prints to standard error.
  */
 async function runGit(
@@ -173,7 +173,7 @@ function unreadableBody(error: Error): AppError {
 }
 
 /**
- * Git's complaint about a malformed request is a client error. If git was killed, or its message names the server's
+ * An error of git about a malformed request is a client error. If git was killed, or its message names the server's
  * folder, it is a server error.
  */
 function toGitRequestError(error: GitError, dir: string): Error {
@@ -184,8 +184,8 @@ function toGitRequestError(error: GitError, dir: string): Error {
   return invalid(null, stderr.replace(/^fatal: /, '') || malformed);
 }
 
-/** The request body, decompressed. @throws AppError 400. */
-function readBody(req: Request, service: Service): Readable {
+/** Returns the decompressed request body. @throws AppError 400 */
+function readBody(req: Request, service: GitService): Readable {
   const type = req.get('content-type');
   if (type !== `application/x-${service}-request`)
     throw invalid(null, `Content-Type must be application/x-${service}-request`);
@@ -199,7 +199,7 @@ function readBody(req: Request, service: Service): Readable {
 }
 
 /**
- * Pipes the request body pipeBody the stages. A failing stage leaves the request itself open: `pipeline` would destroy
+ * Pipes the request body through the stages. A failing stage leaves the request itself open: `pipeline` would destroy
  * the connection before the response is sent. The rest of the body is discarded as it arrives.
  */
 function pipeBody(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
@@ -251,9 +251,9 @@ function serveDownload(services: Deps): RequestHandler<{ id: string; oid: string
   return async (req, res) => {
     const { id, oid, name } = req.params;
     const link: DownloadLink = { id, oid, query: req.query };
-    verifyDownloadLink(services, link);
+    verifyBlobLink(services, link);
     if (await forwardIfRemote(services, req as unknown as Request, res, id)) return;
-    const found = await findDownload(services, link);
+    const found = await findBlobDownload(services, link);
     setDownloadHeaders(res, name, 'application/octet-stream');
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };

@@ -62,7 +62,7 @@ export async function createRepository<S extends Select>(
 
   const { disk } = services.git;
   const id = newId('repo');
-  const begun = await disk.beginOperation(id, { kind: 'create' });
+  const operation = await disk.beginOperation(id, { kind: 'create' });
   let mayHaveCommitted = false;
   try {
     await disk.create(
@@ -104,21 +104,21 @@ export async function createRepository<S extends Select>(
       });
       return row;
     });
-    await begun.done();
+    await operation.finish();
     return row as unknown as Row<S>;
   } catch (error) {
-    const shown = translateNameConflict(error);
-    // After any other failure the transaction may have committed. The next start checks.
-    if (!mayHaveCommitted || shown instanceof AppError)
-      await undo(services.git, id, begun).catch(() => {});
-    throw shown;
+    const translated = translateNameConflict(error);
+    // After any other failure, the transaction may have committed, which the next start checks.
+    if (!mayHaveCommitted || translated instanceof AppError)
+      await undo(services.git, id, operation).catch(() => {});
+    throw translated;
   }
 }
 
-/** Errors are ignored by the caller: the next start cleans up. */
-async function undo({ disk }: Git, id: string, begun: PendingOperation): Promise<void> {
+/** The caller ignores errors, because the next start cleans up. */
+async function undo({ disk }: Git, id: string, operation: PendingOperation): Promise<void> {
   await disk.remove(id);
-  await begun.done();
+  await operation.finish();
 }
 
 async function initialFiles({
@@ -218,12 +218,12 @@ export async function updateRepository<S extends Select>(
   await demandAdminAccess(services.db, viewer, key);
   const language = await detectBranchLanguage(services, id, defaultBranch);
   const note: DefaultBranchNote = { kind: 'default-branch' };
-  const begun = await services.git.disk.beginOperation(id, note);
+  const operation = await services.git.disk.beginOperation(id, note);
   // A push that is being recorded may have read the previous default branch. Incrementing `records` makes it measure
   // again.
   const row = await update({ language, records: { increment: 1 } });
   await syncHead(services, id);
-  await begun.done();
+  await operation.finish();
   return row;
 }
 
@@ -239,7 +239,7 @@ export async function deleteRepository(
   const { disk, objects } = services.git;
   const author = demandAccount(viewer);
   const row = await demandAdminAccess(services.db, viewer, key);
-  const begun = await disk.beginOperation(row.id, { kind: 'delete' });
+  const operation = await disk.beginOperation(row.id, { kind: 'delete' });
   await detachJobs(services.db, row.id);
   await inTransaction(services.db, async (tx) => {
     const { count } = await tx.repository.deleteMany({ where: { id: row.id } });
@@ -254,13 +254,13 @@ export async function deleteRepository(
     });
   }).catch(async (error) => {
     // A concurrent request deleted the repository, and removes its files.
-    if (error instanceof AppError) await begun.done();
+    if (error instanceof AppError) await operation.finish();
     throw error;
   });
   objects.endIdle(disk.pathOf(row.id));
   try {
     await disk.remove(row.id);
-    await begun.done();
+    await operation.finish();
   } catch (error) {
     // The row is deleted, so the request succeeds. The next start removes the remaining files.
     services.log.error(

@@ -28,7 +28,8 @@ import { repositoryRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
 
 /**
- * The id breaks ties, so pages never overlap. Names sort case-insensitively because they are unique that way.
+ * Sort keys of the API and their columns; the paging functions break ties by id. `nameKey` is the name in lower case,
+ * because names are unique regardless of case.
  */
 const SORT_COLUMNS = {
   name: 'nameKey',
@@ -51,11 +52,12 @@ export const SORTS = Object.keys(SORT_COLUMNS) as Sort[];
 type ListOptions = { sort: Sort; order: Order; visibility?: Visibility | null };
 type ListInput = OffsetPageRequest & ListOptions & { namespace: string };
 
-/** Options of a list in GraphQL. */
+/** Options of a list in GraphQL. `slice…` functions return a page by cursor, `list…` functions one by number. */
 export type SliceInput = CursorPageRequest & ListOptions;
 
 /**
- * Lists the repositories of the given namespaces that the viewer may see, after a cursor. @throws AppError 400
+ * Returns a page of the repositories in the given namespaces that are visible to the viewer.
+ * @throws AppError 400
  */
 export async function sliceRepositories<S extends Select>(
   { db, pool }: { db: Db; pool: pg.Pool },
@@ -70,20 +72,22 @@ export async function sliceRepositories<S extends Select>(
     type: SORT_TYPES[sort],
     order,
   };
-  const { table, counted, ...filters } = visibleRows({ db, pool }, viewer, visibility);
+  const { table, storedCounts, ...query } = visibleRowsQuery({ db, pool }, viewer, visibility);
   return unionPage<Row<S>>(table, sorting, range, {
-    ...filters,
+    ...query,
+    // One part per namespace; `n` is the alias of namespaces in `repositoryRows`.
     parts: [{ alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds }],
-    counted: counted && { ...counted, namespaceIds },
+    counted: storedCounts && { ...storedCounts, namespaceIds },
     select,
   });
 }
 
 /**
- * Lists the repositories of all namespaces of a user. Only that user may read this list. @throws AppError 400,
- * 401, 403
+ * Returns a page of the repositories in the user's own namespace and in those that the user is a member of. Only that
+ * user may read this list.
+ * @throws AppError 400, 401, 403
  */
-export async function sliceRepositoriesOf<S extends Select>(
+export async function sliceRepositoriesOfUser<S extends Select>(
   services: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   userId: string,
@@ -94,8 +98,8 @@ export async function sliceRepositoriesOf<S extends Select>(
 }
 
 /**
- * Lists the repositories of a namespace that the viewer may see. @throws AppError 400, 401 for rejected
- * credentials, 404.
+ * Lists the repositories of a namespace that are visible to the viewer.
+ * @throws AppError 400, 401 for rejected credentials, 404
  */
 export async function listRepositories<S extends Select>(
   { db, pool }: { db: Db; pool: pg.Pool },
@@ -105,18 +109,24 @@ export async function listRepositories<S extends Select>(
 ): Promise<OffsetPage<Row<S>>> {
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
   const request = { page, perPage };
+  // Called for its error: 400 if the page is out of range.
   toOffset(request);
   if (!isPossibleKey({ namespace })) throw notFound('Namespace');
   const sorting = { column: SORT_COLUMNS[sort], order, unique: sort === 'name' };
-  const { table, ...filters } = visibleRows({ db, pool }, viewer, visibility);
-  const query = { ...filters, namespace, select };
-  const found = await offsetPage<Row<S>>(table, sorting, request, query);
+  const { table, storedCounts, ...query } = visibleRowsQuery({ db, pool }, viewer, visibility);
+  const found = await offsetPage<Row<S>>(table, sorting, request, {
+    ...query,
+    counted: storedCounts,
+    namespace,
+    select,
+  });
+  // Null if the namespace does not exist; an empty namespace has an empty page.
   if (!found) throw notFound('Namespace');
   return { ...request, nodes: found.nodes, total: found.total };
 }
 
-/** The parts of a list query that both kinds of pages share. */
-function visibleRows(
+/** The parts of a list query that pages by cursor and by number share. */
+function visibleRowsQuery(
   { db, pool }: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   visibility?: Visibility | null,
@@ -128,13 +138,13 @@ function visibleRows(
     from: 'repositories',
     where: sql`${visibleSql(viewer)} and ${filter}`,
     isFiltered: visibility != null,
-    counted: storedCountsFor(viewer, visibility),
+    storedCounts: storedCountsFor(viewer, visibility),
   };
 }
 
 /**
- * When Prisma reads the rows of a page in a second query, their permissions are checked again: after the page
- * was found, a repository may have been made private, or its name may have passed to a different repository.
+ * Reads the rows of a page in a second query, for columns that `repositoryRows` lacks. Checks their permissions again:
+ * after the page was found, a repository may have been made private, or its name may now belong to another repository.
  */
 function visibleRowsReader(db: Db, viewer: Viewer) {
   return {
@@ -148,10 +158,10 @@ function visibleRowsReader(db: Db, viewer: Viewer) {
   };
 }
 
-/** Null if the stored counts cannot answer for the permissions of this viewer. */
+/** Null if the stored counts do not tell what this viewer may see. `c` is the alias of the stored counts. */
 function storedCountsFor(viewer: Viewer, visibility?: Visibility | null): CountedList | null {
   const { sql } = Prisma;
-  const seen = countedSql(viewer);
+  const visibleCounts = countedSql(viewer);
   const filter = visibility ? sql`c.value = ${visibility}` : sql`true`;
-  return seen && { list: 'repositories', where: sql`${seen} and ${filter}` };
+  return visibleCounts && { list: 'repositories', where: sql`${visibleCounts} and ${filter}` };
 }

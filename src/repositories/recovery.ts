@@ -1,7 +1,7 @@
 /**
- * Finishes or undoes operations on repositories that a killed server left. The server does so itself at its next start,
- * or another server that shares the repositories does as soon as it finds the server dead. Failures do not stop a
- * start: a push is retried in the background, everything else at the next start.
+ * Finishes or undoes the pending operations of a killed server. The server itself does this at its next start, or
+ * another server that shares the repositories does it as soon as it finds the server dead. Failures do not stop a
+ * start, because a push is retried in the background, and other operations are retried at the next start.
  */
 
 import type { Logger } from '../base/log.ts';
@@ -50,7 +50,7 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
     const isServing = (server: string) => members.serving.some(({ id }) => id === server);
     for (const server of await disk.serversWithPendingOperations()) {
       if (isServing(server)) continue;
-      const taken = await session.runWhileStopped(server, () => disk.takeOver(server));
+      const taken = await session.runWhileStopped(server, () => disk.takeOverOperations(server));
       if (taken) await finishAll(services, taken);
     }
     return (await disk.serversWithPendingOperations()).some((server) => !isServing(server));
@@ -84,11 +84,11 @@ const ORPHANED_GIT_MS = 10_000;
 
 async function finishAll(services: Deps, all: PendingOperation[]): Promise<void> {
   const byRepository = Map.groupBy(all, ({ id }) => id);
-  for (const [id, begun] of byRepository) {
+  for (const [id, operations] of byRepository) {
     try {
-      await finish(services, id, begun);
+      await finish(services, id, operations);
       services.log.info(
-        { repository: id, begun: begun.length },
+        { repository: id, operations: operations.length },
         'finished the interrupted operations of a repository',
       );
     } catch (error) {
@@ -100,23 +100,23 @@ async function finishAll(services: Deps, all: PendingOperation[]): Promise<void>
   }
 }
 
-async function finish(services: Deps, id: string, begun: PendingOperation[]): Promise<void> {
+async function finish(services: Deps, id: string, operations: PendingOperation[]): Promise<void> {
   const { db, git, log } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   // The creation never committed, or the deletion did not remove the folder.
   if (!row) await git.disk.remove(id);
   const [pushes, others] = row
-    ? [begun.filter(isPush), begun.filter((operation) => !isPush(operation))]
-    : [[], begun];
+    ? [operations.filter(isPush), operations.filter((operation) => !isPush(operation))]
+    : [[], operations];
   if (others.some(isDefaultBranch)) await syncHead(services, id);
   const hasQuarantines = row !== null && others.some(isReceiving);
   // In the background, because a different server may have the repository and may be slow to respond.
   if (hasQuarantines)
     git.tasks.background(async () => {
       await removeQuarantines(services, id);
-      for (const { done } of others) await done();
+      for (const operation of others) await operation.finish();
     });
-  else for (const { done } of others) await done();
+  else for (const operation of others) await operation.finish();
   // By time; notes of an earlier version have no time and come first.
   pushes.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
   if (!row) return;
@@ -143,6 +143,6 @@ function isReceiving({ data }: PendingOperation): boolean {
   return (data as Partial<PendingReceive> | null)?.kind === 'receiving';
 }
 
-function isPush(begun: PendingOperation): begun is PendingOperation<PushNote> {
-  return (begun.data as { kind?: unknown } | null)?.kind === 'push';
+function isPush(operation: PendingOperation): operation is PendingOperation<PushNote> {
+  return (operation.data as { kind?: unknown } | null)?.kind === 'push';
 }

@@ -264,7 +264,7 @@ export function cloneUrls(
   return { http: `${urls.base}/${path}`, ssh: `${urls.ssh}/${path}` };
 }
 
-/** The repository as `demand` and `can` take it. */
+/** Converts a repository to the target that `demand` and `can` take. */
 export function accessTarget({ id, namespaceId, visibility }: Omit<AccessRow, 'defaultBranch'>) {
   return { namespaceId, repositoryId: id, visibility };
 }

@@ -1,9 +1,12 @@
-/** Describes the repository row to the raw SQL reader, which the hot paths use instead of Prisma. */
+/**
+ * Describes repository rows to the raw SQL reader, which lists and lookups use instead of Prisma because it is faster.
+ * Also counts the collaborators of a repository.
+ */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { createRowReader, type RowReader } from '../platform/database/rows.ts';
 
-/** Columns that `collaboratorCount` needs. */
+/** Columns that `countCollaborators` needs. `repositoryRows` has the same filter in SQL. */
 export const collaboratorColumns = {
   namespace: {
     select: {
@@ -13,12 +16,10 @@ export const collaboratorColumns = {
   },
 } as const satisfies Prisma.RepositorySelect;
 
-type Row = Prisma.RepositoryGetPayload<{ select: typeof collaboratorColumns }>;
+type CollaboratorRow = Prisma.RepositoryGetPayload<{ select: typeof collaboratorColumns }>;
 
-/**
- * Counts the members who can write, including the owner: a user has no membership row in their own namespace.
- */
-export function collaboratorCount({ namespace }: Row): number {
+/** Counts the users who can write, including the owner, because a user has no membership row in their own namespace. */
+export function countCollaborators({ namespace }: CollaboratorRow): number {
   return Math.max(1, namespace._count.members + (namespace.userId ? 1 : 0));
 }
 

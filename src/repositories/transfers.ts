@@ -1,6 +1,6 @@
 /**
- * What HTTP and SSH share for a fetch or a push: the permission check while it runs, and how a push is
- * received.
+ * Parts of a fetch or push that HTTP and SSH share: the permission check during the transfer, and the receiving of
+ * a push.
  */
 
 import type { Readable, Writable } from 'node:stream';
@@ -10,7 +10,7 @@ import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { receivePack } from '../git/transport/receive.ts';
-import type { Service, Session } from '../git/transport/service.ts';
+import type { GitService, Session } from '../git/transport/git-services.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Recheck, Rechecks } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -36,7 +36,7 @@ export type Deps = {
   cluster: Cluster;
 };
 
-export function gitActionOf(service: Service): GitAction {
+export function gitActionOf(service: GitService): GitAction {
   return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
 }
 

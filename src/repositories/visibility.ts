@@ -1,11 +1,11 @@
 /**
- * The repositories that a viewer may read, as a database condition, because the database counts and pages the
- * lists. The permission rule itself is `reachOf` in `identity/permissions.ts`.
+ * The repositories that a viewer may read, as conditions for the database, which counts and pages the lists. The
+ * permission rule itself is `reachOf` in `identity/permissions.ts`.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
 import { reachOf, type Viewer } from '../identity/permissions.ts';
 
-/** As a Prisma condition. */
+/** Returns the condition for Prisma. */
 export function visibleTo(viewer: Viewer): Prisma.RepositoryWhereInput {
   const { visibilities, within } = reachOf(viewer, 'repository.read');
   const visibility = { visibility: { in: [...visibilities] } };
@@ -18,7 +18,7 @@ export function visibleTo(viewer: Viewer): Prisma.RepositoryWhereInput {
   return namespaces || repositories ? { OR: [visibility, own] } : {};
 }
 
-/** As SQL for raw statements. `r` is the repository; `n` is its namespace, the same for all rows. */
+/** Returns the condition as SQL for repositories `r` and their namespaces `n`. */
 export function visibleSql(viewer: Viewer): Prisma.Sql {
   const { sql } = Prisma;
   const { visibilities, within } = reachOf(viewer, 'repository.read');
@@ -31,8 +31,8 @@ export function visibleSql(viewer: Viewer): Prisma.Sql {
 }
 
 /**
- * As `visibleSql`, for rows `c` of the stored list counts. Null if the counts cannot answer, as for a viewer
- * whose permissions are limited to single repositories.
+ * Like `visibleSql`, for rows `c` of the stored list counts. Null for a viewer whose permissions are limited to single
+ * repositories, which are not counted separately.
  */
 export function countedSql(viewer: Viewer): Prisma.Sql | null {
   const { sql } = Prisma;

@@ -13,8 +13,8 @@ import {
   InvalidEdit,
   type NewTag,
   type Packed,
-  packCommit,
-  packTag,
+  createCommitPack,
+  createTagPack,
 } from '../git/objects/new-commit.ts';
 import { REF_PREFIX, type RefKind } from '../git/objects/refs.ts';
 import { ZERO_ID } from '../git/transport/hooks.ts';
@@ -221,7 +221,7 @@ const createRefOnServer = defineRemoteCall<NewRef, null, Deps>(
       if (!found) throw notFound('Revision');
       const { commit } = found;
       const before = await readRef(services, dir, ref);
-      // A retry after the first response was lost.
+      // A client may retry because the response to its first request was lost.
       if (await alreadyExists(services, dir, { before, commit, annotation })) return null;
       if (before !== ZERO_ID) throw new AppError('already_exists', `name: ${ref} already exists`);
       const { sha: after, pack } = annotation
@@ -254,7 +254,7 @@ function packAnnotatedTag(
   tag: Omit<NewTag, 'tagger'>,
 ): Promise<Packed> {
   const tagger = { name: username, email };
-  return git.disk.withScratchFolder((scratch) => packTag(dir, scratch, { ...tag, tagger }));
+  return git.disk.withScratchFolder((scratch) => createTagPack(dir, scratch, { ...tag, tagger }));
 }
 
 const deleteRefOnServer = defineRemoteCall<RefInput, null, Deps>(
@@ -298,7 +298,7 @@ const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
       const author = { name: account.username, email: account.email };
       const commit = { ...input, author, parent: start?.commit ?? null };
       const { sha, pack } = await git.disk
-        .withScratchFolder((scratch) => packCommit(dir, scratch, commit))
+        .withScratchFolder((scratch) => createCommitPack(dir, scratch, commit))
         .catch((error) => {
           throw error instanceof InvalidEdit ? invalid('changes', error.message) : error;
         });
@@ -307,7 +307,7 @@ const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
     }),
 );
 
-/** Returns the object id that a ref points to, or `NONE` if the ref does not exist. */
+/** Returns the object id that a ref points to, or `ZERO_ID` if the ref does not exist. */
 async function readRef({ git }: Deps, dir: string, ref: string): Promise<string> {
   const [info] = await git.objects.use(dir, (objects) => objects.info([ref]));
   return info?.oid ?? ZERO_ID;
@@ -354,7 +354,7 @@ async function push(
   );
   if (reportedRefs(Buffer.concat(output))?.has(ref)) return;
   right.refused.throwIfAborted();
-  // The reasons of the pre-receive check come first; the lines that git adds name its hook and are dropped.
+  // The reasons of the pre-receive check come first. The lines that git adds name its hook, so they are dropped.
   const [first = 'git rejected the push', ...rest] = ending.stderr
     .split('\n')
     .filter((line) => line !== '' && !/^(?:error|fatal|warning): /.test(line));

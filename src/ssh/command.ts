@@ -1,9 +1,9 @@
 /** Parses the command line that a client sends over SSH. */
-import type { Service } from '../git/transport/service.ts';
+import type { GitService } from '../git/transport/git-services.ts';
 
 type RepositoryPath = { namespace: string; name: string };
 export type SshCommand =
-  | { kind: 'git'; service: Service; repository: RepositoryPath }
+  | { kind: 'git'; service: GitService; repository: RepositoryPath }
   | { kind: 'lfs'; operation: 'upload' | 'download'; repository: RepositoryPath }
   | { kind: 'greeting' }
   /** `why` is shown to the client. */

@@ -1,12 +1,12 @@
 /**
- * The server's side of one SSH command: its input, outputs and exit code, over a socket to the SSH front process of this
- * server or, for forwarded commands, to another server.
+ * The server's side of one SSH command: its input, outputs and exit code, over a socket to the SSH front process of
+ * this server or, for forwarded commands, to another server.
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
-import { waitForDrain } from '../git/transport/service.ts';
+import { waitForDrain } from '../git/transport/git-services.ts';
 import { type Exit, encodeJsonFrame, FrameReader, writeFrame } from './frames.ts';
 
-const CHECK_MS = 5_000;
+const IDLE_CHECK_MS = 5_000;
 /** Time for the peer to close the socket after the exit frame. */
 const LINGER_MS = 5_000;
 
@@ -15,9 +15,11 @@ export class ExecSession {
   readonly output: Writable;
   readonly #socket: Duplex;
   readonly #gone = new AbortController();
-  #movedAt = performance.now();
+  /** When the last bytes were received or written. */
+  #lastTransferAt = performance.now();
   #timer: NodeJS.Timeout | undefined;
-  #isOver = false;
+  /** Whether the exit code is known; the output may still be buffered. */
+  #hasExited = false;
 
   /** @param socket at the first byte of the input */
   constructor(socket: Duplex) {
@@ -26,12 +28,12 @@ export class ExecSession {
     this.output = new Writable({
       write: (chunk: Buffer, _encoding, done) => this.#writeOutput(chunk, done),
     });
-    // The code that reads and writes these streams checks whether they are destroyed.
+    // Ignored, because the code that reads and writes these streams checks whether they are destroyed.
     this.input.on('error', () => {});
     this.output.on('error', () => {});
-    // The output was destroyed early: closing the socket tells the client that it is incomplete.
+    // If the output was destroyed early, closing the socket tells the client that it is incomplete.
     this.output.once('close', () => {
-      if (!this.#isOver) socket.destroy();
+      if (!this.#hasExited) socket.destroy();
     });
     this.#readFrames();
     socket.on('error', () => {});
@@ -46,24 +48,24 @@ export class ExecSession {
 
   /** Writes to the client's standard error. */
   writeError(text: string): void {
-    if (!this.#socket.destroyed) writeFrame(this.#socket, 'error', Buffer.from(text));
+    if (!this.#socket.destroyed) writeFrame(this.#socket, 'stderr', Buffer.from(text));
   }
 
   /** Ends the session when no bytes move in either direction for `ms`, with the message `why`. */
   endWhenIdle(ms: number, why: string): void {
     const check = () => {
-      if (performance.now() - this.#movedAt < ms) return;
+      if (performance.now() - this.#lastTransferAt < ms) return;
       this.writeError(why);
       this.#finish(1);
       this.output.destroy();
     };
-    this.#timer = setInterval(check, Math.min(CHECK_MS, ms));
+    this.#timer = setInterval(check, Math.min(IDLE_CHECK_MS, ms));
   }
 
   /** Ends the session with an exit code, after all output is written. */
   exit(code: number): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
+    if (this.#hasExited) return;
+    this.#hasExited = true;
     const { output } = this;
     if (output.destroyed || output.writableEnded) this.#finish(code);
     else output.end(() => this.#finish(code));
@@ -74,7 +76,7 @@ export class ExecSession {
     const socket = this.#socket;
     const reader = new FrameReader({
       bytes: (_kind, piece) => {
-        this.#movedAt = performance.now();
+        this.#lastTransferAt = performance.now();
         if (!input.destroyed && !input.push(piece)) socket.pause();
       },
       json(kind) {
@@ -92,13 +94,13 @@ export class ExecSession {
 
   #writeOutput(chunk: Buffer, done: () => void): void {
     const socket = this.#socket;
-    this.#movedAt = performance.now();
+    this.#lastTransferAt = performance.now();
     if (socket.destroyed || writeFrame(socket, 'data', chunk)) {
       done();
       return;
     }
     waitForDrain(socket).then(() => {
-      this.#movedAt = performance.now();
+      this.#lastTransferAt = performance.now();
       done();
     });
   }
@@ -113,7 +115,7 @@ export class ExecSession {
   /** Sends the exit frame after the bytes that were written. */
   #finish(code: number): void {
     const socket = this.#socket;
-    this.#isOver = true;
+    this.#hasExited = true;
     clearInterval(this.#timer);
     // Reads and drops further input until the client closes.
     this.input.destroy();

@@ -1,34 +1,42 @@
 /**
- * The protocol between the SSH front process and the server over a Unix socket. Each key lookup and each command has a
- * connection of its own:
+ * The protocol by which the SSH front process uses the server's gateway, a Unix socket. Each key lookup and each
+ * command has a connection of its own (settings and counts go over Node's IPC channel, see `front/protocol.ts`):
  *
- *   key →            ← account or null
- *   open →  data → end →            ← data, error … exit
+ *   front → server          server → front
+ *   keyLookup               keyOwner
+ *   exec, data …, end       data and stderr …, exit
  *
  * A frame is its kind (1 byte), the length of its content (4 bytes, big-endian) and the content: stream bytes or JSON.
  * Stream frames can have any length, because their bytes are passed on as they arrive.
  *
- * This file imports only Node, to keep the front process small.
+ * This file imports only Node modules, to keep the front process small.
  */
 import type { Duplex } from 'node:stream';
 
 const KINDS = {
-  key: 1,
-  account: 2,
-  open: 3,
+  keyLookup: 1,
+  keyOwner: 2,
+  exec: 3,
   data: 4,
   end: 5,
-  error: 6,
+  stderr: 6,
   exit: 7,
 } as const;
 export type Kind = keyof typeof KINDS;
+type StreamKind = 'data' | 'stderr';
 
-/** Sent before and after the client has proved that it has the private key. */
+/** Sent for each key that a client offers, and again when the client sends a signature. */
 export type KeyLookup = { fingerprint: string };
-/** `id`: of the credential. `userId`, `name`: the user whose rights it has. Null for an unknown key. */
-export type KeyOwner = { id: string; userId: string; name: string } | null;
+/** Null for an unknown key. */
+export type KeyOwner = {
+  /** The id of the credential. */
+  id: string;
+  /** The user whose rights the key has. */
+  userId: string;
+  name: string;
+} | null;
 export type ExecRequest = {
-  /** Id of the credential whose signature was verified. */
+  /** Id of the credential whose key signed. */
   credential: string;
   /** Null for a shell request. */
   command: string | null;
@@ -43,13 +51,17 @@ const NAMES = new Map<number, Kind>(
   (Object.keys(KINDS) as Kind[]).map((name) => [KINDS[name], name]),
 );
 const HEADER_BYTES = 5;
-const MAX_JSON = 65_536;
+const MAX_JSON_BYTES = 65_536;
 
-export function encodeFrame(kind: Kind, content: Uint8Array): Buffer[] {
+function isStream(kind: Kind): kind is StreamKind {
+  return kind === 'data' || kind === 'stderr';
+}
+
+export function encodeFrame(kind: Kind, content: Uint8Array): Uint8Array[] {
   const header = Buffer.allocUnsafe(HEADER_BYTES);
   header[0] = KINDS[kind];
   header.writeUInt32BE(content.length, 1);
-  return [header, content as Buffer];
+  return [header, content];
 }
 
 export function encodeJsonFrame(kind: Kind, value: unknown): Buffer {
@@ -57,7 +69,7 @@ export function encodeJsonFrame(kind: Kind, value: unknown): Buffer {
 }
 
 /** Writes header and content together. @returns false if the caller should wait for `drain` */
-export function writeFrame(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array): boolean {
+export function writeFrame(to: Duplex, kind: StreamKind, bytes: Uint8Array): boolean {
   const [header, content] = encodeFrame(kind, bytes);
   to.cork();
   to.write(header);
@@ -68,22 +80,22 @@ export function writeFrame(to: Duplex, kind: 'data' | 'error', bytes: Uint8Array
 
 type FrameHandlers = {
   /** Receives a piece of a stream. */
-  bytes(kind: 'data' | 'error', piece: Buffer): void;
-  json(kind: Exclude<Kind, 'data' | 'error'>, value: unknown): void;
+  bytes(kind: StreamKind, piece: Buffer): void;
+  json(kind: Exclude<Kind, StreamKind>, value: unknown): void;
 };
 
 /** Parses frames from the chunks of a socket. */
 export class FrameReader {
-  readonly #received: FrameHandlers;
+  readonly #handlers: FrameHandlers;
   readonly #header = Buffer.alloc(HEADER_BYTES);
   #headerLength = 0;
   #kind: Kind = 'end';
-  /** Missing bytes of the content. */
-  #left = 0;
+  /** Bytes of the content that have not arrived yet. */
+  #remaining = 0;
   #json: Buffer[] = [];
 
-  constructor(received: FrameHandlers) {
-    this.#received = received;
+  constructor(handlers: FrameHandlers) {
+    this.#handlers = handlers;
   }
 
   /** @throws Error for an invalid frame */
@@ -97,14 +109,14 @@ export class FrameReader {
         if (this.#headerLength < HEADER_BYTES) return;
         this.#begin();
       } else {
-        const piece = chunk.subarray(at, at + this.#left);
+        const piece = chunk.subarray(at, at + this.#remaining);
         at += piece.length;
-        this.#left -= piece.length;
-        if (this.#kind === 'data' || this.#kind === 'error')
-          this.#received.bytes(this.#kind, piece);
+        this.#remaining -= piece.length;
+        if (isStream(this.#kind)) this.#handlers.bytes(this.#kind, piece);
         else this.#json.push(piece);
       }
-      if (this.#left === 0) this.#finish();
+      // Also true after the header of an empty frame.
+      if (this.#remaining === 0) this.#finish();
     }
   }
 
@@ -112,16 +124,18 @@ export class FrameReader {
     const kind = NAMES.get(this.#header[0] ?? 0);
     if (!kind) throw new Error(`Unknown frame kind ${this.#header[0]}`);
     this.#kind = kind;
-    this.#left = this.#header.readUInt32BE(1);
-    if (kind !== 'data' && kind !== 'error' && this.#left > MAX_JSON)
-      throw new Error(`A frame of kind ${kind} has ${this.#left} bytes, more than ${MAX_JSON}`);
+    this.#remaining = this.#header.readUInt32BE(1);
+    if (!isStream(kind) && this.#remaining > MAX_JSON_BYTES)
+      throw new Error(
+        `A frame of kind ${kind} has ${this.#remaining} bytes, more than ${MAX_JSON_BYTES}`,
+      );
   }
 
   #finish(): void {
     this.#headerLength = 0;
-    if (this.#kind === 'data' || this.#kind === 'error') return;
+    if (isStream(this.#kind)) return;
     const text = Buffer.concat(this.#json).toString();
     this.#json = [];
-    this.#received.json(this.#kind, text === '' ? null : JSON.parse(text));
+    this.#handlers.json(this.#kind, text === '' ? null : JSON.parse(text));
   }
 }

@@ -20,9 +20,9 @@ import {
 } from './frames.ts';
 import { type Command, type Deps, type ForwardedCommand, serveCommand } from './session.ts';
 
-/** The front process sends the first frame at once. */
+/** The front process sends the first frame immediately after it connects. */
 const FIRST_FRAME_MS = 10_000;
-/** A stopping server cuts off commands that run longer than this. */
+/** Time that a stopping server gives running commands to end. */
 const DRAIN_MS = 10_000;
 
 type Gateway = AsyncDisposable & {
@@ -36,11 +36,11 @@ type Gateway = AsyncDisposable & {
 export async function openGateway(services: Deps, path: string): Promise<Gateway> {
   const running = new Set<Duplex>();
   const sockets = new Set<Socket>();
-  let emptied = () => {};
+  let onLastCommandEnd = () => {};
   const server = createServer((socket) => {
     sockets.add(socket);
     socket.once('close', () => sockets.delete(socket));
-    // Readers notice the close.
+    // Ignored, because `close` follows.
     socket.on('error', () => {});
     answer(socket).catch((error) => {
       services.log.error({ err: error }, 'a request of the SSH front process failed');
@@ -51,14 +51,14 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   async function answer(socket: Socket): Promise<void> {
     const first = await readFirstFrame(socket);
     if (!first) return void socket.destroy();
-    if (first.kind === 'key') {
+    if (first.kind === 'keyLookup') {
       const { fingerprint } = first.value as KeyLookup;
       const owner = await findSshKeyOwner(services, fingerprint);
-      const known: KeyOwner = owner
+      const keyOwner: KeyOwner = owner
         ? { id: owner.keyId, userId: owner.userId, name: owner.username }
         : null;
-      socket.end(encodeJsonFrame('account', known));
-    } else if (first.kind === 'open') {
+      socket.end(encodeJsonFrame('keyOwner', keyOwner));
+    } else if (first.kind === 'exec') {
       const opening = first.value as ExecRequest;
       await run({ opening, requestId: randomUUID(), isForwarded: false }, socket);
     } else socket.destroy();
@@ -67,7 +67,7 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   function run(command: Command, socket: Duplex): Promise<void> {
     running.add(socket);
     socket.once('close', () => {
-      if (running.delete(socket) && running.size === 0) emptied();
+      if (running.delete(socket) && running.size === 0) onLastCommandEnd();
     });
     return serveCommand(services, command, socket);
   }
@@ -89,36 +89,36 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
     },
     async [Symbol.asyncDispose]() {
       const closed = new Promise((resolve) => server.close(resolve));
-      const late = new AbortController();
-      emptied = () => late.abort();
-      if (running.size > 0) await delay(DRAIN_MS, undefined, late).catch(() => {});
+      const drained = new AbortController();
+      onLastCommandEnd = () => drained.abort();
+      if (running.size > 0) await delay(DRAIN_MS, undefined, drained).catch(() => {});
       for (const socket of [...sockets, ...running]) socket.destroy();
       await closed;
     },
   };
 }
 
-/** Returns the first frame, or null if none arrives. Leaves the socket paused at the byte after it. */
+/** Returns the first frame, or null if none arrives. Leaves the socket paused at the byte after the frame. */
 async function readFirstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
   const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
   const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
   socket.once('close', () => resolve(null));
-  let found: { kind: Kind; value: unknown } | undefined;
+  let frame: { kind: Kind; value: unknown } | undefined;
   const reader = new FrameReader({
     bytes: () => resolve(null),
     json: (kind, value) => {
-      found ??= { kind, value };
+      frame ??= { kind, value };
     },
   });
   const read = (chunk: Buffer) => {
     try {
-      // Byte by byte, to stop exactly at the end of this short frame.
-      for (let at = 0; at < chunk.length && !found; at++) {
+      // Read byte by byte, to stop exactly at the end of this short frame.
+      for (let at = 0; at < chunk.length && !frame; at++) {
         reader.push(chunk.subarray(at, at + 1));
-        if (!found) continue;
+        if (!frame) continue;
         socket.off('data', read).pause();
         if (at + 1 < chunk.length) socket.unshift(chunk.subarray(at + 1));
-        resolve(found);
+        resolve(frame);
       }
     } catch {
       resolve(null);

@@ -1,6 +1,6 @@
 /**
- * SSH host keys. The first server on a database creates them and stores them there, encrypted, so that all servers, also
- * on new machines, have the same keys.
+ * SSH host keys. The first server on a database creates them and stores them there, encrypted, so that all servers,
+ * also on new machines, have the same keys.
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import type { Logger } from '../base/log.ts';
@@ -19,8 +19,8 @@ const SETTING = 'ssh-host-keys';
 type StoredKeyPair = Pick<HostKey, 'publicKey' | 'privateKey'>;
 
 /**
- * Reads or creates the host keys: Ed25519, and ECDSA for clients without support for it. If the secret key was replaced,
- * creates new ones, about which clients will warn.
+ * Reads or creates the host keys: Ed25519, and ECDSA for clients that do not support Ed25519. If the secret key was
+ * replaced, creates new host keys, about which clients will warn.
  */
 export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): Promise<HostKey[]> {
   const key = keys.derive('host keys of SSH');

@@ -11,7 +11,7 @@ import { reportUnavailable, runAtOwner } from '../cluster/cluster.ts';
 import { openTunnel } from '../cluster/tunnels.ts';
 import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
-import type { Service, Session } from '../git/transport/service.ts';
+import type { GitService, Session } from '../git/transport/git-services.ts';
 import { uploadPack } from '../git/transport/transport.ts';
 import { readAccountByCredentialId } from '../identity/authenticate.ts';
 import type { LastUsedRecorder } from '../identity/last-used.ts';
@@ -45,8 +45,8 @@ const EXIT_FAILED = 128;
 const EXIT_REFUSED = 1;
 
 /**
- * Maximum time without traffic. During a fetch, clients answer at once and git sends progress. During a push, a client
- * may need minutes to create its pack and sends nothing meanwhile.
+ * Maximum time without traffic. During a fetch, clients answer immediately and git sends progress. During a push, a
+ * client may need minutes to create its pack and sends nothing in that time.
  */
 const IDLE_MS = { 'git-upload-pack': 120_000, 'git-receive-pack': 600_000 };
 
@@ -72,26 +72,26 @@ export async function serveCommand(services: Deps, asked: Command, socket: Duple
   const { requestId: id } = asked;
   const about = { req: { id }, ssh: { credential, command, address } };
   const began = performance.now();
-  let session: ExecSession | undefined;
-  // Opened late, because a forwarded command needs the raw socket.
+  let opened: ExecSession | undefined;
+  // Opened when first needed, because a forwarded command needs the raw socket.
   const execSession = () => {
-    session ??= new ExecSession(socket);
-    return session;
+    opened ??= new ExecSession(socket);
+    return opened;
   };
   try {
     await run(services, asked, socket, execSession);
     const ms = Math.round(performance.now() - began);
     services.log.debug({ ...about, ms }, 'an SSH command has ended');
   } catch (error) {
-    const failed = execSession();
-    const shown = toClientError(error);
-    if (!failed.gone.aborted && shouldLog(error))
+    const session = execSession();
+    const clientError = toClientError(error);
+    if (!session.gone.aborted && shouldLog(error))
       services.log.error({ ...about, err: error }, 'an SSH command failed');
-    else services.log.debug({ ...about, code: shown.code }, 'an SSH command was refused');
-    failed.writeError(
-      `loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`,
+    else services.log.debug({ ...about, code: clientError.code }, 'an SSH command was refused');
+    session.writeError(
+      `loam: ${clientError.message}${clientError.status >= 500 ? ` (request id ${id})` : ''}\n`,
     );
-    failed.exit(EXIT_FAILED);
+    session.exit(EXIT_FAILED);
   }
 }
 
@@ -179,7 +179,7 @@ async function runGit(
 }
 
 /** Fails when the input exceeds the limit of the service. */
-function limitInput(input: Readable, service: Service): Readable {
+function limitInput(input: Readable, service: GitService): Readable {
   const limit = new RequestLimit(service);
   pipeline(input, limit).catch(() => {});
   return limit;
@@ -226,12 +226,12 @@ async function relaySockets(own: Duplex, other: Duplex): Promise<boolean> {
     resolve(true);
     other.destroy();
   });
-  const left = () => {
+  const onOtherClose = () => {
     resolve(other.readableEnded);
     if (!other.readableEnded) own.destroy();
   };
-  other.once('close', left);
-  if (other.closed) left();
+  other.once('close', onOtherClose);
+  if (other.closed) onOtherClose();
   if (own.destroyed) other.destroy();
   own.pipe(other).pipe(own);
   return promise;

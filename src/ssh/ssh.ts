@@ -120,7 +120,7 @@ class SshFront implements Ssh {
   readonly #log: Logger;
   readonly #settings: Omit<FrontSettings, 'host' | 'port'>;
   readonly #stopping = new AbortController();
-  #isOpen = false;
+  #isServing = false;
   #port = 0;
   #child: ChildProcess | undefined;
   #ended: Promise<void> = Promise.resolve();
@@ -153,12 +153,12 @@ class SshFront implements Ssh {
   }
 
   open(): void {
-    this.#isOpen = true;
-    this.#send({ kind: 'open' });
+    this.#isServing = true;
+    this.#send({ kind: 'serve' });
   }
 
   close(): void {
-    this.#send({ kind: 'close' });
+    this.#send({ kind: 'drain' });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -198,7 +198,7 @@ class SshFront implements Ssh {
     this.#send({ ...this.#settings, host: this.#address.host, port });
     try {
       const taken = await listening.promise;
-      if (this.#isOpen) this.#send({ kind: 'open' });
+      if (this.#isServing) this.#send({ kind: 'serve' });
       return taken;
     } catch (error) {
       child.kill('SIGKILL');

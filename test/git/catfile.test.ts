@@ -70,7 +70,7 @@ test('a name cannot inject a command', async () => {
   await expect(read).rejects.toThrow('NUL');
 });
 
-test('a process without unread answers is reused, and sees objects pushed meanwhile', async () => {
+test('a process without unread answers is reused and sees newly pushed objects', async () => {
   await using pool = open();
   const tip = () => pool.use(dir, async (objects) => (await objects.info(['refs/heads/new']))[0]);
   expect(await tip()).toBeNull();

@@ -200,7 +200,7 @@ test('a protected default branch refuses deletion and forced pushes, other branc
 
 const SECRET = `AKIA${'Z7Q3M2X5K6W4T2PA'}`;
 
-test('a push that adds a secret is refused with file and line, and leaves no files behind', async () => {
+test('a push that adds a secret is rejected with file and line, and leaves no files behind', async () => {
   const { id } = await seeded('scanned');
   await update(id, { secretScanning: true });
   const pushed = (await read('scanned')).pushedAt;
@@ -419,7 +419,7 @@ test('a client that disconnects during a push leaves no files behind', async () 
   expect(await read('broken')).toEqual(before);
 });
 
-test('a push to a repository that is deleted meanwhile has no effect', async () => {
+test('a push to a repository that is deleted during the push has no effect', async () => {
   const { id } = await seeded('doomed');
   const before = await workspace.git('doomed', 'rev-parse', 'HEAD');
   const after = await workspace.commit('doomed', { 'x.bin': randomBytes(20_000) });

@@ -145,7 +145,7 @@ test('without scopes the page says that all rights are requested', async () => {
   expect(made.createAccessToken.token).toMatch(/^loam_pat_/);
 });
 
-test('a refused request is denied, and any answer except approval refuses', async () => {
+test('any answer except approval denies the request', async () => {
   for (const answer of ['refuse', '', 'yes']) {
     const { user_code, device_code } = await begin();
     expect((await respond(adas, user_code, answer)).text).toContain('<b>tool</b> was refused');
@@ -254,7 +254,7 @@ test('only a signed-in user can see and answer a request, from a page of the ser
   expect(limited.status).toBe(403);
 });
 
-test('codes cannot be guessed: after ten wrong codes a correct code is refused too', async () => {
+test('codes cannot be guessed, because after ten wrong codes a correct code is rejected too', async () => {
   const { user_code } = await begin();
   for (let i = 0; i < 10; i++) {
     const page = await open(eves, `BBBB-BBB${'BCDFGHJKLM'[i]}`);

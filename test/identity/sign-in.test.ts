@@ -153,7 +153,7 @@ test('the cookie is accepted only from pages of the server', async () => {
   expect((await app.anonymous.get(refs, same)).status).toBe(401);
 });
 
-test('a cookie with an invalid secret signs nobody in', async () => {
+test('a cookie with an invalid secret does not sign in', async () => {
   const cookie = await signIn();
   const secret = cookie.slice('loam-session='.length);
   const { rows } = await app.pool.query('select * from browser_sessions order by id desc limit 1');

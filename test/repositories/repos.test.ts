@@ -253,7 +253,7 @@ test('lists show only visible repositories, sorted, in pages that never overlap'
 const UPDATE = `mutation ($input: UpdateRepositoryInput!) {
   updateRepository(input: $input) { repository { defaultBranch language } } }`;
 
-test('a changed default branch is what clones check out', async () => {
+test('clones check out the new default branch after a change', async () => {
   const { id } = await create(ada, 'turned');
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/turned'), 'turned');
   await workspace.git('turned', 'checkout', '-q', '-b', 'trunk');
@@ -359,7 +359,7 @@ function matchesCondition(where: object, row: Record<string, string>): boolean {
   });
 }
 
-test('trees, files, commits and downloads show what was pushed', async () => {
+test('trees, files, commits and downloads show the pushed contents', async () => {
   await create(ada, 'contents');
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/contents'), 'contents');
   const big = 'long line of text\n'.repeat(70_000);

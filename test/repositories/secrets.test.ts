@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { findSecrets } from '../../src/repositories/pushes/secrets/find.ts';
 import { KINDS } from '../../src/repositories/pushes/secrets/kinds.ts';
-import { addedLines } from '../../src/repositories/pushes/secrets/scan.ts';
+import { parseAddedLines } from '../../src/repositories/pushes/secrets/scan.ts';
 
 /** Joined at run time, so that secret scanners find nothing in this file. */
 const live = (...parts: string[]) => parts.join('');
@@ -198,7 +198,7 @@ diff --cc m.txt
  +from the first
 - gone`;
   const found = [];
-  for await (const { commit, path, line, text } of addedLines(lines(patch)))
+  for await (const { commit, path, line, text } of parseAddedLines(lines(patch)))
     found.push(`${commit} ${path}:${line} ${text}`);
   expect(found).toEqual([
     'aaaa a.txt:1 ++ b/fake.txt',

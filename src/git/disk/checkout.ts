@@ -1,10 +1,10 @@
 /**
  * A fresh checkout of one commit for a job to work in: a repository of its own that holds only this commit, like `git
- * clone --depth 1`. Two processes and the cost of one tree, however long the history is.
+ * clone --depth 1`. It takes two processes and the cost of one tree, however long the history is.
  *
- * Objects are copied, not hard-linked or borrowed: a job could write through a hard link into the pack that all readers
- * use. Objects come from a repository on this machine (`checkOut`), or as a pack from another server, which runs
- * `measure` and `sendPack` while this server runs `checkOutReceived`.
+ * Objects are copied, not hard-linked or borrowed, because a job could write through a hard link into the pack that all
+ * readers use. Objects come from a repository on this machine (`checkOut`), or as a pack from another server, which
+ * runs `measure` and `sendPack` while this server runs `checkOutReceived`.
  */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
@@ -20,9 +20,9 @@ const TIMEOUT_MS = 10 * 60_000;
  * repositories some millions.
  */
 const MAX_CHECKOUT_FILES = 1_000_000;
-/** Total length of all file paths. Git holds them in memory while it writes the checkout. */
+/** Limit for the total length of all file paths, because git holds them in memory while it writes the checkout. */
 const MAX_PATHS_BYTES = 256 * 2 ** 20;
-/** Disk block size: the least that a file takes on most disks. */
+/** Disk block size: the minimum that a file takes on most disks. */
 const BLOCK_BYTES = 4096;
 
 type CheckoutSource = {
@@ -54,7 +54,7 @@ export class CheckoutTooLarge extends Error {
   override name = 'CheckoutTooLarge';
 }
 
-/** Existing deltas are copied and no new ones are searched for: speed matters here, size does not. */
+/** Existing deltas are copied and no new ones are searched for, because speed matters here and size does not. */
 const PACK = ['pack-objects', '--revs', '--quiet', '--window=0'];
 /** Input of `PACK`: the commit without its parents. */
 const commitAlone = (sha: string) => `--shallow ${sha}\n${sha}\n`;
@@ -130,7 +130,7 @@ async function writeCheckout(
 /** Creates the folder `to` with an empty repository whose HEAD is the commit. @returns its git folder */
 function makeRepository(to: string, sha: string): string {
   const gitdir = join(to, '.git');
-  // Synchronous: through Node's thread pool these few steps took 2 ms of a job's start.
+  // Synchronous, because through Node's thread pool these few steps took 2 ms of a job's start.
   mkdirSync(to);
   // The folders that git requires in a repository, and the folder for the pack. Git creates the others when it needs
   // them.
@@ -175,9 +175,9 @@ async function indexPack(
 }
 
 /**
- * The bytes that the files will take on disk. They are summed before anything is written, because a push of a few
- * objects can expand to millions of files: each tree refers to the next tree many times. The sum stops at the limits,
- * so its cost is bounded too.
+ * Returns the bytes that the files will take on disk. They are summed before any file is written, because a push of a
+ * few objects can expand to millions of files, if each tree refers to the next tree many times. The sum stops at the
+ * limits, so its cost is bounded too.
  * @throws CheckoutTooLarge
  */
 export async function measure(options: CheckoutSource & CheckoutLimits): Promise<number> {
@@ -259,7 +259,7 @@ const SHORT_LIST_BYTES = 256 * 1024;
 const CHECK_EVERY = 1_000;
 const SIZES_AT_ONCE = 20_000;
 
-/** The disk space that a file of this size takes on most disks. */
+/** Returns the disk space that a file of this size takes on most disks. */
 function bytesOnDisk(size: number): number {
   return Math.max(1, Math.ceil(size / BLOCK_BYTES)) * BLOCK_BYTES;
 }

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import { git } from '../processes/run.ts';
 import type { Tasks } from '../processes/tasks.ts';
-import { listPackFiles, type PackFile } from './disk.ts';
+import { listPackFiles, type PackFile } from './pack-files.ts';
 import { QUARANTINE_PREFIX } from './quarantines.ts';
 import type { StaleLocks } from './stale-locks.ts';
 
@@ -43,7 +43,7 @@ export class Maintenance {
     this.#locks = locks;
   }
 
-  /** Call this after refs have moved. Returns at once. */
+  /** Schedules maintenance in the background. To be called after refs have moved. */
   schedule(dir: string): void {
     this.#waiting.add(dir);
     if (this.#busy) return;
@@ -77,12 +77,12 @@ export class Maintenance {
       if (hasManyNew)
         await git(['commit-graph', 'write', '--reachable', '--split', '--no-progress'], options);
     } catch (error) {
-      const gone = await stat(join(dir, 'HEAD')).then(
+      const isDeleted = await stat(join(dir, 'HEAD')).then(
         () => false,
         () => true,
       );
-      // The repository was deleted meanwhile: nothing to maintain.
-      if (!gone) throw error;
+      // A repository that was deleted during the run needs no maintenance.
+      if (!isDeleted) throw error;
     }
   }
 }
@@ -93,8 +93,8 @@ async function hasManyNewObjects(dir: string, packs: readonly PackFile[]): Promi
     () => null,
   );
   const indexes = packs.filter(({ name }) => name.endsWith('.idx'));
-  const fresh = indexes.filter(({ mtimeMs }) => mtimeMs >= (written?.mtimeMs ?? 0));
-  const bytes = fresh.reduce((sum, { size }) => sum + size - EMPTY_INDEX_BYTES, 0);
+  const newIndexes = indexes.filter(({ mtimeMs }) => mtimeMs >= (written?.mtimeMs ?? 0));
+  const bytes = newIndexes.reduce((sum, { size }) => sum + size - EMPTY_INDEX_BYTES, 0);
   return bytes >= MANY_NEW_OBJECTS * OBJECT_INDEX_BYTES;
 }
 
@@ -128,7 +128,7 @@ async function removeUnfinished(dir: string): Promise<void> {
     ...(await among('objects/pack', (name) => /^(tmp_|\.tmp-)/.test(name))),
   ];
   for (const path of all) {
-    // The push that owned the folder may have ended meanwhile.
+    // The push that owned the folder may have ended since the folder was listed.
     const found = await stat(path, { throwIfNoEntry: false });
     if (found && Date.now() - found.mtimeMs > STALE_MS)
       await rm(path, { recursive: true, force: true });

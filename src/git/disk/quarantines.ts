@@ -1,11 +1,11 @@
 /**
  * Removes quarantines of interrupted pushes. Git unpacks a push into a folder beside the objects, its quarantine, and
- * removes the folder at the end of the push. Since git 2.38 it does not when a signal ends git, such as SIGPIPE after
- * the server was killed. A quarantine may be as large as the push.
+ * removes the folder at the end of the push. Since git 2.38, git leaves the folder if a signal ends it, such as SIGPIPE
+ * after the server was killed. A quarantine may be as large as the push.
  *
  * The name of a quarantine does not tell which push owns it. So the server that has the repository removes all its
- * quarantines while it runs no push to the repository: none of them has an owner then. If another server still receives
- * a push, that push fails without any effect, because the folder is renamed away as a whole.
+ * quarantines while it runs no push to the repository, because none of them has an owner then. If another server still
+ * receives a push, that push fails without any effect, because the folder is renamed away as a whole.
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -56,7 +56,7 @@ export class Quarantines {
       else this.#receiving.delete(id);
       if (this.#needsCleanup.has(id)) await this.remove(id);
       if (!hasExited) await clean();
-      await record?.done();
+      await record?.finish();
     }
   }
 
@@ -68,6 +68,6 @@ export class Quarantines {
     const objects = join(this.#disk.pathOf(id), 'objects');
     // The repository may be deleted.
     for (const name of await readdir(objects).catch(() => []))
-      if (name.startsWith(QUARANTINE_PREFIX)) await this.#disk.discard(join(objects, name), id);
+      if (name.startsWith(QUARANTINE_PREFIX)) await this.#disk.discardFolder(join(objects, name), id);
   }
 }

@@ -7,7 +7,7 @@ import { type FileHandle, open, readdir, readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { isObjectId, isRefName } from '../names.ts';
 import { git } from '../processes/run.ts';
-import { syncIfExists, syncTree } from './disk.ts';
+import { syncIfExists, syncTree } from './fsync.ts';
 
 /** Reading more loose refs takes as long as starting git. Maintenance packs refs before there are so many. */
 const MAX_LOOSE_REFS = 200;
@@ -28,8 +28,8 @@ const BRANCH_PREFIX = 'refs/heads/';
 export type RefOnDisk = { id: string; peeled?: string | null };
 
 /**
- * All refs by full name, such as `refs/heads/main`, sorted by the bytes of the names. Null when git must list them:
- * there is a symbolic ref, a broken ref, a name that git would skip, or too many refs.
+ * Reads all refs by full name, such as `refs/heads/main`, sorted by the bytes of the names. Returns null if git must
+ * list them, because there is a symbolic ref, a broken ref, a name that git would skip, or too many refs.
  */
 export async function readRefFiles(
   dir: string,
@@ -60,7 +60,7 @@ function sortByBytes(refs: Map<string, RefOnDisk>): Map<string, RefOnDisk> {
   return new Map(all);
 }
 
-/** The branch that `HEAD` names, such as `refs/heads/main`; it need not exist. Null when git must read `HEAD`. */
+/** Returns the branch that `HEAD` names, such as `refs/heads/main`; it need not exist. Null if git must read `HEAD`. */
 export function readBranchOfHead(dir: string): string | null {
   try {
     const [, branch = ''] = /^ref: (.*)\n$/.exec(readFileSync(join(dir, 'HEAD'), 'utf8')) ?? [];
@@ -80,7 +80,7 @@ async function readLoose(dir: string): Promise<Map<string, RefOnDisk> | null> {
       else if (!name.endsWith('.lock')) {
         if (refs.size >= MAX_LOOSE_REFS || !isOrdinaryRef(name)) return null;
         const text = readRefFile(join(dir, name));
-        // The ref was deleted or packed meanwhile.
+        // The ref was deleted or packed since the folder was listed.
         if (text === null) continue;
         const id = text.slice(0, 40);
         if (!isObjectId(id) || text !== `${id}\n`) return null;

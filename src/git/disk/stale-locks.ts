@@ -1,7 +1,7 @@
 /**
  * Removes stale lock files. Git locks a file by creating `<file>.lock` beside it, and removes the lock when git ends,
  * also on SIGTERM, but not on SIGKILL, for example when a container stops or memory runs out. A stale lock makes git
- * refuse every later push to that ref (`HEAD.lock`: to the default branch) and every later packing of refs.
+ * reject every later push to that ref (`HEAD.lock`: to the default branch) and every later packing of refs.
  *
  * A lock is removed when no git process that could hold it runs in the repository on this machine, and the lock is too
  * old to be held on another machine. Git processes have the repository as their working directory, so `/proc` shows
@@ -11,7 +11,10 @@ import { readdir, readFile, readlink, realpath, stat, unlink } from 'node:fs/pro
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
-/** Minimum age where no other machine uses the folder. A lock created after `/proc` was read may be held. */
+/**
+ * Minimum age if no other machine uses the folder. A younger lock may be held by a process started after `/proc` was
+ * read.
+ */
 const LOCAL_LOCK_AGE_MS = 2_000;
 /** Minimum age on shared folders. Git locks a ref for milliseconds; packing a million refs takes seconds. */
 const REF_LOCK_AGE_MS = 60_000;
@@ -38,9 +41,9 @@ type Options = {
 
 export class StaleLocks {
   readonly #isAlone: boolean;
-  /** Process ids of pushes on this server that are not decided yet. They may take hours, and lock no ref. */
+  /** Process ids of pushes on this server without a verdict yet. They may take hours, and lock no ref. */
   readonly #undecided = new Set<number>();
-  /** Serializes removals in one repository: a second one must not act on locks that the first one found. */
+  /** Serializes removals per repository, because a removal must not act on locks that a concurrent removal found. */
   readonly #removals = new Map<string, Promise<void>>();
 
   constructor({ isAlone }: Options) {
@@ -56,9 +59,9 @@ export class StaleLocks {
 
   /** Removes stale locks that would prevent updates of these refs. */
   async removeBlocking(dir: string, refs: readonly string[]): Promise<void> {
-    const top = (await listNames(dir)).filter((name) => isLock(name) && name !== SHALLOW_LOCK);
-    const ofRefs = refs.filter(isSafeRefPath).map((ref) => `${ref}.lock`);
-    await this.#remove(dir, [...top, ...ofRefs]);
+    const topLevelLocks = (await listNames(dir)).filter((name) => isLock(name) && name !== SHALLOW_LOCK);
+    const refLocks = refs.filter(isSafeRefPath).map((ref) => `${ref}.lock`);
+    await this.#remove(dir, [...topLevelLocks, ...refLocks]);
   }
 
   /** Removes all stale locks of a repository. */
@@ -96,8 +99,8 @@ export class StaleLocks {
     const old: string[] = [];
     for (const file of files) if (await this.#isOld(join(dir, file), file)) old.push(file);
     if (old.length === 0) return;
-    const before = this.#removals.get(dir) ?? Promise.resolve();
-    const removal = before.then(() => this.#removeUnheld(dir, old));
+    const previous = this.#removals.get(dir) ?? Promise.resolve();
+    const removal = previous.then(() => this.#removeUnheld(dir, old));
     const settled = removal.catch(() => {});
     this.#removals.set(dir, settled);
     await removal.finally(() => {
@@ -132,7 +135,7 @@ function isLock(name: string): boolean {
   return name.endsWith('.lock') || name === NEW_PACKED_REFS;
 }
 
-/** Empty when the folder does not exist. */
+/** Returns no names if the folder does not exist. */
 async function listNames(folder: string, recursive = false): Promise<string[]> {
   return readdir(folder, { recursive }).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return [];

@@ -72,7 +72,7 @@ export class CatFilePool {
   }
 
   /**
-   * Like `use`, for reads that hold megabytes in memory: few at once, shared fairly between repositories.
+   * Like `use`, for reads that hold megabytes in memory: few run concurrently, shared fairly between repositories.
    * @throws as `use`; QueueTimeout also when too many large reads run
    */
   useForLargeObjects<T>(dir: string, read: (objects: ObjectReader) => Promise<T>): Promise<T> {

@@ -3,15 +3,15 @@
  * cached by commit id in memory. Totals of long histories are also cached in a file of the repository, which survives
  * restarts and is shared by all servers that use the folder.
  *
- * A total is computed from the most recent cached one: minus the commits that only the cached one has, plus those that
- * only the new one has. After a push, also a forced one, git walks only the difference.
+ * A total is computed from the most recently cached total: minus the commits that only the cached history has, plus the
+ * commits that only the new history has. After any push, also a forced one, git walks only the difference.
  */
 import { randomUUID } from 'node:crypto';
 import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
-import { listPackFiles } from '../disk/disk.ts';
+import { listPackFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 const TOTALS_FILE = 'loam-totals';
@@ -25,7 +25,7 @@ const LONG_INDEX_BYTES = LONG_HISTORY * 28;
 const TOTAL_LINE = /^([0-9a-f]{40}) (\d+)\n/gm;
 
 export class CommitTotals {
-  readonly #known = new LRUCache<string, Promise<number>>({ max: 10_000 });
+  readonly #cache = new LRUCache<string, Promise<number>>({ max: 10_000 });
   readonly #readSlots: FairSemaphore;
   /** Serializes writes to each file. */
   readonly #writing = new Map<string, Promise<void>>();
@@ -36,13 +36,13 @@ export class CommitTotals {
 
   /** Concurrent callers share one count. @throws as `git` */
   countCommits(dir: string, commit: string): Promise<number> {
-    const known = this.#known.get(commit);
-    if (known) return known;
-    const found = this.#find(dir, commit);
-    this.#known.set(commit, found);
+    const cached = this.#cache.get(commit);
+    if (cached) return cached;
+    const count = this.#find(dir, commit);
+    this.#cache.set(commit, count);
     // Failures are not cached.
-    found.catch(() => this.#known.delete(commit));
-    return found;
+    count.catch(() => this.#cache.delete(commit));
+    return count;
   }
 
   async #find(dir: string, commit: string): Promise<number> {
@@ -109,19 +109,17 @@ async function readTotals(dir: string): Promise<Map<string, number>> {
 async function writeTotal(dir: string, commit: string, total: number): Promise<void> {
   const kept = [...(await readTotals(dir)), [commit, total] as const].slice(-MAX_TOTALS);
   const file = join(dir, TOTALS_FILE);
-  const fresh = `${file}.${randomUUID()}`;
+  const temporary = `${file}.${randomUUID()}`;
   try {
-    await writeFile(fresh, kept.map(([id, count]) => `${id} ${count}\n`).join(''), { flush: true });
-    await rename(fresh, file);
+    await writeFile(temporary, kept.map(([id, count]) => `${id} ${count}\n`).join(''), { flush: true });
+    await rename(temporary, file);
   } catch (error) {
-    await rm(fresh, { force: true });
+    await rm(temporary, { force: true });
     throw error;
   }
 }
 
-/* Commits per week of the last year. The walk stops at the beginning of that year. */
-
-/** One year. */
+/** One year, at whose beginning the walk for the commits per week stops. */
 export const WEEKS = 52;
 const WEEK_S = 7 * 86_400;
 /** 1970 began on a Thursday. */
@@ -134,7 +132,7 @@ export type Week = { start: number; commits: number };
 export class Activity {
   readonly #readSlots: FairSemaphore;
   /** By commit and current week. */
-  readonly #known = new LRUCache<string, Week[]>({ max: 1_000 });
+  readonly #cache = new LRUCache<string, Week[]>({ max: 1_000 });
 
   constructor(readSlots: FairSemaphore) {
     this.#readSlots = readSlots;
@@ -144,11 +142,11 @@ export class Activity {
   async countByWeek(dir: string, commit: string, now = Date.now() / 1_000): Promise<Week[] | null> {
     const thisWeek = Math.floor((now - FIRST_MONDAY_S) / WEEK_S);
     const key = `${commit}@${thisWeek}`;
-    const known = this.#known.get(key);
-    if (known) return known;
+    const cached = this.#cache.get(key);
+    if (cached) return cached;
     const first = FIRST_MONDAY_S + (thisWeek - WEEKS + 1) * WEEK_S;
     const weeks = await this.#readSlots.run(() => countByWeek(dir, commit, first), { key: dir });
-    if (weeks) this.#known.set(key, weeks);
+    if (weeks) this.#cache.set(key, weeks);
     return weeks;
   }
 }

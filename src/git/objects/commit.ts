@@ -18,7 +18,7 @@ export type Annotation = {
   sha: string;
   /** Without a cryptographic signature. */
   message: string;
-  /** Null when the tag names nobody, as some old tags. */
+  /** Null if the tag has no tagger, as some old tags. */
   tagger: Signature | null;
 };
 

@@ -79,8 +79,8 @@ export class DiffReader {
   /** @throws GitError when git takes too long; as `startGit` */
   changes(dir: string, range: Range): Promise<Changes> {
     const key = `${range.from}..${range.to}`;
-    const known = this.#lists.get(key);
-    if (known) return Promise.resolve(known);
+    const cached = this.#lists.get(key);
+    if (cached) return Promise.resolve(cached);
     const list = this.#underWay.get(key) ?? this.#read(key, dir, range);
     this.#underWay.set(key, list);
     return list;
@@ -109,7 +109,7 @@ export class DiffReader {
     return bases[0] ?? null;
   }
 
-  /** Counts the commits that each of the two has and the other does not have. */
+  /** Counts the commits that only one of the two commits has. */
   async countAheadBehind(
     dir: string,
     base: string,
@@ -117,8 +117,8 @@ export class DiffReader {
     timeoutMs = TIMEOUT_MS,
   ): Promise<AheadBehind> {
     const range = `${base}...${head}`;
-    const known = this.#distances.get(range);
-    if (known) return known;
+    const cached = this.#distances.get(range);
+    if (cached) return cached;
     const args = ['rev-list', '--left-right', '--count', range];
     const count = () => readLines(args, dir, { timeoutMs });
     const [counts = ''] = await this.#readSlots.run(count, { key: dir });
@@ -129,9 +129,9 @@ export class DiffReader {
   }
 
   /**
-   * Like `apart`, for several heads. Omits heads that are not counted within 5 seconds. Counts sequentially, so that a
-   * page of branches holds one read slot. Git 2.41 counts all in one process (`%(ahead-behind:…)`), but git 2.38 is
-   * supported too.
+   * Like `countAheadBehind`, for several heads. Omits heads that are not counted within 5 seconds. Counts sequentially,
+   * so that a page of branches holds one read slot. Git 2.41 counts all in one process (`%(ahead-behind:…)`), but git
+   * 2.38 is supported too.
    */
   async countAheadBehindOfEach(
     dir: string,

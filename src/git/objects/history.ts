@@ -10,16 +10,16 @@ import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts
 import { CommitTotals, hasLongHistory } from './commit-counts.ts';
 import { readHead } from './read.ts';
 
-/** Commits found by the first walk, and maximum size of a page. */
+/** Number of commits found by the first walk, and the maximum size of a page. */
 const CACHED_PAGE = 100;
 /** Default page size. */
 const DEFAULT_PAGE = 20;
-/** Tips of one push that are prepared. */
+/** Maximum number of tips of a push whose history is cached in advance. */
 const MAX_TIPS = 10;
 
 type History = { commits: Commit[]; total: number };
 
-/** Cached totals and pages of commit ids. They never change, so only their number is limited. */
+/** Caches totals and pages of commit ids. They never change, so only their number is limited. */
 export class HistoryCache {
   readonly totals: CommitTotals;
   readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
@@ -32,7 +32,7 @@ export class HistoryCache {
 
   /**
    * Warms the caches for the first page of each tip that a push has moved, so that viewers of the push do not wait.
-   * Also starts a process, which the pool keeps for half a minute.
+   * Also starts a `cat-file` process, which the pool keeps for half a minute.
    */
   async prepare(pool: CatFilePool, dir: string, tips: readonly string[]): Promise<void> {
     if (!(await hasLongHistory(dir))) return;
@@ -44,7 +44,7 @@ export class HistoryCache {
   }
 }
 
-/** A page of a commit's history, newest first, and the total number of its commits. */
+/** Reads a page of a commit's history, newest first, and the total number of its commits. */
 export async function readHistory(
   pool: CatFilePool,
   cache: HistoryCache,
@@ -65,18 +65,18 @@ async function listCommitIds(
   commit: string,
   { skip, take }: { skip: number; take: number },
 ): Promise<string[]> {
-  const isFirst = skip + take <= CACHED_PAGE;
-  const walked = isFirst ? { skip: 0, take: CACHED_PAGE } : { skip, take };
+  const isCachedPage = skip + take <= CACHED_PAGE;
+  const walked = isCachedPage ? { skip: 0, take: CACHED_PAGE } : { skip, take };
   const page = `${commit}+${walked.skip}+${walked.take}`;
   const ids = await cached(pages, page, () =>
     readSlots.run(() => walkCommitIds(dir, commit, walked.skip, walked.take), { key: dir }),
   );
-  return isFirst ? ids.slice(skip, skip + take) : ids;
+  return isCachedPage ? ids.slice(skip, skip + take) : ids;
 }
 
-/** Nearly every commit is smaller. A page of them is read in one request, and has less than a megabyte. */
+/** Nearly every commit is smaller. A page of such commits has less than a megabyte and is read in one request. */
 const SMALL_BYTES = 8 * 1024;
-/** Bytes shown of a larger commit, because pushed messages can have any size. */
+/** Larger commits are truncated to this size, because pushed messages can have any size. */
 const SHOWN_BYTES = 64 * 1024;
 /** Pool processes send objects completely. The beginning of a larger object is read by a separate process. */
 const POOLED_BYTES = 2 ** 20;
@@ -146,12 +146,12 @@ function cached<T>(
   key: string,
   find: () => Promise<T>,
 ): Promise<T> {
-  const known = cache.get(key);
-  if (known) return known;
-  const found = find();
-  cache.set(key, found);
-  found.catch(() => cache.delete(key));
-  return found;
+  const existing = cache.get(key);
+  if (existing) return existing;
+  const promise = find();
+  cache.set(key, promise);
+  promise.catch(() => cache.delete(key));
+  return promise;
 }
 
 async function walkCommitIds(

@@ -18,7 +18,7 @@ const WALK_MS = 5_000;
 export class LastCommits {
   readonly #readSlots: FairSemaphore;
   /** By commit and path. Sizes count entries of about 100 bytes each; a directory may have 100,000 entries. */
-  readonly #known = new LRUCache<string, EntryCommit[]>({
+  readonly #ofDirectories = new LRUCache<string, EntryCommit[]>({
     maxSize: 200_000,
     sizeCalculation: (found) => found.length + 1,
   });
@@ -33,8 +33,8 @@ export class LastCommits {
   /** Omits entries whose commit is unknown. @throws GitError */
   ofDirectory(dir: string, at: DirectoryAt): Promise<EntryCommit[]> {
     const key = `${at.commit}:${at.path}`;
-    const known = this.#known.get(key);
-    if (known) return Promise.resolve(known);
+    const cached = this.#ofDirectories.get(key);
+    if (cached) return Promise.resolve(cached);
     const walkDirectory = this.#underWay.get(key) ?? this.#walk(key, dir, at);
     this.#underWay.set(key, walkDirectory);
     return walkDirectory;
@@ -43,8 +43,8 @@ export class LastCommits {
   /** The last commit that changed a path; null when it is not found in time. @throws GitError */
   async ofPath(dir: string, commit: string, path: string): Promise<string | null> {
     const key = `${commit}:${path}`;
-    const known = this.#ofPaths.get(key);
-    if (known) return known;
+    const cached = this.#ofPaths.get(key);
+    if (cached) return cached;
     const options = { dir, timeoutMs: WALK_MS, env: { GIT_LITERAL_PATHSPECS: '1' } };
     const args = ['rev-list', '--max-count=1', commit, '--', path];
     try {
@@ -63,7 +63,7 @@ export class LastCommits {
   async #walk(key: string, dir: string, at: DirectoryAt): Promise<EntryCommit[]> {
     try {
       const { found, isWhole } = await this.#readSlots.run(() => walk(dir, at), { key: dir });
-      if (isWhole) this.#known.set(key, found);
+      if (isWhole) this.#ofDirectories.set(key, found);
       return found;
     } finally {
       this.#underWay.delete(key);

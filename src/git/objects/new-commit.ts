@@ -26,35 +26,37 @@ export type NewTag = {
 
 export type Packed = { sha: string; pack: Buffer };
 
-/** The change of a file is not possible. The message has the reason. */
+/** A file cannot be changed as requested. The message has the reason. */
 export class InvalidEdit extends Error {
-  override name = 'NoSuchChange';
+  override name = 'InvalidEdit';
 }
 
-const REGULAR = '100644';
+const REGULAR_FILE_MODE = '100644';
 const MAX_PACK_BYTES = 32 * 2 ** 20;
+/** Limit for the output of `ls-tree`, per call. */
 const MAX_ENTRIES_BYTES = 2 ** 20;
 
 /**
  * Creates the commit in `scratch`, an empty folder, based on the repository at `dir`, which is only read. Files keep
  * their mode; new files are not executable.
- * @throws NoSuchChange when a deleted file does not exist, or a file would replace a directory or lie below a file
+ * @throws InvalidEdit if a deleted file does not exist, a file would replace a directory, or a parent folder is a file
  */
-export async function packCommit(
+export async function createCommitPack(
   dir: string,
   scratch: string,
   { parent, changes, message, author }: NewCommit,
 ): Promise<Packed> {
-  const modes = await checkEdits(dir, parent, changes);
+  const modes = await readModes(dir, parent, changes);
   await borrowObjects(dir, scratch);
-  const who = signatureLine(author);
+  const who = identLine(author);
+  // Input of `git fast-import`: modifies (M) and deletes (D) files relative to the parent.
   const input = Buffer.concat([
     Buffer.from(`commit refs/heads/new\nauthor ${who}\ncommitter ${who}\n`),
     dataCommand(Buffer.from(message)),
     Buffer.from(parent ? `from ${parent}\n` : ''),
     ...changes.flatMap(({ path, content }) => {
       if (!content) return [Buffer.from(`D ${quotePath(path)}\n`)];
-      const mode = modes.get(path) ?? REGULAR;
+      const mode = modes.get(path) ?? REGULAR_FILE_MODE;
       return [Buffer.from(`M ${mode} inline ${quotePath(path)}\n`), dataCommand(content)];
     }),
     Buffer.from('done\n'),
@@ -66,16 +68,17 @@ export async function packCommit(
   return { sha, pack: await git(['pack-objects', '--revs', '--stdout', '-q'], options) };
 }
 
-/** Creates the tag in `scratch`, like `packCommit`. The name must be valid for git. */
-export async function packTag(
+/** Creates an annotated tag in `scratch`, like `createCommitPack`. `name` must be a valid ref name. */
+export async function createTagPack(
   dir: string,
   scratch: string,
   { name, commit, message, tagger }: NewTag,
 ): Promise<Packed> {
   await borrowObjects(dir, scratch);
-  const who = signatureLine(tagger);
+  const who = identLine(tagger);
   const text = `object ${commit}\ntype commit\ntag ${name}\ntagger ${who}\n\n${message}\n`;
   const sha = (await git(['mktag'], { dir: scratch, input: text })).toString().trim();
+  // The pack contains only the tag, because the repository has the tagged commit.
   const options = { dir: scratch, input: `${sha}\n` };
   return { sha, pack: await git(['pack-objects', '--stdout', '-q'], options) };
 }
@@ -88,13 +91,17 @@ async function borrowObjects(dir: string, scratch: string): Promise<void> {
   await writeFile(join(scratch, 'HEAD'), 'ref: refs/heads/new\n');
 }
 
-function signatureLine({ name, email }: Person): string {
+/** Git's `ident` line: name, address and time. */
+function identLine({ name, email }: Person): string {
   const seconds = Math.floor(Date.now() / 1000);
   return `${stripDelimiters(name)} <${stripDelimiters(email)}> ${seconds} +0000`;
 }
 
-/** Checks the changes against the parent. @returns the modes of existing files @throws NoSuchChange */
-async function checkEdits(
+/**
+ * Checks the changes against the parent commit, and returns the modes of the existing files by path.
+ * @throws InvalidEdit
+ */
+async function readModes(
   dir: string,
   parent: string | null,
   changes: readonly FileEdit[],
@@ -105,10 +112,10 @@ async function checkEdits(
     if (entry && entry.type !== 'blob')
       throw new InvalidEdit(`${path} is ${entry.type === 'tree' ? 'a directory' : 'a submodule'}`);
     if (!content && !entry) throw new InvalidEdit(`${path} does not exist`);
-    const file = ancestors(path).find(
+    const blockingFile = ancestors(path).find(
       (folder) => entries.has(folder) && entries.get(folder)?.type !== 'tree',
     );
-    if (file) throw new InvalidEdit(`${file} is not a directory`);
+    if (blockingFile) throw new InvalidEdit(`${blockingFile} is not a directory`);
   }
   return new Map([...entries].map(([path, { mode }]) => [path, mode]));
 }
@@ -123,7 +130,7 @@ async function readEntries(
 ): Promise<Map<string, Entry>> {
   const paths = new Set(changes.flatMap(({ path }) => [...ancestors(path), path]));
   const entries = new Map<string, Entry>();
-  // One `ls-tree` per depth: given a directory and a path below it, git lists the contents and not the directory.
+  // One `ls-tree` per depth: given both a directory and a path below it, git lists the contents and not the directory.
   for (const group of Map.groupBy(paths, (path) => path.split('/').length).values()) {
     const args = ['ls-tree', '-z', '--full-tree', commit, '--', ...group];
     const output = await git(args, { dir, maxBytes: MAX_ENTRIES_BYTES });
@@ -145,6 +152,7 @@ function dataCommand(bytes: Uint8Array): Buffer {
   return Buffer.concat([Buffer.from(`data ${bytes.length}\n`), bytes, Buffer.from('\n')]);
 }
 
+/** Quotes a path for `git fast-import`. */
 function quotePath(path: string): string {
   return `"${path.replaceAll(/["\\]/g, '\\$&').replaceAll('\n', '\\n')}"`;
 }

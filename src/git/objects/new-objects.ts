@@ -6,14 +6,18 @@ import type { RepositoryWithQuarantine } from './walk.ts';
 
 export type NewObject = { type: ObjectType; oid: string; data: Buffer };
 
-/** Selects objects by type and by size in bytes; both limits are inclusive. */
-export type ObjectFilter = { types: readonly ObjectType[]; min: number; max: number };
+/** Selects objects by type and size; both limits are inclusive. */
+export type ObjectFilter = {
+  types: readonly ObjectType[];
+  minBytes: number;
+  maxBytes: number;
+};
 
 const NEWLINE = 10;
-/** Ids are written to git in batches of this many characters. */
-const BATCH = 16_384;
+/** Ids are written to git in batches of this size. */
+const BATCH_BYTES = 16_384;
 
-/** Lists all objects of the quarantine; for 10,000 commits twice as fast as a walk from their tips. */
+/** Lists all objects of the quarantine, which for 10,000 commits is twice as fast as a walk from their tips. */
 const LIST_ARGS = [
   'cat-file',
   '--batch-all-objects',
@@ -23,20 +27,20 @@ const LIST_ARGS = [
 const READ_ARGS = ['cat-file', '--buffer', '--batch=%(objectname) %(objecttype) %(objectsize)'];
 
 /**
- * Yields each wanted object in the packs of a quarantine once, in batches as they arrive. Some objects may exist in the
- * repository already, because packs also contain bases of deltas. Leaving the loop ends the processes.
+ * Yields each object that matches the filter in the packs of a quarantine once, in batches as they arrive. Some objects
+ * may exist in the repository already, because packs also contain bases of deltas. Leaving the loop ends the processes.
  * @throws GitError
  */
 export async function* readNewObjects(
   { dir, quarantine, signal }: RepositoryWithQuarantine,
-  wanted: ObjectFilter,
+  filter: ObjectFilter,
 ): AsyncGenerator<NewObject[]> {
   if (!quarantine) return;
   // Reads the quarantine alone, without the objects of the repository.
   const options = { dir, signal, env: { GIT_OBJECT_DIRECTORY: quarantine } };
-  const ids = listWantedIds(gitLines(LIST_ARGS, options), wanted);
+  const ids = listMatchingIds(gitLines(LIST_ARGS, options), filter);
   try {
-    // Most small pushes have no wanted object, so the reading process is not started.
+    // Most small pushes have no matching object, so the second process is not started.
     const first = await ids.next();
     if (first.done) return;
     using process = await startGit(READ_ARGS, options);
@@ -62,24 +66,24 @@ export async function* readNewObjects(
 }
 
 export function matchesFilter(
-  { types, min, max }: ObjectFilter,
+  { types, minBytes, maxBytes }: ObjectFilter,
   type: ObjectType,
   size: number,
 ): boolean {
-  return types.includes(type) && size >= min && size <= max;
+  return types.includes(type) && size >= minBytes && size <= maxBytes;
 }
 
 /** Selects ids from lines of `<type> <size> <id>`. Yields batches of one id per line. */
-async function* listWantedIds(
+async function* listMatchingIds(
   lines: AsyncIterable<string>,
-  wanted: ObjectFilter,
+  filter: ObjectFilter,
 ): AsyncGenerator<string, undefined> {
   let ids = '';
   for await (const line of lines) {
     const [type, size, oid] = line.split(' ');
-    if (!matchesFilter(wanted, type as ObjectType, Number(size))) continue;
+    if (!matchesFilter(filter, type as ObjectType, Number(size))) continue;
     ids += `${oid}\n`;
-    if (ids.length < BATCH) continue;
+    if (ids.length < BATCH_BYTES) continue;
     yield ids;
     ids = '';
   }

@@ -1,7 +1,7 @@
 /**
  * Git LFS pointers (docs/spec.md of git-lfs, version 1): small text files that stand for large files in git. Pointers
- * with extensions are not treated as pointers, because their stored object is the output of a program on the client,
- * not the file.
+ * with extensions (`ext-…` lines) are not treated as pointers, because their stored object is the output of a program
+ * on the client, not the file.
  */
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
@@ -9,13 +9,13 @@ import { join } from 'node:path';
 import { gitLines } from '../processes/run.ts';
 
 export type Pointer = {
-  /** SHA-256 of the contents, hexadecimal. */
+  /** SHA-256 of the contents, hexadecimal; not a git object id. */
   oid: string;
   /** In bytes. */
   size: number;
 };
 
-/** Length of a pointer in bytes: its text with a size of 1 to 16 digits, and at most one CR per line. */
+/** Length of a pointer in bytes, with a size of 1 to 16 digits, a final newline, and at most one CR per line. */
 export const POINTER_BYTES = { min: 126, max: 144 };
 
 const POINTER_FORMAT =
@@ -33,15 +33,20 @@ export function parsePointer(text: string): Pointer | null {
   return oid && Number.isSafeInteger(size) ? { oid, size } : null;
 }
 
-/** A pointer in a fresh checkout that nobody has modified. */
+const LS_TREE_FORMAT = '--format=%(objectmode) %(objectsize) %(path)';
+
 export type PointerFile = {
   /** Bytes, because names need not be UTF-8. */
   path: Buffer;
   pointer: Pointer;
 };
 
-/** Yields the pointers in the checkout at `dir`. Reads only files that have the size of a pointer. @throws GitError */
-export async function* pointerFiles(
+/**
+ * Yields the pointers in the checkout at `dir`, which must be unmodified: their list comes from `HEAD`, their text from
+ * the files. Reads only files that have the size of a pointer.
+ * @throws GitError
+ */
+export async function* listPointerFiles(
   dir: string,
   signal?: AbortSignal,
 ): AsyncGenerator<PointerFile> {
@@ -49,17 +54,17 @@ export async function* pointerFiles(
   const options = { dir: join(dir, '.git'), signal };
   const entries = gitLines(args, options, { separator: '\0', encoding: 'latin1' });
   for await (const entry of entries) {
+    // Regular files have the modes 100644 and 100755.
     const [, size, name] = /^100\d{3} +(\d+) (.*)$/s.exec(entry) ?? [];
     if (!name || !canBePointer(Number(size))) continue;
     const path = Buffer.concat([Buffer.from(`${dir}/`), Buffer.from(name, 'latin1')]);
-    const pointer = parsePointer(await readShort(path));
+    const pointer = parsePointer(await readWithoutFollowing(path));
     if (pointer) yield { path, pointer };
   }
 }
 
-const LS_TREE_FORMAT = '--format=%(objectmode) %(objectsize) %(path)';
-
-async function readShort(path: Buffer): Promise<string> {
+/** Does not follow a symbolic link, which could lead out of the checkout. */
+async function readWithoutFollowing(path: Buffer): Promise<string> {
   await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW);
   return file.readFile('latin1');
 }

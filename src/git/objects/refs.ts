@@ -3,8 +3,9 @@ import { readRefFiles } from '../disk/ref-files.ts';
 import { git } from '../processes/run.ts';
 
 export type Ref = {
+  /** Without the prefix, such as `main`. */
   name: string;
-  /** Commit id; for an annotated tag, the id of the tagged object. */
+  /** Id of the object that the ref points to, usually a commit; for an annotated tag, of the tagged object. */
   sha: string;
   /** Id of the annotated tag object; null for all other refs. */
   tag: string | null;
@@ -13,55 +14,59 @@ export type RefKind = 'branch' | 'tag';
 
 /** Prefix of full ref names. */
 export const REF_PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
-const MAX_BYTES = 64 * 2 ** 20;
+const MAX_OUTPUT_BYTES = 64 * 2 ** 20;
 
 /**
- * Up to `limit` refs in the order of names, after the name `after.name`.
+ * Returns up to `limit` refs that follow `after.name`, sorted by name.
  *
- * `after.position` is the number of refs up to that name when the previous page was read. Git can only limit a list
- * from its beginning, so the position tells how many to list. If refs were added or removed since, all are listed.
+ * Git cannot start a list in the middle. `after.position` is how many refs preceded this page, including `after.name`,
+ * when the previous page was read. So `position + limit` refs are listed first, and all refs only if that list does not
+ * have the whole page, because refs were added since.
  */
 export async function listRefs(
   dir: string,
   kind: RefKind,
   { after, limit }: { after: { name: string; position: number } | null; limit: number },
 ): Promise<Ref[]> {
-  const past = after ? Buffer.from(after.name) : null;
-  const select = (refs: ListedRef[]) =>
-    (past ? refs.filter(({ name }) => Buffer.compare(Buffer.from(name), past) > 0) : refs).slice(
-      0,
-      limit,
-    );
+  const afterName = after ? Buffer.from(after.name) : null;
+  const takePage = (refs: ListedRef[]) => {
+    const isAfter = ({ name }: ListedRef) =>
+      !afterName || Buffer.compare(Buffer.from(name), afterName) > 0;
+    return refs.filter(isAfter).slice(0, limit);
+  };
   const count = (after?.position ?? 0) + limit;
-  const first = await readFirstRefs(dir, kind, count);
-  const page = select(first);
-  if (page.length === limit || first.length < count) return peelNestedTags(dir, page);
-  return peelNestedTags(dir, select(await readFirstRefs(dir, kind)));
+  const firstRefs = await readRefs(dir, kind, count);
+  const page = takePage(firstRefs);
+  // Fewer refs than requested are all refs of the repository.
+  if (page.length === limit || firstRefs.length < count) return peelNestedTags(dir, page);
+  return peelNestedTags(dir, takePage(await readRefs(dir, kind)));
 }
 
-/** `isNested`: the tag points to another tag, and `sha` is the id of that tag. Git before 2.45 peels only one level. */
+/** `isNested`: the tag points to another tag, and `sha` is the id of that tag. */
 type ListedRef = Ref & { isNested: boolean };
 
-/** Replaces the ids of nested tags with the objects that they finally point to. */
+/**
+ * Replaces the ids of nested tags with the objects that they finally point to: git before 2.45 peels only one level.
+ */
 async function peelNestedTags(dir: string, refs: readonly ListedRef[]): Promise<Ref[]> {
   const nested = refs.filter(({ isNested }) => isNested).map(({ sha }) => sha);
-  const ends = new Map<string, string>();
+  const peeled = new Map<string, string>();
   if (nested.length > 0) {
     const input = nested.map((sha) => `${sha}^{}\n`).join('');
     const output = await git(['cat-file', '--batch-check=%(objectname)'], { dir, input });
-    for (const [i, line] of lines(output).entries()) ends.set(nested[i] as string, line);
+    for (const [i, line] of lines(output).entries()) peeled.set(nested[i] as string, line);
   }
-  return refs.map(({ name, sha, tag }) => ({ name, sha: ends.get(sha) ?? sha, tag }));
+  return refs.map(({ name, sha, tag }) => ({ name, sha: peeled.get(sha) ?? sha, tag }));
 }
 
-/** Sorted by the bytes of the names. */
-async function readFirstRefs(dir: string, kind: RefKind, count?: number): Promise<ListedRef[]> {
+/** Reads refs with `git for-each-ref`, sorted by the bytes of their names; with `count`, only the first ones. */
+async function readRefs(dir: string, kind: RefKind, count?: number): Promise<ListedRef[]> {
   const prefix = REF_PREFIX[kind];
   const format = '--format=%(objectname) %(*objectname) %(*objecttype) %(refname)';
   const limit = count === undefined ? [] : [`--count=${count}`];
   const output = await git(['for-each-ref', format, ...limit, prefix], {
     dir,
-    maxBytes: MAX_BYTES,
+    maxBytes: MAX_OUTPUT_BYTES,
   });
   return lines(output).map((line) => {
     const [object = '', target = '', type = '', name = ''] = line.split(' ');
@@ -74,12 +79,12 @@ async function readFirstRefs(dir: string, kind: RefKind, count?: number): Promis
   });
 }
 
-/** Object ids by full ref name, such as `refs/heads/main`. @throws as `git` */
+/** Reads the object ids of all refs by full name, such as `refs/heads/main`. @throws as `git` */
 export async function readAllRefs(dir: string): Promise<ReadonlyMap<string, string>> {
   const read = await readRefFiles(dir);
   if (read) return new Map([...read].map(([name, { id }]) => [name, id]));
   const format = '--format=%(objectname) %(refname)';
-  const output = await git(['for-each-ref', format], { dir, maxBytes: MAX_BYTES });
+  const output = await git(['for-each-ref', format], { dir, maxBytes: MAX_OUTPUT_BYTES });
   return new Map(
     lines(output).map((line) => {
       const [sha = '', name = ''] = line.split(' ');

@@ -27,16 +27,17 @@ type LineSearch = {
 
 /** The text is not a valid or acceptable regular expression. */
 export class InvalidPattern extends Error {
-  override name = 'NoPattern';
+  override name = 'InvalidPattern';
 }
 
-/** `signal` aborts when nobody waits for the results. */
+/** `signal` aborts when no caller waits for the results anymore. */
 export type Searcher = { caller: Caller; signal?: AbortSignal };
 
 /** A search keeps a core busy. A caller runs one at a time; anonymous callers leave one slot to signed-in callers. */
 const AT_ONCE = 2;
 const ANONYMOUS_AT_ONCE = 1;
 const TIMEOUT_MS = 10_000;
+/** Limit for the list of all paths of a commit. */
 const MAX_LIST_BYTES = 32 * 2 ** 20;
 const MAX_LINE_BYTES = 400;
 /** Results per file, so that one file does not fill the answer. */
@@ -60,16 +61,16 @@ export class Searches {
   readonly #slots = new FairSemaphore(AT_ONCE, { perKey: 1, waitMs: TIMEOUT_MS });
   /** Anonymous callers need a slot of this semaphore as well. */
   readonly #anonymous = new FairSemaphore(ANONYMOUS_AT_ONCE, { waitMs: TIMEOUT_MS });
-  /** By commit. Sizes count characters. */
+  /** Commit id → all paths, each followed by NUL. The size limit counts characters. */
   readonly #paths = new LRUCache<string, string>({
     maxSize: 64 * 2 ** 20,
     sizeCalculation: (list) => list.length + 1,
   });
 
   /**
-   * Paths of a commit that contain all of the words, which must be in lower case. Paths whose file name contains all
-   * words come first. Returns `limit` + 1 paths when there are more than `limit`.
-   * @throws GitError when there are too many paths, or git takes too long; QueueTimeout
+   * Finds the paths of a commit that contain all the words, which must be in lower case. Paths whose file name contains
+   * all words come first. Returns `limit` + 1 paths if there are more than `limit`.
+   * @throws GitError if there are too many paths or git takes too long; QueueTimeout
    */
   paths(
     dir: string,
@@ -82,8 +83,8 @@ export class Searches {
 
   /** All paths of a commit, each followed by NUL. */
   async #list(dir: string, commit: string, signal?: AbortSignal): Promise<string> {
-    const known = this.#paths.get(commit);
-    if (known !== undefined) return known;
+    const cached = this.#paths.get(commit);
+    if (cached !== undefined) return cached;
     const args = ['ls-tree', '-r', '-z', '--name-only', '--full-tree', commit];
     const options = { dir, signal, timeoutMs: TIMEOUT_MS, maxBytes: MAX_LIST_BYTES };
     const list = (await git(args, options)).toString();
@@ -91,7 +92,10 @@ export class Searches {
     return list;
   }
 
-  /** Matching lines of text files, in the order of paths. @throws NoPattern; GitError on timeout; QueueTimeout */
+  /**
+   * Finds the matching lines of text files, in the order of paths.
+   * @throws InvalidPattern; GitError on timeout; QueueTimeout
+   */
   lines(dir: string, search: LineSearch, { caller, signal }: Searcher): Promise<FoundLines> {
     return this.#runLimited(() => grep(dir, search, signal), { caller, signal });
   }
@@ -109,8 +113,8 @@ async function selectPaths(
   words: readonly string[],
   limit: number,
 ): Promise<string[]> {
-  const named: string[] = [];
-  const rest: string[] = [];
+  const nameMatches: string[] = [];
+  const otherMatches: string[] = [];
   let count = 0;
   for (let at = 0, end = list.indexOf('\0'); end >= 0; at = end + 1, end = list.indexOf('\0', at)) {
     if (++count % PATHS_PER_SLICE === 0) await yieldToEventLoop();
@@ -118,11 +122,11 @@ async function selectPaths(
     const folded = path.toLowerCase();
     if (!words.every((word) => folded.includes(word))) continue;
     const name = folded.slice(folded.lastIndexOf('/') + 1);
-    const paths = words.every((word) => name.includes(word)) ? named : rest;
+    const paths = words.every((word) => name.includes(word)) ? nameMatches : otherMatches;
     if (paths.length <= limit) paths.push(path);
-    if (named.length > limit) break;
+    if (nameMatches.length > limit) break;
   }
-  return [...named, ...rest].slice(0, limit + 1);
+  return [...nameMatches, ...otherMatches].slice(0, limit + 1);
 }
 
 async function grep(

@@ -2,7 +2,7 @@
 import { readdirSync, type Stats, statSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { listPackFiles } from '../disk/disk.ts';
+import { listPackFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 type TreeFile = { path: string; size: number };
@@ -30,8 +30,8 @@ export type RepositoryWithQuarantine = {
 };
 
 /**
- * Whether `before` is an ancestor of `after`, which may still be in quarantine. Git decides: with a separate parser, a
- * forged parent that git does not accept could remove the history of a protected branch.
+ * Whether `before` is an ancestor of `after`, which may still be in quarantine. Decided by git, because with a
+ * separate parser, a forged parent that git does not accept could remove the history of a protected branch.
  */
 export async function isFastForward(
   { dir, quarantine, signal }: RepositoryWithQuarantine,
@@ -56,7 +56,7 @@ export const MAX_COMPARED_BYTES = 8 * 2 ** 20;
 
 /**
  * Yields the lines of a patch of all commits that are reachable from `tips` and from no ref. Contains the files at
- * `paths`, and maybe more files; of a merge only lines that none of its parents has. Omits context lines and large
+ * `paths`, and maybe more files; for a merge, only lines that none of its parents has. Omits context lines and large
  * files. Lines and paths are Latin-1, which preserves every byte.
  * @param tips objects that are neither commits nor tags of commits are skipped
  */
@@ -91,18 +91,18 @@ export async function* readPatch(
     'core.bigFileThreshold': `${MAX_COMPARED_BYTES}`,
     'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
   };
-  // A path may begin with `:`, which is magic in a pathspec.
+  // Taken literally, because a path may begin with `:`, which is special in a pathspec.
   const env = { ...quarantineEnv(dir, quarantine), GIT_LITERAL_PATHSPECS: '1' };
   const options = { dir, signal, config, env };
   // Git reads one path per line, and arguments cannot contain every byte. A path with a line break selects all files.
-  const named = paths.some((path) => path.includes('\n')) ? [] : paths;
-  const lines = [...tips, '--', ...named].map((line) => `${line}\n`).join('');
+  const listedPaths = paths.some((path) => path.includes('\n')) ? [] : paths;
+  const lines = [...tips, '--', ...listedPaths].map((line) => `${line}\n`).join('');
   const input = Buffer.from(lines, 'latin1');
   yield* gitLines(args, { ...options, input }, { encoding: 'latin1' });
 }
 
 /**
- * Yields the paths that commits reachable from `tips` and from no ref change. A path may be repeated. Of a merge, only
+ * Yields the paths that commits reachable from `tips` and from no ref change. A path may be repeated. For a merge, only
  * paths that differ from all its parents. Tips that are not commits, or are missing, are skipped.
  * @param without refs that are ignored when looking for reachable commits
  */
@@ -132,7 +132,7 @@ export async function* listChangedPaths(
   }
 }
 
-/** Bytes on disk of all objects, in whole KiB, as `git count-objects -v` reports, but without a process. */
+/** Returns the bytes on disk of all objects, in whole KiB, like `git count-objects -v`, but without starting git. */
 export async function measureDiskUsage(dir: string): Promise<number> {
   const objects = join(dir, 'objects');
   const names = await readdir(objects);
@@ -146,14 +146,16 @@ export async function measureDiskUsage(dir: string): Promise<number> {
   return (Math.floor(loose / 2) + Math.floor(packed / 1024)) * 1024;
 }
 
-/** Stats of the files whose names match. Omits files that are removed meanwhile. */
+/** Returns the stats of the files whose names match. Omits files that are removed during the call. */
 async function listStats(folder: string, pattern: RegExp): Promise<Stats[]> {
   const names = (await readdir(folder).catch(() => [])).filter((name) => pattern.test(name));
   const stats = await Promise.all(names.map((name) => stat(join(folder, name)).catch(() => null)));
   return stats.filter((found) => found !== null);
 }
 
-/** Total size of the files in a quarantine. Synchronous, because git has just written them on this machine. */
+/**
+ * Returns the total size of the files in a quarantine. Synchronous, because git has just written them on this machine.
+ */
 export function measureQuarantine(quarantine: string): number {
   const entries = readdirSync(quarantine, { recursive: true, withFileTypes: true });
   const files = entries.filter((entry) => entry.isFile());
@@ -173,12 +175,10 @@ function quarantineEnv(dir: string, quarantine: string | null): Record<string, s
   };
 }
 
-/* Changes of files between commits */
-
 /** A ref moves from one commit to another. */
 export type RefMove = { before: string; after: string };
 
-/** The mode and blob id of a file at a commit; both are zeros when the file does not exist. */
+/** The mode and blob id of a file at a commit; both are zeros if the file does not exist. */
 export type FileState = string;
 
 export type FileChange = {
@@ -214,7 +214,7 @@ export async function* diffRefMoves(
 
 /**
  * Yields the changes of the files at `paths` by commits that are reachable from `after` and not from `before`, newest
- * first. Of a merge, only files that differ from all its parents.
+ * first. For a merge, only files that differ from all its parents.
  */
 export async function* listFileChanges(
   { dir, quarantine, signal }: RepositoryWithQuarantine,

@@ -107,7 +107,7 @@ export class GitProcess implements Disposable {
     });
     if (this.#isEnding) this.#drain();
     stdin.destroy();
-    // Drops output that nobody reads. The delay gives the caller time to begin reading.
+    // Drops output that the caller does not read. The delay gives the caller time to begin reading.
     await new Promise((resolve) => setImmediate(resolve));
     for (const stream of [stdout, ...pipes]) stream.resume();
     await closed(stdout);
@@ -275,8 +275,8 @@ async function isFolder(path: string): Promise<boolean> {
 }
 
 /**
- * Configuration of all git processes. Repositories contain untrusted data, so nothing but the caller configures git: no
- * system or user configuration, no prompts, only the hooks that the caller names, no replacement objects.
+ * Configuration of all git processes. Repositories contain untrusted data, so only the caller configures git: no system
+ * or user configuration, no prompts, only the hooks that the caller names, no replacement objects.
  */
 const CONFIG: Record<string, string> = {
   'safe.directory': '*',
@@ -323,7 +323,7 @@ function environment({ dir, cwd, config, env }: EnvironmentOptions): Record<stri
     GIT_NO_REPLACE_OBJECTS: '1',
     GIT_ADVICE: '0',
     // Relative where possible. Git creates missing parent folders of its files, and with an absolute path it would
-    // recreate a repository that is deleted meanwhile. A relative path fails when the working directory is deleted.
+    // recreate a repository that is deleted while it runs. A relative path fails when the working directory is deleted.
     ...(dir && { GIT_DIR: cwd && cwd !== dir ? dir : '.' }),
     GIT_CONFIG_COUNT: `${entries.length}`,
     ...Object.fromEntries(

@@ -1,18 +1,18 @@
 /**
  * The git hook that asks the server for a verdict before a push takes effect.
  *
- * `git receive-pack` unpacks into a quarantine and runs `pre-receive`. Only if the hook succeeds, git moves the objects
- * into the repository and updates refs. The hook inherits a two-way pipe from the server (file descriptor 3): it writes
- * the quarantine and the ref updates, and reads the verdict. So the hook needs no address, no credential and no client
- * program. When the server dies, the pipe ends without a verdict and the push is refused. The updated refs are taken
- * from git's report to its client (`pkt-line.ts`), so that no `post-receive` hook is needed.
+ * `git receive-pack` unpacks into a quarantine and runs `pre-receive`. Only if the hook succeeds does git move the
+ * objects into the repository and update refs. The hook inherits a two-way pipe from the server (file descriptor 3): it
+ * writes the quarantine and the ref updates, and reads the verdict. So the hook needs no address, no credential and no
+ * client program. When the server dies, the pipe ends without a verdict and the push is rejected. The updated refs are
+ * taken from git's report to its client (`pkt-line.ts`), so that no `post-receive` hook is needed.
  */
 import { constants } from 'node:fs';
 import { access, chmod, mkdir, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 
-/** An update of one ref. `before` is `NONE` when the ref is created, `after` is `NONE` when it is deleted. */
+/** An update of one ref. `before` is `ZERO_ID` if the ref is created, `after` if it is deleted. */
 export type ReceivedRefUpdate = { ref: string; before: string; after: string };
 export const ZERO_ID = '0'.repeat(40);
 
@@ -27,14 +27,14 @@ export type Push = {
 /** `reasons` and `notes` are lines that git shows to the user who pushes. */
 export type Verdict = { accepted: true; notes?: string[] } | { accepted: false; reasons: string[] };
 
-/** A ref update takes about 100 bytes. */
+/** Limit for the ref updates of a push, of about 100 bytes each. */
 const MAX_MESSAGE_CHARS = 16 * 2 ** 20;
 const END_MARK = '.';
 const MAX_OPTIONS = 50;
 /** No ref update begins with this character, so an option cannot be mistaken for an update. */
 const OPTION_PREFIX = '+';
 
-/** The shell itself copies this many lines, a byte at a time. It starts `cat` for more. */
+/** The shell copies up to this many lines itself, a byte at a time. For more, it starts `cat`. */
 const MAX_SHELL_COMMANDS = 20;
 
 const PRE_RECEIVE = `#!/bin/sh

@@ -1,7 +1,7 @@
 /**
- * Answers `ls-refs`, the request of protocol version 2 before a fetch, from git's ref files. Starting git for it took
- * a quarter of the CPU of a small clone. Git answers unusual requests: unknown arguments, an annotated tag whose
- * target is not in the files, a `HEAD` that is not a branch.
+ * Answers `ls-refs`, which protocol version 2 requests before a fetch, from git's ref files. Starting git to answer it
+ * took a quarter of the CPU time of a small clone. Git answers unusual requests: unknown arguments, an annotated tag
+ * whose target is not in the files, a `HEAD` that is not a branch.
  */
 import type { Readable } from 'node:stream';
 import {
@@ -25,8 +25,8 @@ type LsRefsRequest = {
 };
 
 /**
- * Each prefix is compared with each ref on the main thread. Clients send three prefixes, or those of the refs they
- * fetch.
+ * Limited, because each prefix is compared with each ref on the main thread. Clients send three prefixes, or one per
+ * ref that they fetch.
  */
 const MAX_PREFIXES = 100;
 const DELIMITER = '0001';
@@ -37,7 +37,7 @@ const REQUEST_EVENTS = ['readable', 'end', 'error', 'close'];
 const IGNORED_CAPABILITY = /^(?:agent=.*|object-format=sha1)$/;
 
 /**
- * The beginning of a request; for a short request this is all of it. The bytes stay readable. Null when `signal` aborts
+ * Reads the beginning of a request, or all of a short request. The bytes stay readable. Returns null if `signal` aborts
  * first.
  */
 export async function peekRequest(input: Readable, signal: AbortSignal): Promise<Buffer | null> {
@@ -93,7 +93,7 @@ function parseLines(request: Buffer): string[] | null {
 
 /** The whole answer; null when git must answer. */
 export async function answerLsRefs(dir: string, asked: LsRefsRequest): Promise<string | null> {
-  // Read before the refs, so that a branch that becomes the default branch meanwhile is not reported as missing.
+  // Read before the refs, so that a branch that becomes the default branch in between is not reported as missing.
   const branch = readBranchOfHead(dir);
   const refs = branch && (await readRefFiles(dir, MAX_SERVED_PACKED_BYTES));
   if (!refs) return null;

@@ -1,8 +1,8 @@
 /**
  * git receive-pack (push) for any transport, streamed in both directions.
  *
- * A push ends for its client only when `settle` resolves: git's output after the verdict is held back until then. So no
- * client sees success for a push that is not recorded, or for refs that are not on disk.
+ * A client sees the end of its push only after `settle` resolves, because git's output after the verdict is held back
+ * until then. So no client sees success for a push that is not recorded, or for refs that are not on disk.
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
 import type { GitExit } from '../../platform/processes/git-started.ts';
@@ -20,19 +20,19 @@ import {
 } from './hooks.ts';
 import { pktLine, reportedRefs, splitPackets } from './pkt-line.ts';
 import { hasManyRefs } from './requests.ts';
-import { feed, modeArgs, relay, type Session, startService } from './service.ts';
+import { relayOutput, type Session, sendInput, startGitService, statelessArgs } from './git-services.ts';
 
 export type PushRules = {
   /** Folder of the hooks. */
   hooks: string;
   locks: Pick<StaleLocks, 'trackUndecidedPush' | 'removeBlocking'>;
-  /** Limit for the pack. A larger pack is refused while it arrives, and the client sees the reason. */
+  /** Limit for the pack. A larger pack is rejected while it arrives, and the client sees the reason. */
   limit?: { maxBytes: number; reason: string };
-  /** Decides before the push takes effect. Throwing refuses the push. */
+  /** Decides before the push takes effect. If it throws, the push is rejected. */
   judge(push: Push, signal: AbortSignal): Promise<Verdict>;
   /**
-   * Called after git has ended, when `judge` accepted, with the refs that were updated, which may be fewer than
-   * requested. Null when git has not reported, because the push had no refs or git was cut off.
+   * Called after git has ended if `judge` accepted, with the updated refs, which may be fewer than requested. Null if
+   * git has not reported, because the push had no refs or git was ended early.
    */
   settle(updated: ReceivedRefUpdate[] | null): Promise<void>;
 };
@@ -52,7 +52,7 @@ export async function receivePack(
   rules: PushRules,
 ): Promise<GitExit> {
   {
-    using process = await startPush(session, modeArgs(session), rules);
+    using process = await startPush(session, statelessArgs(session), rules);
     const pushOutput = new PushOutput(process, output, rules);
     const isOver = pushOutput.ending.then(() => false);
     if (!(await Promise.race([hasManyRefs(input), isOver])))
@@ -72,7 +72,7 @@ function startPush(
   { hooks, limit }: PushRules,
   config: Record<string, string> = {},
 ): Promise<GitProcess> {
-  return startService('git-receive-pack', dir, mode, {
+  return startGitService('git-receive-pack', dir, mode, {
     protocol,
     signal,
     extraPipes: 1,
@@ -107,7 +107,7 @@ class PushOutput {
   constructor(process: GitProcess, output: Writable, { limit }: PushRules) {
     this.#output = output;
     this.#reason = limit?.reason ?? TOO_LARGE;
-    const ending = relay(process, output, (chunk) => this.#take(chunk));
+    const ending = relayOutput(process, output, (chunk) => this.#take(chunk));
     this.ending = ending.then(({ stderr, ...rest }) => ({
       ...rest,
       stderr: stderr.includes(TOO_LARGE) ? this.#reason : stderr,
@@ -118,13 +118,13 @@ class PushOutput {
   #take(chunk: Buffer): Buffer {
     const { packets, rest } = splitPackets(Buffer.concat([this.#rest, chunk]));
     this.#rest = rest;
-    const shown = packets.map((packet) =>
+    const output = packets.map((packet) =>
       packet[4] === TERMINAL && packet.includes(TOO_LARGE)
         ? Buffer.from(pktLine(`${String.fromCharCode(TERMINAL)}error: ${this.#reason}\n`))
         : packet,
     );
-    if (!this.#holds) return Buffer.concat(shown);
-    this.#held.push(...shown);
+    if (!this.#holds) return Buffer.concat(output);
+    this.#held.push(...output);
     return Buffer.alloc(0);
   }
 
@@ -149,7 +149,7 @@ async function handlePush(
   output: PushOutput,
   { session: { dir, signal }, input, rules, hasMany }: PushContext,
 ): Promise<GitExit> {
-  feed(input, process);
+  sendInput(input, process);
   let accepted = false;
   let updates: ReceivedRefUpdate[] = [];
   const endTracking = rules.locks.trackUndecidedPush(process.pid);

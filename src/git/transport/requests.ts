@@ -4,7 +4,7 @@
  * `upload-pack` 350 MB and a minute of work.
  */
 import { type Readable, Transform, type TransformCallback } from 'node:stream';
-import type { Service } from './service.ts';
+import type { GitService } from './git-services.ts';
 
 /**
  * Wants and haves take some 50 bytes each: this allows 600,000. Clients send their haves in batches of at most some ten
@@ -27,12 +27,12 @@ const COMMANDS_TOO_LONG = `The list of refs to update must be at most ${MAX_COMM
 
 /** Passes a request through until it exceeds its limit. */
 export class RequestLimit extends Transform {
-  readonly #service: Service;
+  readonly #service: GitService;
   #commands = new CommandCounter();
   #bytes = 0;
   readonly #many = Promise.withResolvers<boolean>();
 
-  constructor(service: Service) {
+  constructor(service: GitService) {
     super();
     this.#service = service;
   }
@@ -46,7 +46,7 @@ export class RequestLimit extends Transform {
     const isFetch = this.#service === 'git-upload-pack';
     this.#bytes += isFetch ? chunk.length : this.#commands.take(chunk);
     if (this.#commands.count >= MANY_REFS) this.#many.resolve(true);
-    // Nobody reads before this resolves, so no more data arrives when the buffer is full.
+    // The output is not read before this resolves, so no more data arrives when the buffer is full.
     else if (this.#commands.flushes > 0 || this.#isFull(chunk)) this.#many.resolve(false);
     const isWithin = this.#bytes <= (isFetch ? MAX_FETCH_BYTES : MAX_COMMANDS_BYTES);
     if (isWithin) done(null, chunk);

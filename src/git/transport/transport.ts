@@ -9,38 +9,38 @@ import { ZERO_ID } from './hooks.ts';
 import { answerLsRefs, parseLsRefs, peekRequest } from './ls-refs.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
 import {
-  feed,
-  modeArgs,
+  type GitService,
   protocolVersion,
-  relay,
-  relayToReader,
-  type Service,
+  relayFetchOutput,
+  relayOutput,
   type Session,
-  startService,
-} from './service.ts';
+  sendInput,
+  startGitService,
+  statelessArgs,
+} from './git-services.ts';
 
 const SUCCESS: GitExit = { code: 0, signal: null, stderr: '' };
 
-/** Sends what a client reads first: refs and capabilities. Does not end `output`. */
+/** Sends the ref advertisement, which a client reads first: refs and capabilities. Does not end `output`. */
 export async function advertise(
-  service: Service,
+  service: GitService,
   { dir, protocol, signal }: Session,
   output: Writable,
 ): Promise<GitExit> {
   const version = protocolVersion(protocol);
-  const known = await cachedAdvertisement(service, version, dir);
-  if (known) {
-    output.write(known);
+  const cached = await cachedAdvertisement(service, version, dir);
+  if (cached) {
+    output.write(cached);
     return SUCCESS;
   }
   const args = ['--http-backend-info-refs'];
-  using process = await startService(service, dir, args, { protocol, signal });
+  using process = await startGitService(service, dir, args, { protocol, signal });
   // Version 2 has no such line and does not support pushes.
   if (service === 'git-receive-pack' || version < 2) output.write(serviceHeader(service));
   process.stdin.end();
   // Awaited here, because leaving the function ends the process.
   const answer: Buffer[] = [];
-  const ending = await relay(process, output, (chunk) => {
+  const ending = await relayOutput(process, output, (chunk) => {
     if (answer.length === 0 || version === 2) answer.push(chunk);
     return chunk;
   });
@@ -61,35 +61,31 @@ export async function uploadPack(
     input.resume();
     return SUCCESS;
   }
-  const args = modeArgs(session);
-  using process = await startService('git-upload-pack', dir, args, { protocol, signal });
-  feed(input, process);
-  return await relayToReader(process, output);
+  const args = statelessArgs(session);
+  using process = await startGitService('git-upload-pack', dir, args, { protocol, signal });
+  sendInput(input, process);
+  return await relayFetchOutput(process, output);
 }
 
-/** Null when this is another request, or git must answer it. */
+/** Null if this is not a request for refs, or git must answer it. */
 async function answerRefsRequest(
-  { dir, protocol, signal, isStateful: isConversation }: Session,
+  { dir, protocol, signal, isStateful }: Session,
   input: Readable,
 ): Promise<string | null> {
-  if (isConversation || protocolVersion(protocol) !== 2) return null;
+  if (isStateful || protocolVersion(protocol) !== 2) return null;
   const request = await peekRequest(input, signal);
-  const asked = request && parseLsRefs(request);
-  return asked && answerLsRefs(dir, asked);
+  const query = request && parseLsRefs(request);
+  return query && answerLsRefs(dir, query);
 }
 
-/*
- * The ref advertisement without a process: git's capabilities are cached for a limited time, because an upgrade may
- * replace git under a running server, and the refs of a push are read from their files.
- */
-
 /**
- * Git's capabilities: for version 2 the whole answer, which does not depend on the repository, else the capability list
- * of the first line.
+ * Git's capabilities, cached to advertise refs without starting git: for version 2 the whole answer, which does not
+ * depend on the repository, else the capability list of the first line. The refs of a push are read from their files.
  */
 type CachedCapabilities = { text: Buffer; until: number };
 let fetchCapabilities: CachedCapabilities | undefined;
 let pushCapabilities: CachedCapabilities | undefined;
+/** Limited, because an upgrade may replace git under a running server. */
 const CAPABILITIES_TTL_MS = 10 * 60_000;
 /** Stands in for a ref in an empty repository. */
 const NO_REFS = 'capabilities^{}';
@@ -97,13 +93,13 @@ const NO_REFS = 'capabilities^{}';
 const FIRST_REF = /^[0-9a-f]{4}[0-9a-f]{40} [^\0\n]+\0([^\n]+)\n/;
 
 /** Lines that precede the refs over HTTP. */
-function serviceHeader(service: Service): string {
+function serviceHeader(service: GitService): string {
   return pktLine(`# service=${service}\n`) + FLUSH;
 }
 
-/** Null when git must answer; `cacheCapabilities` then receives git's answer. */
+/** Null if git must answer; `cacheCapabilities` then receives git's answer. */
 async function cachedAdvertisement(
-  service: Service,
+  service: GitService,
   version: number,
   dir: string,
 ): Promise<Buffer | string | null> {
@@ -126,7 +122,7 @@ async function cachedAdvertisement(
 }
 
 /** @param answer the beginning of git's answer; for version 2 all of it */
-function cacheCapabilities(service: Service, version: number, answer: Buffer): void {
+function cacheCapabilities(service: GitService, version: number, answer: Buffer): void {
   const until = Date.now() + CAPABILITIES_TTL_MS;
   if (service === 'git-upload-pack') {
     if (version === 2) fetchCapabilities = { text: answer, until };
@@ -147,8 +143,6 @@ function fileExists(dir: string, file: string): Promise<boolean> {
   );
 }
 
-/* Archives */
-
 export type ArchiveRequest = {
   dir: string;
   commit: string;
@@ -166,5 +160,5 @@ export async function writeArchive(
   const args = ['archive', `--format=${format}`, `--prefix=${folder}/`, commit];
   using process = await startGit(args, { dir, signal });
   process.stdin.end();
-  return await relayToReader(process, output);
+  return await relayFetchOutput(process, output);
 }

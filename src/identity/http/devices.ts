@@ -1,4 +1,6 @@
-/** HTTP of the device authorization grant (RFC 8628): the endpoints of the program, and the page where its user answers. */
+/**
+ * HTTP of the device authorization grant (RFC 8628): the endpoints of the program, and the page where its user answers.
+ */
 
 import express, { type Request, type Response, type Router } from 'express';
 import type { Urls } from '../../base/urls.ts';

@@ -1,6 +1,6 @@
 /**
- * Slots for transfers over HTTP (`platform/limits/fair-semaphore.ts`). `platform/web/connections.ts` ends transfers that are
- * too slow.
+ * Slots for transfers over HTTP (`platform/limits/fair-semaphore.ts`). `platform/web/connections.ts` ends transfers
+ * that are too slow.
  */
 import type { Request, Response } from 'express';
 import type { TransferSemaphores } from '../../platform/limits/fair-semaphore.ts';

@@ -1,8 +1,8 @@
 /**
  * The session cookie of browsers, and the check for cross-site request forgery.
  *
- * Browsers also send the cookie with requests from pages of other sites, so it is accepted only for requests from pages of
- * this server, and for navigation. REST and git ignore it: their clients send a header.
+ * Browsers also send the cookie with requests from pages of other sites, so it is accepted only for requests from pages
+ * of this server, and for navigation. REST and git ignore it: their clients send a header.
  */
 import type { CookieOptions, Request, Response } from 'express';
 import { forbidden, invalid } from '../../base/errors.ts';
@@ -90,12 +90,15 @@ function isNavigation(req: Request): boolean {
   return req.get('sec-fetch-mode') === 'navigate' && req.get('sec-fetch-dest') === 'document';
 }
 
-/** Whether a page of this server makes the request. Over plain HTTP, browsers name the origin only of unsafe methods. */
+/**
+ * Whether a page of this server makes the request. Over plain HTTP, browsers name the origin only of unsafe methods.
+ */
 function isSameOrigin(req: Request, { base }: Pick<Urls, 'base'>): boolean {
   const site = req.get('sec-fetch-site');
   if (site !== undefined) return site === 'same-origin';
   const { origin, host } = req.headers;
-  // A GET over plain HTTP has neither header, so the dashboard sends its own. CORS (`cors.ts`) denies it to other sites.
+  // A GET over plain HTTP has neither header, so the dashboard sends its own. CORS (`cors.ts`) denies it to other
+  // sites.
   if (origin === undefined) return req.headers['loam-page'] !== undefined;
   return origin === new URL(base).origin || origin === `${req.protocol}://${host}`;
 }

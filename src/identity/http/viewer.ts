@@ -1,4 +1,6 @@
-/** Express middleware for authentication: sets `req.viewer` from the `Authorization` header. It never refuses a request. */
+/**
+ * Express middleware for authentication: sets `req.viewer` from the `Authorization` header. It never rejects a request.
+ */
 
 import type { Request, RequestHandler } from 'express';
 import type pg from 'pg';
@@ -23,12 +25,12 @@ declare global {
   }
 }
 
-/** Health and version need no credentials, so they ignore them and answer without the database. */
+/** Health and version need no credentials, so these routes ignore credentials and answer without the database. */
 export function needsCredentials({ path }: Request): boolean {
   return !/^\/auth\/v1\/(?:health|version)\/?$/.test(path);
 }
 
-/** An error of authentication becomes the viewer's failure, so that a 500 is answered where a 401 would be. */
+/** An error of authentication becomes the viewer's failure, so that a server error is reported where a 401 would be. */
 export function identify(services: {
   pool: pg.Pool;
   usage: LastUsedRecorder;
@@ -52,7 +54,7 @@ export function identify(services: {
   };
 }
 
-/** The credential in the header, otherwise the session cookie. @throws AppError 401 as `readAuthorization` */
+/** Reads the credential in the header, otherwise in the session cookie. @throws AppError 401 as `readAuthorization` */
 function credentialOf(req: Request, urls: Urls): Credential | null {
   const { authorization } = req.headers;
   if (authorization) return readAuthorization(authorization);

@@ -1,4 +1,4 @@
-/** Decides by the claims of an identity provider who may sign in: one rule for browsers and access tokens. */
+/** Decides from the claims of an identity provider who may sign in. Browsers and access tokens have the same rule. */
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import type { Claims } from './issuers.ts';
 

@@ -1,4 +1,7 @@
-/** Connects further identities to a user, which takes a session and a sign-in at the identity provider; removes them. */
+/**
+ * Connects further identities to a user, by a sign-in at the identity provider within a session; lists and removes
+ * them.
+ */
 
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
@@ -34,7 +37,9 @@ export type IssuerChoice = {
 
 type Deps = { db: Db };
 
-/** The configured identity providers; for a browser session with the URLs that connect an identity to its user. */
+/**
+ * Lists the configured identity providers. For a browser session, with the URLs that connect an identity to its user.
+ */
 export function listIssuers(
   { issuers, urls }: { issuers: readonly Issuer[]; urls: Urls },
   viewer: Viewer,
@@ -76,7 +81,7 @@ export function openConnectTicket(
 }
 
 /**
- * Connects an identity to the user of the session that started it. Repeating it changes nothing.
+ * Connects an identity to the user of the session that started the sign-in. Idempotent.
  * @throws AppError 401, 403 when the identity may not sign in here, 409 for an identity of another user
  */
 export async function connectIdentity(
@@ -117,7 +122,7 @@ export async function connectIdentity(
   });
 }
 
-/** A page of the viewer's identities after a cursor, newest first. @throws AppError 400, 401, 403 */
+/** Returns a page of the viewer's identities, newest first. @throws AppError 400, 401, 403 */
 export async function sliceIdentities(
   { db }: Deps,
   viewer: Viewer,
@@ -140,8 +145,8 @@ const columns = {
 } as const;
 
 /**
- * Removes an identity, which takes effect at once: its access tokens are refused, and the user's other sessions from an
- * identity provider end, because a session does not record its identity.
+ * Removes an identity. Its access tokens are rejected immediately, and the user's other sessions from an identity
+ * provider end, because a session does not record its identity.
  * @throws AppError 401, 403, 404, 409 for the last way to sign in
  */
 export async function deleteIdentity(
@@ -152,7 +157,7 @@ export async function deleteIdentity(
   const account = demandFullRights(viewer);
   const { userId } = account;
   await inTransaction(db, async (tx) => {
-    // The lock keeps two concurrent removals from removing the last two ways to sign in.
+    // Locks the user, because two concurrent removals could otherwise remove the last two ways to sign in.
     await tx.$executeRaw`select from users where id = ${userId} for update`;
     const row = isId('idn', id) ? await tx.identity.findUnique({ where: { id, userId } }) : null;
     if (!row) throw notFound('Identity');
@@ -205,7 +210,7 @@ async function demandOtherSignIn(
   );
 }
 
-/** The display name of an identity provider; null when it is not configured any more. */
+/** Returns the display name of an identity provider; null if it is no longer configured. */
 export function findIssuerLabel(
   issuers: readonly Pick<Issuer, 'config'>[],
   address: string,

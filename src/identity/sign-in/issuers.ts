@@ -10,11 +10,11 @@ import { AppError, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { open, seal } from '../../platform/crypto/keys.ts';
 
-/** Per request to a provider. */
+/** Time limit per request to a provider. */
 const TIMEOUT_SECONDS = 10;
 /** How long provider metadata is cached. */
 const METADATA_TTL_MS = 3_600_000;
-/** From the redirect to the provider until the callback. */
+/** Maximum time from the redirect to the provider until the callback. */
 const ATTEMPT_SECONDS = 600;
 const CLOCK_TOLERANCE_SECONDS = 30;
 /** Only asymmetric algorithms, and not `none`. */
@@ -36,7 +36,7 @@ export type Claims = {
   issuer: string;
   subject: string;
   email?: string;
-  /** Whether the provider has verified the address. Unset when it does not say, as with Entra. */
+  /** Whether the provider has verified the address. Undefined if the provider does not say, as Entra. */
   emailVerified?: boolean;
   /** Preferred username. */
   username?: string;
@@ -245,7 +245,7 @@ function openSealedJson<T extends { expires: number }>(
   );
 }
 
-/** Network errors, timeouts and 5xx responses. Other errors mean that the provider refused the request. */
+/** Network errors, timeouts and 5xx responses. Other errors mean that the provider rejected the request. */
 function isIssuerUnavailable(error: unknown): boolean {
   if (error instanceof TypeError && error.message === 'fetch failed') return true;
   const { name, cause } = error as { name?: string; cause?: unknown };

@@ -75,7 +75,11 @@ export async function findLinkUser({ db }: Deps, secret: string): Promise<string
   return row?.user.username ?? null;
 }
 
-/** Uses the link up. @returns the secret of the session @throws AppError 401 when it was used or has expired */
+/**
+ * Signs in by a link, which can be used once.
+ * @returns the secret of the session
+ * @throws AppError 401 if the link was used or has expired
+ */
 export async function signInByLink(
   { db }: Deps,
   secret: string,

@@ -1,6 +1,6 @@
 /**
- * Browser sessions. Each session is a row, so that it can be listed and ended. The browser has the secret in a cookie, and
- * only its hash is stored. A session has the full rights of its user.
+ * Browser sessions. Each session is a row, so that it can be listed and ended. The browser has the secret in a cookie,
+ * and only its hash is stored. A session has the full rights of its user.
  */
 
 import type pg from 'pg';
@@ -135,7 +135,7 @@ export async function findSessions(
   });
 }
 
-/** The session ends at once, also in open streams. @throws AppError 401, 403, 404 */
+/** The session ends immediately, also in open streams. @throws AppError 401, 403, 404 */
 export async function deleteSession({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
   const account = demandFullRights(viewer);
   if (!isId('ses', id) || (await endSessions(db, account, [id])).length === 0)

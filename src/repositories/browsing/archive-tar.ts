@@ -1,7 +1,7 @@
 /**
- * Replaces LFS pointers in the output of `git archive` by the large files. Everything else passes through unchanged,
- * with a few KiB in memory. tar-stream is not used: it writes names only as UTF-8 and drops the commit that git stores
- * at the start.
+ * Replaces LFS pointers in the output of `git archive` with the large files. Everything else passes through unchanged,
+ * with a few KiB in memory. tar-stream is not used, because it writes names only as UTF-8 and drops the commit that git
+ * stores at the start.
  */
 
 import { canBePointer, parsePointer } from '../../git/objects/pointer.ts';

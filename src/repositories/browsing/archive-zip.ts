@@ -1,7 +1,7 @@
 /**
  * Converts a tar stream to a zip stream. Each entry is compressed as it arrives, and its sizes follow its contents;
  * only its line in the central directory (some 100 bytes) stays in memory. Libraries do not fit: yazl and zip-stream
- * replace backslashes in names by slashes, and yazl's time grows quadratically with the number of files.
+ * replace backslashes in names with slashes, and yazl's time grows quadratically with the number of files.
  */
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';

@@ -17,7 +17,6 @@ import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { RepositoryReadDeps } from '../folder.ts';
 import { defineFolderTask } from '../folder.ts';
-import { readHasLargeFiles } from '../large-checkout.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import type { AccessRow } from '../repositories.ts';
 import { accessTarget } from '../repositories.ts';
@@ -25,6 +24,7 @@ import { replacePointersInTar } from './archive-tar.ts';
 import { convertTarToZip } from './archive-zip.ts';
 import { locateAtRef, type RefAt } from './contents.ts';
 import { invalidLink } from './downloads.ts';
+import { repositoryHasLargeFiles } from './large-files.ts';
 
 /** Path that serves archives. */
 export const ARCHIVE_PATH = '/repository/:id/archives/:commit/:name';
@@ -66,7 +66,7 @@ type ArchiveLink = {
   query: Record<string, unknown>;
 };
 
-/** As `verifyDownloadLink`, for an archive. @returns its format and its top-level folder */
+/** Like `verifyBlobLink`, for an archive. @returns the format and the top-level folder of the archive */
 export function verifyArchiveLink(
   { signer }: { signer: Signer },
   { id, commit, name, query }: ArchiveLink,
@@ -88,7 +88,7 @@ export async function sendArchive(
   of: ArchiveRequest,
   output: Writable,
 ): Promise<boolean> {
-  if (!(await readHasLargeFiles(services, repositoryId)))
+  if (!(await repositoryHasLargeFiles(services, repositoryId)))
     return (await writeArchive(of, output)).code === 0;
   const { dir, commit, format, folder, signal } = of;
   const args = ['archive', '--format=tar', `--prefix=${folder}/`, commit];

@@ -152,7 +152,7 @@ export function addLastCommits(
   }));
 }
 
-/** Entry name → commit. Entries whose commit is not found in time are missing. */
+/** Entry name → commit. Entries whose commit is not found in time are omitted. */
 async function lastCommits(
   services: RepositoryReadDeps,
   repository: AccessRow,

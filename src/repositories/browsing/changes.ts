@@ -239,7 +239,10 @@ function defineComparisonTask<In, Out>(
   );
 }
 
-/** As `defineFolderTask`. @throws AppError 422 with `tooLong` if git was stopped because of its time or output limit */
+/**
+ * Like `defineFolderTask`, for tasks with limits.
+ * @throws AppError 422 with the message `tooLong` if git exceeded its time or output limit
+ */
 export function defineBoundedFolderTask<In, Out>(
   name: string,
   tooLong: string,

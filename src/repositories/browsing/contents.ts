@@ -8,7 +8,7 @@ import type { Commit } from '../../git/objects/commit.ts';
 import { readHistory } from '../../git/objects/history.ts';
 import {
   INLINE_BYTES,
-  LIGHT_TREE_BYTES,
+  SMALL_TREE_BYTES,
   looksLikeText,
   MAX_TREE_BYTES,
   readText,
@@ -27,7 +27,7 @@ import { type Allowance, takeAll } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { type AccessRow, accessTarget } from '../repositories.ts';
-import { createDownloadUrl, createLargeFileUrl } from './downloads.ts';
+import { createBlobLink, createLargeFileLink } from './downloads.ts';
 import {
   addLargeFileSizes,
   type ContentsRow,
@@ -52,7 +52,7 @@ export type File = {
   /** Missing for binary files, large files and files over 1 MiB, which have a `downloadUrl` instead. */
   content?: string;
   downloadUrl?: string;
-  /** As `downloadUrl`, but always set. */
+  /** Like `downloadUrl`, but always set. */
   rawUrl: string;
 };
 
@@ -108,7 +108,7 @@ const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeA
     if (directory?.type !== 'tree') throw notFound('Directory');
     const { oid, size } = directory;
     if (size > MAX_TREE_BYTES) throw invalid('path', DIRECTORY_TOO_LARGE);
-    const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid, at) : null;
+    const entries = size <= SMALL_TREE_BYTES ? await readTree(objects, oid, { withPointers: at.pointers }) : null;
     return { ref: located.ref, commit: located.commit, oid, size, entries };
   });
   // Without commits, the root exists and is empty. `stat` fails if the folder is missing.
@@ -119,7 +119,7 @@ const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeA
 type WideTree = { oid: string; pointers: boolean };
 
 const readWideTree = defineFolderTask('readWideTree', ({ git }, dir, { oid, pointers }: WideTree) =>
-  git.objects.useForLargeObjects(dir, (objects) => readTree(objects, oid, { pointers })),
+  git.objects.useForLargeObjects(dir, (objects) => readTree(objects, oid, { withPointers: pointers })),
 );
 
 /**
@@ -149,7 +149,7 @@ export async function readFile(
   const large =
     hasLargeFiles(repository) && eagerText ? await findLargeFile(services, id, eagerText) : null;
   if (large) {
-    const url = createLargeFileUrl(services, id, large.oid, path);
+    const url = createLargeFileLink(services, id, large.oid, path);
     return {
       path,
       ref: used,
@@ -163,7 +163,7 @@ export async function readFile(
   if (isInline) await takeAll(allowance, size);
   const readNow = isInline && eagerText === undefined;
   const text = readNow ? await readTextOnServer(services, id, oid) : eagerText;
-  const rawUrl = createDownloadUrl(services, id, oid, path);
+  const rawUrl = createBlobLink(services, id, oid, path);
   const found = { path, ref: used, sizeBytes: size, rawUrl };
   if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
   const isText = text === undefined && (await isTextOnServer(services, id, oid));
@@ -174,7 +174,7 @@ export async function readFile(
   };
 }
 
-/** Includes the text of a short file; null if it is not text. */
+/** Finds a file. `eagerText`: the text of a short file; null if it is binary, undefined if the file is longer. */
 const locateFile = defineFolderTask('locateFile', ({ git }, dir, at: PathAt) =>
   git.objects.use(dir, async (objects) => {
     const located = await locateAtRef(objects, at, at.ref, at.path);
@@ -228,7 +228,7 @@ const historyOnServer = defineFolderTask(
 /**
  * Charges commits to the response allowance. Commits have at most 64 KiB each, so they are read before they are
  * charged.
- * @throws as `takeWhole`
+ * @throws as `takeAll`
  */
 export function chargeCommits(
   allowance: Allowance,
@@ -240,7 +240,7 @@ export function chargeCommits(
   );
 }
 
-/** Locates a path at a ref. Without a ref: `main` if that branch exists, else the default branch. */
+/** Locates a path at a ref. If `ref` is empty, uses `main` if that branch exists, else the default branch. */
 export async function locateAtRef(
   objects: ObjectReader,
   { defaultBranch }: Pick<AccessRow, 'defaultBranch'>,

@@ -1,4 +1,4 @@
-/** Downloads by signed link, valid for 15 minutes and without credentials. */
+/** Signed links that download a file without credentials for a limited time (`signed-links.ts`). */
 
 import type { Readable } from 'node:stream';
 import { type AppError, forbidden, notFound } from '../../base/errors.ts';
@@ -12,16 +12,16 @@ import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { withRepositoryFolder } from '../folder.ts';
 
-/** Path that serves downloads; `repository` is a reserved namespace name. */
-export const DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';
-/** Path that serves large files, which are not git objects. */
-export const LARGE_DOWNLOAD_PATH = '/repository/:id/large-files/:oid/:name';
+/** `repository` is a reserved namespace name, so these paths conflict with no page of a namespace. */
+export const BLOB_DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';
+/** Large files are LFS objects, not git objects. */
+export const LARGE_FILE_DOWNLOAD_PATH = '/repository/:id/large-files/:oid/:name';
 
 /**
- * Creates a link to a blob. It names the object id, so it stays valid when the branch moves or the repository is
- * renamed.
+ * Creates a link to a blob. The link contains ids, so within its lifetime it works even if the branch moves or the
+ * repository is renamed.
  */
-export function createDownloadUrl(
+export function createBlobLink(
   { signer, urls }: { signer: Signer; urls: Urls },
   repositoryId: string,
   oid: string,
@@ -31,8 +31,8 @@ export function createDownloadUrl(
   return signer.signUrl(url, blobSubject(repositoryId, oid));
 }
 
-/** As `createDownloadUrl`, for a large file. */
-export function createLargeFileUrl(
+/** Like `createBlobLink`, for a large file. */
+export function createLargeFileLink(
   { signer, urls }: { signer: Signer; urls: Urls },
   repositoryId: string,
   oid: string,
@@ -49,7 +49,7 @@ function fileNameOf(path: string): string {
 export type DownloadLink = { id: string; oid: string; query: Record<string, unknown> };
 
 /** @throws AppError 403 if the signature is invalid or expired, 404 for malformed ids */
-export function verifyDownloadLink(
+export function verifyBlobLink(
   { signer }: { signer: Signer },
   { id, oid, query }: DownloadLink,
 ): void {
@@ -57,7 +57,7 @@ export function verifyDownloadLink(
   if (!signer.verify(blobSubject(id, oid), query)) throw invalidLink();
 }
 
-/** As `verifyDownloadLink`, for a large file. */
+/** Like `verifyBlobLink`, for a large file. */
 export function verifyLargeFileLink(
   { signer }: { signer: Signer },
   { id, oid, query }: DownloadLink,
@@ -72,14 +72,15 @@ export function invalidLink(): AppError {
 
 type Download = {
   size: number;
-  /** Opens the bytes from `start` to `end`, both included. @throws AppError 404, 500, 503. */
+  /** Streams the bytes from `start` to `end`, both included. @throws as `withRepositoryFolder` and `openBlob` */
   open(range?: { start: number; end: number }): Promise<AsyncIterable<Buffer>>;
 };
 
 /**
- * Finds the blob of a verified link on the server that has the repository. @throws AppError 404 if it no longer exists.
+ * Finds the blob of a verified link. Must be called on the server that has the repository.
+ * @throws AppError 404 if the repository or the blob no longer exists
  */
-export async function findDownload(
+export async function findBlobDownload(
   services: { db: Db; git: Git; log: Logger },
   { id, oid }: DownloadLink,
 ): Promise<Download> {
@@ -114,14 +115,14 @@ async function* sliceStream(
   stream: Readable,
   { start, end }: { start: number; end: number },
 ): AsyncGenerator<Buffer> {
-  let at = 0;
+  let position = 0;
   // Leaving the loop, even because the client disconnected, destroys the stream and ends its git process.
   for await (const chunk of stream as AsyncIterable<Buffer>) {
-    const from = Math.max(start - at, 0);
-    const to = Math.min(end + 1 - at, chunk.length);
+    const from = Math.max(start - position, 0);
+    const to = Math.min(end + 1 - position, chunk.length);
     if (from < to) yield chunk.subarray(from, to);
-    at += chunk.length;
-    if (at > end) return;
+    position += chunk.length;
+    if (position > end) return;
   }
-  if (at <= end) throw new Error('git ended before the end of the object');
+  if (position <= end) throw new Error('git ended before the end of the object');
 }

@@ -1,6 +1,7 @@
 /** Resolves LFS pointers in directories and files to the repository's large files. */
 
 import { buffer } from 'node:stream/consumers';
+import type pg from 'pg';
 import { parsePointer } from '../../git/objects/pointer.ts';
 import { looksBinary, SNIFF_BYTES, type TreeEntry } from '../../git/objects/read.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
@@ -10,12 +11,25 @@ import { accessColumns, type Row } from '../repositories.ts';
 export const contentsColumns = { ...accessColumns, largeBytes: true } as const;
 export type ContentsRow = Row<typeof contentsColumns>;
 
-/** If false, small files need not be checked for pointers. */
+/** If false, small files need not be checked for LFS pointers. */
 export function hasLargeFiles({ largeBytes }: ContentsRow): boolean {
   return largeBytes > 0n;
 }
 
-/** Replaces the size of each pointer entry by the size of its large file, if the repository has it. */
+/** Like `hasLargeFiles`, without a loaded row. False if the repository does not exist. */
+export async function repositoryHasLargeFiles(
+  { pool }: { pool: pg.Pool },
+  repositoryId: string,
+): Promise<boolean> {
+  const { rows } = await pool.query<{ has_large_files: boolean }>({
+    name: 'loam-has-large-files',
+    text: 'select large_bytes > 0 as has_large_files from repositories where id = $1',
+    values: [repositoryId],
+  });
+  return rows[0]?.has_large_files ?? false;
+}
+
+/** Replaces the size of each pointer entry with the size of its large file, if the repository has it. */
 export async function addLargeFileSizes(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
@@ -51,5 +65,5 @@ export async function findLargeFile(
   const found = await largeFiles.open(repositoryId, oid, range);
   if (!found) return null;
   const head = await buffer(found.body());
-  return { oid, size, isText: !looksBinary(head, size > head.length) };
+  return { oid, size, isText: !looksBinary(head, { isTruncated: size > head.length }) };
 }

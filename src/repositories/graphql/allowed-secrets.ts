@@ -21,14 +21,14 @@ const AllowedSecret = builder.objectRef<secrets.AllowedSecret>('AllowedSecret').
   fields: (t) => ({
     finding: t.exposeID('finding', {
       description:
-        'The id that the rejected push showed. The same secret has the same id within this repository.',
+        'The id of the finding, shown by the push that was rejected for it. The same secret has the same id within a repository.',
     }),
     kind: t.exposeString('kind', {
-      description: 'The kind of secret, such as `an AWS access key id`.',
+      description: 'The kind of secret with its article, such as `an AWS access key id`.',
     }),
     path: t.exposeString('path', {
       description:
-        'A file that contained it when it was allowed, or a description of the location.',
+        'The path of a file that contained it when it was allowed; a description of the location if it was not in a file, for example in a commit message.',
     }),
     allowedBy: t.exposeString('allowedBy', {
       description: 'The user who allowed it with `git push -o secret.allow=…`.',
@@ -48,8 +48,8 @@ builder.prismaObjectField(Repository, 'allowedSecrets', (t) =>
     complexity: pageCost(),
     args: cursorPageArgs,
     select: accessColumns,
-    resolve: async (row, args, { services, viewer }) =>
-      toConnection(await secrets.sliceAllowedSecrets(services, viewer, row, args), args),
+    resolve: async (repository, args, { services, viewer }) =>
+      toConnection(await secrets.sliceAllowedSecrets(services, viewer, repository, args), args),
   }),
 );
 
@@ -58,7 +58,7 @@ const DisallowSecretInput = builder.inputType('DisallowSecretInput', {
   fields: (t) => ({
     id: t.id(REPOSITORY_ID),
     namespace: t.string(REPOSITORY_NAMESPACE),
-    finding: t.id({ required: true, description: 'The id of the finding.' }),
+    finding: t.id({ required: true, description: 'The id of the finding, as in `AllowedSecret.finding`.' }),
   }),
 });
 
@@ -67,7 +67,7 @@ builder.mutationField('disallowSecret', (t) =>
     type: definePayload('DisallowSecret'),
     nullable: true,
     description:
-      'Makes secret scanning reject an allowed finding again. Commits that contain it stay.',
+      'Makes secret scanning reject an allowed finding again. Commits that were already pushed are not affected.',
     args: { input: t.arg({ type: DisallowSecretInput, ...INPUT }) },
     resolve: resolveMutation(secrets.disallowSecret),
   }),

@@ -1,4 +1,4 @@
-/** GraphQL: branch rules. */
+/** GraphQL: branch protection rules. */
 import { Role } from '../../identity/graphql/namespaces.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
 import {
@@ -20,17 +20,19 @@ import { Repository } from './repositories.ts';
 const PATTERN =
   'A branch name or a glob pattern: `*` matches any characters except `/`, `**` any characters, `?` one character except `/`.';
 const ROLE =
-  'The role that is required to push to matching branches, create them, and delete them if that is allowed: `WRITE` or `ADMIN`.';
+  'The role required to push to, create and (if allowed) delete matching branches: `WRITE` or `ADMIN`.';
+const PUSHERS =
+  'The names of users who may push although `pushRole` is `ADMIN` and they only have the role `WRITE`.';
 const FORCE = 'Whether non-fast-forward pushes are allowed.';
 const DELETE = 'Whether deletion is allowed.';
 
 const BranchRule = builder.objectRef<rules.BranchRule>('BranchRule').implement({
-  description: 'A rule for pushes to the branches that match a pattern.',
+  description: 'A branch protection rule: who may push to the branches that match a pattern, and how.',
   fields: (t) => ({
     pattern: t.exposeString('pattern', { description: PATTERN }),
     pushRole: t.expose('pushRole', { type: Role, description: ROLE }),
     pushers: t.stringList({
-      description: 'The names of users who may push regardless of their role.',
+      description: PUSHERS,
       resolve: (rule, _args, { services }) => rules.listPusherNames(services, rule),
     }),
     allowsForcePushes: t.exposeBoolean('allowsForcePushes', { description: FORCE }),
@@ -48,17 +50,17 @@ builder.prismaObjectField(Repository, 'branchRules', (t) =>
   t.field({
     type: BranchRuleConnection,
     nullable: true,
-    description: 'The branch rules, sorted by pattern. A push must satisfy every matching rule.',
+    description: 'The branch protection rules, sorted by pattern. A push must satisfy every matching rule.',
     complexity: pageCost(),
     args: cursorPageArgs,
     select: accessColumns,
-    resolve: async (row, args, { services, viewer }) =>
-      toConnection(await rules.sliceBranchRules(services, viewer, row, args), args),
+    resolve: async (repository, args, { services, viewer }) =>
+      toConnection(await rules.sliceBranchRules(services, viewer, repository, args), args),
   }),
 );
 
 const SetBranchRuleInput = builder.inputType('SetBranchRuleInput', {
-  description: 'The new rule for a pattern. Omitted fields get their defaults.',
+  description: 'The rule for a pattern. It replaces an existing rule: omitted fields are reset to their defaults.',
   fields: (t) => ({
     id: t.id(REPOSITORY_ID),
     namespace: t.string(REPOSITORY_NAMESPACE),
@@ -67,7 +69,7 @@ const SetBranchRuleInput = builder.inputType('SetBranchRuleInput', {
     pushers: t.stringList({
       required: true,
       defaultValue: [],
-      description: 'The names of users who may push in addition to administrators.',
+      description: PUSHERS,
     }),
     allowsForcePushes: t.boolean({ required: true, defaultValue: false, description: FORCE }),
     allowsDeletions: t.boolean({ required: true, defaultValue: false, description: DELETE }),

@@ -27,7 +27,7 @@ import * as history from '../browsing/history.ts';
 import { contentsColumns } from '../browsing/large-files.ts';
 import * as list from '../list.ts';
 import * as repos from '../repositories.ts';
-import { collaboratorColumns, collaboratorCount } from '../rows.ts';
+import { collaboratorColumns, countCollaborators } from '../rows.ts';
 import { visibleTo } from '../visibility.ts';
 import { Comparison } from './changes.ts';
 import {
@@ -116,7 +116,7 @@ export const Repository = builder.prismaNode('Repository', {
     collaboratorCount: t.int({
       description: 'The number of users with write access, including the owner.',
       select: collaboratorColumns,
-      resolve: collaboratorCount,
+      resolve: countCollaborators,
     }),
     branchCount: t.exposeInt('branchCount', { description: 'The number of branches.' }),
     tagCount: t.exposeInt('tagCount', { description: 'The number of tags.' }),
@@ -358,7 +358,7 @@ builder.prismaObjectField(User, 'repositories', (t) =>
         'The repositories of all namespaces that the user is a member of, including their own namespace. Visible only to the user.',
       args: { ...cursorPageArgs, ...listArgs },
       slice: ({ services, viewer }, id, args: list.SliceInput, select: repos.Select) =>
-        list.sliceRepositoriesOf(services, viewer, id, args, select),
+        list.sliceRepositoriesOfUser(services, viewer, id, args, select),
     }),
   ),
 );

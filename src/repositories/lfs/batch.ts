@@ -88,17 +88,17 @@ export async function answerBatch(
 ): Promise<BatchAnswer> {
   const id = await authorizeLfs(services, viewer, key, operation);
   const read = objects.map(readObject);
-  const asked = read.flatMap((one) => ('object' in one ? one.object : []));
-  const here = await services.largeFiles.sizes(id, [...new Set(asked.map(({ oid }) => oid))]);
+  const requested = read.flatMap((one) => ('object' in one ? one.object : []));
+  const stored = await services.largeFiles.sizes(id, [...new Set(requested.map(({ oid }) => oid))]);
   // Damaged objects are requested again. Their storage is counted already.
   const damaged =
-    operation === 'upload' && here.size > 0
-      ? await services.largeFiles.damaged(id, [...here.keys()])
+    operation === 'upload' && stored.size > 0
+      ? await services.largeFiles.damaged(id, [...stored.keys()])
       : new Set();
-  if (operation === 'upload') await requireStorageFor(services, id, missingObjects(asked, here));
+  if (operation === 'upload') await requireStorageFor(services, id, findMissing(requested, stored));
   const access = held ?? issueToken(services, viewer, id, operation);
   // With `tus`, git-lfs treats an empty object as uploaded without sending a request.
-  const transfer = isResumable && asked.every(({ size }) => size > 0) ? 'tus' : 'basic';
+  const transfer = isResumable && requested.every(({ size }) => size > 0) ? 'tus' : 'basic';
   const base = lfsUrl(services, key);
   const action = (path: string): Action => ({
     href: `${base}/${path}`,
@@ -110,17 +110,17 @@ export async function answerBatch(
   const answers = read.map((one): ObjectAnswer => {
     if (!('object' in one)) return one;
     const { oid, size } = one.object;
-    const known = here.get(oid);
-    if (known !== undefined && known !== size)
-      return refuseObject(one.object, 422, `The object ${oid} has ${known} bytes, not ${size}`);
+    const storedSize = stored.get(oid);
+    if (storedSize !== undefined && storedSize !== size)
+      return refuseObject(one.object, 422, `The object ${oid} has ${storedSize} bytes, not ${size}`);
     if (operation === 'upload') {
       // No actions: the repository has the object.
-      if (known !== undefined && !damaged.has(oid)) return { oid, size };
+      if (storedSize !== undefined && !damaged.has(oid)) return { oid, size };
       const path = transfer === 'tus' ? tusUploadPath(one.object) : `objects/${oid}`;
       const actions = { upload: action(path), verify: action('objects/verify') };
       return { oid, size, authenticated: true, actions };
     }
-    if (known === undefined)
+    if (storedSize === undefined)
       return refuseObject(one.object, 404, `The object ${oid} is not in this repository`);
     return { oid, size, authenticated: true, actions: { download: action(`objects/${oid}`) } };
   });
@@ -140,25 +140,25 @@ function issueToken(
 }
 
 /** Returns the objects that the repository does not have, without duplicates. */
-function missingObjects(
-  asked: readonly LfsObject[],
-  here: ReadonlyMap<string, number>,
+function findMissing(
+  requested: readonly LfsObject[],
+  stored: ReadonlyMap<string, number>,
 ): LfsObject[] {
-  const fresh = asked.filter(({ oid }) => !here.has(oid));
-  return [...new Map(fresh.map((one) => [one.oid, one])).values()];
+  const missing = requested.filter(({ oid }) => !stored.has(oid));
+  return [...new Map(missing.map((object) => [object.oid, object])).values()];
 }
 
 function readObject({
   oid,
   size,
 }: BatchRequest['objects'][number]): { object: LfsObject } | ObjectAnswer {
-  const shown = {
+  const identification = {
     oid: String(oid).slice(0, 200),
     size: Number.isSafeInteger(size) ? Number(size) : 0,
   };
-  if (!isOid(oid)) return refuseObject(shown, 422, 'oid: must be 64 lowercase hexadecimal digits');
+  if (!isOid(oid)) return refuseObject(identification, 422, 'oid: must be 64 lowercase hexadecimal digits');
   if (!Number.isSafeInteger(size) || Number(size) < 0)
-    return refuseObject(shown, 422, 'size: must be a whole number of bytes');
+    return refuseObject(identification, 422, 'size: must be a whole number of bytes');
   return { object: { oid, size: Number(size) } };
 }
 

@@ -35,7 +35,7 @@ import { shouldLog, toClientError, toErrorResponse } from '../../platform/web/er
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
 import { forbidRendering, sendObject } from '../../platform/web/send-object.ts';
-import { LARGE_DOWNLOAD_PATH, verifyLargeFileLink } from '../browsing/downloads.ts';
+import { LARGE_FILE_DOWNLOAD_PATH, verifyLargeFileLink } from '../browsing/downloads.ts';
 import { watchTransferPermission } from '../transfers.ts';
 import { answerBatch, readBatch } from './batch.ts';
 import { authorizeLfs, gitActionFor, type Lfs } from './lfs.ts';
@@ -104,7 +104,7 @@ export function lfsRouter(services: Deps, before: RequestHandler[]): Router {
 export function largeDownloadsRouter(services: Deps): Router {
   const router = Router();
   router
-    .route(LARGE_DOWNLOAD_PATH)
+    .route(LARGE_FILE_DOWNLOAD_PATH)
     .get(downloadByLink(services) as RequestHandler)
     .all(refuseOtherMethods(['GET']));
   return router;

@@ -89,7 +89,7 @@ export async function authenticateToken(
   return { account: narrowToGrant(account, grant), held: { token, seconds: grant.seconds } };
 }
 
-/** Restricts the account's rights to those of the grant. */
+/** Restricts the account to the rights of the grant. */
 function narrowToGrant(account: Account, { repositoryId, operation }: LfsGrant): Account {
   const { scopes, repositories } = account;
   const wanted = withImpliedScopes(SCOPES[operation]);

@@ -15,10 +15,10 @@ type Protection = {
   rules: readonly EnforcedRule[];
 };
 
-/** Maximum of fast-forward checks per push; each starts a git process. */
+/** Maximum number of fast-forward checks per push, because each starts a git process. */
 const MAX_FAST_FORWARD_CHECKS = 500;
 
-/** The first command that violates a rule causes the push to be rejected. */
+/** Rejects the push for the first command that violates a rule. */
 export async function checkBranches(
   { namespaceId, defaultBranch, rules }: Protection,
   by: Account,
@@ -55,7 +55,7 @@ export async function checkBranches(
   return { accepted: true };
 }
 
-/** A deploy key belongs to no user: it may push only where every writer may. */
+/** A deploy key belongs to no user, so it may push only where every writer may. */
 function mayPush({ pushRole, pusherIds }: EnforcedRule, by: Account, namespaceId: string): boolean {
   if (pushRole === 'write') return true;
   if (by.credential.kind === 'deploy') return false;

@@ -22,8 +22,8 @@ export type IncomingPush = {
 /** Inspects the new objects of a push. The objects are read once for all scanners. */
 export type ObjectScanner = {
   /** The objects to inspect. */
-  wanted: ObjectFilter;
-  /** @returns whether it has seen enough to reject the push */
+  filter: ObjectFilter;
+  /** @returns whether the scanner has seen enough to reject the push */
   inspect(object: NewObject): Promise<boolean>;
   /** Called after all objects, or after `inspect` returned true. */
   verdict(): Promise<Verdict>;
@@ -34,13 +34,12 @@ export function reject(...reasons: string[]): Verdict {
   return { accepted: false, reasons };
 }
 
-/** Maximum time without yielding to the event loop. An attacker can craft a push that takes long to check. */
+/** Maximum time without yielding to the event loop, because an attacker can craft a push that takes long to check. */
 const SLICE_MS = 10;
 
 /**
- * For loops over untrusted input. The returned function is called in each iteration: every 10 ms it yields to the event
- * loop and checks the signal.
- * @throws the reason of the signal
+ * Creates a function to call in each iteration of a loop over untrusted input. Every 10 ms, the function yields to the
+ * event loop and throws the reason of the signal if the signal has aborted.
  */
 export function createYielder(signal: AbortSignal): () => Promise<void> | undefined {
   let sliceStart = performance.now();

@@ -1,5 +1,5 @@
 /**
- * Detects the language of a repository: the language with the most bytes, by the data of GitHub's Linguist.
+ * Detects the language of a repository: the language with the most bytes, according to the data of GitHub's Linguist.
  *
  * Only names and sizes are used; contents are not read. If several languages claim an extension, the most common one
  * wins. Vendored, generated and documentation files do not count, and neither do data and prose.

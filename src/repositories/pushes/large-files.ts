@@ -5,18 +5,17 @@ import { POINTER_BYTES, type Pointer, parsePointer } from '../../git/objects/poi
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { type IncomingPush, type ObjectScanner, reject } from './incoming-push.ts';
 
-/** Missing files listed in the message. */
-const MAX_SHOWN = 5;
+const MAX_FILES_IN_MESSAGE = 5;
 /** The scan stops after this many missing files. */
 const MAX_MISSING = 1_000;
-/** Pointers per size lookup. */
-const BATCH = 10_000;
+const POINTERS_PER_LOOKUP = 10_000;
 
 type Deps = { git: Git; largeFiles: LargeFiles };
 
 /**
  * Rejects new pointers to large files that the repository does not have, because no clone could check them out. git-lfs
- * uploads files before it pushes; other ways do not, such as `git push --mirror` of a clone without its large files.
+ * uploads files before it pushes; plain git does not, for example in `git push --mirror` from a clone without its large
+ * files.
  */
 export function createPointerScanner(
   { git, largeFiles }: Deps,
@@ -31,20 +30,21 @@ export function createPointerScanner(
     pointers = [];
     const oids = new Set(batch.map(({ oid }) => oid));
     const available = await largeFiles.sizes(repository.id, [...oids]);
-    const unknown = batch.filter(({ oid, size }) => available.get(oid) !== size);
-    if (unknown.length === 0) return;
+    const unavailable = batch.filter(({ oid, size }) => available.get(oid) !== size);
+    if (unavailable.length === 0) return;
     // A pointer that the repository already has was checked when it was pushed; its large file may have been deleted
     // since.
-    const known = await git.objects.use(quarantined.dir, (objects) =>
-      objects.info(unknown.map(({ blob }) => blob)),
+    const existing = await git.objects.use(quarantined.dir, (objects) =>
+      objects.info(unavailable.map(({ blob }) => blob)),
     );
-    for (const [i, { oid, size }] of unknown.entries()) if (!known[i]) missing.set(oid, size);
+    for (const [i, { oid, size }] of unavailable.entries())
+      if (!existing[i]) missing.set(oid, size);
   };
   return {
-    wanted: { types: ['blob'], ...POINTER_BYTES },
+    filter: { types: ['blob'], minBytes: POINTER_BYTES.min, maxBytes: POINTER_BYTES.max },
     async inspect({ oid: blob, data }: NewObject) {
       const pointer = parsePointer(data.toString('latin1'));
-      if (pointer && pointers.push({ blob, ...pointer }) >= BATCH) await lookUpBatch();
+      if (pointer && pointers.push({ blob, ...pointer }) >= POINTERS_PER_LOOKUP) await lookUpBatch();
       return missing.size >= MAX_MISSING;
     },
     async verdict() {
@@ -56,11 +56,11 @@ export function createPointerScanner(
 
 function rejectMissing(missing: ReadonlyMap<string, number>) {
   const count = `${missing.size >= MAX_MISSING ? 'at least ' : ''}${missing.size}`;
-  const shown = [...missing].slice(0, MAX_SHOWN);
-  const more = missing.size - shown.length;
+  const listed = [...missing].slice(0, MAX_FILES_IN_MESSAGE);
+  const more = missing.size - listed.length;
   return reject(
     `The push refers to ${count} large file${missing.size > 1 ? 's' : ''} missing from this repository:`,
-    ...shown.map(([oid, size]) => `  ${oid} (${size} bytes)`),
+    ...listed.map(([oid, size]) => `  ${oid} (${size} bytes)`),
     ...(more > 0 ? [`  and ${more} more`] : []),
     'Upload them first: git lfs push --all <remote>',
   );

@@ -14,7 +14,7 @@ import { type IncomingPush, reject } from './incoming-push.ts';
 
 /** Locked files listed in the message. */
 const MAX_SHOWN = 5;
-/** Maximum of branches that one push may delete: each is a command-line argument of git. */
+/** Maximum number of branches that a push may delete, because each is a command-line argument of git. */
 const MAX_DELETED = 500;
 /** Paths per git command line: at most 100 KiB. */
 const MAX_PATHS = 100;
@@ -68,7 +68,10 @@ export async function checkLocks(
   );
 }
 
-/** Paths changed by commits that are reachable only from the deleted branches, and from no other ref or `tips`. */
+/**
+ * Returns the paths changed by commits that are reachable only from the deleted branches, not from other refs or
+ * `tips`.
+ */
 function lostPaths(
   quarantined: RepositoryWithQuarantine,
   deleted: readonly ReceivedRefUpdate[],
@@ -79,8 +82,8 @@ function lostPaths(
 }
 
 /**
- * Paths of locked files whose state differs after the update, although the commits between the two tips do not lead
- * step by step from the old state to the new one.
+ * Returns the paths of locked files whose state differs after the update, although the commits between the two tips do
+ * not lead step by step from the old state to the new one.
  */
 async function* revertedPaths(
   quarantined: RepositoryWithQuarantine,
@@ -105,7 +108,7 @@ async function* revertedPaths(
 /** File state → the states that commits changed it into. */
 type Transitions = Map<FileState, Set<FileState>>;
 
-/** Paths of changes that no chain of commits between the two tips explains. */
+/** Returns the paths of changes that no chain of commits between the two tips explains. */
 async function* unexplainedPaths(
   quarantined: RepositoryWithQuarantine,
   move: RefMove,

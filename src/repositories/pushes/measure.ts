@@ -20,7 +20,7 @@ export type Measurements = {
 /** Files per language detection, about half a second of work. A larger tree is judged by its first files. */
 const MAX_FILES = 100_000;
 const MAX_MS = 10_000;
-/** Cache by commit: a push that updates other branches needs no tree walk. */
+/** Commit id → language, so that a push that updates other branches needs no tree walk. */
 const languages = new LRUCache<string, { language: string | null }>({ max: 1_000 });
 
 /** @throws GitError if the repository no longer exists. */
@@ -51,8 +51,8 @@ export async function measureRepository(
 }
 
 async function detectLanguage(dir: string, commit: string): Promise<string | null> {
-  const known = languages.get(commit);
-  if (known) return known.language;
+  const cached = languages.get(commit);
+  if (cached) return cached.language;
   const count = await countLanguages();
   let files = 0;
   for await (const { path, size } of walkTree(dir, commit, AbortSignal.timeout(MAX_MS))) {

@@ -23,7 +23,7 @@ const MAX_ATTEMPTS = 5;
  *
  * Does nothing if no push took effect or the repository no longer exists. Recording a push twice creates no second
  * event.
- * @returns pushes to record later, because a push that is not recorded yet has moved their refs on
+ * @returns the pushes to record later, because a push that is not recorded yet has moved their refs further
  */
 export async function recordPushes(
   services: Deps,
@@ -79,7 +79,7 @@ function latest(a: Date, b: Date | null): Date {
   return b && b > a ? b : a;
 }
 
-/** How many of the latest events are searched for the last update of a ref. */
+/** Number of latest events that are searched for the last update of a ref. */
 const MAX_EVENTS = 100;
 const MAX_RECENT_EVENTS = 20;
 
@@ -98,8 +98,8 @@ function eventWindow(pushes: readonly PushToRecord[]): { since: Date; limit: num
 const PREFERRED_BRANCHES = ['main', 'master'];
 
 /**
- * The default branch changes only if the repository was empty and the pushes did not create it. Then it becomes a
- * preferred branch of the first push, or else its first branch.
+ * Chooses the default branch. It changes only if the repository was empty and the pushes did not create the branch. The
+ * new default branch is a preferred branch of the first push, or else its first branch.
  */
 function chooseDefaultBranch(
   { branchCount, defaultBranch }: { branchCount: number; defaultBranch: string },

@@ -18,13 +18,12 @@ import type { PushNote, PushToRecord } from './rows.ts';
 type Deps = { git: Git; log: Logger; pool: pg.Pool };
 
 type Entry = {
-  begun: PendingOperation<PushNote>;
+  operation: PendingOperation<PushNote>;
   updated: ReceivedRefUpdate[] | null;
   /** Settles with the first attempt. */
   recorded: PromiseWithResolvers<void>;
   /**
-   * Until when it may stay undecided whether the push took effect, in milliseconds since 1970; set by the first
-   * attempt.
+   * Deadline for deciding whether the push took effect, in milliseconds since 1970; set by the first attempt.
    */
   undecidedUntil?: number;
 };
@@ -34,8 +33,8 @@ type Queue = { entries: Entry[]; wake: () => void };
 const MIN_BACKOFF_MS = 1_000;
 const MAX_BACKOFF_MS = 60_000;
 /**
- * Retry interval for an undecided push of a killed server: another push moved its ref and is about to be recorded,
- * which takes milliseconds. After `UNDECIDED_MS` the ref counts as moved without a push.
+ * Retry interval for an undecided push of a killed server. Another push moved its ref and will be recorded within
+ * milliseconds. After `UNDECIDED_MS`, the ref is treated as moved without a push.
  */
 const UNDECIDED_RETRY_MS = 250;
 const UNDECIDED_MS = 10_000;
@@ -56,21 +55,21 @@ export class PushRecorder {
 
   /**
    * Records a finished push. `updated` is what git reported as updated; null if it gave no report.
-   * @throws the error of the first attempt; retries continue in the background.
+   * @throws the error of the first attempt; retries continue in the background
    */
-  record(begun: PendingOperation<PushNote>, updated: ReceivedRefUpdate[] | null): Promise<void> {
-    return this.#add(begun.id, [{ begun, updated }]);
+  record(operation: PendingOperation<PushNote>, updated: ReceivedRefUpdate[] | null): Promise<void> {
+    return this.#add(operation.id, [{ operation, updated }]);
   }
 
   /**
-   * Records the pushes to one repository that a killed server accepted, oldest first and in one batch: only the refs
-   * show which of them took effect, and one push may have moved a ref that another had updated.
-   * @throws as `record`.
+   * Records the pushes to one repository that a killed server accepted, oldest first. They are recorded in one batch,
+   * because only the refs show which pushes took effect, and a push may have moved a ref that an earlier push updated.
+   * @throws as `record`
    */
-  recover(id: string, begun: readonly PendingOperation<PushNote>[]): Promise<void> {
+  recover(id: string, operations: readonly PendingOperation<PushNote>[]): Promise<void> {
     return this.#add(
       id,
-      begun.map((one) => ({ begun: one, updated: null })),
+      operations.map((operation) => ({ operation, updated: null })),
     );
   }
 
@@ -80,7 +79,7 @@ export class PushRecorder {
     const queue = this.#queues.get(id);
     if (queue) {
       queue.entries.push(...entries);
-      // A client is waiting, and the fault may be over.
+      // Retries immediately, because a client is waiting and the fault may be over.
       queue.wake();
     } else {
       const created: Queue = { entries, wake: () => {} };
@@ -97,8 +96,8 @@ export class PushRecorder {
       const batch = [...queue.entries];
       const pushes = batch.map((entry) => {
         entry.undecidedUntil ??= Date.now() + UNDECIDED_MS;
-        const { begun, updated, undecidedUntil } = entry;
-        return { ...begun.data, updated, canWait: Date.now() < undecidedUntil };
+        const { operation, updated, undecidedUntil } = entry;
+        return { ...operation.data, updated, canWait: Date.now() < undecidedUntil };
       });
       try {
         const undecided = await recordPushes(this.#deps, id, pushes);
@@ -106,7 +105,7 @@ export class PushRecorder {
         const undecidedEntries = batch.filter(isUndecided);
         const recordedEntries = batch.filter((entry) => !undecidedEntries.includes(entry));
         queue.entries.splice(0, batch.length, ...undecidedEntries);
-        await Promise.all(recordedEntries.map(({ begun }) => this.#removeNote(begun)));
+        await Promise.all(recordedEntries.map(({ operation }) => this.#removeNote(operation)));
         // Clients wait only for decided pushes. The note of an undecided push stays.
         for (const { recorded } of batch) recorded.resolve();
         backoff = MIN_BACKOFF_MS;
@@ -129,8 +128,8 @@ export class PushRecorder {
   }
 
   /** If the note stays, the next start records the push again and finds its event. */
-  async #removeNote({ id, done }: PendingOperation<PushNote>): Promise<void> {
-    await done().catch((error) => {
+  async #removeNote({ id, finish }: PendingOperation<PushNote>): Promise<void> {
+    await finish().catch((error) => {
       this.#deps.log.error({ err: error, repository: id }, 'could not remove the note of a push');
     });
   }

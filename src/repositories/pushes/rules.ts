@@ -31,10 +31,10 @@ import type { LargeFiles } from '../lfs/store/store.ts';
 import { checkBranches } from './branches.ts';
 import { reject } from './incoming-push.ts';
 import { checkLocks } from './locks.ts';
-import { scanNewObjects } from './new-objects.ts';
 import type { PushRecorder } from './recorder.ts';
 import type { PushNote } from './rows.ts';
 import { type NamespaceStorage, readNamespaceStorage, readPushPolicy } from './rows.ts';
+import { scanNewObjects } from './scan-new-objects.ts';
 import type { FindingIds } from './secrets/find.ts';
 
 type Deps = {
@@ -57,12 +57,12 @@ type PushRequest = {
   right: Pick<Recheck, 'waitForFreshCheck'>;
 };
 
-/** Time limit of the checks. A push that takes longer is rejected with that reason. */
+/** Time limit of the checks. A push whose checks take longer is rejected. */
 const MAX_CHECK_MS = 60_000;
 /** Time limit for rechecking the permission. The answer takes seconds at most while the database is available. */
 const MAX_RECHECK_MS = 10_000;
 /** Characters of a ref name shown in a message. */
-const MAX_SHOWN_NAME = 300;
+const MAX_NAME_IN_MESSAGE = 300;
 
 /**
  * Creates the rules for one push by `receivePack`. The caller has checked that `by` may push; because the pack may take
@@ -77,7 +77,7 @@ export async function createPushRules(
   const namespaceStorage = await readNamespaceStorage(pool, id);
   const event = newId('evt');
   const reservation = new PushReservation(services, event);
-  let begun: PendingOperation<PushNote> | undefined;
+  let operation: PendingOperation<PushNote> | undefined;
   return {
     hooks: git.hooks,
     locks: git.locks,
@@ -85,14 +85,14 @@ export async function createPushRules(
     async judge(push, signal) {
       try {
         const verdict = await checkPush(services, { id, by, push, signal, reservation });
-        // Without the database the permission cannot be checked.
+        // Has a time limit, because the permission cannot be checked while the database is unavailable.
         await right.waitForFreshCheck(
           AbortSignal.any([signal, AbortSignal.timeout(MAX_RECHECK_MS)]),
         );
         const at = new Date().toISOString();
         const { commands } = push;
         if (verdict.accepted)
-          begun = await git.disk.beginOperation(id, {
+          operation = await git.disk.beginOperation(id, {
             kind: 'push',
             event,
             pusher: by.username,
@@ -103,26 +103,26 @@ export async function createPushRules(
         return verdict;
       } catch (error) {
         if (error instanceof AppError && error.status < 500) return reject(error.message);
-        if (await isGone(db, id)) return reject(DELETED);
+        if (await isDeleted(db, id)) return reject(DELETED);
         log.error({ err: error, repository: id, req: { id: requestId } }, 'could not check a push');
         return reject(
           'The push could not be checked because of a server error. Nothing was changed.',
           `Try again. If it fails again, give the operator the request id ${requestId}.`,
         );
       } finally {
-        if (!begun) await reservation.release();
+        if (!operation) await reservation.release();
       }
     },
     async settle(updated) {
-      if (!begun) return;
-      await pushes.record(begun, updated);
+      if (!operation) return;
+      await pushes.record(operation, updated);
       await reservation.release();
       const dir = git.disk.pathOf(id);
       git.maintenance.schedule(dir);
-      const moved = (updated ?? []).filter(
+      const movedBranches = (updated ?? []).filter(
         ({ ref, after }) => ref.startsWith(REF_PREFIX.branch) && after !== ZERO_ID,
       );
-      const tips = moved.map(({ after }) => after);
+      const tips = movedBranches.map(({ after }) => after);
       git.tasks.background(() => git.history.prepare(git.objects, dir, tips));
     },
   };
@@ -131,18 +131,18 @@ export async function createPushRules(
 /** The size limit for the pack, and the message for a larger one. */
 function packLimit(services: Deps, namespaceStorage: NamespaceStorage | null): PushRules['limit'] {
   if (!namespaceStorage) return { maxBytes: 0, reason: DELETED };
-  const left = storageLeft(services, namespaceStorage);
-  if (services.space.room < left)
+  const remaining = storageLeft(services, namespaceStorage);
+  if (services.space.room < remaining)
     return { maxBytes: services.space.room, reason: diskFull().message };
   const { plan, storageBytes } = namespaceStorage;
   const numbers = { limit: storageLimit(services, plan), used: Number(storageBytes), adding: null };
-  return { maxBytes: left, reason: storageExceeded(plan, numbers).message };
+  return { maxBytes: remaining, reason: storageExceeded(plan, numbers).message };
 }
 
 const DELETED = 'The repository was deleted';
 
-/** Deleting a repository removes its folder while a push may be using it, which fails in many ways. */
-async function isGone(db: Db, id: string): Promise<boolean> {
+/** Deleting a repository removes its folder while a push may use it, so the push can fail in many ways. */
+async function isDeleted(db: Db, id: string): Promise<boolean> {
   return db.repository.count({ where: { id } }).then(
     (count) => count === 0,
     () => false,
@@ -166,11 +166,11 @@ async function checkPush(
   if (!row) return reject(DELETED);
   for (const { ref, after } of commands) {
     const problem = after === ZERO_ID ? undefined : findNameProblem(ref);
-    if (problem) return reject(`${ref.slice(0, MAX_SHOWN_NAME)} ${problem}; choose another name`);
+    if (problem) return reject(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${problem}; choose another name`);
   }
-  const limit = AbortSignal.timeout(MAX_CHECK_MS);
-  const bounded = AbortSignal.any([signal, limit]);
-  const quarantined = { dir: services.git.disk.pathOf(id), quarantine, signal: bounded };
+  const timeout = AbortSignal.timeout(MAX_CHECK_MS);
+  const withTimeout = AbortSignal.any([signal, timeout]);
+  const quarantined = { dir: services.git.disk.pathOf(id), quarantine, signal: withTimeout };
   const protection = {
     namespaceId: row.namespaceId,
     defaultBranch: row.branchProtection ? row.defaultBranch : null,
@@ -186,9 +186,9 @@ async function checkPush(
     if (!branchVerdict.accepted) return branchVerdict;
     const lockVerdict = await checkLocks(row.locks, incoming);
     if (!lockVerdict.accepted) return lockVerdict;
-    return await scanNewObjects(services, incoming, { forSecrets: row.secretScanning });
+    return await scanNewObjects(services, incoming, { includeSecrets: row.secretScanning });
   } catch (error) {
-    if (!limit.aborted) throw error;
+    if (!timeout.aborted) throw error;
     return reject(
       `The push could not be checked within ${MAX_CHECK_MS / 1000} seconds.`,
       `Push fewer commits at once${row.secretScanning ? ', or turn off secret scanning for the repository' : ''}.`,

@@ -2,8 +2,8 @@
  * One client connection: authenticates it by a key, and passes its commands to the server. All other features of SSH
  * (terminals, forwarding, sftp, environment variables) are refused by ssh2, because no listener accepts them.
  *
- * ssh2 bounds neither the output that a client has not read nor the input that the server has not read. This file checks
- * both, and closes connections that exceed the bounds.
+ * ssh2 limits neither the output that a client has not read nor the input that the server has not read. This file
+ * checks both, and closes connections that exceed the limits.
  */
 import { connect, type Socket } from 'node:net';
 import type { AuthContext, Connection, PublicKeyAuthContext, ServerChannel, Session } from 'ssh2';
@@ -15,12 +15,15 @@ import { relayCommand } from './relay.ts';
 const USER = 'git';
 /** Bytes before a key is accepted: the key exchange, and some offered keys of up to 2 KB. */
 const MAX_LOGIN_BYTES = 128 * 1024;
-/** Bytes sent but not read by the client. A client can set the channel window to any size, so it is no bound. */
-const MAX_UNSENT = 8 * 2 ** 20;
+/**
+ * Bytes sent but not read by the client. A client can set the channel window to any size, so the window is no limit.
+ */
+const MAX_UNSENT_BYTES = 8 * 2 ** 20;
 /** Bytes received but not read by the server. The window is 2 MiB. */
-const MAX_UNREAD = 4 * 2 ** 20;
+const MAX_UNREAD_BYTES = 4 * 2 ** 20;
 /** Bytes of data that a client must accept per packet. All known clients accept more. */
-const MIN_PACKET = 1_024;
+const MIN_PACKET_BYTES = 1_024;
+/** Time limit for a key lookup. */
 const LOOKUP_MS = 10_000;
 
 export type ConnectionHost = {
@@ -33,10 +36,10 @@ export type ConnectionHost = {
   readonly isClosing: boolean;
 };
 
-/** `fingerprint`: of the verified key. */
+/** The owner and the fingerprint of the verified key. */
 type AuthenticatedUser = NonNullable<KeyOwner> & { fingerprint: string };
 
-/** Serves a client, whose first line was read, until it disconnects. */
+/** Serves a client until it disconnects. ssh2 has read the client's first line. */
 export function serveConnection(
   client: Connection,
   { socket, address, host }: { socket: Socket; address: string; host: ConnectionHost },
@@ -56,8 +59,8 @@ class ClientConnection {
   /** Undefined until a signature is verified. */
   #user: AuthenticatedUser | undefined;
   #isAuthenticated = false;
-  #attempts = 0;
-  #idle: NodeJS.Timeout | undefined;
+  #offeredKeys = 0;
+  #idleTimer: NodeJS.Timeout | undefined;
 
   constructor(client: Connection, socket: Socket, address: string, host: ConnectionHost) {
     this.#client = client;
@@ -74,14 +77,14 @@ class ClientConnection {
     socket.prependListener('data', () => socket.cork());
     socket.on('data', () => {
       socket.uncork();
-      this.#checkBounds();
+      this.#checkLimits();
     });
     this.#client.on('error', (error) => {
       log('debug', { address, reason: error.message }, 'an SSH connection failed');
     });
     this.#client.on('authentication', (auth) => {
       if (auth.username !== USER || auth.method !== 'publickey') return this.#offerPublicKey(auth);
-      if (++this.#attempts > limits.attempts) return this.#refuse('too many keys were offered');
+      if (++this.#offeredKeys > limits.offeredKeys) return this.#refuse('too many keys were offered');
       this.#authenticate(auth).catch((error) => {
         log('warn', { address, reason: error.message }, 'a key could not be looked up');
         this.#client.end();
@@ -96,20 +99,20 @@ class ClientConnection {
       this.#serveSession(accept());
     });
     socket.once('close', () => {
-      clearTimeout(this.#idle);
+      clearTimeout(this.#idleTimer);
       for (const session of this.#sessions) session.emit('close');
       for (const channel of this.#channels) channel.emit('close');
     });
   }
 
-  #checkBounds(): void {
+  #checkLimits(): void {
     if (!this.#isAuthenticated && this.#socket.bytesRead > MAX_LOGIN_BYTES)
       this.#refuse('a client sent too many bytes before a key was accepted');
-    else if (this.#socket.writableLength > MAX_UNSENT)
+    else if (this.#socket.writableLength > MAX_UNSENT_BYTES)
       this.#refuse('a client does not read its data');
     else
       for (const channel of this.#channels)
-        if (channel.readableLength > MAX_UNREAD)
+        if (channel.readableLength > MAX_UNREAD_BYTES)
           this.#refuse('a client sent more than the channel window allows');
   }
 
@@ -120,16 +123,18 @@ class ClientConnection {
   }
 
   #startIdleTimer(): void {
-    clearTimeout(this.#idle);
+    clearTimeout(this.#idleTimer);
     const ms = this.#host.isClosing ? 0 : this.#host.limits.idleMs;
     if (this.#channels.size === 0 && !this.#socket.destroyed)
-      this.#idle = setTimeout(() => this.#client.end(), ms);
+      this.#idleTimer = setTimeout(() => this.#client.end(), ms);
   }
 
-  /** Most clients first ask which methods are supported, with the method `none`, which does not count as an attempt. */
+  /**
+   * Most clients first ask which methods are supported, with the method `none`, which does not count as an offered key.
+   */
   #offerPublicKey(auth: AuthContext): void {
-    const isAttempt = auth.method !== 'none';
-    if (isAttempt && ++this.#attempts > this.#host.limits.attempts)
+    const isOffer = auth.method !== 'none';
+    if (isOffer && ++this.#offeredKeys > this.#host.limits.offeredKeys)
       this.#refuse('too many login attempts');
     else auth.reject(['publickey']);
   }
@@ -191,7 +196,7 @@ class ClientConnection {
       if (!accepted) return;
       // ssh2 splits output into packets of this size, endlessly if it is 0.
       const { packetSize } = accepted.outgoing as { packetSize: number };
-      if (packetSize < MIN_PACKET)
+      if (packetSize < MIN_PACKET_BYTES)
         return void this.#refuse('a client accepts only packets that are too small');
       channel = accepted;
       clearTimeout(late);
@@ -208,16 +213,22 @@ class ClientConnection {
     release: () => void,
   ): void {
     this.#channels.add(channel);
-    clearTimeout(this.#idle);
+    clearTimeout(this.#idleTimer);
     const credential = this.#user?.id ?? '';
     relayCommand(
       {
         channel,
-        socket: this.#socket,
+        clientSocket: this.#socket,
         gateway: this.#host.gateway,
-        opening: { credential, command, address: this.#address, ...(protocol && { protocol }) },
+        request: { credential, command, address: this.#address, ...(protocol && { protocol }) },
         stalledMs: this.#host.limits.stalledMs,
-        stalled: () => this.#refuse('a client has read nothing for too long'),
+        onStalled: () => this.#refuse('a client has read nothing for too long'),
+        onInvalidFrame: (error) =>
+          this.#host.log(
+            'warn',
+            { address: this.#address, reason: error.message },
+            'the server sent an invalid frame',
+          ),
       },
       () => {
         if (!this.#channels.delete(channel)) return;
@@ -229,7 +240,7 @@ class ClientConnection {
 }
 
 /** @throws Error if the server does not answer */
-function findKeyOwner(gateway: string, question: KeyLookup): Promise<KeyOwner> {
+function findKeyOwner(gateway: string, lookup: KeyLookup): Promise<KeyOwner> {
   const { promise, resolve, reject } = Promise.withResolvers<KeyOwner>();
   const socket = connect(gateway);
   const reader = new FrameReader({
@@ -245,7 +256,7 @@ function findKeyOwner(gateway: string, question: KeyLookup): Promise<KeyOwner> {
     reject(new Error('The server closed the connection without an answer')),
   );
   // Not ended before the answer, because the server treats an end as a disconnect.
-  socket.write(encodeJsonFrame('key', question));
+  socket.write(encodeJsonFrame('keyLookup', lookup));
   return promise.finally(() => socket.destroy());
 }
 

@@ -64,18 +64,18 @@ class FrontServer {
   readonly #ssh: InstanceType<typeof ssh2.Server>;
   readonly #listener: Server;
   /** Connections without an accepted key, and their networks. */
-  readonly #waiting = new Map<Socket, string>();
+  readonly #unauthenticated = new Map<Socket, string>();
   /** All connections, and their users; null before a key is accepted. */
   readonly #connected = new Map<Socket, string | null>();
   /** Failed logins per network in the current minute. */
   #failures = new Map<string, number>();
   #refused = 0;
-  #isOpen = false;
-  #isClosing = false;
-  /** Connections that arrived before the server was ready. */
-  readonly #early: Socket[] = [];
+  #isServing = false;
+  #isDraining = false;
+  /** Connections that arrived before the server was ready to serve. */
+  readonly #waiting: Socket[] = [];
   /** Callbacks for sockets whose first line ssh2 has not read yet, by address and port. */
-  readonly #beginning = new Map<string, (client: Connection) => void>();
+  readonly #awaitingFirstLine = new Map<string, (client: Connection) => void>();
 
   constructor(settings: FrontSettings) {
     this.#settings = settings;
@@ -96,8 +96,8 @@ class FrontServer {
       this.#reportCounts();
     }, MINUTE_MS).unref();
     this.#ssh.on('connection', (client, { ip, port }) => {
-      const serve = this.#beginning.get(`${ip} ${port}`);
-      this.#beginning.delete(`${ip} ${port}`);
+      const serve = this.#awaitingFirstLine.get(`${ip} ${port}`);
+      this.#awaitingFirstLine.delete(`${ip} ${port}`);
       if (serve) serve(client);
       else client.end();
     });
@@ -109,26 +109,26 @@ class FrontServer {
       send({ kind: 'listening', port: (this.#listener.address() as AddressInfo).port });
     });
     process.on('message', ({ kind }: FromServer) => {
-      if (kind === 'open') this.#open();
-      else if (kind === 'close') this.#close();
+      if (kind === 'serve') this.#serve();
+      else if (kind === 'drain') this.#drain();
     });
   }
 
-  #open(): void {
-    this.#isOpen = true;
-    for (const socket of this.#early.splice(0)) this.#accept(socket);
+  #serve(): void {
+    this.#isServing = true;
+    for (const socket of this.#waiting.splice(0)) this.#accept(socket);
   }
 
-  #close(): void {
-    this.#isClosing = true;
+  #drain(): void {
+    this.#isDraining = true;
     this.#listener.close();
-    for (const socket of this.#waiting.keys()) socket.destroy();
+    for (const socket of this.#unauthenticated.keys()) socket.destroy();
   }
 
   #reportCounts(): void {
     const counts = {
       connections: this.#connected.size,
-      waiting: this.#waiting.size,
+      waiting: this.#unauthenticated.size,
       refused: this.#refused,
     };
     send({ kind: 'counts', counts });
@@ -137,8 +137,8 @@ class FrontServer {
   #receive(socket: Socket): void {
     // A client can disconnect before its connection is accepted.
     socket.on('error', () => {});
-    if (this.#isOpen) this.#accept(socket);
-    else if (this.#early.length < this.#settings.limits.waiting) this.#early.push(socket);
+    if (this.#isServing) this.#accept(socket);
+    else if (this.#waiting.length < this.#settings.limits.unauthenticated) this.#waiting.push(socket);
     else socket.destroy();
   }
 
@@ -148,20 +148,20 @@ class FrontServer {
     // A socket without an address has disconnected.
     if (socket.destroyed || !address) return void socket.destroy();
     const network = networkOf(address);
-    if (this.#isClosing || this.#exceedsLimits(address, network)) {
+    if (this.#isDraining || this.#exceedsLimits(address, network)) {
       this.#refused++;
       return void socket.destroy();
     }
-    this.#waiting.set(socket, network);
+    this.#unauthenticated.set(socket, network);
     this.#connected.set(socket, null);
     socket.setNoDelay(true);
     const late = setTimeout(() => socket.destroy(), limits.loginMs);
     socket.once('close', () => {
       clearTimeout(late);
       this.#connected.delete(socket);
-      if (this.#waiting.delete(socket)) this.#countFailure(network);
+      if (this.#unauthenticated.delete(socket)) this.#countFailure(network);
     });
-    const isClosing = () => this.#isClosing;
+    const isClosing = () => this.#isDraining;
     const host: ConnectionHost = {
       gateway,
       limits,
@@ -175,17 +175,17 @@ class FrontServer {
       },
       log: (level, fields, text) => send({ kind: 'log', level, fields, text }),
     };
-    this.#begin(socket, (client) => serveConnection(client, { socket, address, host }));
+    this.#startSsh(socket, (client) => serveConnection(client, { socket, address, host }));
   }
 
   #exceedsLimits(address: string, network: string): boolean {
     const { limits } = this.#settings;
-    if (this.#connected.size >= limits.connections || this.#waiting.size >= limits.waiting)
+    if (this.#connected.size >= limits.connections || this.#unauthenticated.size >= limits.unauthenticated)
       return true;
     if (this.#proxies.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')) return false;
-    const ofNetwork = [...this.#waiting.values()].filter((one) => one === network).length;
+    const ofNetwork = [...this.#unauthenticated.values()].filter((one) => one === network).length;
     const failures = this.#failures.get(network) ?? 0;
-    return ofNetwork >= limits.waitingOfAddress || failures >= limits.failuresOfAddress;
+    return ofNetwork >= limits.unauthenticatedPerAddress || failures >= limits.failuresPerAddressPerMinute;
   }
 
   #countFailure(network: string): void {
@@ -195,17 +195,17 @@ class FrontServer {
 
   #admit(socket: Socket, userId: string): boolean {
     const ofUser = [...this.#connected.values()].filter((one) => one === userId).length;
-    if (ofUser >= this.#settings.limits.connectionsOfUser) return false;
-    this.#waiting.delete(socket);
+    if (ofUser >= this.#settings.limits.connectionsPerUser) return false;
+    this.#unauthenticated.delete(socket);
     this.#connected.set(socket, userId);
     return true;
   }
 
   /** ssh2 emits `connection` only after a client's first line, and identifies the client by address and port alone. */
-  #begin(socket: Socket, serve: (client: Connection) => void): void {
+  #startSsh(socket: Socket, serve: (client: Connection) => void): void {
     const key = `${socket.remoteAddress} ${socket.remotePort}`;
-    this.#beginning.set(key, serve);
-    socket.once('close', () => this.#beginning.delete(key));
+    this.#awaitingFirstLine.set(key, serve);
+    socket.once('close', () => this.#awaitingFirstLine.delete(key));
     this.#ssh.injectSocket(socket);
   }
 }

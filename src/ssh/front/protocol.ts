@@ -1,44 +1,48 @@
-/** Messages between the server and its SSH front process over the IPC channel of Node: settings, log lines, counts. */
+/**
+ * Messages between the server and its SSH front process over Node's IPC channel. Key lookups and commands go over a
+ * Unix socket instead (`../frames.ts`).
+ */
 
-/** Bounds on the resources that unknown clients can use. */
+/** Limits for the resources that unknown clients can use. */
 export type SshLimits = {
   /** Time from connecting to an accepted key. */
   loginMs: number;
   /** Connections without an accepted key, in total and per address. */
-  waiting: number;
-  waitingOfAddress: number;
+  unauthenticated: number;
+  unauthenticatedPerAddress: number;
   /** Connections in total, and per user over all keys of the user. */
   connections: number;
-  connectionsOfUser: number;
+  connectionsPerUser: number;
   /** Connections per address and minute that end without an accepted key. */
-  failuresOfAddress: number;
-  /** Offered keys per connection. */
-  attempts: number;
+  failuresPerAddressPerMinute: number;
+  /** Maximum number of keys that a client may offer per connection. */
+  offeredKeys: number;
   /** Concurrent sessions per connection; each has one command. */
   sessions: number;
   /** Time from opening a session to its command. */
   commandMs: number;
-  /** Maximum time that a connection has no command. */
+  /** How long a connection may be without a command. */
   idleMs: number;
-  /** Maximum time that a client reads none of the data buffered for it. */
+  /** How long a client may read none of the data buffered for it. */
   stalledMs: number;
   /** Interval of keepalive requests. A client may leave three unanswered. */
   keepaliveMs: number;
 };
 
+/** The default limits. */
 export const SSH_LIMITS: SshLimits = {
   loginMs: 30_000,
-  waiting: 100,
-  waitingOfAddress: 20,
+  unauthenticated: 100,
+  unauthenticatedPerAddress: 20,
   connections: 1_000,
-  connectionsOfUser: 100,
-  failuresOfAddress: 60,
+  connectionsPerUser: 100,
+  failuresPerAddressPerMinute: 60,
   // An SSH agent offers all of its keys, one after the other.
-  attempts: 10,
+  offeredKeys: 10,
   sessions: 10,
   commandMs: 10_000,
   idleMs: 120_000,
-  // Longer than the server's limit for a fetch, whose error message names the reason.
+  // Longer than the 120 s of `IDLE_MS` in session.ts, so that the client gets its error message.
   stalledMs: 150_000,
   keepaliveMs: 30_000,
 };
@@ -51,21 +55,27 @@ export type FrontSettings = {
   /** Path of the gateway's Unix socket. */
   gateway: string;
   limits: SshLimits;
-  /** Addresses and networks of proxies. Limits per address do not apply, because a proxy has many clients. */
+  /** Addresses and networks of proxies. Limits per address do not apply to them, because a proxy has many clients. */
   proxies: readonly string[];
 };
 
 export type FromServer =
   | FrontSettings
-  /** Start serving connections, which waited until now. */
-  | { kind: 'open' }
+  /** Start serving connections; those that arrived earlier are waiting. */
+  | { kind: 'serve' }
   /** Refuse new connections and commands. Running commands continue. */
-  | { kind: 'close' };
+  | { kind: 'drain' };
 
-export type ConnectionCounts = { connections: number; waiting: number; refused: number };
+export type ConnectionCounts = {
+  connections: number;
+  /** Connections without an accepted key. */
+  waiting: number;
+  refused: number;
+};
 
 export type FromFront =
   | { kind: 'listening'; port: number }
+  /** The port cannot be opened; `code` is the system's error code. */
   | { kind: 'failed'; code: string | undefined; message: string }
   | { kind: 'log'; level: 'debug' | 'info' | 'warn'; fields: object; text: string }
   | { kind: 'counts'; counts: ConnectionCounts };

@@ -10,18 +10,22 @@ import {
   writeFrame,
 } from '../frames.ts';
 
-/** A connection with more unsent bytes pauses its commands. */
-const MAX_BUFFERED = 2 ** 20;
+/** Commands are paused while their SSH connection has more unsent bytes. */
+const MAX_BUFFERED_BYTES = 2 ** 20;
 
 type RelayedCommand = {
   channel: ServerChannel;
-  socket: Socket;
+  /** The TCP connection of the client. */
+  clientSocket: Socket;
+  /** Path of the server's Unix socket. */
   gateway: string;
-  opening: ExecRequest;
-  /** Maximum time that a client reads none of the buffered data. */
+  request: ExecRequest;
+  /** How long the client may read none of the data buffered for it. */
   stalledMs: number;
-  /** Called after that time, to close the connection. */
-  stalled(): void;
+  /** Called when the client has read nothing for `stalledMs`; must close the connection. */
+  onStalled(): void;
+  /** Called when the server violates the protocol; the command then fails. */
+  onInvalidFrame(error: Error): void;
 };
 
 /** Relays until the client has closed the channel, then calls `done`. */
@@ -32,10 +36,12 @@ export function relayCommand(command: RelayedCommand, done: () => void): void {
 class CommandRelay {
   readonly #command: RelayedCommand;
   readonly #done: () => void;
+  /** The connection to the gateway. */
   readonly #server: Socket;
-  #isOver = false;
+  /** Whether the command has ended or the client has closed the channel. Output may still be buffered. */
+  #hasEnded = false;
   #isFull = false;
-  #watch: NodeJS.Timeout | undefined;
+  #stallTimer: NodeJS.Timeout | undefined;
 
   constructor(command: RelayedCommand, done: () => void) {
     this.#command = command;
@@ -44,7 +50,7 @@ class CommandRelay {
   }
 
   start(): void {
-    this.#server.write(encodeJsonFrame('open', this.#command.opening));
+    this.#server.write(encodeJsonFrame('exec', this.#command.request));
     this.#relayInput();
     this.#relayOutput();
   }
@@ -53,19 +59,20 @@ class CommandRelay {
     const { channel } = this.#command;
     const server = this.#server;
     channel.on('data', (chunk: Buffer) => {
-      if (this.#isOver || server.destroyed) return;
+      if (this.#hasEnded || server.destroyed) return;
       if (!writeFrame(server, 'data', chunk)) channel.pause();
     });
     server.on('drain', () => channel.resume());
     channel.on('end', () => {
-      if (!this.#isOver && !server.destroyed)
+      if (!this.#hasEnded && !server.destroyed)
         for (const part of encodeFrame('end', Buffer.alloc(0))) server.write(part);
     });
+    // Errors are ignored here and below, because `close` follows.
     channel.on('error', () => {});
     channel.stderr.on('error', () => {});
     channel.once('close', () => {
-      this.#isOver = true;
-      this.#stopWaiting();
+      this.#hasEnded = true;
+      this.#stopWaitingForClient();
       server.destroy();
       this.#done();
     });
@@ -83,80 +90,82 @@ class CommandRelay {
     server.on('data', (chunk: Buffer) => {
       try {
         reader.push(chunk);
-      } catch {
+      } catch (error) {
+        this.#command.onInvalidFrame(error as Error);
         server.destroy();
       }
     });
     server.on('error', () => {});
     server.once('close', () => {
-      if (this.#isOver) return;
+      if (this.#hasEnded) return;
       channel.stderr.write('loam: The server closed the connection; try again\n');
       this.#end(1);
     });
   }
 
   #write(to: ServerChannel | ServerChannel['stderr'], piece: Buffer): void {
-    const { channel, socket } = this.#command;
-    // ssh2 writes the parts of a packet one by one.
-    socket.cork();
+    const { channel, clientSocket } = this.#command;
+    // ssh2 writes the parts of a packet one by one. Corking joins them into one write.
+    clientSocket.cork();
     to.write(piece);
-    socket.uncork();
+    clientSocket.uncork();
     // The rest of a chunk that was read before the pause still arrives here.
     if (this.#isFull || this.#hasRoom()) return;
     this.#isFull = true;
     this.#server.pause();
     // A paused socket does not report that the server has ended the command, so a stalled client is detected here.
-    this.#watch = watchProgress(this.#command);
+    this.#stallTimer = watchProgress(this.#command);
     channel.on('drain', this.#continue);
-    socket.on('drain', this.#continue);
+    clientSocket.on('drain', this.#continue);
   }
 
   /** Whether both the client's window and the connection have room. */
   #hasRoom(): boolean {
-    const { channel, socket } = this.#command;
-    return !channel.writableNeedDrain && socket.writableLength < MAX_BUFFERED;
+    const { channel, clientSocket } = this.#command;
+    return !channel.writableNeedDrain && clientSocket.writableLength < MAX_BUFFERED_BYTES;
   }
 
   readonly #continue = (): void => {
     if (!this.#hasRoom()) return;
     this.#isFull = false;
-    this.#stopWaiting();
+    this.#stopWaitingForClient();
     this.#server.resume();
   };
 
-  #stopWaiting(): void {
-    const { channel, socket } = this.#command;
-    clearInterval(this.#watch);
+  #stopWaitingForClient(): void {
+    const { channel, clientSocket } = this.#command;
+    clearInterval(this.#stallTimer);
     channel.off('drain', this.#continue);
-    socket.off('drain', this.#continue);
+    clientSocket.off('drain', this.#continue);
   }
 
   #end(code: number): void {
-    if (this.#isOver) return;
+    if (this.#hasEnded) return;
     const { channel } = this.#command;
-    this.#isOver = true;
-    this.#stopWaiting();
+    this.#hasEnded = true;
+    this.#stopWaitingForClient();
     this.#server.end();
     channel.exit(code);
     // A slow client may need minutes for buffered bytes. It closes the channel when it has all of them.
-    this.#watch = watchProgress(this.#command);
+    this.#stallTimer = watchProgress(this.#command);
     channel.end();
     // A paused channel would not report that the client has closed it.
     channel.resume();
   }
 }
 
-/** Calls `stalled` when a full channel and its connection have sent nothing within `stalledMs`. */
-function watchProgress({ channel, socket, stalledMs, stalled }: RelayedCommand): NodeJS.Timeout {
-  // Bytes that the client's window holds back are buffered in the channel, all others in the connection.
-  const sent = () =>
+/** Calls `onStalled` when a full channel and its connection have sent nothing within `stalledMs`. */
+function watchProgress({ channel, clientSocket, stalledMs, onStalled }: RelayedCommand): NodeJS.Timeout {
+  // Bytes that the client's window holds back are buffered in the channel, all others in the connection. The value is
+  // only compared for equality: it changes when bytes are sent.
+  const measureProgress = () =>
     channel.writableLength > 0
       ? -channel.writableLength
-      : socket.bytesWritten - socket.writableLength;
-  let before = sent();
+      : clientSocket.bytesWritten - clientSocket.writableLength;
+  let before = measureProgress();
   return setInterval(() => {
-    const now = sent();
-    if (now === before) stalled();
+    const now = measureProgress();
+    if (now === before) onStalled();
     before = now;
   }, stalledMs);
 }

@@ -381,7 +381,7 @@ test('a start on a port in use fails with one line that says so', async () => {
 test('an address with too many failures is refused for a while', async () => {
   await using small = await startApp({
     config: { ssh: { host: '127.0.0.1', port: 0 } },
-    overrides: { ssh: { failuresOfAddress: 3 } },
+    overrides: { ssh: { failuresPerAddressPerMinute: 3 } },
   });
   const stranger = new SshUser(workspace, makeKey(workspace), small.app.ssh?.port ?? 0);
   for (let i = 0; i < 3; i++)

@@ -1,4 +1,4 @@
-/** Large files and file locks in GraphQL. */
+/** GraphQL: large files (LFS objects) and file locks. */
 import { builder, INPUT } from '../../../platform/schema/builder.ts';
 import {
   cursorPageArgs,
@@ -11,10 +11,10 @@ import * as locks from '../locks.ts';
 import * as objects from '../objects.ts';
 
 const LfsLock = builder.objectRef<locks.Lock>('LfsLock').implement({
-  description: 'A file lock: only its owner can push changes of the file, on all branches.',
+  description: 'A file lock: no user except its owner can push changes to the file, on any branch.',
   fields: (t) => ({
     id: t.exposeID('id', { description: 'The id of the lock, also used by git-lfs.' }),
-    path: t.exposeString('path', { description: 'The path of the file, relative to the root.' }),
+    path: t.exposeString('path', { description: 'The path of the file, relative to the root of the repository.' }),
     owner: t.string({
       description: 'The name of the user who locked the file.',
       resolve: ({ owner }) => owner.username,
@@ -24,7 +24,7 @@ const LfsLock = builder.objectRef<locks.Lock>('LfsLock').implement({
 });
 
 const LfsObject = builder.objectRef<objects.ListedObject>('LfsObject').implement({
-  description: 'A large file of the repository.',
+  description: 'A large file (LFS object) of the repository.',
   fields: (t) => ({
     oid: t.exposeString('oid', { description: 'SHA-256 of the contents, in hexadecimal.' }),
     sizeBytes: t.expose('size', { type: 'SafeInt', description: 'The size of its contents.' }),
@@ -43,11 +43,11 @@ builder.prismaObjectField('Repository', 'lfsLocks', (t) =>
     complexity: pageCost(),
     args: {
       ...cursorPageArgs,
-      path: t.arg.string({ description: 'Only the lock of this path; all if omitted.' }),
+      path: t.arg.string({ description: 'Lists only the lock of this path. Default: all locks.' }),
     },
     select: accessColumns,
-    resolve: async (row, args, { services, viewer }) =>
-      toConnection(await locks.listLocks(services, viewer, row, args), args),
+    resolve: async (repository, args, { services, viewer }) =>
+      toConnection(await locks.listLocks(services, viewer, repository, args), args),
   }),
 );
 
@@ -59,8 +59,8 @@ builder.prismaObjectField('Repository', 'lfsObjects', (t) =>
     complexity: pageCost(),
     args: cursorPageArgs,
     select: accessColumns,
-    resolve: async (row, args, { services, viewer }) =>
-      toConnection(await objects.listObjects(services, viewer, row, args), args),
+    resolve: async (repository, args, { services, viewer }) =>
+      toConnection(await objects.listObjects(services, viewer, repository, args), args),
   }),
 );
 
@@ -71,7 +71,7 @@ const LockLfsFileInput = builder.inputType('LockLfsFileInput', {
     path: t.string({
       required: true,
       description:
-        'The path of the file, relative to the root, at most 1024 bytes. The file need not exist.',
+        'The path of the file, relative to the root of the repository, at most 1024 bytes. The file need not exist.',
     }),
   }),
 });
@@ -92,11 +92,11 @@ const DeleteLfsObjectsInput = builder.inputType('DeleteLfsObjectsInput', {
   description: 'Large files to delete.',
   fields: (t) => ({
     repositoryId: t.id({ required: true, description: 'The id of the repository.' }),
-    oids: t.stringList({ required: true, description: 'The SHA-256 of each file, at most 1000.' }),
+    oids: t.stringList({ required: true, description: 'The SHA-256 of each file. At most 1000 files.' }),
   }),
 });
 
-function lockPayload(mutation: string, description: string) {
+function defineLockPayload(mutation: string, description: string) {
   return builder.objectRef<{ lock: locks.Lock }>(`${mutation}Payload`).implement({
     description,
     fields: (t) => ({ lock: t.expose('lock', { type: LfsLock, description }) }),
@@ -109,24 +109,24 @@ const DeleteLfsObjectsPayload = builder
     description: 'What was deleted.',
     fields: (t) => ({
       oids: t.exposeStringList('oids', {
-        description: 'The deleted files. Files that the repository did not have are omitted.',
+        description: 'The SHA-256 of each deleted file. Files that the repository did not have are omitted.',
       }),
     }),
   });
 
 builder.mutationFields((t) => ({
   lockLfsFile: t.field({
-    type: lockPayload('LockLfsFile', 'The new lock.'),
+    type: defineLockPayload('LockLfsFile', 'The new lock.'),
     nullable: true,
     description:
-      'Locks a file for the caller: pushes of other users that change the file are refused.',
+      'Locks a file for the viewer: pushes of other users that change the file are rejected.',
     args: { input: t.arg({ type: LockLfsFileInput, ...INPUT }) },
     resolve: async (_root, { input: { repositoryId, path } }, { services, viewer }) => ({
       lock: await locks.lockFile(services, viewer, { repositoryId: String(repositoryId), path }),
     }),
   }),
   unlockLfsFile: t.field({
-    type: lockPayload('UnlockLfsFile', 'The removed lock.'),
+    type: defineLockPayload('UnlockLfsFile', 'The removed lock.'),
     nullable: true,
     description: 'Removes the lock of a file.',
     args: { input: t.arg({ type: UnlockLfsFileInput, ...INPUT }) },

@@ -19,7 +19,9 @@ const CUT_MASK = -65_536;
 /** The value that each byte adds to the hash. */
 export type GearTable = Int32Array;
 
-/** Must return the same table for a key on every server and in every version: other boundaries find no stored chunks. */
+/**
+ * Must return the same table for a key on every server and in every version: other boundaries find no stored chunks.
+ */
 export function deriveGearTable(key: Uint8Array): GearTable {
   return Int32Array.from({ length: 256 }, (_, byte) =>
     createHmac('sha256', key).update(`gear ${byte}`).digest().readInt32BE(),
@@ -150,7 +152,7 @@ export class BufferPool {
   /** The caller guarantees that no thread uses the buffer any more. */
   release(buffer: ArrayBufferLike): void {
     if (buffer instanceof SharedArrayBuffer) this.#unused.push(buffer);
-    // Detaching frees the memory at once.
+    // Detaching frees the memory immediately.
     else buffer.transfer(0);
   }
 }

@@ -17,7 +17,7 @@ const PACK_BYTES = 64 * 2 ** 20;
 const SMALL_BYTES = 16 * 2 ** 20;
 
 type Entry = { hash: Buffer; start: number; length: number };
-/** `since`: the exact time of the transaction that inserted its chunks, as text. */
+/** `since`: the exact time, as text, of the transaction that inserted the chunks of the pack. */
 type CommittedPack = { id: number; since: string };
 type OpenPack = {
   id: number;
@@ -30,7 +30,7 @@ type OpenPack = {
   hashes: Set<string>;
 };
 
-/** Returns the chunks that the store has. Renews the grace period of those that no object uses. */
+/** Returns which of the chunks the store has. Renews the grace period of the unused ones. */
 export async function findKnownChunks(
   { pool }: Pick<Deps, 'pool'>,
   storeId: number,
@@ -106,9 +106,9 @@ export class PackWriter {
       open.entries.push({ hash, start: open.bytes, length: bytes.length });
       open.hashes.add(hashKey(hash));
       open.bytes += bytes.length;
-      const longer = run && joinAdjacent(run, bytes);
-      if (!longer) await this.#write(open, run);
-      run = longer ?? bytes;
+      const joined = run && joinAdjacent(run, bytes);
+      if (!joined) await this.#write(open, run);
+      run = joined ?? bytes;
     }
     if (this.#open) await this.#write(this.#open, run);
   }
@@ -121,21 +121,23 @@ export class PackWriter {
   }
 
   /**
-   * Removes chunks that no other upload relies on. The sweep removes the rows of packs, and everything if this fails.
-   * @param keeping whether to keep the packs that are complete
+   * Removes the added chunks that no other upload relies on. The sweep removes the rows of packs, and everything if
+   * this fails.
+   * @param keepComplete whether to keep the packs that are complete
    */
-  async abandon(keeping = false): Promise<void> {
+  async abandon(keepComplete = false): Promise<void> {
     this.#stopping.abort(new Error('The upload has ended'));
     await this.#closing.catch(() => {});
     for (const { id, key, stored } of this.#unfinished) {
       await stored.catch(() => {});
       // A transaction whose result was lost may have committed. Such a pack is kept.
       if (!(await retireUnfinishedPack(this.#deps, id))) continue;
-      // The row stays: S3 may still complete requests sent before the abort. The sweep finds the key in the row and
-      // removes the object again after the grace period.
+      // The row stays, because S3 may still complete requests sent before the abort. The sweep finds the key in the row
+      // and removes the object again after the grace period.
       await this.#deps.storage.remove(key);
     }
-    if (!keeping) for (const pack of this.#committed) await removeUntouchedChunks(this.#deps, pack);
+    if (!keepComplete)
+      for (const pack of this.#committed) await removeUntouchedChunks(this.#deps, pack);
   }
 
   async #begin(): Promise<OpenPack> {
@@ -150,9 +152,9 @@ export class PackWriter {
     // `#write` and `#close` await it; until then a rejection counts as handled.
     stored.catch(() => {});
     const id = rows[0]?.id as number;
-    const fresh = { id, key, contents, stored, entries: [], bytes: 0, hashes: new Set<string>() };
-    this.#unfinished.add(fresh);
-    return fresh;
+    const pack = { id, key, contents, stored, entries: [], bytes: 0, hashes: new Set<string>() };
+    this.#unfinished.add(pack);
+    return pack;
   }
 
   async #write({ contents, stored }: OpenPack, bytes?: Buffer): Promise<void> {
@@ -163,7 +165,7 @@ export class PackWriter {
     pack.contents.end();
     await pack.stored;
     const since = await commitPack(this.#deps, this.#storeId, pack, this.#record);
-    // Chunks that a rewrite moved need no removal: they stay valid in the new pack.
+    // Chunks that a rewrite moved stay valid in the new pack, so `abandon` must not remove them.
     if (this.#record === addChunks) this.#committed.push({ id: pack.id, since });
     this.#unfinished.delete(pack);
   }
@@ -263,7 +265,7 @@ async function removeUntouchedChunks(
 
 /**
  * Points the rows of chunks to this pack, if they are in one of the packs `from` (null: in any). Copies of chunks that
- * were removed meanwhile are dead bytes.
+ * have been removed since are dead bytes.
  * @returns the total bytes of the moved chunks
  */
 export async function moveChunks(

@@ -193,11 +193,13 @@ export type ChunkLocation = { hash: Buffer; key: string; start: number; length: 
 
 export type ChunkVerifier = {
   buffers: BufferPool;
-  /** `damaged`: index of the first chunk whose SHA-256 differs, or -1. The returned `buffer` replaces the passed one. */
+  /**
+   * `damaged`: index of the first chunk whose SHA-256 differs, or -1. The returned `buffer` replaces the passed one.
+   */
   verify(chunks: ChunkBatch): Promise<{ buffer: ArrayBufferLike; damaged: number }>;
 };
 
-/** Bytes that are read and verified at once. */
+/** Bytes that are read and verified together. */
 export const READ_BATCH_BYTES = 2 ** 20;
 
 /** Verifies in the calling thread: 2 ms per MiB. */

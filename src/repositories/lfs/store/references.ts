@@ -111,7 +111,7 @@ export async function touchObject(
 /**
  * Adds an object to a repository.
  * @param recipe its chunks, which are all in the store; null if the store has the object
- * @throws AppError 403 `quota_exceeded`, 404 if the repository was deleted meanwhile, 503 if the upload took longer than
+ * @throws AppError 403 `quota_exceeded`, 404 if the repository no longer exists, 503 if the upload took longer than
  * the grace period and the sweep removed the chunks or the object
  */
 export function attachObject(

@@ -1,7 +1,7 @@
 /**
- * Resumable uploads. The received bytes are in packs, as chunks that no object uses, and the sweep keeps those for the
- * grace period; `large_upload_pages` lists them in order. A resumed upload reads the stored bytes again for the SHA-256
- * of the whole object, because the state of a hash cannot be stored.
+ * Resumable uploads. The received bytes are in packs, as chunks that no object uses, and the sweep keeps such chunks
+ * for the grace period; `large_upload_pages` lists them in order. A resumed upload reads the stored bytes again for the
+ * SHA-256 of the whole object, because the state of a hash cannot be stored.
  */
 
 import { AppError, unprocessable } from '../../../base/errors.ts';

@@ -1,10 +1,10 @@
 /**
- * Garbage collection of the large-file store. In order: references of deleted repositories, abandoned uploads, objects
- * without references, chunks without uses, packs without chunks. Each step is one transaction, so that a sweep can stop
- * after any step, and reads a bounded number of rows through a partial index of the rows to process.
+ * Garbage collection of the large-file store. Removes, in this order: references of deleted repositories, abandoned
+ * uploads, objects without references, chunks without uses, packs without chunks. Each step is one transaction, so that
+ * a sweep can stop after any step, and reads a bounded number of rows through a partial index of the rows to process.
  *
- * An upload relies on chunks and objects that it found. It touches those without uses, and the sweep keeps touched ones
- * for the grace period, so uploads that take less time than that are not disturbed.
+ * An upload relies on chunks and objects that it found in the store. It touches the unused ones, and the sweep keeps
+ * them for the grace period, so an upload that takes less time than the grace period is not disturbed.
  */
 import type pg from 'pg';
 import { LARGE_FILE_SWEEP_LOCK } from '../../../base/advisory-locks.ts';
@@ -37,8 +37,8 @@ export type GracePeriods = {
 };
 
 const BATCH = 1_000;
-/** Objects and packs per step: each may take long. */
-const FEW = 20;
+/** Objects and packs per step, fewer than rows because each may take long. */
+const SMALL_BATCH = 20;
 const HOUR_MS = 3_600_000;
 
 /** Runs on one server at a time. @returns whether there may be more to do */
@@ -64,7 +64,7 @@ function gracePeriodsOf({ lfsGraceHours }: Config): GracePeriods {
 }
 
 async function sweepOnce(deps: SweepDeps, graces: GracePeriods): Promise<boolean> {
-  const left = [
+  const mayHaveMore = [
     await detachFromDeletedRepository(deps),
     await removeAbandonedUploads(deps, graces),
     await removeUnreferencedObjects(deps, graces),
@@ -73,7 +73,7 @@ async function sweepOnce(deps: SweepDeps, graces: GracePeriods): Promise<boolean
     await removeRetiredPacks(deps, graces),
     await removeEmptyStores(deps),
   ];
-  return left.includes(true);
+  return mayHaveMore.includes(true);
 }
 
 /** Removes a batch of references of one deleted repository. */
@@ -125,10 +125,10 @@ async function removeUnreferencedObjects(
   const { rows } = await pool.query<ObjectKey>(
     `select store_id as "storeId", oid from large_objects
      where holders = 0 and touched_at < now() - $1 * interval '1 ms' order by touched_at limit $2`,
-    [uploads, FEW],
+    [uploads, SMALL_BATCH],
   );
   for (const key of rows) await removeObject(pool, key, uploads);
-  return rows.length === FEW;
+  return rows.length === SMALL_BATCH;
 }
 
 async function removeObject(
@@ -148,10 +148,10 @@ async function removeObject(
       const { rows } = await client.query<{ start: string; chunks: Buffer }>(
         `select start, chunks from large_recipes where store_id = $1 and oid = $2 and start > $3
          order by start limit $4`,
-        [storeId, oid, at, FEW],
+        [storeId, oid, at, SMALL_BATCH],
       );
       for (const { chunks } of rows) for (const { hash } of decodeEntries(chunks)) hashes.add(hash);
-      if (rows.length < FEW) break;
+      if (rows.length < SMALL_BATCH) break;
       at = Number(rows.at(-1)?.start);
     }
     for (const batch of hashes.batches(BATCH))
@@ -175,7 +175,7 @@ async function removeUnusedChunks(
   { pool }: SweepDeps,
   { uploads }: GracePeriods,
 ): Promise<boolean> {
-  // Skips locked rows: an upload is about to use those chunks.
+  // Skips locked rows, because an upload is about to use these chunks.
   const { rows } = await pool.query<{ count: string }>(
     `with unused as (
        select store_id, hash from large_chunks
@@ -201,25 +201,25 @@ async function removeRetiredPacks(
   { pool, storage }: SweepDeps,
   { uploads, retired }: GracePeriods,
 ): Promise<boolean> {
-  // Retires first: an upload that is still running after all can then no longer commit a pack that is being deleted.
-  const { rowCount: givenUp } = await pool.query(
+  // Retires first, so that an upload that is still running cannot commit a pack that is being deleted.
+  const { rowCount: retiredNow } = await pool.query(
     `update large_packs set state = 'retired', since = now() where id in (
        select id from large_packs
        where state <> 'kept' and state = 'putting' and since < now() - $1 * interval '1 ms'
        order by since limit $2) and state = 'putting'`,
-    [uploads, FEW],
+    [uploads, SMALL_BATCH],
   );
   const { rows } = await pool.query<{ id: number; key: string }>(
     `select id, key from large_packs
      where state <> 'kept' and state = 'retired' and since < now() - $1 * interval '1 ms'
      order by since limit $2`,
-    [retired, FEW],
+    [retired, SMALL_BATCH],
   );
   for (const { id, key } of rows) {
     await storage.remove(key);
     await pool.query('delete from large_packs where id = $1', [id]);
   }
-  return rows.length === FEW || (givenUp ?? 0) > 0;
+  return rows.length === SMALL_BATCH || (retiredNow ?? 0) > 0;
 }
 
 /** Removes the empty stores of deleted repositories. */
@@ -231,13 +231,13 @@ async function removeEmptyStores({ pool }: SweepDeps): Promise<boolean> {
          and not exists (select from large_chunks where store_id = s.id)
          and not exists (select from large_packs where store_id = s.id)
        limit $1)`,
-    [FEW],
+    [SMALL_BATCH],
   );
-  return rowCount === FEW;
+  return rowCount === SMALL_BATCH;
 }
 
 /*
- * Rewriting packs: those with mostly dead bytes, and small ones as soon as a size tier has eight. So a store has few
+ * Packs are rewritten if most of their bytes are dead, or if a size tier has eight small packs. So a store has few
  * small packs, and a byte is copied at most once per tier.
  *
  * The live chunks are copied into a new pack, and one transaction moves their rows. Readers of the old pack continue

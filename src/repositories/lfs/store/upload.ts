@@ -1,6 +1,6 @@
 /**
  * Receives an object: splits and hashes its bytes while they arrive, writes new chunks into packs, and adds the object
- * to the repository in one transaction when size and SHA-256 match. Until then nobody can read it.
+ * to the repository in one transaction when size and SHA-256 match. Until then the object cannot be read.
  */
 import type pg from 'pg';
 import type { Config } from '../../../base/config/config.ts';
@@ -165,7 +165,7 @@ async function receive(
 
 const NEVER = new AbortController().signal;
 
-/** Adds the chunks to the recipe, and stores those that the store does not have or has `lost`. */
+/** Adds the chunks to the recipe, and stores the chunks that the store does not have or has `lost`. */
 async function storeNewChunks(
   deps: UploadDeps,
   storeId: number,
@@ -173,18 +173,18 @@ async function storeNewChunks(
   { packs, recipe, lost }: { packs: PackWriter; recipe: Recipe; lost: ReadonlySet<string> | null },
 ): Promise<void> {
   for (const { hash, bytes } of chunks) recipe.add({ hash, length: bytes.length });
-  const asked = chunks.filter(({ hash }) => !packs.has(hashKey(hash)));
-  if (asked.length === 0) return;
-  const hashes = asked.map(({ hash }) => hash);
+  const candidates = chunks.filter(({ hash }) => !packs.has(hashKey(hash)));
+  if (candidates.length === 0) return;
+  const hashes = candidates.map(({ hash }) => hash);
   const known = await findKnownChunks(deps, storeId, hashes);
   // A batch may contain a chunk twice.
-  const fresh = new Map<string, Chunk>();
-  for (const chunk of asked) {
-    const text = hashKey(chunk.hash);
-    const isThere = known.has(text) && !lost?.has(text);
-    if (!isThere && !fresh.has(text)) fresh.set(text, chunk);
+  const newChunks = new Map<string, Chunk>();
+  for (const chunk of candidates) {
+    const key = hashKey(chunk.hash);
+    const isStored = known.has(key) && !lost?.has(key);
+    if (!isStored && !newChunks.has(key)) newChunks.set(key, chunk);
   }
-  await packs.add([...fresh.values()]);
+  await packs.add([...newChunks.values()]);
 }
 
 function toUploadError(error: unknown, size: number): unknown {

@@ -1,9 +1,9 @@
 /**
  * Finds secrets in text at some 100 MB/s by applying regular expressions only where needed.
  *
- * Tokens are long: if every 16th character is outside a run of `RUN` token characters, the text has no token. Only at
- * such a run, one expression looks for known prefixes, and only at a prefix the full pattern is tried. Kinds without
- * such a run are searched by a fixed substring, their anchor.
+ * Tokens contain a run of at least `RUN` token characters, so only every `RUN`-th character is read until one is in a
+ * run. Near a run, one expression looks for known prefixes, and only at a prefix is the full pattern tried. Kinds
+ * without such a run are searched by a fixed substring, their anchor.
  */
 
 import { createHmac } from 'node:crypto';
@@ -27,21 +27,21 @@ const IS_OF_WORD = lookupTable(WORD);
 const IS_OF_TOKEN = lookupTable(`${WORD}_-`);
 const IS_OF_PARTS = lookupTable(`${WORD}_-.:`);
 
-/** A lookup table with 1 for these characters. */
+/** Maps the codes of these characters to 1, all others to 0. */
 function lookupTable(chars: string): Uint8Array {
   const table = new Uint8Array(256);
   for (const char of chars) table[char.charCodeAt(0)] = 1;
   return table;
 }
 
-type Compiled = { name: string; hint: RegExp; form: RegExp; isLive: NonNullable<Kind['isLive']> };
+type CompiledKind = Required<Pick<Kind, 'name' | 'looksReal'>> & { hint: RegExp; pattern: RegExp };
 
-const compileKinds = (flags: string, kinds: readonly Kind[]): Compiled[] =>
-  kinds.map(({ name, hint = '', form, isLive = looksRandom }) => ({
+const compileKinds = (flags: string, kinds: readonly Kind[]): CompiledKind[] =>
+  kinds.map(({ name, hint = '', pattern, looksReal = looksRandom }) => ({
     name,
     hint: new RegExp(hint, 'y'),
-    form: new RegExp(form, flags),
-    isLive,
+    pattern: new RegExp(pattern, flags),
+    looksReal,
   }));
 
 const KINDS_WITH_HINT = KINDS.filter(({ hint }) => hint);
@@ -136,12 +136,12 @@ function looksRandomRun(bytes: Uint8Array, start: number, end: number): boolean 
 }
 
 function matchTokenAt(text: string, at: number): Secret | null {
-  for (const { name, hint, form, isLive } of TOKENS) {
+  for (const { name, hint, pattern, looksReal } of TOKENS) {
     hint.lastIndex = at;
     if (!hint.test(text)) continue;
-    form.lastIndex = at;
-    const match = form.exec(text);
-    if (match && isLive(match)) return { kind: name, text: match[0], at };
+    pattern.lastIndex = at;
+    const match = pattern.exec(text);
+    if (match && looksReal(match)) return { kind: name, text: match[0], at };
   }
   return null;
 }
@@ -149,7 +149,7 @@ function matchTokenAt(text: string, at: number): Secret | null {
 function* findNearAnchors(
   text: string,
   anchor: string,
-  kinds: readonly Compiled[],
+  kinds: readonly CompiledKind[],
 ): Generator<Secret | null> {
   let done = 0;
   let steps = 0;
@@ -157,10 +157,10 @@ function* findNearAnchors(
     if (++steps % YIELD_INTERVAL === 0) yield null;
     const from = Math.max(done, at - BEFORE_ANCHOR);
     const near = text.slice(from, at + AFTER_ANCHOR);
-    for (const { name, form, isLive } of kinds) {
-      const match = form.exec(near);
+    for (const { name, pattern, looksReal } of kinds) {
+      const match = pattern.exec(near);
       // A match that starts after this anchor has its own anchor.
-      if (!match || match.index > at - from || !isLive(match)) continue;
+      if (!match || match.index > at - from || !looksReal(match)) continue;
       yield { kind: name, text: match[0], at: from + match.index };
       done = from + match.index + match[0].length;
       break;

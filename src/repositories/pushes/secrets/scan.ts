@@ -1,15 +1,18 @@
 /**
  * Finds the secrets that a push adds.
  *
- *   new text files → candidates in them → the patch of those files only → the lines that add a candidate
- *   other new objects that people read → candidates in them
+ *   new text files    → matches in them → the patch of those files only → the added lines that contain a match
+ *   all other objects → matches in them, each of which is reported
  *
- * Most pushes contain no secret, so at first only the new objects are read, once each and without a comparison: 10,000
- * commits take half the time of a walk over all their patches. A new version of a text file may contain old lines; only
- * lines that the push adds count. These are checked as a whole: files with a NUL, the names in a directory, commits,
- * tags, and files that no commit of the push has at a path. (A tag can point to such a file, and a later commit would
- * then add nothing new.)
+ * Most pushes contain no secret, so at first only the new objects are read, once each and without a comparison: for
+ * 10,000 commits, this takes half the time of a walk over all their patches. A new version of a text file may contain
+ * old lines, and only lines that the push adds are reported.
+ *
+ * The other objects are files with a NUL, the file names in a directory, commits, tags, and files that no commit of the
+ * push has at a path. Otherwise a tag could bring in such a file unchecked, and a later commit that uses the file would
+ * not add it as a new object.
  */
+
 import type { ObjectType } from '../../../git/objects/cat-file.ts';
 import type { NewObject } from '../../../git/objects/new-objects.ts';
 import { parseTree } from '../../../git/objects/read.ts';
@@ -21,6 +24,7 @@ import {
 import { createYielder } from '../incoming-push.ts';
 import { findSecrets } from './find.ts';
 
+/** A reported secret. */
 export type Finding = {
   /** The same secret has the same id in the same repository. */
   id: string;
@@ -35,29 +39,34 @@ export type Finding = {
 type ScanOptions = {
   /** Computes the id of a finding. */
   idOf(kind: string, text: string): string;
-  /** Returns the ids of the candidates that are allowed. */
-  allowed(candidates: readonly Candidate[]): Promise<ReadonlySet<string>>;
-  /** Returns the objects that the repository had before the push: a pack includes them as delta bases. */
-  known(oids: readonly string[]): Promise<ReadonlySet<string>>;
-  /** Maximum of findings; each secret is reported once. */
+  /** Returns the ids of the candidates that are allowed, and notes those that this push allows for the first time. */
+  applyAllowances(candidates: readonly Candidate[]): Promise<ReadonlySet<string>>;
+  /** Returns those of the objects that the repository had before the push. (A pack may repeat them as delta bases.) */
+  findExisting(oids: readonly string[]): Promise<ReadonlySet<string>>;
+  /** Maximum number of findings; each secret is reported once. */
   limit: number;
 };
 
-/**
- * A possible secret in a new object, whether or not the push adds it. `path` is the path of the file or a description
- * of the object.
- */
-export type Candidate = Suspect & { path: string };
-type Suspect = Pick<Finding, 'id' | 'kind'> & { firstLine: string };
+/** Text of a new object that looks like a secret, whether or not the push adds it. */
+type Match = Pick<Finding, 'id' | 'kind'> & {
+  /** The first line of the secret, because patches are searched line by line. */
+  firstLine: string;
+};
+/** A match with its location: the path of the file, or a description of the object. */
+export type Candidate = Match & { path: string };
 
-/** An object with possible secrets. `isOpaque`: git may produce no patch for it. */
-type SuspectObject = { type: ObjectType; isOpaque: boolean; suspects: Suspect[] };
+type MatchingObject = {
+  type: ObjectType;
+  /** Whether the object contains a NUL, so that git treats it as binary and may produce no patch for it. */
+  isBinary: boolean;
+  matches: Match[];
+};
 
-/** Objects that are located in one batch. */
-const MAX_OBJECTS = 200;
+/** Objects whose paths and patches are read together. */
+const OBJECTS_PER_BATCH = 200;
 /**
- * Candidates per file over all its versions, because each added line is searched for each. A file full of keys needs no
- * more.
+ * Limit over all versions of a file, because each added line is searched for every candidate of its file. A file with
+ * that many candidates is rejected for the first of them.
  */
 const MAX_CANDIDATES_PER_FILE = 200;
 /** Digits of an object id in messages. */
@@ -68,11 +77,12 @@ export class SecretScan {
   readonly #quarantined: RepositoryWithQuarantine;
   readonly #tips: readonly string[];
   readonly #options: ScanOptions;
+  /** Yields to the event loop from time to time. Throws the reason of the signal. */
   readonly #yieldIfDue: () => Promise<void> | undefined;
   /** Finding id → finding. */
   readonly #findings = new Map<string, Finding>();
-  /** Object id → object. */
-  #suspected = new Map<string, SuspectObject>();
+  /** Objects of the next batch, by id. */
+  #batch = new Map<string, MatchingObject>();
 
   constructor(
     quarantined: RepositoryWithQuarantine,
@@ -86,26 +96,29 @@ export class SecretScan {
   }
 
   /**
-   * Inspects a new object. @returns whether the limit of findings is reached @throws GitError; the reason of the signal
+   * Collects the matches in a new object.
+   * @returns whether the limit of findings is reached
+   * @throws GitError; the reason of the signal
    */
   async inspect({ type, oid, data }: NewObject): Promise<boolean> {
     const text = type === 'tree' ? fileNamesIn(data) : data;
-    const suspects = await this.#suspectsIn(text);
-    if (suspects.length > 0)
-      this.#suspected.set(oid, { type, isOpaque: text.includes(0), suspects });
-    if (this.#suspected.size >= MAX_OBJECTS) await this.#locate();
+    const matches = await this.#findMatches(text);
+    if (matches.length > 0) this.#batch.set(oid, { type, isBinary: text.includes(0), matches });
+    if (this.#batch.size >= OBJECTS_PER_BATCH) await this.#reportBatch();
     return this.#isFull;
   }
 
   /** Inspects the names of refs that the push creates. @throws the reason of the signal */
   async inspectRefs(names: readonly string[]): Promise<void> {
-    const suspects = await this.#suspectsIn(Buffer.from(names.join('\n')));
-    await this.#add(suspects.map((one) => ({ ...one, path: 'the name of a ref' })));
+    const matches = await this.#findMatches(Buffer.from(names.join('\n')));
+    await this.#reportUnlessAllowed(
+      matches.map((match) => ({ ...match, path: 'the name of a ref' })),
+    );
   }
 
   /** @throws GitError; the reason of the signal */
   async findings(): Promise<Finding[]> {
-    if (!this.#isFull) await this.#locate();
+    if (!this.#isFull) await this.#reportBatch();
     return [...this.#findings.values()];
   }
 
@@ -114,8 +127,8 @@ export class SecretScan {
   }
 
   /** Data with a NUL is also searched without the NULs, because UTF-16 has one next to every ASCII character. */
-  async #suspectsIn(data: Buffer): Promise<Suspect[]> {
-    const found = new Map<string, Suspect>();
+  async #findMatches(data: Buffer): Promise<Match[]> {
+    const found = new Map<string, Match>();
     for (const bytes of data.includes(0) ? [data, withoutNuls(data)] : [data]) {
       for (const secret of findSecrets(bytes, bytes.toString('latin1'))) {
         await this.#yieldIfDue();
@@ -130,48 +143,47 @@ export class SecretScan {
     return [...found.values()];
   }
 
-  async #locate(): Promise<void> {
-    const suspected = this.#suspected;
-    this.#suspected = new Map();
-    if (suspected.size === 0) return;
-    const blobs = suspected.entries().filter(([, { type }]) => type === 'blob');
+  async #reportBatch(): Promise<void> {
+    const batch = this.#batch;
+    this.#batch = new Map();
+    if (batch.size === 0) return;
+    const blobs = batch.entries().filter(([, { type }]) => type === 'blob');
     const paths = await findBlobPaths(
       this.#quarantined,
       this.#tips,
       new Set(blobs.map(([oid]) => oid)),
     );
-    const isPatchable = ([oid, { isOpaque }]: [string, SuspectObject]) =>
-      !isOpaque && paths.has(oid);
-    const [patchable, wholeObjects] = [
-      [...suspected].filter((one) => isPatchable(one)),
-      [...suspected].filter((one) => !isPatchable(one)),
-    ];
-    await this.#addWhole(wholeObjects, paths);
+    const isPatchable = ([oid, { isBinary }]: [string, MatchingObject]) =>
+      !isBinary && paths.has(oid);
+    const patchable = [...batch].filter((entry) => isPatchable(entry));
+    const wholeObjects = [...batch].filter((entry) => !isPatchable(entry));
+    await this.#reportWhole(wholeObjects, paths);
     if (patchable.length > 0 && !this.#isFull)
-      await this.#addLines(candidatesByPath(patchable, paths));
+      await this.#reportAddedLines(candidatesByPath(patchable, paths));
   }
 
-  async #addWhole(objects: readonly [string, SuspectObject][], paths: Paths): Promise<void> {
+  /** Reports every match in the objects, except in those that the repository had before the push. */
+  async #reportWhole(objects: readonly [string, MatchingObject][], paths: Paths): Promise<void> {
     if (objects.length === 0) return;
-    const known = await this.#options.known(objects.map(([oid]) => oid));
-    const candidates = objects.flatMap(([oid, { type, suspects }]) => {
-      if (known.has(oid)) return [];
+    const existing = await this.#options.findExisting(objects.map(([oid]) => oid));
+    const candidates = objects.flatMap(([oid, { type, matches }]) => {
+      if (existing.has(oid)) return [];
       const path = describeLocation(oid, type, paths);
-      return suspects.map((suspect) => ({ ...suspect, path }));
+      return matches.map((match) => ({ ...match, path }));
     });
-    await this.#add(candidates);
+    await this.#reportUnlessAllowed(candidates);
   }
 
-  async #add(candidates: readonly Candidate[]): Promise<void> {
+  async #reportUnlessAllowed(candidates: readonly Candidate[]): Promise<void> {
     if (candidates.length === 0) return;
-    const allowed = await this.#options.allowed(candidates);
+    const allowed = await this.#options.applyAllowances(candidates);
     for (const { id, kind, path } of candidates)
       if (!allowed.has(id)) this.#report({ id, kind, location: path, commit: null });
   }
 
-  async #addLines(candidates: ReadonlyMap<string, Candidate[]>): Promise<void> {
-    const allowed = await this.#options.allowed([...candidates.values()].flat());
-    for await (const finding of findAddedLines(this.#quarantined, this.#tips, candidates)) {
+  async #reportAddedLines(candidates: ReadonlyMap<string, Candidate[]>): Promise<void> {
+    const allowed = await this.#options.applyAllowances([...candidates.values()].flat());
+    for await (const finding of findInPatch(this.#quarantined, this.#tips, candidates)) {
       if (!allowed.has(finding.id)) this.#report(finding);
       if (this.#isFull) break;
     }
@@ -198,10 +210,13 @@ function fileNamesIn(tree: Buffer): Buffer {
   );
 }
 
-/** Blob id → the paths at which commits of the push have it, as Latin-1. */
+/** Blob id → the paths at which commits of the push have it. Decoded as Latin-1, which preserves every byte. */
 type Paths = ReadonlyMap<string, ReadonlySet<string>>;
 
-/** Describes the location without names that may themselves be secrets. */
+/**
+ * Describes the location without names that may themselves be secrets. The text becomes the subject of a sentence:
+ * "<location> adds a Stripe live key".
+ */
 function describeLocation(oid: string, type: ObjectType, paths: Paths): string {
   const short = oid.slice(0, SHORT_ID);
   switch (type) {
@@ -219,27 +234,27 @@ function describeLocation(oid: string, type: ObjectType, paths: Paths): string {
   }
 }
 
-/** Groups the candidates of text files by path, as Latin-1. */
+/** Groups the candidates of text files by path (Latin-1). */
 function candidatesByPath(
-  files: readonly [string, SuspectObject][],
+  files: readonly [string, MatchingObject][],
   paths: Paths,
 ): ReadonlyMap<string, Candidate[]> {
   const candidates = new Map<string, Candidate[]>();
-  for (const [oid, { suspects }] of files) {
-    for (const bytes of paths.get(oid) ?? []) {
-      const path = Buffer.from(bytes, 'latin1').toString('utf8');
-      const known = candidates.get(bytes) ?? [];
-      const ids = new Set(known.map(({ id }) => id));
-      const fresh = suspects.filter(({ id }) => !ids.has(id));
-      const all = [...known, ...fresh.map((one) => ({ ...one, path }))];
-      candidates.set(bytes, all.slice(0, MAX_CANDIDATES_PER_FILE));
+  for (const [oid, { matches }] of files) {
+    for (const latin1Path of paths.get(oid) ?? []) {
+      const path = Buffer.from(latin1Path, 'latin1').toString('utf8');
+      const existing = candidates.get(latin1Path) ?? [];
+      const ids = new Set(existing.map(({ id }) => id));
+      const added = matches.filter(({ id }) => !ids.has(id));
+      const all = [...existing, ...added.map((match) => ({ ...match, path }))];
+      candidates.set(latin1Path, all.slice(0, MAX_CANDIDATES_PER_FILE));
     }
   }
   return candidates;
 }
 
-/** Yields the lines in the patch of these files that add a candidate. */
-async function* findAddedLines(
+/** Yields the candidates that added lines in the patch of these files contain. */
+async function* findInPatch(
   quarantined: RepositoryWithQuarantine,
   tips: readonly string[],
   candidates: ReadonlyMap<string, Candidate[]>,
@@ -249,14 +264,14 @@ async function* findAddedLines(
   // took 5 s.
   const matchers = new Map(paths.map((path) => [path, createMatcher(candidates.get(path) ?? [])]));
   const yieldIfDue = createYielder(quarantined.signal);
-  for await (const { text, path, line, commit } of addedLines(
+  for await (const { text, path, line, commit } of parseAddedLines(
     readPatch(quarantined, tips, paths),
   )) {
     const wait = yieldIfDue();
     if (wait) await wait;
     if (!matchers.get(path)?.test(text)) continue;
-    for (const { firstLine, id, kind, path: shown } of candidates.get(path) ?? [])
-      if (text.includes(firstLine)) yield { id, kind, location: `${shown}:${line}`, commit };
+    for (const { firstLine, id, kind, path: displayPath } of candidates.get(path) ?? [])
+      if (text.includes(firstLine)) yield { id, kind, location: `${displayPath}:${line}`, commit };
   }
 }
 
@@ -265,33 +280,36 @@ function createMatcher(candidates: readonly Candidate[]): RegExp {
   return new RegExp(candidates.map(({ firstLine }) => RegExp.escape(firstLine)).join('|'));
 }
 
-/** `path` and `text` are Latin-1, which preserves every byte. */
+/** `path` and `text` are Latin-1. */
 type AddedLine = { commit: string; path: string; line: number; text: string };
 
 /**
- * Parses the added lines of a patch without context (`git log --patch --cc --unified=0`). Lines of a hunk are counted
- * by its header, so file contents cannot be mistaken for a header.
+ * Parses the added lines of a patch without context (`git log --patch --cc --unified=0`). The lines of a hunk are
+ * counted down from the numbers in its header, so file contents cannot be mistaken for a header.
+ *
+ * A merge is compared with all its parents: the hunk header has one `@` more than parents, and each line begins with
+ * one mark per parent. In `@@@ -3,1 -3,0 +3,1 @@@`, the mark ` +` means that the first parent has the line.
  */
-export async function* addedLines(patch: AsyncIterable<string>): AsyncGenerator<AddedLine> {
+export async function* parseAddedLines(patch: AsyncIterable<string>): AsyncGenerator<AddedLine> {
   let commit = '';
   let path = '';
   let line = 0;
-  /** Remaining lines of the hunk: those of the new file, and those of each parent that it is compared with. */
-  let remainingAdded = 0;
-  let remainingRemoved: number[] = [];
+  /** Remaining lines of the hunk in the new file, and in each parent. */
+  let remainingInFile = 0;
+  let remainingInParents: number[] = [];
   let parents = 1;
   for await (const text of patch) {
-    const inHunk = remainingAdded > 0 || remainingRemoved.some((count) => count > 0);
+    const inHunk = remainingInFile > 0 || remainingInParents.some((count) => count > 0);
     if (inHunk && !text.startsWith('\\')) {
       const marks = text.slice(0, parents);
       if (marks.includes('-')) {
-        remainingRemoved = remainingRemoved.map((count, i) => count - (marks[i] === '-' ? 1 : 0));
+        remainingInParents = remainingInParents.map((count, i) => count - (marks[i] === '-' ? 1 : 0));
         continue;
       }
-      remainingAdded--;
-      // A line that one parent has was checked in that parent.
+      remainingInFile--;
+      // If a parent has the line, it was checked when that parent was added.
       if (!marks.includes(' ')) yield { commit, path, line, text: text.slice(parents) };
-      remainingRemoved = remainingRemoved.map((count, i) => count - (marks[i] === ' ' ? 1 : 0));
+      remainingInParents = remainingInParents.map((count, i) => count - (marks[i] === ' ' ? 1 : 0));
       line++;
       continue;
     }
@@ -299,12 +317,12 @@ export async function* addedLines(patch: AsyncIterable<string>): AsyncGenerator<
     if (hunk) {
       const [, marks = '', olds = '', start, count] = hunk;
       parents = marks.length - 1;
-      remainingRemoved = olds
+      remainingInParents = olds
         .trim()
         .split(' ')
         .map((old) => Number(old.split(',')[1] ?? 1));
       line = Number(start);
-      remainingAdded = Number(count ?? 1);
+      remainingInFile = Number(count ?? 1);
     } else if (text.startsWith('commit ')) {
       commit = text.slice('commit '.length);
     } else if (text.startsWith('+++ ')) {
@@ -317,8 +335,8 @@ export async function* addedLines(patch: AsyncIterable<string>): AsyncGenerator<
  * Decodes a path as git prints it: followed by a tab if it contains spaces, in quotes if it contains special
  * characters.
  */
-function unquotePath(shown: string): string {
-  const path = shown.replace(/\t$/, '');
+function unquotePath(printed: string): string {
+  const path = printed.replace(/\t$/, '');
   if (!path.startsWith('"')) return path;
   return path.slice(1, -1).replace(/\\([0-7]{3}|.)/g, (_, escaped: string) => {
     if (escaped.length === 3) return String.fromCharCode(Number.parseInt(escaped, 8));

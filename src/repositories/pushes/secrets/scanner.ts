@@ -17,23 +17,27 @@ const ALLOW = 'secret.allow=';
 
 type Deps = { db: Db; findingIds: FindingIds; git: Git };
 
-/** Findings that the pusher allows are stored with an audit entry, if no scanner rejects the push. */
+/** If no scanner rejects the push, the findings that the pusher newly allows are stored with an audit entry. */
 export function createSecretScanner(services: Deps, incoming: IncomingPush): ObjectScanner {
   const { repository, commands, tips, options, quarantined } = incoming;
   const allowedIds = new Set(
-    options.filter((one) => one.startsWith(ALLOW)).map((one) => one.slice(ALLOW.length).trim()),
+    options
+      .filter((option) => option.startsWith(ALLOW))
+      .map((option) => option.slice(ALLOW.length).trim()),
   );
   /** Findings that the pusher allows, that exist in the push, and that were not allowed before. */
   const newlyAllowed = new Map<string, Candidate>();
   const scan = new SecretScan(quarantined, tips, {
     idOf: (kind, text) => services.findingIds(repository.id, kind, text),
-    async allowed(candidates) {
+    async applyAllowances(candidates) {
       const stored = await readAllowed(services, repository.id, candidates);
-      for (const one of candidates)
-        if (allowedIds.has(one.id) && !stored.has(one.id)) newlyAllowed.set(one.id, one);
+      for (const candidate of candidates) {
+        const { id } = candidate;
+        if (allowedIds.has(id) && !stored.has(id)) newlyAllowed.set(id, candidate);
+      }
       return stored.union(allowedIds);
     },
-    async known(oids) {
+    async findExisting(oids) {
       const found = await services.git.objects.use(quarantined.dir, (objects) =>
         objects.info(oids),
       );
@@ -45,7 +49,7 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
     ({ before, after }) => before === ZERO_ID && after !== ZERO_ID,
   );
   return {
-    wanted: { types: ['blob', 'tree', 'commit', 'tag'], min: 1, max: MAX_COMPARED_BYTES - 1 },
+    filter: { types: ['blob', 'tree', 'commit', 'tag'], minBytes: 1, maxBytes: MAX_COMPARED_BYTES - 1 },
     inspect: (object) => scan.inspect(object),
     async verdict() {
       await scan.inspectRefs(createdRefs.map(({ ref }) => ref));
@@ -61,9 +65,9 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
 }
 
 function rejectFindings(findings: readonly Finding[]): Verdict {
-  const more = findings.length < MAX_FINDINGS ? '' : ` (the first ${MAX_FINDINGS} findings)`;
+  const note = findings.length < MAX_FINDINGS ? '' : ` (the first ${MAX_FINDINGS} findings)`;
   return reject(
-    `Secret scanning rejected the push${more}:`,
+    `Secret scanning rejected the push${note}:`,
     ...findings.map(
       ({ location, kind, commit, id }) =>
         `  ${location} adds ${kind} (${commit ? `commit ${commit.slice(0, 10)}, ` : ''}finding ${id})`,

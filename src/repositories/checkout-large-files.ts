@@ -1,36 +1,18 @@
 /**
- * Replaces the LFS pointers in a checkout by the large files of the repository, as `git lfs` does, so that jobs
- * need neither the `git lfs` program nor credentials. Pointers to files that the repository does not have stay
- * as they are.
+ * Replaces the LFS pointers in a checkout with the large files (LFS objects) that they name, as `git lfs` does, so
+ * that jobs need neither the `git lfs` program nor credentials. Pointers to files that the repository does not have
+ * stay as they are.
  */
 
 import { createWriteStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
-import type pg from 'pg';
 import { type CheckoutLimits, checkSize } from '../git/disk/checkout.ts';
-import { type PointerFile, pointerFiles } from '../git/objects/pointer.ts';
-import type { Db } from '../platform/database/client.ts';
+import { type PointerFile, listPointerFiles } from '../git/objects/pointer.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 
-type Deps = { db: Db; largeFiles: LargeFiles };
-
-/** Pointers per size lookup. */
-const BATCH = 1_000;
+const POINTERS_PER_LOOKUP = 1_000;
 /** Concurrent reads from storage per checkout. */
 const CONCURRENCY = 4;
-
-/** Whether the repository has any large files. */
-export async function readHasLargeFiles(
-  { pool }: { pool: pg.Pool },
-  repositoryId: string,
-): Promise<boolean> {
-  const { rows } = await pool.query<{ has: boolean }>({
-    name: 'loam-has-large-files',
-    text: 'select large_bytes > 0 as has from repositories where id = $1',
-    values: [repositoryId],
-  });
-  return rows[0]?.has ?? false;
-}
 
 type Input = CheckoutLimits & {
   repositoryId: string;
@@ -41,25 +23,30 @@ type Input = CheckoutLimits & {
   signal?: AbortSignal;
 };
 
-/** @throws CheckoutTooLarge before anything above the limit is written; errors of the storage and the disk */
+/**
+ * Fetches the large files of a checkout in batches. The size is checked before each batch, so files of earlier batches
+ * may have been written when it throws.
+ * @throws CheckoutTooLarge; errors of the storage and the disk
+ */
 export async function fetchLargeFiles(
-  { largeFiles }: Deps,
+  { largeFiles }: { largeFiles: LargeFiles },
   { repositoryId, dir, bytes, signal, ...limits }: Input,
 ): Promise<void> {
-  let sum = bytes;
+  let totalBytes = bytes;
   const fetchAll = async (batch: readonly PointerFile[]) => {
     const oids = [...new Set(batch.map(({ pointer }) => pointer.oid))];
     const sizes = await largeFiles.sizes(repositoryId, oids);
     const available = batch.filter(({ pointer }) => sizes.has(pointer.oid));
-    for (const { pointer } of available) sum += sizes.get(pointer.oid) ?? 0;
-    checkSize(sum, limits);
-    await forEachConcurrently(available, signal, ({ path, pointer }, ended) =>
-      replacePointer(path, () => largeFiles.open(repositoryId, pointer.oid), ended),
+    for (const { pointer } of available) totalBytes += sizes.get(pointer.oid) ?? 0;
+    checkSize(totalBytes, limits);
+    await forEachConcurrently(available, signal, ({ path, pointer }, abort) =>
+      replacePointer(path, () => largeFiles.open(repositoryId, pointer.oid), abort),
     );
   };
   let batch: PointerFile[] = [];
-  for await (const file of pointerFiles(dir, signal)) {
-    if (batch.push(file) < BATCH) continue;
+  for await (const file of listPointerFiles(dir, signal)) {
+    batch.push(file);
+    if (batch.length < POINTERS_PER_LOOKUP) continue;
     await fetchAll(batch);
     batch = [];
   }
@@ -73,31 +60,32 @@ async function replacePointer(
   signal: AbortSignal,
 ): Promise<void> {
   const found = await open();
-  // The large file was deleted after the lookup.
+  // The large file was deleted after the lookup, so its pointer stays.
   if (!found) return;
   await pipeline(found.body(), createWriteStream(path), { signal });
 }
 
 /**
  * Runs `work` for every item with bounded concurrency. If one call fails, aborts the rest and waits for them
- * before throwing.
+ * before throwing the first error.
  */
 async function forEachConcurrently<T>(
   items: readonly T[],
   signal: AbortSignal | undefined,
   work: (item: T, signal: AbortSignal) => Promise<void>,
 ): Promise<void> {
-  const failed = new AbortController();
-  const ended = signal ? AbortSignal.any([signal, failed.signal]) : failed.signal;
+  const failure = new AbortController();
+  const abort = signal ? AbortSignal.any([signal, failure.signal]) : failure.signal;
   const remaining = items.values();
   // The workers share one iterator, so each item is processed once.
   const workers = Array.from({ length: CONCURRENCY }, async () => {
     for (const item of remaining) {
-      ended.throwIfAborted();
-      await work(item, ended);
+      abort.throwIfAborted();
+      await work(item, abort);
     }
   });
-  for (const worker of workers) worker.catch((error) => failed.abort(error));
+  for (const worker of workers) worker.catch((error) => failure.abort(error));
   await Promise.allSettled(workers);
-  ended.throwIfAborted();
+  // Throws the first error, which is the reason of the abort.
+  abort.throwIfAborted();
 }
