@@ -62,7 +62,7 @@ cleanup.defer(() => database.close());
 const pool = new pg.Pool({ ...database.target, max: SLOTS + 1, pipeline: true });
 cleanup.defer(() => pool.end());
 const end = batchTransactions(
-  { runTogether: endAll, runAlone: async (one) => (await endAll([one]))[0] },
+  { runBatch: endAll, runAlone: async (one) => (await endAll([one]))[0] },
   MAX_BATCHED_MOVES,
 );
 if (!('host' in database.target)) throw new Error('the embedded PostgreSQL listens on a socket');

@@ -32,10 +32,10 @@ import type { Rechecks } from './identity/rechecks.ts';
 import { openRechecks } from './identity/rechecks.ts';
 import type { Issuer } from './identity/sign-in/issuers.ts';
 import { issueSignInLink } from './identity/sign-in/links.ts';
-import { openCheckouts, openRemoteCheckouts } from './jobs/checkouts.ts';
-import { waitingJobs } from './jobs/overview.ts';
+import { createCheckout, createRemoteCheckout } from './jobs/checkouts.ts';
+import { countWaitingJobs } from './jobs/overview.ts';
 import type { QueuePositions } from './jobs/queue-position.ts';
-import { openQueuePositions } from './jobs/queue-position.ts';
+import { createQueuePositions } from './jobs/queue-position.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
@@ -49,7 +49,7 @@ import { openDatabase } from './platform/database/client.ts';
 import { openSession, type Session } from './platform/database/session.ts';
 import { Bus } from './platform/events/bus.ts';
 import { advanceClockAfterRestore, measureOutboxLag } from './platform/events/outbox.ts';
-import { AnswerLimiter } from './platform/limits/reads.ts';
+import { ResponseLimiter } from './platform/limits/reads.ts';
 import { createMetrics, type Metrics } from './platform/metrics/metrics.ts';
 import { prepareDataFolder, readOrCreateId } from './platform/storage/data-folder.ts';
 import type { DiskSpace } from './platform/storage/disk-space.ts';
@@ -112,7 +112,7 @@ export type Services = ProcessServices & {
   /** Rechecks for open streams whether their viewers still have access. */
   rechecks: Rechecks;
   /** Limits the memory of large answers. */
-  reads: AnswerLimiter;
+  reads: ResponseLimiter;
   /** Positions of waiting jobs in the queue. */
   queuePositions: QueuePositions;
   /** Base URLs without a trailing slash. They contain the actual port. */
@@ -155,7 +155,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   await prepareDataFolder(config.dataDir);
   const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   const limits = cleanup.use(await openRateLimits(config, log));
-  metrics.read({ refusals: () => limits.refusalsByPlan });
+  metrics.addSources({ refusals: () => limits.refusalsByPlan });
   const headersFor = async (address: string) => ({
     ...CORS_HEADERS,
     ...(await limits.headersFor(address)),
@@ -168,8 +168,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const process = await openProcess(config, { log, metrics }, cleanup);
   const { db, pool, cluster } = process.services;
   // Equal on all servers, so processes of the role `work` do not report it.
-  metrics.read({
-    waitingJobs: () => waitingJobs({ pool }),
+  metrics.addSources({
+    waitingJobs: () => countWaitingJobs({ pool }),
     outboxLag: () => measureOutboxLag({ pool }),
   });
   const base = config.baseUrl ?? port.address;
@@ -189,7 +189,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     transfers: config.gitTransfers,
     report: (error) => log.error({ err: error }, 'background work on git failed'),
   });
-  metrics.read({ catFile: () => git.objects.counts, transfers: () => git.transfers.counts });
+  metrics.addSources({
+    gitReaders: () => git.objects.counts,
+    transfers: () => git.transfers.counts,
+  });
   const services = await composeServices(config, process, { git, ssh, base });
   const runner =
     config.role === 'all' ? await openConfiguredRunner(config, { log, overrides }, cleanup) : null;
@@ -214,7 +217,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () => takeOverFromDeadServers(services, process.session),
     () =>
       runner &&
-      startWorker({ ...services, db, runner, checkout: openCheckouts(services) }).then(
+      startWorker({ ...services, db, runner, checkout: createCheckout(services) }).then(
         reportSlots(services),
       ),
     // Only by processes that answer requests, of which there is always one.
@@ -277,8 +280,8 @@ async function composeServices(
     usage: openLastUsedRecorder({ pool, log }),
     issuers: await openIssuers(config, keys, log),
     rechecks: openRechecks({ pool, log }),
-    reads: new AnswerLimiter(),
-    queuePositions: openQueuePositions({ pool }),
+    reads: new ResponseLimiter(),
+    queuePositions: createQueuePositions({ pool }),
     urls: {
       base,
       artifacts: config.artifactUrl ?? `${base}/artifacts`,
@@ -310,7 +313,7 @@ export async function createWorker(
   await checkVersion();
   const { services, failed } = await openProcess(config, { log, metrics }, cleanup);
   const runner = await openConfiguredRunner(config, { log, overrides }, cleanup);
-  const checkout = openRemoteCheckouts(services);
+  const checkout = createRemoteCheckout(services);
 
   await startAll(cleanup, [
     () => {
@@ -412,14 +415,14 @@ async function openProcess(
       onFree: () => bus.notify('queue'),
     }),
   );
-  metrics.read({
+  metrics.addSources({
     databaseUp: () => isDatabaseReachable(db),
     databasePool: () => ({
       total: pool.totalCount,
       idle: pool.idleCount,
       waiting: pool.waitingCount,
     }),
-    readers: () => bus.waiters,
+    eventReaders: () => bus.waiters,
     diskLow: () => space.low,
   });
   const largeFiles = cleanup.use(
@@ -452,7 +455,7 @@ async function openConfiguredRunner(
 
 function reportSlots({ config, metrics }: ProcessServices) {
   return (worker: Worker): Worker => {
-    metrics.read({ slots: () => ({ total: config.jobSlots, used: worker.used }) });
+    metrics.addSources({ slots: () => ({ total: config.jobSlots, used: worker.slotsUsed }) });
     return worker;
   };
 }

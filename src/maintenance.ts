@@ -7,16 +7,16 @@ import type pg from 'pg';
 import { deleteExpiredResponses } from './api/http/idempotency.ts';
 import type { Config } from './base/config/config.ts';
 import type { Logger } from './base/log.ts';
-import { removeGoneServers } from './cluster/members.ts';
+import { removeDeadServers } from './cluster/members.ts';
 import type { Git } from './git/git.ts';
 import { removeOldEntries } from './identity/audit.ts';
 import { removeDeletedNamespaces } from './identity/deletion.ts';
 import { removeOldDeviceRequests } from './identity/devices.ts';
 import { removeOldSessions } from './identity/sign-in/sessions.ts';
-import { removeLeftMarked } from './jobs/artifacts/kept.ts';
+import { removeMarkedLeftovers } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeJobsOfDeleted } from './jobs/removal.ts';
-import { removeGoneWorkers } from './jobs/worker/heartbeats.ts';
+import { removeDeadWorkers } from './jobs/worker/heartbeats.ts';
 import type { Db } from './platform/database/client.ts';
 import { removeOldEvents } from './platform/events/outbox.ts';
 import type { Storage } from './platform/storage/storage.ts';
@@ -42,15 +42,15 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
     'remove old answers of idempotent requests': () => deleteExpiredResponses(services),
     'remove expired sessions': () => removeOldSessions(services),
     'remove old device requests': () => removeOldDeviceRequests(services),
-    'remove dead workers': () => removeGoneWorkers(services),
-    'remove dead servers': () => removeGoneServers(services),
+    'remove dead workers': () => removeDeadWorkers(services),
+    'remove dead servers': () => removeDeadServers(services),
     'remove abandoned repository folders': () => removeAbandoned(services),
     'remove unfinished uploads': async () => {
       await storage.removeAbandoned();
       return false;
     },
     'remove jobs of deleted namespaces': () => removeJobsOfDeleted(services),
-    'remove deleted artifacts': () => removeLeftMarked(services),
+    'remove deleted artifacts': () => removeMarkedLeftovers(services),
     'remove logs of deleted jobs': () => removeDeletedPages(services),
     'remove deleted namespaces': () => removeDeletedNamespaces(services),
     'remove old webhook deliveries': () => removeOldDeliveries(services),

@@ -47,8 +47,8 @@ export function defineRemoteCall<In, Out, D extends Deps = Deps>(
   workByName.set(name, work as Work<unknown, unknown, never> as Work<unknown, unknown>);
   return (services, repositoryId, input, signal) =>
     runAtOwner(services, repositoryId, {
-      here: () => work(services, repositoryId, input, signal),
-      there: (member) =>
+      runLocally: () => work(services, repositoryId, input, signal),
+      runRemotely: (member) =>
         callServer(services, member, { name, repositoryId, input, signal }) as Promise<Out>,
     });
 }

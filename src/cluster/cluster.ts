@@ -69,9 +69,9 @@ const RETRY_PAUSE_MS = 100;
 
 type OwnerWork<T> = {
   /** Runs if this server owns the repository. */
-  here(): Promise<T>;
+  runLocally(): Promise<T>;
   /** Runs if `member` owns the repository. Must be safe to repeat if it throws ServerUnavailable. */
-  there(member: Member): Promise<T>;
+  runRemotely(member: Member): Promise<T>;
 };
 
 /**
@@ -87,19 +87,19 @@ export async function runAtOwner<T>(
   const deadline = performance.now() + TAKEOVER_TIMEOUT_MS;
   for (;;) {
     const member = cluster.remoteOwner(repositoryId);
-    if (!member) return work.here();
+    if (!member) return work.runLocally();
     try {
-      return await work.there(member);
+      return await work.runRemotely(member);
     } catch (error) {
       if (!(error instanceof ServerUnavailable)) throw error;
-      if (performance.now() > deadline) throw reportUnavailable(log, member, error);
+      if (performance.now() > deadline) throw logOwnerUnavailable(log, member, error);
     }
-    await cluster.members.changed(RETRY_PAUSE_MS);
+    await cluster.members.waitForChange(RETRY_PAUSE_MS);
   }
 }
 
 /** Logs the reason, and returns the 503 for the client. */
-export function reportUnavailable(log: Logger, { id }: Member, error: unknown): AppError {
+export function logOwnerUnavailable(log: Logger, { id }: Member, error: unknown): AppError {
   log.warn({ err: error, server: id }, 'another server does not answer');
   return busy('The server that owns the repository does not answer');
 }

@@ -17,7 +17,7 @@ import type { Logger } from '../base/log.ts';
 import { traceHeaders } from '../platform/tracing/spans.ts';
 import type { Cluster } from './cluster.ts';
 import {
-  reportUnavailable,
+  logOwnerUnavailable,
   runAtOwner,
   ServerUnavailable,
   toServerUnavailable,
@@ -68,15 +68,15 @@ export function forward(
   res: ServerResponse,
 ): Promise<boolean> {
   return runAtOwner(services, repositoryId, {
-    here: async () => false,
-    async there(member) {
+    runLocally: async () => false,
+    async runRemotely(member) {
       try {
         await proxy(services.cluster.key, member, incoming, res);
       } catch (error) {
         if (res.destroyed || res.headersSent) return true;
         // `runAtOwner` retries after ServerUnavailable. A body whose transfer has begun cannot be sent again.
         if (error instanceof ServerUnavailable) throw error;
-        if (mayHaveBody(incoming.req)) throw reportUnavailable(services.log, member, error);
+        if (mayHaveBody(incoming.req)) throw logOwnerUnavailable(services.log, member, error);
         throw toServerUnavailable(member.baseUrl, error);
       }
       return true;

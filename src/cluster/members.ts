@@ -35,7 +35,7 @@ export type Members = AsyncDisposable & {
   /** Makes the other processes stop sending requests to this process. Running requests may continue. */
   leave(): Promise<void>;
   /** Resolves when `serving` has changed, when `signal` aborts, and after `ms` at the latest. */
-  changed(ms: number, signal?: AbortSignal): Promise<void>;
+  waitForChange(ms: number, signal?: AbortSignal): Promise<void>;
 };
 
 /** Configuration that all processes on one database must share. */
@@ -143,7 +143,7 @@ export async function openMembers(options: Options): Promise<Members> {
       await sendHeartbeat();
       await session.query(`select pg_notify('loam', 'servers')`, []);
     },
-    async changed(ms, signal) {
+    async waitForChange(ms, signal) {
       const change = new AbortController();
       const listener = () => change.abort();
       listeners.add(listener);
@@ -196,7 +196,7 @@ function requireShared(own: SharedConfig, other: SharedConfig): void {
 }
 
 /** Removes processes without a heartbeat for a week. Not in batches: there are only as many rows as data folders. */
-export async function removeGoneServers({ pool }: { pool: pg.Pool }): Promise<boolean> {
+export async function removeDeadServers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from servers where heartbeat_at < now() - interval '7 days'`);
   return false;
 }

@@ -15,8 +15,8 @@ import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { QueueTimeout } from '../platform/limits/fair-semaphore.ts';
 import {
-  type CheckoutHead,
-  checkout,
+  type CheckoutHeader,
+  checkOutLocally,
   type LocalCheckoutInput,
   receiveCheckout,
   sendCheckout,
@@ -30,29 +30,29 @@ type CheckoutInput = LocalCheckoutInput & { attemptId: string; signal: AbortSign
  * @throws AppError with a reason for the user of the job; ServerUnavailable if no server can send the commit
  *   now
  */
-export type Checkout = (input: CheckoutInput) => Promise<void>;
+export type CheckOutJob = (input: CheckoutInput) => Promise<void>;
 
 /** For a process that owns repositories: checks out its own repositories, and requests all others from their servers. */
-export function openCheckouts(services: {
+export function createCheckout(services: {
   db: Db;
   git: Git;
   log: Logger;
   cluster: Cluster;
   largeFiles: LargeFiles;
-}): Checkout {
-  const checkOutRemotely = openRemoteCheckouts(services);
+}): CheckOutJob {
+  const checkOutRemotely = createRemoteCheckout(services);
   return ({ attemptId, ...input }) =>
     services.cluster.remoteOwner(input.repositoryId)
       ? checkOutRemotely({ attemptId, ...input })
-      : checkout(services, input);
+      : checkOutLocally(services, input);
 }
 
 /** For a process without repositories: requests all of them from their servers. */
-export function openRemoteCheckouts(services: {
+export function createRemoteCheckout(services: {
   db: Db;
   cluster: Cluster;
   largeFiles: LargeFiles;
-}): Checkout {
+}): CheckOutJob {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;
     const owner = services.cluster.remoteOwner(repositoryId);
@@ -77,7 +77,7 @@ const TRANSFER_KEY = 'checkouts for workers';
 type CheckoutRequest = { attemptId: string; commitSha: string };
 
 /** Both sides of the request between two servers. The function is the sending side. */
-const checkoutStream = defineRemoteStream<CheckoutRequest, CheckoutHead>(
+const checkoutStream = defineRemoteStream<CheckoutRequest, CheckoutHeader>(
   'checkout',
   async (services, repositoryId, { attemptId, commitSha }, { begin, signal }) => {
     const { git } = services;

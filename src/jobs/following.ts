@@ -14,7 +14,7 @@ import type { Bus } from '../platform/events/bus.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
 import {
   parseFollowedNamespaces,
-  serverStopping,
+  serverStoppingError,
   subscribeToEvents,
 } from '../platform/events/read.ts';
 import { type AccessRow, findNamespace, getJob, type JobKey } from './jobs.ts';
@@ -72,7 +72,7 @@ async function prepareLogStream(services: Deps, viewer: Viewer, { after, ...key 
         yield events;
         if (events.at(-1)?.kind === 'end') return;
       }
-      if (!ended.aborted) throw serverStopping();
+      if (!ended.aborted) throw serverStoppingError();
     },
   };
 }

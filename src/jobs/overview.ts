@@ -153,7 +153,7 @@ export async function listPools(
 ): Promise<QueuePoolState[]> {
   demandOperator(viewer);
   const [waiting, { rows: running }, machines] = await Promise.all([
-    waitingJobs(services),
+    countWaitingJobs(services),
     services.pool.query<{ gpu: string; region: string; jobs: number }>(RUNNING),
     readLiveMachines(services),
   ]);
@@ -191,7 +191,7 @@ type WaitingPool = { gpu: string; region: string; jobs: number; oldest: number }
  * scans the index `jobs_waiting` by pool, which takes 10 ms for 10,000 jobs. If most jobs of the table wait, PostgreSQL would
  * choose to read the whole table for each pool (120 ms), so sequential and bitmap scans are disabled.
  */
-export function waitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
+export function countWaitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
   return inPoolTransaction(pool, async (client) => {
     await client.query('set local enable_seqscan = off; set local enable_bitmapscan = off');
     const values = [GPUS, REGIONS, MAX_COUNTED_JOBS];

@@ -65,7 +65,7 @@ type NamespaceBacklog = { namespaceId: string; waiting: number; held: number };
 /** `seconds`: the mean duration of recent attempts. `running`: how many attempts are open. */
 type RecentRate = { seconds: number | null; running: number };
 
-export function openQueuePositions({ pool }: { pool: pg.Pool }): QueuePositions {
+export function createQueuePositions({ pool }: { pool: pg.Pool }): QueuePositions {
   const backlogsOf = cacheTtl(CACHE_MS, (gpu: string) => readBacklogs(pool, gpu));
   const firstIdsOf = cacheTtl(CACHE_MS, (key: string) => readIds(pool, key.split(' ')));
   const rateOf = cacheTtl(RATE_CACHE_MS, (gpu: string) => readRecentRate(pool, gpu));

@@ -44,7 +44,7 @@ import {
   type Transaction,
 } from '../platform/database/statement.ts';
 import { batchTransactions, RUN_ALONE } from '../platform/database/transaction-batcher.ts';
-import { eventNotification, type Notification } from '../platform/events/bus.ts';
+import { eventNotification, type NotifyPayload } from '../platform/events/bus.ts';
 import { publish } from '../platform/events/outbox.ts';
 import type { Handle } from '../runners/runner.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
@@ -182,7 +182,7 @@ const BEGIN = `begin; set local lock_timeout = '500ms'; ${PLAN_BY_KEY}`;
 function createMoveBatcher(pool: pg.Pool) {
   return batchTransactions<MoveRequest, LockedJob | null>(
     {
-      async runTogether(requests) {
+      async runBatch(requests) {
         const moved = await commitMoves(pool, LOCK_SKIP_LOCKED, requests, BEGIN);
         return requests.map((request) =>
           moved.has(request) ? (moved.get(request) ?? null) : RUN_ALONE,
@@ -260,7 +260,7 @@ async function moveLocked(
     ...set,
     ...(isStatusChange && { nextSeq: job.nextSeq + 1n }),
   };
-  const topics: Notification[] = [`job:${id}`];
+  const topics: NotifyPayload[] = [`job:${id}`];
   // The moves `running`, `succeeded` and `timed_out` are made by the job's worker itself, which need not be notified.
   if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out')
     topics.push(statusTopic(id), 'queue');
@@ -280,7 +280,7 @@ async function writeMove(
     isStatusChange,
     topics,
     attempt,
-  }: { isStatusChange: boolean; topics: Notification[]; attempt?: MovedAttempt },
+  }: { isStatusChange: boolean; topics: NotifyPayload[]; attempt?: MovedAttempt },
 ): Promise<void> {
   const statement = createStatementParts();
   const { parameter, parts, values } = statement;
@@ -342,7 +342,7 @@ export function addFirstStatus(
   statement: StatementParts,
   job: PayloadRow,
   namespace: string,
-): Notification[] {
+): NotifyPayload[] {
   const id = statement.parameter(job.id, 'text');
   addStatus(statement, id, job, namespace, 1n);
   return [eventNotification(job.namespaceId, job.id), 'queue'];

@@ -7,7 +7,7 @@
 import { createWriteStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
 import { type CheckoutLimits, checkSize } from '../git/disk/checkout.ts';
-import { type PointerFile, listPointerFiles } from '../git/objects/pointer.ts';
+import { listPointerFiles, type PointerFile } from '../git/objects/pointer.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 
 const POINTERS_PER_LOOKUP = 1_000;

@@ -16,8 +16,8 @@ import {
 } from '../git/disk/checkout.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
-import { withRepositoryFolder } from './folder.ts';
 import { fetchLargeFiles } from './checkout-large-files.ts';
+import { withRepositoryFolder } from './folder.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 
 /** The commit to check out, and the size limits of the checkout. */
@@ -38,7 +38,7 @@ export type LocalCheckoutInput = CheckoutInput & {
  * hooks or credentials. Does not check permissions: `resolveBranch` did when the job was created.
  * @throws AppError if the checkout exceeds its limits; Error if the repository or the commit no longer exists.
  */
-export function checkout(
+export function checkOutLocally(
   services: { db: Db; git: Git; log: Logger; largeFiles: LargeFiles },
   input: LocalCheckoutInput,
 ): Promise<void> {
@@ -51,7 +51,7 @@ export function checkout(
 }
 
 /** Sent before the pack. `fileBytes`: the total size of the files, with LFS pointers in place of large files. */
-export type CheckoutHead = { fileBytes: number };
+export type CheckoutHeader = { fileBytes: number };
 
 /**
  * Sends the pack for a checkout on another machine. Once the size is known to be within the limits, calls `begin`,
@@ -61,7 +61,7 @@ export type CheckoutHead = { fileBytes: number };
 export function sendCheckout(
   services: { db: Db; git: Git; log: Logger },
   { repositoryId, commitSha, ...options }: CheckoutInput,
-  begin: (head: CheckoutHead) => Writable,
+  begin: (head: CheckoutHeader) => Writable,
 ): Promise<void> {
   return toInputError(
     withRepositoryFolder(services, repositoryId, async (from) => {
@@ -79,7 +79,7 @@ export function sendCheckout(
 export function receiveCheckout(
   services: { db: Db; largeFiles: LargeFiles },
   input: LocalCheckoutInput,
-  { fileBytes }: CheckoutHead,
+  { fileBytes }: CheckoutHeader,
   pack: AsyncIterable<Uint8Array>,
 ): Promise<void> {
   const { commitSha, dir, ...options } = input;

@@ -17,8 +17,8 @@ import { type AppError, busy, forbidden, invalid, notFound } from '../base/error
 import type { Logger } from '../base/log.ts';
 import { forward } from '../cluster/forward.ts';
 import { GitError } from '../git/processes/run.ts';
-import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { GIT_SERVICES, type GitService, type Session } from '../git/transport/git-services.ts';
+import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { advertise, uploadPack } from '../git/transport/transport.ts';
 import { withRequestSlot } from '../identity/http/request-slot.ts';
 import type { Rechecks } from '../identity/rechecks.ts';

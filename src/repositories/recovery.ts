@@ -65,7 +65,7 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
         );
         return true;
       });
-      await members.changed(hasMore ? RETRY_MS : IDLE_MS, signal);
+      await members.waitForChange(hasMore ? RETRY_MS : IDLE_MS, signal);
     }
   })();
   return {

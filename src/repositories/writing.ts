@@ -9,12 +9,12 @@ import { defineRemoteCall } from '../cluster/calls.ts';
 import { isCommitId, isRefName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
+  createCommitPack,
+  createTagPack,
   type FileEdit,
   InvalidEdit,
   type NewTag,
   type Packed,
-  createCommitPack,
-  createTagPack,
 } from '../git/objects/new-commit.ts';
 import { REF_PREFIX, type RefKind } from '../git/objects/refs.ts';
 import { ZERO_ID } from '../git/transport/hooks.ts';

@@ -25,7 +25,7 @@ export type Machine = {
 };
 
 /** The kinds of attempts that the runner supervises. */
-export function kindsOf({
+export function listAttemptKinds({
   name,
   kinds = [name],
 }: Pick<Runner, 'name' | 'kinds'>): readonly string[] {

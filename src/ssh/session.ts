@@ -7,11 +7,11 @@ import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { busy, invalid } from '../base/errors.ts';
 import type { Urls } from '../base/urls.ts';
-import { reportUnavailable, runAtOwner } from '../cluster/cluster.ts';
+import { logOwnerUnavailable, runAtOwner } from '../cluster/cluster.ts';
 import { openTunnel } from '../cluster/tunnels.ts';
 import { GitError } from '../git/processes/run.ts';
-import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import type { GitService, Session } from '../git/transport/git-services.ts';
+import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { uploadPack } from '../git/transport/transport.ts';
 import { readAccountByCredentialId } from '../identity/authenticate.ts';
 import type { LastUsedRecorder } from '../identity/last-used.ts';
@@ -114,8 +114,8 @@ async function run(
   const here = () => runGit(services, { id, asked, viewer, opening, requestId }, execSession());
   if (isForwarded) return here();
   await runAtOwner(services, id, {
-    here,
-    async there(member) {
+    runLocally: here,
+    async runRemotely(member) {
       const closed = new AbortController();
       socket.once('close', () => closed.abort());
       const head: ForwardedCommand = { opening, requestId };
@@ -124,7 +124,7 @@ async function run(
       // Not retried: the first bytes may have been sent.
       const isWhole = await relaySockets(socket, other);
       if (!isWhole)
-        reportUnavailable(
+        logOwnerUnavailable(
           services.log,
           member,
           new Error('The tunnel of an SSH command closed early'),

@@ -163,10 +163,7 @@ export type DueRead = {
  * would compare each row with each element of a list parameter. Messages are read separately, so that a message for many
  * webhooks is read once.
  */
-export async function readDue(
-  pool: pg.Pool,
-  requests: readonly DueRead[],
-): Promise<DueDelivery[]> {
+export async function readDue(pool: pg.Pool, requests: readonly DueRead[]): Promise<DueDelivery[]> {
   const { rows } = await pool.query<Omit<DueDelivery, 'message'> & { messageId: string }>({
     name: 'deliveries due',
     text: `

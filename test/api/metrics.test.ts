@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { ConfigError } from '../../src/base/config/config.ts';
-import { waitingJobs } from '../../src/jobs/overview.ts';
+import { countWaitingJobs } from '../../src/jobs/overview.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
 import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
@@ -248,7 +248,7 @@ test('counting 10,000 waiting jobs reads each once, and the age of an unread eve
     return rows[0].n;
   };
   const before = await entriesRead();
-  await waitingJobs({ pool: one });
+  await countWaitingJobs({ pool: one });
   const read = (await entriesRead()) - before;
   await one.end();
   // Reading the whole table for each pool would be several times as much.

@@ -1,7 +1,7 @@
 /** Deletion of organizations and users: what prevents it, what is removed with them, and what stays. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { removeDeletedNamespaces } from '../../src/identity/deletion.ts';
-import { removeLeftMarked } from '../../src/jobs/artifacts/kept.ts';
+import { removeMarkedLeftovers } from '../../src/jobs/artifacts/kept.ts';
 import { removeJobsOfDeleted } from '../../src/jobs/removal.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -58,7 +58,7 @@ const rowsOf = async (table: string, id: string, column = 'namespace_id') =>
 async function maintain(): Promise<void> {
   const { services } = app.app;
   while (await removeJobsOfDeleted(services));
-  while (await removeLeftMarked(services));
+  while (await removeMarkedLeftovers(services));
   await removeDeletedNamespaces(services);
 }
 

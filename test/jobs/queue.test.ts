@@ -2,7 +2,7 @@
 import pg from 'pg';
 import { expect, test, vi } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
-import { openCheckouts } from '../../src/jobs/checkouts.ts';
+import { createCheckout } from '../../src/jobs/checkouts.ts';
 import { commitMove } from '../../src/jobs/state.ts';
 import { createPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
@@ -69,7 +69,7 @@ async function withWorkers() {
       db: services.db as Parameters<typeof startWorker>[0]['db'],
       config: { ...services.config, jobSlots: SLOTS },
       cluster: { ...services.cluster, members },
-      checkout: openCheckouts(services),
+      checkout: createCheckout(services),
       runner,
     };
     return startWorker(deps, { pauses: { firstMs: 5, longestMs: 50 } });

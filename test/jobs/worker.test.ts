@@ -4,7 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
 import { GitError } from '../../src/git/processes/run.ts';
-import { type Checkout, openCheckouts } from '../../src/jobs/checkouts.ts';
+import { type CheckOutJob, createCheckout } from '../../src/jobs/checkouts.ts';
 import { endLostAttempt } from '../../src/jobs/worker/finish.ts';
 import { findLostAttempts } from '../../src/jobs/worker/heartbeats.ts';
 import { startWorker } from '../../src/jobs/worker/worker.ts';
@@ -49,7 +49,7 @@ async function withWorker(
     pool,
     config,
     runner,
-    checkout: openCheckouts(services),
+    checkout: createCheckout(services),
     ...changes,
   };
   const worker = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 }, awayMs: 50 });
@@ -182,7 +182,7 @@ test('a cancelled job has its exit code while its last lines wait for disk space
 test('a checkout that fails on a full disk is repeated when there is space', async () => {
   const fake = fakeRunner();
   let failures = 0;
-  const checkout: Checkout = async ({ dir }) => {
+  const checkout: CheckOutJob = async ({ dir }) => {
     if (failures++ < 3)
       throw new GitError('reset', {
         code: 128,

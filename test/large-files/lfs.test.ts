@@ -5,7 +5,7 @@ import { mkdir, readdir, readFile, readlink, stat, symlink, writeFile } from 'no
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { checkout } from '../../src/repositories/checkouts.ts';
+import { checkOutLocally } from '../../src/repositories/checkouts.ts';
 import { createLfsTokens } from '../../src/repositories/lfs/tokens.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -686,7 +686,7 @@ test('jobs have large files in their checkouts, within their disk limit', async 
 
   const commitSha = await workspace.git('in-jobs', 'rev-parse', 'HEAD');
   const check = (maxBytes: number) =>
-    checkout(app.app.services, {
+    checkOutLocally(app.app.services, {
       repositoryId: id,
       commitSha,
       hasLargeFiles: true,

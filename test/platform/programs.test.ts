@@ -10,10 +10,10 @@ import { buffer, text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { expect, test } from 'vitest';
 import {
-  detach,
   type Program,
   run,
   runProgram,
+  startDetached,
   startProgram,
 } from '../../src/platform/processes/starter.ts';
 import { eventually } from '../support/eventually.ts';
@@ -56,7 +56,7 @@ test('if the starter is killed, its programs fail, detached programs continue, a
   const script = `read -r line; echo "$line"; until [ -e ${pid} ]; do sleep 0.02; done; sleep 0.2`;
   const said = Promise.withResolvers<string>();
   const whole = program(`${script}; echo "$line" > ${out}`);
-  const detached = detach(whole, join(dir, 'errors'), said.resolve);
+  const detached = startDetached(whole, join(dir, 'errors'), said.resolve);
   detached.write('line\n', true);
   expect(await said.promise).toBe('line');
   const starter = Number(Buffer.from((await run('sh', ['-c', 'echo $PPID'])).stdout).toString());

@@ -2,9 +2,9 @@
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import {
-  AnswerLimiter,
   MAX_EVENT_BYTES,
   MAX_RESPONSE_BYTES,
+  ResponseLimiter,
 } from '../../src/platform/limits/reads.ts';
 
 const MiB = 2 ** 20;
@@ -26,11 +26,11 @@ beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 /** A large response to `caller`. `state` is updated when all pending callbacks have run. */
-function large(reads: AnswerLimiter, caller: string) {
+function large(reads: ResponseLimiter, caller: string) {
   const answer = new Answer();
   const one = { answer, state: 'waiting' as 'waiting' | 'made' | { status: number } };
   reads
-    .allowance(caller, answer)
+    .createAllowance(caller, answer)
     .take(MiB)
     .then(
       () => {
@@ -46,24 +46,24 @@ const settled = () => vi.advanceTimersByTimeAsync(0);
 const states = (all: { state: unknown }[]) => all.map(({ state }) => state);
 
 test('a response cannot exceed its allowance, and small responses never wait', async () => {
-  const reads = new AnswerLimiter();
+  const reads = new ResponseLimiter();
   const blocked = Array.from({ length: 8 }, (_, i) => large(reads, `caller ${i}`));
   await settled();
   expect(states(blocked).filter((state) => state === 'made')).toHaveLength(4);
-  const small = reads.allowance('another', new Answer());
+  const small = reads.createAllowance('another', new Answer());
   expect(await small.take(1_000)).toBe(1_000);
   for (const { answer } of blocked) answer.send();
   await settled();
 
-  const allowance = reads.allowance('ada', new Answer());
+  const allowance = reads.createAllowance('ada', new Answer());
   expect(await allowance.take(MAX_RESPONSE_BYTES - 10)).toBe(MAX_RESPONSE_BYTES - 10);
   expect(await allowance.take(100)).toBe(10);
   expect(await allowance.take(100)).toBe(0);
-  expect(await reads.allowanceOfEvent().take(2 * MAX_EVENT_BYTES)).toBe(MAX_EVENT_BYTES);
+  expect(await reads.createEventAllowance().take(2 * MAX_EVENT_BYTES)).toBe(MAX_EVENT_BYTES);
 });
 
 test('one caller cannot take all slots, and callers take turns', async () => {
-  const reads = new AnswerLimiter();
+  const reads = new ResponseLimiter();
   const ada = Array.from({ length: 6 }, () => large(reads, 'ada'));
   const bea = large(reads, 'bea');
   const cid = large(reads, 'cid');
@@ -81,7 +81,7 @@ test('one caller cannot take all slots, and callers take turns', async () => {
 });
 
 test('every wait ends: for a slot, and for a client that does not read its response', async () => {
-  const reads = new AnswerLimiter();
+  const reads = new ResponseLimiter();
   const slow = large(reads, 'ada');
   const others = ['ada', 'bea', 'cid'].map((caller) => large(reads, caller));
   await vi.advanceTimersByTimeAsync(60_000);
@@ -92,7 +92,7 @@ test('every wait ends: for a slot, and for a client that does not read its respo
   expect(slow.answer.destroyed).toBe(true);
   expect(next.state).toBe('made');
 
-  const fresh = new AnswerLimiter();
+  const fresh = new ResponseLimiter();
   const held = ['a', 'b', 'c', 'd'].map((caller) => large(fresh, caller));
   await vi.advanceTimersByTimeAsync(10_000);
   const waiting = large(fresh, 'e');
@@ -106,11 +106,11 @@ test('every wait ends: for a slot, and for a client that does not read its respo
   expect(waiting.state).toBe('made');
   expect(states(others)).toEqual(['made', 'made', 'made']);
 
-  const empty = new AnswerLimiter();
+  const empty = new ResponseLimiter();
   for (let i = 0; i < 8; i++) {
     const late = new Answer();
     late.destroy();
-    await expect(empty.allowance('g', late).take(MiB)).rejects.toThrow('closed');
+    await expect(empty.createAllowance('g', late).take(MiB)).rejects.toThrow('closed');
   }
   const after = large(empty, 'g');
   await settled();

@@ -16,7 +16,7 @@ function createBatcher(most = 10) {
     return asked.map((one) => `${one} done`);
   };
   const ask = batchTransactions(
-    { runTogether: together, runAlone: async (one: string) => `${one} alone` },
+    { runBatch: together, runAlone: async (one: string) => `${one} alone` },
     most,
   );
   const next = async () => {
@@ -74,7 +74,7 @@ describe('batched transactions', () => {
   test('each request of a failed batch runs alone, and fails only if it fails alone', async () => {
     const ask = batchTransactions<string, string>(
       {
-        async runTogether() {
+        async runBatch() {
           throw new Error('refused');
         },
         async runAlone(one) {
@@ -94,8 +94,7 @@ describe('batched transactions', () => {
     let begun = 0;
     const ask = batchTransactions<string, string>(
       {
-        runTogether: async (asked) =>
-          asked.map((one) => (one.startsWith('locked') ? RUN_ALONE : one)),
+        runBatch: async (asked) => asked.map((one) => (one.startsWith('locked') ? RUN_ALONE : one)),
         async runAlone(one) {
           begun++;
           await lock.promise;
@@ -118,7 +117,7 @@ describe('batched transactions', () => {
     const LOCKED = Object.assign(new Error('lock timeout'), { code: '55P03' });
     const ask = batchTransactions<string, string>(
       {
-        async runTogether() {
+        async runBatch() {
           throw LOCKED;
         },
         async runAlone(one) {
@@ -139,7 +138,7 @@ describe('batched transactions', () => {
   test('a batch that PostgreSQL rolled back because of a conflict is repeated request by request', async () => {
     const ask = batchTransactions<string, string>(
       {
-        async runTogether() {
+        async runBatch() {
           throw Object.assign(new Error('deadlock detected'), { code: '40P01' });
         },
         runAlone: async (one) => one,
@@ -155,7 +154,7 @@ describe('batched transactions', () => {
       times++;
       throw DATABASE_AWAY;
     };
-    const ask = batchTransactions({ runTogether: away, runAlone: away }, 10);
+    const ask = batchTransactions({ runBatch: away, runAlone: away }, 10);
     const ends = await Promise.allSettled([ask('a'), ask('b')]);
     expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([
       DATABASE_AWAY,

@@ -6,7 +6,7 @@ import isomorphic from 'isomorphic-git';
 import http from 'isomorphic-git/http/node';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { can, SCOPES, type Viewer } from '../../src/identity/permissions.ts';
-import { checkout } from '../../src/repositories/checkouts.ts';
+import { checkOutLocally } from '../../src/repositories/checkouts.ts';
 import { resolveBranch } from '../../src/repositories/repositories.ts';
 import { visibleTo } from '../../src/repositories/visibility.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -554,7 +554,7 @@ test('jobs get a fresh checkout of a branch, and an error without permission', a
   const found = await resolve('Ada/WORK');
   const dir = join(workspace.path, 'checkout');
   const limits = { maxBytes: 2 ** 30, room: 2 ** 40, maxFiles: 1_000 };
-  await checkout(services, { ...found, hasLargeFiles: false, dir, ...limits });
+  await checkOutLocally(services, { ...found, hasLargeFiles: false, dir, ...limits });
   expect(await workspace.git('checkout', 'rev-parse', 'HEAD')).toBe(found.commitSha);
   expect(await workspace.git('checkout', 'status', '--porcelain')).toBe('');
   expect(await readdir(dir)).toEqual(['.git', '.gitignore']);

@@ -1,7 +1,7 @@
 /** The context of resolvers: the caller, the request, and the limits of its response. */
 import type { Request, Response } from 'express';
 import type { Caller } from '../../platform/limits/fair-semaphore.ts';
-import type { Allowance, Answer, AnswerLimiter } from '../../platform/limits/reads.ts';
+import type { Allowance, LimitedResponse, ResponseLimiter } from '../../platform/limits/reads.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
 import { clientAddress } from '../../platform/web/client-address.ts';
 import { closeSignal } from '../../platform/web/connections.ts';
@@ -27,15 +27,15 @@ export function createContext(services: ContextServices, req: Request, res: Resp
  * field of an event gets its own.
  */
 function allowanceOf(
-  { reads }: { reads: AnswerLimiter },
+  { reads }: { reads: ResponseLimiter },
   req: Request,
-  res: Answer,
+  res: LimitedResponse,
 ): Context['allowance'] {
   let allowance: Allowance | undefined;
   return ({ operation }) => {
     if (operation.operation === 'subscription' || req.path.endsWith('/stream'))
-      return reads.allowanceOfEvent();
-    allowance ??= reads.allowance(callerOf(req).key, res);
+      return reads.createEventAllowance();
+    allowance ??= reads.createAllowance(callerOf(req).key, res);
     return allowance;
   };
 }

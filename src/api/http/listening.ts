@@ -8,7 +8,7 @@ import type { Logger } from '../../base/log.ts';
 import {
   type ConnectionLimits,
   createHttpServer,
-  type HeadersFor,
+  type RateLimitHeaders,
 } from '../../platform/web/connections.ts';
 
 /** When the server stops, it cuts off requests that are still running after this time. */
@@ -105,7 +105,7 @@ export async function takePort(
     limits,
   }: {
     log: Logger;
-    headersFor: HeadersFor;
+    headersFor: RateLimitHeaders;
     handler: Express;
     limits?: Partial<ConnectionLimits>;
   },

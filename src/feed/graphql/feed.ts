@@ -2,7 +2,7 @@
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
 import { cursorPageArgs, pageCost } from '../../platform/schema/paging.ts';
-import { abortWithReader, orThrow } from '../../platform/schema/subscription.ts';
+import { abortOnDisconnect, unwrapEvent } from '../../platform/schema/subscription.ts';
 import * as feed from '../feed.ts';
 
 const DESCRIPTIONS: Readonly<Record<string, string>> = {
@@ -128,7 +128,7 @@ builder.subscriptionField('events', (t) =>
       }),
     },
     subscribe: async (_root, args, { services, viewer }) =>
-      abortWithReader(await feed.followFeed(services, viewer, args)),
-    resolve: orThrow,
+      abortOnDisconnect(await feed.followFeed(services, viewer, args)),
+    resolve: unwrapEvent,
   }),
 );

@@ -68,6 +68,7 @@ export class Quarantines {
     const objects = join(this.#disk.pathOf(id), 'objects');
     // The repository may be deleted.
     for (const name of await readdir(objects).catch(() => []))
-      if (name.startsWith(QUARANTINE_PREFIX)) await this.#disk.discardFolder(join(objects, name), id);
+      if (name.startsWith(QUARANTINE_PREFIX))
+        await this.#disk.discardFolder(join(objects, name), id);
   }
 }

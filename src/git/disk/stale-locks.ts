@@ -59,7 +59,9 @@ export class StaleLocks {
 
   /** Removes stale locks that would prevent updates of these refs. */
   async removeBlocking(dir: string, refs: readonly string[]): Promise<void> {
-    const topLevelLocks = (await listNames(dir)).filter((name) => isLock(name) && name !== SHALLOW_LOCK);
+    const topLevelLocks = (await listNames(dir)).filter(
+      (name) => isLock(name) && name !== SHALLOW_LOCK,
+    );
     const refLocks = refs.filter(isSafeRefPath).map((ref) => `${ref}.lock`);
     await this.#remove(dir, [...topLevelLocks, ...refLocks]);
   }

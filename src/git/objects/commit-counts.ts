@@ -111,7 +111,9 @@ async function writeTotal(dir: string, commit: string, total: number): Promise<v
   const file = join(dir, TOTALS_FILE);
   const temporary = `${file}.${randomUUID()}`;
   try {
-    await writeFile(temporary, kept.map(([id, count]) => `${id} ${count}\n`).join(''), { flush: true });
+    await writeFile(temporary, kept.map(([id, count]) => `${id} ${count}\n`).join(''), {
+      flush: true,
+    });
     await rename(temporary, file);
   } catch (error) {
     await rm(temporary, { force: true });

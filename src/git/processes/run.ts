@@ -13,7 +13,11 @@ import {
   type GitExit,
   type StartedGit,
 } from '../../platform/processes/git-started.ts';
-import { runProgram, type Streamed, startProgram } from '../../platform/processes/starter.ts';
+import {
+  runProgram,
+  type StreamedProgram,
+  startProgram,
+} from '../../platform/processes/starter.ts';
 
 type GitOptions = EnvironmentOptions & {
   /** Aborting ends the process. */
@@ -78,11 +82,11 @@ export class GitProcess implements Disposable {
   /** Resolves when the process has exited and its output was read or dropped. Never rejects. */
   readonly ended: Promise<GitExit>;
   readonly pid: number | undefined;
-  readonly #program: Streamed;
+  readonly #program: StreamedProgram;
   #isEnding = false;
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(program: Streamed, signal?: AbortSignal) {
+  constructor(program: StreamedProgram, signal?: AbortSignal) {
     this.#program = program;
     this.pid = program.pid;
     this.stdin = program.stdin;

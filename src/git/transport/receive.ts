@@ -11,6 +11,13 @@ import type { StaleLocks } from '../disk/stale-locks.ts';
 import { readAllRefs } from '../objects/refs.ts';
 import type { GitProcess } from '../processes/run.ts';
 import {
+  relayOutput,
+  type Session,
+  sendInput,
+  startGitService,
+  statelessArgs,
+} from './git-services.ts';
+import {
   type Push,
   type ReceivedRefUpdate,
   readPush,
@@ -20,7 +27,6 @@ import {
 } from './hooks.ts';
 import { pktLine, reportedRefs, splitPackets } from './pkt-line.ts';
 import { hasManyRefs } from './requests.ts';
-import { relayOutput, type Session, sendInput, startGitService, statelessArgs } from './git-services.ts';
 
 export type PushRules = {
   /** Folder of the hooks. */

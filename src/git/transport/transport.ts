@@ -5,9 +5,6 @@ import type { Readable, Writable } from 'node:stream';
 import type { GitExit } from '../../platform/processes/git-started.ts';
 import { MAX_SERVED_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
 import { startGit } from '../processes/run.ts';
-import { ZERO_ID } from './hooks.ts';
-import { answerLsRefs, parseLsRefs, peekRequest } from './ls-refs.ts';
-import { FLUSH, pktLine } from './pkt-line.ts';
 import {
   type GitService,
   protocolVersion,
@@ -18,6 +15,9 @@ import {
   startGitService,
   statelessArgs,
 } from './git-services.ts';
+import { ZERO_ID } from './hooks.ts';
+import { answerLsRefs, parseLsRefs, peekRequest } from './ls-refs.ts';
+import { FLUSH, pktLine } from './pkt-line.ts';
 
 const SUCCESS: GitExit = { code: 0, signal: null, stderr: '' };
 

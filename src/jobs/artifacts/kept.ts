@@ -154,7 +154,10 @@ const BATCH = 100;
  * server was killed.
  * @returns whether there may be more rows to remove
  */
-export async function removeLeftMarked(services: { db: Db; storage: Storage }): Promise<boolean> {
+export async function removeMarkedLeftovers(services: {
+  db: Db;
+  storage: Storage;
+}): Promise<boolean> {
   // Plain SQL, because PostgreSQL uses the partial index only if the condition is a literal, not a parameter.
   const rows = await services.db.$queryRaw<{ id: string; namespaceId: string }[]>`
     select id, namespace_id as "namespaceId" from kept_artifacts

@@ -202,7 +202,8 @@ export const Job = builder.prismaNode('Job', {
       args: {
         tail: t.arg.int({
           defaultValue: 100,
-          description: 'The number of lines to return, counted from the end of the log: 1 to 10000.',
+          description:
+            'The number of lines to return, counted from the end of the log: 1 to 10000.',
         }),
         since: t.arg({
           type: 'DateTime',

@@ -3,7 +3,7 @@ import type { Viewer } from '../../identity/permissions.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
 import type { LogEvent } from '../following.ts';
 import * as links from '../logs/links.ts';
-import { MAX_MATCHES, searchLog, type SearchMatch, type SearchResult } from '../logs/search.ts';
+import { MAX_MATCHES, type SearchMatch, type SearchResult, searchLog } from '../logs/search.ts';
 import { readWindow } from '../logs/window.ts';
 import { Job } from './jobs.ts';
 import { JobLogEvent, LogLineType } from './logs.ts';

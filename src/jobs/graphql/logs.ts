@@ -77,7 +77,8 @@ builder.objectRef<EndEvent>('JobLogEnd').implement({
     status: t.expose('status', { type: JobStatus, description: 'The final status.' }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'The exit code of the job; null if it has none, for example if it was cancelled before its start.',
+      description:
+        'The exit code of the job; null if it has none, for example if it was cancelled before its start.',
     }),
   }),
 });

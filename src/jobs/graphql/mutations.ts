@@ -177,7 +177,9 @@ const CancelJobPayload = builder
         description: 'The cancelled job. Its processes may still be ending.',
         resolve: ({ job }) => job as never,
       }),
-      message: t.exposeString('message', { description: 'A message for the user about what happens next.' }),
+      message: t.exposeString('message', {
+        description: 'A message for the user about what happens next.',
+      }),
     }),
   });
 

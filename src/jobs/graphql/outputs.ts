@@ -27,7 +27,9 @@ export const JobAnalytics = builder
       cpuUtilizationPercent: t.exposeInt('cpuUtilizationPercent', {
         description: 'Usage of all vCPUs together, in percent.',
       }),
-      memoryUsedGb: t.exposeInt('memoryUsedGb', { description: 'Memory in GB, rounded to an integer.' }),
+      memoryUsedGb: t.exposeInt('memoryUsedGb', {
+        description: 'Memory in GB, rounded to an integer.',
+      }),
       diskUsedGb: t.exposeInt('diskUsedGb', { description: 'Disk in GB, rounded to an integer.' }),
       runtimeSeconds: t.exposeInt('runtimeSeconds', {
         description: 'The runtime of all attempts so far.',

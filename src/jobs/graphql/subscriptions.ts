@@ -3,11 +3,11 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import {
-  abortWithReader,
+  abortOnDisconnect,
   defineEventArgs,
   defineEventTypes,
-  orThrow,
   toFollowQuery,
+  unwrapEvent,
 } from '../../platform/schema/subscription.ts';
 import * as following from '../following.ts';
 import * as jobs from '../jobs.ts';
@@ -46,7 +46,10 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
     timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When the event happened.' }),
     jobId: t.exposeID('jobId', { description: 'The id of the job, even if it was deleted.' }),
     name: t.exposeString('name', { description: 'The name of the job.' }),
-    status: t.expose('status', { type: JobStatus, description: 'The status of the job when the event happened.' }),
+    status: t.expose('status', {
+      type: JobStatus,
+      description: 'The status of the job when the event happened.',
+    }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
       description: 'The exit code; null if the job had not ended.',
@@ -101,9 +104,9 @@ builder.subscriptionFields((t) => ({
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
       const openStream = await following.followLog(services, viewer, args);
-      return abortWithReader(openStream);
+      return abortOnDisconnect(openStream);
     },
-    resolve: orThrow,
+    resolve: unwrapEvent,
   }),
   jobLogBatches: t.field({
     type: JobLogBatch,
@@ -111,17 +114,19 @@ builder.subscriptionFields((t) => ({
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
       const openStream = await following.followLogBatches(services, viewer, args);
-      return abortWithReader((signal) => toLogBatches(openStream(signal)));
+      return abortOnDisconnect((signal) => toLogBatches(openStream(signal)));
     },
-    resolve: orThrow,
+    resolve: unwrapEvent,
   }),
   jobEvents: t.field({
     type: JobEvent,
     description:
       'The events of one job, or of all jobs in the given namespaces. The subscription ends with an error if the viewer loses access to the job or to one of the namespaces.',
-    args: defineEventArgs('The name of a job, only allowed with exactly one namespace. By default all jobs.'),
+    args: defineEventArgs(
+      'The name of a job, only allowed with exactly one namespace. By default all jobs.',
+    ),
     subscribe: async (_root, args, { services, viewer }) =>
-      abortWithReader(await following.followEvents(services, viewer, toFollowQuery(args))),
-    resolve: orThrow,
+      abortOnDisconnect(await following.followEvents(services, viewer, toFollowQuery(args))),
+    resolve: unwrapEvent,
   }),
 }));

@@ -14,7 +14,7 @@ import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { AccessRule } from '../../identity/rechecks.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { createReadRule, openStreamOfJob, streamColumns, type StreamQuery } from '../following.ts';
+import { createReadRule, openStreamOfJob, type StreamQuery, streamColumns } from '../following.ts';
 
 type LinkedJob = { id: string; namespace: { name: string } };
 type LinkSigner = { signer: Signer; urls: Urls };

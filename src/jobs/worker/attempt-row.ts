@@ -15,7 +15,7 @@ import type { Storage } from '../../platform/storage/storage.ts';
 import type { LargeFiles } from '../../repositories/lfs/store/store.ts';
 import type { Runner } from '../../runners/runner.ts';
 import { IS_KEPT } from '../artifacts/kept.ts';
-import type { Checkout } from '../checkouts.ts';
+import type { CheckOutJob } from '../checkouts.ts';
 import type { SecretBox } from '../secrets.ts';
 
 /** The dependencies of a worker. */
@@ -32,7 +32,7 @@ export type Deps = {
   largeFiles: LargeFiles;
   secretBox: SecretBox;
   runner: Runner;
-  checkout: Checkout;
+  checkout: CheckOutJob;
 };
 
 const attemptColumns = {

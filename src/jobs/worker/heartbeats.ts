@@ -88,7 +88,7 @@ const WORKER_KEPT_DAYS = 7;
  * Removes the rows of dead workers without open attempts. They are few, one for each data folder, so one statement removes all.
  * @returns whether there may be more rows to remove: never
  */
-export async function removeGoneWorkers({ pool }: { pool: pg.Pool }): Promise<boolean> {
+export async function removeDeadWorkers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(
     `delete from workers w where heartbeat_at < now() - make_interval(days => $1)
        and not exists (select from job_attempts a where a.worker_id = w.id and a.ended_at is null)`,

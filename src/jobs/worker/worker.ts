@@ -5,7 +5,7 @@
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import { kindsOf, type Machine } from '../../runners/runner.ts';
+import { listAttemptKinds, type Machine } from '../../runners/runner.ts';
 import {
   listAdvertisedMachines,
   runsImages,
@@ -42,7 +42,7 @@ const LONG_SCAN = { maxQueues: 32, maxJobsPerQueue: 64 };
 
 export type Worker = AsyncDisposable & {
   /** How many of its slots are in use. */
-  readonly used: number;
+  readonly slotsUsed: number;
 };
 
 type Options = { pauses: RetryPauses; awayMs: number };
@@ -99,7 +99,7 @@ class JobWorker implements Worker {
     this.#deps = deps;
     this.#id = deps.cluster.members.id;
     this.#slots = deps.config.jobSlots;
-    this.#kinds = kindsOf(deps.runner);
+    this.#kinds = listAttemptKinds(deps.runner);
     this.#pauses = pauses;
     this.#peers = createPeerWorkers(deps, this.#id, HEARTBEAT_MS);
     const { signal } = this.#stopping;
@@ -107,7 +107,7 @@ class JobWorker implements Worker {
     this.#attempts = new HeldAttempts(deps, { pauses, awayMs, signal, onFreed });
   }
 
-  get used(): number {
+  get slotsUsed(): number {
     return this.#attempts.slotsUsed;
   }
 
@@ -191,7 +191,7 @@ class JobWorker implements Worker {
       for await (const _ of bus.wakes('queue', this.#stopping.signal)) {
         clearTimeout(timer);
         const isLocked = await this.#claimAll();
-        const dueMs = this.used < this.#slots ? await this.#msUntilDue() : null;
+        const dueMs = this.slotsUsed < this.#slots ? await this.#msUntilDue() : null;
         // A wait that is too short does no harm: the time is read again after it.
         const waitMs = Math.min(
           dueMs ?? Number.POSITIVE_INFINITY,
@@ -258,7 +258,7 @@ class JobWorker implements Worker {
     const elsewhere = [...this.#peers.machines, ...capacity.filter(({ away }) => away)];
     const held = this.#attempts.capacity();
     const pools = findClaimablePools({ machines, slots: this.#slots, held });
-    return { machines, elsewhere, held, slotsFree: this.#slots - this.used, pools };
+    return { machines, elsewhere, held, slotsFree: this.#slots - this.slotsUsed, pools };
   }
 
   #poolsWithoutAttempts({ machines }: ClaimRoom): ReadonlyMap<string, number> {

@@ -17,7 +17,7 @@ export const RUN_ALONE = Symbol('run alone');
 
 type Runners<T, R> = {
   /** Runs the requests in one transaction without long lock waits. @returns a result for each, in order */
-  runTogether(input: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
+  runBatch(input: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
   /**
    * Runs one request that a batch did not run, or whose batch failed, so that no request fails because of another request. It
    * must not wait long for locks either: after a failure by `lock_timeout` it is called again.
@@ -32,10 +32,7 @@ type Request<T, R> = PromiseWithResolvers<R> & { input: T; requestedAt: number }
  * @returns a function that runs a request. It fails like `runAlone`, and with the error of the batch while the database is
  *   unavailable, because then it is unknown whether the batch was committed
  */
-export function batchTransactions<T, R>(
-  runners: Runners<T, R>,
-  maxSize: number,
-) {
+export function batchTransactions<T, R>(runners: Runners<T, R>, maxSize: number) {
   const waiting: Request<T, R>[] = [];
   const waitingAlone: Request<T, R>[] = [];
   /** Requests whose rows were locked. They are retried last: most other requests only shared a batch with a locked one. */
@@ -64,7 +61,7 @@ export function batchTransactions<T, R>(
 
   async function settleBatch(batch: readonly Request<T, R>[]): Promise<void> {
     try {
-      const results = await runners.runTogether(batch.map(({ input }) => input));
+      const results = await runners.runBatch(batch.map(({ input }) => input));
       for (const [index, request] of batch.entries()) {
         const result = results[index] as R | typeof RUN_ALONE;
         if (result === RUN_ALONE) void retryAlone(request);

@@ -26,7 +26,7 @@ export function eventNotification(namespaceId: string, subject: string) {
 }
 
 /** Payload of NOTIFY. */
-export type Notification = Topic | ReturnType<typeof eventNotification>;
+export type NotifyPayload = Topic | ReturnType<typeof eventNotification>;
 
 function topicsOf(notification: string): string[] {
   const [kind, namespaceId, subject] = notification.split(':');
@@ -52,7 +52,7 @@ export class Bus {
   }
 
   /** Whether the bus was closed because the server stops. */
-  get closed(): boolean {
+  get isClosed(): boolean {
     return this.#closing.signal.aborted;
   }
 

@@ -11,7 +11,7 @@ import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { newId } from '../../base/ids.ts';
 import type { Logger } from '../../base/log.ts';
-import { eventNotification, type Notification } from './bus.ts';
+import { eventNotification, type NotifyPayload } from './bus.ts';
 
 /** Every transition of a job, and changes of repositories. Webhooks rename some types (`webhooks/event-types.ts`). */
 export type EventType =
@@ -40,7 +40,7 @@ export async function publish(tx: Tx, event: NewEvent): Promise<void> {
 /** Wakes the readers of a topic (`bus.ts`) on every server when the transaction commits. */
 export async function notifyReaders(
   tx: Pick<Tx, '$executeRaw'>,
-  notification: Notification,
+  notification: NotifyPayload,
 ): Promise<void> {
   await tx.$executeRaw`select pg_notify('loam', ${notification})`;
 }

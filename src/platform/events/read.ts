@@ -126,7 +126,7 @@ export async function* subscribeToEvents(
     throw error instanceof EventsRemoved ? cursorTooOld() : error;
   }
   // Without an abort, `followEvents` ends only because the server stops.
-  if (!signal.aborted) throw serverStopping();
+  if (!signal.aborted) throw serverStoppingError();
 }
 
 /** Maximum number of namespaces in one subscription. */
@@ -151,7 +151,7 @@ export function parseFollowedNamespaces(
 }
 
 /** Distinguishes a subscription that a stopping server ended from one whose job or repository was deleted. */
-export function serverStopping(): AppError {
+export function serverStoppingError(): AppError {
   const message =
     'The server is stopping; subscribe again with `after` set to the last event you received';
   return new AppError('internal_error', message, { status: 503 });

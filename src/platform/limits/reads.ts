@@ -51,20 +51,20 @@ export function takeGitBytes(allowance: Allowance, bytes: number): Promise<numbe
 }
 
 /** `takeGitBytes` for data that cannot be shown in part. @throws AppError 400 if the allowance is used up, 503 like `take` */
-export async function takeAll(allowance: Allowance, bytes: number): Promise<void> {
+export async function takeAllGitBytes(allowance: Allowance, bytes: number): Promise<void> {
   if ((await takeGitBytes(allowance, bytes)) === bytes) return;
   throw invalid(null, 'The response is too large; request less at once');
 }
 
 /** The part of Node's `ServerResponse` that the limiter needs to see the end of the response, or to end it. */
-export type Answer = NodeJS.EventEmitter & {
+export type LimitedResponse = NodeJS.EventEmitter & {
   readonly destroyed: boolean;
   readonly writableFinished: boolean;
   destroy(): unknown;
 };
 
 /** The limits of all responses of a server, and of its log searches. */
-export class AnswerLimiter {
+export class ResponseLimiter {
   readonly #slots = new FairSemaphore(SLOTS, { perKey: SLOTS_PER_CALLER, waitMs: WAIT_MS });
   readonly #searches = new FairSemaphore(MAX_SEARCHES, { perKey: 1, waitMs: WAIT_MS });
 
@@ -82,7 +82,7 @@ export class AnswerLimiter {
   }
 
   /** The allowance of a response. @param caller key of an account or an address */
-  allowance(caller: string, response: Answer): Allowance {
+  createAllowance(caller: string, response: LimitedResponse): Allowance {
     let left = MAX_RESPONSE_BYTES;
     let slot: Promise<void> | undefined;
     return {
@@ -99,7 +99,7 @@ export class AnswerLimiter {
   }
 
   /** The allowance of one field of an event of a stream. */
-  allowanceOfEvent(): Allowance {
+  createEventAllowance(): Allowance {
     let left = MAX_EVENT_BYTES;
     return {
       take: async (bytes) => {
@@ -114,7 +114,7 @@ export class AnswerLimiter {
    * Resolves when the response has a slot, which it keeps until it is closed: the work that the semaphore runs is to wait for
    * the close of the response.
    */
-  async #acquireSlot(caller: string, response: Answer): Promise<void> {
+  async #acquireSlot(caller: string, response: LimitedResponse): Promise<void> {
     // The client has disconnected, and no further `close` event follows.
     if (response.destroyed || response.writableFinished) throw busy('The response is closed');
     const closed = new AbortController();

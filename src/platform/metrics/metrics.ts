@@ -65,7 +65,7 @@ export type Metrics = Disposable & {
   /** Called when there will be no further attempt. */
   deliveryEnded(status: 'succeeded' | 'failed'): void;
   /** Adds sources of values that are collected at a scrape. */
-  read(sources: Partial<Sources>): void;
+  addSources(sources: Partial<Sources>): void;
   /** Starts to collect metrics of Node. Called at the first scrape, because they cost a timer and an observer. */
   watchNode(): void;
   /** All metrics in the text format of Prometheus, version 0.0.4. Never rejects; values that cannot be read are missing. */
@@ -158,7 +158,7 @@ export function createMetrics({
       if (sinceEvent !== undefined) firstTries.observe(Math.max(0, sinceEvent));
     },
     deliveryEnded: (status) => deliveries.inc({ status }),
-    read: scrapeMetrics.add,
+    addSources: scrapeMetrics.add,
     watchNode() {
       if (isWatchingNode) return;
       isWatchingNode = true;

@@ -9,11 +9,11 @@ export type Sources = {
   /** Connections of the connection pool, and callers that wait for a connection. */
   databasePool(): { total: number; idle: number; waiting: number };
   /** Readers in this process that wait for database notifications (`Bus.waiters`). */
-  readers(): number;
+  eventReaders(): number;
   /** Whether the disk is nearly full. */
   diskLow(): boolean;
   /** `git cat-file` processes that are kept for reading, and callers that wait for such a process. */
-  catFile(): { idle: number; busy: number; waiting: number };
+  gitReaders(): { idle: number; busy: number; waiting: number };
   /** Fetches, pushes and downloads. */
   transfers(): { running: number; waiting: number };
   /** Job slots of this process. */
@@ -150,17 +150,17 @@ function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>):
     unlabelled(sources.databasePool?.().waiting),
   );
   gauge('loam_event_readers', 'Readers in this process that wait for notifications', [], () =>
-    unlabelled(sources.readers?.()),
+    unlabelled(sources.eventReaders?.()),
   );
   gauge('loam_disk_low', '1 if the disk is nearly full and writes are refused', [], () =>
     unlabelled(sources.diskLow?.()),
   );
   gauge('loam_git_cat_file_processes', 'Git processes kept for reading', ['state'], () => {
-    const pool = sources.catFile?.();
+    const pool = sources.gitReaders?.();
     return labelled('state', pool && { idle: pool.idle, busy: pool.busy });
   });
   gauge('loam_git_cat_file_waiting', 'Reads that wait for a git process', [], () =>
-    unlabelled(sources.catFile?.().waiting),
+    unlabelled(sources.gitReaders?.().waiting),
   );
   gauge('loam_git_transfers', 'Running and waiting fetches, pushes and downloads', ['state'], () =>
     labelled('state', sources.transfers?.()),

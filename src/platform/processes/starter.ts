@@ -80,7 +80,7 @@ export async function run(file: string, args: readonly string[], options?: RunOp
 }
 
 /** A program in its own session, which outlives this process and its starter. */
-export type Detached = {
+export type DetachedProgram = {
   /** Settles when the program has ended. @throws Error if it could not be started, or its starter has died */
   readonly ended: Promise<ProgramExit>;
   /** Its result, if it has ended. */
@@ -93,11 +93,11 @@ export type Detached = {
  * @param errors file to which standard error is appended
  * @param onLine called with each line of standard output
  */
-export function detach(
+export function startDetached(
   program: Program,
   errors: string,
   onLine: (line: string) => void = () => {},
-): Detached {
+): DetachedProgram {
   const ended = Promise.withResolvers<ProgramExit>();
   // Callers that do not await `ended` must not cause an unhandled rejection.
   ended.promise.catch(() => {});
@@ -125,7 +125,7 @@ export function detach(
 }
 
 /** A running program with its streams. Its standard error is returned with its result. */
-export type Streamed = {
+export type StreamedProgram = {
   readonly pid: number | undefined;
   readonly stdin: Duplex;
   readonly stdout: Duplex;
@@ -143,8 +143,8 @@ export type Streamed = {
 export function startProgram(
   program: Program,
   { pipes = 0 }: { pipes?: number } = {},
-): Promise<Streamed> {
-  const started = Promise.withResolvers<Streamed>();
+): Promise<StreamedProgram> {
+  const started = Promise.withResolvers<StreamedProgram>();
   const ended = Promise.withResolvers<ProgramExit>();
   // Callers that do not await `ended` yet must not cause an unhandled rejection.
   ended.promise.catch(() => {});

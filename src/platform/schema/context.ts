@@ -8,7 +8,7 @@ import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../database/client.ts';
 import type { Bus } from '../events/bus.ts';
 import type { Caller } from '../limits/fair-semaphore.ts';
-import type { Allowance, AnswerLimiter } from '../limits/reads.ts';
+import type { Allowance, ResponseLimiter } from '../limits/reads.ts';
 import type { DiskSpace } from '../storage/disk-space.ts';
 
 export interface ContextServices {
@@ -17,7 +17,7 @@ export interface ContextServices {
   bus: Bus;
   log: Logger;
   urls: Urls;
-  reads: AnswerLimiter;
+  reads: ResponseLimiter;
   space: DiskSpace;
 }
 

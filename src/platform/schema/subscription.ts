@@ -13,7 +13,7 @@ type FailureEvent = { failure: unknown };
  * An error is yielded as an event, and the field's resolver throws it. As an event with `errors` it reaches the client on
  * every transport. An error that the source throws breaks some connections and is lost on others.
  */
-export function abortWithReader<T>(
+export function abortOnDisconnect<T>(
   open: (signal: AbortSignal) => AsyncIterable<T>,
 ): AsyncIterable<T | FailureEvent> {
   return new Repeater<T | FailureEvent>(async (push, stop) => {
@@ -31,7 +31,7 @@ export function abortWithReader<T>(
   });
 }
 
-export function orThrow<T extends object>(event: T | FailureEvent): T {
+export function unwrapEvent<T extends object>(event: T | FailureEvent): T {
   if ('failure' in event) throw event.failure;
   return event;
 }

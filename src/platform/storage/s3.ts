@@ -25,12 +25,12 @@ import {
   type Contents,
   checkKey,
   type PutOptions,
-  type Reading,
+  type RangeReader,
   type Storage,
   StorageUnavailable,
   type StoredObject,
 } from './storage.ts';
-import { freeing } from './streams.ts';
+import { freePieces } from './streams.ts';
 
 const PART_BYTES = 8 * 2 ** 20;
 /** S3's limit for the parts of an object. */
@@ -179,8 +179,8 @@ function toUploadBody(contents: Contents): Readable | Buffer {
   return Readable.from(copies, { objectMode: false });
 }
 
-function toReading(contents: Readable): Reading {
-  const pieces = freeing(contents);
+function toReading(contents: Readable): RangeReader {
+  const pieces = freePieces(contents);
   let piece: Uint8Array = new Uint8Array();
   return {
     async into(memory) {

@@ -30,7 +30,7 @@ export type PutOptions = {
 export type Contents = AsyncIterable<Uint8Array> | Uint8Array;
 
 /** A range that is read in steps. The reader must dispose it. */
-export type Reading = AsyncDisposable & {
+export type RangeReader = AsyncDisposable & {
   /** Reads into `memory`, which may not be filled. @returns the number of bytes; 0 at the end */
   into(memory: Uint8Array): Promise<number>;
 };
@@ -49,7 +49,7 @@ export type Storage = Disposable & {
   /** Opens the object or a range of it; null if it does not exist. A reader that stops early must destroy the stream. */
   open(key: string, range?: ByteRange): Promise<(StoredObject & { contents: Readable }) | null>;
   /** Like `open`, for readers that provide the memory; null if the object does not exist. */
-  read(key: string, range: ByteRange): Promise<Reading | null>;
+  read(key: string, range: ByteRange): Promise<RangeReader | null>;
   /** Null if the object does not exist. */
   stat(key: string): Promise<StoredObject | null>;
   /** All objects whose key begins with `prefix`, in no order. `prefix` is empty or ends with a slash. */

@@ -32,7 +32,7 @@ const MIN_FREED_BYTES = 16 * 1024;
  * is freed. Without this, the buffers of a transfer reach V8's limit for external memory several times a second, and each
  * time V8 marks the whole heap, which takes a quarter of the CPU of an upload.
  */
-export async function* freeing(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+export async function* freePieces(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   for await (const piece of source) {
     yield piece;
     const { buffer, byteLength } = piece;

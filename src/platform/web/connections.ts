@@ -72,7 +72,7 @@ export function wasAnsweredEarly(req: IncomingMessage): boolean {
 }
 
 /** Returns the rate limit headers for the response to an address that sent no valid request. */
-export type HeadersFor = (address: string) => Promise<Record<string, string | number>>;
+export type RateLimitHeaders = (address: string) => Promise<Record<string, string | number>>;
 
 /** A request and its response. Times are in ms of the clock of the checks (`checkTime`). */
 type Exchange = {
@@ -98,7 +98,7 @@ type Connection = {
  * @param isUpgrade whether to emit `upgrade` for a request
  */
 export function createHttpServer(
-  headersFor: HeadersFor,
+  headersFor: RateLimitHeaders,
   overrides: Partial<ConnectionLimits> = {},
   isUpgrade: (req: IncomingMessage) => boolean = () => false,
 ): Server {
@@ -191,7 +191,10 @@ function refuseInvalidInput(
   const open = [...connection.exchanges].filter(({ res }) => !res.closed);
   const last = open.at(-1);
   // The invalid input is in the body of the last request.
-  if (last && !last.req.complete) return refuseRequest(last, refusal);
+  if (last && !last.req.complete) {
+    refuseRequest(last, refusal);
+    return;
+  }
   // The invalid input follows valid requests (pipelining), whose responses are sent first.
   const responses = open.map(({ res }) => new Promise((done) => res.once('close', done)));
   Promise.all(responses).then(() => refuseSocket(socket, refusal));
@@ -293,7 +296,7 @@ function isTooSlow(
 async function respondAndClose(
   { req, res }: Exchange,
   error: AppError,
-  headersFor: HeadersFor,
+  headersFor: RateLimitHeaders,
 ): Promise<void> {
   const hasRateLimitHeaders = res.hasHeader('X-RateLimit-Limit');
   const rateLimitHeaders = hasRateLimitHeaders
@@ -321,7 +324,7 @@ async function respondAndClose(
 async function respondRawAndClose(
   socket: Socket,
   error: AppError,
-  headersFor: HeadersFor,
+  headersFor: RateLimitHeaders,
 ): Promise<void> {
   // If the client disconnects, no response is needed.
   socket.on('error', () => socket.destroy());

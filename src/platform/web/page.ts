@@ -68,9 +68,7 @@ export function sendPage(
   { title, body, reloadSeconds }: HtmlPage,
   { isPrivate = true, status = 200 }: SendOptions = {},
 ): void {
-  const reload = reloadSeconds
-    ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  `
-    : '';
+  const reload = reloadSeconds ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  ` : '';
   res.set({
     'Cache-Control': isPrivate ? 'no-store' : 'no-cache',
     'Content-Security-Policy': CONTENT_SECURITY_POLICY,

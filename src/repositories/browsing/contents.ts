@@ -8,11 +8,11 @@ import type { Commit } from '../../git/objects/commit.ts';
 import { readHistory } from '../../git/objects/history.ts';
 import {
   INLINE_BYTES,
-  SMALL_TREE_BYTES,
   looksLikeText,
   MAX_TREE_BYTES,
   readText,
   readTree,
+  SMALL_TREE_BYTES,
   type TreeEntry,
 } from '../../git/objects/read.ts';
 import { type Located, locate, locateInBranch, resolveCommit } from '../../git/objects/resolve.ts';
@@ -23,7 +23,7 @@ import {
   type OffsetPageRequest,
   toOffset,
 } from '../../platform/database/paging.ts';
-import { type Allowance, takeAll } from '../../platform/limits/reads.ts';
+import { type Allowance, takeAllGitBytes } from '../../platform/limits/reads.ts';
 import { defineFolderTask, type RepositoryReadDeps } from '../folder.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { type AccessRow, accessTarget } from '../repositories.ts';
@@ -87,7 +87,7 @@ export async function readDirectory(
   });
   if (!found) return { path, ref: defaultBranch, commit: null, entries: [], repository };
   const { ref: used, commit, oid, size } = found;
-  await takeAll(allowance, size);
+  await takeAllGitBytes(allowance, size);
   const entries = found.entries ?? (await readWideTree(services, id, { oid, pointers }));
   const sized = await addLargeFileSizes(services, id, entries);
   return { path, ref: used, commit, entries: sized, repository };
@@ -108,7 +108,8 @@ const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeA
     if (directory?.type !== 'tree') throw notFound('Directory');
     const { oid, size } = directory;
     if (size > MAX_TREE_BYTES) throw invalid('path', DIRECTORY_TOO_LARGE);
-    const entries = size <= SMALL_TREE_BYTES ? await readTree(objects, oid, { withPointers: at.pointers }) : null;
+    const entries =
+      size <= SMALL_TREE_BYTES ? await readTree(objects, oid, { withPointers: at.pointers }) : null;
     return { ref: located.ref, commit: located.commit, oid, size, entries };
   });
   // Without commits, the root exists and is empty. `stat` fails if the folder is missing.
@@ -119,7 +120,9 @@ const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeA
 type WideTree = { oid: string; pointers: boolean };
 
 const readWideTree = defineFolderTask('readWideTree', ({ git }, dir, { oid, pointers }: WideTree) =>
-  git.objects.useForLargeObjects(dir, (objects) => readTree(objects, oid, { withPointers: pointers })),
+  git.objects.useForLargeObjects(dir, (objects) =>
+    readTree(objects, oid, { withPointers: pointers }),
+  ),
 );
 
 /**
@@ -160,7 +163,7 @@ export async function readFile(
     };
   }
   const isInline = size <= INLINE_BYTES;
-  if (isInline) await takeAll(allowance, size);
+  if (isInline) await takeAllGitBytes(allowance, size);
   const readNow = isInline && eagerText === undefined;
   const text = readNow ? await readTextOnServer(services, id, oid) : eagerText;
   const rawUrl = createBlobLink(services, id, oid, path);
@@ -234,7 +237,7 @@ export function chargeCommits(
   allowance: Allowance,
   commits: readonly (Pick<Commit, 'message'> | null)[],
 ): Promise<void> {
-  return takeAll(
+  return takeAllGitBytes(
     allowance,
     commits.reduce((sum, commit) => sum + (commit?.message.length ?? 0), 0),
   );

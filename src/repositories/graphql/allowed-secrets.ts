@@ -58,7 +58,10 @@ const DisallowSecretInput = builder.inputType('DisallowSecretInput', {
   fields: (t) => ({
     id: t.id(REPOSITORY_ID),
     namespace: t.string(REPOSITORY_NAMESPACE),
-    finding: t.id({ required: true, description: 'The id of the finding, as in `AllowedSecret.finding`.' }),
+    finding: t.id({
+      required: true,
+      description: 'The id of the finding, as in `AllowedSecret.finding`.',
+    }),
   }),
 });
 

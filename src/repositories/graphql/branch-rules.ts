@@ -27,7 +27,8 @@ const FORCE = 'Whether non-fast-forward pushes are allowed.';
 const DELETE = 'Whether deletion is allowed.';
 
 const BranchRule = builder.objectRef<rules.BranchRule>('BranchRule').implement({
-  description: 'A branch protection rule: who may push to the branches that match a pattern, and how.',
+  description:
+    'A branch protection rule: who may push to the branches that match a pattern, and how.',
   fields: (t) => ({
     pattern: t.exposeString('pattern', { description: PATTERN }),
     pushRole: t.expose('pushRole', { type: Role, description: ROLE }),
@@ -50,7 +51,8 @@ builder.prismaObjectField(Repository, 'branchRules', (t) =>
   t.field({
     type: BranchRuleConnection,
     nullable: true,
-    description: 'The branch protection rules, sorted by pattern. A push must satisfy every matching rule.',
+    description:
+      'The branch protection rules, sorted by pattern. A push must satisfy every matching rule.',
     complexity: pageCost(),
     args: cursorPageArgs,
     select: accessColumns,
@@ -60,7 +62,8 @@ builder.prismaObjectField(Repository, 'branchRules', (t) =>
 );
 
 const SetBranchRuleInput = builder.inputType('SetBranchRuleInput', {
-  description: 'The rule for a pattern. It replaces an existing rule: omitted fields are reset to their defaults.',
+  description:
+    'The rule for a pattern. It replaces an existing rule: omitted fields are reset to their defaults.',
   fields: (t) => ({
     id: t.id(REPOSITORY_ID),
     namespace: t.string(REPOSITORY_NAMESPACE),

@@ -2,11 +2,11 @@
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import {
-  abortWithReader,
+  abortOnDisconnect,
   defineEventArgs,
   defineEventTypes,
-  orThrow,
   toFollowQuery,
+  unwrapEvent,
 } from '../../platform/schema/subscription.ts';
 import * as following from '../following.ts';
 import type { RefPayload } from '../payload.ts';
@@ -101,7 +101,7 @@ builder.subscriptionField('repositoryEvents', (t) =>
       'The name of a repository in the only namespace; requires read access. Default: all repositories, which requires membership.',
     ),
     subscribe: async (_root, args, { services, viewer }) =>
-      abortWithReader(await following.followRepositories(services, viewer, toFollowQuery(args))),
-    resolve: orThrow,
+      abortOnDisconnect(await following.followRepositories(services, viewer, toFollowQuery(args))),
+    resolve: unwrapEvent,
   }),
 );

@@ -112,7 +112,11 @@ export async function answerBatch(
     const { oid, size } = one.object;
     const storedSize = stored.get(oid);
     if (storedSize !== undefined && storedSize !== size)
-      return refuseObject(one.object, 422, `The object ${oid} has ${storedSize} bytes, not ${size}`);
+      return refuseObject(
+        one.object,
+        422,
+        `The object ${oid} has ${storedSize} bytes, not ${size}`,
+      );
     if (operation === 'upload') {
       // No actions: the repository has the object.
       if (storedSize !== undefined && !damaged.has(oid)) return { oid, size };
@@ -156,7 +160,8 @@ function readObject({
     oid: String(oid).slice(0, 200),
     size: Number.isSafeInteger(size) ? Number(size) : 0,
   };
-  if (!isOid(oid)) return refuseObject(identification, 422, 'oid: must be 64 lowercase hexadecimal digits');
+  if (!isOid(oid))
+    return refuseObject(identification, 422, 'oid: must be 64 lowercase hexadecimal digits');
   if (!Number.isSafeInteger(size) || Number(size) < 0)
     return refuseObject(identification, 422, 'size: must be a whole number of bytes');
   return { object: { oid, size: Number(size) } };

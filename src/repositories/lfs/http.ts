@@ -29,7 +29,7 @@ import { LFS_TRANSFERS } from '../../platform/limits/fair-semaphore.ts';
 import type { Direction, Metrics, TransferOutcome } from '../../platform/metrics/metrics.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { ByteRange } from '../../platform/storage/storage.ts';
-import { freeing } from '../../platform/storage/streams.ts';
+import { freePieces } from '../../platform/storage/streams.ts';
 import { allowLongBody, closeSignal, wasAnsweredEarly } from '../../platform/web/connections.ts';
 import { shouldLog, toClientError, toErrorResponse } from '../../platform/web/error-response.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
@@ -207,7 +207,7 @@ async function receive(
     output: res,
   });
   const signal = closeSignal(res);
-  const body = () => countBytes(services, 'upload', freeing(req));
+  const body = () => countBytes(services, 'upload', freePieces(req));
   try {
     await countOutcome(services, 'upload', res, () =>
       withRequestSlot(services.lfs, LFS_TRANSFERS, req, res, () => store(body(), signal)),

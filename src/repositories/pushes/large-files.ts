@@ -44,7 +44,8 @@ export function createPointerScanner(
     filter: { types: ['blob'], minBytes: POINTER_BYTES.min, maxBytes: POINTER_BYTES.max },
     async inspect({ oid: blob, data }: NewObject) {
       const pointer = parsePointer(data.toString('latin1'));
-      if (pointer && pointers.push({ blob, ...pointer }) >= POINTERS_PER_LOOKUP) await lookUpBatch();
+      if (pointer && pointers.push({ blob, ...pointer }) >= POINTERS_PER_LOOKUP)
+        await lookUpBatch();
       return missing.size >= MAX_MISSING;
     },
     async verdict() {

@@ -57,7 +57,10 @@ export class PushRecorder {
    * Records a finished push. `updated` is what git reported as updated; null if it gave no report.
    * @throws the error of the first attempt; retries continue in the background
    */
-  record(operation: PendingOperation<PushNote>, updated: ReceivedRefUpdate[] | null): Promise<void> {
+  record(
+    operation: PendingOperation<PushNote>,
+    updated: ReceivedRefUpdate[] | null,
+  ): Promise<void> {
     return this.#add(operation.id, [{ operation, updated }]);
   }
 

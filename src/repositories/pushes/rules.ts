@@ -166,7 +166,8 @@ async function checkPush(
   if (!row) return reject(DELETED);
   for (const { ref, after } of commands) {
     const problem = after === ZERO_ID ? undefined : findNameProblem(ref);
-    if (problem) return reject(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${problem}; choose another name`);
+    if (problem)
+      return reject(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${problem}; choose another name`);
   }
   const timeout = AbortSignal.timeout(MAX_CHECK_MS);
   const withTimeout = AbortSignal.any([signal, timeout]);

@@ -15,8 +15,8 @@ import {
 } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
 import {
-  LogFrameReader,
   LOG_START,
+  LogFrameReader,
   type LogPositions,
   type SizedLine,
   type StreamPosition,

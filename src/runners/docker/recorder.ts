@@ -248,11 +248,7 @@ function reportFailure(fileOf: FileOf, error: Error): void {
 }
 
 /** Retries every second while the disk is full. Stops when the attempt's folder was removed, because its result is unused. */
-async function storeExit(
-  fileOf: FileOf,
-  attemptDir: string,
-  exit: RecordedExit,
-): Promise<void> {
+async function storeExit(fileOf: FileOf, attemptDir: string, exit: RecordedExit): Promise<void> {
   for (;;) {
     try {
       syncLog(fileOf('log'));

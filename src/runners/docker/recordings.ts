@@ -198,4 +198,3 @@ export async function createRecordDir(attemptDir: string): Promise<void> {
   const reserve = randomBytes(RESERVE_BYTES);
   await writeFile(join(attemptDir, RECORD_DIR, 'reserve'), reserve, { mode: 0o600 });
 }
-

@@ -62,8 +62,6 @@ async function* withRunnerUnavailable(archive: Readable, ms: number): AsyncGener
     );
   } catch (error) {
     if (error instanceof RunnerUnavailable) throw error;
-    throw new RunnerUnavailable(
-      `the engine interrupted the transfer: ${(error as Error).message}`,
-    );
+    throw new RunnerUnavailable(`the engine interrupted the transfer: ${(error as Error).message}`);
   }
 }

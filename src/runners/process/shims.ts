@@ -9,7 +9,7 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Detached, detach } from '../../platform/processes/starter.ts';
+import { type DetachedProgram, startDetached } from '../../platform/processes/starter.ts';
 import { PATH } from './launch.ts';
 import type { NetworkSpec } from './namespace.ts';
 
@@ -38,7 +38,7 @@ export type ShimCommand =
 export type ShimEvent = 'started' | 'free';
 
 type Shim = {
-  process: Detached;
+  process: DetachedProgram;
   /** Settles when the work has started. */
   started: PromiseWithResolvers<void>;
   /** Settles when the shim has released its attempt. */
@@ -148,7 +148,7 @@ export class ShimPool implements AsyncDisposable {
     const [file = '', ...args] = [...this.#prefix, ...node];
     const onEvent = (event: string) => this.#handle(shim, event as ShimEvent);
     const shim: Shim = {
-      process: detach({ file, args, cwd: '/', env }, errors, onEvent),
+      process: startDetached({ file, args, cwd: '/', env }, errors, onEvent),
       started: Promise.withResolvers(),
       free: Promise.withResolvers(),
     };

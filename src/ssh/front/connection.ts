@@ -84,7 +84,8 @@ class ClientConnection {
     });
     this.#client.on('authentication', (auth) => {
       if (auth.username !== USER || auth.method !== 'publickey') return this.#offerPublicKey(auth);
-      if (++this.#offeredKeys > limits.offeredKeys) return this.#refuse('too many keys were offered');
+      if (++this.#offeredKeys > limits.offeredKeys)
+        return this.#refuse('too many keys were offered');
       this.#authenticate(auth).catch((error) => {
         log('warn', { address, reason: error.message }, 'a key could not be looked up');
         this.#client.end();

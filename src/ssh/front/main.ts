@@ -138,7 +138,8 @@ class FrontServer {
     // A client can disconnect before its connection is accepted.
     socket.on('error', () => {});
     if (this.#isServing) this.#accept(socket);
-    else if (this.#waiting.length < this.#settings.limits.unauthenticated) this.#waiting.push(socket);
+    else if (this.#waiting.length < this.#settings.limits.unauthenticated)
+      this.#waiting.push(socket);
     else socket.destroy();
   }
 
@@ -180,12 +181,18 @@ class FrontServer {
 
   #exceedsLimits(address: string, network: string): boolean {
     const { limits } = this.#settings;
-    if (this.#connected.size >= limits.connections || this.#unauthenticated.size >= limits.unauthenticated)
+    if (
+      this.#connected.size >= limits.connections ||
+      this.#unauthenticated.size >= limits.unauthenticated
+    )
       return true;
     if (this.#proxies.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')) return false;
     const ofNetwork = [...this.#unauthenticated.values()].filter((one) => one === network).length;
     const failures = this.#failures.get(network) ?? 0;
-    return ofNetwork >= limits.unauthenticatedPerAddress || failures >= limits.failuresPerAddressPerMinute;
+    return (
+      ofNetwork >= limits.unauthenticatedPerAddress ||
+      failures >= limits.failuresPerAddressPerMinute
+    );
   }
 
   #countFailure(network: string): void {

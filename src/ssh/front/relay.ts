@@ -155,7 +155,12 @@ class CommandRelay {
 }
 
 /** Calls `onStalled` when a full channel and its connection have sent nothing within `stalledMs`. */
-function watchProgress({ channel, clientSocket, stalledMs, onStalled }: RelayedCommand): NodeJS.Timeout {
+function watchProgress({
+  channel,
+  clientSocket,
+  stalledMs,
+  onStalled,
+}: RelayedCommand): NodeJS.Timeout {
   // Bytes that the client's window holds back are buffered in the channel, all others in the connection. The value is
   // only compared for equality: it changes when bytes are sent.
   const measureProgress = () =>

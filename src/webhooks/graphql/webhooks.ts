@@ -10,7 +10,7 @@ import {
   pageCost,
   toConnection,
 } from '../../platform/schema/paging.ts';
-import { abortWithReader, orThrow } from '../../platform/schema/subscription.ts';
+import { abortOnDisconnect, unwrapEvent } from '../../platform/schema/subscription.ts';
 import { listDeliveries, sliceDeliveries } from '../deliveries.ts';
 import { followDeliveries } from '../following.ts';
 import * as webhooks from '../webhooks.ts';
@@ -160,7 +160,7 @@ builder.subscriptionFields((t) => ({
       'Follows the deliveries of a webhook from now on: each one when it is created and whenever it changes. Ends with an error when the viewer loses access to one of its namespaces.',
     args: { id: t.arg.id({ required: true, description: 'The id of the webhook.' }) },
     subscribe: async (_root, { id }, { services, viewer }) =>
-      abortWithReader(await followDeliveries(services, viewer, id)),
-    resolve: orThrow,
+      abortOnDisconnect(await followDeliveries(services, viewer, id)),
+    resolve: unwrapEvent,
   }),
 }));

@@ -6,7 +6,7 @@ import { pino } from 'pino';
 import { expect, onTestFinished, test } from 'vitest';
 import { type Config, readConfig } from '../../../src/base/config/config.ts';
 import { openRunner } from '../../../src/runners/open.ts';
-import { kindsOf, LOCAL_MACHINE } from '../../../src/runners/runner.ts';
+import { LOCAL_MACHINE, listAttemptKinds } from '../../../src/runners/runner.ts';
 import { BUSYBOX, DOCKER } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
@@ -50,7 +50,7 @@ test('without an engine, jobs run as processes and jobs with an image are refuse
   expect(said).toEqual([
     `Jobs run as processes, and jobs with an image are refused: no container engine answers at ${docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
   ]);
-  expect(kindsOf(runner)).toEqual(['process']);
+  expect(listAttemptKinds(runner)).toEqual(['process']);
   expect(runner.machines).toEqual([
     expect.objectContaining({ id: LOCAL_MACHINE, withImage: false }),
   ]);
@@ -67,7 +67,7 @@ test('while a configured engine does not answer, jobs with an image wait', async
       `A container engine does not answer yet; jobs that need it wait: ${docker.host} (`,
     ),
   ]);
-  expect(kindsOf(runner)).toEqual(['auto', 'process', 'docker']);
+  expect(listAttemptKinds(runner)).toEqual(['auto', 'process', 'docker']);
   expect(runner.hasUnavailableEngine).toBe(true);
 });
 
@@ -101,7 +101,7 @@ test('with LOAM_RUNNER=docker all jobs run in containers, and an engine must ans
   needs(ctx, 'docker');
   await using made = await opened({ runner: 'docker', docker: DOCKER });
   expect(made.said).toEqual([answers, 'All jobs run in containers']);
-  expect(kindsOf(made.runner)).toEqual(['docker']);
+  expect(listAttemptKinds(made.runner)).toEqual(['docker']);
   expect(made.runner.machines).toEqual(here(true, true));
 });
 
@@ -109,7 +109,7 @@ test('with LOAM_RUNNER=process all jobs run as processes, and no engine is conta
   const { docker } = await silent();
   await using made = await opened({ runner: 'process', docker, defaultImage: BUSYBOX });
   expect(made.said).toEqual([]);
-  expect(kindsOf(made.runner)).toEqual(['process']);
+  expect(listAttemptKinds(made.runner)).toEqual(['process']);
 });
 
 test('with a default image and no engine, jobs wait, and none runs as a process', async (ctx) => {

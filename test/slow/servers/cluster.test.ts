@@ -225,7 +225,11 @@ test('a tunnel between two servers ends with the client, and if the other server
     const cluster = { key: randomBytes(32) } as unknown as Cluster;
     const begin = async (gone: AbortSignal, signal: AbortSignal) => {
       const about = { repositoryId: newId('repo'), head: {}, signal, quietMs: 1_000 };
-      const socket = await openTunnel({ cluster }, { id: 'x', baseUrl: url, goneSignal: gone }, about);
+      const socket = await openTunnel(
+        { cluster },
+        { id: 'x', baseUrl: url, goneSignal: gone },
+        about,
+      );
       socket.resume();
       return { socket, closed: once(socket, 'close') };
     };

@@ -13,7 +13,7 @@ import { PLAN_LIMITS } from '../../../src/base/config/plans.ts';
 import { busy } from '../../../src/base/errors.ts';
 import { chooseOwner } from '../../../src/cluster/placement.ts';
 import { sign } from '../../../src/cluster/signature.ts';
-import { type Checkout, openRemoteCheckouts } from '../../../src/jobs/checkouts.ts';
+import { type CheckOutJob, createRemoteCheckout } from '../../../src/jobs/checkouts.ts';
 import { claimJobs } from '../../../src/jobs/worker/claim.ts';
 import { startWorker } from '../../../src/jobs/worker/worker.ts';
 import { LOCAL_MACHINE } from '../../../src/runners/runner.ts';
@@ -270,9 +270,9 @@ test('a job waits for an available owner of its repository, and fails after the 
   await eventually(() => expect(services.cluster.members.serving).toEqual([]));
   const db = services.db as Parameters<typeof startWorker>[0]['db'];
   const config = { ...services.config, jobSlots: 1 };
-  const fromServers = openRemoteCheckouts(services);
+  const fromServers = createRemoteCheckout(services);
   const asked: string[] = [];
-  const checkout: Checkout = async (input) => {
+  const checkout: CheckOutJob = async (input) => {
     asked.push(input.attemptId);
     if (input.attemptId === asked[0]) await fromServers(input);
     // More busy responses than the number of other errors that a checkout may have.

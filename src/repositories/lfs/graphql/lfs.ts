@@ -14,7 +14,9 @@ const LfsLock = builder.objectRef<locks.Lock>('LfsLock').implement({
   description: 'A file lock: no user except its owner can push changes to the file, on any branch.',
   fields: (t) => ({
     id: t.exposeID('id', { description: 'The id of the lock, also used by git-lfs.' }),
-    path: t.exposeString('path', { description: 'The path of the file, relative to the root of the repository.' }),
+    path: t.exposeString('path', {
+      description: 'The path of the file, relative to the root of the repository.',
+    }),
     owner: t.string({
       description: 'The name of the user who locked the file.',
       resolve: ({ owner }) => owner.username,
@@ -92,7 +94,10 @@ const DeleteLfsObjectsInput = builder.inputType('DeleteLfsObjectsInput', {
   description: 'Large files to delete.',
   fields: (t) => ({
     repositoryId: t.id({ required: true, description: 'The id of the repository.' }),
-    oids: t.stringList({ required: true, description: 'The SHA-256 of each file. At most 1000 files.' }),
+    oids: t.stringList({
+      required: true,
+      description: 'The SHA-256 of each file. At most 1000 files.',
+    }),
   }),
 });
 
@@ -109,7 +114,8 @@ const DeleteLfsObjectsPayload = builder
     description: 'What was deleted.',
     fields: (t) => ({
       oids: t.exposeStringList('oids', {
-        description: 'The SHA-256 of each deleted file. Files that the repository did not have are omitted.',
+        description:
+          'The SHA-256 of each deleted file. Files that the repository did not have are omitted.',
       }),
     }),
   });

@@ -5,7 +5,7 @@
 import { Readable } from 'node:stream';
 import type pg from 'pg';
 import type { Logger } from '../../../base/log.ts';
-import type { Reading, Storage } from '../../../platform/storage/storage.ts';
+import type { RangeReader, Storage } from '../../../platform/storage/storage.ts';
 import {
   BufferPool,
   type ChunkBatch,
@@ -277,7 +277,7 @@ type ReadBatch = ChunkBatch & { locations: readonly ChunkLocation[] };
 /** @throws DamagedChunkError if the pack ends before the run */
 async function* readBatches(
   deps: StorageDeps,
-  reading: Reading,
+  reading: RangeReader,
   run: readonly ChunkLocation[],
   buffers: BufferPool,
 ): AsyncGenerator<ReadBatch> {
@@ -309,7 +309,7 @@ async function* readBatches(
 }
 
 /** @returns the number of bytes read, which is less than the buffer's length only at the end */
-async function fillBuffer(buffer: Uint8Array, reading: Reading): Promise<number> {
+async function fillBuffer(buffer: Uint8Array, reading: RangeReader): Promise<number> {
   let filled = 0;
   while (filled < buffer.length) {
     const bytes = await reading.into(buffer.subarray(filled));

@@ -83,7 +83,8 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'an AWS secret access key',
     anchors: ['secret_access_key', 'SECRET_ACCESS_KEY', 'ecretAccessKey'],
-    pattern: '(?:secret_access_key|SECRET_ACCESS_KEY|[sS]ecretAccessKey)["\']?[ \\t]{0,8}(?:=>|[=:])[ \\t]{0,8}["\']?([0-9A-Za-z/+]{40})(?![0-9A-Za-z/+=])',
+    pattern:
+      '(?:secret_access_key|SECRET_ACCESS_KEY|[sS]ecretAccessKey)["\']?[ \\t]{0,8}(?:=>|[=:])[ \\t]{0,8}["\']?([0-9A-Za-z/+]{40})(?![0-9A-Za-z/+=])',
     looksReal: looksLikeBase64,
   },
   { name: 'a GitHub token', hint: 'gh[pousr]_', pattern: `gh[pousr]_${alphanumeric('36,251')}` },
@@ -110,9 +111,14 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'a Slack webhook',
     anchors: ['hooks.slack.com'],
-    pattern: 'hooks\\.slack\\.com/(?:services|workflows)/(T[0-9A-Z]{8,16}/B?[0-9A-Z]{8,16}/[0-9A-Za-z]{24})',
+    pattern:
+      'hooks\\.slack\\.com/(?:services|workflows)/(T[0-9A-Z]{8,16}/B?[0-9A-Z]{8,16}/[0-9A-Za-z]{24})',
   },
-  { name: 'a Stripe live key', hint: '[rs]k_live_', pattern: `[rs]k_live_${alphanumeric('24,247')}` },
+  {
+    name: 'a Stripe live key',
+    hint: '[rs]k_live_',
+    pattern: `[rs]k_live_${alphanumeric('24,247')}`,
+  },
   { name: 'a Google API key', hint: 'AIza', pattern: `AIza${base64url(35)}` },
   { name: 'a Google OAuth secret', hint: 'GOCSPX-', pattern: `GOCSPX-${base64url(28)}` },
   { name: 'a Hugging Face token', hint: 'hf_', pattern: `hf_${alphanumeric(34)}` },
@@ -130,9 +136,17 @@ export const KINDS: readonly Kind[] = [
   { name: 'an xAI key', hint: 'xai-', pattern: `xai-${alphanumeric(80)}` },
   { name: 'a Replicate token', hint: 'r8_', pattern: `r8_${alphanumeric(37)}` },
   { name: 'an npm token', hint: 'npm_', pattern: `npm_${alphanumeric(36)}` },
-  { name: 'a PyPI token', hint: 'pypi-AgE', pattern: 'pypi-(AgEIcHlwaS5vcmc[0-9A-Za-z_-]{50,400})' },
+  {
+    name: 'a PyPI token',
+    hint: 'pypi-AgE',
+    pattern: 'pypi-(AgEIcHlwaS5vcmc[0-9A-Za-z_-]{50,400})',
+  },
   { name: 'a RubyGems key', hint: 'rubygems_', pattern: `rubygems_${hex(48)}` },
-  { name: 'a Docker Hub token', hint: 'dckr_[po]at_', pattern: `dckr_[po]at_${base64url('27,64')}` },
+  {
+    name: 'a Docker Hub token',
+    hint: 'dckr_[po]at_',
+    pattern: `dckr_[po]at_${base64url('27,64')}`,
+  },
   {
     name: 'a SendGrid key',
     hint: 'SG\\.',
@@ -145,11 +159,16 @@ export const KINDS: readonly Kind[] = [
   },
   { name: 'a DigitalOcean token', hint: 'do[opr]_v1_', pattern: `do[opr]_v1_${hex(64)}` },
   { name: 'a Vault token', hint: 'hv[sbr]\\.', pattern: `hv[sbr]\\.${base64url('90,300')}` },
-  { name: 'a Linear key', hint: 'lin_(?:api|oauth)_', pattern: `lin_(?:api|oauth)_${alphanumeric('40,64')}` },
+  {
+    name: 'a Linear key',
+    hint: 'lin_(?:api|oauth)_',
+    pattern: `lin_(?:api|oauth)_${alphanumeric('40,64')}`,
+  },
   {
     name: 'a Discord bot token',
     hint: '[MNO][0-9A-Za-z_-]{23,27}\\.[0-9A-Za-z_-]{6}\\.',
-    pattern: '[MNO][0-9A-Za-z_-]{23,27}\\.[0-9A-Za-z_-]{6}\\.([0-9A-Za-z_-]{27,38})(?![0-9A-Za-z_-])',
+    pattern:
+      '[MNO][0-9A-Za-z_-]{23,27}\\.[0-9A-Za-z_-]{6}\\.([0-9A-Za-z_-]{27,38})(?![0-9A-Za-z_-])',
     looksReal: looksLikeBase64,
   },
   {
@@ -196,7 +215,11 @@ export const KINDS: readonly Kind[] = [
     pattern: `pat[0-9A-Za-z]{14}\\.${hex(64)}`,
   },
   { name: 'a Contentful token', hint: 'CFPAT-', pattern: `CFPAT-${base64url(43)}` },
-  { name: 'a Square token', hint: 'sq0(?:atp|csp)-', pattern: `sq0(?:atp|csp)-${base64url('22,43')}` },
+  {
+    name: 'a Square token',
+    hint: 'sq0(?:atp|csp)-',
+    pattern: `sq0(?:atp|csp)-${base64url('22,43')}`,
+  },
   { name: 'a Mailgun key', hint: 'key-', pattern: `key-${hex(32)}` },
   {
     name: 'a Mailchimp key',
@@ -220,7 +243,8 @@ export const KINDS: readonly Kind[] = [
     anchors: ['PRIVATE KEY'],
     // Programs that read keys contain the first line as well, so some key data is required. It may be quoted or
     // preceded by headers such as DEK-Info.
-    pattern: '-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED |PGP )?PRIVATE KEY(?: BLOCK)?-----(?:\\\\[nr]|["\'+,;\\s\\\\]|(?:Proc-Type|DEK-Info|Version|Comment): [^\\n\\\\]{0,80}(?:\\n|\\\\[nr])){1,64}([0-9A-Za-z+/]{24})',
+    pattern:
+      '-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED |PGP )?PRIVATE KEY(?: BLOCK)?-----(?:\\\\[nr]|["\'+,;\\s\\\\]|(?:Proc-Type|DEK-Info|Version|Comment): [^\\n\\\\]{0,80}(?:\\n|\\\\[nr])){1,64}([0-9A-Za-z+/]{24})',
   },
   {
     name: 'the password of a database',

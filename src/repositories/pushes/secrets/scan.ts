@@ -303,7 +303,9 @@ export async function* parseAddedLines(patch: AsyncIterable<string>): AsyncGener
     if (inHunk && !text.startsWith('\\')) {
       const marks = text.slice(0, parents);
       if (marks.includes('-')) {
-        remainingInParents = remainingInParents.map((count, i) => count - (marks[i] === '-' ? 1 : 0));
+        remainingInParents = remainingInParents.map(
+          (count, i) => count - (marks[i] === '-' ? 1 : 0),
+        );
         continue;
       }
       remainingInFile--;

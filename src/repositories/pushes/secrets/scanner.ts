@@ -49,7 +49,11 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
     ({ before, after }) => before === ZERO_ID && after !== ZERO_ID,
   );
   return {
-    filter: { types: ['blob', 'tree', 'commit', 'tag'], minBytes: 1, maxBytes: MAX_COMPARED_BYTES - 1 },
+    filter: {
+      types: ['blob', 'tree', 'commit', 'tag'],
+      minBytes: 1,
+      maxBytes: MAX_COMPARED_BYTES - 1,
+    },
     inspect: (object) => scan.inspect(object),
     async verdict() {
       await scan.inspectRefs(createdRefs.map(({ ref }) => ref));
