@@ -87,7 +87,7 @@ async function mergeRun(
   const pages = await encodePages(entries);
   const kept = pages.map((page, index) => ({
     ...page,
-    open: page.isOpen && isNewest && index === pages.length - 1,
+    isOpen: page.isOpen && isNewest && index === pages.length - 1,
   }));
   await client.query({
     name: 'loam-remove-pages',

@@ -52,7 +52,7 @@ test('a form shows an error at the field it is about', async () => {
   await page.getByRole('button', { name: 'Add a key' }).first().click();
   await page.getByLabel('Public key').fill('no key');
   await page.getByRole('button', { name: 'Add key' }).click();
-  await page.getByText(/^Must begin with the type/).waitFor();
+  await page.getByText(/^Must begin with a supported key type/).waitFor();
   expect(await page.getByLabel('Public key').getAttribute('aria-invalid')).toBe('true');
 });
 
