@@ -33,7 +33,9 @@ async function opened(changes: Partial<Config>) {
   const runner = await openRunner({ config, hidden: [], log });
   return {
     runner,
-    said: said.filter((text) => /^(Jobs (run|with)|All jobs|A container engine)| answers at /.test(text)),
+    said: said.filter((text) =>
+      /^(Jobs (run|with)|All jobs|A container engine)| answers at /.test(text),
+    ),
     [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose](),
   };
 }
