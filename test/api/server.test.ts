@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto';
 import { constants } from 'node:os';
+import { pino } from 'pino';
 import { expect, test } from 'vitest';
 import { startApp } from '../support/harness.ts';
 
@@ -21,6 +22,18 @@ test('a valid request id is kept, and an invalid one is replaced', async () => {
   expect(kept.body.error).toMatchObject({ code: 'not_found', request_id: 'abc-1' });
   const made = await app.anonymous.get('/nowhere', { 'X-Request-Id': 'not sane' });
   expect(made.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/);
+});
+
+test('a fault during authentication is logged with its reason and request id', async () => {
+  const logged: string[] = [];
+  const log = pino({ level: 'error' }, { write: (line: string) => void logged.push(line) });
+  await using app = await startApp({ overrides: { log } });
+  await app.pool.query('alter table access_tokens rename to absent');
+  const { status, body } = await app.admin.get('/auth/v1/admin/jobs');
+  await app.pool.query('alter table absent rename to access_tokens');
+  expect([status, body.error.code]).toEqual([500, 'internal_error']);
+  const lines = logged.filter((line) => line.includes(body.error.request_id));
+  expect(lines.join()).toContain('relation \\"access_tokens\\" does not exist');
 });
 
 test('a browser gets a page at /, and other clients get a 404 as JSON', async () => {

@@ -4,9 +4,13 @@ import { isUnstorableText } from '../database/client.ts';
 import { isDatabaseUnavailable, isDiskFull } from '../database/outage.ts';
 import { StorageUnavailable } from '../storage/storage.ts';
 
-/** Whether to log the error. Code that throws an `AppError` for a fault of the server has already logged the reason. */
+/**
+ * Whether to log the error. Code that throws an `AppError` for a fault of the server has already logged the reason, except
+ * authentication, whose `AppError` has the reason as its `cause`.
+ */
 export function shouldLog(error: unknown): boolean {
-  return !(error instanceof AppError) && toClientError(error).status >= 500;
+  if (!(error instanceof AppError)) return toClientError(error).status >= 500;
+  return error.cause !== undefined && error.status >= 500;
 }
 
 /** The REST error body. By the API contract, the rate limit error has `retry_after` instead of `request_id`. */
