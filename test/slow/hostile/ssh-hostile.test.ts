@@ -7,6 +7,7 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import ssh2 from 'ssh2';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import type { SshLimits } from '../../../src/ssh/front/protocol.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
 import { Client, cloneDatabase, startApp, type TestApp } from '../../support/harness.ts';
@@ -17,13 +18,13 @@ import { makeKey, SshUser, sshUser } from '../../support/ssh-client.ts';
 
 const LIMITS = {
   loginMs: 1_500,
-  waitingOfAddress: 8,
-  failuresOfAddress: 1_000,
+  unauthenticatedPerAddress: 8,
+  failuresPerAddressPerMinute: 1_000,
   idleMs: 2_000,
   commandMs: 1_000,
   stalledMs: 3_000,
-  connectionsOfUser: 6,
-};
+  connectionsPerUser: 6,
+} satisfies Partial<SshLimits>;
 
 let app: TestApp;
 let ada: Client;
@@ -69,7 +70,7 @@ function begin(command: string, who = user): ChildProcess {
 }
 
 test('connections without a key are limited in number and in time', async () => {
-  const sockets = await Promise.all(Array.from({ length: LIMITS.waitingOfAddress }, open));
+  const sockets = await Promise.all(Array.from({ length: LIMITS.unauthenticatedPerAddress }, open));
   // One more connection is closed before the server sends anything.
   const more = connect(port(), '127.0.0.1');
   let said = 0;
@@ -186,7 +187,7 @@ function exec(client: ssh2.Client, command: string): Promise<ssh2.ClientChannel>
 test('the connections of a user are counted over all keys', async () => {
   const keys = [user, await sshUser(ada, workspace, port())];
   const clients = await Promise.all([...keys, ...keys, ...keys].map((one) => logIn(one)));
-  expect(clients).toHaveLength(LIMITS.connectionsOfUser);
+  expect(clients).toHaveLength(LIMITS.connectionsPerUser);
   const more = await Promise.all(keys.map((one) => one.ssh([])));
   expect(more.map(({ code }) => code)).toEqual([255, 255]);
   for (const client of clients) client.end();
