@@ -1,4 +1,4 @@
-/** The house rules that imports can break, read from the sources: see "Layout" in the README. */
+/** The rules on imports of docs/architecture.md, "Directions", checked in the sources. */
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -21,7 +21,7 @@ const everything: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((p
 const isDashboard = ({ path }: Source) => path.startsWith('src/dashboard/');
 const sources = everything.filter((source) => !isDashboard(source));
 
-/** The folders of `src/`, each of which imports from those before it alone. Files beside them (app, main) import from all. */
+/** The folders of `src/`. Each imports only from folders before it. Files beside them (app, main) import from all. */
 const FLOORS = [
   'base',
   'platform',

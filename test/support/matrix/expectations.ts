@@ -3,21 +3,7 @@
  * of its own, because each of its operations is one of these fields.
  */
 import { newPublicKey } from '../ssh-key.ts';
-import type { World } from './world.ts';
-
-/** Each level includes the rights of the levels before it. */
-export const LEVELS = [
-  'anyone',
-  // Any valid credential, even without any rights in acme.
-  'account',
-  // A credential with full rights, of a user who is not a member.
-  'user',
-  'read',
-  'write',
-  'admin',
-  'operator',
-] as const;
-export type Level = (typeof LEVELS)[number];
+import type { Level, World } from './world.ts';
 
 export type Rule = {
   from: Level;

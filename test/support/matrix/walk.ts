@@ -20,8 +20,6 @@ import type { Answer, Client, Loam } from '../harness.ts';
 import { parseEvents } from '../sse.ts';
 import { postSubscription } from '../subscribe.ts';
 import {
-  LEVELS,
-  type Level,
   MUTATIONS,
   NAMESPACE_LISTS,
   NODES,
@@ -30,7 +28,7 @@ import {
   type Rule,
   SUBSCRIPTIONS,
 } from './expectations.ts';
-import { type Caller, createWorld, shared, type World } from './world.ts';
+import { type Caller, createWorld, LEVELS, type Level, shared, type World } from './world.ts';
 
 const ROOTS = [
   ['query', schema.getQueryType(), QUERIES],

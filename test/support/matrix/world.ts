@@ -5,7 +5,20 @@ import { eventually } from '../eventually.ts';
 import type { Client, Loam } from '../harness.ts';
 import { ENDPOINT } from '../rest/cases.ts';
 import { newPublicKey } from '../ssh-key.ts';
-import type { Level } from './expectations.ts';
+
+/** Each level includes the rights of the levels before it. */
+export const LEVELS = [
+  'anyone',
+  // Any valid credential, even without any rights in acme.
+  'account',
+  // A credential with full rights, of a user who is not a member.
+  'user',
+  'read',
+  'write',
+  'admin',
+  'operator',
+] as const;
+export type Level = (typeof LEVELS)[number];
 
 export type Caller = {
   name: string;
