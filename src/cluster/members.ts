@@ -60,7 +60,7 @@ export const HEARTBEAT_MS = 1_000;
 /** Three heartbeats, so that one late heartbeat does not count as a failure. */
 export const DEAD_AFTER_S = 3;
 
-/** Inserts the row again if it is missing: `removeGoneServers` removes rows after a week without heartbeats. */
+/** Inserts the row again if it is missing: `removeDeadServers` removes rows after a week without heartbeats. */
 const HEARTBEAT = `
   with beat as (
     insert into servers (id, url, role, repositories, storage, heartbeat_at)

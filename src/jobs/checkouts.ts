@@ -56,7 +56,7 @@ export function createRemoteCheckout(services: {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;
     const owner = services.cluster.remoteOwner(repositoryId);
-    // The repository was moved to this process after `openCheckouts` had looked for its owner. The retry finds it here.
+    // The repository was moved to this process after `createCheckout` had looked for its owner. The retry finds it here.
     if (!owner) throw new ServerUnavailable('the repository has moved');
     const request = { repositoryId, input: { attemptId, commitSha }, signal };
     await checkoutStream(services, owner, request, (head, pack) =>

@@ -27,7 +27,7 @@ export function runSpanUntil(
   return from ? { from, seconds: secondsBetween(from, attempt.exitedAt ?? now) } : undefined;
 }
 
-/** The columns that `runtimeOf` needs. Only the last attempt can be open. */
+/** The columns that `computeRuntimeSeconds` needs. Only the last attempt can be open. */
 export const runtimeColumns = {
   runtimeSeconds: true,
   status: true,

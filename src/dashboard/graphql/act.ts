@@ -8,7 +8,7 @@ type MutationOutcome<T> = { data: T; problem?: undefined } | { data?: undefined;
 
 /**
  * `changes`: types whose cached lists are read again; needed for empty lists, in which the cache finds no type.
- * `fields`: fields of the form. An error of such a field is shown at the field (`fault`), other errors above the button
+ * `fields`: fields of the form. An error of such a field is shown at the field (`fieldError`), other errors above the button
  * (`problem`).
  */
 export function useFormMutation<T, V extends AnyVariables>(

@@ -231,7 +231,7 @@ const historyOnServer = defineFolderTask(
 /**
  * Charges commits to the response allowance. Commits have at most 64 KiB each, so they are read before they are
  * charged.
- * @throws as `takeAll`
+ * @throws as `takeAllGitBytes`
  */
 export function chargeCommits(
   allowance: Allowance,

@@ -1,7 +1,7 @@
 /** Keeps lists of jobs up to date: queries them again when a job of their namespaces changes. */
-import { useEffect, useRef } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import { type LiveState, useLiveSubscription } from '../../live/follow.ts';
+import { useCoalescedRefetch } from '../../live/refetch.ts';
 
 const JobChanges = graphql(`
   subscription JobChanges($namespaces: [String!]!) {
@@ -9,19 +9,12 @@ const JobChanges = graphql(`
   }
 `);
 
-/** Coalesces changes, because many jobs change at once. */
+/** The changes of this time cause one refetch, because many jobs change at once. */
 const COALESCE_MS = 300;
 
 export function useLiveJobs(namespaces: readonly string[], refetch: () => void): LiveState {
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
-  useEffect(() => () => clearTimeout(timer.current), []);
   const key = namespaces.length > 0 ? namespaces.join(' ') : null;
-  const scheduleRefetch = () => {
-    timer.current ??= setTimeout(() => {
-      timer.current = undefined;
-      refetch();
-    }, COALESCE_MS);
-  };
+  const scheduleRefetch = useCoalescedRefetch(refetch, COALESCE_MS);
   return useLiveSubscription(JobChanges, key, {
     variables: () => ({ namespaces: [...namespaces] }),
     onData: scheduleRefetch,
