@@ -22,6 +22,13 @@ export type Machine = {
   withImage?: boolean;
   /** Whether the machine runs jobs without an image; default: true. */
   withoutImage?: boolean;
+  /**
+   * Set for a cluster, whose engine shares its nodes among jobs: how many jobs of this worker it may have at once, waiting or
+   * running. Its capacity is that of the largest node. Unset: the worker shares the machine among jobs and limits their number.
+   */
+  maxJobs?: number;
+  /** The regions whose jobs the machine runs; unset: all. */
+  regions?: readonly string[];
 };
 
 /** The kinds of attempts that the runner supervises. */
@@ -46,6 +53,8 @@ export type AttemptSpec = {
   env: Record<string, string>;
   /** Creates the working directory, which must not exist yet; null: an empty directory. */
   checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
+  /** For people who look at the lists of a cluster. */
+  job: { id: string; name: string; namespace: string };
   hardware: Hardware;
   timeoutMs: number;
   /** Limits of the log: bytes of text with line ends, and lines. Further output is discarded. */
@@ -122,6 +131,19 @@ export function tooManyEntriesError(max: number): ArtifactsTooLarge {
   return new ArtifactsTooLarge(`there are more than ${max} files, links and folders`);
 }
 
+/**
+ * Decides whether the work may begin, and records that it does.
+ * @param handle replaces the handle of `prepare`: a runner of a cluster adds where the attempt runs
+ */
+export type MayBegin = (handle?: Handle) => Promise<boolean>;
+
+export type StartOptions = {
+  /** Receives texts for the job's `progress` field while the work waits for its start. */
+  report?(progress: string): void;
+  /** Aborts the wait. */
+  signal?: AbortSignal;
+};
+
 export type Runner = {
   name: string;
   /**
@@ -144,11 +166,13 @@ export type Runner = {
    */
   prepare(spec: AttemptSpec, signal: AbortSignal): Promise<Handle>;
   /**
-   * Starts the work unless it has started already.
+   * Starts the work unless it has started already. A cluster may let it wait for hours.
    * @param mayBegin called immediately before the start, unless the work has started; default: the work may begin
-   * @returns false when `mayBegin` returned false: then the work has not started and will not start
+   * @returns false when the work has not started and will not start: `mayBegin` returned false, the signal aborted, or the
+   *   attempt was lost before its start
+   * @throws Unstartable
    */
-  start(handle: Handle, mayBegin?: () => Promise<boolean>): Promise<boolean>;
+  start(handle: Handle, mayBegin?: MayBegin, options?: StartOptions): Promise<boolean>;
   /**
    * The state of an attempt: prepared but not started, started (and perhaps ended), or gone. `unprepared`: its preparation is
    * lost or unusable and the work has certainly not started, so it must be prepared again.

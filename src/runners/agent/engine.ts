@@ -1,0 +1,89 @@
+/**
+ * The contract of cluster engines (Slurm, Kubernetes): the part of a runner that differs between them. An engine places one
+ * agent per attempt on a node and reports what it knows about it. Everything else, such as the log and the exit code, comes
+ * from the agent itself (`agent.ts`).
+ */
+import type { Hardware } from '../../base/hardware.ts';
+import type { Machine } from '../runner.ts';
+
+/** What a node needs to run the agent of an attempt. */
+export type Submission = {
+  /** Id of the attempt. It names everything that the engine creates for it. */
+  attempt: string;
+  /** For people who look at the engine's own lists. */
+  job: { id: string; name: string; namespace: string };
+  /** The program of the agent is at `${url}/agent.mjs`, its requests go to paths below `url`. */
+  agent: { url: string; token: string };
+  /** Null: the command runs without an image of its own, where the engine supports that. */
+  image: string | null;
+  hardware: Hardware;
+  /** What the job may use: its request, or the size of the largest node. */
+  cpus: number;
+  memoryBytes: number;
+  /** The engine's own limit must be later than this, because the agent enforces the timeout. */
+  timeoutMs: number;
+};
+
+/** How the engine saw the end of an attempt. The agent's own report takes precedence. */
+export type EngineEnd = {
+  /** Exit code of the command; null: the engine does not know it. */
+  exitCode: number | null;
+  outOfMemory: boolean;
+  /**
+   * The engine or its machine ended the attempt, for example by preemption, eviction or a failure of the node. The attempt is
+   * lost, whatever its exit code, and certainly runs no more.
+   */
+  isLoss: boolean;
+  /** In the engine's words, for the log of the server and the job's user. */
+  reason: string;
+};
+
+export type EngineState =
+  /** `reason` completes "waiting for Kubernetes: …", translated into plain words. */
+  | { kind: 'waiting'; reason: string }
+  | { kind: 'running' }
+  /** The engine can never start it, for example because the image does not exist. `reason` is a sentence for the user. */
+  | { kind: 'refused'; reason: string }
+  /** No process of the attempt runs any more. */
+  | { kind: 'ended'; end: EngineEnd }
+  /**
+   * The engine does not know whether the attempt runs: its node is silent, or the engine has forgotten it. Then only the lease
+   * of the agent tells when it has certainly ended.
+   */
+  | { kind: 'unknown' };
+
+export type ClusterEngine = AsyncDisposable & {
+  readonly kind: 'kubernetes' | 'slurm';
+  /** For messages to users: `Kubernetes`, `Slurm`. */
+  readonly title: string;
+  /**
+   * The largest node, and GPU model → the most GPUs of one job. The engine shares its nodes among jobs itself. Jobs with or
+   * without an image are refused if it cannot run them.
+   */
+  readonly capacity: Pick<Machine, 'cpus' | 'memoryBytes' | 'gpus' | 'withImage' | 'withoutImage'>;
+  /** Why the engine does not answer at the moment. */
+  readonly unavailableReason?: string | undefined;
+  /**
+   * Submits the agent of the attempt, unless it was submitted already.
+   * @throws Unstartable when the engine refuses it for good, RunnerUnavailable while the engine does not answer
+   */
+  submit(submission: Submission): Promise<void>;
+  /** The latest state. It never goes back from `ended` or `refused`. An attempt that was not submitted is `unknown`. */
+  state(attempt: string): EngineState;
+  /** Settles at the next change of the attempt's state, or when `signal` aborts. */
+  nextChange(attempt: string, signal: AbortSignal): Promise<void>;
+  /**
+   * Where the attempt runs, and the command with which an operator looks at it, for example
+   * `scontrol show job 17`; undefined before it runs.
+   */
+  describe(attempt: string): { node: string; inspect: string } | undefined;
+  /**
+   * Ends the attempt if it runs, and removes everything that the engine has of it. Resolves when the engine has accepted that,
+   * which it then does even if its node is silent at the moment.
+   * @param options.hasEnded the agent is about to exit by itself, so it need not be killed at once
+   * @throws RunnerUnavailable while the engine does not answer
+   */
+  remove(attempt: string, options?: { hasEnded?: boolean }): Promise<void>;
+  /** The attempts of this worker that the engine has. @throws RunnerUnavailable */
+  list(): Promise<string[]>;
+};
