@@ -1,5 +1,8 @@
 /** What Loam reads from Slurm's commands and gives to them. `slurm-engine.test.ts` runs a real cluster. */
-import { afterEach, expect, test, vi } from 'vitest';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, expect, onTestFinished, test, vi } from 'vitest';
 import {
   type ImageProgram,
   readSlurmConfig,
@@ -7,6 +10,7 @@ import {
   slurmOptions,
 } from '../../src/base/config/slurm.ts';
 import { Attempts } from '../../src/runners/slurm/attempts.ts';
+import { type Commands, createCommands } from '../../src/runners/slurm/commands.ts';
 import { imageCommand } from '../../src/runners/slurm/images.ts';
 import { type Job, parseJobs, toState } from '../../src/runners/slurm/jobs.ts';
 import { parsePartition } from '../../src/runners/slurm/nodes.ts';
@@ -167,7 +171,10 @@ test('a job that was submitted while the jobs were listed is not taken for lost'
   expect(attempts.state(ATTEMPT)).toEqual({ kind: 'running' });
 });
 
-afterEach(() => void vi.useRealTimers());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllEnvs();
+});
 
 test.for(['CANCELLED', 'TIMEOUT', 'PREEMPTED', 'NODE_FAIL'])(
   '%s on a silent node is no end until the node has answered for a while',
@@ -201,6 +208,55 @@ test('a job that the controller has ended on a node that answers has ended', () 
   expect(attempts.state(ATTEMPT)).toMatchObject({ kind: 'ended', end: { isLoss: true } });
 });
 
+/** Runs `sbatch` as a script that prints to standard error and fails. */
+async function failingSbatch(stderr: string): Promise<{ commands: Commands; error: Error }> {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-sbatch-'));
+  onTestFinished(() => rm(dir, { recursive: true }));
+  await writeFile(join(dir, 'sbatch'), `#!/bin/sh\ncat >&2 <<'X'\n${stderr}\nX\nexit 1\n`, {
+    mode: 0o755,
+  });
+  vi.stubEnv('PATH', `${dir}:${process.env.PATH}`);
+  const commands = createCommands(undefined);
+  const error = await commands.run('sbatch', []).catch((error: Error) => error);
+  if (typeof error === 'string') throw new Error('sbatch has not failed');
+  return { commands, error };
+}
+
+test.for<[string, string, string]>([
+  [
+    'sbatch: error: Memory specification can not be satisfied\nsbatch: error: Batch job submission failed: Requested node configuration is not available',
+    'Refusal',
+    'Memory specification can not be satisfied; Requested node configuration is not available',
+  ],
+  [
+    'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)',
+    'RunnerUnavailable',
+    'Unable to contact slurm controller (connect failure)',
+  ],
+  [
+    'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation',
+    'RunnerUnavailable',
+    'Socket timed out on send/recv operation',
+  ],
+  [
+    "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+    'Busy',
+    "QOSMaxSubmitJobPerUserLimit; Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+  ],
+  ['', 'RunnerFault', 'sbatch ended with 1'],
+])('a failure of sbatch is told from a refusal: %s', async ([stderr, name, message]) => {
+  const { commands, error } = await failingSbatch(stderr);
+  expect(error).toMatchObject({ name, message });
+  expect(commands.unavailableReason).toBe(name === 'RunnerUnavailable' ? message : undefined);
+});
+
+test('a machine without the commands of Slurm says what to install', async () => {
+  vi.stubEnv('PATH', '/nonexistent');
+  await expect(createCommands(undefined).run('sbatch', [])).rejects.toThrow(
+    'there is no sbatch on this machine: install',
+  );
+});
+
 test('the partition offers its largest nodes, with its time limit', () => {
   const output = `main*|2|2000|1-00:00:00|(null)|
 main*|16|64000|1-00:00:00|gpu:a100:4(S:0-1)|
@@ -230,6 +286,7 @@ test('namespaces are mapped to accounts, one pair per line', () => {
   expect(() => parseUsers('ada')).toThrow('LOAM_SLURM_USERS: line 1 must be a namespace');
   expect(() => parseUsers('ada x\nada y')).toThrow('line 2 names ada a second time');
   expect(() => parseUsers('ada root')).toThrow('must not map to root');
+  expect(() => parseUsers('# nobody yet')).toThrow('names no account');
 });
 
 test('variables and a file of clusters give the same options', () => {
