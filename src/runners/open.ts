@@ -248,7 +248,11 @@ export function composeRunners(name: string, kinds: Kinds, choose: Choose): Runn
         throw new RunnerUnavailable(`the machine ${spec.machine} does not answer`);
       return { ...(await runnerOf({ runner }).prepare(spec, signal)), runner };
     },
-    start: (handle, mayBegin) => runnerOf(handle).start(handle, mayBegin),
+    start(handle, mayBegin, options) {
+      const { runner = 'process' } = handle;
+      const mayBeginAt = mayBegin && ((at?: Handle) => mayBegin(at && { ...at, runner }));
+      return runnerOf(handle).start(handle, mayBeginAt, options);
+    },
     attach: (handle) => runnerOf(handle).attach(handle),
     logs: (handle, cursor, signal) => runnerOf(handle).logs(handle, cursor, signal),
     signal: (handle, signal) => runnerOf(handle).signal(handle, signal),

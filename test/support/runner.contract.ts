@@ -32,7 +32,7 @@ export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {})
     image: null,
     env: {},
     checkout: null,
-    job: { id: 'job_test', name: 'test', namespace: 'tests' },
+    job: { id: 'job_1', name: 'contract', namespace: 'ada' },
     hardware: { gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
     timeoutMs: 60_000,
     log: { bytes: 2 ** 30, lines: 10_000_000 },
