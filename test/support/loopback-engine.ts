@@ -133,7 +133,7 @@ export async function serveAgents(
     req.id = 'test';
     next();
   });
-  app.use(createAgentsRouter({ findSession, program }));
+  app.use(createAgentsRouter({ findSession, program, isOpen: async () => false }));
   app.use(errorEdge(createLog('silent')));
   const server = app.listen(0, '127.0.0.1');
   await new Promise((resolve) => server.once('listening', resolve));

@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
 import express, { type Request, type RequestHandler, type Router } from 'express';
 import { z } from 'zod';
-import { invalid, notFound, unauthenticated } from '../../base/errors.ts';
+import { AppError, busy, invalid, unauthenticated } from '../../base/errors.ts';
 import { closeSignal } from '../../platform/web/connections.ts';
 import { createTar } from '../supervisor/tar.ts';
 import { AGENT_PROGRAM, AGENTS_PATH, LOG_REQUEST_BYTES, NONCE_HEADER } from './protocol.ts';
@@ -44,13 +44,16 @@ type Handle = (session: AgentSession, req: AttemptRequest, res: express.Response
 /**
  * @param findSession over all clusters of this worker
  * @param program path of the agent's program
+ * @param isOpen whether an attempt without a session here may belong to another worker
  */
 export function createAgentsRouter({
   findSession,
   program,
+  isOpen,
 }: {
   findSession: AgentRunner['findSession'];
   program: string;
+  isOpen(attempt: string): Promise<boolean>;
 }): Router {
   const router = express.Router({ mergeParams: true });
   router.get(`/${AGENT_PROGRAM}`, (_req, res, next) => {
@@ -63,9 +66,10 @@ export function createAgentsRouter({
     if (!token) throw unauthenticated();
     const { attempt } = req.params;
     const session = /^\w+$/.test(attempt) ? await findSession(attempt) : undefined;
-    // The same as for an attempt that is over, because the agent must kill its command then.
-    if (!session) throw Object.assign(notFound('Attempt'), { status: 410 });
-    return { session, token };
+    if (session) return { session, token };
+    // The agent repeats a request that is answered with 503, and kills its command after 410.
+    if (await isOpen(attempt)) throw busy('Another server has this attempt; see LOAM_AGENT_URL');
+    throw new AppError('not_found', 'The attempt is over', { status: 410 });
   }
   const claimed =
     (handle: Handle): RequestHandler<{ attempt: string }> =>
