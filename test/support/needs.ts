@@ -108,6 +108,14 @@ const REQUIREMENTS = {
     ],
     remedy: install('slirp4netns iproute2'),
   },
+  slurm: {
+    probe: [
+      'sh',
+      '-c',
+      'test "$(id -u)" = 0 && command -v sbatch slurmctld slurmd munged && unshare --pid --fork --mount true',
+    ],
+    remedy: `${install('slurm-wlm munge')}, and run as root`,
+  },
   ssh: { probe: ['ssh', '-V'], remedy: install('openssh-client') },
   strace: { probe: ['strace', '-o', '/dev/null', 'true'], remedy: install('strace') },
   unshare: {

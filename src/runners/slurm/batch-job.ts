@@ -1,0 +1,147 @@
+/** The batch job of an attempt: the arguments of `sbatch`, and the script that starts the agent. */
+import type { SlurmConfig } from '../../base/config/slurm.ts';
+import type { Submission } from '../agent/engine.ts';
+import { GRACE_MS } from '../runner.ts';
+import type { Account } from './users.ts';
+
+export function nameOf(attempt: string): string {
+  return `loam-${attempt}`;
+}
+
+/** What one node offers. */
+export type NodeSize = { cpus: number; memoryMb: number };
+
+/**
+ * Slurm's limit must not end an agent that waits for Loam: for up to an hour before the command, or after it with lines and
+ * an exit code that it could not send yet. The rest is for the transfer of artifacts.
+ */
+const MARGIN_MS = 65 * 60_000;
+
+/** The agent shares the memory limit of the job. */
+const AGENT_MEMORY_MB = 128;
+
+export type Placement = {
+  /** The largest node that the job may run on. */
+  node: NodeSize;
+  /** Time limit of the partition in minutes; Infinity: none. */
+  maxMinutes: number;
+  /** The generic resources with their number; unset: no GPUs. */
+  gres?: string;
+  /** Account of the cluster as which the job runs; unset: this process's user. */
+  account?: Account;
+};
+
+/** Arguments of `sbatch`, which reads the script from its standard input. */
+export function batchArguments(
+  { attempt, job, cpus, memoryBytes, timeoutMs }: Submission,
+  { partition, account, qos, constraint }: SlurmConfig,
+  worker: string,
+  { node, maxMinutes, gres, account: runAs }: Placement,
+): string[] {
+  const minutes = Math.ceil((timeoutMs + GRACE_MS + MARGIN_MS) / 60_000);
+  const memoryMb = Math.ceil(memoryBytes / 2 ** 20) + AGENT_MEMORY_MB;
+  const options = {
+    'job-name': nameOf(attempt),
+    comment: toComment(job, worker),
+    partition,
+    account,
+    qos,
+    constraint,
+    uid: runAs?.name,
+    // Otherwise the job gets the group of this process, which is root's.
+    gid: runAs?.group,
+    nodes: '1',
+    ntasks: '1',
+    'cpus-per-task': String(Math.min(Math.ceil(cpus), node.cpus)),
+    mem: `${Math.min(memoryMb, node.memoryMb)}M`,
+    gres,
+    time: String(Math.min(minutes, maxMinutes)),
+    // The environment of this process contains secrets.
+    export: 'NONE',
+    // Slurm fails jobs whose output it cannot write, and the agent sends its own to Loam.
+    output: '/dev/null',
+    error: '/dev/null',
+    // Exists on every node. In a folder that is missing, Slurm would run the job in /tmp.
+    chdir: '/',
+    // A job that Slurm starts again after a silent node may run twice.
+    'no-requeue': null,
+    'kill-on-invalid-dep': 'yes',
+    parsable: null,
+  };
+  return Object.entries(options).flatMap(([name, value]) => {
+    if (value === undefined) return [];
+    return value === null ? `--${name}` : `--${name}=${value}`;
+  });
+}
+
+/** `Loam job job_… (train) of ada, worker 1f0c` */
+function toComment(job: Submission['job'], worker: string): string {
+  const plain = (text: string) => text.replace(/[^\w.@ -]/g, '_');
+  return `Loam job ${plain(job.id)} (${plain(job.name)}) of ${plain(job.namespace)}, worker ${worker}`;
+}
+
+/** The worker that submitted the job with this comment. */
+export function workerOf({ comment }: { comment: string }): string | undefined {
+  return /, worker (\S+)$/.exec(comment)?.[1];
+}
+
+/** Folder of the attempt in a folder that the nodes share. */
+export function sharedFolder(dir: string, worker: string): string {
+  return `${dir}/${worker}`;
+}
+
+/**
+ * The script is readable only for the job's account and root. Node reads the bootstrap program from standard input, so that
+ * the token is in no argument and no environment. `exec`, because `scancel` signals only the script's own process.
+ */
+export function batchScript(
+  { attempt, agent: { url, token } }: Submission,
+  { node, dir, images }: SlurmConfig,
+  worker: string,
+): string {
+  const agent = {
+    url,
+    token,
+    attempt,
+    name: nameOf(attempt),
+    dir: dir && sharedFolder(dir, worker),
+    images,
+  };
+  return `#!/bin/sh
+# An agent of Loam, which runs a job and reports to ${url.replaceAll('\n', '')}
+exec '${node}' --input-type=module - <<'LOAM'
+const agent = ${JSON.stringify(agent)};
+${BOOTSTRAP}LOAM
+`;
+}
+
+/** Exit code of the bootstrap program when no server of Loam answered for an hour (EX_TEMPFAIL). */
+export const NO_SERVER = 75;
+
+/**
+ * Runs on the node. It must stay below 4 KiB: some shells serve a longer here-document from a process of their own. The
+ * comment with the source's URL keeps the program's text out of stack traces.
+ */
+const BOOTSTRAP = `const until = Date.now() + 3600_000;
+const headers = { authorization: \`Bearer \${agent.token}\` };
+let program;
+for (let pause = 250; program === undefined; pause = Math.min(2 * pause, 15_000)) {
+  try {
+    const response = await fetch(\`\${agent.url}/agent.mjs\`, { headers, signal: AbortSignal.timeout(60_000) });
+    const text = await response.text();
+    if (response.ok) program = text;
+  } catch {}
+  if (program === undefined) {
+    if (Date.now() > until) process.exit(${NO_SERVER});
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+}
+const dir = agent.dir ?? process.env.TMPDIR ?? '/tmp';
+process.env.LOAM_AGENT_URL = agent.url;
+process.env.LOAM_AGENT_TOKEN = agent.token;
+process.env.LOAM_AGENT_ATTEMPT = agent.attempt;
+process.env.LOAM_AGENT_DIR = \`\${dir}/\${agent.name}\`;
+if (agent.images) process.env.LOAM_AGENT_IMAGES = agent.images;
+const named = \`\${program}\\n//# sourceURL=agent.mjs\\n\`;
+await import(\`data:text/javascript;base64,\${Buffer.from(named).toString('base64')}\`);
+`;
