@@ -7,6 +7,7 @@
 import type { Server } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import type { RequestHandler } from 'express';
 import type pg from 'pg';
 import type { PrismaClient } from '../prisma/generated/client.ts';
 import { CORS_HEADERS } from './api/http/cors.ts';
@@ -38,6 +39,7 @@ import type { QueuePositions } from './jobs/queue-position.ts';
 import { createQueuePositions } from './jobs/queue-position.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import { createSecretBox } from './jobs/secrets.ts';
+import { isAttemptOpen } from './jobs/worker/attempt-row.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
 import { maintenanceTasks, startMaintenance } from './maintenance.ts';
 import { type Keys, readKeys, requireSameKey } from './platform/crypto/keys.ts';
@@ -65,7 +67,8 @@ import { PushRecorder } from './repositories/pushes/recorder.ts';
 import type { FindingIds } from './repositories/pushes/secrets/find.ts';
 import { createFindingIds } from './repositories/pushes/secrets/find.ts';
 import { recoverRepositories, takeOverFromDeadServers } from './repositories/recovery.ts';
-import { openRunner } from './runners/open.ts';
+import { createAgentsRouter } from './runners/agent/http.ts';
+import { type OpenedRunner, openRunner } from './runners/open.ts';
 import type { Runner } from './runners/runner.ts';
 import type { SshLimits } from './ssh/front/protocol.ts';
 import { type Ssh, serveSsh, takeSshPort } from './ssh/ssh.ts';
@@ -195,7 +198,9 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   });
   const services = await composeServices(config, process, { git, ssh, base });
   const runner =
-    config.role === 'all' ? await openConfiguredRunner(config, { log, overrides }, cleanup) : null;
+    config.role === 'all'
+      ? await openConfiguredRunner(process.services, { overrides, address: port.address }, cleanup)
+      : null;
   const connector = createConnector({
     guard: services.webhooks.guard,
     lookup: overrides.lookup ?? resolveHost,
@@ -212,7 +217,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () => git,
     () => recoverRepositories(services).then(() => null),
     () => initializeCursor(services).then(() => null),
-    () => startAnswering(services, limits, port),
+    () => startAnswering(services, limits, port, serveAgents(services, runner)),
     () => serveSsh(services, ssh, port),
     () => takeOverFromDeadServers(services, process.session),
     () =>
@@ -251,9 +256,10 @@ async function startAnswering(
   services: Services,
   limits: RateLimits,
   port: Awaited<ReturnType<typeof takePort>>,
+  agents: RequestHandler | undefined,
 ): Promise<AsyncDisposable> {
   const { config, cluster, bus } = services;
-  port.setHandler(createHttpApp(services, limits));
+  port.setHandler(createHttpApp(services, limits, agents));
   await cluster.members.join(config.internalUrl ?? toReachableUrl(port.address));
   return {
     async [Symbol.asyncDispose]() {
@@ -305,14 +311,17 @@ export async function createWorker(
   await prepareDataFolder(config.dataDir);
   const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   let isReady = async () => false;
-  const handler = createWorkerApp({ isReady: () => isReady(), log });
+  let agents: RequestHandler | undefined;
+  const handler = createWorkerApp({ isReady: () => isReady(), agents: () => agents, log });
   const headersFor = async () => ({});
   const limits = overrides.connections;
   const port = cleanup.use(await takePort(config, { log, headersFor, handler, limits }));
   const { address: metricsAddress } = cleanup.use(await openMetricsPort(config, metrics, log));
   await checkVersion();
   const { services, failed } = await openProcess(config, { log, metrics }, cleanup);
-  const runner = await openConfiguredRunner(config, { log, overrides }, cleanup);
+  const { address } = port;
+  const runner = await openConfiguredRunner(services, { overrides, address }, cleanup);
+  agents = serveAgents(services, runner);
   const checkout = createRemoteCheckout(services);
 
   await startAll(cleanup, [
@@ -323,7 +332,7 @@ export async function createWorker(
     () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),
   ]);
 
-  const { server, address } = port;
+  const { server } = port;
   const owned = cleanup.move();
   return {
     services,
@@ -445,12 +454,25 @@ async function openProcess(
 }
 
 async function openConfiguredRunner(
-  config: Config,
-  { log, overrides }: { log: Logger; overrides: Overrides },
+  { config, cluster, log }: ProcessServices,
+  { overrides, address }: { overrides: Overrides; address: string },
   cleanup: AsyncDisposableStack,
-): Promise<Runner> {
+): Promise<Runner & Pick<OpenedRunner, 'agents'>> {
   if (overrides.runner) return overrides.runner;
-  return cleanup.use(await openRunner({ config, hidden: listFolders(config), log }));
+  const agentUrl =
+    config.agentUrl ?? config.internalUrl ?? config.baseUrl ?? toReachableUrl(address);
+  const hidden = listFolders(config);
+  const worker = cluster.members.id;
+  return cleanup.use(await openRunner({ config, hidden, agentUrl, worker, log }));
+}
+
+/** Routes for agents; undefined if this process drives no cluster. */
+function serveAgents(
+  { pool }: Pick<ProcessServices, 'pool'>,
+  runner: (Runner & Pick<OpenedRunner, 'agents'>) | null,
+): RequestHandler | undefined {
+  if (!runner?.agents) return undefined;
+  return createAgentsRouter({ ...runner.agents, isOpen: (id) => isAttemptOpen({ pool }, id) });
 }
 
 function reportSlots({ config, metrics }: ProcessServices) {

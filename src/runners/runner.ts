@@ -116,9 +116,12 @@ export class RunnerFault extends Error {
   override name = 'RunnerFault';
 }
 
-/** `output_path` exceeds a limit of artifacts. The message completes the sentence "They were not kept: …". */
-export class ArtifactsTooLarge extends Error {
-  override name = 'ArtifactsTooLarge';
+/**
+ * The files at `output_path` exceed a limit of artifacts, or were lost with their machine. The message completes the sentence
+ * "They were not kept: …".
+ */
+export class ArtifactsNotKept extends Error {
+  override name = 'ArtifactsNotKept';
 }
 
 /**
@@ -127,8 +130,8 @@ export class ArtifactsTooLarge extends Error {
  */
 export const MAX_OUTPUT_ENTRIES = 100_000;
 
-export function tooManyEntriesError(max: number): ArtifactsTooLarge {
-  return new ArtifactsTooLarge(`there are more than ${max} files, links and folders`);
+export function tooManyEntriesError(max: number): ArtifactsNotKept {
+  return new ArtifactsNotKept(`there are more than ${max} files, links and folders`);
 }
 
 /**
@@ -188,7 +191,7 @@ export type Runner = {
   stats(handle: Handle): Promise<Usage | null>;
   /**
    * Called after the end. Returns a tar of the directory or file at `path`, with names relative to it; null when `path` does
-   * not exist. The stream may fail with ArtifactsTooLarge.
+   * not exist. The stream may fail with ArtifactsNotKept.
    */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**

@@ -122,7 +122,7 @@ test('requests, operations, git and attempts have spans in the right traces, wit
     parentId: '',
     attributes: { 'server.address': '127.0.0.1', 'loam.webhook.outcome': 'refused_address' },
   });
-  for (const phase of ['prepare', 'run', 'collect', 'finish']) one(phase, under(ofJob));
+  for (const phase of ['prepare', 'start', 'run', 'collect', 'finish']) one(phase, under(ofJob));
 
   expect(collector.headers[0]).toMatchObject({ 'x-key': 'of ours', 'x-other': '1' });
   const all = collector.raw.join('\n');

@@ -10,6 +10,7 @@ import { composeRunners } from '../../src/runners/open.ts';
 import { keyringGuardPrefix } from '../../src/runners/process/keyrings.ts';
 import type { Handle } from '../../src/runners/runner.ts';
 import { listDescendants } from '../../src/runners/supervisor/proc.ts';
+import { clusterRunner, WAITING_FOR_NODES } from '../support/cluster-runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { needs } from '../support/needs.ts';
@@ -36,6 +37,31 @@ test('an attempt that was prepared before there were several kinds of runner con
   expect(await both.attach(handle)).toBe('prepared');
   await both.start(handle);
   expect(await both.wait(handle, never)).toMatchObject({ exitCode: 4 });
+});
+
+test('combined runners pass on how an attempt starts, and keep the kind in a handle that is replaced', async () => {
+  const cluster = clusterRunner();
+  const both = composeRunners('auto', { process: fakeRunner(), cluster }, () => 'cluster');
+  const spec = attemptSpec('exit 0');
+  const handle = await both.prepare(spec, never);
+  const reports: string[] = [];
+  const stored: (Handle | undefined)[] = [];
+  const start = (signal: AbortSignal) =>
+    both.start(
+      handle,
+      async (replaced) => {
+        stored.push(replaced);
+        return true;
+      },
+      { report: (text) => reports.push(text), signal },
+    );
+  expect(await start(AbortSignal.abort())).toBe(false);
+  const starting = start(never);
+  await eventually(() => expect(cluster.waiting.size).toBe(1));
+  cluster.waiting.get(spec.job.name)?.admit();
+  expect(await starting).toBe(true);
+  expect(reports).toEqual([WAITING_FOR_NODES, WAITING_FOR_NODES]);
+  expect(stored).toEqual([{ attempt: spec.id, runner: 'cluster', node: 'node-7' }]);
 });
 
 describe('process', () => {

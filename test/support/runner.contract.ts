@@ -32,6 +32,7 @@ export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {})
     image: null,
     env: {},
     checkout: null,
+    job: { id: 'job_1', name: 'contract', namespace: 'ada' },
     hardware: { gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
     timeoutMs: 60_000,
     log: { bytes: 2 ** 30, lines: 10_000_000 },
@@ -210,7 +211,8 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     expect(outcome).toMatchObject({ exitCode: 3 });
     const other = await runToEnd(made.runner, attemptSpec('exit 0'));
     expect(await made.runner.artifacts(other.handle, 'out')).toBeNull();
-    for (const runner of [made.runner, await made.again()]) {
+    for (const runnerOf of [async () => made.runner, () => made.again()]) {
+      const runner = await runnerOf();
       const at = (path: string) => entriesOf(runner.artifacts(handle, path));
       for (const path of ['out', '/work/out', './out/'])
         expect(await at(path), path).toEqual({ a: 'one\n', 'deep/b': 'two\n' });
@@ -243,12 +245,12 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     await eventually(async () =>
       expect((await second.stats(handle))?.cpuPercent).toBeGreaterThan(10),
     );
-    await runner.signal(handle, 'KILL');
-    await runner.wait(handle, never);
+    await second.signal(handle, 'KILL');
+    await second.wait(handle, never);
     // The last sample, if it is still available.
-    expect((await runner.stats(handle))?.cpuPercent ?? 0).toBeGreaterThanOrEqual(0);
-    await runner.remove(handle);
-    expect(await runner.stats(handle)).toBeNull();
+    expect((await second.stats(handle))?.cpuPercent ?? 0).toBeGreaterThanOrEqual(0);
+    await second.remove(handle);
+    expect(await second.stats(handle)).toBeNull();
   });
 
   test('waiting and following end when their signal aborts, and the attempt continues', async () => {

@@ -44,7 +44,12 @@ type Deps = ContextServices &
 /** Created once per process, because compiling the operations is slow and does not depend on the app. */
 const endpoints = createEndpoints(schema, routes);
 
-export function createHttpApp(services: Deps, limits: RateLimits): Express {
+/** @param agents the routes for agents of clusters, if this server drives clusters */
+export function createHttpApp(
+  services: Deps,
+  limits: RateLimits,
+  agents?: RequestHandler,
+): Express {
   const app = express();
   app.disable('x-powered-by');
   // Files and REST responses have ETags of their own; hashing all other responses would cost time without use.
@@ -58,6 +63,7 @@ export function createHttpApp(services: Deps, limits: RateLimits): Express {
   app.use(requestLog(services.log));
   app.use(createCallsRouter(services));
   app.use(acceptForwarded(services));
+  if (agents) app.use(agents);
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get(
     '/readyz',

@@ -61,14 +61,17 @@ function asText(headers: Record<string, number>): Record<string, string> {
 }
 
 /**
- * The handler of a process that only runs jobs: liveness and readiness.
+ * The handler of a process that only runs jobs: liveness and readiness, and requests of agents on clusters.
  * @param isReady whether the process can take jobs; false until the start is done
+ * @param agents the routes for agents; undefined until the start is done, and without clusters
  */
 export function createWorkerApp({
   isReady,
+  agents,
   log,
 }: {
   isReady: () => Promise<boolean>;
+  agents: () => RequestHandler | undefined;
   log: Logger;
 }): Express {
   const app = express();
@@ -76,6 +79,11 @@ export function createWorkerApp({
   app.use(requestId);
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get('/readyz', readinessHandler(isReady));
+  app.use((req, res, next) => {
+    const handler = agents();
+    if (handler) handler(req, res, next);
+    else next();
+  });
   app.use(() => {
     throw new AppError('not_found', 'This process only runs jobs. Send requests to an API server.');
   });

@@ -12,7 +12,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { createGunzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import { removeAll, type Storage } from '../../platform/storage/storage.ts';
-import { ArtifactsTooLarge, tooManyEntriesError } from '../../runners/runner.ts';
+import { ArtifactsNotKept, tooManyEntriesError } from '../../runners/runner.ts';
 import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
 import { type ArtifactEntry, createMemberWriter, type IndexEntry } from './members.ts';
 
@@ -57,7 +57,7 @@ function objectKey(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
 /**
  * Stores the tar of a runner, or nothing if it fails. Regular files, directories, and links that stay below the root of the
  * archive are kept. A name that is not UTF-8 is kept byte for byte in the archive, and shown with replacement characters.
- * @throws ArtifactsTooLarge, the errors of `requireRoom`, and the reason of `signal` when it aborts
+ * @throws ArtifactsNotKept, the errors of `requireRoom`, and the reason of `signal` when it aborts
  */
 export async function storeArtifacts(
   { storage }: Deps,
@@ -134,7 +134,7 @@ async function* repack(
     }
     bytesLeft -= size;
     if (bytesLeft < 0)
-      throw new ArtifactsTooLarge(
+      throw new ArtifactsNotKept(
         `they are larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
       );
     const bytes = Buffer.from(name, 'latin1');

@@ -121,6 +121,15 @@ export async function readAttempt(
   return { ...row, job: { ...job, ...counts, namespace } } as Attempt;
 }
 
+/** Whether the attempt exists and has not ended, on whichever worker. */
+export async function isAttemptOpen({ pool }: Pick<Deps, 'pool'>, id: string): Promise<boolean> {
+  const { rowCount } = await pool.query(
+    'select from job_attempts where id = $1 and ended_at is null',
+    [id],
+  );
+  return rowCount === 1;
+}
+
 /**
  * Whether an attempt still holds its job, and if not, why.
  * - `deleted`: the job was deleted, and its artifacts are kept.

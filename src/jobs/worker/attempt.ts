@@ -14,6 +14,7 @@ import {
   type LogCursor,
   type Outcome,
   RunnerUnavailable,
+  Unstartable,
 } from '../../runners/runner.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
 import type { LogLine } from '../logs/pages.ts';
@@ -30,6 +31,7 @@ import {
   recordExitCode,
 } from './finish.ts';
 import { prepare, unsealSecrets } from './prepare.ts';
+import { createProgressReporter, type ProgressReporter } from './progress-reporter.ts';
 import { retry } from './retry.ts';
 
 /** A line by which a program sets the `progress` of its job. */
@@ -88,19 +90,16 @@ async function runAttempt(
     await finishAttempt(deps, attempt, { kind: 'lost' });
     return true;
   }
-  const existing = await findPreparedHandle(deps, attempt);
-  const prepared = existing
-    ? { handle: existing }
-    : await inSpan('prepare', {}, () => prepare(deps, attempt, secrets, watch.ended));
+  const begun = await beginAttempt(deps, attempt, secrets, watch);
   if (stopping.aborted) return false;
-  if ('outcome' in prepared) {
-    span.setAttributes(spanAttributes(prepared.outcome));
-    await finishAttempt(deps, attempt, prepared.outcome);
+  if ('outcome' in begun) {
+    span.setAttributes(spanAttributes(begun.outcome));
+    await finishAttempt(deps, attempt, begun.outcome);
     return true;
   }
-  const { handle } = prepared;
+  const { handle } = begun;
   const outcome = await inSpan('run', {}, () =>
-    superviseRun(deps, attempt, handle, secrets, watch, stopping),
+    superviseRun(deps, attempt, begun, secrets, watch, stopping),
   );
   if (!outcome || stopping.aborted) return false;
   span.setAttributes(spanAttributes(outcome));
@@ -166,22 +165,74 @@ async function findPreparedHandle({ runner }: Deps, attempt: Attempt): Promise<H
   return (await runner.attach(handle)) === 'unprepared' ? null : handle;
 }
 
-/** Starts the process unless it runs already, and supervises it until its log has ended. */
+/** A started attempt. `isRecorded`: this process has recorded the start. */
+type BegunAttempt = { handle: Handle; isRecorded: boolean };
+
+/** Prepares the attempt and starts it, unless that has been done. @returns its outcome if it cannot start */
+async function beginAttempt(
+  deps: Deps,
+  attempt: Attempt,
+  secrets: Secrets,
+  watch: HoldWatch,
+): Promise<BegunAttempt | { outcome: Outcome }> {
+  await using progress = createProgressReporter(deps, attempt);
+  const existing = await findPreparedHandle(deps, attempt);
+  const prepared = existing
+    ? { handle: existing }
+    : await inSpan('prepare', {}, () => prepare(deps, attempt, secrets, progress, watch.ended));
+  if ('outcome' in prepared) return prepared;
+  const { handle } = prepared;
+  return inSpan('start', {}, () => startProcess(deps, attempt, handle, watch, progress));
+}
+
+/**
+ * Starts the process unless it runs already. In a cluster it may wait for hours, until the attempt no longer holds its job or
+ * the server stops.
+ */
+async function startProcess(
+  deps: Deps,
+  attempt: Attempt,
+  prepared: Handle,
+  watch: HoldWatch,
+  { report }: ProgressReporter,
+): Promise<BegunAttempt | { outcome: Outcome }> {
+  const { runner } = deps;
+  const state = await runner.attach(prepared);
+  if (state === 'gone') return { outcome: { kind: 'lost' } };
+  // The prepared attempt disappeared after the last check; or, if it is recorded as started, a power failure undid the
+  // runner's own record of the start.
+  if (state === 'unprepared') {
+    if (attempt.startedAt) return { outcome: { kind: 'lost' } };
+    throw new RunnerUnavailable('the prepared attempt does not exist any more');
+  }
+  const begun = { handle: prepared, isRecorded: false };
+  if (state !== 'prepared') return begun;
+  if (watch.ended.aborted) return { outcome: { kind: 'lost' } };
+  // A job that was reported as cancelled before its start must never start, so the runner asks immediately before the start.
+  const mayBegin = async (handle = prepared) => {
+    begun.handle = handle;
+    begun.isRecorded = await markRunning(deps, attempt, handle);
+    return begun.isRecorded;
+  };
+  try {
+    const hasStarted = await runner.start(prepared, mayBegin, { report, signal: watch.ended });
+    return hasStarted ? begun : { outcome: { kind: 'lost' } };
+  } catch (error) {
+    if (!(error instanceof Unstartable)) throw error;
+    return { outcome: { kind: 'unstartable', reason: error.message } };
+  }
+}
+
+/** Supervises a started process until its log has ended. @returns null when the server stops first */
 async function superviseRun(
   deps: Deps,
   attempt: Attempt,
-  handle: Handle,
+  { handle, isRecorded }: BegunAttempt,
   secrets: Secrets,
   watch: HoldWatch,
   stopping: AbortSignal,
 ): Promise<Outcome | null> {
   const { runner } = deps;
-  let recording: Promise<boolean> | undefined;
-  const recordStart = () => {
-    recording ??= markRunning(deps, attempt, handle);
-    return recording;
-  };
-  if (!(await startProcess(deps, attempt, handle, watch, recordStart))) return { kind: 'lost' };
   const finished = new AbortController();
   const sampling = sampleUsageUntilAborted(
     deps,
@@ -197,8 +248,9 @@ async function superviseRun(
       throw error;
     });
   // No log line is stored before the job is recorded as running.
+  const recording = isRecorded ? Promise.resolve(true) : markRunning(deps, attempt, handle);
   const running = stopOnFailure(
-    recordStart().then(() => {
+    recording.then(() => {
       // Only a started process can be signalled.
       watch.setHandle(handle);
     }),
@@ -228,31 +280,6 @@ async function superviseRun(
   if (ended.status === 'rejected') throw ended.reason;
   if (recorded.status === 'rejected') throw recorded.reason;
   return ended.value;
-}
-
-/**
- * Starts the process unless it runs already.
- * @param recordStart called by the runner before the start. If it returns false, the process is not started: a job that was
- *   reported as cancelled before its start must never start.
- * @returns false if the attempt is lost, or must not start any more
- */
-async function startProcess(
-  { runner }: Deps,
-  attempt: Attempt,
-  handle: Handle,
-  watch: HoldWatch,
-  recordStart: () => Promise<boolean>,
-): Promise<boolean> {
-  const state = await runner.attach(handle);
-  if (state === 'gone') return false;
-  // The prepared attempt disappeared after the last check; or, if it is recorded as started, a power failure undid the
-  // runner's own record of the start.
-  if (state === 'unprepared') {
-    if (attempt.startedAt) return false;
-    throw new RunnerUnavailable('the prepared attempt does not exist any more');
-  }
-  if (state !== 'prepared') return true;
-  return !watch.ended.aborted && (await runner.start(handle, recordStart));
 }
 
 /**

@@ -15,7 +15,7 @@ import { requireQuota } from '../../platform/limits/quotas.ts';
 import type { AttemptOutcome } from '../../platform/metrics/metrics.ts';
 import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import {
-  ArtifactsTooLarge,
+  ArtifactsNotKept,
   type Handle,
   type LogCursor,
   MAX_OUTPUT_ENTRIES,
@@ -68,7 +68,7 @@ export async function collectArtifacts(
     const isFull = isDiskFull(error);
     const isAway = isDatabaseUnavailable(error) || error instanceof StorageUnavailable;
     if (signal.aborted || isAway || (isResourceExhausted(error) && !isFull)) throw error;
-    const isExpected = error instanceof ArtifactsTooLarge || error instanceof AppError;
+    const isExpected = error instanceof ArtifactsNotKept || error instanceof AppError;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot store the artifacts');
     const reason = isExpected
       ? error.message

@@ -11,8 +11,9 @@ import {
 } from '../../runners/runner.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
 import type { Secrets } from '../secrets.ts';
-import { MAX_PROGRESS, PHASES } from '../state.ts';
+import { PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
+import type { ProgressReporter } from './progress-reporter.ts';
 import { isTransient } from './retry.ts';
 
 /**
@@ -24,12 +25,12 @@ export async function prepare(
   deps: Deps,
   attempt: Attempt,
   secrets: Secrets,
+  progress: ProgressReporter,
   ended: AbortSignal,
 ): Promise<{ handle: Handle } | { outcome: Outcome }> {
   if (ended.aborted) return { outcome: { kind: 'lost' } };
   const { runner, log } = deps;
   const { id, job } = attempt;
-  await using progress = createProgressReporter(deps, attempt);
   try {
     return { handle: await runner.prepare(buildSpec(deps, attempt, secrets, progress), ended) };
   } catch (error) {
@@ -67,6 +68,7 @@ function buildSpec(
     machine,
     command: job.command,
     image: job.image,
+    job: { id: job.id, name: job.name, namespace: job.namespace.name },
     hardware: job,
     timeoutMs: job.timeoutMinutes * 60_000,
     log: computeOutputLimits(deps, job),
@@ -109,46 +111,4 @@ export function unsealSecrets({ secretBox, log }: Deps, { job }: Attempt): Secre
     log.error({ err: error, job: job.id }, 'Cannot decrypt the secrets of the job');
     return null;
   }
-}
-
-/** Writes the `progress` of a job that is being prepared: the download of its image, then its checkout. */
-type ProgressReporter = AsyncDisposable & {
-  /** Writes a text in the background. Of the texts that arrive during a write, only the last is written. */
-  report(text: string): void;
-};
-
-/** Disposing of it waits for the last write. A failed write is only logged, so that it does not delay the job. */
-function createProgressReporter({ db, log }: Deps, { id, job }: Attempt): ProgressReporter {
-  let next: string | undefined;
-  let last = job.progress;
-  let writing: Promise<void> | undefined;
-
-  async function write(): Promise<void> {
-    while (next !== undefined) {
-      const progress = next;
-      next = undefined;
-      // If the job was cancelled in the meantime, its progress must stay `cancelled`.
-      await db.job.updateMany({
-        where: { id: job.id, attemptId: id, status: 'queued' },
-        data: { progress },
-      });
-    }
-  }
-
-  return {
-    report(text) {
-      const progress = text.slice(0, MAX_PROGRESS);
-      if (progress === last) return;
-      last = progress;
-      next = progress;
-      writing ??= write()
-        .catch((error) => log.warn({ err: error, job: job.id }, 'Cannot write the progress'))
-        .finally(() => {
-          writing = undefined;
-        });
-    },
-    async [Symbol.asyncDispose]() {
-      await writing;
-    },
-  };
 }

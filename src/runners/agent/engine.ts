@@ -41,10 +41,11 @@ export type EngineEnd = {
 export type EngineState =
   /** `reason` completes "waiting for Kubernetes: …", translated into plain words. */
   | { kind: 'waiting'; reason: string }
-  | { kind: 'running' }
+  /** `commandEnd`: set when the command has ended, and the agent still runs. */
+  | { kind: 'running'; commandEnd?: EngineEnd }
   /** The engine can never start it, for example because the image does not exist. `reason` is a sentence for the user. */
   | { kind: 'refused'; reason: string }
-  /** No process of the attempt runs any more. */
+  /** No process of the attempt runs any more, neither the command nor the agent. */
   | { kind: 'ended'; end: EngineEnd }
   /**
    * The engine does not know whether the attempt runs: its node is silent, or the engine has forgotten it. Then only the lease

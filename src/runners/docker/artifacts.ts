@@ -24,7 +24,7 @@ type Source = {
 };
 
 /**
- * @returns null when the path does not exist. The stream fails with ArtifactsTooLarge beyond `maxEntries`, and with
+ * @returns null when the path does not exist. The stream fails with ArtifactsNotKept beyond `maxEntries`, and with
  *   RunnerUnavailable when the engine interrupts the transfer or sends nothing for `silentMs`
  */
 export async function readArtifacts(

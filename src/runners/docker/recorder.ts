@@ -24,17 +24,7 @@
  *   done     the files above are final; written after the log has been synced to the disk
  */
 import { execFileSync } from 'node:child_process';
-import {
-  chownSync,
-  closeSync,
-  constants,
-  existsSync,
-  openSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-} from 'node:fs';
-import { Socket } from 'node:net';
+import { chownSync, closeSync, existsSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -43,6 +33,7 @@ import { DISK_FULL_EXIT, syncLog, takeClaim, writeJsonAtomically } from '../supe
 import { isAlive, readClaim, readJsonFile } from '../supervisor/folder.ts';
 import { copyLines, openLog } from '../supervisor/lines.ts';
 import { closeInheritedDescriptors } from '../supervisor/proc.ts';
+import { receiveReports } from '../supervisor/reports.ts';
 import type { AttemptRecord } from './attempt-dir.ts';
 import { barrierDir, FIFOS, readBarrierOpening } from './start-barrier.ts';
 
@@ -77,10 +68,6 @@ type FileOf = (name: RecordFile) => string;
 export const RECORD_DIR = 'record';
 /** Longest wait for processes that keep the FIFOs open after the end of the container. */
 const DRAIN_TIMEOUT_MS = 2_000;
-/** Maximum length of a line that the command's parent writes. */
-const MAX_REPORT_LENGTH = 32;
-/** Pause after each chunk (64 KiB at most) of reports, because a job may write there without end. */
-const REPORT_PAUSE_MS = 100;
 const MAX_EXIT_CODE = 255;
 /** Longest interval between checks whether the first process of the container has ended. */
 const MAX_INIT_POLL_MS = 500;
@@ -202,38 +189,6 @@ async function waitForInitEnd(
     await delay(ms);
   }
   return Date.now();
-}
-
-/**
- * Receives the reports of the command's parent, one per line. `end` first reads all reports that were written. The job can
- * write into the FIFO too; it then blocks, because the recorder pauses after each chunk.
- */
-function receiveReports(fifo: string, onReport: (line: string) => void): { end(): Promise<void> } {
-  const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
-  const writer = openSync(fifo, constants.O_WRONLY);
-  const source = new Socket({ fd: reader, readable: true, writable: false });
-  let partialLine = '';
-  let pause: NodeJS.Timeout | undefined;
-  let isEnding = false;
-  source.setEncoding('latin1').on('data', (chunk: string) => {
-    if (!isEnding) {
-      source.pause();
-      pause = setTimeout(() => source.resume(), REPORT_PAUSE_MS);
-    }
-    const lines = (partialLine + chunk).split('\n');
-    partialLine = lines.pop()?.slice(0, MAX_REPORT_LENGTH) ?? '';
-    for (const line of lines) onReport(line);
-  });
-  const closed = new Promise((resolve) => source.once('close', resolve));
-  return {
-    async end() {
-      isEnding = true;
-      clearTimeout(pause);
-      source.resume();
-      closeSync(writer);
-      await Promise.race([closed, delay(DRAIN_TIMEOUT_MS)]);
-    },
-  };
 }
 
 /** When the file exists, the server ends the job. */

@@ -25,8 +25,15 @@ import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
 import { openUserFiles } from './etc.ts';
 import { findKeyringGuard } from './keyrings.ts';
-import { type Command, PATH, tryCommand } from './launch.ts';
-import { type NetworkSpec, quoteForShell } from './namespace.ts';
+import {
+  BASE_ENV,
+  type Command,
+  entryCommand,
+  environmentScript,
+  PATH,
+  tryCommand,
+} from './launch.ts';
+import type { NetworkSpec } from './namespace.ts';
 import { findInternetProblem, planInternet, tunDevicePrefix } from './network.ts';
 import { unshareCommand } from './unshare.ts';
 import { listAttemptMounts, type Mount, openView, RESOLV_CONF_MOUNT } from './view.ts';
@@ -231,8 +238,6 @@ export class Confinement {
   }
 }
 
-const BASE_ENV = { PATH, LANG: 'C.UTF-8', USER: 'job' };
-
 type SandboxView = { mounts: readonly Mount[]; root: string; uid: number | null };
 
 function sandboxCommand(
@@ -396,30 +401,6 @@ async function prepareUnconfined(
     'each as a user of its own: a job cannot read the data folder, but sees the processes and the ' +
       'world-readable files of this machine and can reach services on its loopback.',
   );
-}
-
-/*
- * The last step before the job's command, the same in every confinement: a shell without any rights reads the environment
- * from descriptor 5.
- *
- * The environment must not be set earlier. The programs that set up the confinement have more rights than the job, and
- * `LD_PRELOAD` would pass those rights to the job. It must not be passed as arguments, which `ps` shows to everyone.
- */
-
-function entryCommand(command: string): string[] {
-  const script = '. /dev/fd/5; exec 3<&- 4<&- 5<&-; exec /bin/sh -c "$1"';
-  return ['/bin/sh', '-c', script, 'sh', command];
-}
-
-/**
- * Sets the environment and enters the working directory, which root without its rights could not enter. Some variables belong
- * to the shell (`PPID`, in bash `UID`) and cannot be set: `command` prevents them from ending the script.
- */
-function environmentScript(env: Record<string, string>, cwd: string): string {
-  const lines = Object.entries(env).map(
-    ([name, value]) => `command export ${name}=${quoteForShell(value)}\n`,
-  );
-  return `cd ${quoteForShell(cwd)} && unset OLDPWD\n{ :\n${lines.join('')}} 2>/dev/null\n`;
 }
 
 /*

@@ -3,7 +3,7 @@
  * arguments to everyone (`first-process.ts` opens them):
  *   3  the sandbox writes the pid of its first process, and how the command ended
  *   4  the sandbox reads its own setup
- *   5  the command's environment, as a shell script (`entryCommand` in `confinement.ts`)
+ *   5  the command's environment, as a shell script (`entryCommand`)
  *
  * The shim imports this file, so it imports only Node and a few small files: the start of a job waits for the shim.
  */
@@ -14,9 +14,11 @@ import { join } from 'node:path';
 import { ATTEMPT_ID_VARIABLE, signalOne } from '../supervisor/proc.ts';
 import type { Cgroup } from './cgroup.ts';
 import { type Exited, startFirstProcess } from './first-process.ts';
-import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
+import { type Network, type NetworkSpec, openNetwork, quoteForShell } from './namespace.ts';
 
 export const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+/** The environment of every job, which its own variables may replace. */
+export const BASE_ENV = { PATH, LANG: 'C.UTF-8', USER: 'job' };
 
 const TRIAL_TIMEOUT_MS = 10_000;
 /** 128 + SIGKILL. */
@@ -155,4 +157,28 @@ export async function tryCommand(command: Command): Promise<string | null> {
   } finally {
     await rm(dir, { recursive: true });
   }
+}
+
+/*
+ * The last step before the job's command, the same in every confinement: a shell without any rights reads the environment
+ * from descriptor 5.
+ *
+ * The environment must not be set earlier. The programs that set up the confinement have more rights than the job, and
+ * `LD_PRELOAD` would pass those rights to the job. It must not be passed as arguments, which `ps` shows to everyone.
+ */
+
+export function entryCommand(command: string): string[] {
+  const script = '. /dev/fd/5; exec 3<&- 4<&- 5<&-; exec /bin/sh -c "$1"';
+  return ['/bin/sh', '-c', script, 'sh', command];
+}
+
+/**
+ * Sets the environment and enters the working directory, which root without its rights could not enter. Some variables belong
+ * to the shell (`PPID`, in bash `UID`) and cannot be set: `command` prevents them from ending the script.
+ */
+export function environmentScript(env: Record<string, string>, cwd: string): string {
+  const lines = Object.entries(env).map(
+    ([name, value]) => `command export ${name}=${quoteForShell(value)}\n`,
+  );
+  return `cd ${quoteForShell(cwd)} && unset OLDPWD\n{ :\n${lines.join('')}} 2>/dev/null\n`;
 }

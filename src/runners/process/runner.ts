@@ -4,7 +4,7 @@
  * the limits that the kernel does not enforce, so they hold while no server runs.
  */
 import { randomBytes } from 'node:crypto';
-import { closeSync, existsSync, openSync, readSync, writeFileSync } from 'node:fs';
+import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -21,6 +21,7 @@ import {
   type LogBatch,
   type LogCursor,
   type Machine,
+  type MayBegin,
   MOUNTS,
   type NetworkMode,
   type Outcome,
@@ -29,6 +30,7 @@ import {
   type Usage,
 } from '../runner.ts';
 import { DEFAULT_UIDS, type UidRange } from '../supervisor/accounts.ts';
+import { buildOutcome, followLog } from '../supervisor/attempt-folder.ts';
 import { DISK_FULL_EXIT, type ProcessIdentity } from '../supervisor/claim.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import {
@@ -40,9 +42,9 @@ import {
   watchChanges,
 } from '../supervisor/folder.ts';
 import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
-import { parseLog } from '../supervisor/lines.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
+import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { createTar, locateOutput } from '../supervisor/tar.ts';
 import { killGroup, readGroupUsage, removeGroup } from './cgroup.ts';
 import { type Cgroups, type Controller, findCgroups } from './cgroups.ts';
@@ -56,7 +58,7 @@ import {
   readReservation,
   writeReservation,
 } from './reservation.ts';
-import type { AttemptExit, AttemptStart, ShimSpec } from './shim.ts';
+import type { ShimSpec } from './shim.ts';
 import { openShims, type ShimPool } from './shims.ts';
 import { readTreeUsage } from './tree.ts';
 
@@ -64,11 +66,10 @@ import { readTreeUsage } from './tree.ts';
 const TRASH_DIR = '.trash';
 /** Size of the file that the shim deletes when the disk is full, to have room for the last lines and the exit record. */
 const RESERVE_BYTES = 64 * 1024;
-/** The most that is read from a log at once: parsed lines take about ten times as much memory. */
-const READ_BYTES = 256 * 1024;
 /** How long a shim may take to kill the attempt and record its end: a process in the middle of a slow write takes seconds. */
 const END_TIMEOUT_MS = 10_000;
-const NEWLINE = 0x0a;
+/** The exit code after SIGKILL. */
+const KILLED = 137;
 
 export type ProcessRunnerOptions = {
   /** Contains the folders of attempts. */
@@ -235,7 +236,7 @@ class LocalProcessRunner implements ProcessRunner {
     };
   }
 
-  async start(handle: Handle, mayBegin?: () => Promise<boolean>): Promise<boolean> {
+  async start(handle: Handle, mayBegin?: MayBegin): Promise<boolean> {
     if (this.#isClaimed(handle)) return true;
     if (mayBegin && !(await mayBegin())) return false;
     const exitCode = await this.#parts.shims.launch(String(handle.attempt));
@@ -264,22 +265,8 @@ class LocalProcessRunner implements ProcessRunner {
     abort: AbortSignal,
   ): AsyncGenerator<LogBatch> {
     using changes = watchChanges(this.#folder(handle), abort, ['log', 'exit']);
-    // Reads are synchronous, because the lines were just written. Node's thread pool cost 0.3 ms per short job.
-    const file = openSync(this.#file(handle, 'log'), 'r');
-    using _ = { [Symbol.dispose]: () => closeSync(file) };
-    const buffer = Buffer.allocUnsafe(READ_BYTES);
-    let offset = Number(cursor?.offset ?? 0);
     const watcher = this.#watchForEnd(handle, changes);
-    while (!abort.aborted) {
-      // Checked before the read, so that the read sees all lines that were written before the end.
-      const end = await watcher.findEnd();
-      const bytesRead = readSync(file, buffer, 0, READ_BYTES, offset);
-      const length = buffer.subarray(0, bytesRead).lastIndexOf(NEWLINE) + 1;
-      offset += length;
-      if (length > 0) yield parseLog(buffer.subarray(0, length), { offset });
-      else if (end) return;
-      else await watcher.next();
-    }
+    yield* followLog(this.#file(handle, 'log'), cursor, abort, watcher);
   }
 
   async signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
@@ -302,7 +289,9 @@ class LocalProcessRunner implements ProcessRunner {
         const { cgroup } = await readReservation(folder);
         if (cgroup) await killGroup(cgroup);
       }
-      if (end) return buildOutcome(end);
+      if (end === 'lost') return { kind: 'lost' };
+      // The exit code of a process is always known.
+      if (end) return buildOutcome({ ...end, exitCode: end.exitCode ?? KILLED });
       await watcher.next();
       abort.throwIfAborted();
     }
@@ -441,23 +430,6 @@ function describeMissingEngine(image: string): string {
     `The container image "${image}" cannot be run: no server here has a container engine. The operator can ` +
     'install Docker or Podman, or set DOCKER_HOST to an engine, and LOAM_RUNNER must not be "process"'
   );
-}
-
-function buildOutcome(end: AttemptExit | 'lost'): Outcome {
-  if (end === 'lost') return { kind: 'lost' };
-  if (end.unstartable) {
-    const reason = end.reason ?? 'The sandbox could not be set up; see the lines above';
-    return { kind: 'unstartable', reason };
-  }
-  return {
-    kind: 'exited',
-    exitCode: end.exitCode,
-    timedOut: end.timedOut,
-    ...(end.reason !== undefined && { note: end.reason }),
-    ...(end.outOfMemory && { outOfMemory: true }),
-    startedAt: new Date(end.startedAt),
-    endedAt: new Date(end.endedAt),
-  };
 }
 
 /*

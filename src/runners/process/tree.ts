@@ -12,6 +12,7 @@ import {
   signalOne,
   terminateAll,
 } from '../supervisor/proc.ts';
+import type { ProcessTree } from '../supervisor/supervise.ts';
 import { signalUserCommand } from '../supervisor/user.ts';
 import { type Cgroup, hasProcesses, killGroup, listGroupPids } from './cgroup.ts';
 import { type Command, PATH } from './launch.ts';
@@ -20,14 +21,6 @@ import { type Command, PATH } from './launch.ts';
 const MAX_ROUNDS = 100;
 /** The kill ends after two rounds without a process, because one round may miss a process that is being forked. */
 const EMPTY_ROUNDS = 2;
-
-export type ProcessTree = {
-  pids(): number[];
-  terminate(): void;
-  kill(): void;
-  /** Kills remaining processes after the end of the first process. */
-  killRemaining(): Promise<void>;
-};
 
 type TreeSpec = { attempt: string; command: Command; cgroup: Cgroup | null };
 

@@ -36,7 +36,7 @@ export async function locateOutput(dir: string, path: string): Promise<OutputPat
 /**
  * Entry names are bytes, relative to `path`; a single file has its own name. Links keep their targets, and empty folders are
  * entries. Devices, FIFOs, sockets, files of other users and unreadable files are entries without contents, so that the
- * artifact store can count them. The stream fails with ArtifactsTooLarge before more than `maxEntries` names are in memory.
+ * artifact store can count them. The stream fails with ArtifactsNotKept before more than `maxEntries` names are in memory.
  */
 export function createTar(output: OutputPath, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
   return Readable.from(generateTar(output, maxEntries), { objectMode: false });

@@ -1,0 +1,179 @@
+/**
+ * The agent: a program that runs beside the command on a node of a cluster. It supervises the command like the shim of a
+ * process, and sends what it records to the worker over HTTP. What it could not send yet stays in its folder on the node, and
+ * the job continues while no server answers, for the time of the lease at most.
+ *
+ * A small script that the engine starts on the node loads this program from the worker (`/agents/agent.mjs`, one file built by
+ * `build.ts`), so its version is always that of the worker.
+ */
+import { execFile } from 'node:child_process';
+import { randomBytes, randomUUID } from 'node:crypto';
+import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import type { ImageProgram } from '../../base/config/slurm.ts';
+import { GRACE_MS, MOUNTS } from '../runner.ts';
+import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
+import { AgentClient, Refused } from './client.ts';
+import { type AgentClaim, type AgentSpec, LEASE_MS, NO_SERVER_EXIT } from './protocol.ts';
+import { Sender } from './sender.ts';
+import {
+  createContainerLauncher,
+  createJobFolders,
+  createProcessLauncher,
+  type Launcher,
+} from './work.ts';
+
+export type AgentOptions = {
+  /** URL of the worker with `AGENTS_PATH`, without a trailing slash. */
+  url: string;
+  attempt: string;
+  token: string;
+  /** The name of this machine, for people. */
+  node: string;
+  /** The agent's own folder. */
+  dir: string;
+  /** Contains the folders `work`, `tmp` and `home` of the job. */
+  jobDir: string;
+  /** Set in a pod: the folder that the container of the command shares. */
+  sharedDir?: string;
+  /** How this node runs images; unset: it cannot. In a pod the engine runs them. */
+  images?: ImageProgram;
+  leaseMs?: number;
+};
+
+/** Size of the file that is deleted when the disk is full, to have room for the last lines and the exit record. */
+const RESERVE_BYTES = 64 * 1024;
+
+/**
+ * Runs the attempt to its end.
+ * @returns the exit code of the job, so that the lists of the engine show it
+ */
+export async function runAgent(options: AgentOptions): Promise<number> {
+  const { url, attempt, token, node, dir, jobDir, sharedDir, leaseMs = LEASE_MS } = options;
+  const nonce = randomUUID();
+  const client = new AgentClient({ url: `${url}/${attempt}`, token, nonce, leaseMs });
+  const launcher =
+    sharedDir === undefined
+      ? createProcessLauncher({ attempt, dir, jobDir, images: options.images })
+      : createContainerLauncher(sharedDir);
+  const signals = receiveSignals();
+  try {
+    mkdirSync(dir, { recursive: true, mode: 0o700 });
+    const claim: AgentClaim = { nonce, node };
+    const request = { method: 'POST', json: claim, signal: signals.beforeStart } as const;
+    const spec = (await (await client.request('claim', request)).json()) as AgentSpec;
+    return await runClaimed(options, { client, launcher, signals, spec });
+  } catch (error) {
+    if (!(error instanceof Refused) && !signals.beforeStart.aborted) throw error;
+    console.error(`The attempt does not run here: ${(error as Error).message}`);
+    return NO_SERVER_EXIT;
+  } finally {
+    // In a pod it is a volume, which ends with the pod.
+    if (sharedDir === undefined) await rm(dir, { recursive: true, force: true }).catch(() => {});
+  }
+}
+
+type Signals = ReturnType<typeof receiveSignals>;
+
+/** Before the start of the command a signal ends the agent; then it is passed to the command. */
+function receiveSignals() {
+  const beforeStart = new AbortController();
+  let supervision: Supervision | undefined;
+  let early: 'TERM' | 'KILL' | undefined;
+  const stop = (how: 'TERM' | 'KILL') => {
+    if (early !== 'KILL') early = how;
+    if (supervision) supervision.stop(how);
+    else beforeStart.abort(new Refused(`the attempt was ended by SIG${how} before its start`));
+  };
+  process.on('SIGTERM', () => stop('TERM'));
+  for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
+  return {
+    beforeStart: beforeStart.signal,
+    stop,
+    early: () => early,
+    set(started: Supervision) {
+      supervision = started;
+    },
+  };
+}
+
+type Claimed = { client: AgentClient; launcher: Launcher; signals: Signals; spec: AgentSpec };
+
+async function runClaimed(
+  { dir, jobDir, attempt }: AgentOptions,
+  { client, launcher, signals, spec }: Claimed,
+): Promise<number> {
+  const beforeStart = signals.beforeStart;
+  launcher.prepare();
+  createJobFolders(jobDir);
+  writeFileSync(join(dir, 'log'), '', { mode: 0o600 });
+  // Random bytes, because a disk that compresses would keep no space for zeros.
+  writeFileSync(join(dir, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+  const checkoutError = await checkOut(client, join(jobDir, 'work'), beforeStart).catch((error) => {
+    if (error instanceof Refused || beforeStart.aborted) throw error;
+    return error as Error;
+  });
+  await client.request('begin', { method: 'POST', signal: beforeStart });
+  const startedAt = Date.now();
+  const { memoryBytes, diskBytes, files, ...work } = spec.work;
+  const workSpec = {
+    ...work,
+    graceMs: work.graceMs ?? GRACE_MS,
+    memory: { bytes: memoryBytes, watched: !launcher.isMemoryEnforced },
+    disk: {
+      dirs: Object.keys(MOUNTS).map((name) => join(jobDir, name)),
+      floorBytes: 0,
+      diskBytes,
+      files,
+    },
+  };
+  const sender = new Sender({
+    client,
+    dir,
+    jobDir,
+    measureUsage: () => launcher.measureUsage(),
+    stop: (how) => signals.stop(how),
+    endCommand: () => launcher.endCommand(),
+  });
+  const supervising = checkoutError
+    ? recordFailedStart(dir, startedAt, checkoutError)
+    : supervise(dir, workSpec, startedAt, {
+        fifoDir: launcher.fifoDir,
+        start: (outputs) => launcher.start(spec, outputs),
+        onStarted: (supervision) => signals.set(supervision),
+        getEarlySignal: signals.early,
+      }).catch((error: Error) => recordFailedStart(dir, startedAt, error));
+  // Both, because the agent must not exit while it is still killing the command.
+  const [sent, supervised] = await Promise.allSettled([sender.run(), supervising]);
+  if (supervised.status === 'rejected') throw supervised.reason;
+  if (sent.status === 'rejected') throw sent.reason;
+  const exitCode = sent.value;
+  console.error(`The attempt ${attempt} has ended with ${exitCode ?? 'an unknown exit code'}.`);
+  return exitCode ?? 0;
+}
+
+/** Unpacks the working directory. @throws Error with a reason for the job's user */
+async function checkOut(client: AgentClient, work: string, signal: AbortSignal): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      const response = await client.request('checkout', { signal, timeoutMs: null });
+      if (response.status === 204 || !response.body) return;
+      const tar = execFile('tar', ['-xf', '-', '--no-same-owner', '-C', work]);
+      const ended = new Promise<void>((resolve, reject) => {
+        tar.once('error', reject);
+        tar.once('exit', (code) => (code === 0 ? resolve() : reject(new Error(`tar: ${code}`))));
+      });
+      ended.catch(() => {});
+      if (tar.stdin) await pipeline(Readable.fromWeb(response.body as never), tar.stdin);
+      return await ended;
+    } catch (error) {
+      if (error instanceof Refused || signal.aborted || tries === CHECKOUT_TRIES) throw error;
+      for (const name of readdirSync(work)) await rm(join(work, name), { recursive: true });
+    }
+  }
+}
+
+const CHECKOUT_TRIES = 3;

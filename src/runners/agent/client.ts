@@ -1,0 +1,93 @@
+/** The agent's requests to the worker, each repeated until it is answered, and the lease that follows from the answers. */
+import { uptime } from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
+import { NONCE_HEADER } from './protocol.ts';
+
+const FIRST_PAUSE_MS = 100;
+const LONGEST_PAUSE_MS = 5_000;
+/** Longer than a `control` request, and than a slow transfer of a part of the log. */
+const REQUEST_TIMEOUT_MS = 60_000;
+
+/** The worker refuses the agent for good: the attempt is over, or another agent has it. */
+export class Refused extends Error {
+  override name = 'Refused';
+}
+
+export type AgentClientOptions = {
+  /** URL of the attempt's requests, without a trailing slash. */
+  url: string;
+  token: string;
+  nonce: string;
+  /** After this time without an answer the agent gives up. */
+  leaseMs: number;
+};
+
+type RequestOptions = {
+  method?: 'GET' | 'POST' | 'PUT';
+  json?: object;
+  body?: Uint8Array | ReadableStream;
+  signal?: AbortSignal;
+  /** Null: the transfer may take any time. */
+  timeoutMs?: number | null;
+};
+
+export class AgentClient {
+  readonly #options: AgentClientOptions;
+  /** Seconds of the clock that runs while the machine is suspended. */
+  #answeredAt = uptime();
+
+  constructor(options: AgentClientOptions) {
+    this.#options = options;
+  }
+
+  /** Whether the worker may have given the attempt up, because it has not answered for the time of the lease. */
+  get isLeaseOver(): boolean {
+    return (uptime() - this.#answeredAt) * 1_000 > this.#options.leaseMs;
+  }
+
+  /**
+   * Repeats the request until it succeeds.
+   * @throws Refused when the worker refuses it for good or the lease is over; the reason of `signal` when it aborts
+   */
+  async request(path: string, options: RequestOptions = {}): Promise<Response> {
+    for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
+      const response = await this.requestOnce(path, options).catch((error) => {
+        if (error instanceof Refused) throw error;
+      });
+      if (response) return response;
+      options.signal?.throwIfAborted();
+      if (this.isLeaseOver) throw new Refused('no server has answered for the time of the lease');
+      await delay(pause, undefined, options.signal ? { signal: options.signal } : {});
+    }
+  }
+
+  /** @throws Refused when the worker refuses the request for good; another error when it may be repeated */
+  async requestOnce(
+    path: string,
+    { method = 'GET', json, body, signal, timeoutMs = REQUEST_TIMEOUT_MS }: RequestOptions = {},
+  ): Promise<Response> {
+    const { url, token, nonce } = this.#options;
+    const signals = [signal, timeoutMs === null ? undefined : AbortSignal.timeout(timeoutMs)];
+    const response = await fetch(`${url}/${path}`, {
+      method,
+      headers: {
+        authorization: `Bearer ${token}`,
+        [NONCE_HEADER]: nonce,
+        'content-type': json ? 'application/json' : 'application/octet-stream',
+      },
+      body: json ? JSON.stringify(json) : (body as BodyInit | undefined),
+      // Needed for a stream, and not in the type of the option.
+      ...(body instanceof ReadableStream && { duplex: 'half' }),
+      signal: AbortSignal.any(signals.filter((one) => one !== undefined)),
+    });
+    if (response.ok) {
+      this.#answeredAt = uptime();
+      return response;
+    }
+    const message = await response.text();
+    // Any other status, such as 404 or 502, may come from a proxy while the worker restarts.
+    if ([401, 409, 410, 413].includes(response.status))
+      throw new Refused(`${response.status}: ${message}`);
+    throw new Error(`${response.status}: ${message}`);
+  }
+}

@@ -1,0 +1,80 @@
+/**
+ * The requests of an agent to the worker that owns its attempt. All are idempotent, so the agent repeats each until it has an
+ * answer. Paths are below `/agents/<attempt id>`:
+ *
+ *   POST claim     {@link AgentClaim} → {@link AgentSpec}. The first agent gets the attempt, any other 409
+ *   GET  checkout  → tar of the working directory, 204 if the job has no repository
+ *   POST begin     → 204 when the command may begin; 503 while no worker supervises the attempt
+ *   PUT  log       ?offset=N, whole frames of the log → {@link LogPosition}
+ *   POST report    {@link AgentReport}
+ *   GET  control   ?seen=V → {@link AgentControl}; answered at the next change, or after 20 seconds
+ *   PUT  output    ?request=R, a tar; POST output?request=R {@link OutputFailure}: there is none
+ *
+ * `Authorization: Bearer <token of the attempt>`. After the claim, the header `Loam-Agent` has the nonce of the claim, which
+ * refuses a second agent that has the same token, for example on a node that was silent and returned. 410: the attempt is over,
+ * or another server has it; the agent then kills the job.
+ */
+import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
+
+export const AGENTS_PATH = '/agents';
+/** Name of the agent's program below `AGENTS_PATH`. */
+export const AGENT_PROGRAM = 'agent.mjs';
+export const NONCE_HEADER = 'loam-agent';
+
+/** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
+export const LEASE_MS = 3_600_000;
+/** Exit code of an agent that no server answered, or that was refused (EX_TEMPFAIL). Nothing runs any more. */
+export const NO_SERVER_EXIT = 75;
+/** An unanswered `control` request is answered after this time. It also tells both sides that the other one lives. */
+export const CONTROL_MS = 20_000;
+/** The most that a request sends of the log. */
+export const LOG_REQUEST_BYTES = 2 ** 20;
+
+/** `nonce`: random, chosen by the agent. `node`: the name of the machine, for people. */
+export type AgentClaim = { nonce: string; node: string };
+
+export type AgentSpec = {
+  work: Omit<WorkSpec, 'memory' | 'disk'> & {
+    memoryBytes: number;
+    diskBytes: number;
+    files: number;
+  };
+  command: string;
+  /** The whole environment of the job, with its secrets. */
+  env: Record<string, string>;
+  image: string | null;
+};
+
+/** `size`: bytes of the log that the worker has. The agent continues there. */
+export type LogPosition = { size: number };
+
+/** `cpuSeconds`: CPU time of all processes since the start. `at`: epoch milliseconds. */
+export type AgentUsage = {
+  at: number;
+  cpuSeconds: number;
+  memoryBytes: number;
+  gpuPercent: number;
+  diskBytes: number;
+};
+
+/** `exit` is sent last, with the size of the whole log, which the worker must have by then. */
+export type AgentReport = {
+  started?: AttemptStart;
+  usage?: AgentUsage;
+  exit?: AttemptExit & { logBytes: number };
+};
+
+/** `version`: sent back as `seen`. */
+export type AgentControl = {
+  version: string;
+  signal?: 'TERM' | 'KILL';
+  /** The worker wants a tar of this path, as the job sees it. */
+  output?: { request: string; path: string };
+  /** The engine reports the end of the command, so the agent need not wait for the command's own report. */
+  isCommandOver?: true;
+  /** The worker has everything: the agent exits. */
+  isDismissed?: true;
+};
+
+/** Null: nothing exists at the path. Otherwise it completes the sentence "They were not kept: …". */
+export type OutputFailure = { reason: string | null };

@@ -1,0 +1,427 @@
+/**
+ * Runs attempts on a cluster. The engine places an agent for each attempt on a node (`engine.ts`); the agent supervises the
+ * command there and sends everything to this worker (`session.ts`). An attempt begins only when its agent has claimed it and
+ * asks whether it may begin, so whatever the engine does, the command runs at most once. An attempt is lost only when the engine
+ * knows that nothing of it runs any more, or when its agent has been silent for longer than its lease, after which the agent
+ * has killed the command.
+ */
+import { randomBytes } from 'node:crypto';
+import { existsSync, writeFileSync } from 'node:fs';
+import { mkdir, readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Readable } from 'node:stream';
+import { setTimeout as delay } from 'node:timers/promises';
+import { createLog, type Logger } from '../../base/log.ts';
+import { CpuShares } from '../cpu-share.ts';
+import {
+  ArtifactsNotKept,
+  type AttemptSpec,
+  GRACE_MS,
+  type Handle,
+  type LogBatch,
+  type LogCursor,
+  type Machine,
+  type MayBegin,
+  type Outcome,
+  type Runner,
+  RunnerUnavailable,
+  type StartOptions,
+  Unstartable,
+  type Usage,
+} from '../runner.ts';
+import { buildOutcome, type EndWatcher, followLog } from '../supervisor/attempt-folder.ts';
+import { writeJsonAtomically } from '../supervisor/claim.ts';
+import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
+import { computeLimits } from '../supervisor/limits.ts';
+import { readBootId } from '../supervisor/proc.ts';
+import { openRemoval, type Removal } from '../supervisor/removal.ts';
+import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
+import type { ClusterEngine, EngineEnd, Submission } from './engine.ts';
+import { AGENTS_PATH, type AgentSpec, type AgentUsage, LEASE_MS } from './protocol.ts';
+import { type AgentRecord, AgentSession, hashToken } from './session.ts';
+
+const TRASH_DIR = '.trash';
+/** The agent may need this long after the end of its lease to notice it and to kill the command. */
+const LEASE_MARGIN_MS = 60_000;
+/** The last requests of an agent may still be on their way when the engine reports its end. */
+const LAST_REQUESTS_MS = 5_000;
+/** An attempt that has not begun and that the engine does not know for this long is lost. */
+const UNKNOWN_MS = 60_000;
+/** Longest wait for a change of the engine or the agent. */
+const POLL_MS = 1_000;
+/** The file that `submit` needs again after a restart, beside the spec. */
+const SUBMISSION = 'submission.json';
+
+export type AgentRunnerOptions = {
+  engine: ClusterEngine;
+  /** The name of the runner, which is stored with attempts. */
+  name: string;
+  /** Contains the folders of attempts. */
+  dir: string;
+  /** Id of the machine that stands for the cluster. */
+  machine: string;
+  /** How many jobs the engine may have at once. */
+  maxJobs: number;
+  regions?: readonly string[] | undefined;
+  /** Base URL at which nodes reach this worker, without a trailing slash. */
+  agentUrl: string;
+  graceMs?: number;
+  leaseMs?: number;
+  log?: Logger;
+};
+
+/** Disposing of it leaves attempts in the engine; the next start finds them. */
+export type AgentRunner = Runner &
+  AsyncDisposable & {
+    /** The session of an attempt; undefined when it is over or belongs to another runner. */
+    findSession(attempt: string): Promise<AgentSession | undefined>;
+  };
+
+export async function openAgentRunner(options: AgentRunnerOptions): Promise<AgentRunner> {
+  const log = options.log ?? createLog('silent');
+  await mkdir(options.dir, { recursive: true, mode: 0o700 });
+  const removal = await openRemoval(join(options.dir, TRASH_DIR), (error, message) =>
+    log.error({ err: error }, message),
+  );
+  return new ClusterRunner(options, removal);
+}
+
+class ClusterRunner implements AgentRunner {
+  readonly name: string;
+  readonly #options: AgentRunnerOptions;
+  readonly #engine: ClusterEngine;
+  readonly #removal: Removal;
+  readonly #cpuShares = new CpuShares();
+  readonly #sessions = new Map<string, AgentSession>();
+
+  constructor(options: AgentRunnerOptions, removal: Removal) {
+    this.name = options.name;
+    this.#options = options;
+    this.#engine = options.engine;
+    this.#removal = removal;
+  }
+
+  get machines(): readonly Machine[] {
+    const { machine, maxJobs, regions } = this.#options;
+    if (this.#engine.unavailableReason !== undefined) return [];
+    return [{ id: machine, ...this.#engine.capacity, maxJobs, ...(regions && { regions }) }];
+  }
+
+  get hasUnavailableEngine(): boolean {
+    return (
+      this.#engine.unavailableReason !== undefined && this.#engine.capacity.withImage !== false
+    );
+  }
+
+  async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
+    const { agentUrl, graceMs = GRACE_MS } = this.#options;
+    const { id, image, hardware, timeoutMs } = spec;
+    const { withImage = true, withoutImage = true, ...capacity } = this.#engine.capacity;
+    if (image !== null && !withImage)
+      throw new Unstartable(
+        `The container image "${image}" cannot be run: ${this.#engine.title} is not configured to run images here`,
+      );
+    if (image === null && !withoutImage)
+      throw new Unstartable(
+        `Jobs on ${this.#engine.title} need a container image, and this job names none`,
+      );
+    if (existsSync(this.#folder(id))) await this.remove({ attempt: id });
+    const limits = computeLimits(hardware, capacity);
+    await mkdir(this.#folder(id), { mode: 0o700 });
+    if (spec.checkout) await spec.checkout(this.#file(id, 'checkout'), abort);
+    abort.throwIfAborted();
+    const agentSpec: AgentSpec = {
+      work: {
+        timeoutMs,
+        graceMs,
+        log: spec.log,
+        memoryBytes: limits.memoryBytes,
+        diskBytes: limits.diskBytes,
+        files: limits.files,
+      },
+      command: spec.command,
+      env: spec.env,
+      image,
+    };
+    writeFileSync(this.#file(id, 'log'), '', { mode: 0o600 });
+    writeFileSync(this.#file(id, 'spec.json'), JSON.stringify(agentSpec), { mode: 0o600 });
+    const token = randomBytes(32).toString('base64url');
+    const { cpus, memoryBytes } = limits;
+    const submission: Submission = {
+      attempt: id,
+      job: spec.job,
+      agent: { url: `${agentUrl}${AGENTS_PATH}`, token },
+      image,
+      hardware,
+      cpus,
+      memoryBytes,
+      timeoutMs,
+    };
+    writeFileSync(this.#file(id, SUBMISSION), JSON.stringify(submission), { mode: 0o600 });
+    const record: AgentRecord = {
+      tokenHash: hashToken(token),
+      bootId: readBootId(),
+      log: spec.log,
+    };
+    // Written last: with it the attempt is prepared.
+    writeJsonAtomically(this.#file(id, 'agent.json'), record);
+    return { attempt: id, cpus };
+  }
+
+  async start(
+    handle: Handle,
+    mayBegin: MayBegin = async () => true,
+    { report = () => {}, signal = new AbortController().signal }: StartOptions = {},
+  ): Promise<boolean> {
+    const id = String(handle.attempt);
+    const session = await this.#session(id);
+    if (session.hasBegun) return true;
+    const submission = await readJsonFile<Submission>(this.#file(id, SUBMISSION));
+    if (!submission) return false;
+    const permitted = session.permit((located) => mayBegin({ ...handle, ...located }));
+    // Its error is thrown below.
+    permitted.catch(() => {});
+    await this.#engine.submit(submission);
+    let unknownSince = Number.POSITIVE_INFINITY;
+    let answer: { may: boolean } | { error: unknown } | undefined;
+    void permitted.then(
+      (may) => {
+        answer = { may };
+      },
+      (error) => {
+        answer = { error };
+      },
+    );
+    while (!signal.aborted) {
+      if (answer && 'error' in answer) throw answer.error;
+      if (answer) return answer.may;
+      const state = this.#engine.state(id);
+      const isUnknown = state.kind === 'unknown' && this.#engine.unavailableReason === undefined;
+      unknownSince = isUnknown ? Math.min(unknownSince, Date.now()) : Number.POSITIVE_INFINITY;
+      const isGone = state.kind === 'ended' || Date.now() - unknownSince > UNKNOWN_MS;
+      if (isGone || state.kind === 'refused') {
+        if (await session.withdraw()) return true;
+        if (state.kind === 'refused') throw new Unstartable(state.reason);
+        if (state.kind === 'ended' && !state.end.isLoss)
+          throw new Unstartable(
+            `${this.#engine.title} ended the attempt before the command began: ${state.end.reason}`,
+          );
+        return false;
+      }
+      if (state.kind === 'waiting') report(`waiting for ${this.#engine.title}: ${state.reason}`);
+      else if (state.kind === 'running') {
+        const node = this.#engine.describe(id)?.node;
+        report(`starting on ${node ?? this.#engine.title}`);
+      }
+      await this.#nextChange(id, session, signal);
+    }
+    return await session.withdraw();
+  }
+
+  async attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'> {
+    const id = String(handle.attempt);
+    const record = await readJsonFile<AgentRecord>(this.#file(id, 'agent.json'));
+    if (!record) return 'gone';
+    if (existsSync(this.#file(id, 'begun'))) return 'started';
+    // Prepared files are not synced to the disk, so they cannot be used after a restart of the machine.
+    return record.bootId === readBootId() ? 'prepared' : 'unprepared';
+  }
+
+  async *logs(
+    handle: Handle,
+    cursor: LogCursor | null,
+    abort: AbortSignal,
+  ): AsyncGenerator<LogBatch> {
+    const id = String(handle.attempt);
+    using watcher = this.#watchForEnd(id, abort);
+    yield* followLog(this.#file(id, 'log'), cursor, abort, watcher);
+  }
+
+  async signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
+    const session = await this.findSession(String(handle.attempt));
+    session?.signal(name);
+  }
+
+  async wait(handle: Handle, abort: AbortSignal): Promise<Outcome> {
+    using watcher = this.#watchForEnd(String(handle.attempt), abort);
+    for (;;) {
+      const end = await watcher.findEnd();
+      if (end) return end;
+      await watcher.next();
+      abort.throwIfAborted();
+    }
+  }
+
+  #watchForEnd(
+    id: string,
+    abort: AbortSignal,
+  ): Disposable & Omit<EndWatcher, 'findEnd'> & { findEnd(): Promise<Outcome | undefined> } {
+    const changes = watchChanges(this.#folder(id), abort, ['log', 'exit']);
+    let goneSince = Number.POSITIVE_INFINITY;
+    return {
+      findEnd: async () => {
+        const session = await this.findSession(id);
+        if (!session) return { kind: 'lost' };
+        const state = this.#engine.state(id);
+        const isGone = state.kind === 'ended' || state.kind === 'refused';
+        goneSince = isGone ? Math.min(goneSince, Date.now()) : Number.POSITIVE_INFINITY;
+        const engineEnd =
+          state.kind === 'ended'
+            ? state.end
+            : state.kind === 'running'
+              ? state.commandEnd
+              : undefined;
+        // Read after the state, so that an exit that was stored before the engine's end is seen.
+        const exit = await readJsonFile<AttemptExit>(this.#file(id, 'exit'));
+        if (exit) return this.#mergeEnd(id, exit, engineEnd, session);
+        if (engineEnd && state.kind === 'running') session.endCommand();
+        if (Date.now() - goneSince > LAST_REQUESTS_MS)
+          return await this.#buildUnreportedEnd(id, engineEnd);
+        if (this.#isLeaseOver(session)) return { kind: 'lost' };
+        return undefined;
+      },
+      next: async () => void (await changes.next()),
+      [Symbol.dispose]: () => changes[Symbol.dispose](),
+    };
+  }
+
+  /** The agent's report is complete, except for the exit code of a command whose parent was killed. */
+  #mergeEnd(
+    id: string,
+    exit: AttemptExit,
+    engineEnd: EngineEnd | undefined,
+    session: AgentSession,
+  ): Outcome | undefined {
+    const outOfMemory = exit.outOfMemory ?? (engineEnd?.outOfMemory || undefined);
+    if (exit.exitCode !== null)
+      return buildOutcome({ ...exit, exitCode: exit.exitCode, outOfMemory });
+    if (engineEnd?.isLoss) return { kind: 'lost' };
+    const exitCode = engineEnd?.exitCode ?? null;
+    if (exitCode !== null) return buildOutcome({ ...exit, exitCode, outOfMemory });
+    const isUnknown = engineEnd !== undefined || this.#isLeaseOver(session);
+    return isUnknown || this.#engine.state(id).kind === 'unknown' ? { kind: 'lost' } : undefined;
+  }
+
+  /** The agent was killed together with the command, or before it could report the end. */
+  async #buildUnreportedEnd(id: string, end: EngineEnd | undefined): Promise<Outcome> {
+    const started = await readJsonFile<AttemptStart>(this.#file(id, 'started'));
+    if (!end?.outOfMemory) return { kind: 'lost' };
+    const startedAt = new Date(started?.startedAt ?? Date.now());
+    const exitCode = 137;
+    const note = `${this.#engine.title} ended the job: it used more memory than it requested.`;
+    const times = { startedAt, endedAt: new Date() };
+    return { kind: 'exited', exitCode, timedOut: false, outOfMemory: true, note, ...times };
+  }
+
+  /** Whether the agent has been silent for so long that it has certainly killed the command. */
+  #isLeaseOver({ silentMs }: AgentSession): boolean {
+    const { leaseMs = LEASE_MS } = this.#options;
+    return silentMs > leaseMs + LEASE_MARGIN_MS;
+  }
+
+  async stats(handle: Handle): Promise<Usage | null> {
+    const id = String(handle.attempt);
+    if (existsSync(this.#file(id, 'exit'))) return null;
+    const usage = await readJsonFile<AgentUsage>(this.#file(id, 'usage'));
+    if (!usage) return null;
+    const started = await readJsonFile<AttemptStart>(this.#file(id, 'started'));
+    const startedAt = started?.startedAt ?? usage.at;
+    return {
+      cpuPercent: this.#cpuShares.percentOf(id, usage, startedAt, Number(handle.cpus ?? 1)),
+      gpuPercent: usage.gpuPercent,
+      memoryBytes: usage.memoryBytes,
+      diskBytes: usage.diskBytes,
+    };
+  }
+
+  async artifacts(handle: Handle, path: string): Promise<Readable | null> {
+    const id = String(handle.attempt);
+    const session = await this.findSession(id);
+    const lost = () =>
+      new ArtifactsNotKept(`the node was lost before ${this.#engine.title} could send them`);
+    if (!session) throw lost();
+    const giveUp = new AbortController();
+    const watch = async () => {
+      while (!giveUp.signal.aborted) {
+        if (this.#engine.state(id).kind === 'ended' || this.#isLeaseOver(session)) {
+          // The last requests may be on their way.
+          await delay(LAST_REQUESTS_MS, undefined, { signal: giveUp.signal }).catch(() => {});
+          giveUp.abort(lost());
+        } else await this.#nextChange(id, session, giveUp.signal);
+      }
+    };
+    const watching = watch();
+    try {
+      return await session.requestOutput(path, giveUp.signal);
+    } finally {
+      giveUp.abort(lost());
+      await watching;
+    }
+  }
+
+  async remove(handle: Handle): Promise<void> {
+    const id = String(handle.attempt);
+    const session = await this.findSession(id);
+    const hasEnded = existsSync(this.#file(id, 'exit'));
+    session?.close();
+    await this.#engine.remove(id, { hasEnded });
+    this.#sessions.delete(id);
+    this.#cpuShares.forget(id);
+    await this.#removal.discard(this.#folder(id));
+  }
+
+  async sweep(keep: ReadonlySet<string>): Promise<void> {
+    const folders = (await readdir(this.#options.dir)).filter((name) => !name.startsWith('.'));
+    const known = new Set([...folders, ...(await this.#engine.list())]);
+    const orphans = [...known].filter((id) => !keep.has(id));
+    const results = await Promise.allSettled(orphans.map((attempt) => this.remove({ attempt })));
+    const errors = results.flatMap((end) => (end.status === 'rejected' ? [end.reason] : []));
+    if (errors.length > 0)
+      throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
+  }
+
+  async findSession(id: string): Promise<AgentSession | undefined> {
+    const known = this.#sessions.get(id);
+    if (known) return known;
+    const record = await readJsonFile<AgentRecord>(this.#file(id, 'agent.json'));
+    // Another call may have created it meanwhile.
+    if (!record || this.#sessions.has(id)) return this.#sessions.get(id);
+    const session = new AgentSession(this.#folder(id), record, ({ node }) => ({
+      cluster: this.name,
+      node,
+      ...(this.#engine.describe(id) && { inspect: this.#engine.describe(id)?.inspect ?? '' }),
+    }));
+    this.#sessions.set(id, session);
+    return session;
+  }
+
+  async #session(id: string): Promise<AgentSession> {
+    const session = await this.findSession(id);
+    if (!session) throw new RunnerUnavailable('the prepared attempt does not exist any more');
+    return session;
+  }
+
+  /** Settles at the next change of the engine or the agent, or after a while. */
+  async #nextChange(id: string, session: AgentSession, signal: AbortSignal): Promise<void> {
+    const over = new AbortController();
+    const either = AbortSignal.any([signal, over.signal]);
+    await Promise.race([
+      this.#engine.nextChange(id, either),
+      session.changed,
+      delay(POLL_MS, undefined, { signal: either }),
+    ]).catch(() => {});
+    over.abort();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all([this.#removal[Symbol.asyncDispose](), this.#engine[Symbol.asyncDispose]()]);
+  }
+
+  #folder(id: string): string {
+    return join(this.#options.dir, id);
+  }
+
+  #file(id: string, name: string): string {
+    return join(this.#folder(id), name);
+  }
+}

@@ -1,0 +1,177 @@
+/** Sends the files that the supervisor writes on the node to the worker, and receives what the worker wants. */
+import { closeSync, openSync, readSync } from 'node:fs';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { setTimeout as delay } from 'node:timers/promises';
+import { ArtifactsNotKept } from '../runner.ts';
+import type { DiskUse } from '../supervisor/disk.ts';
+import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
+import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
+import { createTar, locateOutput } from '../supervisor/tar.ts';
+import { type AgentClient, Refused } from './client.ts';
+import {
+  type AgentControl,
+  type AgentReport,
+  CONTROL_MS,
+  LOG_REQUEST_BYTES,
+  type LogPosition,
+  type OutputFailure,
+} from './protocol.ts';
+import type { MeasuredUsage } from './work.ts';
+
+const NEWLINE = 0x0a;
+/** Interval of measurements of the usage. */
+const USAGE_MS = 2_000;
+
+type SenderOptions = {
+  client: AgentClient;
+  /** The agent's folder, with the files of the supervisor. */
+  dir: string;
+  jobDir: string;
+  measureUsage(): Promise<MeasuredUsage | null>;
+  /** Ends the command. */
+  stop(how: 'TERM' | 'KILL'): void;
+  /** The engine reports that the command has ended. */
+  endCommand(): void;
+};
+
+export class Sender {
+  readonly #options: SenderOptions;
+  /** Aborts when the worker has everything, or refuses the agent. */
+  readonly #over = new AbortController();
+  #hasSentExit = false;
+
+  constructor(options: SenderOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Runs until the worker has everything and dismisses the agent.
+   * @returns the exit code of the command
+   * @throws Refused when the worker refuses the agent, or the lease is over: the command was killed
+   */
+  async run(): Promise<number | null> {
+    const { stop } = this.#options;
+    const controlling = this.#receiveControl();
+    const measuring = this.#reportUsage();
+    try {
+      const exitCode = await this.#sendLogAndExit();
+      await controlling;
+      return exitCode;
+    } catch (error) {
+      if (error instanceof Refused) stop('KILL');
+      throw error;
+    } finally {
+      this.#over.abort();
+      await Promise.allSettled([controlling, measuring]);
+    }
+  }
+
+  /** Sends the log while it grows, and then how the attempt ended. */
+  async #sendLogAndExit(): Promise<number | null> {
+    const { client, dir } = this.#options;
+    const { signal } = this.#over;
+    using changes = watchChanges(dir, signal, ['log', 'exit', 'started']);
+    const file = openSync(join(dir, 'log'), 'r');
+    using _ = { [Symbol.dispose]: () => closeSync(file) };
+    const buffer = Buffer.allocUnsafe(LOG_REQUEST_BYTES);
+    let sent = 0;
+    let hasReportedStart = false;
+    for (;;) {
+      signal.throwIfAborted();
+      // Read before the log, so that the log is complete when there is an exit.
+      const exit = await readJsonFile<AttemptExit>(join(dir, 'exit'));
+      const length = readSync(file, buffer, 0, buffer.length, sent);
+      const frames = buffer.subarray(0, buffer.subarray(0, length).lastIndexOf(NEWLINE) + 1);
+      if (frames.length > 0) {
+        const path = `log?offset=${sent}`;
+        const response = await client.request(path, { method: 'PUT', body: frames, signal });
+        sent = ((await response.json()) as LogPosition).size;
+      } else if (exit) {
+        await this.#report({ exit: { ...exit, logBytes: sent } });
+        this.#hasSentExit = true;
+        return exit.exitCode;
+      } else {
+        const started = hasReportedStart
+          ? undefined
+          : await readJsonFile<AttemptStart>(join(dir, 'started'));
+        if (started) {
+          await this.#report({ started });
+          hasReportedStart = true;
+        } else await changes.next();
+      }
+    }
+  }
+
+  async #reportUsage(): Promise<void> {
+    const { signal } = this.#over;
+    while (!signal.aborted) {
+      const usage = await this.#options.measureUsage().catch(() => null);
+      if (usage) {
+        const disk = await readJsonFile<DiskUse>(join(this.#options.dir, 'disk')).catch(() => null);
+        const report = { usage: { ...usage, at: Date.now(), diskBytes: disk?.bytes ?? 0 } };
+        // Not repeated: a later measurement replaces it.
+        await this.#options.client
+          .requestOnce('report', { method: 'POST', json: report, signal })
+          .catch(() => {});
+      }
+      await delay(USAGE_MS, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  #report(report: AgentReport): Promise<Response> {
+    const { signal } = this.#over;
+    return this.#options.client.request('report', { method: 'POST', json: report, signal });
+  }
+
+  /** Settles when the worker dismisses the agent. */
+  async #receiveControl(): Promise<void> {
+    const { client, stop, endCommand } = this.#options;
+    const { signal } = this.#over;
+    let seen = '';
+    let sentOutput = '';
+    try {
+      for (;;) {
+        const path = `control?seen=${encodeURIComponent(seen)}`;
+        const response = await client.request(path, { signal, timeoutMs: 2 * CONTROL_MS });
+        const control = (await response.json()) as AgentControl;
+        seen = control.version;
+        if (control.isDismissed && this.#hasSentExit) return;
+        if (control.isDismissed) throw new Refused('the worker has removed the attempt');
+        if (control.signal) stop(control.signal);
+        if (control.isCommandOver) endCommand();
+        if (control.output && control.output.request !== sentOutput) {
+          await this.#sendOutput(control.output);
+          sentOutput = control.output.request;
+        }
+      }
+    } catch (error) {
+      // Ends `run`, also while it waits for lines.
+      this.#over.abort(error);
+      throw error;
+    }
+  }
+
+  /** Not repeated: the worker repeats its request when the transfer breaks. */
+  async #sendOutput({ request, path }: NonNullable<AgentControl['output']>): Promise<void> {
+    const { client, jobDir } = this.#options;
+    const { signal } = this.#over;
+    const target = `output?request=${encodeURIComponent(request)}`;
+    const fail = (failure: OutputFailure) =>
+      client.request(target, { method: 'POST', json: failure, signal });
+    const found = await locateOutput(jobDir, path);
+    if (!found) return void (await fail({ reason: null }));
+    const tar = createTar(found);
+    let reason: string | undefined;
+    tar.once('error', (error) => {
+      if (error instanceof ArtifactsNotKept) reason = error.message;
+    });
+    try {
+      const body = Readable.toWeb(tar) as ReadableStream;
+      await client.requestOnce(target, { method: 'PUT', body, signal, timeoutMs: null });
+    } catch (error) {
+      if (error instanceof Refused) throw error;
+      if (reason !== undefined) await fail({ reason });
+    }
+  }
+}

@@ -1,0 +1,251 @@
+/** The two ways in which an agent runs the command: as its own child process, or in another container of its pod. */
+import { execFileSync } from 'node:child_process';
+import {
+  chmodSync,
+  closeSync,
+  constants,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs';
+import { join } from 'node:path';
+import type { ImageProgram } from '../../base/config/slurm.ts';
+import { listGpus } from '../gpus.ts';
+import {
+  BASE_ENV,
+  entryCommand,
+  environmentScript,
+  launch as launchProcess,
+} from '../process/launch.ts';
+import { quoteForShell } from '../process/namespace.ts';
+import { openProcessTree, readTreeUsage } from '../process/tree.ts';
+import { MOUNTS } from '../runner.ts';
+import { imageCommand } from '../slurm/images.ts';
+import { receiveReports } from '../supervisor/reports.ts';
+import type { Work, WorkEnd, WorkOutputs } from '../supervisor/supervise.ts';
+import type { AgentSpec, AgentUsage } from './protocol.ts';
+
+/** `gpuPercent`: average of the GPUs of the job, where they can be measured. */
+export type MeasuredUsage = Pick<AgentUsage, 'cpuSeconds' | 'memoryBytes' | 'gpuPercent'>;
+
+export type Launcher = {
+  /** Folder of the FIFOs `out` and `err`, which exist after `prepare`. */
+  fifoDir: string;
+  /** Whether the kernel enforces the limit of memory. */
+  isMemoryEnforced: boolean;
+  /** Creates what must exist before the attempt begins. */
+  prepare(): void;
+  start(spec: AgentSpec, outputs: WorkOutputs): Promise<Work>;
+  /** Makes the end of the command known, because it can no longer report it itself. */
+  endCommand(): void;
+  /** Null while the usage is unknown. */
+  measureUsage(): Promise<MeasuredUsage | null>;
+};
+
+export function createFifos(dir: string, names: readonly string[]): void {
+  const missing = names.map((name) => join(dir, name)).filter((path) => !existsSync(path));
+  if (missing.length > 0) execFileSync('mkfifo', ['-m', '600', ...missing]);
+}
+
+export type ProcessLauncherOptions = {
+  attempt: string;
+  /** The agent's own folder. */
+  dir: string;
+  /** Contains the folders of `MOUNTS`. */
+  jobDir: string;
+  /** How this node runs images; unset: it cannot. */
+  images?: ImageProgram | undefined;
+};
+
+/** Runs the command as a child process, with the rights of the agent's account. */
+export function createProcessLauncher(options: ProcessLauncherOptions): Launcher {
+  const { attempt, dir, jobDir, images } = options;
+  const oomKillsBefore = countOwnOomKills();
+  let pid: number | undefined;
+  return {
+    fifoDir: dir,
+    isMemoryEnforced: false,
+    prepare: () => createFifos(dir, ['out', 'err']),
+    async start({ command, env, image }, { out, err }) {
+      const folders = mapMounts((name) => join(jobDir, name));
+      const inImage = image !== null;
+      if (inImage && !images) throw new Error('this cluster is not configured to run images');
+      const dirs = inImage
+        ? { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp }
+        : { HOME: folders.home, TMPDIR: folders.tmp };
+      const jobEnv = { ...BASE_ENV, ...dirs, ...env };
+      const hasGpus = Boolean(process.env.CUDA_VISIBLE_DEVICES);
+      const program =
+        inImage && images ? imageCommand(images, image, { folders, env: jobEnv, hasGpus }) : null;
+      const inner = program
+        ? `exec ${[...program.argv, '/bin/sh', '-c', command].map(quoteForShell).join(' ')}`
+        : command;
+      const composed = {
+        argv: entryCommand(inner),
+        cwd: '/',
+        setup: null,
+        env: environmentScript(
+          program ? { ...ownEnvironment(), ...program.env } : jobEnv,
+          folders.work,
+        ),
+        uid: null,
+        network: null,
+      };
+      const launched = await launchProcess({
+        attempt,
+        command: composed,
+        limitCommands: ['ulimit -c 0'],
+        dir,
+        out,
+        err,
+        cgroup: null,
+      });
+      pid = launched.pid;
+      return {
+        pid,
+        up: launched.up,
+        ended: launched.ended,
+        tree: openProcessTree({ attempt, command: composed, cgroup: null }, pid, launched.up),
+        countOomKills: () => countOwnOomKills() - oomKillsBefore,
+        release: async () => {},
+      };
+    },
+    endCommand: () => {},
+    async measureUsage() {
+      const used = pid === undefined ? null : readTreeUsage(pid);
+      return used && { ...used, gpuPercent: await measureGpus() };
+    },
+  };
+}
+
+function mapMounts(toPath: (name: string) => string): Record<keyof typeof MOUNTS, string> {
+  return { work: toPath('work'), tmp: toPath('tmp'), home: toPath('home') };
+}
+
+/** The variables of Slurm, and those that the programs for images need. */
+function ownEnvironment(): Record<string, string> {
+  const own = Object.entries(process.env).filter(([name]) =>
+    /^(SLURM_|PATH$|HOME$|USER$|XDG_)/.test(name),
+  );
+  return Object.fromEntries(own) as Record<string, string>;
+}
+
+async function measureGpus(): Promise<number> {
+  const visible = process.env.CUDA_VISIBLE_DEVICES;
+  if (!visible) return 0;
+  const own = (await listGpus()).filter(
+    ({ index, uuid }) => visible.split(',').includes(String(index)) || visible.includes(uuid),
+  );
+  return own.reduce((sum, { percent }) => sum + percent, 0) / Math.max(1, own.length);
+}
+
+/** Processes killed for lack of memory in the control group of this process; 0 where that cannot be read. */
+function countOwnOomKills(): number {
+  try {
+    const lines = readFileSync('/proc/self/cgroup', 'utf8').trim().split('\n');
+    for (const line of lines) {
+      const [, controllers = '', path = ''] = /^\d+:([^:]*):(.*)$/.exec(line) ?? [];
+      const file = controllers.split(',').includes('memory')
+        ? join('/sys/fs/cgroup/memory', path, 'memory.oom_control')
+        : controllers === ''
+          ? join('/sys/fs/cgroup', path, 'memory.events')
+          : null;
+      if (!file || !existsSync(file)) continue;
+      const kills = /^oom_kill (\d+)$/m.exec(readFileSync(file, 'utf8'))?.[1];
+      if (kills !== undefined) return Number(kills);
+    }
+  } catch {
+    // Without the file the kernel's kills are not counted.
+  }
+  return 0;
+}
+
+/*
+ * In a pod the command runs in the container `job`, under a shell that shares a folder of FIFOs with the agent. The shell
+ * waits for the file `start`, which runs the command, reports to the FIFO `end`, and reads signals for the command from the
+ * FIFO `control`.
+ */
+
+/** Names in the shared folder. */
+export const SHARED = {
+  fifos: ['out', 'err', 'end', 'control'],
+  end: 'end',
+  control: 'control',
+  start: 'start',
+} as const;
+
+/** How long to wait for the report of the exit code after the outputs were closed. */
+const LAST_REPORT_MS = 1_000;
+
+/** @param shared the folder that both containers have, at `agentPath` here */
+export function createContainerLauncher(agentPath: string): Launcher {
+  const fileOf = (name: string) => join(agentPath, name);
+  const exited = Promise.withResolvers<WorkEnd>();
+  let usage: MeasuredUsage | null = null;
+  let hasBegun = false;
+  const endCommand = () => exited.resolve({ exitCode: null, ran: hasBegun });
+  return {
+    fifoDir: agentPath,
+    // By the container's own limit.
+    isMemoryEnforced: true,
+    prepare: () => createFifos(agentPath, SHARED.fifos),
+    endCommand,
+    async start({ command, env }, { closed }) {
+      const begun = Promise.withResolvers<void>();
+      let oomKills = 0;
+      const reports = receiveReports(fileOf(SHARED.end), (line) => {
+        const [word, first, second] = line.split(' ');
+        if (word === 'begun') {
+          hasBegun = true;
+          begun.resolve();
+        } else if (word === 'usage' && second !== undefined)
+          usage = { cpuSeconds: Number(first), memoryBytes: Number(second), gpuPercent: 0 };
+        else if (word === 'exit' && first !== undefined && Number(first) <= 255) {
+          oomKills = Number(second ?? 0);
+          exited.resolve({ exitCode: Number(first), ran: true });
+        }
+      });
+      // The shell was killed. Its last report, if there is one, arrives within the time of `reports.end`.
+      void closed.then(() => setTimeout(endCommand, LAST_REPORT_MS));
+      // Open for reading too, so that writing never fails while the shell does not read.
+      const control = openSync(fileOf(SHARED.control), constants.O_RDWR | constants.O_NONBLOCK);
+      const send = (signal: 'TERM' | 'KILL') => void writeSync(control, `${signal}\n`);
+      const folder = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
+      const script = `${environmentScript({ ...folder, ...env }, MOUNTS.work)}exec /bin/sh -c ${quoteForShell(command)}\n`;
+      writeFileSync(fileOf(`${SHARED.start}.new`), script, { mode: 0o600 });
+      renameSync(fileOf(`${SHARED.start}.new`), fileOf(SHARED.start));
+      return {
+        pid: undefined,
+        up: begun.promise,
+        ended: exited.promise,
+        tree: {
+          pids: () => [],
+          terminate: () => send('TERM'),
+          kill: () => send('KILL'),
+          killRemaining: async () => send('KILL'),
+        },
+        countOomKills: () => oomKills,
+        async release() {
+          await reports.end();
+          closeSync(control);
+        },
+      };
+    },
+    measureUsage: async () => usage,
+  };
+}
+
+/** Creates the folders of the job. */
+export function createJobFolders(jobDir: string): void {
+  for (const name of Object.keys(MOUNTS)) {
+    mkdirSync(join(jobDir, name), { recursive: true, mode: 0o700 });
+    // A volume exists already and has its own mode.
+    try {
+      chmodSync(join(jobDir, name), 0o770);
+    } catch {}
+  }
+}

@@ -1,0 +1,297 @@
+/**
+ * Supervises the work of one attempt beside the command: stamps and stores its lines, enforces the timeout, the grace period
+ * and the limits that the kernel does not enforce, and records how the work ended. The same for processes of this machine
+ * (`../process/shim.ts`) and on the nodes of a cluster (`../agent/agent.ts`), which differ in how the work is started.
+ *
+ * The files that it writes into the folder of the attempt. Files that others wait for appear complete, by rename:
+ *   started     the process and its start time; omitted when the work ends at once
+ *   log         `<epoch ms> <o|e> <line>`, upper case when the line was cut
+ *   disk        the last measurement of the job's folders
+ *   reserve     deleted when the disk is full, to make room for the other files
+ *   exit        how the attempt ended, written when the log is durable
+ */
+import { closeSync, existsSync, mkdirSync, unlinkSync } from 'node:fs';
+import { uptime } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { syncLog, writeJsonAtomically } from './claim.ts';
+import { type DiskLimits, type DiskUse, type StopReason, watchDisk } from './disk.ts';
+import { copyLines, type LogLimits, openLog } from './lines.ts';
+import { describeOutOfMemory, watchMemory } from './proc.ts';
+
+export type AttemptStart = { pid: number; startedAt: number };
+export type AttemptExit = {
+  /** Null: the command has ended, but its exit code is unknown here. */
+  exitCode: number | null;
+  timedOut: boolean;
+  startedAt: number;
+  endedAt: number;
+  /** The work never ran. Without a `reason`, the log says why. */
+  unstartable: boolean;
+  /** A line for the log about how the work ended. */
+  reason?: string;
+  /** The kernel killed a process of the job because its memory limit was reached. */
+  outOfMemory?: true | undefined;
+};
+
+export type WorkSpec = {
+  timeoutMs: number;
+  graceMs: number;
+  /** `watched`: the kernel does not enforce the limit, so the supervisor does. */
+  memory: { bytes: number; watched: boolean };
+  disk: DiskLimits & { dirs: string[]; floorBytes: number };
+  log: LogLimits;
+};
+
+/** `ran`: false when the sandbox could not be set up; its messages are in the log. `exitCode`: null if it is unknown. */
+export type WorkEnd = { exitCode: number | null; ran: boolean; error?: string };
+
+/** Work that has been started. */
+export type Work = {
+  /** The started process, for measurements; undefined when there is none on this machine. */
+  pid: number | undefined;
+  /** Settles when the command runs. */
+  up: Promise<unknown>;
+  /** Settles when the command, or the sandbox before it, has ended. */
+  ended: Promise<WorkEnd>;
+  tree: ProcessTree;
+  /** Settles with a message when the network of the work breaks. */
+  networkBroken?: Promise<string> | undefined;
+  /** How many processes of the work the kernel has killed for lack of memory. */
+  countOomKills(): number;
+  /** Called after the end was recorded. */
+  release(): Promise<void>;
+};
+
+export type ProcessTree = {
+  pids(): number[];
+  terminate(): void;
+  kill(): void;
+  /** Kills remaining processes after the end of the first process. */
+  killRemaining(): Promise<void>;
+};
+
+/** Handlers of the supervised work. */
+export type Supervision = {
+  stop(how: 'TERM' | 'KILL'): void;
+  /** Ends the work because of an unexpected error of the supervisor. */
+  fail?(error: Error): void;
+};
+
+/** How the work ended. `isStopped`: the supervisor has ended it. `ran`: the command has run. */
+export type SuperviseResult = { isStopped: boolean; ran: boolean };
+
+/** Paths of the FIFOs. `closed` settles when both were opened and no process has them open any more. */
+export type WorkOutputs = { out: string; err: string; closed: Promise<unknown> };
+
+type Options = {
+  /** Folder of the FIFOs `out` and `err` for the output of the work; default: that of the attempt. */
+  fifoDir?: string;
+  /** Starts the work, whose output goes to the FIFOs. */
+  start(outputs: WorkOutputs): Promise<Work>;
+  /** Called when the work has been started. From then on any error must end it, because only this process can. */
+  onStarted(supervision: Supervision): void;
+  /** The signal that was received before the work could be stopped. */
+  getEarlySignal(): 'TERM' | 'KILL' | undefined;
+};
+
+/** How long to wait for processes that keep stdout open after the end of the work. */
+const DRAIN_MS = 2_000;
+
+/** `started` is written after this time: only measurements need it, and it would be a tenth of the work for a short job. */
+const STARTED_DELAY_MS = 100;
+
+/** The exit code after SIGKILL: 128 + 9. */
+const KILLED = 137;
+
+/** @param startedAt epoch milliseconds */
+export async function supervise(
+  dir: string,
+  spec: WorkSpec,
+  startedAt: number,
+  { fifoDir = dir, start, onStarted, getEarlySignal }: Options,
+): Promise<SuperviseResult> {
+  const fileOf = (name: string) => join(dir, name);
+  /** `reason`: why the supervisor ended the work. */
+  const ending: { reason?: StopReason } = {};
+  let isStopped = false;
+  let killWork = () => {};
+  const endFor = (reason: StopReason | null) => {
+    if (reason === null || ending.reason) return;
+    ending.reason = reason;
+    isStopped = true;
+    killWork();
+  };
+  const log = openLog(fileOf('log'), spec.log, (error) => endFor(toStopReason(error)));
+  const [out, err] = [join(fifoDir, 'out'), join(fifoDir, 'err')] as const;
+  const outputs = [copyLines(out, 'o', log), copyLines(err, 'e', log)] as const;
+  const closed = Promise.all(outputs.map((output) => output.closed));
+  const work = await start({ out, err, closed });
+  const { tree } = work;
+  // Work that is being killed may end by itself, for example with the code of a failed fork.
+  let isKilled = false;
+  let isOver = false;
+  const kill = () => {
+    // The processes are gone, and their ids may belong to other processes by now.
+    if (isOver) return;
+    isKilled = true;
+    tree.kill();
+  };
+  killWork = kill;
+  if (ending.reason) kill();
+  // While nothing has opened a FIFO for writing, it would be at its end without these.
+  void Promise.race([work.up, work.ended]).then(() => {
+    for (const { writer } of outputs) closeSync(writer);
+  });
+  void work.networkBroken?.then((message) => {
+    if (!isOver) log.note(`The network of this job has failed: ${message}`);
+  });
+  let startedTimer: NodeJS.Timeout | undefined;
+  void work.up.then(() => {
+    const started: AttemptStart = { pid: work.pid ?? 0, startedAt };
+    if (!isOver)
+      startedTimer = setTimeout(
+        () => writeJsonAtomically(fileOf('started'), started),
+        STARTED_DELAY_MS,
+      );
+  });
+
+  let timedOut = false;
+  let graceTimer: UptimeTimer | undefined;
+  const stop = (how: 'TERM' | 'KILL') => {
+    if (isOver) return;
+    isStopped = true;
+    if (how === 'KILL') return kill();
+    if (graceTimer) return;
+    graceTimer = startUptimeTimer(spec.graceMs, kill);
+    tree.terminate();
+  };
+  onStarted({ stop, fail: (error) => endFor(toStopReason(error)) });
+  const timeout = startUptimeTimer(spec.timeoutMs, (lateMs) => {
+    timedOut = graceTimer === undefined;
+    // A minute and a half after the grace period other servers treat the attempt as lost, and may have started a retry.
+    stop(lateMs > LATE_MS ? 'KILL' : 'TERM');
+  });
+
+  const watching = new AbortController();
+  const onMeasured = (use: DiskUse) => tryTo(() => writeJsonAtomically(fileOf('disk'), use));
+  void watchDisk({ ...spec.disk, pids: tree.pids, onMeasured }, watching.signal).then(endFor);
+  if (spec.memory.watched)
+    void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
+
+  const earlySignal = getEarlySignal();
+  if (earlySignal) stop(earlySignal);
+  const { exitCode, ran, error } = await work.ended;
+  if (error) log.note(error);
+
+  isOver = true;
+  clearTimeout(startedTimer);
+  timeout.clear();
+  graceTimer?.clear();
+  watching.abort();
+  const endedAt = Date.now();
+  const drainTimer = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
+  await Promise.all([tree.killRemaining(), closed]);
+  clearTimeout(drainTimer);
+  if (ending.reason?.full) await emptyFolders(spec.disk.dirs);
+  const oomKills = work.countOomKills();
+  const memoryReason = oomKills > 0 ? describeOutOfMemory(oomKills, spec.memory.bytes) : undefined;
+  const reason = ending.reason?.reason ?? memoryReason;
+  await writeEnd(dir, {
+    // A killed command has failed, even if it ended by itself at the same moment. A command that was stopped before its
+    // start has no exit code of its own.
+    exitCode: isKilled || (isStopped && !ran) ? KILLED : exitCode,
+    timedOut,
+    startedAt,
+    endedAt,
+    unstartable: !ran && !isStopped,
+    ...(reason !== undefined && { reason }),
+    outOfMemory: oomKills > 0 || undefined,
+  });
+  await work.release();
+  log.close();
+  return { isStopped, ran };
+}
+
+/** Records that the work could not be started because of an error of the supervisor. */
+export async function recordFailedStart(
+  dir: string,
+  startedAt: number,
+  error: Error,
+): Promise<void> {
+  const { reason } = toStopReason(error);
+  const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
+  await writeEnd(dir, { ...end, unstartable: true, reason });
+}
+
+/**
+ * Records how the attempt ended, after syncing the log. When the disk is full, the reserve file is deleted; other programs
+ * may take that space, so the write is retried every second. The retries end when the folder was removed, because no server
+ * needs the record then.
+ */
+async function writeEnd(dir: string, exit: AttemptExit): Promise<void> {
+  for (let round = 0; ; round++) {
+    try {
+      syncLog(join(dir, 'log'));
+      return writeJsonAtomically(join(dir, 'exit'), exit, dir);
+    } catch {
+      if (!existsSync(dir)) return;
+      tryTo(() => unlinkSync(join(dir, 'reserve')));
+    }
+    if (round > 0) await delay(1_000);
+  }
+}
+
+export function isDiskFull(error: unknown): boolean {
+  return ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
+}
+
+function toStopReason(error: Error): StopReason {
+  const full = isDiskFull(error);
+  const cause = full
+    ? 'the disk of the server is full'
+    : `the process that supervises it failed (${error.message})`;
+  return { full, reason: `The job was ended: ${cause}.` };
+}
+
+/**
+ * Deletes the files of an ended job, because the server may need the space to record the end. There would be no space for
+ * artifacts of the job either.
+ */
+async function emptyFolders(dirs: readonly string[]): Promise<void> {
+  const { removeTree } = await import('./removal.ts');
+  for (const dir of dirs) {
+    await removeTree(dir).catch(() => {});
+    tryTo(() => mkdirSync(dir));
+  }
+}
+
+function tryTo(step: () => void): void {
+  try {
+    step();
+  } catch {
+    // The step is optional: the file does not exist, or there is no space for it.
+  }
+}
+
+/** A timer whose clock continues while the machine is suspended. The clock of Node's timers stops then. */
+export type UptimeTimer = { clear(): void };
+
+/** How often an `UptimeTimer` checks the clock. */
+const TICK_MS = 1_000;
+
+/** If a timer fires later than this, the machine was suspended when the timer was due. */
+const LATE_MS = 5_000;
+
+/** Like `setTimeout`, but `onDue` receives how late the timer fires. */
+export function startUptimeTimer(ms: number, onDue: (lateMs: number) => void): UptimeTimer {
+  const dueAt = uptime() * 1_000 + ms;
+  let timer: NodeJS.Timeout | undefined;
+  const check = () => {
+    const left = dueAt - uptime() * 1_000;
+    if (left <= 0) onDue(-left);
+    else timer = setTimeout(check, Math.min(left, TICK_MS));
+  };
+  check();
+  return { clear: () => clearTimeout(timer) };
+}

@@ -1,0 +1,75 @@
+/** A fake runner whose attempts wait for their start, as in the queue of a cluster, until the test decides. */
+import type { Handle, Machine, Runner, StartOptions } from '../../src/runners/runner.ts';
+import { type FakeRunner, fakeRunner } from './fake-runner.ts';
+
+export type WaitingAttempt = {
+  report: NonNullable<StartOptions['report']>;
+  /** Starts the attempt on a node, if its worker still agrees. */
+  admit(): void;
+  /** The cluster loses the attempt before its start. */
+  lose(): void;
+  refuse(error: Error): void;
+};
+
+export type ClusterRunner = FakeRunner & {
+  /** Name of the job → its attempt that waits. */
+  waiting: ReadonlyMap<string, WaitingAttempt>;
+  /** The handles with which ends were awaited. */
+  awaited: readonly Handle[];
+};
+
+/** What an attempt waits for when it is submitted. */
+export const WAITING_FOR_NODES = 'waiting for Slurm: no node is free';
+
+type Options = {
+  machines?: Machine[];
+  /** Attempts wait on although their job was cancelled or their server stops. */
+  ignoresAbort?: boolean;
+};
+
+export function clusterRunner({ machines, ignoresAbort = false }: Options = {}): ClusterRunner {
+  const fake = fakeRunner({ graceMs: 100, ...(machines && { machines }) });
+  const names = new Map<string, string>();
+  const waiting = new Map<string, WaitingAttempt>();
+  const awaited: Handle[] = [];
+
+  async function waitForNode(name: string, { report, signal }: StartOptions): Promise<boolean> {
+    const turn = Promise.withResolvers<boolean>();
+    const abort = () => turn.resolve(false);
+    waiting.set(name, {
+      report: (text) => report?.(text),
+      admit: () => turn.resolve(true),
+      lose: () => turn.resolve(false),
+      refuse: turn.reject,
+    });
+    if (!ignoresAbort) signal?.addEventListener('abort', abort);
+    if (!ignoresAbort && signal?.aborted) abort();
+    return turn.promise.finally(() => {
+      signal?.removeEventListener('abort', abort);
+      waiting.delete(name);
+    });
+  }
+
+  const start: Runner['start'] = async (handle, mayBegin, options = {}) => {
+    if ((await fake.attach(handle)) === 'started') return true;
+    options.report?.(WAITING_FOR_NODES);
+    const name = names.get(String(handle.attempt)) ?? '';
+    if (!(await waitForNode(name, options))) return false;
+    return fake.start(handle, mayBegin && (() => mayBegin({ ...handle, node: 'node-7' })));
+  };
+
+  return {
+    ...fake,
+    waiting,
+    awaited,
+    prepare(spec, signal) {
+      names.set(spec.id, spec.job.name);
+      return fake.prepare(spec, signal);
+    },
+    start,
+    wait(handle, signal) {
+      awaited.push(handle);
+      return fake.wait(handle, signal);
+    },
+  };
+}
