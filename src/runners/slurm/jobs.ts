@@ -2,7 +2,7 @@
 import type { EngineEnd, EngineState } from '../agent/engine.ts';
 import { NO_SERVER_EXIT } from '../agent/protocol.ts';
 
-const JOB_NAME = /^loam-(att_[0-9a-z]{26})$/;
+const JOB_NAME = /^loam-([\w-]+)$/;
 
 /** A line of `squeue`. */
 export type Job = {
