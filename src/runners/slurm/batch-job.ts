@@ -11,7 +11,7 @@ export function nameOf(attempt: string): string {
 }
 
 /** What one node offers. */
-export type NodeSize = { cpus: number; memoryMb: number };
+type NodeSize = { cpus: number; memoryMb: number };
 
 /**
  * Slurm's limit must not end an agent that waits for Loam: for up to an hour before the command, or after it with lines and

@@ -2,7 +2,7 @@
 import type { Commands } from './commands.ts';
 
 /** Nodes that are alike. */
-export type NodeGroup = { cpus: number; memoryMb: number; gres: string };
+type NodeGroup = { cpus: number; memoryMb: number; gres: string };
 
 export type Partition = {
   name: string;

@@ -1,8 +1,9 @@
 /** The engine on a real Slurm cluster, with a stand-in for the agent that Loam serves. */
 import { once } from 'node:events';
-import { readdir, readFile } from 'node:fs/promises';
+import { chmod, readdir, readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test, vi } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
 import { createLog } from '../../../src/base/log.ts';
@@ -252,6 +253,34 @@ test('what Slurm cannot run is refused in its own words', async () => {
     'Slurm has no partition missing with nodes (LOAM_SLURM_PARTITION)',
   );
   await expect(openEngine({ config: { users: undefined } })).rejects.toThrow('runs as root');
+});
+
+test('an agent that cannot begin says why', async () => {
+  const { url, received } = await serveAgent(RUNS_LONG);
+  const withoutNode = await openEngine({ config: { node: '/nonexistent/node' } });
+  const first = submission(url);
+  await withoutNode.submit(first);
+  expect(await reach(withoutNode, first.attempt, 'ended')).toMatchObject({
+    end: { isLoss: false, reason: expect.stringContaining('set LOAM_SLURM_NODE to its path') },
+  });
+  const worker = newId('srv');
+  const withoutFolder = await openEngine({ worker });
+  await chmod(join(cluster.shared, worker), 0o700);
+  const second = submission(url);
+  await withoutFolder.submit(second);
+  expect(await reach(withoutFolder, second.attempt, 'ended')).toMatchObject({
+    end: { isLoss: false, reason: expect.stringContaining('could not make its folder there') },
+  });
+  expect(received).toEqual([]);
+});
+
+test('without a shared folder, agents use the temporary folder of their node', async () => {
+  const engine = await openEngine({ config: { dir: undefined } });
+  const { url, received } = await serveAgent(agent('rmSync(dir, { recursive: true }); return 0;'));
+  const submitted = submission(url);
+  await engine.submit(submitted);
+  expect(await reach(engine, submitted.attempt, 'ended')).toMatchObject({ end: { exitCode: 0 } });
+  expect(received[0]?.dir).toMatch(new RegExp(`^/tmp/loam-${submitted.attempt}-\\w{6}$`));
 });
 
 test('GPUs are requested by their generic resource', async () => {
