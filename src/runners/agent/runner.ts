@@ -389,11 +389,10 @@ class ClusterRunner implements AgentRunner {
     const record = await readJsonFile<AgentRecord>(this.#file(id, 'agent.json'));
     // Another call may have created it meanwhile.
     if (!record || this.#sessions.has(id)) return this.#sessions.get(id);
-    const session = new AgentSession(this.#folder(id), record, ({ node }) => ({
-      cluster: this.name,
-      node,
-      ...(this.#engine.describe(id) && { inspect: this.#engine.describe(id)?.inspect ?? '' }),
-    }));
+    const session = new AgentSession(this.#folder(id), record, ({ node }) => {
+      const { inspect } = this.#engine.describe(id) ?? {};
+      return { cluster: this.name, node, ...(inspect !== undefined && { inspect }) };
+    });
     this.#sessions.set(id, session);
     return session;
   }
