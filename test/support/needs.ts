@@ -28,6 +28,7 @@ const REQUIREMENTS = {
     ],
     remedy: `${install('btrfs-progs')}, on a kernel with btrfs`,
   },
+  busybox: { probe: ['busybox', 'true'], remedy: install('busybox-static') },
   caddy: { probe: ['caddy', 'version'], remedy: install('caddy') },
   ceph: {
     probe: ['sh', '-c', 'command -v radosgw && command -v ceph-mon && command -v ceph-osd'],
