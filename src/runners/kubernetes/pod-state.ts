@@ -1,0 +1,301 @@
+/** What the status of a pod says about its attempt. */
+import type { V1ContainerStatus, V1Pod, V1PodCondition } from '@kubernetes/client-node';
+import type { EngineEnd, EngineState } from '../agent/engine.ts';
+import { AGENT_CONTAINER, JOB_CONTAINER } from './pod.ts';
+
+/** `reason` names what to do, for the job's user or the operator. */
+export type Trouble = { kind: 'final' | 'temporary'; reason: string };
+
+/** The part of a pod that `toState` needs. Times are dates in lists, and texts in watches. */
+export type PodView = Pick<V1Pod, 'metadata' | 'spec' | 'status'>;
+
+/** A pod that waits for an image has no other way to make progress, so such troubles count as final after a while. */
+export const PULL_PATIENCE_MS = 120_000;
+
+export type StateOptions = {
+  /** How long the trouble of `findTrouble` has lasted. */
+  troubleMs: number;
+  /** The pod has been deleted from the API server; this was its last status. */
+  isDeleted: boolean;
+  /** What events say about a pod that does not get its containers. */
+  event?: string | undefined;
+};
+
+export function toState(pod: PodView, { troubleMs, isDeleted, event }: StateOptions): EngineState {
+  const { reason, message } = statusOf(pod, JOB_CONTAINER)?.state?.terminated ?? {};
+  const startFailure = findStartFailure(reason, message);
+  if (startFailure) return { kind: 'refused', reason: startFailure };
+  const end = findEnd(pod);
+  if (end) return { kind: 'ended', end };
+  if (isDeleted)
+    // A pod without a node has never had a process. Otherwise the deletion may have been forced.
+    return pod.spec?.nodeName ? { kind: 'unknown' } : { kind: 'ended', end: DELETED_EARLY };
+  if (isNodeSilent(pod)) return { kind: 'unknown' };
+  const trouble = findTrouble(pod);
+  if (trouble && (trouble.kind === 'final' || troubleMs >= PULL_PATIENCE_MS))
+    return { kind: 'refused', reason: trouble.reason };
+  const commandEnd = findCommandEnd(pod);
+  if (commandEnd) return { kind: 'running', commandEnd };
+  if (isRunning(pod)) return { kind: 'running' };
+  return { kind: 'waiting', reason: trouble?.reason ?? event ?? describeWait(pod) };
+}
+
+/** The agent has ended, and the job has not, so nobody supervises it any more. */
+export function isUnsupervised(pod: PodView): boolean {
+  const [agent, job] = [statusOf(pod, AGENT_CONTAINER), statusOf(pod, JOB_CONTAINER)];
+  return Boolean(agent?.state?.terminated) && !job?.state?.terminated && !isOver(pod);
+}
+
+/** The kubelet is creating the containers, and says in events what prevents it. */
+export function isBeingCreated(pod: PodView): boolean {
+  const hasEnded = Boolean(statusOf(pod, JOB_CONTAINER)?.state?.terminated) || isOver(pod);
+  return isScheduled(pod) && !hasEnded && !isRunning(pod) && !findTrouble(pod);
+}
+
+const DELETED_EARLY: EngineEnd = {
+  exitCode: null,
+  outOfMemory: false,
+  isLoss: true,
+  reason: 'The pod was deleted before it had a node.',
+};
+
+/* The end */
+
+/** Set when no process of the pod runs any more. */
+function findEnd(pod: PodView): EngineEnd | undefined {
+  const { phase, reason, message } = pod.status ?? {};
+  const job = statusOf(pod, JOB_CONTAINER)?.state?.terminated;
+  const agent = statusOf(pod, AGENT_CONTAINER)?.state?.terminated;
+  const hasEnded = phase === 'Failed' || phase === 'Succeeded' || (job && agent);
+  if (!hasEnded) return undefined;
+  const end = findCommandEnd(pod);
+  if (end) return end;
+  // Without statuses of containers: the kubelet evicted or refused the pod.
+  const isOwnFault = isOwnDiskUse(message);
+  return {
+    exitCode: isOwnFault ? KILLED : null,
+    outOfMemory: false,
+    isLoss: !isOwnFault,
+    reason: [reason, message].filter(Boolean).join(': ') || 'The pod failed without a reason.',
+  };
+}
+
+const KILLED = 137;
+
+/** How the container of the job ended. */
+function findCommandEnd(pod: PodView): EngineEnd | undefined {
+  const { status, metadata } = pod;
+  const ended = statusOf(pod, JOB_CONTAINER)?.state?.terminated;
+  if (!ended) return undefined;
+  const details = [status?.reason, status?.message].filter(Boolean).join(': ');
+  const exitCode = ended.exitCode;
+  // The node was restarted with its disk: the kubelet does not know the exit code, and makes one up.
+  const isUnknown = isUnknownReason(ended.reason);
+  const deletion = deletionOf(metadata);
+  const wasDeleted =
+    deletion !== undefined && (toTime(ended.finishedAt) ?? deletion) >= floorToSecond(deletion);
+  const isLoss =
+    isUnknown ||
+    (status?.reason === 'Evicted' ? !isOwnDiskUse(status.message) : isLostReason(status?.reason)) ||
+    isDisrupted(status?.conditions) ||
+    wasDeleted;
+  const reason =
+    details ||
+    (wasDeleted
+      ? 'The pod was deleted.'
+      : `The container ended with exit code ${exitCode} (${[ended.reason, ended.message].filter(Boolean).join(': ')}).`);
+  return {
+    exitCode: isUnknown ? null : exitCode,
+    outOfMemory: ended.reason === 'OOMKilled',
+    isLoss,
+    reason,
+  };
+}
+
+function isUnknownReason(reason: string | undefined): boolean {
+  return reason === 'Unknown' || reason === 'ContainerStatusUnknown';
+}
+
+/** Reasons of a pod that Kubernetes or its node ended. `DeadlineExceeded` is the limit of Loam itself. */
+function isLostReason(reason: string | undefined): boolean {
+  return reason !== undefined && reason !== 'DeadlineExceeded';
+}
+
+/** Newer servers mark pods that they preempt, evict or delete with their node. */
+function isDisrupted(conditions: readonly V1PodCondition[] | undefined): boolean {
+  return Boolean(
+    conditions?.some(({ type, status }) => type === 'DisruptionTarget' && status === 'True'),
+  );
+}
+
+/** The kubelet evicts a pod for its own use of the disk with such messages, and for the node's lack of space with others. */
+function isOwnDiskUse(message: string | undefined): boolean {
+  return /exceeds the (?:total )?limit|Usage of EmptyDir volume|exceeded its local ephemeral storage limit/i.test(
+    message ?? '',
+  );
+}
+
+/** When the deletion of the pod was requested, in epoch milliseconds. */
+function deletionOf(metadata: V1Pod['metadata']): number | undefined {
+  const dueAt = toTime(metadata?.deletionTimestamp);
+  return dueAt === undefined
+    ? undefined
+    : dueAt - (metadata?.deletionGracePeriodSeconds ?? 0) * 1000;
+}
+
+function toTime(time: Date | string | undefined): number | undefined {
+  return time === undefined ? undefined : new Date(time).getTime();
+}
+
+/** Times in a status have whole seconds. */
+function floorToSecond(ms: number): number {
+  return Math.floor(ms / 1000) * 1000;
+}
+
+/* Before the end */
+
+function statusOf({ status }: PodView, container: string): V1ContainerStatus | undefined {
+  return status?.containerStatuses?.find(({ name }) => name === container);
+}
+
+function isOver({ status }: PodView): boolean {
+  return status?.phase === 'Failed' || status?.phase === 'Succeeded';
+}
+
+function isScheduled({ spec }: PodView): boolean {
+  return Boolean(spec?.nodeName);
+}
+
+/** Both containers have started. */
+function isRunning(pod: PodView): boolean {
+  const [agent, job] = [statusOf(pod, AGENT_CONTAINER), statusOf(pod, JOB_CONTAINER)];
+  return Boolean(job?.state?.running && (agent?.state?.running || agent?.state?.terminated));
+}
+
+/** The control plane marks the pods of a silent node as not ready, and leaves the statuses of their containers. */
+function isNodeSilent(pod: PodView): boolean {
+  const statuses = pod.status?.containerStatuses ?? [];
+  const ready = pod.status?.conditions?.find(({ type }) => type === 'Ready');
+  return (
+    pod.status?.phase === 'Running' &&
+    ready?.status === 'False' &&
+    statuses.length > 0 &&
+    statuses.every((status) => status.ready)
+  );
+}
+
+/** Reasons for which the kubelet gives up or tries for ever. */
+const PULL_REASONS = ['ErrImagePull', 'ImagePullBackOff', 'RegistryUnavailable'];
+const FINAL_REASONS = ['InvalidImageName', 'ErrImageNeverPull', 'CreateContainerConfigError'];
+const START_REASONS = ['StartError', 'ContainerCannotRun'];
+const CREATE_REASONS = ['CreateContainerError', 'RunContainerError'];
+
+/** What prevents a container from starting. */
+export function findTrouble(pod: PodView): Trouble | undefined {
+  for (const name of [JOB_CONTAINER, AGENT_CONTAINER]) {
+    const status = statusOf(pod, name);
+    const image = pod.spec?.containers.find((container) => container.name === name)?.image ?? '';
+    const { reason = '', message = '' } = status?.state?.waiting ?? {};
+    const ofOperator = name === AGENT_CONTAINER ? ' (LOAM_KUBERNETES_AGENT_IMAGE)' : '';
+    const details = message ? `: ${message}` : '';
+    if (PULL_REASONS.includes(reason))
+      return {
+        kind: 'temporary',
+        reason: `The image "${image}"${ofOperator} cannot be pulled${details}`,
+      };
+    if (FINAL_REASONS.includes(reason))
+      return {
+        kind: 'final',
+        reason: `The image "${image}"${ofOperator} cannot be used: ${reason}${details}`,
+      };
+    if (CREATE_REASONS.includes(reason))
+      return {
+        kind: 'temporary',
+        reason: `The container of the image "${image}"${ofOperator} cannot be created${details}`,
+      };
+  }
+  return undefined;
+}
+
+/** The image has no shell, or its runtime cannot start it. */
+function findStartFailure(reason = '', message = ''): string | undefined {
+  return START_REASONS.includes(reason)
+    ? `The image cannot be started with /bin/sh, which Loam needs: ${message || reason}`
+    : undefined;
+}
+
+function describeWait(pod: PodView): string {
+  const scheduled = pod.status?.conditions?.find(({ type }) => type === 'PodScheduled');
+  if (!isScheduled(pod)) {
+    if (scheduled?.reason === 'SchedulingGated') return 'its queue has not admitted the job yet';
+    return scheduled?.message
+      ? translateSchedulerMessage(scheduled.message, requestsOf(pod))
+      : 'the job is being placed on a node';
+  }
+  return `${pod.spec?.nodeName} is pulling the image and creating the containers`;
+}
+
+/* The messages of the scheduler */
+
+type Requests = Readonly<Record<string, string>>;
+
+function requestsOf(pod: PodView): Requests {
+  return pod.spec?.containers.find(({ name }) => name === JOB_CONTAINER)?.resources?.requests ?? {};
+}
+
+/** Clause of the scheduler → what it means. `count`: the number of nodes. */
+const CLAUSES: readonly (readonly [RegExp, (count: number) => string])[] = [
+  [
+    /node\(s\) (?:didn't match (?:node selector|Pod's node affinity.*)|didn't satisfy plugin.*)$/,
+    (count) => `${nodes(count)} without the labels that the job needs`,
+  ],
+  [/node\(s\) (?:were|was) unschedulable$/, (count) => `${nodes(count)} closed for new jobs`],
+  [
+    /node\(s\) had (?:untolerated )?taint.*(?:unreachable|not-ready)/,
+    (count) => `${nodes(count)} not answering`,
+  ],
+  [
+    /node\(s\) had (?:untolerated )?taint/,
+    (count) => `${nodes(count)} reserved by taints that the job does not tolerate`,
+  ],
+  [/Too many pods$/, (count) => `${nodes(count)} with as many pods as allowed`],
+];
+
+function nodes(count: number): string {
+  return count === 1 ? '1 node' : `${count} nodes`;
+}
+
+/**
+ * `0/2 nodes are available: 2 Insufficient nvidia.com/gpu.` becomes "no node has 2 free nvidia.com/gpu". Messages with unknown
+ * clauses stay as they are.
+ */
+export function translateSchedulerMessage(message: string, requests: Requests): string {
+  const [, list] =
+    /^0\/\d+ nodes are available: (.*?)\.?(?:\s+(?:preemption|no new claims).*)?$/s.exec(message) ??
+    [];
+  if (list === undefined) return message;
+  const lacking: string[] = [];
+  const others: string[] = [];
+  // Clauses begin with a number of nodes; a taint in a clause may contain commas.
+  for (const clause of list.split(/, (?=\d+ )/)) {
+    const [, count = '', text = ''] = /^(\d+) (.*)$/s.exec(clause) ?? [];
+    const [, resource] = /^Insufficient (\S+)$/.exec(text) ?? [];
+    const [, describe] = CLAUSES.find(([pattern]) => pattern.test(text)) ?? [];
+    if (resource) lacking.push(describeResource(resource, requests[resource]));
+    else if (describe) others.push(describe(Number(count)));
+    else return message;
+  }
+  const parts = lacking.length > 0 ? [`no node has ${lacking.join(' and ')}`] : ['no node fits'];
+  return [...parts, ...others].join('; ');
+}
+
+function describeResource(resource: string, requested: string | undefined): string {
+  if (requested === undefined) return `enough free ${resource}`;
+  if (resource === 'cpu') {
+    const cpus = requested.endsWith('m') ? Number.parseInt(requested, 10) / 1000 : requested;
+    return `${cpus} free ${Number(cpus) === 1 ? 'vCPU' : 'vCPUs'}`;
+  }
+  if (resource === 'memory' && /^\d+$/.test(requested))
+    return `${Math.round((Number(requested) / 2 ** 30) * 10) / 10} GB of free memory`;
+  return `${requested} free ${resource}`;
+}
