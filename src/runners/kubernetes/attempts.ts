@@ -1,15 +1,16 @@
 /** What the engine knows about the attempts of this worker. */
 import type { EngineState } from '../agent/engine.ts';
-import { findTrouble, type PodView, PULL_PATIENCE_MS, toState } from './pod-state.ts';
+import { findPatience, findTrouble, type PodView, type Trouble, toState } from './pod-state.ts';
 
 type Attempt = {
   pod: PodView;
   isDeleted: boolean;
   state: EngineState;
-  /** `performance.now()` when the trouble of its pod was first seen. */
-  troubleSince: number | undefined;
-  /** Looks at the state again when the trouble has lasted too long. */
+  /** `performance.now()` when the condition was first seen that may only last for a while. */
+  since: number | undefined;
+  /** Looks at the state again when that condition has lasted too long. */
   timer: NodeJS.Timeout | undefined;
+  trouble: Trouble | undefined;
   event: string | undefined;
 };
 
@@ -38,7 +39,7 @@ export class Attempts implements Disposable {
     const known = this.#attempts.get(id);
     const attempt: Attempt = known ?? {
       ...{ pod, isDeleted, state: UNKNOWN },
-      ...{ troubleSince: undefined, timer: undefined, event: undefined },
+      ...{ since: undefined, timer: undefined, trouble: undefined, event: undefined },
     };
     this.#attempts.set(id, attempt);
     attempt.pod = pod;
@@ -80,16 +81,19 @@ export class Attempts implements Disposable {
     clearTimeout(attempt.timer);
     if (isFinal(attempt.state)) return;
     const { pod, isDeleted, event } = attempt;
-    const now = performance.now();
-    if (!findTrouble(pod) || isDeleted) attempt.troubleSince = undefined;
-    else attempt.troubleSince ??= now;
-    const troubleMs = attempt.troubleSince === undefined ? 0 : now - attempt.troubleSince;
-    if (attempt.troubleSince !== undefined && troubleMs < PULL_PATIENCE_MS)
-      attempt.timer = setTimeout(
-        () => this.#review(id, attempt),
-        PULL_PATIENCE_MS - troubleMs + 1,
-      ).unref();
-    const state = toState(pod, { troubleMs, isDeleted, event });
+    const trouble = findTrouble(pod);
+    if (!trouble?.isVague || !attempt.trouble) attempt.trouble = trouble;
+    const patience = findPatience(pod);
+    if (patience === undefined) attempt.since = undefined;
+    else attempt.since ??= performance.now();
+    const leftMs =
+      patience === undefined || attempt.since === undefined
+        ? Number.POSITIVE_INFINITY
+        : attempt.since + patience - performance.now();
+    const isOverdue = leftMs <= 0;
+    if (leftMs > 0 && leftMs < Number.POSITIVE_INFINITY)
+      attempt.timer = setTimeout(() => this.#review(id, attempt), leftMs + 1).unref();
+    const state = toState(pod, { isOverdue, isDeleted, trouble: attempt.trouble, event });
     if (JSON.stringify(state) === JSON.stringify(attempt.state)) return;
     attempt.state = state;
     this.#notify(id);

@@ -1,43 +1,57 @@
 /** What the status of a pod says about its attempt. */
 import type { V1ContainerStatus, V1Pod, V1PodCondition } from '@kubernetes/client-node';
 import type { EngineEnd, EngineState } from '../agent/engine.ts';
-import { AGENT_CONTAINER, JOB_CONTAINER } from './pod.ts';
+import { AGENT_CONTAINER, JOB_CONTAINER, POD_GRACE_S } from './pod.ts';
 
-/** `reason` names what to do, for the job's user or the operator. */
-export type Trouble = { kind: 'final' | 'temporary'; reason: string };
+/**
+ * What prevents a container from starting. `reason` is a sentence for the job's user or the operator. `isFinal`: time does not
+ * help. `isVague`: an earlier reason of the same container says more.
+ */
+export type Trouble = { isFinal: boolean; isVague: boolean; reason: string };
 
 /** The part of a pod that `toState` needs. Times are dates in lists, and texts in watches. */
 export type PodView = Pick<V1Pod, 'metadata' | 'spec' | 'status'>;
 
-/** A pod that waits for an image has no other way to make progress, so such troubles count as final after a while. */
-export const PULL_PATIENCE_MS = 120_000;
+/** Registries fail for a while, but a job must not wait for ever for an image that does not exist. */
+const PULL_PATIENCE_MS = 120_000;
+/** The kubelet kills the containers of a failed pod after its grace period. */
+const END_PATIENCE_MS = (POD_GRACE_S + 10) * 1000;
 
 export type StateOptions = {
-  /** How long the trouble of `findTrouble` has lasted. */
-  troubleMs: number;
+  /** The condition of `findPatience` has lasted for that time. */
+  isOverdue: boolean;
   /** The pod has been deleted from the API server; this was its last status. */
   isDeleted: boolean;
+  /** What prevents a container from starting, from this status or an earlier one. */
+  trouble: Trouble | undefined;
   /** What events say about a pod that does not get its containers. */
   event?: string | undefined;
 };
 
-export function toState(pod: PodView, { troubleMs, isDeleted, event }: StateOptions): EngineState {
+export function toState(
+  pod: PodView,
+  { isOverdue, isDeleted, trouble, event }: StateOptions,
+): EngineState {
   const { reason, message } = statusOf(pod, JOB_CONTAINER)?.state?.terminated ?? {};
   const startFailure = findStartFailure(reason, message);
   if (startFailure) return { kind: 'refused', reason: startFailure };
-  const end = findEnd(pod);
-  if (end) return { kind: 'ended', end };
+  if (hasEnded(pod) || (isEnding(pod) && isOverdue)) return { kind: 'ended', end: findEnd(pod) };
+  if (isEnding(pod)) return { kind: 'running' };
   if (isDeleted)
     // A pod without a node has never had a process. Otherwise the deletion may have been forced.
-    return pod.spec?.nodeName ? { kind: 'unknown' } : { kind: 'ended', end: DELETED_EARLY };
+    return isScheduled(pod) ? { kind: 'unknown' } : { kind: 'ended', end: DELETED_EARLY };
   if (isNodeSilent(pod)) return { kind: 'unknown' };
-  const trouble = findTrouble(pod);
-  if (trouble && (trouble.kind === 'final' || troubleMs >= PULL_PATIENCE_MS))
-    return { kind: 'refused', reason: trouble.reason };
+  if (trouble && (trouble.isFinal || isOverdue)) return { kind: 'refused', reason: trouble.reason };
   const commandEnd = findCommandEnd(pod);
   if (commandEnd) return { kind: 'running', commandEnd };
   if (isRunning(pod)) return { kind: 'running' };
   return { kind: 'waiting', reason: trouble?.reason ?? event ?? describeWait(pod) };
+}
+
+/** How long the present condition may last before it is the end, in milliseconds; undefined: for ever. */
+export function findPatience(pod: PodView): number | undefined {
+  if (isEnding(pod)) return END_PATIENCE_MS;
+  return findTrouble(pod) ? PULL_PATIENCE_MS : undefined;
 }
 
 /** The agent has ended, and the job has not, so nobody supervises it any more. */
@@ -48,8 +62,8 @@ export function isUnsupervised(pod: PodView): boolean {
 
 /** The kubelet is creating the containers, and says in events what prevents it. */
 export function isBeingCreated(pod: PodView): boolean {
-  const hasEnded = Boolean(statusOf(pod, JOB_CONTAINER)?.state?.terminated) || isOver(pod);
-  return isScheduled(pod) && !hasEnded && !isRunning(pod) && !findTrouble(pod);
+  const isCommandOver = Boolean(statusOf(pod, JOB_CONTAINER)?.state?.terminated);
+  return isScheduled(pod) && !isCommandOver && !isOver(pod) && !isRunning(pod) && !findTrouble(pod);
 }
 
 const DELETED_EARLY: EngineEnd = {
@@ -61,39 +75,57 @@ const DELETED_EARLY: EngineEnd = {
 
 /* The end */
 
-/** Set when no process of the pod runs any more. */
-function findEnd(pod: PodView): EngineEnd | undefined {
-  const { phase, reason, message } = pod.status ?? {};
-  const job = statusOf(pod, JOB_CONTAINER)?.state?.terminated;
-  const agent = statusOf(pod, AGENT_CONTAINER)?.state?.terminated;
-  const hasEnded = phase === 'Failed' || phase === 'Succeeded' || (job && agent);
-  if (!hasEnded) return undefined;
+/** No process of the pod runs any more. */
+function hasEnded(pod: PodView): boolean {
+  const statuses = [JOB_CONTAINER, AGENT_CONTAINER].map((name) => statusOf(pod, name)?.state);
+  if (statuses.every((state) => state?.terminated)) return true;
+  return isOver(pod) && !isEnding(pod);
+}
+
+/**
+ * The kubelet writes that it ends a pod (eviction, deadline) before its containers have ended. Statuses that are missing are
+ * those of an evicted pod, or of a pod that the kubelet has not accepted.
+ */
+function isEnding(pod: PodView): boolean {
+  const statuses = pod.status?.containerStatuses ?? [];
+  const isEvicted = statuses.length === 0 && pod.status?.reason === 'Evicted';
+  return isOver(pod) && (isEvicted || statuses.some(({ state }) => state?.running));
+}
+
+/** For a pod that has ended. */
+function findEnd(pod: PodView): EngineEnd {
+  const { reason, message } = pod.status ?? {};
   const end = findCommandEnd(pod);
   if (end) return end;
-  // Without statuses of containers: the kubelet evicted or refused the pod.
-  const isOwnFault = isOwnDiskUse(message);
+  const isOwnFault = isOwnDiskUse(message) || reason === DEADLINE;
   return {
     exitCode: isOwnFault ? KILLED : null,
     outOfMemory: false,
     isLoss: !isOwnFault,
-    reason: [reason, message].filter(Boolean).join(': ') || 'The pod failed without a reason.',
+    reason: describeReason(pod.status) || 'The pod failed without a reason.',
   };
 }
 
+function describeReason({ reason, message }: { reason?: string; message?: string } = {}): string {
+  return [reason, message?.trim()].filter(Boolean).join(': ');
+}
+
 const KILLED = 137;
+/** The reason of a pod that exceeded its `activeDeadlineSeconds`. */
+const DEADLINE = 'DeadlineExceeded';
 
 /** How the container of the job ended. */
 function findCommandEnd(pod: PodView): EngineEnd | undefined {
   const { status, metadata } = pod;
   const ended = statusOf(pod, JOB_CONTAINER)?.state?.terminated;
   if (!ended) return undefined;
-  const details = [status?.reason, status?.message].filter(Boolean).join(': ');
+  const details = describeReason(status);
   const exitCode = ended.exitCode;
   // The node was restarted with its disk: the kubelet does not know the exit code, and makes one up.
   const isUnknown = isUnknownReason(ended.reason);
-  const deletion = deletionOf(metadata);
+  const deletedAt = deletionOf(metadata);
   const wasDeleted =
-    deletion !== undefined && (toTime(ended.finishedAt) ?? deletion) >= floorToSecond(deletion);
+    deletedAt !== undefined && (toTime(ended.finishedAt) ?? deletedAt) >= floorToSecond(deletedAt);
   const isLoss =
     isUnknown ||
     (status?.reason === 'Evicted' ? !isOwnDiskUse(status.message) : isLostReason(status?.reason)) ||
@@ -116,9 +148,9 @@ function isUnknownReason(reason: string | undefined): boolean {
   return reason === 'Unknown' || reason === 'ContainerStatusUnknown';
 }
 
-/** Reasons of a pod that Kubernetes or its node ended. `DeadlineExceeded` is the limit of Loam itself. */
+/** Reasons of a pod that Kubernetes or its node ended. The deadline is Loam's own limit. */
 function isLostReason(reason: string | undefined): boolean {
-  return reason !== undefined && reason !== 'DeadlineExceeded';
+  return reason !== undefined && reason !== DEADLINE;
 }
 
 /** Newer servers mark pods that they preempt, evict or delete with their node. */
@@ -184,8 +216,9 @@ function isNodeSilent(pod: PodView): boolean {
   );
 }
 
-/** Reasons for which the kubelet gives up or tries for ever. */
 const PULL_REASONS = ['ErrImagePull', 'ImagePullBackOff', 'RegistryUnavailable'];
+/** Its message only says that the kubelet waits. */
+const VAGUE_REASON = 'ImagePullBackOff';
 const FINAL_REASONS = ['InvalidImageName', 'ErrImageNeverPull', 'CreateContainerConfigError'];
 const START_REASONS = ['StartError', 'ContainerCannotRun'];
 const CREATE_REASONS = ['CreateContainerError', 'RunContainerError'];
@@ -200,17 +233,20 @@ export function findTrouble(pod: PodView): Trouble | undefined {
     const details = message ? `: ${message}` : '';
     if (PULL_REASONS.includes(reason))
       return {
-        kind: 'temporary',
+        isFinal: false,
+        isVague: reason === VAGUE_REASON,
         reason: `The image "${image}"${ofOperator} cannot be pulled${details}`,
       };
     if (FINAL_REASONS.includes(reason))
       return {
-        kind: 'final',
+        isFinal: true,
+        isVague: false,
         reason: `The image "${image}"${ofOperator} cannot be used: ${reason}${details}`,
       };
     if (CREATE_REASONS.includes(reason))
       return {
-        kind: 'temporary',
+        isFinal: false,
+        isVague: false,
         reason: `The container of the image "${image}"${ofOperator} cannot be created${details}`,
       };
   }

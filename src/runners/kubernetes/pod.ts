@@ -33,7 +33,7 @@ const JOB_UID = 1_000;
  * Time between SIGTERM and SIGKILL of the kubelet. Both containers get SIGTERM at once; the agent passes it on, ends the
  * command after its own 30 seconds, and reports that.
  */
-const POD_GRACE_S = 40;
+export const POD_GRACE_S = 40;
 /** What the agent uses beside the job. Its log is on disk; the limit of CPU lets it copy a million lines in seconds. */
 export const AGENT_REQUESTS = { cpus: 0.05, memoryBytes: 64 * 2 ** 20 };
 const AGENT_LIMITS = { cpus: 1, memoryBytes: 192 * 2 ** 20 };
@@ -64,8 +64,10 @@ export function workerLabel(worker: string): string {
 /** Name of the pod and of its Secret: at most 63 lower-case letters, digits and hyphens. */
 export function podName(attempt: string): string {
   if (/^att_[0-9a-z]{26}$/.test(attempt)) return `loam-${attempt.replace('_', '-')}`;
-  const readable = attempt.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
-  return `loam-${readable.slice(0, 40).replace(/^-|-$/g, '')}-${hash(attempt).slice(0, 10)}`;
+  const readable = attempt.toLowerCase().match(/[a-z0-9]+/g) ?? [];
+  return ['loam', readable.join('-').slice(0, 40), hash(attempt).slice(0, 10)]
+    .filter(Boolean)
+    .join('-');
 }
 
 function hash(text: string): string {
