@@ -17,8 +17,8 @@ type Requirement = {
 const command = (name: string) => ['sh', '-c', `command -v ${name}`] as const;
 const install = (packages: string) => `apt install ${packages}`;
 
-/** As in `kube/kube.sh`. */
-const KUBE_CACHE =
+/** Folder of the programs of `kube/kube.sh`. */
+export const KUBE_CACHE =
   process.env.LOAM_TEST_KUBE_DIR ??
   join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'loam/kubernetes');
 

@@ -25,7 +25,7 @@ import {
 import { isBeingCreated, isUnsupervised, type PodView } from './pod-state.ts';
 import { listPods, PodWatch, trimPod } from './pod-watch.ts';
 
-/** How long to wait for the first list of pods. */
+/** How long to wait for the first answer of the API server. */
 const OPEN_TIMEOUT_MS = 15_000;
 /** Grace period of pods whose job must end now: with 0, the pod would vanish before its processes have ended. */
 const KILL_GRACE_S = 1;
@@ -70,7 +70,8 @@ class KubernetesEngine implements ClusterEngine {
   /** Pods that are being ended or explained, with the timer of the next step. */
   readonly #steps = new Map<string, NodeJS.Timeout>();
   readonly #watch: PodWatch;
-  readonly #connected = Promise.withResolvers<void>();
+  /** Settles after the first answer, or failure. */
+  readonly #opened = Promise.withResolvers<void>();
   /** Undefined until the server has answered once. */
   #largest: NodeSize | undefined;
   #failure: string | undefined = NO_ANSWER;
@@ -95,10 +96,10 @@ class KubernetesEngine implements ClusterEngine {
 
   /** @throws ConfigError */
   async start(): Promise<void> {
-    this.#connected.promise.catch(() => {});
+    this.#opened.promise.catch(() => {});
     this.#watch.start();
     await Promise.race([
-      this.#connected.promise,
+      this.#opened.promise,
       delay(OPEN_TIMEOUT_MS, undefined, { ref: false }),
     ]).catch(async (error) => {
       await this[Symbol.asyncDispose]();
@@ -228,7 +229,7 @@ class KubernetesEngine implements ClusterEngine {
       if (this.#failure !== undefined && this.#failure !== NO_ANSWER)
         this.#options.log.info('Kubernetes answers again');
       this.#failure = undefined;
-      this.#connected.resolve();
+      this.#opened.resolve();
     } catch (error) {
       this.#onError(error as Error);
     }
@@ -237,11 +238,12 @@ class KubernetesEngine implements ClusterEngine {
   #onError(error: Error): void {
     // Before the first answer the operator is at hand, who can mend the configuration.
     if (error instanceof ApiError)
-      this.#connected.reject(
+      this.#opened.reject(
         new ConfigError(
           `Kubernetes refuses a request of Loam, which needs the permissions in docs/clusters.md: ${error.message}`,
         ),
       );
+    else this.#opened.resolve();
     if (this.#failure !== error.message)
       this.#options.log.warn(`Kubernetes does not answer: ${error.message}`);
     this.#failure = error.message;

@@ -5,10 +5,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { type KubernetesConfig, kubernetesOptions } from '../../../src/base/config/kubernetes.ts';
+import { KUBE_CACHE } from '../needs.ts';
 
 const run = promisify(execFile);
 const SCRIPT = join(import.meta.dirname, 'kube.sh');
-/** Two nodes have two CPUs each, and the second one two pretended GPUs. The job beside others needs less. */
+/** The nodes have the CPUs of this machine, and tests run several jobs at once. The last node has two pretended GPUs. */
 const LIMITS = { maxCpus: 0.2, maxMemoryGb: 0.25 };
 
 export type KubeCluster = AsyncDisposable & {
@@ -45,7 +46,7 @@ export async function openKubeCluster({ nodes = 2, nodeGrace = 10 } = {}): Promi
       .map((line) => line.split('=')),
   );
   const owned = cleanup.move();
-  const kubectl = join(process.env.LOAM_TEST_KUBE_DIR ?? '', 'bin/kubectl');
+  const kubectl = join(KUBE_CACHE, 'bin/kubectl');
   return {
     config: kubernetesOptions.parse({
       kubeconfig: settings.RUNNER_KUBECONFIG,
