@@ -199,7 +199,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const services = await composeServices(config, process, { git, ssh, base });
   const runner =
     config.role === 'all'
-      ? await openConfiguredRunner(config, { log, overrides, address: port.address }, cleanup)
+      ? await openConfiguredRunner(process.services, { overrides, address: port.address }, cleanup)
       : null;
   const connector = createConnector({
     guard: services.webhooks.guard,
@@ -320,7 +320,7 @@ export async function createWorker(
   await checkVersion();
   const { services, failed } = await openProcess(config, { log, metrics }, cleanup);
   const { address } = port;
-  const runner = await openConfiguredRunner(config, { log, overrides, address }, cleanup);
+  const runner = await openConfiguredRunner(services, { overrides, address }, cleanup);
   agents = serveAgents(services, runner);
   const checkout = createRemoteCheckout(services);
 
@@ -454,14 +454,16 @@ async function openProcess(
 }
 
 async function openConfiguredRunner(
-  config: Config,
-  { log, overrides, address }: { log: Logger; overrides: Overrides; address: string },
+  { config, cluster, log }: ProcessServices,
+  { overrides, address }: { overrides: Overrides; address: string },
   cleanup: AsyncDisposableStack,
 ): Promise<Runner & Pick<OpenedRunner, 'agents'>> {
   if (overrides.runner) return overrides.runner;
   const agentUrl =
     config.agentUrl ?? config.internalUrl ?? config.baseUrl ?? toReachableUrl(address);
-  return cleanup.use(await openRunner({ config, hidden: listFolders(config), agentUrl, log }));
+  const hidden = listFolders(config);
+  const worker = cluster.members.id;
+  return cleanup.use(await openRunner({ config, hidden, agentUrl, worker, log }));
 }
 
 /** Routes for agents; undefined if this process drives no cluster. */

@@ -1,9 +1,11 @@
 /** Opens the runner of this server, which depends on its configuration and on the capabilities of this machine. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
+import type { ClusterConfig } from '../base/config/clusters.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import type { DockerConfig, EngineConfig } from '../base/config/docker.ts';
 import type { Logger } from '../base/log.ts';
+import type { OpenedClusters } from './clusters.ts';
 import type { DockerRunner } from './docker/runner.ts';
 import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
 import { openProcessRunner } from './process/runner.ts';
@@ -22,16 +24,25 @@ type Options = {
   config: Config;
   /** Folders that no job may see. */
   hidden: readonly string[];
+  /** Base URL at which the nodes of clusters reach this process, without a trailing slash. */
+  agentUrl: string;
+  /** Id of this worker. */
+  worker: string;
   log: Logger;
 };
+
+/** `agents`: set when the runner drives clusters, whose agents send requests to this process. */
+export type OpenedRunner = Runner &
+  AsyncDisposable & { agents?: Pick<OpenedClusters, 'findSession' | 'program'> };
 
 /**
  * `auto` uses containers for jobs with an image (for all jobs if there is a default image), and processes for other jobs.
  * `docker` starts no processes, but supervises processes that were started under another setting until they end.
  * @throws ConfigError when the configured runner does not work here
  */
-export async function openRunner(options: Options): Promise<Runner & AsyncDisposable> {
+export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { config, log } = options;
+  if (config.clusters) return openClusterRunner(options, config.clusters);
   if (config.runner === 'process') return openProcesses(options);
   await using cleanup = new AsyncDisposableStack();
   const hasProcessAttempts = containsAttempts(processAttemptsDir(config.dataDir));
@@ -88,6 +99,28 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   });
   const owned = cleanup.move();
   return Object.assign(runner, { [Symbol.asyncDispose]: () => owned.disposeAsync() });
+}
+
+async function openClusterRunner(
+  { config, agentUrl, worker, log }: Options,
+  clusters: readonly ClusterConfig[],
+): Promise<OpenedRunner> {
+  // Loaded on demand, to save memory on servers without clusters.
+  const { openClusters } = await import('./clusters.ts');
+  await using cleanup = new AsyncDisposableStack();
+  const { dataDir } = config;
+  const opened = await openClusters({ clusters, dataDir, agentUrl, worker, log }, cleanup);
+  const { runners, findSession, program } = opened;
+  const runner = composeRunners(config.runner, runners, (hasImage, machine) => {
+    const [found] = runners[machine]?.machines ?? [];
+    const { withImage = true, withoutImage = true } = found ?? {};
+    return found && (hasImage ? withImage : withoutImage) ? machine : null;
+  });
+  const owned = cleanup.move();
+  return Object.assign(runner, {
+    agents: { findSession, program },
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  });
 }
 
 /** `kind` is stored with attempts, so that they are found again. */

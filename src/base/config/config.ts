@@ -7,6 +7,7 @@
 import { join } from 'node:path';
 import type { z } from 'zod';
 import type { AllowedImages } from '../image-reference.ts';
+import type { ClusterConfig } from './clusters.ts';
 import {
   CONTAINER_VARIABLES,
   DOCKER_VARIABLES,
@@ -20,6 +21,7 @@ import { SECRET_VARIABLES } from './kinds.ts';
 import { type IssuerConfig, NUMBERED_OIDC_VARIABLES, OIDC_VARIABLES, readIssuers } from './oidc.ts';
 import { PLAN_LIMITS, type PlanLimits } from './plans.ts';
 import { readS3Config, S3_VARIABLES, type S3Config } from './s3.ts';
+import { readSlurmConfig, SLURM_OWN_VARIABLES, SLURM_VARIABLES } from './slurm.ts';
 import {
   isTracingEnabled,
   readTracingConfig,
@@ -59,6 +61,8 @@ export type Config = {
   baseUrl?: string;
   /** Base URL of artifact downloads; unset: `{baseUrl}/artifacts`. */
   artifactUrl?: string;
+  /** Base URL at which the nodes of clusters reach this worker; unset: `internalUrl`, else `baseUrl`. */
+  agentUrl?: string;
   /** Base URL for the other servers, without a trailing slash; unset: derived from the listening address. */
   internalUrl?: string;
   dataDir: string;
@@ -73,7 +77,9 @@ export type Config = {
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
-  runner: 'auto' | 'docker' | 'process';
+  runner: 'auto' | 'docker' | 'process' | 'slurm';
+  /** The clusters that run jobs; unset: this worker drives no cluster. */
+  clusters?: ClusterConfig[];
   docker: DockerConfig;
   /** Set when a worker drives several engines; used instead of `docker`. */
   engines?: EngineConfig[];
@@ -154,6 +160,11 @@ export const VARIABLES = {
     'base URL at which the other servers reach this one; unset: the listening address',
     kinds.httpOrigin,
   ],
+  LOAM_AGENT_URL: [
+    '',
+    'base URL at which the nodes of a cluster reach this process; unset: LOAM_INTERNAL_URL, else LOAM_BASE_URL, else the listening address',
+    kinds.httpOrigin,
+  ],
   LOAM_DATA_DIR: [
     './data',
     'folder for repositories, artifacts and the embedded database',
@@ -202,8 +213,8 @@ export const VARIABLES = {
   ],
   LOAM_RUNNER: [
     'auto',
-    'how jobs run: docker, process, or auto (jobs with an image use docker if an engine is available, the others are processes)',
-    kinds.oneOf('auto', 'docker', 'process'),
+    'how jobs run: docker, process, slurm, or auto (jobs with an image use docker if an engine is available, the others are processes)',
+    kinds.oneOf('auto', 'docker', 'process', 'slurm'),
   ],
   ...CONTAINER_VARIABLES,
   LOAM_JOB_SLOTS: [
@@ -239,6 +250,7 @@ export const VARIABLES = {
     kinds.portOrOff,
   ],
   LOAM_SSH_HOST: ['', 'address that SSH listens on; unset: HOST', kinds.host],
+  ...SLURM_VARIABLES,
   ...OIDC_VARIABLES,
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -301,7 +313,7 @@ export function readConfig(env: Env = process.env): Config {
   const token = values.LOAM_ADMIN_TOKEN;
   const database = values.DATABASE_URL;
   const docker = readDockerConfig(
-    values.LOAM_RUNNER === 'process' ? {} : readValues(env, DOCKER_VARIABLES),
+    ['process', 'slurm'].includes(values.LOAM_RUNNER) ? {} : readValues(env, DOCKER_VARIABLES),
   );
   const dockerHosts = values.LOAM_DOCKER_HOSTS;
   const storage = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
@@ -312,6 +324,7 @@ export function readConfig(env: Env = process.env): Config {
     baseUrl: values.LOAM_BASE_URL,
     artifactUrl: values.LOAM_ARTIFACT_URL,
     internalUrl: values.LOAM_INTERNAL_URL,
+    agentUrl: values.LOAM_AGENT_URL,
     dataDir,
     repositoriesDir: values.LOAM_REPOSITORIES_DIR ?? join(dataDir, 'repositories'),
     secretKey: values.LOAM_SECRET_KEY,
@@ -325,6 +338,15 @@ export function readConfig(env: Env = process.env): Config {
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,
     runner: values.LOAM_RUNNER,
+    ...(values.LOAM_RUNNER === 'slurm' && {
+      clusters: [
+        {
+          name: 'slurm',
+          kind: 'slurm' as const,
+          options: readSlurmConfig({ ...values, ...readValues(env, SLURM_OWN_VARIABLES) }),
+        },
+      ],
+    }),
     docker,
     ...(dockerHosts && { engines: readEngineConfigs(dockerHosts, docker) }),
     defaultImage: values.LOAM_DEFAULT_IMAGE,

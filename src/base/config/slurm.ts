@@ -100,9 +100,13 @@ export const slurmOptions = z.strictObject({
 
 export type SlurmConfig = z.output<typeof slurmOptions>;
 
-/** Same form as `VARIABLES` in config.ts. */
-export const SLURM_VARIABLES = {
+/** The variable of Slurm's own commands. Same form as `VARIABLES` in config.ts. */
+export const SLURM_OWN_VARIABLES = {
   SLURM_CONF: ['', "Slurm's configuration file; unset: Slurm's own default", localPath],
+} as const;
+
+/** Part of `VARIABLES` in config.ts. */
+export const SLURM_VARIABLES = {
   LOAM_SLURM_PARTITION: ['', "partition of jobs; unset: the cluster's default", name],
   LOAM_SLURM_ACCOUNT: ['', 'Slurm account that is charged; unset: the default of the user', name],
   LOAM_SLURM_QOS: ['', 'quality of service of jobs; unset: the default', name],
@@ -149,7 +153,7 @@ export const SLURM_VARIABLES = {
   ],
 } as const satisfies Record<string, readonly [fallback: string, meaning: string, kind: z.ZodType]>;
 
-type Table = typeof SLURM_VARIABLES;
+type Table = typeof SLURM_VARIABLES & typeof SLURM_OWN_VARIABLES;
 type Values = {
   [N in keyof Table]: z.output<Table[N][2]> | (Table[N][0] extends '' ? undefined : never);
 };

@@ -13,10 +13,11 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import type { ImageProgram } from '../../base/config/slurm.ts';
 import { GRACE_MS, MOUNTS } from '../runner.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
 import { AgentClient, Refused } from './client.ts';
-import { type AgentClaim, type AgentSpec, LEASE_MS } from './protocol.ts';
+import { type AgentClaim, type AgentSpec, LEASE_MS, NO_SERVER_EXIT } from './protocol.ts';
 import { Sender } from './sender.ts';
 import {
   createContainerLauncher,
@@ -38,13 +39,11 @@ export type AgentOptions = {
   jobDir: string;
   /** Set in a pod: the folder that the container of the command shares. */
   sharedDir?: string;
-  /** The arguments before a command that run it in an image. */
-  imageCommand?: (image: string, jobDir: string) => string[];
+  /** How this node runs images; unset: it cannot. In a pod the engine runs them. */
+  images?: ImageProgram;
   leaseMs?: number;
 };
 
-/** Exit code of an agent that was refused, or lost its server. Nothing runs any more. */
-const REFUSED_EXIT = 75;
 /** Size of the file that is deleted when the disk is full, to have room for the last lines and the exit record. */
 const RESERVE_BYTES = 64 * 1024;
 
@@ -58,7 +57,7 @@ export async function runAgent(options: AgentOptions): Promise<number> {
   const client = new AgentClient({ url: `${url}/${attempt}`, token, nonce, leaseMs });
   const launcher =
     sharedDir === undefined
-      ? createProcessLauncher({ attempt, dir, jobDir, imageCommand: options.imageCommand })
+      ? createProcessLauncher({ attempt, dir, jobDir, images: options.images })
       : createContainerLauncher(sharedDir);
   const signals = receiveSignals();
   try {
@@ -70,10 +69,10 @@ export async function runAgent(options: AgentOptions): Promise<number> {
   } catch (error) {
     if (!(error instanceof Refused) && !signals.beforeStart.aborted) throw error;
     console.error(`The attempt does not run here: ${(error as Error).message}`);
-    return REFUSED_EXIT;
+    return NO_SERVER_EXIT;
   } finally {
-    // The folder of a pod is a volume, which cannot be removed itself.
-    await removeContents(sharedDir === undefined ? dir : null);
+    // In a pod it is a volume, which ends with the pod.
+    if (sharedDir === undefined) await rm(dir, { recursive: true, force: true }).catch(() => {});
   }
 }
 
@@ -172,19 +171,9 @@ async function checkOut(client: AgentClient, work: string, signal: AbortSignal):
       return await ended;
     } catch (error) {
       if (error instanceof Refused || signal.aborted || tries === CHECKOUT_TRIES) throw error;
-      await removeContents(work);
+      for (const name of readdirSync(work)) await rm(join(work, name), { recursive: true });
     }
   }
 }
 
 const CHECKOUT_TRIES = 3;
-
-async function removeContents(dir: string | null): Promise<void> {
-  if (dir === null) return;
-  try {
-    for (const name of readdirSync(dir))
-      await rm(join(dir, name), { recursive: true, force: true });
-  } catch {
-    // The engine removes the folder of an ended attempt.
-  }
-}

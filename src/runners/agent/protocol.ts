@@ -23,6 +23,8 @@ export const NONCE_HEADER = 'loam-agent';
 
 /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
 export const LEASE_MS = 3_600_000;
+/** Exit code of an agent that no server answered, or that was refused (EX_TEMPFAIL). Nothing runs any more. */
+export const NO_SERVER_EXIT = 75;
 /** An unanswered `control` request is answered after this time. It also tells both sides that the other one lives. */
 export const CONTROL_MS = 20_000;
 /** The most that a request sends of the log. */

@@ -13,6 +13,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import type { ImageProgram } from '../../base/config/slurm.ts';
 import { listGpus } from '../gpus.ts';
 import {
   BASE_ENV,
@@ -23,6 +24,7 @@ import {
 import { quoteForShell } from '../process/namespace.ts';
 import { openProcessTree, readTreeUsage } from '../process/tree.ts';
 import { MOUNTS } from '../runner.ts';
+import { imageCommand } from '../slurm/images.ts';
 import { receiveReports } from '../supervisor/reports.ts';
 import type { Work, WorkEnd, WorkOutputs } from '../supervisor/supervise.ts';
 import type { AgentSpec, AgentUsage } from './protocol.ts';
@@ -55,13 +57,13 @@ export type ProcessLauncherOptions = {
   dir: string;
   /** Contains the folders of `MOUNTS`. */
   jobDir: string;
-  /** Returns the arguments before the command that run it in the image; unset: images are not supported. */
-  imageCommand?: ((image: string, jobDir: string) => string[]) | undefined;
+  /** How this node runs images; unset: it cannot. */
+  images?: ImageProgram | undefined;
 };
 
 /** Runs the command as a child process, with the rights of the agent's account. */
 export function createProcessLauncher(options: ProcessLauncherOptions): Launcher {
-  const { attempt, dir, jobDir, imageCommand } = options;
+  const { attempt, dir, jobDir, images } = options;
   const oomKillsBefore = countOwnOomKills();
   let pid: number | undefined;
   return {
@@ -69,15 +71,27 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
     isMemoryEnforced: false,
     prepare: () => createFifos(dir, ['out', 'err']),
     async start({ command, env, image }, { out, err }) {
-      if (image !== null && !imageCommand)
-        throw new Error('jobs with an image cannot run on this cluster');
-      const prefix = image === null || !imageCommand ? [] : imageCommand(image, jobDir);
-      const dirs = { HOME: join(jobDir, 'home'), TMPDIR: join(jobDir, 'tmp') };
+      const folders = mapMounts((name) => join(jobDir, name));
+      const inImage = image !== null;
+      if (inImage && !images) throw new Error('this cluster is not configured to run images');
+      const dirs = inImage
+        ? { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp }
+        : { HOME: folders.home, TMPDIR: folders.tmp };
+      const jobEnv = { ...BASE_ENV, ...dirs, ...env };
+      const hasGpus = Boolean(process.env.CUDA_VISIBLE_DEVICES);
+      const program =
+        inImage && images ? imageCommand(images, image, { folders, env: jobEnv, hasGpus }) : null;
+      const inner = program
+        ? `exec ${[...program.argv, '/bin/sh', '-c', command].map(quoteForShell).join(' ')}`
+        : command;
       const composed = {
-        argv: [...prefix, ...entryCommand(command)],
+        argv: entryCommand(inner),
         cwd: '/',
         setup: null,
-        env: environmentScript({ ...BASE_ENV, ...dirs, ...env }, join(jobDir, 'work')),
+        env: environmentScript(
+          program ? { ...ownEnvironment(), ...program.env } : jobEnv,
+          folders.work,
+        ),
         uid: null,
         network: null,
       };
@@ -106,6 +120,18 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
       return used && { ...used, gpuPercent: await measureGpus() };
     },
   };
+}
+
+function mapMounts(toPath: (name: string) => string): Record<keyof typeof MOUNTS, string> {
+  return { work: toPath('work'), tmp: toPath('tmp'), home: toPath('home') };
+}
+
+/** The variables of Slurm, and those that the programs for images need. */
+function ownEnvironment(): Record<string, string> {
+  const own = Object.entries(process.env).filter(([name]) =>
+    /^(SLURM_|PATH$|HOME$|USER$|XDG_)/.test(name),
+  );
+  return Object.fromEntries(own) as Record<string, string>;
 }
 
 async function measureGpus(): Promise<number> {

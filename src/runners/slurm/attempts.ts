@@ -35,10 +35,6 @@ export class Attempts {
     this.#returnMs = returnMs;
   }
 
-  has(attempt: string): boolean {
-    return this.#attempts.has(attempt);
-  }
-
   state(attempt: string): EngineState {
     return this.#attempts.get(attempt)?.state ?? UNKNOWN;
   }
@@ -66,6 +62,7 @@ export class Attempts {
       if (attempt === undefined) continue;
       const found = this.#attempts.get(attempt) ?? { jobs: new Map(), state: UNKNOWN };
       this.#attempts.set(attempt, found);
+      if (found.jobs.has(line.id)) continue;
       const state = isDecidedByController(line) ? UNKNOWN : toState(line);
       found.jobs.set(line.id, { line, state, since: this.#clock, wasSilent: false });
       this.#settle(attempt, found);

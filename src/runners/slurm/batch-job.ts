@@ -1,5 +1,6 @@
 /** The batch job of an attempt: the arguments of `sbatch`, and the script that starts the agent. */
 import type { SlurmConfig } from '../../base/config/slurm.ts';
+import { buildBootstrap } from '../agent/bootstrap.ts';
 import type { Submission } from '../agent/engine.ts';
 import { GRACE_MS } from '../runner.ts';
 import type { Account } from './users.ts';
@@ -99,49 +100,22 @@ export function batchScript(
   { node, dir, images }: SlurmConfig,
   worker: string,
 ): string {
-  const agent = {
+  const parent = dir ? JSON.stringify(sharedFolder(dir, worker)) : "(process.env.TMPDIR ?? '/tmp')";
+  const folder = `${parent} + ${JSON.stringify(`/${nameOf(attempt)}`)}`;
+  const bootstrap = buildBootstrap({
     url,
-    token,
     attempt,
-    name: nameOf(attempt),
-    dir: dir && sharedFolder(dir, worker),
-    images,
-  };
+    expressions: {
+      token: JSON.stringify(token),
+      dir: folder,
+      jobDir: folder,
+      node: 'process.env.SLURMD_NODENAME ?? hostname()',
+      ...(images && { images: JSON.stringify(images) }),
+    },
+  });
   return `#!/bin/sh
 # An agent of Loam, which runs a job and reports to ${url.replaceAll('\n', '')}
 exec '${node}' --input-type=module - <<'LOAM'
-const agent = ${JSON.stringify(agent)};
-${BOOTSTRAP}LOAM
+${bootstrap}LOAM
 `;
 }
-
-/** Exit code of the bootstrap program when no server of Loam answered for an hour (EX_TEMPFAIL). */
-export const NO_SERVER = 75;
-
-/**
- * Runs on the node. It must stay below 4 KiB: some shells serve a longer here-document from a process of their own. The
- * comment with the source's URL keeps the program's text out of stack traces.
- */
-const BOOTSTRAP = `const until = Date.now() + 3600_000;
-const headers = { authorization: \`Bearer \${agent.token}\` };
-let program;
-for (let pause = 250; program === undefined; pause = Math.min(2 * pause, 15_000)) {
-  try {
-    const response = await fetch(\`\${agent.url}/agent.mjs\`, { headers, signal: AbortSignal.timeout(60_000) });
-    const text = await response.text();
-    if (response.ok) program = text;
-  } catch {}
-  if (program === undefined) {
-    if (Date.now() > until) process.exit(${NO_SERVER});
-    await new Promise((resolve) => setTimeout(resolve, pause));
-  }
-}
-const dir = agent.dir ?? process.env.TMPDIR ?? '/tmp';
-process.env.LOAM_AGENT_URL = agent.url;
-process.env.LOAM_AGENT_TOKEN = agent.token;
-process.env.LOAM_AGENT_ATTEMPT = agent.attempt;
-process.env.LOAM_AGENT_DIR = \`\${dir}/\${agent.name}\`;
-if (agent.images) process.env.LOAM_AGENT_IMAGES = agent.images;
-const named = \`\${program}\\n//# sourceURL=agent.mjs\\n\`;
-await import(\`data:text/javascript;base64,\${Buffer.from(named).toString('base64')}\`);
-`;

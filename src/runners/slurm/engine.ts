@@ -22,7 +22,7 @@ import {
   workerOf,
 } from './batch-job.ts';
 import { type Commands, createCommands, Refusal } from './commands.ts';
-import { attemptOf, isLive, JOB_FORMAT, JOB_NAME, type Job, parseJobs } from './jobs.ts';
+import { attemptOf, isLive, JOB_FORMAT, type Job, parseJobs } from './jobs.ts';
 import { findAnsweringNodes, type Partition, readPartition } from './nodes.ts';
 import { accountOf, readUsers, type Users } from './users.ts';
 
@@ -172,7 +172,7 @@ class SlurmEngine implements ClusterEngine {
     } else {
       const args = batchArguments(submission, this.#config, this.#worker, placement);
       const input = batchScript(submission, this.#config, this.#worker);
-      const output = await this.#commands.run('sbatch', args, { input }).catch(toSubmitError);
+      const output = await this.#run('sbatch', args, { input }).catch(toSubmitError);
       const [id = ''] = output.trim().split(';');
       this.#attempts.add([{ ...SUBMITTED, id, name }]);
     }
@@ -203,8 +203,7 @@ class SlurmEngine implements ClusterEngine {
   async list(): Promise<string[]> {
     const jobs = await this.#listJobs();
     const running = jobs.filter(isLive).flatMap((job) => attemptOf(job) ?? []);
-    const folders = this.#folders ? await readdir(this.#folders.path) : [];
-    const left = folders.flatMap((name) => JOB_NAME.exec(name)?.[1] ?? []);
+    const left = (await this.#listFolders()).flatMap((name) => FOLDER_NAME.exec(name)?.[1] ?? []);
     return [...new Set([...running, ...left])].filter((attempt) => !this.#removing.has(attempt));
   }
 
@@ -250,13 +249,12 @@ class SlurmEngine implements ClusterEngine {
 
   /** The jobs of this worker that Slurm knows, ended ones included until it forgets them. */
   async #listJobs(filter: readonly string[] = [], signal?: AbortSignal): Promise<Job[]> {
-    const users = this.#users
-      ? [...new Set([...this.#users.values()].map(({ name }) => name))]
-      : [userInfo().username];
-    const args = ['--noheader', '--all', '--states=all', `--user=${users.join(',')}`];
-    const output = await this.#commands
-      .run('squeue', [...args, ...filter, JOB_FORMAT], { signal })
-      .catch(toFault);
+    const accounts = this.#users && [...this.#users.values()].map(({ name }) => name);
+    const users = [...new Set(accounts ?? [userInfo().username])].join(',');
+    const args = ['--noheader', '--all', '--states=all', `--user=${users}`];
+    const output = await this.#run('squeue', [...args, ...filter, JOB_FORMAT], { signal }).catch(
+      toFault,
+    );
     return parseJobs(output).filter(
       (job) => attemptOf(job) !== undefined && workerOf(job) === this.#worker,
     );
@@ -264,7 +262,20 @@ class SlurmEngine implements ClusterEngine {
 
   /** By name, because an id may belong to another job by now. Does nothing if no such job runs. */
   async #cancel(attempt: string): Promise<void> {
-    await this.#commands.run('scancel', ['--quiet', `--name=${nameOf(attempt)}`]).catch(toFault);
+    // A user may cancel no jobs of others, and is refused if one has the same name.
+    const own = this.#users ? [] : [`--user=${userInfo().username}`];
+    const args = ['--quiet', `--name=${nameOf(attempt)}`, ...own];
+    await this.#run('scancel', args).catch(toFault);
+  }
+
+  /** After a failure the controller is watched until it answers. */
+  async #run(...[command, args, options]: Parameters<Commands['run']>): Promise<string> {
+    try {
+      return await this.#commands.run(command, args, options);
+    } catch (error) {
+      this.#wake.resolve();
+      throw error;
+    }
   }
 
   /** Polls until the engine is closed, and sleeps while there is nothing to watch. */
@@ -279,7 +290,7 @@ class SlurmEngine implements ClusterEngine {
       if (signal.aborted) return;
       try {
         await this.#poll(signal);
-        if (this.#failure !== undefined) this.#log.info('Slurm answers again');
+        if (this.#failure !== undefined) this.#log.info('Slurm can be used again');
         this.#failure = undefined;
       } catch (error) {
         if (!signal.aborted) this.#report(error as Error);
@@ -294,7 +305,7 @@ class SlurmEngine implements ClusterEngine {
   }
 
   #report(error: Error): void {
-    if (this.#failure === undefined) this.#log.warn(`Slurm does not answer: ${error.message}`);
+    if (this.#failure === undefined) this.#log.warn(`Slurm cannot be used: ${error.message}`);
     this.#failure = error.message;
   }
 
@@ -305,7 +316,8 @@ class SlurmEngine implements ClusterEngine {
     const removing = [...this.#removing];
     const jobs = await this.#listJobs([], signal);
     // Jobs of an earlier process of this worker.
-    if (isFirst) this.#attempts.add(jobs);
+    if (isFirst)
+      this.#attempts.add(jobs.filter((job) => !this.#removing.has(attemptOf(job) ?? '')));
     const nodes = this.#attempts.nodesInDoubt(jobs);
     const answering =
       nodes.length > 0
@@ -330,7 +342,7 @@ class SlurmEngine implements ClusterEngine {
     const live = new Set(jobs.filter(isLive).map(attemptOf));
     for (const [attempt, entry] of removing) {
       if (!live.has(attempt)) {
-        await this.#folders?.removal.discard(join(this.#folders.path, nameOf(attempt)));
+        await this.#discardFolders(attempt);
         this.#removing.delete(attempt);
       } else if (performance.now() >= entry.cancelAt) {
         await this.#cancel(attempt);
@@ -338,7 +350,21 @@ class SlurmEngine implements ClusterEngine {
       }
     }
   }
+
+  /** Names of the folders of agents that the nodes share, including those whose node has died. */
+  async #listFolders(): Promise<string[]> {
+    return this.#folders ? readdir(this.#folders.path) : [];
+  }
+
+  async #discardFolders(attempt: string): Promise<void> {
+    for (const name of await this.#listFolders())
+      if (FOLDER_NAME.exec(name)?.[1] === attempt && this.#folders)
+        await this.#folders.removal.discard(join(this.#folders.path, name));
+  }
 }
+
+/** Each agent makes a folder with a name of its own, even if it is a second one of the attempt. */
+const FOLDER_NAME = /^loam-(att_[0-9a-z]{26})-\w{6}$/;
 
 /** A job that Slurm has just accepted. */
 const SUBMITTED: Job = {

@@ -1,7 +1,7 @@
 /** What Slurm says about jobs, translated into states of attempts. */
 import type { EngineEnd, EngineState } from '../agent/engine.ts';
 
-export const JOB_NAME = /^loam-(att_[0-9a-z]{26})$/;
+const JOB_NAME = /^loam-(att_[0-9a-z]{26})$/;
 
 /** A line of `squeue`. */
 export type Job = {
@@ -63,12 +63,15 @@ export function attemptOf({ name }: Pick<Job, 'name'>): string | undefined {
   return JOB_NAME.exec(name)?.[1];
 }
 
-const WAITING = ['PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'REQUEUE_FED', 'REQUEUED'];
-const RUNNING = ['RUNNING', 'COMPLETING', 'STOPPED', 'SUSPENDED', 'SIGNALING', 'STAGE_OUT'];
+const WAITING = ['PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'REQUEUE_FED'];
+const RUNNING = [
+  ...['RUNNING', 'COMPLETING', 'SUSPENDED', 'STOPPED'],
+  ...['SIGNALING', 'STAGE_OUT', 'RESIZING'],
+];
 
 /** Whether Slurm still has to run or to end the job. */
 export function isLive({ state }: Pick<Job, 'state'>): boolean {
-  return WAITING.includes(state) || RUNNING.includes(state) || state === 'RESIZING';
+  return WAITING.includes(state) || RUNNING.includes(state);
 }
 
 /**

@@ -48,6 +48,7 @@ export function parseUsers(text: string): Map<string, string> {
     if (account === 'root') throw wrong('must not map to root');
     users.set(namespace, account);
   }
+  if (users.size === 0) throw new ConfigError('LOAM_SLURM_USERS: the file names no account');
   return users;
 }
 

@@ -1,0 +1,84 @@
+/** Opens the runners of the clusters that this worker drives. */
+import { join } from 'node:path';
+import type { ClusterConfig } from '../base/config/clusters.ts';
+import type { Logger } from '../base/log.ts';
+import { requireAgentProgram } from './agent/build.ts';
+import type { ClusterEngine } from './agent/engine.ts';
+import { type AgentRunner, openAgentRunner } from './agent/runner.ts';
+
+type Options = {
+  clusters: readonly ClusterConfig[];
+  dataDir: string;
+  /** Base URL at which nodes reach this worker, without a trailing slash. */
+  agentUrl: string;
+  /** Id of this worker. */
+  worker: string;
+  log: Logger;
+};
+
+export type OpenedClusters = {
+  /** Name of the cluster → its runner. */
+  runners: Readonly<Record<string, AgentRunner>>;
+  /** Path of the program for the nodes. */
+  program: string;
+  /** The session of an attempt on any of the clusters. */
+  findSession: AgentRunner['findSession'];
+};
+
+/** @throws ConfigError when a cluster cannot be used as it is configured */
+export async function openClusters(
+  { clusters, dataDir, agentUrl, worker, log }: Options,
+  cleanup: AsyncDisposableStack,
+): Promise<OpenedClusters> {
+  const program = await requireAgentProgram();
+  const runners: Record<string, AgentRunner> = {};
+  for (const cluster of clusters) {
+    const { name, regions, options } = cluster;
+    const engine = await openEngine(cluster, worker, log);
+    runners[name] = cleanup.use(
+      await openAgentRunner({
+        engine,
+        name,
+        dir: join(dataDir, 'clusters', name),
+        machine: name,
+        maxJobs: options.maxJobs,
+        regions,
+        agentUrl,
+        log,
+      }),
+    );
+    const state = engine.unavailableReason
+      ? `does not answer yet (${engine.unavailableReason}); its jobs wait`
+      : 'answers';
+    log.info(`${engine.title}${name === cluster.kind ? '' : ` "${name}"`} ${state}`);
+  }
+  if (isLoopback(agentUrl))
+    log.warn(
+      `The nodes of clusters are told to reach this worker at ${agentUrl}, which works only on this machine: set LOAM_AGENT_URL`,
+    );
+  return {
+    runners,
+    program,
+    async findSession(attempt) {
+      for (const runner of Object.values(runners)) {
+        const session = await runner.findSession(attempt);
+        if (session) return session;
+      }
+      return undefined;
+    },
+  };
+}
+
+/** Loaded on demand, to save memory on servers without clusters. */
+async function openEngine(
+  cluster: ClusterConfig,
+  worker: string,
+  log: Logger,
+): Promise<ClusterEngine> {
+  const { openSlurmEngine } = await import('./slurm/engine.ts');
+  return openSlurmEngine({ config: cluster.options, worker, log });
+}
+
+function isLoopback(url: string): boolean {
+  return /^(?:localhost|127\.[\d.]+|\[::1\])$/.test(new URL(url).hostname);
+}

@@ -1,0 +1,26 @@
+/** The contract of runners on a real Slurm cluster. */
+import { afterAll, beforeAll, describe } from 'vitest';
+import { newId } from '../../../src/base/ids.ts';
+import { createLog } from '../../../src/base/log.ts';
+import { openSlurmEngine } from '../../../src/runners/slurm/engine.ts';
+import { agentRunner } from '../../support/agent-runner.ts';
+import { has } from '../../support/needs.ts';
+import { runnerContract } from '../../support/runner.contract.ts';
+import { openSlurmCluster, type SlurmCluster } from '../../support/slurm/slurm.ts';
+
+let cluster: SlurmCluster;
+
+beforeAll(async () => {
+  if (has('slurm')) cluster = await openSlurmCluster({ killWait: 2 });
+});
+afterAll(() => cluster?.[Symbol.asyncDispose]());
+
+function slurmRunner() {
+  const worker = newId('srv');
+  const log = createLog('silent');
+  return agentRunner(() => openSlurmEngine({ config: cluster.config, worker, log }));
+}
+
+describe('slurm', () => {
+  runnerContract(slurmRunner, 'slurm');
+});

@@ -1,0 +1,58 @@
+/** A runner of a cluster for the contract of runners, with a server for its agents. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { buildAgent, PROGRAM } from '../../src/runners/agent/build.ts';
+import type { ClusterEngine } from '../../src/runners/agent/engine.ts';
+import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
+import { serveAgents } from './loopback-engine.ts';
+import { graceMs } from './process-runner.ts';
+
+let built: Promise<void> | undefined;
+
+/** @param openEngine called again for a second runner, as when the worker is restarted; it gets a folder for the nodes */
+export async function agentRunner<E extends ClusterEngine>(
+  openEngine: (nodesDir: string) => Promise<E>,
+  { leaseMs }: { leaseMs?: number } = {},
+) {
+  built ??= buildAgent();
+  await built;
+  const cleanup = new AsyncDisposableStack();
+  const dir = await mkdtemp(join(tmpdir(), 'loam-agent-'));
+  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  let current: AgentRunner | undefined;
+  const served = cleanup.use(
+    await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM),
+  );
+  const open = async () => {
+    // As when the process of the worker ends.
+    served.server.closeAllConnections();
+    const engine = await openEngine(join(dir, 'nodes'));
+    current = cleanup.use(
+      await openAgentRunner({
+        engine,
+        name: 'cluster',
+        dir: join(dir, 'attempts'),
+        machine: 'cluster',
+        maxJobs: 4,
+        agentUrl: served.url,
+        graceMs,
+        ...(leaseMs !== undefined && { leaseMs }),
+      }),
+    );
+    return { runner: current, engine };
+  };
+  const { runner, engine } = await open();
+  // Before the runners are disposed, which were opened later.
+  const sweep = async () => current?.sweep(new Set());
+  return {
+    runner,
+    engine,
+    served,
+    again: async () => (await open()).runner,
+    async [Symbol.asyncDispose]() {
+      await sweep();
+      await cleanup.disposeAsync();
+    },
+  };
+}
