@@ -6,10 +6,13 @@ import { afterEach, expect, onTestFinished, test, vi } from 'vitest';
 import {
   type ImageProgram,
   readSlurmConfig,
+  SLURM_OWN_VARIABLES,
   SLURM_VARIABLES,
   slurmOptions,
 } from '../../src/base/config/slurm.ts';
+import type { Submission } from '../../src/runners/agent/engine.ts';
 import { Attempts } from '../../src/runners/slurm/attempts.ts';
+import { batchArguments, batchScript, type Placement } from '../../src/runners/slurm/batch-job.ts';
 import { type Commands, createCommands } from '../../src/runners/slurm/commands.ts';
 import { imageCommand } from '../../src/runners/slurm/images.ts';
 import { type Job, parseJobs, toState } from '../../src/runners/slurm/jobs.ts';
@@ -112,6 +115,11 @@ test.for<[string, object]>([
     end({ exitCode: 127, reason: expect.stringContaining('LOAM_SLURM_NODE') }),
   ],
   [
+    'FAILED|NonZeroExitCode|node1|main|18688|0',
+    end({ exitCode: 73, reason: expect.stringContaining('LOAM_SLURM_DIR') }),
+  ],
+  ['FAILED|NonZeroExitCode|node1|main|19200|0', end({ isLoss: true })],
+  [
     'FAILED|RaisedSignal:9(Killed)|node1|main|9|0',
     end({ isLoss: true, reason: 'signal 9 ended the agent on node1' }),
   ],
@@ -169,6 +177,53 @@ test('a job that was submitted while the jobs were listed is not taken for lost'
   attempts.add([job(RUNNING)]);
   attempts.update([], listedAt, new Set());
   expect(attempts.state(ATTEMPT)).toEqual({ kind: 'running' });
+});
+
+const SUBMISSION: Submission = {
+  attempt: ATTEMPT,
+  job: { id: 'job_1', name: 'train', namespace: 'ada' },
+  agent: { url: 'https://loam.example/agents', token: 'secret' },
+  image: null,
+  hardware: { gpu: 'T4', gpuCount: 2, cpu: 8, memoryGb: 32, diskGb: 100, region: 'us-east-1' },
+  cpus: 8,
+  memoryBytes: 32 * 2 ** 30,
+  timeoutMs: 10 * 60_000,
+};
+
+test('sbatch gets the request, limited to what a node and the partition have', () => {
+  const options = { partition: 'gpu', account: 'lab', qos: 'high', constraint: 'big|fast' };
+  const config = slurmOptions.parse(options);
+  const node = { cpus: 16, memoryMb: 64_000 };
+  const account = { name: 'a.lovelace', group: '1815' };
+  const args = (placement: Partial<Placement> = {}) =>
+    batchArguments(SUBMISSION, config, 'w', { node, maxMinutes: 1_440, ...placement });
+  expect(args({ gres: 'gpu:t4:2', account })).toEqual([
+    `--job-name=${NAME}`,
+    '--comment=Loam job job_1 (train) of ada, worker w',
+    ...['--partition=gpu', '--account=lab', '--qos=high', '--constraint=big|fast'],
+    ...['--uid=a.lovelace', '--gid=1815'],
+    ...['--nodes=1', '--ntasks=1', '--cpus-per-task=8', '--mem=32896M', '--gres=gpu:t4:2'],
+    // 10 minutes, 30 seconds of grace, and the time in which the agent waits for Loam.
+    '--time=76',
+    ...['--export=NONE', '--output=/dev/null', '--error=/dev/null', '--chdir=/'],
+    ...['--no-requeue', '--kill-on-invalid-dep=yes', '--parsable'],
+  ]);
+  const limited = args({ node: { cpus: 2, memoryMb: 2_000 }, maxMinutes: 30 });
+  expect(limited).toEqual(
+    expect.arrayContaining(['--cpus-per-task=2', '--mem=2000M', '--time=30']),
+  );
+  expect(limited.join(' ')).not.toMatch(/--(gres|uid|gid)/);
+});
+
+test.for([undefined, '/shared'])('the script starts an agent below %s', (dir) => {
+  const script = batchScript(SUBMISSION, slurmOptions.parse({ dir }), 'w');
+  expect(script).toMatch(/^#!\/bin\/sh\n/);
+  expect(script).toContain("\nexec 'node' --input-type=module - <<'LOAM'\n");
+  expect(script).toContain(
+    dir ? `"/shared/w" + "/${NAME}-"` : `(process.env.TMPDIR || '/tmp') + "/${NAME}-"`,
+  );
+  // Some shells serve a longer here-document from a process of their own.
+  expect(script.length).toBeLessThan(4_096);
 });
 
 afterEach(() => {
@@ -291,10 +346,9 @@ test('namespaces are mapped to accounts, one pair per line', () => {
 
 test('variables and a file of clusters give the same options', () => {
   const variables = Object.fromEntries(
-    Object.entries(SLURM_VARIABLES).map(([name, [fallback, , kind]]) => [
-      name,
-      fallback === '' ? undefined : kind.parse(fallback),
-    ]),
+    Object.entries({ ...SLURM_VARIABLES, ...SLURM_OWN_VARIABLES }).map(
+      ([name, [fallback, , kind]]) => [name, fallback === '' ? undefined : kind.parse(fallback)],
+    ),
   ) as Parameters<typeof readSlurmConfig>[0];
   expect(readSlurmConfig(variables)).toEqual(slurmOptions.parse({}));
   const kinds = SLURM_VARIABLES;

@@ -17,6 +17,8 @@ import type { AgentRunner } from '../../src/runners/agent/runner.ts';
 /** Time between SIGTERM and SIGKILL. */
 const KILL_WAIT_MS = 2_000;
 
+const never = new AbortController().signal;
+
 type Agent = { child: ChildProcess; state: EngineState; dir: string; stderr: string };
 
 export class LoopbackEngine implements ClusterEngine {
@@ -134,7 +136,7 @@ export async function serveAgents(
     req.id = 'test';
     next();
   });
-  app.use(createAgentsRouter({ findSession, program, isOpen: async () => false }));
+  app.use(createAgentsRouter({ findSession, program, isOpen: async () => false, closing: never }));
   app.use(errorEdge(createLog('silent')));
   const server = app.listen(0, host);
   await new Promise((resolve) => server.once('listening', resolve));

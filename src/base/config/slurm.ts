@@ -120,7 +120,7 @@ export const SLURM_VARIABLES = {
     'generic resource of each GPU model, with the most that one node has: A100-80GB=gpu:a100:4,T4=gpu:t4:8; unset: no GPUs',
     gpus,
   ],
-  LOAM_SLURM_NODE: ['node', 'name or path of Node.js (20 or later) on the nodes', program],
+  LOAM_SLURM_NODE: ['node', 'name or path of Node.js (22 or later) on the nodes', program],
   LOAM_SLURM_DIR: [
     '',
     'folder of running jobs that the nodes and this machine share; unset: TMPDIR or /tmp of each node',

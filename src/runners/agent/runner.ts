@@ -115,7 +115,10 @@ class ClusterRunner implements AgentRunner {
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
     const { agentUrl, graceMs = GRACE_MS } = this.#options;
-    const { id, image, hardware, timeoutMs } = spec;
+    const { id, image, timeoutMs } = spec;
+    // The spec may have the whole job here.
+    const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = spec.hardware;
+    const hardware = { gpu, gpuCount, cpu, memoryGb, diskGb, region };
     const { withImage = true, withoutImage = true, ...capacity } = this.#engine.capacity;
     if (image !== null && !withImage)
       throw new Unstartable(

@@ -22,7 +22,7 @@ type Attempt = { jobs: Map<string, TrackedJob>; state: EngineState; where?: Loca
 
 export type Location = { node: string; job: string };
 
-export const UNKNOWN: EngineState = { kind: 'unknown' };
+const UNKNOWN: EngineState = { kind: 'unknown' };
 
 export class Attempts {
   readonly #attempts = new Map<string, Attempt>();

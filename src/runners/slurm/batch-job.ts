@@ -3,6 +3,7 @@ import type { SlurmConfig } from '../../base/config/slurm.ts';
 import { buildBootstrap } from '../agent/bootstrap.ts';
 import type { Submission } from '../agent/engine.ts';
 import { GRACE_MS } from '../runner.ts';
+import { NO_FOLDER_EXIT } from './jobs.ts';
 import type { Account } from './users.ts';
 
 export function nameOf(attempt: string): string {
@@ -10,7 +11,7 @@ export function nameOf(attempt: string): string {
 }
 
 /** What one node offers. */
-export type NodeSize = { cpus: number; memoryMb: number };
+type NodeSize = { cpus: number; memoryMb: number };
 
 /**
  * Slurm's limit must not end an agent that waits for Loam: for up to an hour before the command, or after it with lines and
@@ -94,21 +95,26 @@ export function sharedFolder(dir: string, worker: string): string {
 /**
  * The script is readable only for the job's account and root. Node reads the bootstrap program from standard input, so that
  * the token is in no argument and no environment. `exec`, because `scancel` signals only the script's own process.
+ * The name of the folder has a random part: everyone on the cluster knows the job's name and could make the folder before the
+ * agent, and a second agent of the attempt removes its own folder when its claim is refused.
  */
 export function batchScript(
   { attempt, agent: { url, token } }: Submission,
   { node, dir, images }: SlurmConfig,
   worker: string,
 ): string {
-  const parent = dir ? JSON.stringify(sharedFolder(dir, worker)) : "(process.env.TMPDIR ?? '/tmp')";
-  const folder = `${parent} + ${JSON.stringify(`/${nameOf(attempt)}`)}`;
+  const parent = dir ? JSON.stringify(sharedFolder(dir, worker)) : "(process.env.TMPDIR || '/tmp')";
+  const prefix = JSON.stringify(`/${nameOf(attempt)}-`);
   const bootstrap = buildBootstrap({
     url,
     attempt,
     expressions: {
       token: JSON.stringify(token),
-      dir: folder,
-      jobDir: folder,
+      dir: `globalThis.loamFolder = (() => {
+    try { return process.getBuiltinModule('fs').mkdtempSync(${parent} + ${prefix}); }
+    catch { process.exit(${NO_FOLDER_EXIT}); }
+  })()`,
+      jobDir: 'globalThis.loamFolder',
       node: 'process.env.SLURMD_NODENAME ?? hostname()',
       ...(images && { images: JSON.stringify(images) }),
     },

@@ -364,7 +364,7 @@ class SlurmEngine implements ClusterEngine {
 }
 
 /** Each agent makes a folder with a name of its own, even if it is a second one of the attempt. */
-const FOLDER_NAME = /^loam-(att_[0-9a-z]{26})-\w{6}$/;
+const FOLDER_NAME = /^loam-([\w-]+)-\w{6}$/;
 
 /** A job that Slurm has just accepted. */
 const SUBMITTED: Job = {

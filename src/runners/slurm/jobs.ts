@@ -1,7 +1,8 @@
 /** What Slurm says about jobs, translated into states of attempts. */
 import type { EngineEnd, EngineState } from '../agent/engine.ts';
+import { NO_SERVER_EXIT } from '../agent/protocol.ts';
 
-const JOB_NAME = /^loam-(att_[0-9a-z]{26})$/;
+const JOB_NAME = /^loam-([\w-]+)$/;
 
 /** A line of `squeue`. */
 export type Job = {
@@ -119,7 +120,9 @@ function toEnd({ state, reason, status, node, partition }: Job): EngineEnd | nul
           isLoss: true,
           reason: `the job failed${where} (${reason || 'no reason'})`,
         };
-      return { ...end, exitCode: code, reason: `exit code ${code}${where}${hint(code)}` };
+      if (code === NO_SERVER_EXIT)
+        return { ...end, isLoss: true, reason: `no server of Loam answered the agent${where}` };
+      return { ...end, exitCode: code, reason: `exit code ${code}${where}${HINTS[code] ?? ''}` };
     case 'OUT_OF_MEMORY':
       return { ...end, exitCode: 137, outOfMemory: true, reason: `out of memory${where}` };
     case 'TIMEOUT':
@@ -141,11 +144,19 @@ function toEnd({ state, reason, status, node, partition }: Job): EngineEnd | nul
   }
 }
 
-function hint(code: number): string {
-  return code === 126 || code === 127
-    ? '; if the agent never started, Node.js is missing there: install it, or set LOAM_SLURM_NODE to its path'
-    : '';
-}
+/** Exit code of a bootstrap program that could not make the folder of its agent (EX_CANTCREAT). */
+export const NO_FOLDER_EXIT = 73;
+
+const NO_NODE =
+  '; if the command never began, Node.js is missing there: install it, or set LOAM_SLURM_NODE to its path';
+
+/** The command may have ended with the same code. Then its agent has reported that. */
+const HINTS: Record<number, string> = {
+  126: NO_NODE,
+  127: NO_NODE,
+  [NO_FOLDER_EXIT]:
+    '; if the command never began, the agent could not make its folder there: see LOAM_SLURM_DIR',
+};
 
 /** Some reasons are sentences with underscores, and some have details after a comma. */
 function readReason(reason: string): string {

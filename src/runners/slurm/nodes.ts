@@ -2,7 +2,7 @@
 import type { Commands } from './commands.ts';
 
 /** Nodes that are alike. */
-export type NodeGroup = { cpus: number; memoryMb: number; gres: string };
+type NodeGroup = { cpus: number; memoryMb: number; gres: string };
 
 export type Partition = {
   name: string;
@@ -21,7 +21,7 @@ export async function readPartition(
 ): Promise<Partition> {
   const only = wanted === undefined ? [] : [`--partition=${wanted}`];
   // `--exact`: otherwise nodes that differ are one line with the smallest of them.
-  const output = await commands.run('sinfo', ['--noheader', '--all', '--exact', ...only, FORMAT]);
+  const output = await commands.run('sinfo', ['--noheader', '--exact', ...only, FORMAT]);
   return parsePartition(output, wanted);
 }
 

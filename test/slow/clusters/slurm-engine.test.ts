@@ -1,9 +1,10 @@
 /** The engine on a real Slurm cluster, with a stand-in for the agent that Loam serves. */
 import { once } from 'node:events';
-import { readdir, readFile } from 'node:fs/promises';
+import { chmod, readdir, readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test } from 'vitest';
+import { join } from 'node:path';
+import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test, vi } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
 import { createLog } from '../../../src/base/log.ts';
 import type { ClusterEngine, EngineState, Submission } from '../../../src/runners/agent/engine.ts';
@@ -42,9 +43,11 @@ async function openEngine({ worker = newId('srv'), config }: Options = {}) {
   return engine;
 }
 
+type Received = { attempt: string; dir: string; command: string; environment: string };
+
 /** Serves a stand-in for the agent, and records what agents send. */
 async function serveAgent(program: string) {
-  const received: Record<string, string>[] = [];
+  const received: Received[] = [];
   const server = createServer(async (request, response) => {
     if (request.url === '/agents/agent.mjs') return void response.end(program);
     const body = await request.toArray();
@@ -61,15 +64,17 @@ async function serveAgent(program: string) {
 }
 
 /** An agent that reports itself, runs, and ends as told. */
-const agent = (rest: string) => `import { mkdirSync, readFileSync, rmSync } from 'node:fs';
+const agent = (rest: string) => `import { readFileSync, rmSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-const { LOAM_AGENT_URL: url, LOAM_AGENT_DIR: dir } = process.env;
-mkdirSync(dir, { mode: 0o700 });
-const command = readFileSync('/proc/self/cmdline', 'utf8');
-const environment = readFileSync('/proc/self/environ', 'utf8');
-const body = { ...process.env, dir, pid: String(process.pid), uid: String(process.getuid()), gid: String(process.getgid()), cwd: process.cwd(), command, environment };
-await fetch(url + '/claim', { method: 'POST', body: JSON.stringify(body) });
-${rest}
+export async function runAgent(options) {
+  const { url, dir } = options;
+  const command = readFileSync('/proc/self/cmdline', 'utf8');
+  const environment = readFileSync('/proc/self/environ', 'utf8');
+  const [uid, gid] = [process.getuid(), process.getgid()];
+  const body = { ...options, env: process.env, uid, gid, cwd: process.cwd(), command, environment };
+  await fetch(url + '/claim', { method: 'POST', body: JSON.stringify(body) });
+  ${rest}
+}
 `;
 const RUNS_LONG = agent('await delay(600_000);');
 
@@ -124,8 +129,10 @@ test('an attempt waits, runs on a node as its account, and ends with its exit co
     withImage: false,
     withoutImage: true,
   });
+  vi.stubEnv('LOAM_SLURM_SECRET', 'of this process');
+  onTestFinished(() => void vi.unstubAllEnvs());
   const { url, received } = await serveAgent(
-    agent('await delay(1_500); rmSync(dir, { recursive: true }); process.exitCode = 3;'),
+    agent('await delay(1_500); rmSync(dir, { recursive: true }); return 3;'),
   );
   const submitted = submission(url);
   const { attempt } = submitted;
@@ -136,10 +143,9 @@ test('an attempt waits, runs on a node as its account, and ends with its exit co
   await reach(engine, attempt, 'running');
   expect(await jobsOf(attempt)).toMatch(/^\d+$/);
   expect(await engine.list()).toEqual([attempt]);
-  expect(engine.describe(attempt)).toEqual({
-    node: expect.stringMatching(new RegExp(cluster.nodes.join('|'))),
-    inspect: expect.stringMatching(/^scontrol show job \d+$/),
-  });
+  const { node = '', inspect } = engine.describe(attempt) ?? {};
+  expect(cluster.nodes).toContain(node);
+  expect(await cluster.command('sh', '-c', inspect ?? '')).toContain(`JobName=loam-${attempt}`);
   expect(await reach(engine, attempt, 'ended')).toEqual({
     kind: 'ended',
     end: {
@@ -152,13 +158,13 @@ test('an attempt waits, runs on a node as its account, and ends with its exit co
   const [claim] = received;
   expect(received).toHaveLength(1);
   expect(claim).toMatchObject({
-    ...{ LOAM_AGENT_URL: url, LOAM_AGENT_TOKEN: 'secret-of-the-attempt', uid: '65534', cwd: '/' },
-    ...{ LOAM_AGENT_ATTEMPT: attempt, SLURM_JOB_NAME: `loam-${attempt}`, gid: '65534' },
+    ...{ url, attempt, token: 'secret-of-the-attempt', node, uid: 65_534, gid: 65_534, cwd: '/' },
+    env: { SLURM_JOB_NAME: `loam-${attempt}` },
   });
-  expect(claim?.dir).toMatch(new RegExp(`^${cluster.shared}/srv_[0-9a-z]+/loam-${attempt}$`));
+  expect(claim?.dir).toMatch(new RegExp(`^${cluster.shared}/srv_\\w+/loam-${attempt}-\\w{6}$`));
   expect(claim?.command).not.toContain('secret-of');
   expect(claim?.environment).not.toContain('secret-of');
-  expect(claim).not.toHaveProperty('DATABASE_URL');
+  expect(claim?.environment).not.toContain('LOAM_SLURM_SECRET');
   expect(await engine.list()).toEqual([]);
   await engine.remove(attempt);
   expect(engine.state(attempt)).toEqual({ kind: 'unknown' });
@@ -187,7 +193,7 @@ test('a waiting attempt says why in plain words, and is removed without having r
   await engine.remove(second);
   await eventually(async () => expect(await jobsOf(`${first},loam-${second}`)).toBe(''));
   expect(await engine.list()).toEqual([]);
-  expect(received.map((claim) => claim.LOAM_AGENT_ATTEMPT).sort()).toEqual([first, second].sort());
+  expect(received.map((claim) => claim.attempt).sort()).toEqual([first, second].sort());
   // Their agents were killed before they removed their folders.
   await eventually(async () =>
     expect((await readdir(cluster.shared, { recursive: true })).join('\n')).not.toMatch(
@@ -249,6 +255,34 @@ test('what Slurm cannot run is refused in its own words', async () => {
   await expect(openEngine({ config: { users: undefined } })).rejects.toThrow('runs as root');
 });
 
+test('an agent that cannot begin says why', async () => {
+  const { url, received } = await serveAgent(RUNS_LONG);
+  const withoutNode = await openEngine({ config: { node: '/nonexistent/node' } });
+  const first = submission(url);
+  await withoutNode.submit(first);
+  expect(await reach(withoutNode, first.attempt, 'ended')).toMatchObject({
+    end: { isLoss: false, reason: expect.stringContaining('set LOAM_SLURM_NODE to its path') },
+  });
+  const worker = newId('srv');
+  const withoutFolder = await openEngine({ worker });
+  await chmod(join(cluster.shared, worker), 0o700);
+  const second = submission(url);
+  await withoutFolder.submit(second);
+  expect(await reach(withoutFolder, second.attempt, 'ended')).toMatchObject({
+    end: { isLoss: false, reason: expect.stringContaining('could not make its folder there') },
+  });
+  expect(received).toEqual([]);
+});
+
+test('without a shared folder, agents use the temporary folder of their node', async () => {
+  const engine = await openEngine({ config: { dir: undefined } });
+  const { url, received } = await serveAgent(agent('rmSync(dir, { recursive: true }); return 0;'));
+  const submitted = submission(url);
+  await engine.submit(submitted);
+  expect(await reach(engine, submitted.attempt, 'ended')).toMatchObject({ end: { exitCode: 0 } });
+  expect(received[0]?.dir).toMatch(new RegExp(`^/tmp/loam-${submitted.attempt}-\\w{6}$`));
+});
+
 test('GPUs are requested by their generic resource', async () => {
   const engine = await openEngine();
   const { url, received } = await serveAgent(agent(''));
@@ -257,7 +291,7 @@ test('GPUs are requested by their generic resource', async () => {
   await engine.submit(submitted);
   await reach(engine, submitted.attempt, 'ended');
   expect(engine.describe(submitted.attempt)?.node).toBe(cluster.nodes[1]);
-  expect(received).toMatchObject([{ SLURM_JOB_GPUS: '0,1' }]);
+  expect(received).toMatchObject([{ env: { SLURM_JOB_GPUS: '0,1' } }]);
 });
 
 test('an engine adopts the attempts of its worker after a restart, and no others', async () => {
