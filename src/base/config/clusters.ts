@@ -1,4 +1,5 @@
 /** The clusters that a worker drives. */
+import type { KubernetesConfig } from './kubernetes.ts';
 import type { SlurmConfig } from './slurm.ts';
 
 export type ClusterConfig = {
@@ -6,4 +7,4 @@ export type ClusterConfig = {
   name: string;
   /** The regions whose jobs run there; unset: all. */
   regions?: readonly string[];
-} & { kind: 'slurm'; options: SlurmConfig };
+} & ({ kind: 'slurm'; options: SlurmConfig } | { kind: 'kubernetes'; options: KubernetesConfig });

@@ -18,6 +18,11 @@ import {
 } from './docker.ts';
 import * as kinds from './kinds.ts';
 import { SECRET_VARIABLES } from './kinds.ts';
+import {
+  KUBERNETES_OWN_VARIABLES,
+  KUBERNETES_VARIABLES,
+  readKubernetesConfig,
+} from './kubernetes.ts';
 import { type IssuerConfig, NUMBERED_OIDC_VARIABLES, OIDC_VARIABLES, readIssuers } from './oidc.ts';
 import { PLAN_LIMITS, type PlanLimits } from './plans.ts';
 import { readS3Config, S3_VARIABLES, type S3Config } from './s3.ts';
@@ -77,7 +82,7 @@ export type Config = {
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
-  runner: 'auto' | 'docker' | 'process' | 'slurm';
+  runner: 'auto' | 'docker' | 'process' | 'slurm' | 'kubernetes';
   /** The clusters that run jobs; unset: this worker drives no cluster. */
   clusters?: ClusterConfig[];
   docker: DockerConfig;
@@ -213,8 +218,8 @@ export const VARIABLES = {
   ],
   LOAM_RUNNER: [
     'auto',
-    'how jobs run: docker, process, slurm, or auto (jobs with an image use docker if an engine is available, the others are processes)',
-    kinds.oneOf('auto', 'docker', 'process', 'slurm'),
+    'how jobs run: docker, process, slurm, kubernetes, or auto (jobs with an image use docker if an engine is available, the others are processes)',
+    kinds.oneOf('auto', 'docker', 'process', 'slurm', 'kubernetes'),
   ],
   ...CONTAINER_VARIABLES,
   LOAM_JOB_SLOTS: [
@@ -251,6 +256,7 @@ export const VARIABLES = {
   ],
   LOAM_SSH_HOST: ['', 'address that SSH listens on; unset: HOST', kinds.host],
   ...SLURM_VARIABLES,
+  ...KUBERNETES_VARIABLES,
   ...OIDC_VARIABLES,
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -313,7 +319,9 @@ export function readConfig(env: Env = process.env): Config {
   const token = values.LOAM_ADMIN_TOKEN;
   const database = values.DATABASE_URL;
   const docker = readDockerConfig(
-    ['process', 'slurm'].includes(values.LOAM_RUNNER) ? {} : readValues(env, DOCKER_VARIABLES),
+    ['process', 'slurm', 'kubernetes'].includes(values.LOAM_RUNNER)
+      ? {}
+      : readValues(env, DOCKER_VARIABLES),
   );
   const dockerHosts = values.LOAM_DOCKER_HOSTS;
   const storage = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
@@ -338,15 +346,7 @@ export function readConfig(env: Env = process.env): Config {
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,
     runner: values.LOAM_RUNNER,
-    ...(values.LOAM_RUNNER === 'slurm' && {
-      clusters: [
-        {
-          name: 'slurm',
-          kind: 'slurm' as const,
-          options: readSlurmConfig({ ...values, ...readValues(env, SLURM_OWN_VARIABLES) }),
-        },
-      ],
-    }),
+    ...readOwnCluster(env, values),
     docker,
     ...(dockerHosts && { engines: readEngineConfigs(dockerHosts, docker) }),
     defaultImage: values.LOAM_DEFAULT_IMAGE,
@@ -385,6 +385,25 @@ export function readConfig(env: Env = process.env): Config {
 }
 
 /** An empty variable counts as unset. */
+/** The cluster of `LOAM_RUNNER`, which is configured by variables alone. */
+function readOwnCluster(
+  env: Env,
+  values: Values<typeof VARIABLES>,
+): { clusters?: ClusterConfig[] } {
+  const name = values.LOAM_RUNNER;
+  if (name === 'slurm') {
+    const options = readSlurmConfig({ ...values, ...readValues(env, SLURM_OWN_VARIABLES) });
+    return { clusters: [{ name, kind: name, options }] };
+  }
+  if (name === 'kubernetes') {
+    const own = readValues(env, KUBERNETES_OWN_VARIABLES);
+    return {
+      clusters: [{ name, kind: name, options: readKubernetesConfig({ ...values, ...own }) }],
+    };
+  }
+  return {};
+}
+
 function readValues<T extends Table>(env: Env, table: T): Values<T> {
   const values: Record<string, unknown> = {};
   for (const [name, [fallback, , kind]] of Object.entries(table)) {

@@ -15,6 +15,7 @@ import {
 import { join } from 'node:path';
 import type { ImageProgram } from '../../base/config/slurm.ts';
 import { listGpus } from '../gpus.ts';
+import { SHARED } from '../kubernetes/wrapper.ts';
 import {
   BASE_ENV,
   entryCommand,
@@ -165,18 +166,9 @@ function countOwnOomKills(): number {
 }
 
 /*
- * In a pod the command runs in the container `job`, under a shell that shares a folder of FIFOs with the agent. The shell
- * waits for the file `start`, which runs the command, reports to the FIFO `end`, and reads signals for the command from the
- * FIFO `control`.
+ * In a pod the command runs in another container, under a shell that shares a folder of FIFOs with the agent
+ * (`../kubernetes/wrapper.ts`).
  */
-
-/** Names in the shared folder. */
-export const SHARED = {
-  fifos: ['out', 'err', 'end', 'control'],
-  end: 'end',
-  control: 'control',
-  start: 'start',
-} as const;
 
 /** How long to wait for the report of the exit code after the outputs were closed. */
 const LAST_REPORT_MS = 1_000;
