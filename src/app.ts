@@ -256,14 +256,15 @@ async function startAnswering(
   services: Services,
   limits: RateLimits,
   port: Awaited<ReturnType<typeof takePort>>,
-  agents: RequestHandler | undefined,
+  agents: ReturnType<typeof serveAgents>,
 ): Promise<AsyncDisposable> {
   const { config, cluster, bus } = services;
-  port.setHandler(createHttpApp(services, limits, agents));
+  port.setHandler(createHttpApp(services, limits, agents?.handler));
   await cluster.members.join(config.internalUrl ?? toReachableUrl(port.address));
   return {
     async [Symbol.asyncDispose]() {
       bus.close();
+      agents?.[Symbol.dispose]();
       await drain(port.server);
     },
   };
@@ -311,8 +312,8 @@ export async function createWorker(
   await prepareDataFolder(config.dataDir);
   const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   let isReady = async () => false;
-  let agents: RequestHandler | undefined;
-  const handler = createWorkerApp({ isReady: () => isReady(), agents: () => agents, log });
+  let agents: ReturnType<typeof serveAgents>;
+  const handler = createWorkerApp({ isReady: () => isReady(), agents: () => agents?.handler, log });
   const headersFor = async () => ({});
   const limits = overrides.connections;
   const port = cleanup.use(await takePort(config, { log, headersFor, handler, limits }));
@@ -327,7 +328,12 @@ export async function createWorker(
   await startAll(cleanup, [
     () => {
       isReady = () => isDatabaseReachable(services.db);
-      return { [Symbol.asyncDispose]: () => drain(port.server) };
+      return {
+        async [Symbol.asyncDispose]() {
+          agents?.[Symbol.dispose]();
+          await drain(port.server);
+        },
+      };
     },
     () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),
   ]);
@@ -466,13 +472,19 @@ async function openConfiguredRunner(
   return cleanup.use(await openRunner({ config, hidden, agentUrl, worker, log }));
 }
 
-/** Routes for agents; undefined if this process drives no cluster. */
+/** Routes for agents; undefined if this process drives no cluster. Disposed of before the server waits for open requests. */
 function serveAgents(
   { pool }: Pick<ProcessServices, 'pool'>,
   runner: (Runner & Pick<OpenedRunner, 'agents'>) | null,
-): RequestHandler | undefined {
+): (Disposable & { handler: RequestHandler }) | undefined {
   if (!runner?.agents) return undefined;
-  return createAgentsRouter({ ...runner.agents, isOpen: (id) => isAttemptOpen({ pool }, id) });
+  const closing = new AbortController();
+  const handler = createAgentsRouter({
+    ...runner.agents,
+    isOpen: (id) => isAttemptOpen({ pool }, id),
+    closing: closing.signal,
+  });
+  return { handler, [Symbol.dispose]: () => closing.abort() };
 }
 
 function reportSlots({ config, metrics }: ProcessServices) {

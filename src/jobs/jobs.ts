@@ -202,6 +202,8 @@ export const attemptColumns = {
   cpus: true,
   memoryBytes: true,
   shared: true,
+  /** Not shown itself: only where a cluster has placed the attempt (`readPlacement`). */
+  handle: true,
   outcome: true,
   exitCode: true,
   startedAt: true,
@@ -209,6 +211,20 @@ export const attemptColumns = {
   endedAt: true,
 } as const satisfies Prisma.JobAttemptSelect;
 export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }>;
+
+/** Where a cluster runs an attempt. */
+export type Placement = {
+  cluster: string;
+  node: string;
+  /** The command with which an operator looks at it; null if the engine has none. */
+  inspect: string | null;
+};
+
+/** Null before the start, and for an attempt that runs on no cluster. */
+export function readPlacement({ handle }: Pick<Attempt, 'handle'>): Placement | null {
+  const { cluster, node, inspect } = (handle ?? {}) as Partial<Placement>;
+  return cluster && node ? { cluster, node, inspect: inspect ?? null } : null;
+}
 
 /** Reads an attempt by its id; null if it does not exist or the viewer may not see it. */
 export function findAttempt(

@@ -5,8 +5,8 @@ import { Unstartable } from '../../src/runners/runner.ts';
 import {
   type ClusterRunner,
   clusterRunner,
-  type WaitingAttempt,
   WAITING_FOR_NODES,
+  type WaitingAttempt,
 } from '../support/cluster-runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

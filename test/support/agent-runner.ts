@@ -10,10 +10,13 @@ import { graceMs } from './process-runner.ts';
 
 let built: Promise<void> | undefined;
 
-/** @param openEngine called again for a second runner, as when the worker is restarted; it gets a folder for the nodes */
+/**
+ * @param openEngine called again for a second runner, as when the worker is restarted; it gets a folder for the nodes
+ * @param options.host address of this machine at which the nodes reach the worker
+ */
 export async function agentRunner<E extends ClusterEngine>(
   openEngine: (nodesDir: string) => Promise<E>,
-  { leaseMs }: { leaseMs?: number } = {},
+  { leaseMs, host }: { leaseMs?: number; host?: string | undefined } = {},
 ) {
   built ??= buildAgent();
   await built;
@@ -22,7 +25,7 @@ export async function agentRunner<E extends ClusterEngine>(
   cleanup.defer(() => rm(dir, { recursive: true, force: true }));
   let current: AgentRunner | undefined;
   const served = cleanup.use(
-    await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM),
+    await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM, host),
   );
   const open = async () => {
     // As when the process of the worker ends.

@@ -17,6 +17,8 @@ import type { AgentRunner } from '../../src/runners/agent/runner.ts';
 /** Time between SIGTERM and SIGKILL. */
 const KILL_WAIT_MS = 2_000;
 
+const never = new AbortController().signal;
+
 type Agent = { child: ChildProcess; state: EngineState; dir: string; stderr: string };
 
 export class LoopbackEngine implements ClusterEngine {
@@ -122,10 +124,11 @@ export class LoopbackEngine implements ClusterEngine {
   }
 }
 
-/** Serves the routes for agents on a free port of loopback. */
+/** Serves the routes for agents on a free port. */
 export async function serveAgents(
   findSession: AgentRunner['findSession'],
   program: string,
+  host = '127.0.0.1',
 ): Promise<AsyncDisposable & { url: string; server: Server }> {
   if (!existsSync(program)) throw new Error(`${program} is not built`);
   const app = express();
@@ -133,13 +136,13 @@ export async function serveAgents(
     req.id = 'test';
     next();
   });
-  app.use(createAgentsRouter({ findSession, program, isOpen: async () => false }));
+  app.use(createAgentsRouter({ findSession, program, isOpen: async () => false, closing: never }));
   app.use(errorEdge(createLog('silent')));
-  const server = app.listen(0, '127.0.0.1');
+  const server = app.listen(0, host);
   await new Promise((resolve) => server.once('listening', resolve));
   const { port } = server.address() as AddressInfo;
   return {
-    url: `http://127.0.0.1:${port}`,
+    url: `http://${host}:${port}`,
     server,
     async [Symbol.asyncDispose]() {
       server.closeAllConnections();

@@ -3,6 +3,8 @@
  * it with its Debian package; under `LOAM_TEST_REQUIRE=all` (as in CI) the test fails instead.
  */
 import { execFileSync } from 'node:child_process';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
 import type { TestContext } from 'vitest';
 
 type Requirement = {
@@ -14,6 +16,11 @@ type Requirement = {
 
 const command = (name: string) => ['sh', '-c', `command -v ${name}`] as const;
 const install = (packages: string) => `apt install ${packages}`;
+
+/** Folder of the programs of `kube/kube.sh`. */
+export const KUBE_CACHE =
+  process.env.LOAM_TEST_KUBE_DIR ??
+  join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'loam/kubernetes');
 
 const REQUIREMENTS = {
   bubblewrap: {
@@ -28,6 +35,7 @@ const REQUIREMENTS = {
     ],
     remedy: `${install('btrfs-progs')}, on a kernel with btrfs`,
   },
+  busybox: { probe: ['busybox', 'true'], remedy: install('busybox-static') },
   caddy: { probe: ['caddy', 'version'], remedy: install('caddy') },
   ceph: {
     probe: ['sh', '-c', 'command -v radosgw && command -v ceph-mon && command -v ceph-osd'],
@@ -64,6 +72,14 @@ const REQUIREMENTS = {
     remedy: install('jgit-cli default-jre-headless'),
   },
   jq: { probe: ['jq', '--version'], remedy: install('jq') },
+  kubernetes: {
+    probe: [
+      'sh',
+      '-c',
+      `test "$(id -u)" = 0 && test -d /sys/fs/cgroup/memory && test -e "${KUBE_CACHE}/bin/.complete" && command -v ip iptables openssl busybox`,
+    ],
+    remedy: 'run test/support/kube/kube.sh build (6 minutes), as root with control groups v1',
+  },
   libgit2: {
     probe: ['/usr/bin/python3', '-c', 'import pygit2'],
     remedy: install('python3-pygit2'),

@@ -4,6 +4,19 @@ import { defineConnectionType } from '../../platform/schema/paging.ts';
 import * as jobs from '../jobs.ts';
 import { AttemptOutcome } from './enums.ts';
 
+const Placement = builder.objectRef<jobs.Placement>('AttemptPlacement').implement({
+  description: 'Where a cluster runs an attempt.',
+  fields: (t) => ({
+    cluster: t.exposeString('cluster', { description: 'The name of the cluster.' }),
+    node: t.exposeString('node', { description: 'The name of the node.' }),
+    inspect: t.exposeString('inspect', {
+      nullable: true,
+      description:
+        'The command with which an operator looks at the attempt in the cluster, such as `scontrol show job 17`.',
+    }),
+  }),
+});
+
 const AttemptRef = builder.objectRef<jobs.Attempt>('JobAttempt');
 const Attempt = builder.node(AttemptRef, {
   description: 'One execution of a job. A job has several after retries or lost machines.',
@@ -30,6 +43,12 @@ const Attempt = builder.node(AttemptRef, {
     shared: t.exposeBoolean('shared', {
       description:
         'Whether the attempt shares CPU or memory with others, because the job requests more than the machine has.',
+    }),
+    placement: t.field({
+      type: Placement,
+      nullable: true,
+      description: 'Where a cluster runs the attempt; null before its start, and outside clusters.',
+      resolve: jobs.readPlacement,
     }),
     outcome: t.field({
       type: AttemptOutcome,

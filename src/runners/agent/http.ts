@@ -45,15 +45,18 @@ type Handle = (session: AgentSession, req: AttemptRequest, res: express.Response
  * @param findSession over all clusters of this worker
  * @param program path of the agent's program
  * @param isOpen whether an attempt without a session here may belong to another worker
+ * @param closing aborts when the server stops: then requests that wait are answered
  */
 export function createAgentsRouter({
   findSession,
   program,
   isOpen,
+  closing,
 }: {
   findSession: AgentRunner['findSession'];
   program: string;
   isOpen(attempt: string): Promise<boolean>;
+  closing: AbortSignal;
 }): Router {
   const router = express.Router({ mergeParams: true });
   router.get(`/${AGENT_PROGRAM}`, (_req, res, next) => {
@@ -121,7 +124,9 @@ export function createAgentsRouter({
   router.get(
     '/:attempt/control',
     claimed(async (session, req, res) => {
-      res.json(await session.control(String(req.query.seen ?? ''), closeSignal(res)));
+      const signal = AbortSignal.any([closeSignal(res), closing]);
+      if (closing.aborted) res.set('Connection', 'close');
+      res.json(await session.control(String(req.query.seen ?? ''), signal));
     }),
   );
   router.put(

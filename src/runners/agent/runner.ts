@@ -115,7 +115,10 @@ class ClusterRunner implements AgentRunner {
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
     const { agentUrl, graceMs = GRACE_MS } = this.#options;
-    const { id, image, hardware, timeoutMs } = spec;
+    const { id, image, timeoutMs } = spec;
+    // The spec may have the whole job here.
+    const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = spec.hardware;
+    const hardware = { gpu, gpuCount, cpu, memoryGb, diskGb, region };
     const { withImage = true, withoutImage = true, ...capacity } = this.#engine.capacity;
     if (image !== null && !withImage)
       throw new Unstartable(
@@ -386,11 +389,10 @@ class ClusterRunner implements AgentRunner {
     const record = await readJsonFile<AgentRecord>(this.#file(id, 'agent.json'));
     // Another call may have created it meanwhile.
     if (!record || this.#sessions.has(id)) return this.#sessions.get(id);
-    const session = new AgentSession(this.#folder(id), record, ({ node }) => ({
-      cluster: this.name,
-      node,
-      ...(this.#engine.describe(id) && { inspect: this.#engine.describe(id)?.inspect ?? '' }),
-    }));
+    const session = new AgentSession(this.#folder(id), record, ({ node }) => {
+      const { inspect } = this.#engine.describe(id) ?? {};
+      return { cluster: this.name, node, ...(inspect !== undefined && { inspect }) };
+    });
     this.#sessions.set(id, session);
     return session;
   }

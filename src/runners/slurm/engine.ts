@@ -189,7 +189,7 @@ class SlurmEngine implements ClusterEngine {
 
   describe(attempt: string) {
     const where = this.#attempts.where(attempt);
-    return where && { node: where.node, inspect: `scontrol show job ${where.job}` };
+    return where && { node: where.node || undefined, inspect: `scontrol show job ${where.job}` };
   }
 
   async remove(attempt: string, { hasEnded = false } = {}): Promise<void> {

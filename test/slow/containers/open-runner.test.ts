@@ -30,7 +30,13 @@ async function opened(changes: Partial<Config>) {
   const said: string[] = [];
   const config = { ...readConfig({ LOAM_DATA_DIR: await folder() }), ...changes };
   const log = pino({}, { write: (line: string) => void said.push(JSON.parse(line).msg) });
-  const runner = await openRunner({ config, hidden: [], agentUrl: 'http://127.0.0.1:3000', worker: 'srv_test', log });
+  const runner = await openRunner({
+    config,
+    hidden: [],
+    agentUrl: 'http://127.0.0.1:3000',
+    worker: 'srv_test',
+    log,
+  });
   return {
     runner,
     said: said.filter((text) =>

@@ -38,11 +38,17 @@ export function AttemptTimeline({ job }: { job: JobData }) {
               )}
             </p>
             <p className="text-dim">
-              on {attempt.machine}
+              on {attempt.placement ? `${attempt.placement.node} of ` : ''}
+              {attempt.machine}
               {attempt.cpus !== null && `: ${attempt.cpus} vCPUs`}
               {attempt.memoryGb !== null && `, ${Number(attempt.memoryGb.toFixed(1))} GB`}
               {attempt.shared && ', shared with other jobs'}
             </p>
+            {attempt.placement?.inspect && (
+              <p className="break-all text-dim">
+                For operators: <code>{attempt.placement.inspect}</code>
+              </p>
+            )}
           </li>
         ))}
         {job.completedAt && <Step at={job.completedAt} what={formatEnum(job.status)} />}

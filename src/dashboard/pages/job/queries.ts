@@ -37,7 +37,7 @@ export const JobFacts = graphql(`
     queue { waitsFor position offered estimatedStart }
     owner { id viewerRole }
     attempts(first: 50) {
-      nodes { id number startedAt exitedAt endedAt outcome exitCode machine cpus memoryGb shared }
+      nodes { id number startedAt exitedAt endedAt outcome exitCode machine cpus memoryGb shared placement { cluster node inspect } }
     }
   }
 `);

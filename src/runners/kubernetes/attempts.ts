@@ -1,0 +1,109 @@
+/** What the engine knows about the attempts of this worker. */
+import type { EngineState } from '../agent/engine.ts';
+import { findPatience, findTrouble, type PodView, type Trouble, toState } from './pod-state.ts';
+
+type Attempt = {
+  pod: PodView;
+  isDeleted: boolean;
+  state: EngineState;
+  /** `performance.now()` when the condition was first seen that may only last for a while. */
+  since: number | undefined;
+  /** Looks at the state again when that condition has lasted too long. */
+  timer: NodeJS.Timeout | undefined;
+  trouble: Trouble | undefined;
+  event: string | undefined;
+};
+
+const UNKNOWN: EngineState = { kind: 'unknown' };
+
+export class Attempts implements Disposable {
+  readonly #attempts = new Map<string, Attempt>();
+  readonly #waiting = new Map<string, Set<() => void>>();
+
+  state(id: string): EngineState {
+    return this.#attempts.get(id)?.state ?? UNKNOWN;
+  }
+
+  pod(id: string): PodView | undefined {
+    return this.#attempts.get(id)?.pod;
+  }
+
+  /** The attempt of the pod with this name. */
+  find(podName: string): string | undefined {
+    for (const [id, { pod }] of this.#attempts) if (pod.metadata?.name === podName) return id;
+    return undefined;
+  }
+
+  /** @param isDeleted the pod does not exist any more; `pod` is the last that was seen of it */
+  update(id: string, pod: PodView, isDeleted: boolean): void {
+    const known = this.#attempts.get(id);
+    const attempt: Attempt = known ?? {
+      ...{ pod, isDeleted, state: UNKNOWN },
+      ...{ since: undefined, timer: undefined, trouble: undefined, event: undefined },
+    };
+    this.#attempts.set(id, attempt);
+    attempt.pod = pod;
+    attempt.isDeleted = isDeleted;
+    this.#review(id, attempt);
+  }
+
+  /** Says what events tell about a pod that gets no containers. */
+  explain(id: string, event: string): void {
+    const attempt = this.#attempts.get(id);
+    if (!attempt) return;
+    attempt.event = event;
+    this.#review(id, attempt);
+  }
+
+  forget(id: string): void {
+    clearTimeout(this.#attempts.get(id)?.timer);
+    if (this.#attempts.delete(id)) this.#notify(id);
+  }
+
+  async nextChange(id: string, signal: AbortSignal): Promise<void> {
+    if (signal.aborted) return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const waiting = this.#waiting.get(id) ?? new Set();
+    this.#waiting.set(id, waiting.add(resolve));
+    const stop = () => resolve();
+    signal.addEventListener('abort', stop, { once: true });
+    await promise;
+    signal.removeEventListener('abort', stop);
+    waiting.delete(resolve);
+    if (waiting.size === 0 && this.#waiting.get(id) === waiting) this.#waiting.delete(id);
+  }
+
+  [Symbol.dispose](): void {
+    for (const { timer } of this.#attempts.values()) clearTimeout(timer);
+  }
+
+  #review(id: string, attempt: Attempt): void {
+    clearTimeout(attempt.timer);
+    if (isFinal(attempt.state)) return;
+    const { pod, isDeleted, event } = attempt;
+    const trouble = findTrouble(pod);
+    if (!trouble?.isVague || !attempt.trouble) attempt.trouble = trouble;
+    const patience = findPatience(pod);
+    if (patience === undefined) attempt.since = undefined;
+    else attempt.since ??= performance.now();
+    const leftMs =
+      patience === undefined || attempt.since === undefined
+        ? Number.POSITIVE_INFINITY
+        : attempt.since + patience - performance.now();
+    const isOverdue = leftMs <= 0;
+    if (leftMs > 0 && leftMs < Number.POSITIVE_INFINITY)
+      attempt.timer = setTimeout(() => this.#review(id, attempt), leftMs + 1).unref();
+    const state = toState(pod, { isOverdue, isDeleted, trouble: attempt.trouble, event });
+    if (JSON.stringify(state) === JSON.stringify(attempt.state)) return;
+    attempt.state = state;
+    this.#notify(id);
+  }
+
+  #notify(id: string): void {
+    for (const resolve of this.#waiting.get(id) ?? []) resolve();
+  }
+}
+
+function isFinal({ kind }: EngineState): boolean {
+  return kind === 'ended' || kind === 'refused';
+}

@@ -1,0 +1,370 @@
+/**
+ * Jobs on a Kubernetes cluster: a pod for each attempt. The pods are watched, never polled. A pod says where its attempt is and
+ * when it has certainly ended; everything else comes from the agent in it.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import type { V1Pod } from '@kubernetes/client-node';
+import { ConfigError } from '../../base/config/config.ts';
+import type { KubernetesConfig } from '../../base/config/kubernetes.ts';
+import type { Logger } from '../../base/log.ts';
+import type { ClusterEngine, EngineState, Submission } from '../agent/engine.ts';
+import { type NetworkMode, RunnerUnavailable, Unstartable } from '../runner.ts';
+import { ApiError, connectToCluster, type KubernetesApi } from './api.ts';
+import { Attempts } from './attempts.ts';
+import { ensureNetworkPolicy } from './network-policy.ts';
+import { type NodeSize, readLargestNode } from './nodes.ts';
+import {
+  attemptOf,
+  buildPod,
+  buildSecret,
+  findDroppedField,
+  type PodOptions,
+  podName,
+  workerLabel,
+} from './pod.ts';
+import { isBeingCreated, isUnsupervised, type PodView } from './pod-state.ts';
+import { listPods, PodWatch, trimPod } from './pod-watch.ts';
+
+/** How long to wait for the first answer of the API server. */
+const OPEN_TIMEOUT_MS = 15_000;
+/** Grace period of pods whose job must end now: with 0, the pod would vanish before its processes have ended. */
+const KILL_GRACE_S = 1;
+/** A pod that is being created for this long is explained by its events. */
+const CREATION_MS = 30_000;
+const RETRY_MS = 5_000;
+/** Before the first answer. */
+const NO_ANSWER = 'it has not answered yet';
+
+export type KubernetesEngineOptions = {
+  config: KubernetesConfig;
+  /** Distinguishes the pods of this worker from those of other workers; the same after a restart. */
+  worker: string;
+  /** Base URL at which pods reach this worker. */
+  agentUrl: string;
+  /** Default: `internet`. */
+  network?: NetworkMode | undefined;
+  log: Logger;
+};
+
+/**
+ * Returns also while the API server does not answer. Then the capacity is zero until it does.
+ * @throws ConfigError when the cluster cannot be used as it is configured
+ */
+export async function openKubernetesEngine(
+  options: KubernetesEngineOptions,
+): Promise<ClusterEngine> {
+  const engine = new KubernetesEngine(options, connectToCluster(options.config));
+  await engine.start();
+  return engine;
+}
+
+class KubernetesEngine implements ClusterEngine {
+  readonly kind = 'kubernetes';
+  readonly title = 'Kubernetes';
+  readonly #options: KubernetesEngineOptions;
+  readonly #api: KubernetesApi;
+  readonly #podOptions: PodOptions;
+  readonly #attempts = new Attempts();
+  /** Names of pods that were removed and may still exist. */
+  readonly #removed = new Set<string>();
+  /** Pods that are being ended or explained, with the timer of the next step. */
+  readonly #steps = new Map<string, NodeJS.Timeout>();
+  readonly #watch: PodWatch;
+  /** Settles after the first answer, or failure. */
+  readonly #opened = Promise.withResolvers<void>();
+  /** Undefined until the server has answered once. */
+  #largest: NodeSize | undefined;
+  #failure: string | undefined = NO_ANSWER;
+  #isPrepared = false;
+
+  constructor(options: KubernetesEngineOptions, api: KubernetesApi) {
+    const { config, worker } = options;
+    this.#options = options;
+    this.#api = api;
+    this.#podOptions = { ...config, workerLabel: workerLabel(worker) };
+    this.#watch = new PodWatch({
+      api,
+      workerLabel: this.#podOptions.workerLabel,
+      events: {
+        onPod: (pod) => this.#onPod(pod),
+        onDeleted: (name, last) => this.#onDeleted(name, last),
+        onConnected: () => void this.#onConnected(),
+        onError: (error) => this.#onError(error),
+      },
+    });
+  }
+
+  /** @throws ConfigError */
+  async start(): Promise<void> {
+    this.#opened.promise.catch(() => {});
+    this.#watch.start();
+    await Promise.race([
+      this.#opened.promise,
+      delay(OPEN_TIMEOUT_MS, undefined, { ref: false }),
+    ]).catch(async (error) => {
+      await this[Symbol.asyncDispose]();
+      throw error;
+    });
+  }
+
+  get capacity() {
+    const { maxCpus, maxMemoryGb, gpus } = this.#options.config;
+    const memoryBytes = maxMemoryGb === undefined ? undefined : maxMemoryGb * 2 ** 30;
+    return {
+      cpus: maxCpus ?? this.#largest?.cpus ?? 0,
+      memoryBytes: memoryBytes ?? this.#largest?.memoryBytes ?? 0,
+      gpus: Object.fromEntries(Object.entries(gpus).map(([model, { max }]) => [model, max])),
+      withImage: true,
+      withoutImage: true,
+    };
+  }
+
+  get unavailableReason(): string | undefined {
+    return this.#failure;
+  }
+
+  async submit(submission: Submission): Promise<void> {
+    const { attempt, hardware } = submission;
+    const { namespace } = this.#api;
+    if (hardware.gpu !== 'none' && !(hardware.gpu in this.#options.config.gpus))
+      throw new Unstartable(
+        `The Kubernetes cluster has no ${hardware.gpu}. The operator names its GPUs in LOAM_KUBERNETES_GPUS.`,
+      );
+    const sent = buildPod(submission, this.#podOptions);
+    const pod = await this.#createPod(sent, attempt);
+    const dropped = findDroppedField(sent, pod);
+    if (dropped !== undefined) {
+      await this.#deletePod(podName(attempt), KILL_GRACE_S);
+      throw new Unstartable(
+        `Kubernetes ignores ${dropped} of the pod, so the job cannot run as it is configured. The cluster needs a newer version, or its admission webhooks keep the field out.`,
+      );
+    }
+    try {
+      await this.#api.core((core) =>
+        core.createNamespacedSecret({ namespace, body: buildSecret(submission, pod) }),
+      );
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      // It is the Secret of an earlier call, with the same credential.
+      if (error.reason !== 'AlreadyExists') {
+        await this.#deletePod(podName(attempt), KILL_GRACE_S);
+        throw toSubmitError(error);
+      }
+    }
+    this.#removed.delete(podName(attempt));
+    // The watch may have more by now.
+    if (this.#attempts.state(attempt).kind === 'unknown') this.#onPod(trimPod(pod));
+  }
+
+  /** The pod of the attempt: a new one, or that of an earlier call. */
+  async #createPod(body: V1Pod, attempt: string): Promise<V1Pod> {
+    const { namespace } = this.#api;
+    try {
+      return await this.#api.core((core) => core.createNamespacedPod({ namespace, body }));
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (error.reason !== 'AlreadyExists') throw toSubmitError(error);
+    }
+    const name = podName(attempt);
+    const existing = await this.#api
+      .core((core) => core.readNamespacedPod({ namespace, name }))
+      .catch((error) => {
+        throw error instanceof ApiError ? new RunnerUnavailable(error.message) : error;
+      });
+    if (attemptOf(existing) !== attempt)
+      throw new Unstartable(
+        `The namespace ${namespace} of the cluster has a pod ${name} that is not Loam's. Delete it.`,
+      );
+    if (existing.metadata?.deletionTimestamp)
+      throw new RunnerUnavailable(`the earlier pod ${name} has not ended yet`);
+    return existing;
+  }
+
+  state(attempt: string): EngineState {
+    return this.#attempts.state(attempt);
+  }
+
+  nextChange(attempt: string, signal: AbortSignal): Promise<void> {
+    return this.#attempts.nextChange(attempt, signal);
+  }
+
+  describe(attempt: string): { node: string; inspect: string } | undefined {
+    const node = this.#attempts.pod(attempt)?.spec?.nodeName;
+    const inspect = `kubectl -n ${this.#api.namespace} describe pod ${podName(attempt)}`;
+    return node ? { node, inspect } : undefined;
+  }
+
+  async remove(attempt: string, { hasEnded = false } = {}): Promise<void> {
+    const name = podName(attempt);
+    await this.#deletePod(name, hasEnded ? undefined : KILL_GRACE_S);
+    this.#removed.add(name);
+    this.#cancelStep(name);
+    this.#attempts.forget(attempt);
+  }
+
+  /** Pods that are being deleted are left out: Kubernetes has accepted their end. */
+  async list(): Promise<string[]> {
+    const attempts: string[] = [];
+    const options = { api: this.#api, workerLabel: this.#podOptions.workerLabel };
+    await listPods(options, (pod) => {
+      const attempt = attemptOf(pod);
+      if (attempt !== undefined && !pod.metadata?.deletionTimestamp) attempts.push(attempt);
+    });
+    return attempts;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const name of [...this.#steps.keys()]) this.#cancelStep(name);
+    await Promise.all([this.#watch[Symbol.asyncDispose](), this.#api[Symbol.asyncDispose]()]);
+    this.#attempts[Symbol.dispose]();
+  }
+
+  /* The connection */
+
+  /** Never rejects. */
+  async #onConnected(): Promise<void> {
+    try {
+      if (!this.#isPrepared) await this.#prepare();
+      this.#isPrepared = true;
+      if (this.#failure !== undefined && this.#failure !== NO_ANSWER)
+        this.#options.log.info('Kubernetes answers again');
+      this.#failure = undefined;
+      this.#opened.resolve();
+    } catch (error) {
+      this.#onError(error as Error);
+    }
+  }
+
+  #onError(error: Error): void {
+    // Before the first answer the operator is at hand, who can mend the configuration.
+    if (error instanceof ApiError)
+      this.#opened.reject(
+        new ConfigError(
+          `Kubernetes refuses a request of Loam, which needs the permissions in docs/clusters.md: ${error.message}`,
+        ),
+      );
+    else this.#opened.resolve();
+    if (this.#failure !== error.message)
+      this.#options.log.warn(`Kubernetes does not answer: ${error.message}`);
+    this.#failure = error.message;
+  }
+
+  /** Reads what does not change, and creates the policy for the network. */
+  async #prepare(): Promise<void> {
+    const { config, agentUrl, network = 'internet', log } = this.#options;
+    this.#largest ??= await this.#readLargestNode(config);
+    if (network === 'host') return;
+    try {
+      const { workerLabel } = this.#podOptions;
+      await ensureNetworkPolicy(this.#api, { workerLabel, agentUrl, network });
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      log.warn(
+        `Jobs in Kubernetes may reach private networks: Loam cannot create a NetworkPolicy (${error.message})`,
+      );
+    }
+  }
+
+  async #readLargestNode({
+    nodeSelector,
+    maxCpus,
+    maxMemoryGb,
+  }: KubernetesConfig): Promise<NodeSize | undefined> {
+    if (maxCpus !== undefined && maxMemoryGb !== undefined) return undefined;
+    const largest = await readLargestNode(this.#api, nodeSelector);
+    if (largest) return largest;
+    throw new ApiError(
+      403,
+      'Forbidden',
+      'Loam may not list the nodes. Allow it, or set LOAM_KUBERNETES_MAX_CPUS and LOAM_KUBERNETES_MAX_MEMORY_GB',
+    );
+  }
+
+  /* The pods */
+
+  #onPod(pod: PodView): void {
+    const [attempt, name] = [attemptOf(pod), pod.metadata?.name ?? ''];
+    if (attempt === undefined || this.#removed.has(name)) return;
+    this.#attempts.update(attempt, pod, false);
+    const isEnding = pod.metadata?.deletionTimestamp !== undefined;
+    if (isUnsupervised(pod)) {
+      if (!isEnding) this.#setStep(name, 0, () => this.#endUnsupervised(name));
+    } else if (isBeingCreated(pod) && !isEnding) {
+      if (!this.#steps.has(name))
+        this.#setStep(name, CREATION_MS, () => this.#explain(attempt, name));
+    } else this.#cancelStep(name);
+  }
+
+  #onDeleted(name: string, last: PodView | undefined): void {
+    this.#removed.delete(name);
+    this.#cancelStep(name);
+    const attempt = last ? attemptOf(last) : this.#attempts.find(name);
+    const pod = last ?? (attempt === undefined ? undefined : this.#attempts.pod(attempt));
+    if (attempt !== undefined && pod && this.#attempts.pod(attempt))
+      this.#attempts.update(attempt, pod, true);
+  }
+
+  /** Its agent has ended without its job. The end of the attempt is certain when the pod has ended. */
+  async #endUnsupervised(name: string): Promise<void> {
+    try {
+      await this.#deletePod(name, KILL_GRACE_S);
+    } catch (error) {
+      this.#options.log.debug(`pod ${name} cannot be deleted: ${(error as Error).message}`);
+      this.#setStep(name, RETRY_MS, () => this.#endUnsupervised(name));
+    }
+  }
+
+  /** Reads the events of a pod that does not get its containers, for example because a volume cannot be mounted. */
+  async #explain(attempt: string, name: string): Promise<void> {
+    const { namespace } = this.#api;
+    const fieldSelector = `involvedObject.kind=Pod,involvedObject.name=${name},type=Warning`;
+    try {
+      const { items } = await this.#api.core((core) =>
+        core.listNamespacedEvent({ namespace, fieldSelector, limit: 100 }),
+      );
+      const last = items.at(-1);
+      if (last) this.#attempts.explain(attempt, `${last.reason}: ${last.message}`);
+    } catch (error) {
+      this.#options.log.debug(`events of pod ${name}: ${(error as Error).message}`);
+    }
+    if (this.#steps.has(name)) this.#setStep(name, CREATION_MS, () => this.#explain(attempt, name));
+  }
+
+  /** Replaces the step of the pod that was planned before. */
+  #setStep(name: string, ms: number, step: () => Promise<void>): void {
+    clearTimeout(this.#steps.get(name));
+    this.#steps.set(name, setTimeout(() => void step(), ms).unref());
+  }
+
+  #cancelStep(name: string): void {
+    clearTimeout(this.#steps.get(name));
+    this.#steps.delete(name);
+  }
+
+  /** @param graceS default: the grace period of the pod */
+  async #deletePod(name: string, graceS?: number): Promise<void> {
+    const { namespace } = this.#api;
+    try {
+      await this.#api.core((core) =>
+        core.deleteNamespacedPod({
+          name,
+          namespace,
+          ...(graceS !== undefined && { gracePeriodSeconds: graceS }),
+        }),
+      );
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (error.status !== 404)
+        throw new RunnerUnavailable(`Kubernetes: ${error.message}`, { cause: error });
+    }
+  }
+}
+
+/** An exhausted quota frees itself when other jobs end; every other refusal depends on the job or the configuration. */
+function toSubmitError(error: ApiError): Unstartable | RunnerUnavailable {
+  const isTemporary =
+    error.status === 409 || /exceeded quota|namespaces? .* not found/.test(error.message);
+  return isTemporary
+    ? new RunnerUnavailable(error.message)
+    : new Unstartable(`Kubernetes refused the job: ${error.message}`);
+}

@@ -1,0 +1,160 @@
+/** The jobs part of the REST contract on a real cluster, through the whole server. Two jobs fit on the cluster at once. */
+import { beforeEach, expect, test } from 'vitest';
+import type { Config } from '../../src/base/config/config.ts';
+import { eventually } from './eventually.ts';
+import { type Client, startApp, type TestApp } from './harness.ts';
+import { type Need, needs } from './needs.ts';
+import { job as jobOf, lines, submit, variables } from './submit.ts';
+
+export type ClusterUnderTest = {
+  /** Settings of a server that drives the cluster. */
+  config: Partial<Config>;
+  /** Fields of jobs that run there, such as an image. */
+  job: Record<string, unknown>;
+  /** What the engine still has of Loam. */
+  listLeftovers(): Promise<string[]>;
+  /** Matches the command with which an operator looks at an attempt. */
+  inspect: RegExp;
+};
+
+// biome-ignore lint/suspicious/noExplicitAny: answers are asserted on, field by field.
+type Json = any;
+
+/** Declares the tests in the current describe block. */
+export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Need[]): void {
+  beforeEach((ctx) => needs(ctx, ...wanted));
+
+  async function start(): Promise<
+    AsyncDisposable & { app: TestApp; ada: Client } & ClusterUnderTest
+  > {
+    const cluster = await open();
+    const app = await startApp({ config: cluster.config });
+    const ada = await app.user('ada');
+    await ada.post('/auth/v1/repository/ada', { name: 'code', gitignore_template: 'Node' });
+    return {
+      ...cluster,
+      app,
+      ada,
+      async [Symbol.asyncDispose]() {
+        const { body } = await ada.get('/ada/jobs?per_page=100');
+        for (const { name, status } of body.data)
+          if (['queued', 'running'].includes(status)) await cancel(ada, name);
+        try {
+          await eventually(async () => expect(await cluster.listLeftovers()).toEqual([]));
+        } finally {
+          await app[Symbol.asyncDispose]();
+        }
+      },
+    };
+  }
+  const create = async (ada: Client, fields: Record<string, unknown>): Promise<Json> => {
+    const job = { repo: 'ada/code', gpu: 'none', cpu: 2, memory_gb: 1, disk_gb: 1, ...fields };
+    const answer = await ada.post('/auth/v1/seed/ada/jobs', job);
+    expect(answer.status, answer.text).toBe(201);
+    return answer.body;
+  };
+  const get = async (ada: Client, name: string): Promise<Json> =>
+    (await ada.get(`/ada/job/${name}`)).body;
+  const until = (ada: Client, name: string, status: string): Promise<Json> =>
+    eventually(async () => {
+      const job = await get(ada, name);
+      expect(job.status, job.progress).toBe(status);
+      return job;
+    });
+  const cancel = (ada: Client, name: string) => ada.post(`/auth/v1/seed/ada/jobs/${name}/cancel`);
+  const messages = (ada: Client, name: string) => lines(ada, 'ada', name);
+
+  test('a job of a repository has its files, variables, secrets, log, artifacts and cost', async () => {
+    await using made = await start();
+    const { ada } = made;
+    await submit(ada, {
+      ...made.job,
+      namespace: 'ada',
+      repo: 'ada/code',
+      ...{ cpu: 2, memoryGb: 1, diskGb: 1 },
+      name: 'all',
+      command:
+        'ls -A; echo "$GREETING, $JOB_NAME"; echo "the secret is $TOKEN" >&2; mkdir -p out; echo done >out/result.txt; exit 7',
+      env: variables({ GREETING: "it's $HOME" }),
+      secrets: variables({ TOKEN: 'correct-horse' }),
+      outputPath: 'out',
+      retries: 0,
+    });
+    const job = await until(ada, 'all', 'failed');
+    expect(job).toMatchObject({ exit_code: 7 });
+    expect(await messages(ada, 'all')).toEqual([
+      '.git',
+      '.gitignore',
+      "it's $HOME, all",
+      expect.stringMatching(/^the secret is \*+$/),
+    ]);
+    expect((await jobOf(ada, 'ada', 'all')).artifacts).toMatchObject({ fileCount: 1 });
+    const { attempts } = (
+      await ada.gql(
+        '{ job(namespace: "ada", name: "all") { attempts { nodes { number outcome exitCode placement { cluster node inspect } } } } }',
+      )
+    ).job;
+    expect(attempts.nodes).toMatchObject([
+      { number: 1, exitCode: 7, placement: { inspect: expect.stringMatching(made.inspect) } },
+    ]);
+  });
+
+  test('jobs beyond the room of the cluster wait with the reason of the engine, and can be cancelled', async () => {
+    await using made = await start();
+    const { ada } = made;
+    for (const name of ['one', 'two', 'three'])
+      await create(ada, { ...made.job, name, command: 'sleep 600' });
+    await until(ada, 'one', 'running');
+    await until(ada, 'two', 'running');
+    const waiting = await eventually(async () => {
+      const job = await get(ada, 'three');
+      expect(job.progress).toMatch(/^waiting for (Slurm|Kubernetes): /);
+      return job;
+    });
+    expect(waiting).toMatchObject({ status: 'queued', started_at: null });
+    expect((await cancel(ada, 'three')).body).toMatchObject({ status: 'cancelled' });
+    expect((await cancel(ada, 'one')).body).toMatchObject({ status: 'cancelled' });
+    await create(ada, { ...made.job, name: 'four', command: 'echo ran' });
+    await until(ada, 'four', 'succeeded');
+    expect(await get(ada, 'three')).toMatchObject({ status: 'cancelled', started_at: null });
+  });
+
+  test('a job goes on while the server is away, and no line is lost or doubled', async () => {
+    await using made = await start();
+    const { app, ada } = made;
+    const count = 3_000;
+    const command = `for i in $(seq ${count}); do echo line $i; [ $((i % 100)) != 0 ] || sleep 0.1; done`;
+    await create(ada, { ...made.job, name: 'long', command });
+    await until(ada, 'long', 'running');
+    await eventually(async () => expect(await messages(ada, 'long')).not.toEqual([]));
+    for (let round = 0; round < 3; round++) await app.restart();
+    await until(ada, 'long', 'succeeded');
+    expect(await messages(ada, 'long')).toEqual(
+      Array.from({ length: count }, (_, i) => `line ${i + 1}`),
+    );
+  });
+
+  test('a job that exceeds its memory fails, whatever its exit code', async () => {
+    await using made = await start();
+    const { ada } = made;
+    const command = 'x=$(head -c 1500000000 /dev/zero | tr "\\0" x); echo grown; exit 0';
+    await create(ada, { ...made.job, name: 'greedy', command, retries: 0 });
+    const job = await until(ada, 'greedy', 'failed');
+    expect(job.exit_code).not.toBe(0);
+    expect([job.progress, ...(await messages(ada, 'greedy'))].join('\n')).toMatch(/memory/);
+  });
+
+  test('cancelling a running job gives it time to end', async () => {
+    await using made = await start();
+    const { ada } = made;
+    const command =
+      'trap "echo ending; mkdir -p out; echo x >out/x; exit 3" TERM; echo up; while :; do sleep 0.1; done';
+    await create(ada, { ...made.job, name: 'polite', command, output_path: 'out' });
+    await eventually(async () => expect(await messages(ada, 'polite')).toEqual(['up']));
+    await cancel(ada, 'polite');
+    await eventually(async () => expect(await messages(ada, 'polite')).toContain('ending'));
+    await eventually(async () =>
+      expect((await jobOf(ada, 'ada', 'polite')).artifacts).toMatchObject({ fileCount: 1 }),
+    );
+  });
+}
