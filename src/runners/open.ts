@@ -12,6 +12,7 @@ import { openProcessRunner } from './process/runner.ts';
 import {
   type Handle,
   LOCAL_MACHINE,
+  listClusters,
   type Machine,
   type Runner,
   RunnerUnavailable,
@@ -269,6 +270,9 @@ export function composeRunners(name: string, kinds: Kinds, choose: Choose): Runn
         withoutImage: choose(false, machine.id) !== null,
       }));
       return offered.filter(({ withImage, withoutImage }) => withImage || withoutImage);
+    },
+    get clusters() {
+      return runners.flatMap(listClusters);
     },
     get hasUnavailableEngine() {
       return runners.some(({ hasUnavailableEngine }) => hasUnavailableEngine);

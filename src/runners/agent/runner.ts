@@ -107,6 +107,10 @@ class ClusterRunner implements AgentRunner {
     return [{ id: machine, ...this.#engine.capacity, maxJobs, ...(regions && { regions }) }];
   }
 
+  get clusters(): readonly string[] {
+    return [this.#options.machine];
+  }
+
   get hasUnavailableEngine(): boolean {
     return (
       this.#engine.unavailableReason !== undefined && this.#engine.capacity.withImage !== false
