@@ -318,7 +318,10 @@ export function composeRunners(
     },
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     async prepare(spec, signal) {
-      const runner = choose(spec.image !== null, spec.machine);
+      // A cluster that answers says itself why it cannot run the job.
+      const isAnswering = (kinds[spec.machine]?.machines.length ?? 0) > 0;
+      const runner =
+        choose(spec.image !== null, spec.machine) ?? (isAnswering ? spec.machine : null);
       // The machine answered when the job was assigned to it.
       if (runner === null)
         throw new RunnerUnavailable(`the machine ${spec.machine} does not answer`);
