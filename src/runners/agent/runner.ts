@@ -16,6 +16,7 @@ import { CpuShares } from '../cpu-share.ts';
 import {
   ArtifactsNotKept,
   type AttemptSpec,
+  type ClusterState,
   GRACE_MS,
   type Handle,
   type LogBatch,
@@ -107,8 +108,9 @@ class ClusterRunner implements AgentRunner {
     return [{ id: machine, ...this.#engine.capacity, maxJobs, ...(regions && { regions }) }];
   }
 
-  get clusters(): readonly string[] {
-    return [this.#options.machine];
+  get clusters(): readonly ClusterState[] {
+    const { unavailableReason } = this.#engine;
+    return [{ id: this.#options.machine, unavailableReason }];
   }
 
   get hasUnavailableEngine(): boolean {
