@@ -34,7 +34,7 @@ export async function openClusters(
   const runners: Record<string, AgentRunner> = {};
   for (const cluster of clusters) {
     const { name, regions, options } = cluster;
-    const engine = await openEngine(cluster, worker, log);
+    const engine = await openEngine(cluster, { agentUrl, worker, log });
     runners[name] = cleanup.use(
       await openAgentRunner({
         engine,
@@ -69,12 +69,15 @@ export async function openClusters(
   };
 }
 
-/** Loaded on demand, to save memory on servers without clusters. */
+/** Loaded on demand, to save memory on servers without such clusters. */
 async function openEngine(
   cluster: ClusterConfig,
-  worker: string,
-  log: Logger,
+  { agentUrl, worker, log }: Pick<Options, 'agentUrl' | 'worker' | 'log'>,
 ): Promise<ClusterEngine> {
+  if (cluster.kind === 'kubernetes') {
+    const { openKubernetesEngine } = await import('./kubernetes/engine.ts');
+    return openKubernetesEngine({ config: cluster.options, agentUrl, worker, log });
+  }
   const { openSlurmEngine } = await import('./slurm/engine.ts');
   return openSlurmEngine({ config: cluster.options, worker, log });
 }

@@ -39,6 +39,14 @@ export function listAttemptKinds({
   return kinds;
 }
 
+/** The ids of the machines that are clusters, also of those that do not answer now. */
+export function listClusters({
+  machines,
+  clusters = machines.filter(({ maxJobs }) => maxJobs !== undefined).map(({ id }) => id),
+}: Pick<Runner, 'machines' | 'clusters'>): readonly string[] {
+  return clusters;
+}
+
 /** The id of this server's own machine. */
 export const LOCAL_MACHINE = 'local';
 
@@ -159,6 +167,11 @@ export type Runner = {
    * change while the runner exists.
    */
   readonly machines: readonly Machine[];
+  /**
+   * The ids of all clusters, also of those that `machines` omits now: attempts on clusters use no slots of the worker. Default:
+   * the machines with `maxJobs`.
+   */
+  readonly clusters?: readonly string[];
   /** Whether an expected container engine does not answer. Then attempts may run on more machines than `machines` lists. */
   readonly hasUnavailableEngine?: boolean;
   /** A startup warning for the operator, for example that jobs run unconfined. */

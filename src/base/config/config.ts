@@ -7,7 +7,7 @@
 import { join } from 'node:path';
 import type { z } from 'zod';
 import type { AllowedImages } from '../image-reference.ts';
-import type { ClusterConfig } from './clusters.ts';
+import { type ClusterConfig, type OwnMachines, readEnginesFile } from './clusters.ts';
 import {
   CONTAINER_VARIABLES,
   DOCKER_VARIABLES,
@@ -18,6 +18,11 @@ import {
 } from './docker.ts';
 import * as kinds from './kinds.ts';
 import { SECRET_VARIABLES } from './kinds.ts';
+import {
+  KUBERNETES_OWN_VARIABLES,
+  KUBERNETES_VARIABLES,
+  readKubernetesConfig,
+} from './kubernetes.ts';
 import { type IssuerConfig, NUMBERED_OIDC_VARIABLES, OIDC_VARIABLES, readIssuers } from './oidc.ts';
 import { PLAN_LIMITS, type PlanLimits } from './plans.ts';
 import { readS3Config, S3_VARIABLES, type S3Config } from './s3.ts';
@@ -77,9 +82,12 @@ export type Config = {
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
-  runner: 'auto' | 'docker' | 'process' | 'slurm';
+  /** How jobs run on the machines that Loam manages itself; `none`: only clusters run jobs. */
+  runner: OwnMachines['runner'] | 'none';
   /** The clusters that run jobs; unset: this worker drives no cluster. */
   clusters?: ClusterConfig[];
+  /** Regions and order of its own machines beside clusters; unset: all regions. */
+  ownMachines?: OwnMachines;
   docker: DockerConfig;
   /** Set when a worker drives several engines; used instead of `docker`. */
   engines?: EngineConfig[];
@@ -213,8 +221,13 @@ export const VARIABLES = {
   ],
   LOAM_RUNNER: [
     'auto',
-    'how jobs run: docker, process, slurm, or auto (jobs with an image use docker if an engine is available, the others are processes)',
-    kinds.oneOf('auto', 'docker', 'process', 'slurm'),
+    'how jobs run: docker, process, slurm, kubernetes, or auto (jobs with an image use docker if an engine is available, the others are processes)',
+    kinds.oneOf('auto', 'docker', 'process', 'slurm', 'kubernetes'),
+  ],
+  LOAM_CLUSTERS: [
+    '',
+    'YAML file that lists the engines that run jobs, used instead of LOAM_RUNNER; unset: one engine',
+    kinds.localPath,
   ],
   ...CONTAINER_VARIABLES,
   LOAM_JOB_SLOTS: [
@@ -251,6 +264,7 @@ export const VARIABLES = {
   ],
   LOAM_SSH_HOST: ['', 'address that SSH listens on; unset: HOST', kinds.host],
   ...SLURM_VARIABLES,
+  ...KUBERNETES_VARIABLES,
   ...OIDC_VARIABLES,
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -313,7 +327,9 @@ export function readConfig(env: Env = process.env): Config {
   const token = values.LOAM_ADMIN_TOKEN;
   const database = values.DATABASE_URL;
   const docker = readDockerConfig(
-    ['process', 'slurm'].includes(values.LOAM_RUNNER) ? {} : readValues(env, DOCKER_VARIABLES),
+    ['process', 'slurm', 'kubernetes'].includes(values.LOAM_RUNNER)
+      ? {}
+      : readValues(env, DOCKER_VARIABLES),
   );
   const dockerHosts = values.LOAM_DOCKER_HOSTS;
   const storage = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
@@ -337,16 +353,7 @@ export function readConfig(env: Env = process.env): Config {
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,
-    runner: values.LOAM_RUNNER,
-    ...(values.LOAM_RUNNER === 'slurm' && {
-      clusters: [
-        {
-          name: 'slurm',
-          kind: 'slurm' as const,
-          options: readSlurmConfig({ ...values, ...readValues(env, SLURM_OWN_VARIABLES) }),
-        },
-      ],
-    }),
+    ...readRunners(env, values),
     docker,
     ...(dockerHosts && { engines: readEngineConfigs(dockerHosts, docker) }),
     defaultImage: values.LOAM_DEFAULT_IMAGE,
@@ -385,6 +392,33 @@ export function readConfig(env: Env = process.env): Config {
 }
 
 /** An empty variable counts as unset. */
+function readRunners(
+  env: Env,
+  values: Values<typeof VARIABLES>,
+): Pick<Config, 'runner' | 'clusters' | 'ownMachines'> {
+  const { LOAM_RUNNER: runner, LOAM_CLUSTERS: file } = values;
+  if (file !== undefined) {
+    try {
+      const { clusters, own } = readEnginesFile(file);
+      return { runner: own?.runner ?? 'none', clusters, ...(own && { ownMachines: own }) };
+    } catch (error) {
+      throw new ConfigError(`LOAM_CLUSTERS: ${(error as Error).message}`);
+    }
+  }
+  // A cluster that is configured by variables alone.
+  if (runner === 'slurm') {
+    const own = readValues(env, SLURM_OWN_VARIABLES);
+    const options = readSlurmConfig({ ...values, ...own });
+    return { runner: 'none', clusters: [{ name: runner, kind: runner, options }] };
+  }
+  if (runner === 'kubernetes') {
+    const own = readValues(env, KUBERNETES_OWN_VARIABLES);
+    const options = readKubernetesConfig({ ...values, ...own });
+    return { runner: 'none', clusters: [{ name: runner, kind: runner, options }] };
+  }
+  return { runner };
+}
+
 function readValues<T extends Table>(env: Env, table: T): Values<T> {
   const values: Record<string, unknown> = {};
   for (const [name, [fallback, , kind]] of Object.entries(table)) {
@@ -409,6 +443,8 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
     fail('LOAM_ROLE', 'needs DATABASE_URL, because only one server can use the embedded database');
   if (values.LOAM_DOCKER_HOSTS && values.LOAM_RUNNER === 'process')
     fail('LOAM_DOCKER_HOSTS', 'cannot be combined with LOAM_RUNNER=process, which uses no engines');
+  if (values.LOAM_CLUSTERS && env.LOAM_RUNNER)
+    fail('LOAM_RUNNER', 'cannot be combined with LOAM_CLUSTERS, whose file lists the engines');
   if (LOAM_ROLE !== 'all' && !values.LOAM_STORAGE)
     fail(
       'LOAM_ROLE',

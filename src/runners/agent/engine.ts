@@ -74,10 +74,10 @@ export type ClusterEngine = AsyncDisposable & {
   /** Settles at the next change of the attempt's state, or when `signal` aborts. */
   nextChange(attempt: string, signal: AbortSignal): Promise<void>;
   /**
-   * Where the attempt runs, and the command with which an operator looks at it, for example
-   * `scontrol show job 17`; undefined before it runs.
+   * Where the attempt runs, as far as that is known, and the command with which an operator looks at it, for example
+   * `scontrol show job 17`; undefined for an attempt that was not submitted.
    */
-  describe(attempt: string): { node: string; inspect: string } | undefined;
+  describe(attempt: string): { node?: string | undefined; inspect: string } | undefined;
   /**
    * Ends the attempt if it runs, and removes everything that the engine has of it. Resolves when the engine has accepted that,
    * which it then does even if its node is silent at the moment.

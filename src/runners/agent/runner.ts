@@ -107,6 +107,10 @@ class ClusterRunner implements AgentRunner {
     return [{ id: machine, ...this.#engine.capacity, maxJobs, ...(regions && { regions }) }];
   }
 
+  get clusters(): readonly string[] {
+    return [this.#options.machine];
+  }
+
   get hasUnavailableEngine(): boolean {
     return (
       this.#engine.unavailableReason !== undefined && this.#engine.capacity.withImage !== false
@@ -364,6 +368,11 @@ class ClusterRunner implements AgentRunner {
 
   async remove(handle: Handle): Promise<void> {
     const id = String(handle.attempt);
+    // Otherwise it belongs to another runner, or is removed: the folder goes last.
+    if (existsSync(this.#folder(id))) await this.#remove(id);
+  }
+
+  async #remove(id: string): Promise<void> {
     const session = await this.findSession(id);
     const hasEnded = existsSync(this.#file(id, 'exit'));
     session?.close();
@@ -377,7 +386,7 @@ class ClusterRunner implements AgentRunner {
     const folders = (await readdir(this.#options.dir)).filter((name) => !name.startsWith('.'));
     const known = new Set([...folders, ...(await this.#engine.list())]);
     const orphans = [...known].filter((id) => !keep.has(id));
-    const results = await Promise.allSettled(orphans.map((attempt) => this.remove({ attempt })));
+    const results = await Promise.allSettled(orphans.map((id) => this.#remove(id)));
     const errors = results.flatMap((end) => (end.status === 'rejected' ? [end.reason] : []));
     if (errors.length > 0)
       throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
@@ -389,11 +398,10 @@ class ClusterRunner implements AgentRunner {
     const record = await readJsonFile<AgentRecord>(this.#file(id, 'agent.json'));
     // Another call may have created it meanwhile.
     if (!record || this.#sessions.has(id)) return this.#sessions.get(id);
-    const session = new AgentSession(this.#folder(id), record, ({ node }) => ({
-      cluster: this.name,
-      node,
-      ...(this.#engine.describe(id) && { inspect: this.#engine.describe(id)?.inspect ?? '' }),
-    }));
+    const session = new AgentSession(this.#folder(id), record, ({ node }) => {
+      const { inspect } = this.#engine.describe(id) ?? {};
+      return { cluster: this.name, node, ...(inspect !== undefined && { inspect }) };
+    });
     this.#sessions.set(id, session);
     return session;
   }

@@ -20,6 +20,7 @@ type TrackedJob = {
 
 type Attempt = { jobs: Map<string, TrackedJob>; state: EngineState; where?: Location };
 
+/** `node`: empty before a node was chosen. */
 export type Location = { node: string; job: string };
 
 const UNKNOWN: EngineState = { kind: 'unknown' };
@@ -163,7 +164,7 @@ function combine(states: readonly EngineState[]): EngineState {
 
 function locate(jobs: readonly TrackedJob[]): Location | undefined {
   const placed = jobs.filter(({ line }) => line.node !== '');
-  const job = placed.find(({ state }) => state.kind === 'running') ?? placed.at(-1);
+  const job = placed.find(({ state }) => state.kind === 'running') ?? placed.at(-1) ?? jobs.at(-1);
   return job && { node: job.line.node, job: job.line.id };
 }
 
