@@ -137,8 +137,11 @@ class ClusterRunner implements AgentRunner {
       throw new Unstartable(
         `Jobs on ${this.#engine.title} need a container image, and this job names none`,
       );
-    if (existsSync(this.#folder(id))) await this.remove({ attempt: id });
     const limits = computeLimits(hardware, capacity);
+    const handle = { attempt: id, cpus: limits.cpus };
+    // After a restart of the worker the attempt may wait in the queue of the engine, where it keeps its place.
+    if ((await this.attach(handle)) === 'prepared') return handle;
+    await this.remove(handle);
     await mkdir(this.#folder(id), { mode: 0o700 });
     if (spec.checkout) await spec.checkout(this.#file(id, 'checkout'), abort);
     abort.throwIfAborted();
@@ -177,7 +180,7 @@ class ClusterRunner implements AgentRunner {
     };
     // Written last: with it the attempt is prepared.
     writeJsonAtomically(this.#file(id, 'agent.json'), record);
-    return { attempt: id, cpus };
+    return handle;
   }
 
   async start(
