@@ -81,6 +81,10 @@ async function openEngine(
     const { openKubernetesEngine } = await import('./kubernetes/engine.ts');
     return openKubernetesEngine({ config: cluster.options, agentUrl, worker, network, log });
   }
+  if (network !== undefined && network !== 'host')
+    log.warn(
+      `LOAM_JOB_NETWORK: jobs in Slurm ("${cluster.name}") use the network of their node; "${network}" does not apply to them`,
+    );
   const { openSlurmEngine } = await import('./slurm/engine.ts');
   return openSlurmEngine({ config: cluster.options, worker, log });
 }

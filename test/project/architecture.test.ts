@@ -154,7 +154,8 @@ test('the environment is read in config.ts, and the process ended in main.ts', (
   const small =
     /^src\/(?:runners\/(?:process\/shim|docker\/recorder)|ssh\/front\/main|platform\/processes\/starting)/;
   // Those are, or contain, programs for the nodes of a cluster.
-  const remote = /^src\/runners\/(?:agent\/(?:agent|bootstrap|work)|slurm\/batch-job|kubernetes\/pod)\.ts$/;
+  const remote =
+    /^src\/runners\/(?:agent\/(?:agent|bootstrap|work)|slurm\/batch-job|kubernetes\/pod)\.ts$/;
   const isHere = (path: string) => !small.test(path) && !remote.test(path);
   expect(uses(/process\.exit\(/).filter(isHere)).toEqual(['src/main.ts']);
   // Handing PATH on to a child process configures nothing.

@@ -41,6 +41,7 @@ export class Sender {
   readonly #options: SenderOptions;
   /** Aborts when the worker has everything, or refuses the agent. */
   readonly #over = new AbortController();
+  #exit: AttemptExit | undefined;
   #hasSentExit = false;
 
   constructor(options: SenderOptions) {
@@ -69,6 +70,11 @@ export class Sender {
     }
   }
 
+  /** How the command ended is not read from the file `exit`, which the job may be able to write or delete. */
+  setExit(exit: AttemptExit): void {
+    this.#exit = exit;
+  }
+
   /** Sends the log while it grows, and then how the attempt ended. */
   async #sendLogAndExit(): Promise<number | null> {
     const { client, dir } = this.#options;
@@ -82,7 +88,7 @@ export class Sender {
     for (;;) {
       signal.throwIfAborted();
       // Read before the log, so that the log is complete when there is an exit.
-      const exit = await readJsonFile<AttemptExit>(join(dir, 'exit'));
+      const exit = this.#exit;
       const length = readSync(file, buffer, 0, buffer.length, sent);
       const frames = buffer.subarray(0, buffer.subarray(0, length).lastIndexOf(NEWLINE) + 1);
       if (frames.length > 0) {
@@ -90,9 +96,13 @@ export class Sender {
         const response = await client.request(path, { method: 'PUT', body: frames, signal });
         sent = ((await response.json()) as LogPosition).size;
       } else if (exit) {
-        await this.#report({ exit: { ...exit, logBytes: sent } });
-        this.#hasSentExit = true;
-        return exit.exitCode;
+        const response = await this.#report({ exit: { ...exit, logBytes: sent } });
+        const { size } = (await response.json()) as LogPosition;
+        if (size === sent) {
+          this.#hasSentExit = true;
+          return exit.exitCode;
+        }
+        sent = size;
       } else {
         const started = hasReportedStart
           ? undefined
