@@ -11,6 +11,8 @@ export type ClusterUnderTest = {
   config: Partial<Config>;
   /** Fields of jobs that run there, such as an image. */
   job: Record<string, unknown>;
+  /** Ends everything that the engine has of Loam, as an operator or a preemption does. */
+  interrupt(): Promise<void>;
   /** What the engine still has of Loam. */
   listLeftovers(): Promise<string[]>;
   /** Matches the command with which an operator looks at an attempt. */
@@ -131,6 +133,21 @@ export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Ne
     await until(ada, 'long', 'succeeded');
     expect(await messages(ada, 'long')).toEqual(
       Array.from({ length: count }, (_, i) => `line ${i + 1}`),
+    );
+  });
+
+  test('a job that the cluster ends is lost, and runs again without a retry', async () => {
+    await using made = await start();
+    const { ada } = made;
+    await create(ada, { ...made.job, name: 'again', command: 'echo up; sleep 600', retries: 0 });
+    await eventually(async () => expect(await messages(ada, 'again')).toEqual(['up']));
+    await made.interrupt();
+    await eventually(async () => expect(await messages(ada, 'again')).toEqual(['up', 'up']));
+    expect(await get(ada, 'again')).toMatchObject({ status: 'running', retry_count: 0 });
+    const query = '{ job(namespace: "ada", name: "again") { attempts { nodes { outcome } } } }';
+    const { attempts } = (await ada.gql(query)).job;
+    expect(attempts.nodes).toEqual(
+      expect.arrayContaining([{ outcome: 'LOST' }, { outcome: null }]),
     );
   });
 

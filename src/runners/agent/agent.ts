@@ -88,7 +88,11 @@ function receiveSignals() {
     if (supervision) supervision.stop(how);
     else beforeStart.abort(new Refused(`the attempt was ended by SIG${how} before its start`));
   };
-  process.on('SIGTERM', () => stop('TERM'));
+  let isFromEngine = false;
+  process.on('SIGTERM', () => {
+    isFromEngine ||= early === undefined;
+    stop('TERM');
+  });
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
   // For example when the disk is full, or the job has deleted the folder of the agent.
   process.on('uncaughtException', (error) => {
@@ -100,6 +104,8 @@ function receiveSignals() {
     beforeStart: beforeStart.signal,
     stop,
     early: () => early,
+    /** Whether the engine has asked for the end of the attempt before the worker did. */
+    isFromEngine: () => isFromEngine,
     set(started: Supervision) {
       supervision = started;
     },
@@ -154,7 +160,8 @@ async function runClaimed(
         fifoDir: launcher.fifoDir,
         start: (outputs) => launcher.start(spec, outputs),
         onStarted: (supervision) => signals.set(supervision),
-        onRecorded: (exit) => sender.setExit(exit),
+        onRecorded: (exit) =>
+          sender.setExit({ ...exit, ...(signals.isFromEngine() && { endedByEngine: true }) }),
         getEarlySignal: signals.early,
       }).catch(fail);
   // Both, because the agent must not exit while it is still killing the command.

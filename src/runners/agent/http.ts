@@ -67,6 +67,7 @@ const reportSchema = z.object({
       unstartable: z.boolean(),
       reason: sentence(10_000).optional(),
       outOfMemory: z.literal(true).optional(),
+      endedByEngine: z.literal(true).optional(),
       logBytes: z.int().min(0),
     })
     .optional(),

@@ -64,8 +64,14 @@ export type AgentUsage = {
 export type AgentReport = {
   started?: AttemptStart;
   usage?: AgentUsage;
-  exit?: AttemptExit & { logBytes: number };
+  exit?: AgentExit & { logBytes: number };
 };
+
+/**
+ * `endedByEngine`: SIGTERM of the engine came before the end of the command. Then the agent exits at once, because only the
+ * engine knows whether the attempt is lost.
+ */
+export type AgentExit = AttemptExit & { endedByEngine?: true | undefined };
 
 /** `version`: sent back as `seen`. */
 export type AgentControl = {

@@ -38,7 +38,13 @@ import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import type { ClusterEngine, EngineEnd, Submission } from './engine.ts';
-import { AGENTS_PATH, type AgentSpec, type AgentUsage, LEASE_MS } from './protocol.ts';
+import {
+  AGENTS_PATH,
+  type AgentExit,
+  type AgentSpec,
+  type AgentUsage,
+  LEASE_MS,
+} from './protocol.ts';
 import { type AgentRecord, AgentSession, type BegunRecord, hashToken } from './session.ts';
 
 const TRASH_DIR = '.trash';
@@ -294,7 +300,12 @@ class ClusterRunner implements AgentRunner {
               ? state.commandEnd
               : undefined;
         // Read after the state, so that an exit that was stored before the engine's end is seen.
-        const exit = await readJsonFile<AttemptExit>(this.#file(id, 'exit'));
+        const exit = await readJsonFile<AgentExit>(this.#file(id, 'exit'));
+        if (exit?.endedByEngine && !exit.timedOut) {
+          if (engineEnd?.isLoss || state.kind === 'unknown') return { kind: 'lost' };
+          // The agent exits, and the engine then decides.
+          if (!isGone) return this.#isLeaseOver(session) ? { kind: 'lost' } : undefined;
+        }
         if (exit) return this.#mergeEnd(id, exit, engineEnd, session);
         if (engineEnd && state.kind === 'running') session.endCommand();
         if (Date.now() - goneSince > LAST_REQUESTS_MS)

@@ -6,11 +6,12 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { ArtifactsNotKept } from '../runner.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
-import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
+import type { AttemptStart } from '../supervisor/supervise.ts';
 import { createTar, locateOutput } from '../supervisor/tar.ts';
 import { type AgentClient, Refused } from './client.ts';
 import {
   type AgentControl,
+  type AgentExit,
   type AgentReport,
   CONTROL_MS,
   LOG_REQUEST_BYTES,
@@ -41,7 +42,7 @@ export class Sender {
   readonly #options: SenderOptions;
   /** Aborts when the worker has everything, or refuses the agent. */
   readonly #over = new AbortController();
-  #exit: AttemptExit | undefined;
+  #exit: AgentExit | undefined;
   #hasSentExit = false;
 
   constructor(options: SenderOptions) {
@@ -49,7 +50,7 @@ export class Sender {
   }
 
   /**
-   * Runs until the worker has everything and dismisses the agent.
+   * Runs until the worker has everything and dismisses the agent, or has the exit of a command that the engine has ended.
    * @returns the exit code of the command
    * @throws Refused when the worker refuses the agent, or the lease is over: the command was killed
    */
@@ -59,7 +60,7 @@ export class Sender {
     const measuring = this.#reportUsage();
     try {
       const exitCode = await this.#sendLogAndExit();
-      await controlling;
+      if (!this.#exit?.endedByEngine) await controlling;
       return exitCode;
     } catch (error) {
       if (error instanceof Refused) stop('KILL');
@@ -71,7 +72,7 @@ export class Sender {
   }
 
   /** How the command ended is not read from the file `exit`, which the job may be able to write or delete. */
-  setExit(exit: AttemptExit): void {
+  setExit(exit: AgentExit): void {
     this.#exit = exit;
   }
 

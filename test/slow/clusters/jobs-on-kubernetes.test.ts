@@ -28,6 +28,7 @@ describe('jobs on Kubernetes', () => {
       },
       job: { image: 'loam.test/busybox:1' },
       inspect: /^kubectl -n loam-jobs describe pod loam-att-\w+$/,
+      interrupt: async () => void (await cluster.kubectl('delete', 'pods', '--all')),
       async listLeftovers() {
         const names = await cluster.kubectl('get', 'pods,secrets', '-o', 'name');
         return names.split('\n').filter((name) => name.includes('/loam-att-'));

@@ -22,6 +22,7 @@ describe('jobs on Slurm', () => {
       },
       job: {},
       inspect: /^scontrol show job \d+$/,
+      interrupt: async () => void (await cluster.command('scancel', '--state=RUNNING')),
       async listLeftovers() {
         const jobs = await cluster.command('squeue', '-h', '-o', '%j');
         return jobs.trim().split('\n').filter(Boolean);
