@@ -7,7 +7,6 @@ import type { Cluster } from '../cluster/cluster.ts';
 import { DEAD_AFTER_S } from '../cluster/members.ts';
 import { demandOperator, type Viewer } from '../identity/permissions.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
-import type { Machine } from '../runners/runner.ts';
 import {
   readLiveMachines,
   servesRegion,
@@ -35,7 +34,7 @@ export type WorkerState = {
 };
 
 /** `jobCount`, `usedCpus` and `usedMemoryBytes` are sums over the open attempts on the machine. */
-export type MachineState = Machine & {
+export type MachineState = WorkerCapacity & {
   jobCount: number;
   usedCpus: number;
   usedMemoryBytes: number;
@@ -123,7 +122,8 @@ function toWorkerState(row: ServerRow, used: readonly UsedCapacity[]): WorkerSta
     isAlive: row.worker_alive ?? false,
     jobCount: ownUse.reduce((sum, { jobs }) => sum + jobs, 0),
     machines: (row.machines ?? []).flatMap((machine) => {
-      if (machine.away) return [];
+      // A placeholder for container engines.
+      if (machine.away && machine.unavailableReason === undefined) return [];
       const inUse = ownUse.find((use) => use.machine === machine.id);
       return {
         ...machine,

@@ -9,8 +9,11 @@ export const WORKER_SILENCE_S = 60;
 
 type GpuRequest = { gpu: string; gpuCount: number };
 
-/** An advertised machine. `away`: a placeholder without resources for container engines that do not answer now. */
-export type WorkerCapacity = Machine & { away?: boolean };
+/**
+ * An advertised machine. `away`: a placeholder without resources for container engines, or a cluster, that do not answer now.
+ * `unavailableReason`: why a cluster does not answer, for the operator.
+ */
+export type WorkerCapacity = Machine & { away?: boolean; unavailableReason?: string };
 
 const UNAVAILABLE_ENGINE: WorkerCapacity = {
   id: 'away',
@@ -21,6 +24,9 @@ const UNAVAILABLE_ENGINE: WorkerCapacity = {
   withImage: true,
   withoutImage: false,
 };
+
+/** It cannot run a job now, with an image or without. */
+const SILENT_CLUSTER = { ...UNAVAILABLE_ENGINE, withImage: false };
 
 /** Lists the machines on which a worker runs jobs now. Without slots it runs jobs on clusters only. */
 export function listUsableMachines(
@@ -38,11 +44,14 @@ export function listAdvertisedMachines(
   runner: Pick<Runner, 'machines' | 'clusters' | 'hasUnavailableEngine'>,
   slots: number,
 ): WorkerCapacity[] {
-  const machines = listUsableMachines(runner, slots);
+  const silentClusters = listClusters(runner).flatMap(({ id, unavailableReason }) =>
+    unavailableReason === undefined ? [] : { ...SILENT_CLUSTER, id, unavailableReason },
+  );
+  const machines = [...listUsableMachines(runner, slots), ...silentClusters];
   const isEngineExpected = slots > 0 || listClusters(runner).length > 0;
   return runner.hasUnavailableEngine && isEngineExpected
     ? [...machines, UNAVAILABLE_ENGINE]
-    : [...machines];
+    : machines;
 }
 
 type WorkerRow = { id: string; runner: string; machines: WorkerCapacity[]; alive: boolean };

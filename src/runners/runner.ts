@@ -39,11 +39,14 @@ export function listAttemptKinds({
   return kinds;
 }
 
-/** The ids of the machines that are clusters, also of those that do not answer now. */
+/** `unavailableReason`: why the cluster does not answer now; `machines` omits it then. */
+export type ClusterState = { id: string; unavailableReason?: string | undefined };
+
+/** The clusters of the runner, also those that do not answer now. */
 export function listClusters({
   machines,
-  clusters = machines.filter(({ maxJobs }) => maxJobs !== undefined).map(({ id }) => id),
-}: Pick<Runner, 'machines' | 'clusters'>): readonly string[] {
+  clusters = machines.filter(({ maxJobs }) => maxJobs !== undefined),
+}: Pick<Runner, 'machines' | 'clusters'>): readonly ClusterState[] {
   return clusters;
 }
 
@@ -168,10 +171,10 @@ export type Runner = {
    */
   readonly machines: readonly Machine[];
   /**
-   * The ids of all clusters, also of those that `machines` omits now: attempts on clusters use no slots of the worker. Default:
-   * the machines with `maxJobs`.
+   * All clusters, also those that `machines` omits now: attempts on clusters use no slots of the worker. Default: the machines
+   * with `maxJobs`.
    */
-  readonly clusters?: readonly string[];
+  readonly clusters?: readonly ClusterState[];
   /** Whether an expected container engine does not answer. Then attempts may run on more machines than `machines` lists. */
   readonly hasUnavailableEngine?: boolean;
   /** A startup warning for the operator, for example that jobs run unconfined. */

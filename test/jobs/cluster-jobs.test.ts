@@ -215,7 +215,20 @@ test('jobs on a cluster use no slots, also while it does not answer', async () =
     expect((await job(ada, 'ada', 'fourth')).progress).toMatch(/1st in line/),
   );
 
-  Object.assign(runner, { machines: [LOCAL], clusters: ['hpc'] });
+  const cluster = async () => {
+    const { servers } = await app.admin.gql(
+      '{ servers { worker { machines { name jobs maxJobs unavailableReason } } } }',
+    );
+    return servers[0].worker.machines.find(({ name }: { name: string }) => name === 'hpc');
+  };
+  expect(await cluster()).toMatchObject({ jobs: 2, maxJobs: 2, unavailableReason: null });
+
+  const unavailableReason = 'the controller does not answer';
+  Object.assign(runner, { machines: [LOCAL], clusters: [{ id: 'hpc', unavailableReason }] });
+  // Written with the next heartbeat.
+  await eventually(async () =>
+    expect(await cluster()).toMatchObject({ jobs: 2, unavailableReason }),
+  );
   runner.release();
   expect(await until(ada, 'ada', 'fourth', 'SUCCEEDED')).toMatchObject({ retryCount: 0 });
   expect(await placesOf(app)).toEqual({ second: 'hpc', third: 'hpc' });

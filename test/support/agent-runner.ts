@@ -28,8 +28,6 @@ export async function agentRunner<E extends ClusterEngine>(
     await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM, { host }),
   );
   const open = async () => {
-    // As when the process of the worker ends.
-    served.server.closeAllConnections();
     const engine = await openEngine(join(dir, 'nodes'));
     current = cleanup.use(
       await openAgentRunner({
@@ -43,6 +41,8 @@ export async function agentRunner<E extends ClusterEngine>(
         ...(leaseMs !== undefined && { leaseMs }),
       }),
     );
+    // As when the previous process of the worker has ended.
+    served.server.closeAllConnections();
     return { runner: current, engine };
   };
   const { runner, engine } = await open();

@@ -55,11 +55,21 @@ export class HeldAttempts {
 
   /** Attempts on clusters use no slots. */
   get slotsUsed(): number {
-    const clusters = new Set(listClusters(this.#deps.runner));
+    const clusters = new Set(listClusters(this.#deps.runner).map(({ id }) => id));
     if (clusters.size === 0) return this.#active.size;
     return this.#active
       .values()
       .reduce((used, { machine }) => (clusters.has(machine) ? used : used + 1), 0);
+  }
+
+  /** Counts the attempts of each cluster, waiting or running, by the id of its machine. */
+  countClusterJobs(): Map<string, number> {
+    const counts = new Map(listClusters(this.#deps.runner).map(({ id }) => [id, 0]));
+    for (const { machine } of this.#active.values()) {
+      const count = counts.get(machine);
+      if (count !== undefined) counts.set(machine, count + 1);
+    }
+    return counts;
   }
 
   has(attemptId: string): boolean {

@@ -5,7 +5,7 @@
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import { listAttemptKinds, type Machine } from '../../runners/runner.ts';
+import { listAttemptKinds, listClusters, type Machine } from '../../runners/runner.ts';
 import {
   listAdvertisedMachines,
   listUsableMachines,
@@ -50,6 +50,8 @@ const LONG_SCAN = { maxQueues: 32, maxJobsPerQueue: 64 };
 export type Worker = AsyncDisposable & {
   /** How many of its slots are in use. Jobs on clusters use none. */
   readonly slotsUsed: number;
+  /** Cluster → its jobs, waiting or running, and whether it answers. */
+  listClusterLoads(): { cluster: string; jobs: number; isUp: boolean }[];
 };
 
 type Options = { pauses: RetryPauses; awayMs: number };
@@ -118,6 +120,15 @@ class JobWorker implements Worker {
 
   get slotsUsed(): number {
     return this.#attempts.slotsUsed;
+  }
+
+  listClusterLoads(): { cluster: string; jobs: number; isUp: boolean }[] {
+    const counts = this.#attempts.countClusterJobs();
+    return listClusters(this.#deps.runner).map(({ id, unavailableReason }) => ({
+      cluster: id,
+      jobs: counts.get(id) ?? 0,
+      isUp: unavailableReason === undefined,
+    }));
   }
 
   async start(): Promise<void> {

@@ -16,8 +16,10 @@ export type Sources = {
   gitReaders(): { idle: number; busy: number; waiting: number };
   /** Fetches, pushes and downloads. */
   transfers(): { running: number; waiting: number };
-  /** Job slots of this process. */
+  /** Job slots of this process. Jobs on clusters use none. */
   slots(): { total: number; used: number };
+  /** The clusters that this process drives. */
+  clusters(): { cluster: string; jobs: number; isUp: boolean }[];
   /** Requests since startup that exceeded the rate limit of their plan. */
   refusals(): Iterable<[plan: string, count: number]>;
   /** Job queues, by GPU and region, with waiting jobs. `oldest`: how long the oldest job has waited, in seconds. */
@@ -165,11 +167,20 @@ function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>):
   gauge('loam_git_transfers', 'Running and waiting fetches, pushes and downloads', ['state'], () =>
     labelled('state', sources.transfers?.()),
   );
-  gauge('loam_job_slots', 'Jobs that this process may run at the same time', [], () =>
+  gauge('loam_job_slots', 'Jobs outside clusters that this process may run at once', [], () =>
     unlabelled(sources.slots?.().total),
   );
-  gauge('loam_job_slots_used', 'Jobs that this process runs', [], () =>
+  gauge('loam_job_slots_used', 'Jobs outside clusters that this process runs', [], () =>
     unlabelled(sources.slots?.().used),
+  );
+  gauge(
+    'loam_cluster_jobs',
+    'Jobs of this process in a cluster, waiting or running',
+    ['cluster'],
+    () => (sources.clusters?.() ?? []).map(({ cluster, jobs }) => [{ cluster }, jobs]),
+  );
+  gauge('loam_cluster_up', '1 if the cluster answers', ['cluster'], () =>
+    (sources.clusters?.() ?? []).map(({ cluster, isUp }) => [{ cluster }, Number(isUp)]),
   );
   new Counter({
     name: 'loam_rate_limit_refusals_total',

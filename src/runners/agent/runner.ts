@@ -16,6 +16,7 @@ import { CpuShares } from '../cpu-share.ts';
 import {
   ArtifactsNotKept,
   type AttemptSpec,
+  type ClusterState,
   GRACE_MS,
   type Handle,
   type LogBatch,
@@ -110,8 +111,9 @@ class ClusterRunner implements AgentRunner {
     return [{ id: machine, ...this.#engine.capacity, maxJobs, ...(regions && { regions }) }];
   }
 
-  get clusters(): readonly string[] {
-    return [this.#options.machine];
+  get clusters(): readonly ClusterState[] {
+    const { unavailableReason } = this.#engine;
+    return [{ id: this.#options.machine, unavailableReason }];
   }
 
   get hasUnavailableEngine(): boolean {
@@ -135,8 +137,11 @@ class ClusterRunner implements AgentRunner {
       throw new Unstartable(
         `Jobs on ${this.#engine.title} need a container image, and this job names none`,
       );
-    if (existsSync(this.#folder(id))) await this.remove({ attempt: id });
     const limits = computeLimits(hardware, capacity);
+    const handle = { attempt: id, cpus: limits.cpus };
+    // After a restart of the worker the attempt may wait in the queue of the engine, where it keeps its place.
+    if ((await this.attach(handle)) === 'prepared') return handle;
+    await this.remove(handle);
     await mkdir(this.#folder(id), { mode: 0o700 });
     if (spec.checkout) await spec.checkout(this.#file(id, 'checkout'), abort);
     abort.throwIfAborted();
@@ -175,7 +180,7 @@ class ClusterRunner implements AgentRunner {
     };
     // Written last: with it the attempt is prepared.
     writeJsonAtomically(this.#file(id, 'agent.json'), record);
-    return { attempt: id, cpus };
+    return handle;
   }
 
   async start(
@@ -394,6 +399,11 @@ class ClusterRunner implements AgentRunner {
 
   async remove(handle: Handle): Promise<void> {
     const id = String(handle.attempt);
+    // Otherwise it belongs to another runner, or is removed: the folder goes last.
+    if (existsSync(this.#folder(id))) await this.#remove(id);
+  }
+
+  async #remove(id: string): Promise<void> {
     const session = await this.findSession(id);
     const hasEnded = existsSync(this.#file(id, 'exit'));
     session?.close();
@@ -408,7 +418,7 @@ class ClusterRunner implements AgentRunner {
     const folders = (await readdir(this.#options.dir)).filter((name) => !name.startsWith('.'));
     const known = new Set([...folders, ...(await this.#engine.list())]);
     const orphans = [...known].filter((id) => !keep.has(id));
-    const results = await Promise.allSettled(orphans.map((attempt) => this.remove({ attempt })));
+    const results = await Promise.allSettled(orphans.map((id) => this.#remove(id)));
     const errors = results.flatMap((end) => (end.status === 'rejected' ? [end.reason] : []));
     if (errors.length > 0)
       throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);

@@ -163,6 +163,17 @@ test('an attempt runs as a pod with few rights, and nothing of it is left', asyn
   await eventually(async () => expect(await left(attempt)).toEqual([]));
 });
 
+test('where root is allowed, a job has the user of its image, without capabilities', async () => {
+  const agent = await serveAgent('id -u; touch /work/a; grep CapEff /proc/self/status; exit 0');
+  const engine = await openEngine({ config: { allowRoot: true } });
+  const job = submission(agent.url);
+  await engine.submit(job);
+  expect((await stateOf(engine, job.attempt, 'ended')).end).toMatchObject({ exitCode: 0 });
+  expect(agent.words(job.attempt)).toEqual(
+    expect.arrayContaining(['begun', '0', 'CapEff:\t0000000000000000']),
+  );
+});
+
 test('an attempt is submitted once, and found after a restart', async () => {
   const agent = await serveAgent('echo up; sleep 600');
   const worker = newId('srv');
@@ -300,6 +311,21 @@ test('a pod on a silent node is unknown until the node answers; a restarted node
     exitCode: null,
     isLoss: true,
   });
+});
+
+test('an attempt on a node that died before it began is unknown, so that it can be given up', async () => {
+  const agent = await serveAgent('exit 0');
+  const nodeSelector = { 'kubernetes.io/hostname': 'node-1' };
+  const engine = await openEngine({ config: { nodeSelector } });
+  await cluster.kill('node-1');
+  const job = submission(agent.url);
+  await engine.submit(job);
+  await stateOf(engine, job.attempt, 'unknown');
+  expect(agent.words(job.attempt)).toEqual([]);
+  await engine.remove(job.attempt);
+  expect(await engine.list()).toEqual([]);
+  await cluster.start('node-1');
+  await eventually(async () => expect(await left(job.attempt)).toEqual([]));
 });
 
 test('the size of the largest node is the capacity, unless the operator has set it', async () => {

@@ -214,6 +214,17 @@ test('an agent that has reported its end exits by itself, or is cancelled', asyn
   await eventually(async () => expect(await jobsOf(submitted.attempt)).toBe(''));
 });
 
+test('an engine that is closed leaves no agent whose attempt it has removed', async () => {
+  const engine = await openEngine();
+  const { url } = await serveAgent(RUNS_LONG);
+  const submitted = submission(url);
+  await engine.submit(submitted);
+  await reach(engine, submitted.attempt, 'running');
+  await engine.remove(submitted.attempt, { hasEnded: true });
+  await engine[Symbol.asyncDispose]();
+  await eventually(async () => expect(await jobsOf(submitted.attempt)).toBe(''));
+});
+
 test('a cancelled job is a loss, and a job out of memory is not', async () => {
   const engine = await openEngine();
   const { url } = await serveAgent(RUNS_LONG);
