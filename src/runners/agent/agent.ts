@@ -154,6 +154,7 @@ async function runClaimed(
         fifoDir: launcher.fifoDir,
         start: (outputs) => launcher.start(spec, outputs),
         onStarted: (supervision) => signals.set(supervision),
+        onUp: (started) => sender.setStarted(started),
         onRecorded: (exit) => sender.setExit(exit),
         getEarlySignal: signals.early,
       }).catch(fail);

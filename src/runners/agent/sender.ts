@@ -41,6 +41,7 @@ export class Sender {
   readonly #options: SenderOptions;
   /** Aborts when the worker has everything, or refuses the agent. */
   readonly #over = new AbortController();
+  #started: AttemptStart | undefined;
   #exit: AttemptExit | undefined;
   #hasSentExit = false;
 
@@ -70,7 +71,12 @@ export class Sender {
     }
   }
 
-  /** How the command ended is not read from the file `exit`, which the job may be able to write or delete. */
+  /* Not read from the supervisor's files, which the job may be able to write or delete. */
+
+  setStarted(started: AttemptStart): void {
+    this.#started = started;
+  }
+
   setExit(exit: AttemptExit): void {
     this.#exit = exit;
   }
@@ -104,9 +110,7 @@ export class Sender {
         }
         sent = size;
       } else {
-        const started = hasReportedStart
-          ? undefined
-          : await readJsonFile<AttemptStart>(join(dir, 'started'));
+        const started = hasReportedStart ? undefined : this.#started;
         if (started) {
           await this.#report({ started });
           hasReportedStart = true;
