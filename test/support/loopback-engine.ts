@@ -131,15 +131,16 @@ const AGENT_SERVICES = {
   closing: never,
 };
 
+export type AgentServices = Partial<typeof AGENT_SERVICES> & {
+  host?: string | undefined;
+  log?: Logger;
+};
+
 /** Serves the routes for agents on a free port. */
 export async function serveAgents(
   findSession: AgentRunner['findSession'],
   program: string,
-  {
-    host = '127.0.0.1',
-    log = createLog('silent'),
-    ...services
-  }: { host?: string | undefined; log?: Logger } & Partial<typeof AGENT_SERVICES> = {},
+  { host = '127.0.0.1', log = createLog('silent'), ...services }: AgentServices = {},
 ): Promise<AsyncDisposable & { url: string; server: Server }> {
   if (!existsSync(program)) throw new Error(`${program} is not built`);
   const app = express();

@@ -160,6 +160,7 @@ async function runClaimed(
         fifoDir: launcher.fifoDir,
         start: (outputs) => launcher.start(spec, outputs),
         onStarted: (supervision) => signals.set(supervision),
+        onUp: (started) => sender.setStarted(started),
         onRecorded: (exit) =>
           sender.setExit({ ...exit, ...(signals.isFromEngine() && { endedByEngine: true }) }),
         getEarlySignal: signals.early,

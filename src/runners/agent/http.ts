@@ -181,7 +181,7 @@ export function createAgentsRouter({
   });
   router.put('/:attempt/output', claimed, async (req, res) => {
     allowLongBody(req);
-    await pipeline(req, res.locals.session.receiveOutput(String(req.query.request ?? '')));
+    await res.locals.session.receiveOutput(String(req.query.request ?? ''), req);
     res.status(204).end();
   });
   router.post('/:attempt/output', claimed, json, (req, res) => {

@@ -397,12 +397,14 @@ class ClusterRunner implements AgentRunner {
         } else await this.#nextChange(id, session, giveUp.signal);
       }
     };
-    const watching = watch();
+    void watch();
     try {
-      return await session.requestOutput(path, giveUp.signal);
+      const tar = await session.requestOutput(path, giveUp.signal);
+      // Destroyed already: a later reader would not see why.
+      if (tar?.errored) throw tar.errored;
+      return tar;
     } finally {
       giveUp.abort(lost());
-      await watching;
     }
   }
 

@@ -42,6 +42,7 @@ export class Sender {
   readonly #options: SenderOptions;
   /** Aborts when the worker has everything, or refuses the agent. */
   readonly #over = new AbortController();
+  #started: AttemptStart | undefined;
   #exit: AgentExit | undefined;
   #hasSentExit = false;
 
@@ -71,7 +72,12 @@ export class Sender {
     }
   }
 
-  /** How the command ended is not read from the file `exit`, which the job may be able to write or delete. */
+  /* Not read from the supervisor's files, which the job may be able to write or delete. */
+
+  setStarted(started: AttemptStart): void {
+    this.#started = started;
+  }
+
   setExit(exit: AgentExit): void {
     this.#exit = exit;
   }
@@ -105,9 +111,7 @@ export class Sender {
         }
         sent = size;
       } else {
-        const started = hasReportedStart
-          ? undefined
-          : await readJsonFile<AttemptStart>(join(dir, 'started'));
+        const started = hasReportedStart ? undefined : this.#started;
         if (started) {
           await this.#report({ started });
           hasReportedStart = true;

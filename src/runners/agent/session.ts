@@ -25,9 +25,10 @@ import {
 } from 'node:fs';
 import { uptime } from 'node:os';
 import { join } from 'node:path';
-import { PassThrough, type Readable } from 'node:stream';
+import { Readable } from 'node:stream';
+import { finished } from 'node:stream/promises';
 import { AppError } from '../../base/errors.ts';
-import { ArtifactsNotKept, MAX_LINE_BYTES, type MayBegin } from '../runner.ts';
+import { ArtifactsNotKept, MAX_LINE_BYTES, type MayBegin, RunnerUnavailable } from '../runner.ts';
 import { syncLog, writeJsonAtomically } from '../supervisor/claim.ts';
 import { readJsonFile } from '../supervisor/folder.ts';
 import type { LogLimits } from '../supervisor/lines.ts';
@@ -358,15 +359,14 @@ export class AgentSession {
     return `${this.#epoch}.${this.#version}`;
   }
 
-  /**
-   * Receives the tar that the worker has requested.
-   * @returns the stream to write it into
-   */
-  receiveOutput(request: string): PassThrough {
+  /** Passes the tar that the worker has requested on to it. @throws AppError 503 when the worker could not read all of it */
+  async receiveOutput(request: string, tar: Readable): Promise<void> {
     const output = this.#takeOutput(request);
-    const stream = new PassThrough();
-    output.received.resolve(stream);
-    return stream;
+    const received = Readable.from(readTransfer(tar), { objectMode: false });
+    output.received.resolve(received);
+    await finished(received).catch(() => {
+      throw refuse(503, 'The output was not stored; the worker asks for it again');
+    });
   }
 
   failOutput(request: string, { reason }: OutputFailure): void {
@@ -398,6 +398,15 @@ function checkFrames(frames: Buffer): void {
     if (!isFrame || end - at > MAX_LINE_BYTES + FRAME_BYTES)
       throw invalidFrames(`The frame at byte ${at} of the new part of the log is not valid`);
     at = end + 1;
+  }
+}
+
+/** @throws RunnerUnavailable when the connection breaks: then the worker repeats its request */
+async function* readTransfer(tar: Readable): AsyncGenerator<Buffer> {
+  try {
+    yield* tar;
+  } catch {
+    throw new RunnerUnavailable('the node disconnected while it sent the artifacts');
   }
 }
 
