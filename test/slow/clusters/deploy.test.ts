@@ -217,7 +217,7 @@ describe('deploy/kubernetes', () => {
     const api = (path: string, body?: object) => request(address, token, path, body);
     await api('/auth/v1/repository/admin', { name: 'tour' });
     await push(`http://x:${token}@${address}:3000/admin/tour.git`);
-    const command = 'sh train.sh; id -u; ls /var/run/secrets/kubernetes.io || echo no token';
+    const command = 'sh train.sh; id -u; [ -e /var/run/secrets/kubernetes.io ] || echo no token';
     const size = { gpu: 'none', cpu: 2, memory_gb: 1, disk_gb: 1 };
     const job = { name: 'count', command, repo: 'admin/tour', output_path: 'out', ...size };
     await api('/auth/v1/seed/admin/jobs', job);
@@ -229,9 +229,7 @@ describe('deploy/kubernetes', () => {
     expect(ended).toMatchObject({ progress: '3 of 3', exit_code: 0, artifacts: { files: 1 } });
     const { lines } = await api('/admin/job/count/logs');
     expect(lines.map(({ message }: { message: string }) => message)).toEqual([
-      ...['step 1', 'step 2', 'step 3', '1000'],
-      expect.stringContaining('No such file'),
-      'no token',
+      ...['step 1', 'step 2', 'step 3', '1000', 'no token'],
     ]);
     const query =
       '{ job(namespace: "admin", name: "count") { attempts { nodes { placement { node inspect } } } } }';
