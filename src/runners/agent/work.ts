@@ -50,7 +50,7 @@ export type Launcher = {
 };
 
 /** @param mode octal, as of `chmod` */
-export function createFifos(dir: string, names: readonly string[], mode: string): void {
+function createFifos(dir: string, names: readonly string[], mode: string): void {
   const missing = names.map((name) => join(dir, name)).filter((path) => !existsSync(path));
   if (missing.length > 0) execFileSync('mkfifo', ['-m', mode, ...missing]);
 }

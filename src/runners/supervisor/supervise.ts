@@ -287,7 +287,7 @@ function tryTo(step: () => void): void {
 }
 
 /** A timer whose clock continues while the machine is suspended. The clock of Node's timers stops then. */
-export type UptimeTimer = { clear(): void };
+type UptimeTimer = { clear(): void };
 
 /** How often an `UptimeTimer` checks the clock. */
 const TICK_MS = 1_000;
@@ -296,7 +296,7 @@ const TICK_MS = 1_000;
 const LATE_MS = 5_000;
 
 /** Like `setTimeout`, but `onDue` receives how late the timer fires. */
-export function startUptimeTimer(ms: number, onDue: (lateMs: number) => void): UptimeTimer {
+function startUptimeTimer(ms: number, onDue: (lateMs: number) => void): UptimeTimer {
   const dueAt = uptime() * 1_000 + ms;
   let timer: NodeJS.Timeout | undefined;
   const check = () => {

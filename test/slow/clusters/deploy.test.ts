@@ -140,83 +140,83 @@ async function apply(manifests: readonly Manifest[], ...flags: string[]): Promis
   return cluster.admin('apply', ...flags, '-f', file);
 }
 
-describe('deploy/kubernetes', () => {
-  test('the trial runs a job of the tour, with its own permissions only', async () => {
-    const volume = join(dir, 'volume');
-    await mkdir(volume);
-    await chmod(volume, 0o777);
-    const manifests = await build('trial');
-    const { containers } = manifests.find(({ kind }) => kind === 'StatefulSet').spec.template.spec;
-    const [loam] = containers;
-    const variables: Record<string, string> = {
-      HOST: '0.0.0.0',
-      ...cluster.inPod,
-      LOAM_AGENT_URL: 'http://$(POD_IP):3000',
-      LOAM_KUBERNETES_AGENT_IMAGE: 'loam.test/node:1',
-      LOAM_KUBERNETES_DEFAULT_IMAGE: 'loam.test/busybox:1',
-      LOAM_KUBERNETES_MAX_CPUS: '0.2',
-    };
-    loam.image = IMAGE;
-    loam.env = [
-      { name: 'POD_IP', valueFrom: { fieldRef: { fieldPath: 'status.podIP' } } },
-      ...loam.env.filter(({ name }: { name: string }) => !(name in variables)),
-      ...Object.entries(variables).map(([name, value]) => ({ name, value })),
-    ];
-    await apply([
-      ...manifests,
-      {
-        apiVersion: 'v1',
-        kind: 'PersistentVolume',
-        metadata: { name: 'loam' },
-        spec: {
-          capacity: { storage: '20Gi' },
-          accessModes: ['ReadWriteOnce'],
-          hostPath: { path: volume },
-        },
-      },
-    ]);
-    const token = await eventually(async () => {
-      const log = await cluster.admin('-n', 'loam', 'logs', 'loam-0');
-      const found = /loam_pat_\w+/.exec(log)?.[0];
-      expect(found, log).toBeDefined();
-      return found;
-    });
-    const pod = JSON.parse(await cluster.admin('-n', 'loam', 'get', 'pod', 'loam-0', '-o', 'json'));
-    await cluster.admin(
-      '-n',
-      'loam',
-      'wait',
-      '--for=condition=Ready',
-      'pod/loam-0',
-      '--timeout=60s',
-    );
-    const url = `http://${pod.status.podIP}:3000`;
-    const api = async (path: string, body?: object) => {
-      const response = await fetch(`${url}${path}`, {
-        headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-        ...(body && { method: 'POST', body: JSON.stringify(body) }),
-      });
-      const text = await response.text();
-      expect(response.ok, text).toBe(true);
-      return JSON.parse(text);
-    };
+const inLoam = (...args: string[]) => cluster.admin('-n', 'loam', ...args);
 
+/** The trial with the addresses of the test bed, and a volume of it. */
+async function buildTrial(): Promise<Manifest[]> {
+  const path = join(dir, 'volume');
+  await mkdir(path);
+  await chmod(path, 0o777);
+  const manifests = await build('trial');
+  const { containers } = manifests.find(({ kind }) => kind === 'StatefulSet').spec.template.spec;
+  const [loam] = containers;
+  const variables: Record<string, string> = {
+    HOST: '0.0.0.0',
+    ...cluster.inPod,
+    LOAM_AGENT_URL: 'http://$(POD_IP):3000',
+    LOAM_KUBERNETES_AGENT_IMAGE: 'loam.test/node:1',
+    LOAM_KUBERNETES_DEFAULT_IMAGE: 'loam.test/busybox:1',
+    LOAM_KUBERNETES_MAX_CPUS: '0.2',
+  };
+  loam.image = IMAGE;
+  loam.env = [
+    { name: 'POD_IP', valueFrom: { fieldRef: { fieldPath: 'status.podIP' } } },
+    ...loam.env.filter(({ name }: { name: string }) => !(name in variables)),
+    ...Object.entries(variables).map(([name, value]) => ({ name, value })),
+  ];
+  const volume = {
+    apiVersion: 'v1',
+    kind: 'PersistentVolume',
+    metadata: { name: 'loam' },
+    spec: { capacity: { storage: '20Gi' }, accessModes: ['ReadWriteOnce'], hostPath: { path } },
+  };
+  return [...manifests, volume];
+}
+
+/** @returns the address of the trial's pod, when it is ready */
+async function waitForTrial(): Promise<string> {
+  return eventually(async () => {
+    const { status } = JSON.parse(await inLoam('get', 'pod', 'loam-0', '-o', 'json'));
+    const isReady = status.conditions?.some(
+      (one: { type: string; status: string }) => one.type === 'Ready' && one.status === 'True',
+    );
+    expect(isReady, JSON.stringify(status.containerStatuses)).toBe(true);
+    return status.podIP;
+  });
+}
+
+async function request(address: string, token: string, path: string, body?: object) {
+  const response = await fetch(`http://${address}:3000${path}`, {
+    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+    ...(body && { method: 'POST', body: JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  expect(response.ok, text).toBe(true);
+  return JSON.parse(text);
+}
+
+/** The commit of README's tour. */
+async function push(url: string): Promise<void> {
+  const work = join(dir, 'tour');
+  const git = (...args: string[]) => run('git', ['-C', work, ...args]);
+  await run('git', ['clone', '-q', url, work]);
+  const script =
+    'for i in 1 2 3; do echo "step $i"; echo "::progress::$i of 3"; sleep 1; done\nmkdir out && date > out/when.txt\n';
+  await writeFile(join(work, 'train.sh'), script);
+  await git('add', 'train.sh');
+  const author = ['-c', 'user.name=Ada', '-c', 'user.email=ada@example.com'];
+  await git(...author, 'commit', '-qm', 'Count to three');
+  await git('push', '-q', 'origin', 'HEAD:main');
+}
+
+describe('deploy/kubernetes', () => {
+  test('the trial runs a job of the tour, and keeps it when its pod is replaced', async () => {
+    await apply(await buildTrial());
+    const address = await waitForTrial();
+    const [token = ''] = /loam_pat_\w+/.exec(await inLoam('logs', 'loam-0')) ?? [];
+    const api = (path: string, body?: object) => request(address, token, path, body);
     await api('/auth/v1/repository/admin', { name: 'tour' });
-    const work = join(dir, 'tour');
-    const git = (...args: string[]) => run('git', ['-C', work, ...args]);
-    await run('git', [
-      'clone',
-      '-q',
-      `http://x:${token}@${pod.status.podIP}:3000/admin/tour.git`,
-      work,
-    ]);
-    const script =
-      'for i in 1 2 3; do echo "step $i"; echo "::progress::$i of 3"; sleep 1; done\nmkdir out && date > out/when.txt\n';
-    await writeFile(join(work, 'train.sh'), script);
-    await git('add', 'train.sh');
-    const author = ['-c', 'user.name=Ada', '-c', 'user.email=ada@example.com'];
-    await git(...author, 'commit', '-qm', 'Count to three');
-    await git('push', '-q', 'origin', 'HEAD:main');
+    await push(`http://x:${token}@${address}:3000/admin/tour.git`);
     const command = 'sh train.sh; id -u; ls /var/run/secrets/kubernetes.io || echo no token';
     const size = { gpu: 'none', cpu: 2, memory_gb: 1, disk_gb: 1 };
     const job = { name: 'count', command, repo: 'admin/tour', output_path: 'out', ...size };
@@ -239,25 +239,15 @@ describe('deploy/kubernetes', () => {
     expect(data.job.attempts.nodes).toEqual([
       { placement: { node: 'node-1', inspect: expect.stringMatching(/^kubectl -n loam-jobs /) } },
     ]);
-    await eventually(async () =>
-      expect(
-        (
-          await cluster.admin(
-            '-n',
-            'loam-jobs',
-            'get',
-            'pods,secrets',
-            '-l',
-            'app.kubernetes.io/managed-by=loam',
-            '-o',
-            'name',
-          )
-        ).trim(),
-      ).toBe(''),
-    );
-    expect(await cluster.admin('-n', 'loam-jobs', 'get', 'networkpolicies', '-o', 'name')).toMatch(
-      /loam-/,
-    );
+    const names = (...kinds: string[]) =>
+      cluster.kubectl('get', ...kinds, '-l', 'app.kubernetes.io/managed-by=loam', '-o', 'name');
+    await eventually(async () => expect(await names('pods,secrets')).toBe(''));
+    expect(await names('networkpolicies')).toMatch(/loam-/);
+
+    await inLoam('delete', 'pod', 'loam-0');
+    expect(await request(await waitForTrial(), token, '/admin/job/count')).toMatchObject({
+      status: 'succeeded',
+    });
   });
 
   test('the service account has no permission beyond those that the engine uses', async () => {
@@ -272,7 +262,7 @@ describe('deploy/kubernetes', () => {
       (await list(namespace))
         .split('\n')
         .flatMap(
-          (line) => /^([a-z.]+) .*\[([a-z ]*)\]$/.exec(line.trim())?.slice(1).join(': ') ?? [],
+          (line) => /^([a-z0-9.]+) .*\[([a-z ]*)\]$/.exec(line.trim())?.slice(1).join(': ') ?? [],
         )
         .filter((permission) => !permission.startsWith('selfsubject'))
         .sort();

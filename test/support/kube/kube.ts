@@ -15,6 +15,8 @@ const LIMITS = { maxCpus: 0.2, maxMemoryGb: 0.25 };
 export type KubeCluster = AsyncDisposable & {
   /** Options for an engine that has only the documented permissions. */
   config: KubernetesConfig;
+  /** Path of the administrator's kubeconfig. */
+  adminConfig: string;
   /** A server that pods must reach listens at this address of this machine. */
   hostAddress: string;
   /** Kills a node, a part of it (`node-1/kubelet`) or a part of the control plane (`apiserver`) at once. */
@@ -66,6 +68,7 @@ export async function openKubeCluster({ nodes = 2, nodeGrace = 10 } = {}): Promi
       gpus: { T4: { max: 2, nodeSelector: { 'loam.test/gpu': 'h100' } } },
       ...LIMITS,
     }),
+    adminConfig: settings.KUBECONFIG,
     hostAddress: settings.HOST_ADDRESS,
     kill: async (name) => void (await script('kill', dir, name)),
     start: async (name) => void (await script('start', dir, name)),
