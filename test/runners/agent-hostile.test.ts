@@ -224,7 +224,9 @@ describe('the requests of agents', () => {
     const answer = Promise.withResolvers<boolean>();
     const attempt = await made.submit((handle) => {
       asked++;
-      expect(handle).toMatchObject({ node: 'n_1_' });
+      expect(handle).toMatchObject({ cluster: 'forged', node: 'n_1_', inspect: 'look' });
+      // Its place is shown to all who may see the job.
+      expect(JSON.stringify(handle)).not.toContain(attempt.token);
       return answer.promise;
     });
     expect((await attempt.claim('n\0 1\u202e'.replace(' ', ''))).status).toBe(200);
