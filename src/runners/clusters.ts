@@ -11,6 +11,8 @@ type Options = {
   dataDir: string;
   /** Base URL at which nodes reach this worker, without a trailing slash. */
   agentUrl: string;
+  /** How long a job continues while its node reaches no server. */
+  leaseMs: number;
   /** Id of this worker. */
   worker: string;
   log: Logger;
@@ -27,7 +29,7 @@ export type OpenedClusters = {
 
 /** @throws ConfigError when a cluster cannot be used as it is configured */
 export async function openClusters(
-  { clusters, dataDir, agentUrl, worker, log }: Options,
+  { clusters, dataDir, agentUrl, leaseMs, worker, log }: Options,
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedClusters> {
   const program = await requireAgentProgram();
@@ -44,6 +46,7 @@ export async function openClusters(
         maxJobs: options.maxJobs,
         regions,
         agentUrl,
+        leaseMs,
         log,
       }),
     );

@@ -108,8 +108,9 @@ async function openClusterRunner(
   // Loaded on demand, to save memory on servers without clusters.
   const { openClusters } = await import('./clusters.ts');
   await using cleanup = new AsyncDisposableStack();
-  const { dataDir } = config;
-  const opened = await openClusters({ clusters, dataDir, agentUrl, worker, log }, cleanup);
+  const { dataDir, agentLeaseMinutes } = config;
+  const leaseMs = agentLeaseMinutes * 60_000;
+  const opened = await openClusters({ clusters, dataDir, agentUrl, leaseMs, worker, log }, cleanup);
   const { runners, findSession, program } = opened;
   const runner = composeRunners(config.runner, runners, (hasImage, machine) => {
     const [found] = runners[machine]?.machines ?? [];

@@ -41,7 +41,6 @@ export type AgentOptions = {
   sharedDir?: string;
   /** How this node runs images; unset: it cannot. In a pod the engine runs them. */
   images?: ImageProgram;
-  leaseMs?: number;
 };
 
 /** Size of the file that is deleted when the disk is full, to have room for the last lines and the exit record. */
@@ -52,9 +51,9 @@ const RESERVE_BYTES = 64 * 1024;
  * @returns the exit code of the job, so that the lists of the engine show it
  */
 export async function runAgent(options: AgentOptions): Promise<number> {
-  const { url, attempt, token, node, dir, jobDir, sharedDir, leaseMs = LEASE_MS } = options;
+  const { url, attempt, token, node, dir, jobDir, sharedDir } = options;
   const nonce = randomUUID();
-  const client = new AgentClient({ url: `${url}/${attempt}`, token, nonce, leaseMs });
+  const client = new AgentClient({ url: `${url}/${attempt}`, token, nonce, leaseMs: LEASE_MS });
   const launcher =
     sharedDir === undefined
       ? createProcessLauncher({ attempt, dir, jobDir, images: options.images })
@@ -65,6 +64,7 @@ export async function runAgent(options: AgentOptions): Promise<number> {
     const claim: AgentClaim = { nonce, node };
     const request = { method: 'POST', json: claim, signal: signals.beforeStart } as const;
     const spec = (await (await client.request('claim', request)).json()) as AgentSpec;
+    client.leaseMs = spec.leaseMs;
     return await runClaimed(options, { client, launcher, signals, spec });
   } catch (error) {
     if (!(error instanceof Refused) && !signals.beforeStart.aborted) throw error;

@@ -21,7 +21,7 @@ export const AGENTS_PATH = '/agents';
 export const AGENT_PROGRAM = 'agent.mjs';
 export const NONCE_HEADER = 'loam-agent';
 
-/** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
+/** How long an agent that has not claimed its attempt looks for a server. Afterwards the lease of the attempt counts. */
 export const LEASE_MS = 3_600_000;
 /** Exit code of an agent that no server answered, or that was refused (EX_TEMPFAIL). Nothing runs any more. */
 export const NO_SERVER_EXIT = 75;
@@ -43,6 +43,8 @@ export type AgentSpec = {
   /** The whole environment of the job, with its secrets. */
   env: Record<string, string>;
   image: string | null;
+  /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
+  leaseMs: number;
 };
 
 /** `size`: bytes of the log that the worker has. The agent continues there. */

@@ -37,12 +37,10 @@ import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import type { ClusterEngine, EngineEnd, Submission } from './engine.ts';
-import { AGENTS_PATH, type AgentSpec, type AgentUsage, LEASE_MS } from './protocol.ts';
+import { AGENTS_PATH, type AgentSpec, type AgentUsage } from './protocol.ts';
 import { type AgentRecord, AgentSession, hashToken } from './session.ts';
 
 const TRASH_DIR = '.trash';
-/** The agent may need this long after the end of its lease to notice it and to kill the command. */
-const LEASE_MARGIN_MS = 60_000;
 /** The last requests of an agent may still be on their way when the engine reports its end. */
 const LAST_REQUESTS_MS = 5_000;
 /** An attempt that has not begun and that the engine does not know for this long is lost. */
@@ -65,8 +63,9 @@ export type AgentRunnerOptions = {
   regions?: readonly string[] | undefined;
   /** Base URL at which nodes reach this worker, without a trailing slash. */
   agentUrl: string;
+  /** How long a job continues while its agent reaches no server. */
+  leaseMs: number;
   graceMs?: number;
-  leaseMs?: number;
   log?: Logger;
 };
 
@@ -114,7 +113,7 @@ class ClusterRunner implements AgentRunner {
   }
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
-    const { agentUrl, graceMs = GRACE_MS } = this.#options;
+    const { agentUrl, leaseMs, graceMs = GRACE_MS } = this.#options;
     const { id, image, timeoutMs } = spec;
     // The spec may have the whole job here.
     const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = spec.hardware;
@@ -145,6 +144,7 @@ class ClusterRunner implements AgentRunner {
       command: spec.command,
       env: spec.env,
       image,
+      leaseMs,
     };
     writeFileSync(this.#file(id, 'log'), '', { mode: 0o600 });
     writeFileSync(this.#file(id, 'spec.json'), JSON.stringify(agentSpec), { mode: 0o600 });
@@ -165,6 +165,7 @@ class ClusterRunner implements AgentRunner {
       tokenHash: hashToken(token),
       bootId: readBootId(),
       log: spec.log,
+      leaseMs,
     };
     // Written last: with it the attempt is prepared.
     writeJsonAtomically(this.#file(id, 'agent.json'), record);
@@ -280,7 +281,7 @@ class ClusterRunner implements AgentRunner {
         if (engineEnd && state.kind === 'running') session.endCommand();
         if (Date.now() - goneSince > LAST_REQUESTS_MS)
           return await this.#buildUnreportedEnd(id, engineEnd);
-        if (this.#isLeaseOver(session)) return { kind: 'lost' };
+        if (session.isLeaseOver) return { kind: 'lost' };
         return undefined;
       },
       next: async () => void (await changes.next()),
@@ -301,7 +302,7 @@ class ClusterRunner implements AgentRunner {
     if (engineEnd?.isLoss) return { kind: 'lost' };
     const exitCode = engineEnd?.exitCode ?? null;
     if (exitCode !== null) return buildOutcome({ ...exit, exitCode, outOfMemory });
-    const isUnknown = engineEnd !== undefined || this.#isLeaseOver(session);
+    const isUnknown = engineEnd !== undefined || session.isLeaseOver;
     return isUnknown || this.#engine.state(id).kind === 'unknown' ? { kind: 'lost' } : undefined;
   }
 
@@ -314,12 +315,6 @@ class ClusterRunner implements AgentRunner {
     const note = `${this.#engine.title} ended the job: it used more memory than it requested.`;
     const times = { startedAt, endedAt: new Date() };
     return { kind: 'exited', exitCode, timedOut: false, outOfMemory: true, note, ...times };
-  }
-
-  /** Whether the agent has been silent for so long that it has certainly killed the command. */
-  #isLeaseOver({ silentMs }: AgentSession): boolean {
-    const { leaseMs = LEASE_MS } = this.#options;
-    return silentMs > leaseMs + LEASE_MARGIN_MS;
   }
 
   async stats(handle: Handle): Promise<Usage | null> {
@@ -346,7 +341,7 @@ class ClusterRunner implements AgentRunner {
     const giveUp = new AbortController();
     const watch = async () => {
       while (!giveUp.signal.aborted) {
-        if (this.#engine.state(id).kind === 'ended' || this.#isLeaseOver(session)) {
+        if (this.#engine.state(id).kind === 'ended' || session.isLeaseOver) {
           // The last requests may be on their way.
           await delay(LAST_REQUESTS_MS, undefined, { signal: giveUp.signal }).catch(() => {});
           giveUp.abort(lost());

@@ -8,7 +8,7 @@ import type { DiskUse } from '../supervisor/disk.ts';
 import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { createTar, locateOutput } from '../supervisor/tar.ts';
-import { type AgentClient, Refused } from './client.ts';
+import { type AgentClient, leaseIsOver, Refused } from './client.ts';
 import {
   type AgentControl,
   type AgentReport,
@@ -20,6 +20,8 @@ import {
 import type { MeasuredUsage } from './work.ts';
 
 const NEWLINE = 0x0a;
+/** Interval of checks of the lease: a request that gets no answer would notice its end a minute late. */
+const LEASE_CHECK_MS = 1_000;
 /** Interval of measurements of the usage. */
 const USAGE_MS = 2_000;
 
@@ -51,7 +53,10 @@ export class Sender {
    * @throws Refused when the worker refuses the agent, or the lease is over: the command was killed
    */
   async run(): Promise<number | null> {
-    const { stop } = this.#options;
+    const { client, stop } = this.#options;
+    const lease = setInterval(() => {
+      if (client.isLeaseOver) this.#over.abort(leaseIsOver());
+    }, LEASE_CHECK_MS);
     const controlling = this.#receiveControl();
     const measuring = this.#reportUsage();
     try {
@@ -62,6 +67,7 @@ export class Sender {
       if (error instanceof Refused) stop('KILL');
       throw error;
     } finally {
+      clearInterval(lease);
       this.#over.abort();
       await Promise.allSettled([controlling, measuring]);
     }

@@ -43,8 +43,10 @@ import {
 } from './protocol.ts';
 
 /** The file `agent.json`. */
-export type AgentRecord = { tokenHash: string; bootId: string; log: LogLimits };
+export type AgentRecord = { tokenHash: string; bootId: string; log: LogLimits; leaseMs: number };
 
+/** The agent may need this long after the end of its lease to notice it and to kill the command. */
+const LEASE_MARGIN_MS = 60_000;
 /** How often the time of the last request is stored. */
 const CONTACT_S = 5;
 /** Bytes before the text of a frame, and the line end after it. */
@@ -108,9 +110,9 @@ export class AgentSession {
     return existsSync(this.#file('begun'));
   }
 
-  /** Milliseconds since the last request of the agent. */
-  get silentMs(): number {
-    return (uptime() - this.#contactAt) * 1_000;
+  /** Whether the agent has been silent for so long that it has certainly killed the command. */
+  get isLeaseOver(): boolean {
+    return (uptime() - this.#contactAt) * 1_000 > this.#record.leaseMs + LEASE_MARGIN_MS;
   }
 
   /** The agent that has claimed the attempt. */

@@ -17,7 +17,7 @@ export type SlurmCluster = AsyncDisposable & {
   config: SlurmConfig;
   /** Folder that all accounts may write to. */
   shared: string;
-  /** Two nodes with 2 CPUs and 2,000 MB; the second has two GPUs of type `gpu:fake`. */
+  /** Two nodes, by default with 2 CPUs and 2,000 MB; the second has two GPUs of type `gpu:fake`. */
   nodes: readonly [string, string];
   /** Kills a node, a node's daemon (`node/slurmd`) or `slurmctld` at once. */
   kill(name: string): Promise<void>;
@@ -30,10 +30,17 @@ export type SlurmCluster = AsyncDisposable & {
   command(program: string, ...args: string[]): Promise<string>;
 };
 
-type Settings = { minJobAge?: number; slurmdTimeout?: number; killWait?: number };
+type Settings = {
+  minJobAge?: number;
+  slurmdTimeout?: number;
+  killWait?: number;
+  /** CPUs and memory in MB of each node, which need not be those of this machine. */
+  cpus?: number;
+  memoryMb?: number;
+};
 
 export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCluster> {
-  const { minJobAge = 300, slurmdTimeout = 20, killWait = 5 } = settings;
+  const { minJobAge = 300, slurmdTimeout = 20, killWait = 5, cpus = 2, memoryMb = 2_000 } = settings;
   await using cleanup = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'loam-slurm-'));
   cleanup.defer(() => rm(dir, { recursive: true, force: true }));
@@ -46,6 +53,8 @@ export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCl
     MIN_JOB_AGE: String(minJobAge),
     SLURMD_TIMEOUT: String(slurmdTimeout),
     KILL_WAIT: String(killWait),
+    CPUS: String(cpus),
+    MEMORY: String(memoryMb),
   };
   const script = async (...args: string[]) =>
     (await run('bash', [SCRIPT, ...args], { env })).stdout.trim();
