@@ -6,8 +6,8 @@ import { openSlurmCluster } from '../slurm/slurm.ts';
 import type { ChaosCluster, Kill } from './cluster.ts';
 import type { Loss } from './compare.ts';
 
-/** Six jobs fit on the cluster. */
-const NODE = { cpus: 6, memoryMb: 4_000 };
+/** Six jobs fit on two of the nodes. */
+const SIZE = { nodes: 3, cpus: 6, memoryMb: 4_000 };
 /** Seconds of silence until Slurm gives a node up, and between TERM and KILL. */
 const SLURMD_TIMEOUT = 5;
 const KILL_WAIT = 5;
@@ -18,7 +18,7 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
   const slurm = await openSlurmCluster({
     slurmdTimeout: SLURMD_TIMEOUT,
     killWait: KILL_WAIT,
-    ...NODE,
+    ...SIZE,
   });
   const { conf = '', dir = '', users = '' } = slurm.config;
   const restarted = (name: string, of?: string) => ({
