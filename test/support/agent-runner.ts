@@ -29,8 +29,6 @@ export async function agentRunner<E extends ClusterEngine>(
     await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM, host),
   );
   const open = async () => {
-    // As when the process of the worker ends.
-    served.server.closeAllConnections();
     const engine = await openEngine(join(dir, 'nodes'));
     current = cleanup.use(
       await openAgentRunner({
@@ -44,6 +42,8 @@ export async function agentRunner<E extends ClusterEngine>(
         leaseMs,
       }),
     );
+    // As when the process of the worker ends. Agents connect again to the new runner.
+    served.server.closeAllConnections();
     return { runner: current, engine };
   };
   const { runner, engine } = await open();

@@ -88,12 +88,17 @@ function receiveSignals() {
     if (supervision) supervision.stop(how);
     else beforeStart.abort(new Refused(`the attempt was ended by SIG${how} before its start`));
   };
-  process.on('SIGTERM', () => stop('TERM'));
+  let interruptedAt: number | undefined;
+  process.on('SIGTERM', () => {
+    interruptedAt ??= Date.now();
+    stop('TERM');
+  });
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
   return {
     beforeStart: beforeStart.signal,
     stop,
     early: () => early,
+    interruptedAt: () => interruptedAt,
     set(started: Supervision) {
       supervision = started;
     },
@@ -137,6 +142,7 @@ async function runClaimed(
     measureUsage: () => launcher.measureUsage(),
     stop: (how) => signals.stop(how),
     endCommand: () => launcher.endCommand(),
+    interruptedAt: signals.interruptedAt,
   });
   const supervising = checkoutError
     ? recordFailedStart(dir, startedAt, checkoutError)

@@ -32,6 +32,7 @@ const reportSchema = z.object({
       unstartable: z.boolean(),
       reason: z.string().max(10_000).optional(),
       outOfMemory: z.literal(true).optional(),
+      isInterrupted: z.literal(true).optional(),
       logBytes: count,
     })
     .optional(),

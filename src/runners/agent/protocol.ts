@@ -59,11 +59,17 @@ export type AgentUsage = {
   diskBytes: number;
 };
 
+/**
+ * `isInterrupted`: the engine ended the agent before the command had ended, so the exit code may not be that of the command. The
+ * agent then exits without being dismissed.
+ */
+export type AgentExit = AttemptExit & { isInterrupted?: true };
+
 /** `exit` is sent last, with the size of the whole log, which the worker must have by then. */
 export type AgentReport = {
   started?: AttemptStart;
   usage?: AgentUsage;
-  exit?: AttemptExit & { logBytes: number };
+  exit?: AgentExit & { logBytes: number };
 };
 
 /** `version`: sent back as `seen`. */

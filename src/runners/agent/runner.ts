@@ -35,9 +35,9 @@ import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
 import { computeLimits } from '../supervisor/limits.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
-import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
+import type { AttemptStart } from '../supervisor/supervise.ts';
 import type { ClusterEngine, EngineEnd, Submission } from './engine.ts';
-import { AGENTS_PATH, type AgentSpec, type AgentUsage } from './protocol.ts';
+import { AGENTS_PATH, type AgentExit, type AgentSpec, type AgentUsage } from './protocol.ts';
 import { type AgentRecord, AgentSession, hashToken } from './session.ts';
 
 const TRASH_DIR = '.trash';
@@ -276,7 +276,7 @@ class ClusterRunner implements AgentRunner {
               ? state.commandEnd
               : undefined;
         // Read after the state, so that an exit that was stored before the engine's end is seen.
-        const exit = await readJsonFile<AttemptExit>(this.#file(id, 'exit'));
+        const exit = await readJsonFile<AgentExit>(this.#file(id, 'exit'));
         if (exit) return this.#mergeEnd(id, exit, engineEnd, session);
         if (engineEnd && state.kind === 'running') session.endCommand();
         if (Date.now() - goneSince > LAST_REQUESTS_MS)
@@ -289,19 +289,24 @@ class ClusterRunner implements AgentRunner {
     };
   }
 
-  /** The agent's report is complete, except for the exit code of a command whose parent was killed. */
+  /** The agent's report is complete, unless the parent of the command was killed or the engine ended the agent. */
   #mergeEnd(
     id: string,
-    exit: AttemptExit,
+    { isInterrupted, ...exit }: AgentExit,
     engineEnd: EngineEnd | undefined,
     session: AgentSession,
   ): Outcome | undefined {
     const outOfMemory = exit.outOfMemory ?? (engineEnd?.outOfMemory || undefined);
-    if (exit.exitCode !== null)
+    if (exit.exitCode !== null && !isInterrupted)
       return buildOutcome({ ...exit, exitCode: exit.exitCode, outOfMemory });
     if (engineEnd?.isLoss) return { kind: 'lost' };
-    const exitCode = engineEnd?.exitCode ?? null;
-    if (exitCode !== null) return buildOutcome({ ...exit, exitCode, outOfMemory });
+    const exitCode = exit.exitCode ?? engineEnd?.exitCode ?? null;
+    if (engineEnd && exitCode !== null) {
+      const reason = isInterrupted
+        ? `${this.#engine.title} ended the job: ${engineEnd.reason}.`
+        : exit.reason;
+      return buildOutcome({ ...exit, exitCode, outOfMemory, ...(reason && { reason }) });
+    }
     const isUnknown = engineEnd !== undefined || session.isLeaseOver;
     return isUnknown || this.#engine.state(id).kind === 'unknown' ? { kind: 'lost' } : undefined;
   }

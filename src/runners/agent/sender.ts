@@ -11,6 +11,7 @@ import { createTar, locateOutput } from '../supervisor/tar.ts';
 import { type AgentClient, leaseIsOver, Refused } from './client.ts';
 import {
   type AgentControl,
+  type AgentExit,
   type AgentReport,
   CONTROL_MS,
   LOG_REQUEST_BYTES,
@@ -35,6 +36,8 @@ type SenderOptions = {
   stop(how: 'TERM' | 'KILL'): void;
   /** The engine reports that the command has ended. */
   endCommand(): void;
+  /** When the engine signalled this program, in milliseconds since the epoch. */
+  interruptedAt(): number | undefined;
 };
 
 export class Sender {
@@ -60,8 +63,8 @@ export class Sender {
     const controlling = this.#receiveControl();
     const measuring = this.#reportUsage();
     try {
-      const exitCode = await this.#sendLogAndExit();
-      await controlling;
+      const { exitCode, isInterrupted } = await this.#sendLogAndExit();
+      if (!isInterrupted) await controlling;
       return exitCode;
     } catch (error) {
       if (error instanceof Refused) stop('KILL');
@@ -74,8 +77,8 @@ export class Sender {
   }
 
   /** Sends the log while it grows, and then how the attempt ended. */
-  async #sendLogAndExit(): Promise<number | null> {
-    const { client, dir } = this.#options;
+  async #sendLogAndExit(): Promise<AgentExit> {
+    const { client, dir, interruptedAt } = this.#options;
     const { signal } = this.#over;
     using changes = watchChanges(dir, signal, ['log', 'exit', 'started']);
     const file = openSync(join(dir, 'log'), 'r');
@@ -94,9 +97,11 @@ export class Sender {
         const response = await client.request(path, { method: 'PUT', body: frames, signal });
         sent = ((await response.json()) as LogPosition).size;
       } else if (exit) {
-        await this.#report({ exit: { ...exit, logBytes: sent } });
+        const isInterrupted = (interruptedAt() ?? Number.POSITIVE_INFINITY) <= exit.endedAt;
+        const end: AgentExit = { ...exit, ...(isInterrupted && { isInterrupted }) };
+        await this.#report({ exit: { ...end, logBytes: sent } });
         this.#hasSentExit = true;
-        return exit.exitCode;
+        return end;
       } else {
         const started = hasReportedStart
           ? undefined
